@@ -1,0 +1,1 @@
+"""jaxport: the bridge between JAX and ONNX."""
