@@ -27,6 +27,7 @@ __all__ = [
     "SaveError",
     "StateChanged",
     "Unsupported",
+    "ValueNotKnown",
     "VerificationFailed",
 ]
 
@@ -86,7 +87,11 @@ class VerificationFailed(JaxportError, AssertionError):
 
 @dataclass(frozen=True)
 class Refusal:
-    """One unsupported thing: its `name`, `where` the user wrote it, and `why` or what to do."""
+    """One unsupported thing: its `name`, `where` the user wrote it, and `why` or what to do.
+
+    >>> Refusal("pure_callback", "train.py:88 in step", "runs Python on the host").name
+    'pure_callback'
+    """
 
     name: str
     where: str
@@ -110,6 +115,10 @@ class Unsupported(JaxportError):
         where_width = max((len(r.where) for r in refusals), default=0)
         rows = [f"  {r.name:<{name_width}}   {r.where:<{where_width}}   {r.why}".rstrip() for r in refusals]
         super().__init__("\n".join([headline, *rows]))
+
+
+class ValueNotKnown(Unsupported):
+    """A shape, an axis or a count depends on values that are not known while a program is traced."""
 
 
 # Users meet these as `jaxport.Unsupported`, whatever file defines them.

@@ -1,0 +1,81 @@
+# Everything a developer does here. `make` alone lists the targets; each works on a machine with only
+# Python 3.11 or newer and make. JOBS is the number of test processes, ARGS is passed on to pytest.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+JOBS ?= 2
+ARGS ?=
+# The first Python that is new enough; `make PYTHON=/path/to/python …` overrides.
+new_enough := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python; do \
+	"$$python" -c '$(new_enough)' >/dev/null 2>&1 && echo "$$python" && break; done)
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+TORCH_BIN := .venv-torch/bin
+TORCH_INSTALLED := .venv-torch/.installed
+# JAX looks for accelerators first and warns when it finds none that it can use: tests compare on the CPU.
+export JAX_PLATFORMS ?= cpu
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help env demo test test-slow test-real test-torch bench lint types docs format clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+env: $(INSTALLED) ## create .venv with everything below
+
+# $(call create_environment,FOLDER,REQUIREMENTS)
+define create_environment
+	@test -n "$(PYTHON)" || { echo "jaxport needs Python 3.11 or newer with venv: install it, or say make PYTHON=…" >&2; exit 1; }
+	$(PYTHON) -m venv $(1)
+	$(1)/bin/python -m pip install --quiet --upgrade pip
+	$(1)/bin/python -m pip install --quiet $(2)
+	touch $(1)/.installed
+endef
+
+$(INSTALLED): pyproject.toml
+	$(call create_environment,$(VENV),--editable '.[dev]')
+
+$(TORCH_INSTALLED): pyproject.toml tests/torch/requirements.txt
+	$(call create_environment,.venv-torch,--editable '.[test]' --requirement tests/torch/requirements.txt)
+
+demo: $(INSTALLED) ## export a Flax ResNet-50, run it in ONNX Runtime, compare
+	@$(BIN)/python -m examples.demo
+
+test: $(INSTALLED) ## all tests but those named below
+	@$(BIN)/python -m pytest -n $(JOBS) -q $(ARGS)
+
+test-slow: $(INSTALLED) ## sweeps, random programs, benchmarks' own checks
+	@$(BIN)/python -m pytest -n $(JOBS) -q -m slow $(ARGS)
+
+test-real: $(INSTALLED) ## every example at its published size
+	@$(BIN)/python -m pytest -q -m real $(ARGS)
+
+test-torch: $(TORCH_INSTALLED) ## what needs PyTorch, in an environment of its own
+	@$(TORCH_BIN)/python -m pytest -n $(JOBS) -q -m torch $(ARGS)
+
+bench: $(INSTALLED) ## the figures of the documentation, one after the other
+	@for benchmark in benchmarks/bench_*.py; do echo "== $$benchmark"; $(BIN)/python "$$benchmark"; done
+
+lint: $(INSTALLED) ## ruff: rules and layout
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+format: $(INSTALLED) ## let ruff mend what it can
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+types: $(INSTALLED) ## pyright
+	@$(BIN)/pyright --pythonpath $(BIN)/python
+
+docs: $(INSTALLED) ## build the documentation strictly into site/
+	@$(BIN)/mkdocs build --strict --quiet
+
+clean: ## remove what the targets made, the environments too
+	rm -rf .venv .venv-* build dist site out .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,86 @@
+"""`make demo`: a Flax NNX ResNet-50 with a dynamic batch goes to ONNX, runs in ONNX Runtime, and is compared with JAX."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from rich.console import Console
+from rich.text import Text
+
+import jaxport
+from examples.models import Size, build
+from jaxport.cli.summary import summarize
+from jaxport.cli.tables import file_size, key_values, operator_table
+
+BATCHES = (1, 4)
+
+
+def main(size: Size = "real", folder: Path = Path("out")) -> None:
+    """Runs the demo, and leaves `resnet50.onnx` in `folder`."""
+    console = Console(highlight=False)
+    console.print(f"\n[bold]jaxport {size} ResNet-50[/]: Flax NNX → ONNX → ONNX Runtime\n")
+
+    example = build("resnet50", "nnx", size)
+    graph_definition, weights = nnx.split(example.fn)
+    in_jax = jax.jit(lambda weights, x: nnx.merge(graph_definition, weights)(x))
+
+    console.print(f"exporting with inputs {list(example.inputs)} …")
+    exported, export_seconds = timed(lambda: jaxport.to_onnx(example.fn, example.inputs))
+    folder.mkdir(exist_ok=True)
+    path = folder / "resnet50.onnx"
+    exported.save(path)
+
+    console.print("running both sides …")
+    rng = np.random.default_rng(0)
+    rows: dict[str, object] = {}
+    for batch in BATCHES:
+        (x,) = example.sample(rng, {"B": batch})
+        expected, actual = np.asarray(in_jax(weights, x)), np.asarray(exported(x))
+        error = np.max(np.abs(actual - expected)) / np.max(np.abs(expected))
+        jax_seconds = best_of(lambda x=x: jax.block_until_ready(in_jax(weights, x)))
+        onnx_seconds = best_of(lambda x=x: exported(x))
+        rows[f"batch of {batch}"] = Text(
+            f"relative error {error:.1e}, JAX {1000 * jax_seconds:.0f} ms, ONNX Runtime {1000 * onnx_seconds:.0f} ms"
+        )
+        if not error < 1e-4:
+            raise SystemExit(f"JAX and ONNX Runtime differ by {error:.1e} at a batch of {batch}")
+
+    summary = summarize(path)
+    console.print()
+    console.print(operator_table(summary.operators))
+    console.print()
+    console.print(
+        key_values(
+            {
+                "parameters": f"{summary.parameter_count:,}, {file_size(summary.weight_bytes)}",
+                "inputs": ", ".join(f"{t.name} {t.dtype}{list(t.shape or ())}" for t in summary.inputs),
+                "outputs": ", ".join(f"{t.name} {t.dtype}{list(t.shape or ())}" for t in summary.outputs),
+                "export": f"{export_seconds:.1f} s",
+                **rows,
+                "file": f"{path.resolve()} ({file_size(summary.file_bytes)})",
+            }
+        )
+    )
+    console.print(f"\nLook into it with [bold].venv/bin/jaxport inspect {path}[/]\n")
+
+
+def timed(call: Callable[[], Any]) -> tuple[Any, float]:
+    """The result of a call, and its seconds."""
+    start = time.perf_counter()
+    result = call()
+    return result, time.perf_counter() - start
+
+
+def best_of(call: Callable[[], Any], repetitions: int = 3) -> float:
+    """The seconds of the fastest of some calls."""
+    return min(timed(call)[1] for _ in range(repetitions))
+
+
+if __name__ == "__main__":
+    main()

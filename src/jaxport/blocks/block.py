@@ -1,0 +1,126 @@
+"""What a block is: the data that a `block` equation carries.
+
+A block stands for one call with a boundary: a module call, a decorated function, a library function whose
+meaning is worth keeping whole. In a jaxpr it is one equation of the primitive `block_p`, with the params
+``{"jaxpr": ClosedJaxpr without consts, "block": Block}``. Such an equation is data and is never bound; to
+evaluate a jaxpr with blocks, `ungroup` it first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from jax.extend import core as jex_core
+
+__all__ = ["Block", "FrozenMapping", "block_p", "freeze"]
+
+
+class FrozenMapping(Mapping[object, object]):
+    """An immutable mapping, hashable where its values are, equal to any mapping with the same items.
+
+    >>> FrozenMapping({"features": 10})
+    FrozenMapping({'features': 10})
+    >>> hash(FrozenMapping(a=1)) == hash(FrozenMapping({"a": 1}))
+    True
+    """
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Mapping | None = None, /, **more: object):
+        self._items = dict(items or {}, **more)
+
+    def __getitem__(self, key: object) -> object:
+        return self._items[key]
+
+    def __iter__(self) -> Iterator:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._items.items()))
+
+    def __repr__(self) -> str:
+        return f"FrozenMapping({self._items!r})"
+
+    def __reduce__(self) -> tuple:
+        return FrozenMapping, (self._items,)
+
+
+def freeze(value: object) -> object:
+    """Returns `value` with its lists, dicts and sets (nested ones too) replaced by immutable ones.
+
+    >>> freeze({"axes": [0, 1]})
+    FrozenMapping({'axes': (0, 1)})
+    """
+    if isinstance(value, list) or type(value) is tuple:
+        return tuple(freeze(item) for item in value)
+    if isinstance(value, dict | FrozenMapping):
+        return FrozenMapping({key: freeze(item) for key, item in value.items()})
+    if isinstance(value, set):
+        return frozenset(value)
+    return value
+
+
+@dataclass(frozen=True)
+class Block:
+    """What a `block` equation stands for.
+
+    Attributes:
+      target: the qualified public name of what was called: ``flax.nnx.Linear``, ``jax.nn.gelu``, ``my.pkg.encoder``.
+      name: the last element of `path`, or the short type name at the root.
+      path: where the module sits in the user's model, ``layers.0.attn.query``; empty for the root.
+      kind: ``"module"`` or ``"function"``.
+      method: the method that was called, ``"__call__"`` as a rule; empty for functions.
+      config: the static fields of the module and the static arguments of the call.
+      weights: index of an input of the block -> the path of that parameter in the user's pytree. Inside a scan the
+        input is the slice of that parameter that belongs to the step.
+      options: what the user gave to the decorator that made this boundary.
+      arguments: the name of each array argument of the call (``x``, ``batch.ids``), in order: they are the first
+        inputs of the block, one input per argument; parameters and closed-over values follow.
+      results: how many of the block's outputs are results of the call; they come first. What was made inside and is
+        used outside follows, in the order of its definition.
+      batched: through how many `vmap` levels the boundary went. The arrays inside have that many extra axes, so
+        `config` may no longer mean what it says.
+
+    >>> Block("flax.nnx.Linear", name="query", path="attn.query").name
+    'query'
+    """
+
+    target: str
+    name: str = ""
+    path: str = ""
+    kind: str = "module"
+    method: str = "__call__"
+    config: Mapping[str, object] = field(default_factory=FrozenMapping)
+    weights: Mapping[int, str] = field(default_factory=FrozenMapping)
+    options: Mapping[str, object] = field(default_factory=FrozenMapping)
+    arguments: tuple[str, ...] = ()
+    results: int = 1
+    batched: int = 0
+
+
+block_p = jex_core.Primitive("block")
+block_p.multiple_results = True
+
+
+@block_p.def_impl
+def _refuse_to_run(*_: object, block: Block, jaxpr: jex_core.ClosedJaxpr) -> None:
+    raise TypeError(f"the block `{block.target}` is data and cannot be run; `ungroup` the jaxpr first")
+
+
+@block_p.def_effectful_abstract_eval
+def _abstract_eval(*_: object, block: Block, jaxpr: jex_core.ClosedJaxpr) -> tuple[list, set]:
+    positions = {variable: index for index, variable in enumerate(jaxpr.jaxpr.invars)}
+    effects = set()
+    for effect in jaxpr.effects:
+        # The effect of reading or writing a reference names the variable it acts on (jax has no public type for it);
+        # an abstract evaluation names positions, and references made inside the block do not concern the outside.
+        variable = getattr(effect, "input", None)
+        if variable is None:
+            effects.add(effect)
+        elif variable in positions:
+            effects.add(effect.replace(positions[variable]))
+    return list(jaxpr.out_avals), effects

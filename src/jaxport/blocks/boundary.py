@@ -1,0 +1,62 @@
+"""The decorator that gives a function, a method or a class a boundary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from jaxport.blocks.block import FrozenMapping
+from jaxport.blocks.framework import public_name
+from jaxport.blocks.recorder import Boundary
+from jaxport.blocks.targets import class_boundaries, with_markers
+from jaxport.blocks.window import current_recorder
+from jaxport.errors import InvalidArgument
+
+__all__ = ["boundary"]
+
+Decorated = TypeVar("Decorated", bound=Callable)
+
+
+def boundary(
+    thing: Decorated, *, target: str | None = None, options: Mapping[str, object] | None = None
+) -> Decorated:
+    """Makes each call of `thing` a block, wherever it is called from while a trace is running.
+
+    Outside a trace nothing changes: results, signature, `isinstance` and pickling are those of `thing`.
+
+    Args:
+      thing: a function, a method, or a class: then the calls of its instances, by their public methods.
+      target: the qualified name of the blocks; by default that of `thing`.
+      options: anything, found again on `Block.options`.
+
+    Returns:
+      a class itself; of a function a wrapper of it.
+
+    Raises:
+      InvalidArgument: `thing` cannot be called.
+
+    >>> import jax, jax.numpy as jnp
+    >>> @boundary
+    ... def double(x):
+    ...     return x * 2
+    >>> double(3)
+    6
+    >>> from jaxport.blocks import trace
+    >>> jaxpr = trace(lambda x: double(x) + 1, (jnp.ones(3),)).jaxpr
+    >>> [equation.primitive.name for equation in jaxpr.eqns]
+    ['block', 'add']
+    """
+    if isinstance(thing, type):
+        class_boundaries[thing] = Boundary(target, FrozenMapping(options or {}))
+        return thing
+    if isinstance(thing, staticmethod | classmethod):
+        return type(thing)(boundary(thing.__func__, target=target, options=options))
+    if not callable(thing):
+        raise InvalidArgument(
+            f"`{thing!r}` cannot be given a boundary",
+            where="the argument of `boundary`",
+            why=f"a `{type(thing).__name__}` cannot be called",
+            instead="decorate a function, a method or a class",
+        )
+    named = Boundary(target or public_name(thing, ()), FrozenMapping(options or {}))
+    return with_markers(thing, named, current_recorder)

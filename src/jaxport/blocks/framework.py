@@ -1,0 +1,135 @@
+"""What this package asks of a framework: one subclass per framework, each in its own file of `jaxport.frameworks`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from jaxport.blocks.block import freeze
+from jaxport.blocks.values import is_array
+
+__all__ = ["Framework", "Leaf", "Lifted", "public_name", "static_items"]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """An array of a model: its `path`, its `value`, and whether training changes it.
+
+    `counter` marks bookkeeping of random number streams, whose changes are dropped.
+    """
+
+    path: str
+    value: object
+    trainable: bool = True
+    counter: bool = False
+
+
+@dataclass(frozen=True)
+class Lifted:
+    """A module with mutable state, taken apart so that a trace works on a copy of it.
+
+    `rebuild(values)` makes the copy from one value per leaf, inside the trace; `state(copy)` gives the leaves of the
+    copy after the call, by path, and `static(copy)` its attributes that are no arrays.
+    """
+
+    leaves: tuple[Leaf, ...]
+    rebuild: Callable[[Sequence[object]], object]
+    state: Callable[[object], Mapping[str, Leaf]]
+    static: Callable[[object], Mapping[str, object]]
+
+
+class Framework:
+    """How a framework's modules are recognised, named, opened and called. The base knows no module at all."""
+
+    #: the public names of the framework's namespaces, in the order in which they are searched
+    namespaces: tuple[str, ...] = ()
+
+    def is_module(self, value: object) -> bool:
+        """Whether `value` is a module of this framework."""
+        raise NotImplementedError
+
+    def is_opaque(self, value: object) -> bool:
+        """Whether an argument of a call is to be left alone: modules and what else has identity."""
+        return self.is_module(value)
+
+    def module_classes(self) -> Iterator[type]:
+        """The classes whose methods are patched; none where `interception` sees the calls."""
+        return iter(())
+
+    #: classes whose methods are not calls of a module: the framework's own bases
+    bases: tuple[type, ...] = ()
+
+    def interception(self, call: Callable[..., object]) -> AbstractContextManager[object]:
+        """A window in which the framework itself hands each call of a module to `call`, in this thread only.
+
+        `call` is `Recorder.call_method`.
+        """
+        del call
+        return nullcontext()
+
+    def submodules(self, module: object) -> Iterator[tuple[str, object]]:
+        """The module itself and all modules below it, with their paths; shared ones once, at their first path."""
+        raise NotImplementedError
+
+    def leaves(self, module: object) -> list[Leaf]:
+        """All arrays of the module and of what lies below it."""
+        raise NotImplementedError
+
+    def config(self, module: object) -> dict[str, object]:
+        """The static fields of a module."""
+        raise NotImplementedError
+
+    def own_path(self, module: object) -> str | None:
+        """The path of the module where it knows it itself, else None."""
+        del module
+
+    def parameters(self, module: object) -> list[object]:
+        """Arrays that are the module's own parameters although they reach the trace as arguments."""
+        del module
+        return []
+
+    def lift(self, module: object) -> Lifted | None:
+        """The module taken apart, or None where a call cannot change it."""
+        del module
+        return None
+
+
+def public_name(thing: object, namespaces: Sequence[str]) -> str:
+    """The qualified name of a class or function, as its users spell it where one of `namespaces` has it.
+
+    >>> import jax
+    >>> public_name(jax.nn.gelu, ["jax.nn"])
+    'jax.nn.gelu'
+    >>> public_name(public_name, [])
+    'jaxport.blocks.framework.public_name'
+    """
+    name = getattr(thing, "__qualname__", type(thing).__qualname__).replace("<locals>.", "")
+    short_name = name.rpartition(".")[2]
+    for namespace in namespaces:
+        if namespace in sys.modules and getattr(sys.modules[namespace], short_name, None) is thing:
+            return f"{namespace}.{short_name}"
+    return f"{getattr(thing, '__module__', type(thing).__module__)}.{name}"
+
+
+def static_items(fields: Mapping[str, object], is_dynamic: Callable[[object], bool]) -> dict[str, object]:
+    """The public fields without those that hold arrays or are `is_dynamic`, with their values frozen.
+
+    >>> import numpy as np
+    >>> static_items({"features": 3, "kernel": np.ones(3), "_cache": 1}, lambda value: False)
+    {'features': 3}
+    """
+    return {
+        name: freeze(value)
+        for name, value in fields.items()
+        if not name.startswith("_") and not _holds(value, lambda item: is_array(item) or is_dynamic(item))
+    }
+
+
+def _holds(value: object, predicate: Callable[[object], bool]) -> bool:
+    if isinstance(value, list | tuple | set):
+        return any(_holds(item, predicate) for item in value)
+    if isinstance(value, Mapping):
+        return any(_holds(item, predicate) for item in value.values())
+    return predicate(value)

@@ -1,0 +1,324 @@
+"""From markers to blocks: what lies between a pair of markers becomes one equation.
+
+Grouping is linear in the size of the program as it runs: each equation is moved once, and a body is worked on once
+for each set of weights that it is called with.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from jax.extend import core as jex_core
+
+from jaxport.blocks.block import Block, FrozenMapping, block_p
+from jaxport.blocks.labels import Flow, Label, Labels, bodies, labels_of, replace_bodies
+from jaxport.blocks.markers import Anchor, Call, block_enter_p, block_exit_p
+from jaxport.blocks.recorder import joined
+
+__all__ = ["Grouped", "Roots", "group"]
+
+Atom = jex_core.Var | jex_core.Literal
+
+
+@dataclass
+class Roots:
+    """The inputs of the whole program: their paths in the user's pytrees, and which of them are parameters.
+
+    An input that is an argument is found to be a parameter when a module claims it (Linen).
+    """
+
+    paths: Sequence[str]
+    parameters: set[int]
+
+
+@dataclass(frozen=True)
+class _Context:
+    """What holds where a body is called: the block around it, and the places of the anchored modules."""
+
+    enclosing: str = ""
+    places: tuple[tuple[Anchor, str], ...] = ()
+
+    def of(self, anchor: Anchor) -> str:
+        for known, path in reversed(self.places):
+            if known is anchor:
+                return path
+        return joined(self.enclosing, anchor.fallback)
+
+
+@dataclass
+class _Frame:
+    """A call whose exit has not come yet: its equations so far, with its own arguments in place of the outer values."""
+
+    context: _Context
+    entered: jex_core.JaxprEqn | None = None
+    path: str = ""
+    equations: list[jex_core.JaxprEqn] = field(default_factory=list)
+    inside: dict[jex_core.Var, jex_core.Var] = field(default_factory=dict)
+
+    @property
+    def call(self) -> Call | None:
+        return self.entered.params["call"] if self.entered else None
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """A grouped jaxpr, and the labels of its results."""
+
+    jaxpr: jex_core.Jaxpr
+    labels: Labels
+
+
+def group(jaxpr: jex_core.Jaxpr, roots: Roots) -> Grouped:
+    """Replaces the markers in `jaxpr`, and in all bodies within it, by `block` equations.
+
+    The inputs of `jaxpr` correspond to `roots`. Markers that lost their partner (to dead-code elimination in
+    `remat` under `grad`) vanish.
+    """
+    labels: Labels = tuple(Label(index) for index in range(len(jaxpr.invars)))
+    return _Grouping(roots).body(jaxpr, labels, _Context())
+
+
+class _Grouping:
+    def __init__(self, roots: Roots):
+        self.roots = roots
+        self.flow = Flow()
+        self._grouped: dict[tuple[int, Labels, _Context], Grouped] = {}
+        self._marked: dict[int, bool] = {}
+        self._kept: list[jex_core.Jaxpr] = []  # so that no id is used twice
+
+    def is_marked(self, jaxpr: jex_core.Jaxpr) -> bool:
+        """Whether there is a marker in the jaxpr or in a body within it."""
+        if id(jaxpr) not in self._marked:
+            self._kept.append(jaxpr)
+            self._marked[id(jaxpr)] = any(
+                equation.primitive in (block_enter_p, block_exit_p) or any(map(self.is_marked, bodies(equation.params)))
+                for equation in jaxpr.eqns
+            )
+        return self._marked[id(jaxpr)]
+
+    def body(self, jaxpr: jex_core.Jaxpr, labels: Labels, context: _Context) -> Grouped:
+        """Groups a jaxpr for one set of labels and one place."""
+        if not self.is_marked(jaxpr):
+            return Grouped(jaxpr, self.flow.through(jaxpr, labels))
+        key = id(jaxpr), labels, context
+        if key not in self._grouped:
+            self._grouped[key] = _Body(self, jaxpr, labels, context).grouped()
+        return self._grouped[key]
+
+
+class _Body:
+    """One pass over the equations of one jaxpr."""
+
+    def __init__(self, grouping: _Grouping, jaxpr: jex_core.Jaxpr, labels: Labels, context: _Context):
+        self.grouping = grouping
+        self.jaxpr = jaxpr
+        self.labels: dict[jex_core.Var, Label | None] = dict(zip(jaxpr.invars, labels, strict=True))
+        self.frames = [_Frame(context)]
+        # A value that goes by another name from here on.
+        self.alias: dict[jex_core.Var, Atom] = {}
+        self.last_use: dict[jex_core.Var, int] = {}
+        for index, equation in enumerate(jaxpr.eqns):
+            for atom in equation.invars:
+                if isinstance(atom, jex_core.Var):
+                    self.last_use[atom] = index
+        for atom in jaxpr.outvars:
+            if isinstance(atom, jex_core.Var):
+                self.last_use[atom] = sys.maxsize
+
+    def grouped(self) -> Grouped:
+        for index, equation in enumerate(self.jaxpr.eqns):
+            given = [self.resolved(atom) for atom in equation.invars]
+            given_labels = labels_of(given, self.labels)
+            if any(given_labels):
+                made = self.grouping.flow.of_equation(equation, given_labels)
+                self.labels.update((v, label) for v, label in zip(equation.outvars, made, strict=True) if label)
+            if equation.primitive is block_enter_p:
+                self.enter(equation.replace(invars=given), given_labels)
+            elif equation.primitive is block_exit_p:
+                self.exit(equation.replace(invars=given), index)
+            else:
+                self.add(equation.replace(invars=given, params=self.params(equation, given_labels)))
+        while len(self.frames) > 1:
+            self.dissolve()
+        outvars = [self.resolved(atom) for atom in self.jaxpr.outvars]
+        jaxpr = self.jaxpr.replace(eqns=self.frames[0].equations, outvars=outvars)
+        return Grouped(jaxpr, labels_of(outvars, self.labels))
+
+    def resolved(self, atom: Atom) -> Atom:
+        while isinstance(atom, jex_core.Var) and atom in self.alias:
+            atom = self.alias[atom]
+        return atom
+
+    def rename(self, old: Atom, new: Atom) -> None:
+        """From here on `old` goes by the name `new`."""
+        if old is new or not isinstance(old, jex_core.Var):
+            return
+        self.alias[old] = new
+        if isinstance(new, jex_core.Var):
+            self.last_use[new] = max(self.last_use.get(new, -1), self.last_use.get(old, -1))
+
+    def params(self, equation: jex_core.JaxprEqn, labels: Labels) -> dict[str, object]:
+        """The params of an equation with the bodies in them grouped."""
+        inner = list(bodies(equation.params))
+        if not any(map(self.grouping.is_marked, inner)):
+            return equation.params
+        frame = self.frames[-1]
+        context = replace(frame.context, enclosing=frame.path)
+        within = self.grouping.flow.within(equation, labels)
+        new = [self.grouping.body(body, given, context).jaxpr for body, given in zip(inner, within, strict=True)]
+        return replace_bodies(equation.params, iter(new))
+
+    def add(self, equation: jex_core.JaxprEqn) -> None:
+        frame = self.frames[-1]
+        if frame.inside:
+            invars = [frame.inside.get(a, a) if isinstance(a, jex_core.Var) else a for a in equation.invars]
+            equation = equation.replace(invars=invars)
+        frame.equations.append(equation)
+
+    # -- calls -----------------------------------------------------------------------------------------------------
+
+    def enter(self, entered: jex_core.JaxprEqn, labels: Labels) -> None:
+        call: Call = entered.params["call"]
+        around = self.frames[-1]
+        context = replace(around.context, enclosing=around.path)
+        extra = labels[len(entered.outvars) :]
+        if call.anchored is not None:
+            place = self.place(call.anchored, extra, context)
+            context = replace(context, places=(*context.places, (call.anchored, place)))
+        else:
+            self.grouping.roots.parameters.update(label.root for label in extra if label and label.is_parameter)
+        if call.finished is not None:
+            path = call.finished.path
+        else:
+            path = call.path if call.anchor is None else joined(context.of(call.anchor), call.path)
+        # The arguments become the first inputs of the block: inside, they go by the names of the marker's results.
+        outvars = [jex_core.Var(v.aval) if isinstance(v, jex_core.DropVar) else v for v in entered.outvars]
+        inside: dict[jex_core.Var, jex_core.Var] = {}
+        for atom, inner in zip(entered.invars, outvars, strict=False):
+            if isinstance(atom, jex_core.Var):
+                inside.setdefault(atom, inner)
+                self.last_use[atom] = max(self.last_use.get(atom, -1), self.last_use.get(inner, -1))
+        self.frames.append(_Frame(context, entered.replace(outvars=outvars), path, inside=inside))
+
+    def place(self, anchor: Anchor, labels: Labels, context: _Context) -> str:
+        """Where an anchored module is: where most of its arrays say."""
+        votes: Counter[str] = Counter()
+        for label, below in zip(labels, anchor.paths, strict=True):
+            if label is not None:
+                path = self.grouping.roots.paths[label.root]
+                if path == below:
+                    votes[""] += 1
+                elif path.endswith(f".{below}"):
+                    votes[path.removesuffix(f".{below}")] += 1
+        if votes:
+            return votes.most_common(1)[0][0]
+        near = [path for path in anchor.like if not context.enclosing or path.startswith(f"{context.enclosing}.")]
+        for candidates in (near, anchor.like):
+            if len(candidates) == 1:
+                return candidates[0]
+        return joined(context.enclosing, anchor.fallback)
+
+    def forget_arguments(self, frame: _Frame) -> None:
+        """Outside the call, its arguments go by their old names again."""
+        for atom, inner in zip(frame.entered.invars, frame.entered.outvars, strict=False):
+            self.rename(inner, atom)
+
+    def dissolve(self) -> None:
+        """Gives the equations of a call that lost its exit to the call around it."""
+        frame = self.frames.pop()
+        outer = dict(zip(frame.entered.outvars, frame.entered.invars, strict=False))
+        self.forget_arguments(frame)
+        for equation in frame.equations:
+            invars = [outer.get(a, a) if isinstance(a, jex_core.Var) else a for a in equation.invars]
+            self.add(equation.replace(invars=invars))
+
+    def exit(self, left: jex_core.JaxprEqn, index: int) -> None:
+        call = left.params["call"]
+        if all(frame.call is not call for frame in self.frames):
+            for outer, atom in zip(left.outvars, left.invars, strict=True):
+                self.rename(outer, atom)
+            return
+        while self.frames[-1].call is not call:
+            self.dissolve()
+        frame = self.frames.pop()
+        equation, renamed = self.block(frame, left, index)
+        if equation.outvars or frame.equations:
+            self.add(equation)
+        self.forget_arguments(frame)
+        for old, new in renamed:
+            self.rename(old, new)
+
+    def block(
+        self, frame: _Frame, left: jex_core.JaxprEqn, index: int
+    ) -> tuple[jex_core.JaxprEqn, list[tuple[jex_core.Var, jex_core.Var]]]:
+        """The equation of a block, and which values go by the name of one of its results from here on."""
+        entered, call = frame.entered, frame.call
+        made = {variable for equation in frame.equations for variable in equation.outvars}
+        results = [frame.inside.get(a, a) if isinstance(a, jex_core.Var) else a for a in left.invars]
+        outvars, renamed = list(left.outvars), []
+        for position, atom in enumerate(results):
+            if isinstance(atom, jex_core.Var) and atom in made and self.last_use.get(atom, -1) > index:
+                if isinstance(outvars[position], jex_core.DropVar):
+                    outvars[position] = jex_core.Var(atom.aval)
+                renamed.append((atom, outvars[position]))
+        is_result = {old for old, _ in renamed}
+        escaping = [
+            variable
+            for equation in frame.equations
+            for variable in equation.outvars
+            if variable not in is_result and self.last_use.get(variable, -1) > index
+        ]
+        arguments = entered.outvars
+        closed_over: dict[jex_core.Var, None] = {}
+        inside = {*made, *arguments}
+        for atom in (a for atoms in (*(e.invars for e in frame.equations), results) for a in atoms):
+            if isinstance(atom, jex_core.Var) and atom not in inside:
+                closed_over[atom] = None
+        invars = [*entered.invars[: len(arguments)], *closed_over]
+
+        inner_invars, inner_outvars = [*arguments, *closed_over], [*results, *escaping]
+        effects = {
+            effect
+            for equation in frame.equations
+            for effect in equation.effects
+            # An effect on a reference that was made inside stays inside.
+            if getattr(effect, "input", None) is None or effect.input in closed_over
+        }
+        described = self.describe(call, frame.path, invars, len(results), entered.params["batched"])
+        debug_info = jex_core.DebugInfo("block", described.target, None, None)
+        inner = jex_core.Jaxpr((), inner_invars, inner_outvars, frame.equations, effects, debug_info)
+        equation = entered.replace(
+            primitive=block_p,
+            invars=invars,
+            outvars=[*outvars, *escaping],
+            params={"jaxpr": jex_core.ClosedJaxpr(inner, ()), "block": described},
+            effects=effects,
+        )
+        return equation, renamed
+
+    def describe(self, call: Call, path: str, invars: Sequence[Atom], results: int, batched: int) -> Block:
+        """What the block stands for."""
+        if call.finished is not None:
+            return replace(call.finished, batched=call.finished.batched + batched)
+        roots = self.grouping.roots
+        weights = {
+            index: roots.paths[label.root]
+            for index, label in enumerate(labels_of(invars, self.labels))
+            if label is not None and label.is_parameter and label.root in roots.parameters
+        }
+        return Block(
+            target=call.target,
+            name=path.rpartition(".")[2] or call.short_name,
+            path=path,
+            kind=call.kind,
+            method=call.method,
+            config=call.config,
+            weights=FrozenMapping(weights),
+            options=call.options,
+            arguments=call.arguments,
+            results=results,
+            batched=batched,
+        )

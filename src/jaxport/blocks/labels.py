@@ -1,0 +1,181 @@
+"""Where values come from: the leaves of the model carried through the operands of `jit`, `scan`, `cond` and the rest.
+
+A label says that a value is one of the root's leaves, or a part of one. It holds per place that calls a body, so
+that the same traced body, called with the weights of two layers, belongs to both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from jax.extend import core as jex_core
+
+__all__ = ["Flow", "Label", "bodies", "replace_bodies"]
+
+_SLICE, _DERIVED = "slice", "derived"
+
+# Primitives whose result shows where it comes from, though it is no longer the leaf itself: they move, cut or cast
+# their first operand.
+_MOVES = frozenset({
+    "broadcast_in_dim", "convert_element_type", "copy", "copy_p", "device_put", "dynamic_slice", "expand_dims",
+    "gather", "optimization_barrier", "reduce_precision", "reshape", "rev", "sharding_constraint", "slice", "split",
+    "squeeze", "stop_gradient", "transpose",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A value made of the leaf number `root` by `steps`: none (the leaf itself), or slices and permutations of axes.
+
+    The step "derived" stands for anything else: then the label only tells where the value is from.
+    """
+
+    root: int
+    steps: tuple = ()
+
+    @property
+    def is_leaf(self) -> bool:
+        """The value is the leaf itself."""
+        return not self.steps
+
+    @property
+    def is_parameter(self) -> bool:
+        """The value is the leaf or, inside a scan, its slice."""
+        return all(step == _SLICE for step in self.steps)
+
+    def then(self, step: object) -> Label:
+        """The label after one more step."""
+        if step == _DERIVED or _DERIVED in self.steps:
+            return Label(self.root, (_DERIVED,))
+        if isinstance(step, tuple) and self.steps and isinstance(self.steps[-1], tuple):
+            combined = tuple(self.steps[-1][axis] for axis in step)
+            rest = self.steps[:-1]
+            return Label(self.root, rest if combined == tuple(range(len(combined))) else (*rest, combined))
+        return Label(self.root, (*self.steps, step))
+
+    def stacked(self) -> Label | None:
+        """The label of all slices put together again, None where that is not the leaf."""
+        return Label(self.root, self.steps[:-1]) if self.steps and self.steps[-1] == _SLICE else None
+
+
+Labels = tuple[Label | None, ...]
+
+
+def bodies(params: Mapping[str, object]) -> Iterator[jex_core.Jaxpr]:
+    """The jaxprs in the params of an equation, closed or not, in a fixed order."""
+    for value in params.values():
+        for item in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(item, jex_core.ClosedJaxpr):
+                yield item.jaxpr
+            elif isinstance(item, jex_core.Jaxpr):
+                yield item
+
+
+def replace_bodies(params: Mapping[str, object], new: Iterator[jex_core.Jaxpr]) -> dict[str, object]:
+    """The params with their jaxprs replaced, in the order in which `bodies` gives them."""
+
+    def replaced(item: object) -> object:
+        if isinstance(item, jex_core.ClosedJaxpr):
+            jaxpr = next(new)
+            return item if jaxpr is item.jaxpr else jex_core.ClosedJaxpr(jaxpr, item.consts)
+        return next(new) if isinstance(item, jex_core.Jaxpr) else item
+
+    return {
+        name: type(value)(map(replaced, value)) if type(value) in (tuple, list) else replaced(value)
+        for name, value in params.items()
+    }
+
+
+class Flow:
+    """Carries labels through jaxprs. Results are kept per body and labels, so that shared bodies cost once."""
+
+    def __init__(self) -> None:
+        self._results: dict[tuple[int, Labels], Labels] = {}
+        self._kept: list[jex_core.Jaxpr] = []  # so that no id is used twice
+
+    def through(self, jaxpr: jex_core.Jaxpr, labels: Labels) -> Labels:
+        """The labels of the results of a jaxpr, given those of its inputs."""
+        if not any(labels):
+            return (None,) * len(jaxpr.outvars)
+        key = id(jaxpr), labels
+        if key not in self._results:
+            env = dict(zip(jaxpr.invars, labels, strict=True))
+            for equation in jaxpr.eqns:
+                given = labels_of(equation.invars, env)
+                if any(given):
+                    env.update(zip(equation.outvars, self.of_equation(equation, given), strict=True))
+            self._kept.append(jaxpr)
+            self._results[key] = labels_of(jaxpr.outvars, env)
+        return self._results[key]
+
+    def of_equation(self, equation: jex_core.JaxprEqn, labels: Labels) -> Labels:
+        """The labels of the results of one equation."""
+        none = (None,) * len(equation.outvars)
+        params = equation.params
+        match equation.primitive.name:
+            case _ if not any(labels):
+                return none
+            case "block_enter" | "block_exit":
+                return labels[: len(equation.outvars)]
+            case "transpose":
+                return (labels[0].then(tuple(params["permutation"])),) if labels[0] else none
+            case name if name in _MOVES:
+                return (labels[0].then(_DERIVED),) * len(equation.outvars) if labels[0] else none
+            case "scan":
+                (within,) = self.within(equation, labels)
+                after = self.through(params["jaxpr"].jaxpr, within)
+                carries = params["num_carry"]
+                stacked = (label and label.stacked() for label in after[carries:])
+                return (*after[:carries], *stacked)
+            case "while":
+                return self._while_bodies(params, labels)["body_jaxpr"][params["body_nconsts"] :]
+            case "cond":
+                results = [self.through(*body) for body in zip(bodies(params), self.within(equation, labels))]
+                return tuple(found[0] if len(set(found)) == 1 else None for found in zip(*results, strict=True))
+            case _:
+                inner = list(bodies(params))
+                if len(inner) == 1 and len(inner[0].outvars) == len(equation.outvars):
+                    return self.through(inner[0], self.within(equation, labels)[0])
+                return none
+
+    def within(self, equation: jex_core.JaxprEqn, labels: Labels) -> list[Labels]:
+        """The labels of the inputs of each body of an equation, in the order of `bodies`."""
+        params = equation.params
+        match equation.primitive.name:
+            case "scan":
+                consts, carries = params["num_consts"], params["num_carry"]
+                sliced = tuple(label and label.then(_SLICE) for label in labels[consts + carries :])
+                body = params["jaxpr"].jaxpr
+                carried = self._settled(body, labels[:consts], labels[consts : consts + carries], sliced)
+                return [(*labels[:consts], *carried, *sliced)]
+            case "while":
+                by_name = self._while_bodies(params, labels)
+                return [by_name[name] for name in params if name in by_name]
+            case "cond":
+                return [labels[1:]] * len(params["branches"])
+            case _:
+                inner = list(bodies(params))
+                direct = len(inner) == 1 and len(inner[0].invars) == len(labels)
+                return [labels if direct else (None,) * len(body.invars) for body in inner]
+
+    def _while_bodies(self, params: Mapping, labels: Labels) -> dict[str, Labels]:
+        of_cond, of_body = params["cond_nconsts"], params["body_nconsts"]
+        body_consts = labels[of_cond : of_cond + of_body]
+        carried = self._settled(params["body_jaxpr"].jaxpr, body_consts, labels[of_cond + of_body :], ())
+        return {"cond_jaxpr": labels[:of_cond] + carried, "body_jaxpr": body_consts + carried}
+
+    def _settled(self, body: jex_core.Jaxpr, before: Labels, carried: Labels, after: Labels) -> Labels:
+        """The labels of the carried values that hold in every iteration."""
+        while any(carried):
+            results = self.through(body, (*before, *carried, *after))[: len(carried)]
+            still = tuple(old if old == new else None for old, new in zip(carried, results, strict=True))
+            if still == carried:
+                break
+            carried = still
+        return carried
+
+
+def labels_of(atoms: Sequence[jex_core.Var | jex_core.Literal], env: Mapping[jex_core.Var, Label | None]) -> Labels:
+    """The labels of some operands."""
+    return tuple(None if isinstance(atom, jex_core.Literal) else env.get(atom) for atom in atoms)

@@ -1,0 +1,97 @@
+"""The two identity markers, and what the trace records of a call.
+
+`block_enter` lies before the equations of a call and `block_exit` behind them, in the same trace as the user's
+code. They pass values through, so that dead-code elimination keeps them exactly as long as the call matters, and
+their rules are one line each: the identity under every transformation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from jax.extend import core as jex_core
+from jax.interpreters import ad, batching, mlir
+
+from jaxport.blocks.block import Block, FrozenMapping
+
+__all__ = ["Anchor", "Call", "block_enter_p", "block_exit_p"]
+
+
+@dataclass(eq=False)
+class Anchor:
+    """A module met inside a traced body whose place in the model is not known by identity: a merged copy.
+
+    The arrays of the module are operands of the marker of its first call; where they come from says where the
+    module is (`labels`), separately for each place that calls the body.
+
+    Attributes:
+      paths: the path within the module of each such array.
+      like: places of the model that hold a module of the same type, config and number of arrays.
+      fallback: the name to give below the enclosing block where nothing else is known.
+    """
+
+    paths: tuple[str, ...]
+    like: tuple[str, ...]
+    fallback: str
+
+
+@dataclass(eq=False)
+class Call:
+    """What a pair of markers says about the call between them.
+
+    `anchor` is None where `path` is absolute, else `path` is relative to the anchored module. `finished` is set for
+    a block that was grouped before (see `ungroup`): it is taken as it is.
+    """
+
+    target: str
+    kind: str
+    method: str
+    path: str = ""
+    anchor: Anchor | None = None
+    config: Mapping[str, object] = field(default_factory=FrozenMapping)
+    options: Mapping[str, object] = field(default_factory=FrozenMapping)
+    arguments: tuple[str, ...] = ()
+    short_name: str = ""
+    finished: Block | None = None
+    # Set in the first call of an anchored module. Behind the arguments the enter marker has its arrays as operands;
+    # without an anchor, the parameters of a module that reach the trace as arguments.
+    anchored: Anchor | None = None
+
+    def __repr__(self) -> str:
+        # Jaxprs print their params; an address would make the text differ from run to run.
+        return f"{self.target}:{self.path}"
+
+
+def _marker(name: str) -> jex_core.Primitive:
+    """A primitive that returns its operands but for the last `extra` ones, which it only looks at."""
+    marker = jex_core.Primitive(name)
+    marker.multiple_results = True
+
+    def passed(operands: Sequence, extra: int) -> list:
+        return list(operands[: len(operands) - extra])
+
+    def batch(operands: Sequence, dims: Sequence, *, batched: int, extra: int, call: Call) -> tuple[list, list]:
+        results = marker.bind(*operands, batched=batched + 1, extra=extra, call=call)
+        return results, passed(dims, extra)
+
+    def transpose(cotangents: Sequence, *operands: object, extra: int, **_: object) -> list:
+        through = [*cotangents, *[None] * extra]
+        return [c if ad.is_undefined_primal(o) else None for c, o in zip(through, operands, strict=True)]
+
+    marker.def_impl(lambda *operands, extra, **_: passed(operands, extra))
+    marker.def_abstract_eval(lambda *avals, extra, **_: passed(avals, extra))
+    # The tangents go past the marker: reverse-mode AD would transpose it otherwise, and its backward equations lie
+    # in no block.
+    ad.primitive_jvps[marker] = lambda primals, tangents, **params: (
+        marker.bind(*primals, **params),
+        passed(tangents, params["extra"]),
+    )
+    ad.primitive_transposes[marker] = transpose
+    batching.primitive_batchers[marker] = batch
+    mlir.register_lowering(marker, lambda _, *operands, extra, **__: passed(operands, extra))
+    return marker
+
+
+block_enter_p = _marker("block_enter")
+block_exit_p = _marker("block_exit")

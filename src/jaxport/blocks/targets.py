@@ -1,0 +1,183 @@
+"""Which attributes a window patches: the methods of module classes, and functions selected by name."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
+
+from jax.extend import source_info_util
+
+from jaxport.blocks.framework import Framework
+from jaxport.blocks.recorder import Boundary, Recorder
+from jaxport.errors import InvalidArgument
+
+__all__ = ["BOUNDARY", "Patch", "class_boundaries", "method_patches", "resolve_target", "target_patches"]
+
+source_info_util.register_exclusion(__file__)
+
+# An attribute of an owner, and what makes its replacement from what is there.
+Patch = tuple[object, str, Callable[[object], object]]
+
+# What `boundary` said about classes. Weak, so that decorating a class does not keep it.
+class_boundaries: weakref.WeakKeyDictionary[type, Boundary] = weakref.WeakKeyDictionary()
+
+# A decorated function carries its boundary under this name; `functools.wraps` hands it on to wrappers around it.
+BOUNDARY = "__jaxport_boundary__"
+
+_CurrentRecorder = Callable[[], Recorder | None]
+
+
+def method_patches(
+    frameworks: Iterable[Framework], decorated: Iterable[type], recorder: _CurrentRecorder
+) -> list[Patch]:
+    """The public methods of all module classes and of the decorated classes."""
+    patches: dict[tuple[type, str], Patch] = {}
+    groups = [(framework.module_classes(), framework.bases) for framework in frameworks]
+    for classes, bases in [*groups, (decorated, ())]:
+        for cls in classes:
+            for owner in cls.__mro__:
+                if owner in bases or owner.__module__ in ("builtins", "abc", "typing"):
+                    continue
+                for name, raw in vars(owner).items():
+                    if (owner, name) not in patches and _is_method(name, raw):
+                        patches[owner, name] = (owner, name, functools.partial(_method, name=name, recorder=recorder))
+    return list(patches.values())
+
+
+def _is_method(name: str, raw: object) -> bool:
+    if name != "__call__" and name.startswith("_"):
+        return False
+    if isinstance(raw, type | staticmethod | classmethod | property | functools.cached_property):
+        return False
+    if not callable(raw) or not hasattr(raw, "__get__") or hasattr(raw, BOUNDARY):
+        return False
+    return not (inspect.isgeneratorfunction(raw) or inspect.iscoroutinefunction(raw))
+
+
+def _method(raw: Callable, *, name: str, recorder: _CurrentRecorder) -> Callable:
+    @functools.wraps(raw)
+    def method(self: object, *args: object, **kwargs: object) -> object:
+        bound = raw.__get__(self, type(self))
+        current = recorder()
+        if current is None or not current.is_called(self):
+            return bound(*args, **kwargs)
+        return current.call_method(self, name, bound, args, kwargs)
+
+    return method
+
+
+def target_patches(targets: Iterable[str], recorder: _CurrentRecorder) -> tuple[dict[type, Boundary], list[Patch]]:
+    """The classes among the targets, and the patches for the functions among them.
+
+    Raises:
+      InvalidArgument: a target names nothing, or nothing that can be called.
+    """
+    classes: dict[type, Boundary] = {}
+    patches: list[Patch] = []
+    functions: dict[int, tuple[object, str]] = {}
+    for target in targets:
+        owner, name, value = resolve_target(target)
+        if isinstance(value, type):
+            classes[value] = class_boundaries.get(value, Boundary(target))
+        elif hasattr(value, BOUNDARY):
+            continue  # decorated: it has its boundary wherever it goes
+        elif isinstance(owner, type):
+            patches.append((owner, name, functools.partial(_selected, target=target, recorder=recorder)))
+        else:
+            functions.setdefault(id(value), (value, target))
+    if functions:
+        # `from jax.nn import gelu` gives another module an attribute of its own.
+        for module in list(sys.modules.values()):
+            if not isinstance(module, ModuleType):
+                continue
+            for name, value in list(vars(module).items()):
+                if id(value) in functions:
+                    wrap = functools.partial(_selected, target=functions[id(value)][1], recorder=recorder)
+                    patches.append((module, name, wrap))
+    return classes, patches
+
+
+def resolve_target(target: str) -> tuple[object, str, object]:
+    """The owner, the attribute and the value that a qualified name stands for.
+
+    Raises:
+      InvalidArgument: it names nothing, or nothing that can be called.
+
+    >>> resolve_target("jax.nn.gelu")[1]
+    'gelu'
+    """
+    parts = target.split(".")
+    for depth in range(len(parts) - 1, 0, -1):
+        try:
+            owner: object = importlib.import_module(".".join(parts[:depth]))
+        except ModuleNotFoundError:
+            continue
+        *between, name = parts[depth:]
+        for part in between:
+            owner = getattr(owner, part, None)
+        value = getattr(owner, name, None)
+        if callable(value):
+            if name not in vars(owner):  # a method that a base class defines, or a module that makes names on demand
+                owner = next((c for c in getattr(owner, "__mro__", ()) if name in vars(c)), owner)
+            return owner, name, value
+        break
+    raise InvalidArgument(
+        f"`{target}` is not the name of a function, method or class",
+        where=f"the target `{target}`",
+        why="a target is looked up as an attribute of an importable module",
+        instead="give the qualified name, as in `jax.nn.gelu` or `my.pkg.Class.method`",
+    )
+
+
+def _selected(raw: object, *, target: str, recorder: _CurrentRecorder) -> object:
+    if isinstance(raw, staticmethod | classmethod):
+        return type(raw)(_selected(raw.__func__, target=target, recorder=recorder))
+    return with_markers(raw, Boundary(target), recorder)
+
+
+def with_markers(function: Callable, boundary: Boundary, recorder: _CurrentRecorder) -> Callable:
+    """A function that does what `function` does, and marks its calls inside a window."""
+    is_method = _looks_like_method(function)
+
+    @functools.wraps(function)
+    def marked(*args: object, **kwargs: object) -> object:
+        current = recorder()
+        if current is None:
+            return function(*args, **kwargs)
+        if is_method and args and current.framework_of(args[0]) is not None:
+            bound = function.__get__(args[0], type(args[0]))
+            return current.call_method(args[0], function.__name__, bound, args[1:], kwargs, boundary)
+        return current.call_function(boundary, function, args, kwargs)
+
+    # What a transformed function offers beyond a call (`jax.jit`'s `lower`, for one) stays there.
+    for name in dir(function):
+        if not name.startswith("_") and not hasattr(marked, name):
+            setattr(marked, name, getattr(function, name))
+    setattr(marked, BOUNDARY, boundary)
+    return marked
+
+
+def _looks_like_method(function: object) -> bool:
+    parts = getattr(function, "__qualname__", "").split("<locals>.")[-1].split(".")
+    return len(parts) > 1 and hasattr(function, "__get__")
+
+
+def subclasses(base: type) -> Iterator[type]:
+    """All classes below `base`, each once.
+
+    >>> bool in set(subclasses(int))
+    True
+    """
+    seen = {base}
+    waiting = [base]
+    while waiting:
+        for cls in type.__subclasses__(waiting.pop()):
+            if cls not in seen:
+                seen.add(cls)
+                waiting.append(cls)
+                yield cls

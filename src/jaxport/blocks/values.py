@@ -1,0 +1,135 @@
+"""The arrays in the arguments and results of a call, and how they are led through a marker.
+
+The callee must see the user's own objects: it may write into a list that it was given, and it may compare by
+identity. So nothing is flattened and rebuilt but tuples; in lists and dicts the arrays are exchanged in place, and
+put back when the call is over; arrays inside any other object are shown to the marker and left where they are.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import jax
+import numpy as np
+
+__all__ = ["Found", "exchange", "find", "is_array", "is_tracer", "put_back"]
+
+_MUTABLE = {list: enumerate, dict: dict.items, OrderedDict: dict.items, defaultdict: dict.items}
+
+
+def is_array(value: object) -> bool:
+    """Whether `value` is a JAX array, a tracer or a NumPy array.
+
+    >>> is_array(np.zeros(3)), is_array(3.0)
+    (True, False)
+    """
+    return isinstance(value, jax.Array | np.ndarray) or is_tracer(value)
+
+
+def is_tracer(value: object) -> bool:
+    """Whether `value` is a traced value (of an array or of a mutable reference).
+
+    >>> is_tracer(np.zeros(3))
+    False
+    """
+    return isinstance(value, jax.core.Tracer)
+
+
+def _is_reference(value: object) -> bool:
+    # A mutable reference is no value: a marker that passed it on would make an alias of it.
+    return is_tracer(value) and not isinstance(jax.typeof(value), jax.core.ShapedArray)
+
+
+@dataclass
+class Found:
+    """The arrays found in some values: `arrays[i]` has the path `paths[i]`; `static` is what is no array, by path."""
+
+    arrays: list[object] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    static: dict[str, object] = field(default_factory=dict)
+
+
+def _joined(path: str, key: object) -> str:
+    return f"{path}.{key}" if path else str(key)
+
+
+def find(value: object, path: str, is_opaque: Callable[[object], bool], found: Found, seen: set[int]) -> None:
+    """Adds what `value` holds to `found`, in a fixed order; modules (`is_opaque`) are passed over."""
+    if is_array(value):
+        if not _is_reference(value):
+            found.arrays.append(value)
+            found.paths.append(path)
+        return
+    if is_opaque(value):
+        return
+    items = _MUTABLE.get(type(value)) or (enumerate if isinstance(value, tuple) else None)
+    if items is None:
+        children = _pytree_children(value)
+        if children is None:
+            found.static[path] = value
+            return
+    else:
+        children = _named_items(value) if isinstance(value, tuple) else items(value)
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    for key, item in list(children):
+        find(item, _joined(path, key), is_opaque, found, seen)
+
+
+def _named_items(value: tuple) -> Iterator[tuple[object, object]]:
+    return zip(getattr(value, "_fields", range(len(value))), value, strict=True)
+
+
+def _pytree_children(value: object) -> list[tuple[object, object]] | None:
+    if value is None or isinstance(value, str | int | float | complex | bool | type) or callable(value):
+        return None
+    leaves = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda node: node is not value)[0]
+    if len(leaves) == 1 and leaves[0][0] == ():
+        return None
+    return [(jax.tree_util.keystr(key, simple=True, separator="."), leaf) for key, leaf in leaves]
+
+
+def exchange(
+    value: object,
+    new: Callable[[object, bool], object],
+    is_opaque: Callable[[object], bool],
+    undo: list,
+    seen: set[int],
+    shared: bool = False,
+) -> object:
+    """Returns `value` with `new(tracer, shared)` for each tracer in reach; each change in a container goes to `undo`.
+
+    `shared` says whether the tracer lies in a container that others may hold too. An entry of `undo` is (container, key, the value before, the value after); the values in it stay alive with it.
+    """
+    if is_tracer(value):
+        return new(value, shared)
+    if is_opaque(value):
+        return value
+    if isinstance(value, tuple):
+        items = [exchange(item, new, is_opaque, undo, seen, shared) for item in value]
+        if all(after is before for after, before in zip(items, value, strict=True)):
+            return value
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    items = _MUTABLE.get(type(value))
+    if items is not None and id(value) not in seen:
+        seen.add(id(value))
+        for key, before in list(items(value)):
+            after = exchange(before, new, is_opaque, undo, seen, True)
+            if after is not before:
+                value[key] = after
+                undo.append((value, key, before, after))
+    return value
+
+
+def put_back(undo: list) -> None:
+    """Reverts what `exchange` changed, wherever in its container the callee may have moved it."""
+    before_by_container: dict[int, tuple[object, dict[int, object]]] = {}
+    for container, _, before, after in undo:
+        before_by_container.setdefault(id(container), (container, {}))[1][id(after)] = before
+    for container, before_by_id in before_by_container.values():
+        for key, item in list(_MUTABLE[type(container)](container)):
+            if id(item) in before_by_id:
+                container[key] = before_by_id[id(item)]

@@ -1,0 +1,129 @@
+"""The activation window: while it is open, calls in this thread emit markers.
+
+Methods of classes and attributes of modules are patched while at least one window is open in the process; the
+patches act only in threads that opened a window, and the last window to close restores exactly what was there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import count
+
+import jax
+from jax.extend import source_info_util
+
+from jaxport.blocks.framework import Framework
+from jaxport.blocks.recorder import Recorder
+from jaxport.blocks.targets import class_boundaries, method_patches, target_patches
+
+__all__ = ["Patches", "activation", "current_recorder", "patched"]
+
+# The frames of this package are none of the user's: jax leaves them out of the source lines that it keeps.
+source_info_util.register_exclusion(__file__)
+
+# A function that is already in one of JAX's caches is not traced again and would show no markers. Each window has a
+# token of its own, which is part of the caches' keys. (jax asks to make contexts at import.)
+_window_token = jax.make_user_context(None)
+_tokens = count(1)
+_local = threading.local()
+
+
+def current_recorder() -> Recorder | None:
+    """The recorder of the innermost window open in this thread.
+
+    >>> current_recorder() is None
+    True
+    """
+    recorders = getattr(_local, "recorders", None)
+    return recorders[-1] if recorders else None
+
+
+class Patches:
+    """Attributes exchanged process-wide, counted, and restored by whoever leaves last.
+
+    >>> class Model:
+    ...     def __call__(self): return 1
+    >>> patches, original = Patches(), Model.__call__
+    >>> patches.enter([(Model, "__call__", lambda raw: lambda self: 2)])
+    >>> Model()()
+    2
+    >>> patches.leave([(Model, "__call__")])
+    >>> Model.__call__ is original
+    True
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._patched: dict[tuple[int, str], list] = {}
+
+    def enter(self, patches: Iterable[tuple[object, str, Callable[[object], object]]]) -> None:
+        """Replaces each attribute of each owner by ``wrap(what is there)``, or counts one more user of it."""
+        with self._lock:
+            for owner, attribute, wrap in patches:
+                entry = self._patched.get((id(owner), attribute))
+                if entry is None:
+                    raw = vars(owner)[attribute]
+                    replacement = wrap(raw)
+                    self._patched[id(owner), attribute] = [owner, raw, replacement, 1]
+                    setattr(owner, attribute, replacement)
+                else:
+                    entry[3] += 1
+
+    def leave(self, patches: Iterable[tuple[object, str]]) -> None:
+        """Counts one user less of each attribute; the last one restores it."""
+        with self._lock:
+            for owner, attribute in patches:
+                entry = self._patched[id(owner), attribute]
+                entry[3] -= 1
+                if entry[3]:
+                    continue
+                _, raw, replacement, _ = self._patched.pop((id(owner), attribute))
+                # Somebody else may have put something there meanwhile: that is theirs.
+                if vars(owner).get(attribute) is replacement:
+                    setattr(owner, attribute, raw)
+
+
+patched = Patches()
+
+
+@contextmanager
+def activation(
+    targets: Iterable[str] = (), *, frameworks: Iterable[Framework] | None = None
+) -> Iterator[Recorder]:
+    """Opens a window: calls of modules, of decorated functions and of the `targets` emit markers while it is open.
+
+    Args:
+      targets: qualified names of functions or methods that get a boundary too: ``"jax.nn.gelu"``,
+        ``"my.pkg.function"``, ``"my.pkg.Class.method"``. Every module attribute that holds such a function is
+        patched; a default argument or a closure that captured it is not reached.
+      frameworks: the frameworks to look at; by default all that the process has imported.
+
+    Raises:
+      InvalidArgument: a target names nothing, or nothing that can be called.
+
+    >>> import jax, jax.numpy as jnp
+    >>> with activation(["jax.nn.gelu"]):
+    ...     jaxpr = jax.make_jaxpr(lambda x: jax.nn.gelu(x))(jnp.ones(3))
+    >>> [equation.primitive.name for equation in jaxpr.eqns][0]
+    'block_enter'
+    """
+    if frameworks is None:
+        from jaxport.frameworks import loaded
+
+        frameworks = loaded()
+    frameworks = tuple(frameworks)
+    selected, patches = target_patches(targets, current_recorder)
+    recorder = Recorder(frameworks, {**class_boundaries, **selected})
+    patches += method_patches(frameworks, [*class_boundaries, *selected], current_recorder)
+    with ExitStack() as stack:
+        patched.enter(patches)
+        stack.callback(patched.leave, [(owner, name) for owner, name, _ in patches])
+        recorders = _local.__dict__.setdefault("recorders", [])
+        recorders.append(recorder)
+        stack.callback(recorders.pop)
+        for framework in frameworks:
+            stack.enter_context(framework.interception(recorder.call_method))
+        stack.enter_context(_window_token(next(_tokens)))
+        yield recorder

@@ -1,0 +1,184 @@
+"""The commands: each reads its options into the values that the Python API takes, calls it, and prints the result."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+
+from jaxport.cli import specs
+from jaxport.cli.summary import summarize
+from jaxport.cli.tables import file_size, key_values, print_wide, summary_view
+from jaxport.cli.targets import load_target
+from jaxport.errors import VerificationFailed
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+_console = Console(highlight=False)
+
+_TARGET_HELP = (
+    "`module:attribute`: a model object, a function, a class or a function without parameters (both are called), "
+    "or a call such as `models:resnet(depth=50)`."
+)
+_INPUT_HELP = 'One input, in the order of the arguments: "B,224,224,3", "ids:int32[B,T]", "scale:float32[]".'
+_INPUT_PARAM_HELP = 'A keyword argument that becomes an input: "mask:bool[B,T]".'
+_FUNCTION_HELP = "A block whose calls become an ONNX function: flax.nnx.Linear."
+_WEIGHTS_HELP = 'What weights become: "constants", "inputs", or inputs where their path is like "layers.*.kernel".'
+_CONSTRAINT_HELP = 'What is known of the symbolic dims: "T >= 2".'
+_SIZE_HELP = 'Compare at these sizes of the symbolic dims: "B=1,T=8". May be repeated.'
+
+
+def _option(*names: str, metavar: str, text: str) -> Any:
+    """An option that may be repeated; its default is the empty list."""
+    return typer.Option(*names, default_factory=list, show_default=False, metavar=metavar, help=text)
+
+
+Target = Annotated[str, typer.Argument(help=_TARGET_HELP, metavar="MODULE:ATTRIBUTE")]
+Inputs = Annotated[list[str], _option("--input", "-i", metavar="SPEC", text=_INPUT_HELP)]
+InputParams = Annotated[list[str], _option("--input-param", metavar="SPEC", text=_INPUT_PARAM_HELP)]
+Statics = Annotated[list[str], _option("--static", metavar="NAME=VALUE", text="A keyword argument that is baked in.")]
+Sizes = Annotated[list[str], _option("--size", metavar="SIZES", text=_SIZE_HELP)]
+OutputNames = Annotated[list[str], _option("--output-name", metavar="NAME", text="A name for each output, in order.")]
+NchwInputs = Annotated[
+    list[int], _option("--nchw-input", metavar="INDEX", text="An input that the graph takes as NCHW.")
+]
+NchwOutputs = Annotated[
+    list[int], _option("--nchw-output", metavar="INDEX", text="An output that the graph gives as NCHW.")
+]
+Functions = Annotated[list[str], _option("--function", metavar="BLOCK", text=_FUNCTION_HELP)]
+Constraints = Annotated[list[str], _option("--constraint", metavar="FACT", text=_CONSTRAINT_HELP)]
+DoublePrecision = Annotated[bool, typer.Option("--double-precision", help="Trace with 64-bit types.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        _console.print(f"jaxport {version('jaxport')}")
+        raise typer.Exit
+
+
+@app.callback()
+def jaxport(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """The bridge between JAX and ONNX."""
+
+
+@app.command()
+def export(
+    target: Target,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")],
+    inputs: Inputs,
+    input_params: InputParams,
+    statics: Statics,
+    constraints: Constraints,
+    output_names: OutputNames,
+    nchw_inputs: NchwInputs,
+    nchw_outputs: NchwOutputs,
+    functions: Functions,
+    sizes: Sizes,
+    opset: Annotated[int | None, typer.Option(help="The operator set; the newest that runs well if left out.")] = None,
+    double_precision: DoublePrecision = False,
+    weights: Annotated[str, typer.Option(metavar="WHICH", help=_WEIGHTS_HELP)] = "constants",
+    state: Annotated[
+        Literal["refuse", "outputs", "discard"], typer.Option(help="What becomes of state that the call changes.")
+    ] = "refuse",
+    external_data: Annotated[
+        bool | None,
+        typer.Option("--external-data/--single-file", help="Weights beside the model; by default only above 2 GB."),
+    ] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Run both sides and compare before writing.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="List each equation with its rule and nodes.")] = False,
+) -> None:
+    """Export a JAX callable to an ONNX file."""
+    import jaxport
+
+    positional, keywords = specs.parse_inputs(inputs), specs.parse_input_params(input_params)
+    exported = jaxport.to_onnx(
+        load_target(target),
+        [spec.value for spec in positional],
+        input_params={name: spec.value for name, spec in keywords.items()},
+        static_params=specs.parse_keyword(statics, "--static"),
+        input_names=specs.input_names(positional, keywords),
+        output_names=output_names or None,
+        inputs_as_nchw=nchw_inputs,
+        outputs_as_nchw=nchw_outputs,
+        double_precision=double_precision,
+        opset=opset,
+        weights=weights,
+        state=state,
+        functions=functions or None,
+        constraints=constraints,
+    )
+    if explain:
+        print_wide(_console, str(exported.explain()))
+    if verify:
+        report = exported.verify(sizes=specs.parse_sizes(sizes), check=False)
+        print_wide(_console, str(report))
+        if not report.ok:
+            raise VerificationFailed(f"`{output}` was not written", why="the exported model and the function differ")
+    exported.save(output, external_data=external_data)
+    summary = summarize(output)
+    nodes = sum(summary.operators.values())
+    _console.print(
+        key_values(
+            {
+                "written": f"{output} ({file_size(summary.file_bytes)})",
+                "inputs": ", ".join(tensor.name for tensor in summary.inputs),
+                "outputs": ", ".join(tensor.name for tensor in summary.outputs),
+                "nodes": f"{nodes:,} of {len(summary.operators)} operators",
+                "weights": f"{summary.parameter_count:,} elements, {file_size(summary.weight_bytes)}",
+            }
+        )
+    )
+
+
+@app.command()
+def inspect(
+    model: Annotated[Path, typer.Argument(help="An ONNX file.")],
+    everything: Annotated[bool, typer.Option("--all", help="List every initializer.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the same as JSON.")] = False,
+) -> None:
+    """Show the inputs, outputs, sizes, operators and modules of an ONNX file."""
+    summary = summarize(model)
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(summary), indent=2))
+    else:
+        print_wide(_console, summary_view(summary, everything=everything))
+
+
+@app.command()
+def verify(
+    model: Annotated[Path, typer.Argument(help="An ONNX file.")],
+    target: Target,
+    inputs: Inputs,
+    input_params: InputParams,
+    statics: Statics,
+    constraints: Constraints,
+    sizes: Sizes,
+    double_precision: DoublePrecision = False,
+) -> None:
+    """Compare an ONNX file with the JAX callable that it came from; the status is 1 where they differ."""
+    from jaxport.verify import verify_file
+
+    report = verify_file(
+        model,
+        load_target(target),
+        [spec.value for spec in specs.parse_inputs(inputs)],
+        input_params={name: spec.value for name, spec in specs.parse_input_params(input_params).items()},
+        static_params=specs.parse_keyword(statics, "--static"),
+        constraints=constraints,
+        double_precision=double_precision,
+        sizes=specs.parse_sizes(sizes),
+        check=False,
+    )
+    print_wide(_console, str(report))
+    if not report.ok:
+        raise typer.Exit(1)

@@ -1,0 +1,256 @@
+"""What a user types for an input, a size or a keyword argument, read into Python values.
+
+The grammar of an input is `[name:][dtype]dims`, where `dims` stand in brackets if a dtype or nothing at all
+comes before them:
+
+    B,224,224,3          a shape, of the default float type
+    x:B,224,224,3        the same, with a name for the graph input
+    ids:int32[B,2*T]     with a dtype; dims may be expressions of other dims
+    float32[]            a scalar
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes  # noqa: F401 - registers bfloat16 and its kin with NumPy
+import numpy as np
+
+from jaxport.errors import InvalidArgument
+
+__all__ = [
+    "InputSpec",
+    "input_names",
+    "parse_input",
+    "parse_input_params",
+    "parse_inputs",
+    "parse_keyword",
+    "parse_sizes",
+]
+
+Dim = int | str
+
+_NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
+_INPUT = re.compile(r"(?:(?P<name>[^:\[\]]*):)?(?:(?P<dtype>[^:\[\],]*)\[(?P<bracketed>.*)\]|(?P<bare>[^\[\]]*))")
+_EXPRESSION = re.compile(r"[\w\s+*/%(),-]*[A-Za-z_][\w\s+*/%(),-]*")
+_EXAMPLES = 'write it like "B,224,224,3", "ids:int32[B,T]" or "scale:float32[]"'
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """One `--input`: the name of the graph input, its dtype (`None`: the default float) and its dims."""
+
+    name: str | None
+    dtype: str | None
+    dims: tuple[Dim, ...]
+
+    @property
+    def value(self) -> Any:
+        """The spec that `jaxport.to_onnx` takes.
+
+        Returns:
+          A tuple of dims where no dtype was given, otherwise a `jax.ShapeDtypeStruct`.
+
+        Raises:
+          InvalidArgument: the dtype is not one of JAX's.
+
+        >>> parse_input("B,3").value
+        ('B', 3)
+        """
+        if self.dtype is None:
+            return self.dims
+        import jax
+
+        return jax.ShapeDtypeStruct(self.dims, _dtype(self.dtype))
+
+
+def parse_input(text: str) -> InputSpec:
+    """Reads one `--input`.
+
+    Args:
+      text: `[name:][dtype]dims`, as this module's documentation says.
+
+    Raises:
+      InvalidArgument: the text does not follow the grammar.
+
+    >>> parse_input("ids:int32[B,2*T]")
+    InputSpec(name='ids', dtype='int32', dims=('B', '2*T'))
+    """
+    parts = _INPUT.fullmatch(text.strip())
+    if parts is None:
+        raise _malformed(text, "its brackets or colons do not pair up")
+    name, dtype, bracketed, bare = (part and part.strip() for part in parts.group("name", "dtype", "bracketed", "bare"))
+    if name is not None and not _NAME.fullmatch(name):
+        raise _malformed(text, f"`{name}` is not a name")
+    if bracketed is None and not bare:
+        raise _malformed(text, "it has no dims; a scalar is written with empty brackets")
+    if bare and _is_dtype(bare):
+        raise _malformed(text, f"`{bare}` is a dtype, and its dims are missing")
+    dims = bracketed if bracketed is not None else bare
+    return InputSpec(name, dtype or None, tuple(_dim(text, dim) for dim in _split(dims)) if dims else ())
+
+
+def parse_sizes(texts: Iterable[str]) -> list[dict[str, int]] | None:
+    """Reads the `--size` options: each one set of sizes for the symbolic dims.
+
+    Returns:
+      One mapping per text; `None` for no text, so that the default applies.
+
+    Raises:
+      InvalidArgument: a text is not a list of `name=size`.
+
+    >>> parse_sizes(["B=1,T=8", "B=3,T=5"])
+    [{'B': 1, 'T': 8}, {'B': 3, 'T': 5}]
+    """
+    sizes: list[dict[str, int]] = []
+    for text in texts:
+        items = [item.partition("=") for item in text.replace(" ", "").split(",")]
+        if not all(_NAME.fullmatch(name) and size.isdecimal() for name, _, size in items):
+            raise InvalidArgument(
+                f'"{text}" is not a set of sizes', where="`--size`", instead='write it like "B=1,T=8"'
+            )
+        sizes.append({name: int(size) for name, _, size in items})
+    return sizes or None
+
+
+def parse_keyword(texts: Iterable[str], option: str) -> dict[str, Any]:
+    """Reads options of the form `name=value`: a Python literal, or else the text itself.
+
+    Raises:
+      InvalidArgument: a text has no `=`, its name is no identifier, or a name occurs twice.
+
+    >>> parse_keyword(["train=False", "axes=(1, 2)", "mode=same"], "--static")
+    {'train': False, 'axes': (1, 2), 'mode': 'same'}
+    """
+    values: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        name = name.strip()
+        if not equals or not name.isidentifier():
+            raise InvalidArgument(
+                f'"{text}" is not a keyword argument', where=f"`{option}`", instead='write it like "train=False"'
+            )
+        if name in values:
+            raise InvalidArgument(f"`{name}` is given twice", where=f"`{option}`", instead="give it once")
+        values[name] = _literal(value.strip())
+    return values
+
+
+def parse_inputs(texts: Iterable[str]) -> list[InputSpec]:
+    """Reads all `--input` options, in order.
+
+    Raises:
+      InvalidArgument: one is malformed, or some have a name and some have none.
+
+    >>> [spec.name for spec in parse_inputs(["ids:int32[B,T]", "mask:bool[B,T]"])]
+    ['ids', 'mask']
+    """
+    specs = [parse_input(text) for text in texts]
+    nameless = sum(spec.name is None for spec in specs)
+    if 0 < nameless < len(specs):
+        raise InvalidArgument(
+            f"{nameless} of {len(specs)} inputs have no name",
+            where="`--input`",
+            instead="name all of them, or none: then the function's own argument names serve",
+        )
+    return specs
+
+
+def parse_input_params(texts: Iterable[str]) -> dict[str, InputSpec]:
+    """Reads the `--input-param` options: inputs that are passed by keyword, and so must have a name.
+
+    Raises:
+      InvalidArgument: one is malformed, has no name, or has the name of another.
+
+    >>> parse_input_params(["mask:bool[B,T]"])
+    {'mask': InputSpec(name='mask', dtype='bool', dims=('B', 'T'))}
+    """
+    specs: dict[str, InputSpec] = {}
+    for text in texts:
+        spec = parse_input(text)
+        if spec.name is None:
+            raise InvalidArgument(
+                f'"{text}" has no name', where="`--input-param`", instead='write it like "mask:bool[B,T]"'
+            )
+        if spec.name in specs:
+            raise InvalidArgument(f"`{spec.name}` is given twice", where="`--input-param`", instead="give it once")
+        specs[spec.name] = spec
+    return specs
+
+
+def input_names(positional: Iterable[InputSpec], keywords: Iterable[str]) -> list[str] | None:
+    """The names of all inputs of the graph, if the positional ones have any.
+
+    Args:
+      positional: what `parse_inputs` returned.
+      keywords: the names of the inputs that are passed by keyword. JAX orders them alphabetically.
+
+    Returns:
+      The names, or `None` where the function's own argument names serve.
+
+    >>> input_names(parse_inputs(["x:B,3"]), ["scale", "mask"])
+    ['x', 'mask', 'scale']
+    """
+    names = [spec.name for spec in positional if spec.name is not None]
+    return [*names, *sorted(keywords)] if names else None
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _split(dims: str) -> list[str]:
+    """Splits at the commas that are not inside parentheses: `B,max(T, 4)` has two dims."""
+    pieces, depth = [""], 0
+    for character in dims:
+        depth += (character == "(") - (character == ")")
+        if character == "," and depth == 0:
+            pieces.append("")
+        else:
+            pieces[-1] += character
+    if len(pieces) > 1 and not pieces[-1].strip():
+        pieces.pop()  # Python's own spelling of a tuple with one element: "B,"
+    return [piece.strip() for piece in pieces]
+
+
+def _dim(text: str, dim: str) -> Dim:
+    if dim.isdecimal():
+        return int(dim)
+    if not dim:
+        raise _malformed(text, "one of its dims is empty")
+    if not _EXPRESSION.fullmatch(dim) or dim.count("(") != dim.count(")"):
+        raise _malformed(text, f"`{dim}` is neither a size nor an expression of dims")
+    return dim
+
+
+def _is_dtype(name: str) -> bool:
+    """Whether `name` is the full name of a dtype: "int32" is one, NumPy's short form "i4" and a dim "B" are not."""
+    try:
+        return name.isidentifier() and np.dtype(name).name == name
+    except TypeError:
+        return False
+
+
+def _dtype(name: str) -> Any:
+    import jax
+
+    if name == "key":
+        return jax.random.key(0).dtype
+    if not _is_dtype(name):
+        raise InvalidArgument(
+            f"`{name}` is not a dtype",
+            where="`--input`",
+            instead="use one of JAX's: float32, bfloat16, int32, bool, …, or `key` for a PRNG key",
+        )
+    return jax.numpy.dtype(name)
+
+
+def _malformed(text: str, why: str) -> InvalidArgument:
+    return InvalidArgument(f'"{text}" is not the spec of an input', where="`--input`", why=why, instead=_EXAMPLES)

@@ -1,0 +1,165 @@
+"""What is in a model file, as plain values: `jaxport inspect` prints them, as tables or as JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+from google.protobuf.message import DecodeError
+
+from jaxport.errors import ModelError
+
+__all__ = ["NAMESPACE", "Module", "Summary", "Tensor", "load_model", "summarize"]
+
+NAMESPACE = "namespace"
+"""The key of a node's metadata under which exporters keep the blocks around it, as `path: type/path: type`."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input, an output or an initializer; a dim is a size, a symbol, or `None` where nothing is known."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...] | None
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Module:
+    """One block of the model: how deep it is nested, its path and type, its operators and parameters.
+
+    What the blocks inside hold is included.
+    """
+
+    level: int
+    path: str
+    type: str
+    nodes: int
+    parameters: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The contents of a model file."""
+
+    file: str
+    file_bytes: int
+    ir_version: int
+    opsets: dict[str, int]
+    producer: str
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    initializers: list[Tensor]
+    operators: dict[str, int]
+    functions: dict[str, int]
+    modules: list[Module]
+
+    @property
+    def parameter_count(self) -> int:
+        """The number of elements of all initializers."""
+        return sum(_elements(tensor) for tensor in self.initializers)
+
+    @property
+    def weight_bytes(self) -> int:
+        """The size of all initializers."""
+        return sum(tensor.bytes for tensor in self.initializers)
+
+
+def load_model(path: Path) -> ir.Model:
+    """Loads a model file; tensors in external files are not read.
+
+    Raises:
+      ModelError: there is no such file, or it is no ONNX model.
+    """
+    try:
+        model = ir.load(path)
+    except OSError as error:
+        raise ModelError(f"`{path}` cannot be read", why=error.strerror or str(error)) from error
+    except (DecodeError, ir.serde.SerdeError) as error:
+        raise ModelError(f"`{path}` is not an ONNX model", why=str(error)) from error
+    if not model.opset_imports:  # an empty file is a valid protobuf message too
+        raise ModelError(f"`{path}` is not an ONNX model", why="it names no operator set")
+    return model
+
+
+def summarize(path: Path) -> Summary:
+    """Reads a model file.
+
+    Args:
+      path: the file; tensors in external files count, and are not read.
+
+    Raises:
+      ModelError: there is no such file, or it is no ONNX model.
+    """
+    model = load_model(path)
+    nodes = [
+        *model.graph.all_nodes(),
+        *(node for function in model.functions.values() for node in function.all_nodes()),
+    ]
+    initializers = [
+        _tensor(value, value.const_value.nbytes)
+        for graph in model.graphs()
+        for value in graph.initializers.values()
+        if value.const_value is not None
+    ]
+    calls = Counter(_operator(node) for node in nodes)
+    functions = {_qualified(domain, name): 0 for domain, name, _ in model.functions}
+    return Summary(
+        file=str(path),
+        file_bytes=path.stat().st_size,
+        ir_version=model.ir_version,
+        opsets={domain or "ai.onnx": version for domain, version in model.opset_imports.items()},
+        producer=" ".join(text for text in (model.producer_name, model.producer_version) if text),
+        inputs=[_tensor(value) for value in model.graph.inputs],
+        outputs=[_tensor(value) for value in model.graph.outputs],
+        initializers=initializers,
+        operators={name: count for name, count in calls.most_common() if name not in functions},
+        functions={name: calls[name] for name in functions},
+        modules=_modules(nodes, initializers),
+    )
+
+
+def _tensor(value: ir.Value, size: int = 0) -> Tensor:
+    shape = value.shape
+    dims = None if shape is None else tuple(dim if isinstance(dim, int) else dim.value for dim in shape)
+    return Tensor(value.name or "", _dtype_name(value.dtype), dims, size)
+
+
+def _dtype_name(dtype: ir.DataType | None) -> str:
+    """NumPy's name: ONNX's own spelling of float32 is "float", and of float64 "double"."""
+    if dtype is None:
+        return "unknown"
+    return "string" if dtype == ir.DataType.STRING else dtype.numpy().name
+
+
+def _elements(tensor: Tensor) -> int:
+    count = 1
+    for dim in tensor.shape or ():
+        count *= dim if isinstance(dim, int) else 0
+    return count
+
+
+def _qualified(domain: str, name: str) -> str:
+    return f"{domain}::{name}" if domain not in ("", "ai.onnx") else name
+
+
+def _operator(node: ir.Node) -> str:
+    return _qualified(node.domain, node.op_type)
+
+
+def _modules(nodes: list[ir.Node], initializers: list[Tensor]) -> list[Module]:
+    """The blocks that the nodes' metadata name, each followed by those inside it, in the order of the model."""
+    counts: Counter[tuple[str, ...]] = Counter()
+    for node in nodes:
+        blocks = tuple(block for block in node.metadata_props.get(NAMESPACE, "").split("/") if block)
+        counts.update(blocks[: depth + 1] for depth in range(len(blocks)))
+    first_seen = {blocks: position for position, blocks in enumerate(counts)}
+    modules = []
+    for blocks in sorted(counts, key=lambda blocks: [first_seen[blocks[: d + 1]] for d in range(len(blocks))]):
+        path, _, kind = blocks[-1].partition(": ")
+        parameters = sum(_elements(tensor) for tensor in initializers if tensor.name.startswith(f"{path}."))
+        modules.append(Module(len(blocks) - 1, path, kind, counts[blocks], parameters))
+    return modules

@@ -1,0 +1,120 @@
+"""How the command and the demo lay out what they print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from jaxport.cli.summary import Module, Summary, Tensor
+
+__all__ = ["file_size", "key_values", "operator_table", "summary_view"]
+
+
+def file_size(count: int) -> str:
+    """A number of bytes, as people say it.
+
+    >>> file_size(102_400_000), file_size(12)
+    ('102.4 MB', '12 B')
+    """
+    size = float(count)
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.2f} GB"
+
+
+def key_values(rows: Mapping[str, object], title: str = "") -> Table:
+    """A table of two columns without a header; the keys are markup, the values are shown as they are."""
+    table = Table(show_header=False, box=None, title=title or None, title_justify="left", title_style="bold")
+    table.add_column(style="cyan")
+    table.add_column(overflow="fold")
+    for key, value in rows.items():
+        table.add_row(Text(key), value if isinstance(value, (Text, Table)) else Text(str(value)))
+    return table
+
+
+def operator_table(operators: Mapping[str, int], title: str = "operators") -> Table:
+    """The operators of a model and how often it calls each."""
+    return _table(f"{title}: {sum(operators.values())}", ["operator", "calls"], operators.items())
+
+
+def summary_view(summary: Summary, *, everything: bool = False) -> RenderableType:
+    """All tables of `jaxport inspect`.
+
+    Args:
+      summary: what was read from the file.
+      everything: list every initializer, not only the largest.
+    """
+    largest = sorted(summary.initializers, key=lambda tensor: -tensor.bytes)
+    shown = summary.initializers if everything else largest[:10]
+    title = f"initializers: {len(summary.initializers)}"
+    if len(shown) < len(summary.initializers):
+        title += f", the {len(shown)} largest (`--all` lists every one)"
+    parts: list[RenderableType] = [
+        key_values(
+            {
+                "file": f"{summary.file} ({file_size(summary.file_bytes)})",
+                "operator sets": ", ".join(f"{domain} {version}" for domain, version in summary.opsets.items()),
+                "IR version": summary.ir_version,
+                "producer": summary.producer or "unknown",
+                "weights": f"{summary.parameter_count:,} elements, {file_size(summary.weight_bytes)}",
+            }
+        ),
+        _tensors(f"inputs: {len(summary.inputs)}", summary.inputs),
+        _tensors(f"outputs: {len(summary.outputs)}", summary.outputs),
+        operator_table(summary.operators),
+    ]
+    if summary.functions:
+        parts.append(_table(f"functions: {len(summary.functions)}", ["function", "calls"], summary.functions.items()))
+    if shown:
+        parts.append(_tensors(title, shown, sizes=True))
+    if summary.modules:
+        parts.append(_module_tree(summary.modules))
+    return Group(*(item for part in parts for item in (part, Text())))
+
+
+def print_wide(console: Console, view: RenderableType) -> None:
+    """Prints without wrapping where no terminal sets the width, so that a pipe gets whole names."""
+    console.print(view, width=None if console.is_terminal else 160)
+
+
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for column in columns:
+        numeric = column in ("calls", "size")
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(f"{cell:,}" if isinstance(cell, int) else str(cell)) for cell in row))
+    return table
+
+
+def _tensors(title: str, tensors: Sequence[Tensor], *, sizes: bool = False) -> Table:
+    columns = ["name", "dtype", "shape", *(["size"] if sizes else [])]
+    rows = [
+        [tensor.name, tensor.dtype, _shape(tensor), *([file_size(tensor.bytes)] if sizes else [])] for tensor in tensors
+    ]
+    return _table(title, columns, rows)
+
+
+def _shape(tensor: Tensor) -> str:
+    if tensor.shape is None:
+        return "unknown"
+    return f"[{', '.join('?' if dim is None else str(dim) for dim in tensor.shape)}]"
+
+
+def _module_tree(modules: Sequence[Module]) -> Tree:
+    root = Tree(Text(f"modules: {len(modules)}", style="bold"))
+    branches = [root]  # from the root to the block that was added last
+    for module in modules:
+        nodes = f"{module.nodes:,} node{'s' * (module.nodes != 1)}"
+        label = Text.assemble((module.path or "(root)", "cyan"), f"  {module.type}  ", (nodes, "dim"))
+        if module.parameters:
+            label.append(f", {module.parameters:,} parameters", style="dim")
+        del branches[module.level + 1 :]
+        branches.append(branches[-1].add(label))
+    return root

@@ -1,0 +1,296 @@
+"""`to_onnx`: from a JAX callable to an ONNX model, step by step.
+
+trace → jaxpr with blocks → walk → graph passes → names, opset, metadata → `Exported`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import onnx_ir as ir
+
+from jaxport import blocks
+from jaxport.errors import ExportError, InvalidArgument, JaxportError, Unsupported
+from jaxport.export import opsets, passes as graph_passes, prepare, rules as _rules
+from jaxport.export.emitter import Emitter
+from jaxport.export.exported import Exported, Port
+from jaxport.export.functions import FunctionBuilder, selector
+from jaxport.export.registry import BLOCK_RULES, RULES, Rule
+from jaxport.export.specs import SpecReader
+from jaxport.export.value import Scope, Value
+from jaxport.export.walker import Place, Walker
+
+NHWC_TO_NCHW, NCHW_TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
+
+
+def to_onnx(
+    fn: Callable[..., Any],
+    inputs: Sequence[Any] = (),
+    *,
+    input_params: Mapping[str, Any] | None = None,
+    static_params: Mapping[str, Any] | None = None,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    inputs_as_nchw: Sequence[int] = (),
+    outputs_as_nchw: Sequence[int] = (),
+    double_precision: bool = False,
+    opset: int | None = None,
+    weights: Any = "constants",
+    state: str = "refuse",
+    functions: Any = None,
+    constraints: Sequence[str] = (),
+    rules: Mapping[str, Callable[..., Any]] | None = None,
+    passes: Sequence[Any] | None = None,
+    name: str | None = None,
+) -> Exported:
+    """Export a JAX callable to ONNX.
+
+    Args:
+      fn: a function, a Flax NNX module, a bound or partial `apply` of a Flax Linen module, an Equinox module, …
+      inputs: one specification per positional argument: a tuple of sizes and names is a shape of the default float
+        (`("B", 224, 224, 3)`), anything else a pytree of such shapes, `jax.ShapeDtypeStruct` and arrays. Dims are
+        integers, names, or expressions of names such as `"2*B + 1"`.
+      input_params: keyword arguments that become inputs of the graph: a specification each, or a value.
+      static_params: keyword arguments that are baked in.
+      input_names, output_names: names in the model, one per leaf; by default the argument names and pytree paths.
+      inputs_as_nchw, outputs_as_nchw: positions of inputs and outputs of rank 4 that are NHWC in JAX and shall be NCHW
+        in the model.
+      double_precision: trace with 64-bit types; bare shapes are float64 then.
+      opset: the version of the default operator domain; by default the newest that ONNX Runtime supports well.
+      weights: "constants" stores parameters in the model; "inputs" makes them inputs of the graph, whose values stay
+        the defaults of the returned object; a path pattern, a list of them, or a predicate on paths selects some.
+      state: what becomes of state that the call changes (batch statistics, caches): "refuse", "outputs" or "discard".
+      functions: blocks that become ONNX functions: a qualified name, a class, a predicate on blocks, or several.
+      constraints: what is known of the symbols (`"T >= 2"`), as `jax.export.symbolic_shape` takes it.
+      rules: rules for this export alone, by primitive name.
+      passes: the graph passes to run instead of `jaxport.export.passes.DEFAULT`.
+      name: the name of the graph; by default that of `fn`.
+
+    Returns:
+      The exported model: `.save(path)`, `.verify()`, `.run(...)`, `.explain()`, `.model`, and callable like `fn`.
+
+    Raises:
+      InvalidArgument: an argument is malformed or contradicts another.
+      Unsupported: operations cannot be exported; all of them are named, with the user's lines.
+      StateChanged: the call changes state and `state` is "refuse".
+      ExportError: the function fails under tracing with these inputs.
+
+    Example:
+      >>> import jax.numpy as jnp, jaxport
+      >>> exported = jaxport.to_onnx(lambda x: jnp.tanh(x) * 2, [("B", 3)])
+      >>> [node.op_type for node in exported.model.graph]
+      ['Tanh', 'Mul']
+    """
+    opset = opsets.validated(opset)
+    if state not in ("refuse", "outputs", "discard"):
+        raise InvalidArgument(
+            f"state={state!r} is unknown", where="`to_onnx(state=...)`", instead='"refuse", "outputs" or "discard"'
+        )
+    name = name or _name_of(fn)
+    precision = jax.enable_x64(True) if double_precision else contextlib.nullcontext()
+    with precision:
+        args, kwargs = read_inputs(inputs, input_params, constraints, double_precision)
+        wanted = selector(functions)
+        traced = _trace(fn, args, kwargs, static_params, state, name, wanted)
+        program = prepare.prepare(traced)
+        walker = Walker(
+            opset,
+            {**RULES, **{key: Rule(key, function) for key, function in (rules or {}).items()}},
+            BLOCK_RULES,
+            functions=FunctionBuilder(wanted),
+        )
+        scope = Scope("main")
+        op = Emitter(walker, scope, Place())
+        operands, ports, defaults = _enter(op, program, weights, input_names, inputs_as_nchw)
+        outputs = walker.inline(op, program.jaxpr, operands)
+    if walker.refusals:
+        count = len(walker.refusals)
+        noun = "1 operation" if count == 1 else f"{count} operations"
+        raise Unsupported(f"{noun} of `{name}` cannot be exported", walker.refusals)
+    walker.functions.check_all_used()
+    outputs, out_ports = _leave(op, program, outputs, output_names, outputs_as_nchw)
+    graph = walker.finish_graph(op, outputs, name)
+    graph.opset_imports[""] = opset
+    model = ir.Model(graph, ir_version=opsets.IR_VERSIONS[opset], producer_name="jaxport")
+    walker.functions.attach(model, opset)
+    reports = graph_passes.run(model, graph_passes.DEFAULT if passes is None else passes)
+    _name_ports(graph, ports, out_ports)
+    return Exported(
+        model=model,
+        fn=fn if not static_params else functools.partial(fn, **static_params),
+        inputs=tuple(ports),
+        outputs=tuple(out_ports),
+        in_tree=traced.in_tree,
+        out_tree=traced.out_tree,
+        defaults=defaults,
+        records=tuple(walker.records),
+        pass_reports=tuple(reports),
+        state=state,
+        double_precision=double_precision,
+    )
+
+
+def read_inputs(
+    inputs: Sequence[Any], input_params: Mapping[str, Any] | None, constraints: Sequence[str], double_precision: bool
+) -> tuple[tuple, dict]:
+    """Positional and keyword arguments as abstract values whose symbolic dims share a scope."""
+    if isinstance(inputs, (str, dict)) or not isinstance(inputs, Sequence):
+        raise InvalidArgument(
+            f"`inputs` is {inputs!r}", where="`to_onnx`", instead='give a list with one specification per argument'
+        )
+    reader = SpecReader(np.float64 if double_precision else np.float32, constraints)
+    reader.adopt_scope([list(inputs), dict(input_params or {})])
+    args = tuple(reader.read(spec, f"`inputs[{i}]` of `to_onnx`") for i, spec in enumerate(inputs))
+    kwargs = {
+        key: reader.read(spec, f"`input_params[{key!r}]` of `to_onnx`") for key, spec in (input_params or {}).items()
+    }
+    return args, kwargs
+
+
+def _trace(
+    fn: Callable[..., Any],
+    args: tuple,
+    kwargs: dict,
+    static_params: Mapping[str, Any] | None,
+    state: str,
+    name: str,
+    wanted: Any,
+) -> blocks.Traced:
+    both = sorted(set(kwargs) & set(static_params or {}))
+    if both:
+        raise InvalidArgument(
+            f"`{both[0]}` is in `input_params` and in `static_params`",
+            where="`to_onnx`",
+            why="a keyword argument is an input of the graph, or baked in, not both",
+            instead="leave it in one of them",
+        )
+    bound = functools.partial(fn, **static_params) if static_params else fn
+    try:
+        return blocks.trace(bound, args, kwargs, state=state, functions=(*BLOCK_RULES, *wanted.targets))
+    except JaxportError:
+        raise
+    except Exception as error:  # anything the user's function or JAX raises under tracing
+        raise ExportError(
+            f"`{name}` cannot be traced with these inputs: {type(error).__name__}",
+            where=f"inputs {', '.join(map(str, jax.tree.leaves((args, kwargs))))}",
+            why=str(error),
+            instead="call it under `jax.jit` with arrays of these shapes: the error is the same there",
+        ) from error
+
+
+def _enter(
+    op: Emitter, program: Any, weights: Any, input_names: Sequence[str] | None, as_nchw: Sequence[int]
+) -> tuple[list[Value], list[Port], dict[str, Any]]:
+    """The operands of the program: weights as constants or inputs, and the user's inputs."""
+    avals = [v.aval for v in program.jaxpr.jaxpr.invars]
+    count = len(program.weights)
+    names = _unique_names(input_names, program.input_paths, "input_names")
+    is_input = _weight_selector(weights)
+    _check_nchw(as_nchw, [a.shape for a in avals[count:]], "inputs_as_nchw")
+    reserve = op.scope.values.unique
+    ports, operands, defaults = [], [], {}
+    for index, (port_name, aval) in enumerate(zip(names, avals[count:], strict=True)):
+        nchw = index in as_nchw
+        shape = [aval.shape[a] for a in NHWC_TO_NCHW] if nchw else aval.shape
+        ports.append(Port(port_name, tuple(aval.shape), np.dtype(aval.dtype), nchw))
+        value = op.scope.add_input(Value(aval.dtype, shape, name=port_name))
+        operands.append(op.transpose(value, NCHW_TO_NHWC) if nchw else value)
+    held: list[Value] = []
+    for weight, aval in zip(program.weights, avals[:count], strict=True):
+        array = np.asarray(weight.value)
+        if is_input(weight.path):
+            value = op.scope.add_input(Value(aval.dtype, aval.shape, name=weight.path))
+            ports.append(Port(value.ir.name, tuple(aval.shape), np.dtype(aval.dtype), False, weight=True))
+            defaults[value.ir.name] = array
+        else:
+            value = Value(aval.dtype, aval.shape, constant=array, name=weight.path)
+        held.append(value)
+    del reserve
+    return [*held, *operands], ports, defaults
+
+
+def _leave(
+    op: Emitter, program: Any, outputs: Sequence[Value], output_names: Sequence[str] | None, as_nchw: Sequence[int]
+) -> tuple[list[Value], list[Port]]:
+    """The outputs of the graph, in the layout that the user wants at the border."""
+    names = _unique_names(output_names, program.output_paths, "output_names")
+    avals = [v.aval for v in program.jaxpr.jaxpr.outvars]
+    _check_nchw(as_nchw, [a.shape for a in avals], "outputs_as_nchw")
+    values, ports = [], []
+    for index, (port_name, value, aval) in enumerate(zip(names, outputs, avals, strict=True)):
+        nchw = index in as_nchw
+        value = op.expanded(value)
+        values.append(op.transpose(value, NHWC_TO_NCHW) if nchw else value)
+        ports.append(Port(port_name, tuple(aval.shape), np.dtype(aval.dtype), nchw))
+    return values, ports
+
+
+def _name_ports(graph: ir.Graph, inputs: Sequence[Port], outputs: Sequence[Port]) -> None:
+    """Give the outputs their names; a value of the graph that has one of them makes room."""
+    wanted = {port.name for port in outputs}
+    taken = {value.name for value in (*graph.inputs, *graph.initializers.values())}
+    for node in graph.all_nodes():
+        for value in node.outputs:
+            if value.name in wanted and value not in graph.outputs:
+                value.name = f"{value.name}_value"
+    for value, port in zip(graph.outputs, outputs, strict=True):
+        if port.name in taken:
+            port.name = f"{port.name}_out"
+        value.name = port.name
+
+
+def _unique_names(given: Sequence[str] | None, paths: Sequence[str], argument: str) -> list[str]:
+    if given is None:
+        return list(paths)
+    if len(given) != len(paths):
+        raise InvalidArgument(
+            f"{len(given)} names were given for {len(paths)} leaves",
+            where=f"`to_onnx({argument}=...)`",
+            why=f"the leaves are {', '.join(paths)}",
+            instead="give one name per leaf, in this order",
+        )
+    twice = sorted({n for n in given if list(given).count(n) > 1})
+    if twice:
+        raise InvalidArgument(
+            f"the name `{twice[0]}` is used twice", where=f"`to_onnx({argument}=...)`", instead="give each leaf its own"
+        )
+    return list(given)
+
+
+def _check_nchw(positions: Sequence[int], shapes: Sequence[Sequence[Any]], argument: str) -> None:
+    for position in positions:
+        if not 0 <= position < len(shapes):
+            raise InvalidArgument(
+                f"there is no position {position}", where=f"`to_onnx({argument}=...)`", instead=f"0 to {len(shapes) - 1}"
+            )
+        if len(shapes[position]) != 4:
+            raise InvalidArgument(
+                f"position {position} has shape {tuple(shapes[position])}",
+                where=f"`to_onnx({argument}=...)`",
+                why="NCHW and NHWC are layouts of rank 4",
+                instead="name positions of rank 4 only",
+            )
+
+
+def _weight_selector(weights: Any) -> Callable[[str], bool]:
+    """Whether a parameter, by its path, becomes an input of the graph."""
+    import fnmatch
+
+    if callable(weights):
+        return weights
+    if weights in ("constants", "inputs"):
+        return lambda path: weights == "inputs"
+    patterns = [weights] if isinstance(weights, str) else list(weights)
+    return lambda path: any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
+
+
+def _name_of(fn: Any) -> str:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
+    return name.rsplit(".", 1)[-1].replace("<lambda>", "lambda")

@@ -1,0 +1,455 @@
+"""What a rule may use: one small object, `op`.
+
+`op.MatMul(x, y)`, and every other operator of ONNX by its own name, emits a node and returns its result; operands may be
+values, NumPy arrays, Python numbers (which take the dtype that the operator's schema asks for) and tuples of integers
+or dims; attributes are keywords. Beside that:
+
+=====================  ==============================================================================================
+`op.out`, `op.outs`    the abstract value (shape, dtype) of the equation's result, or of all its results
+`op.opset`             the opset that is being written
+`op.const(x, dtype)`   a constant
+`op.constant(x)`       the NumPy value of an operand that must be constant; refused where it is not
+`op.dim(d)`            a dim, which may be symbolic, as an int64 scalar
+`op.dims(shape)`       dims as an int64 vector
+`op.cast(x, dtype)`    `x` in another dtype; nothing where it has that dtype already
+`op.reshape(x, s)`, `op.transpose(x, p)`, `op.expand(x, s)`, `op.unsqueeze`, `op.squeeze`, `op.concat`, `op.slice`
+                       movements that emit nothing where nothing moves, and take symbolic dims
+`op.call(fn, *xs)`     a JAX function of the values, in place
+`op.inline(jaxpr, *xs)`  the equations of a jaxpr, in place
+`op.graph(fn, inputs)` a subgraph for If, Loop and Scan
+`op.refuse(why)`       refuse the equation: it is reported to the user with all others
+`op.decline(why)`      a block rule gives the block back: its body is exported instead
+`op.emit(...)`         a node of any domain
+=====================  ==============================================================================================
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.errors import RuleError
+from jaxport.export import dim_values, dims, folding, legalize, schema, shapes
+from jaxport.export.value import Scope, Value, data_type
+
+if TYPE_CHECKING:
+    from jaxport.export.walker import Place, Walker
+
+INT64 = np.dtype(np.int64)
+
+
+class Refused(Exception):
+    """An equation cannot be exported; the walker turns it into a row of `Unsupported`."""
+
+
+class Declined(Exception):
+    """A block rule does not want this block; the walker exports its body instead."""
+
+
+class Emitter:
+    """What a rule uses to build the graph: see the module's docstring."""
+
+    __slots__ = ("outs", "place", "scope", "walker")
+
+    def __init__(self, walker: Walker, scope: Scope, place: Place, outs: Sequence[Any] = ()):
+        self.walker, self.scope, self.place, self.outs = walker, scope, place, outs
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name[:1].isupper():
+            return functools.partial(self.emit, name)
+        raise AttributeError(f"an emitter has no {name!r}")
+
+    # What a rule may ask
+
+    @property
+    def out(self) -> Any:
+        """The abstract value of the only result."""
+        (aval,) = self.outs
+        return aval
+
+    @property
+    def opset(self) -> int:
+        """The opset of the default domain that is being written."""
+        return self.walker.opset
+
+    def has(self, op_type: str) -> bool:
+        """Whether the default domain has an operator at this opset."""
+        return schema.find("", op_type, self.opset) is not None
+
+    def constant(self, value: Value) -> np.ndarray:
+        """The NumPy value of an operand; the equation is refused where it is not a constant."""
+        if value.constant is None:
+            self.refuse(f"{value} has to be a constant here")
+        return value.constant
+
+    def refuse(self, why: str) -> NoReturn:
+        """Refuse this equation: `why`, and what the user can do, is shown with the user's line."""
+        raise Refused(why)
+
+    def decline(self, why: str) -> NoReturn:
+        """Give a block back: its body is exported instead, and `explain()` shows `why`."""
+        raise Declined(why)
+
+    # Constants and dims
+
+    def const(self, value: Any, dtype: Any = None, name: str = "") -> Value:
+        """A constant: anything NumPy takes, in `dtype` or its own."""
+        array = np.asarray(value, dtype=None if dtype is None else np.dtype(dtype))
+        return Value(array.dtype, array.shape, constant=array, name=name)
+
+    def dims(self, shape: Sequence[dims.Dim]) -> Value:
+        """Dims as an int64 vector: a constant where all are integers."""
+        if dims.all_static(shape):
+            return self.const([int(d) for d in shape], INT64)
+        key = str(tuple(dims.label(d) for d in shape))
+        known = self.scope.root.dim_values
+        if key not in known:
+            at_root = self._at_root()
+            pieces: list[Value] = []
+            for dim in shape:
+                if dims.is_static(dim) and pieces and pieces[-1].constant is not None:
+                    pieces[-1] = self.const([*pieces[-1].constant, int(dim)], INT64)
+                else:
+                    pieces.append(at_root.dim_vector(dim))
+            known[key] = at_root.concat(pieces, 0)
+        return known[key]
+
+    def dim(self, dim: dims.Dim, dtype: Any = INT64) -> Value:
+        """A dim as a scalar of `dtype`."""
+        if dims.is_static(dim):
+            return self.const(int(dim), dtype)
+        key = f"scalar {dim}"
+        known = self.scope.root.dim_values
+        if key not in known:
+            at_root = self._at_root()
+            known[key] = at_root.squeeze(at_root.dim_vector(dim), (0,))
+        return self.cast(known[key], dtype)
+
+    def dim_vector(self, dim: dims.Dim) -> Value:
+        """A dim as a vector of one element."""
+        return self.dims((dim,)) if dims.is_static(dim) else dim_values.vector(self._at_root(), dim)
+
+    def _at_root(self) -> Emitter:
+        """An emitter at the root, where values computed once are seen by all subgraphs."""
+        return Emitter(self.walker, self.scope.root, self.place)
+
+    # Nodes
+
+    def emit(
+        self,
+        op_type: str,
+        *operands: Any,
+        domain: str = "",
+        outputs: int = 1,
+        results: Sequence[tuple[Any, Sequence[dims.Dim] | None]] | None = None,
+        **attributes: Any,
+    ) -> Any:
+        """Emit one node.
+
+        Args:
+          op_type: the operator.
+          operands: values, arrays, numbers, tuples of integers or dims, or None for an input that is left out.
+          domain: the operator's domain.
+          outputs: how many results it shall have.
+          results: dtype and shape of each result, where no schema tells.
+          attributes: Python values, dtypes, or subgraphs; those that are None are left out.
+
+        Returns:
+          The result, or a tuple of `outputs` results.
+
+        Raises:
+          RuleError: the operator, an attribute or a dtype does not exist at this opset.
+        """
+        facts = schema.find(domain, op_type, self.opset)
+        if facts is None and results is None:
+            brought = schema.first_opset(domain, op_type)
+            if brought and brought > self.opset:
+                self.refuse(f"needs {op_type}, which opset {brought} brought; export with opset={brought} or newer")
+            raise RuleError(f"the domain `{domain or 'ai.onnx'}` has no operator {op_type} at opset {self.opset}")
+        attributes = {name: value for name, value in attributes.items() if value is not None}
+        given = list(operands)
+        while given and given[-1] is None:
+            given.pop()
+        if facts is not None:
+            self._inputs_to_attributes(facts, given, attributes)
+        values = [self._operand(facts, given, i) for i in range(len(given))]
+        if facts is None:
+            return self._append(domain, op_type, values, attributes, results or [], None)
+
+        wider = legalize.compute_dtype(op_type, facts, values) if self.walker.legalize else None
+        if wider is not None:
+            return self._in_wider_dtype(wider, facts, op_type, values, attributes, outputs)
+        dtypes = [self._result_dtype(facts, i, values, attributes) for i in range(outputs)]
+        if outputs == 1 and not domain:
+            folded = folding.fold(op_type, values, attributes, dtypes[0])
+            if folded is not None:
+                return folded
+        for index, value in enumerate(values):
+            formal = facts.input(index)
+            if formal is None:
+                raise RuleError(f"{op_type} takes {len(facts.inputs)} inputs, {len(values)} were given")
+            if value is not None and formal.dtypes and value.dtype not in formal.dtypes:
+                raise RuleError(f"{op_type} does not take {value.dtype} as `{formal.name}` at opset {self.opset}")
+        inferred = shapes.infer(op_type, values, attributes, outputs) if not domain else [None] * outputs
+        stamps = results or list(zip(dtypes, inferred, strict=True))
+        return self._append(domain, op_type, values, attributes, stamps, facts)
+
+    def _inputs_to_attributes(self, facts: schema.Schema, operands: list[Any], attributes: dict[str, Any]) -> None:
+        """What is an input today was an attribute at an older opset (the axes of the reductions, for one)."""
+        newest = schema.find("", facts.name, schema.NEWEST)
+        while newest and len(operands) > len(facts.inputs) and not facts.inputs[-1].variadic:
+            name = newest.inputs[len(operands) - 1].name
+            if name not in facts.attributes:
+                break
+            value = operands.pop()
+            if value is not None:
+                attributes[name] = self.constant(value).tolist() if isinstance(value, Value) else value
+        for name in [n for n in attributes if n not in facts.attributes]:
+            raise RuleError(f"{facts.name} has no attribute `{name}` at opset {self.opset}")
+
+    def _operand(self, facts: schema.Schema | None, operands: Sequence[Any], index: int) -> Value | None:
+        operand = operands[index]
+        if operand is None or isinstance(operand, Value):
+            return operand
+        if isinstance(operand, (np.ndarray, np.generic)):
+            return self.const(operand)
+        formal = facts.input(index) if facts else None
+        if formal is None:
+            raise RuleError(f"the operand {operand!r} needs a dtype", instead="write `op.const(value, dtype)`")
+        dtype = schema.dtype_of(formal.type)
+        if dtype is None and formal.dtypes == {INT64}:
+            dtype = INT64
+        if dtype is None:  # a type parameter: another operand decides it
+            for other_index, other in enumerate(operands):
+                other_formal = facts.input(other_index) if facts else None
+                if isinstance(other, (Value, np.ndarray)) and other_formal and other_formal.type == formal.type:
+                    dtype = other.dtype
+                    break
+        if dtype is None and isinstance(operand, (tuple, list)):
+            dtype = INT64
+        if dtype is None:
+            raise RuleError(f"the operand {operand!r} needs a dtype", instead="write `op.const(value, dtype)`")
+        if isinstance(operand, (tuple, list)):
+            return self.dims(operand) if dtype == INT64 else self.const(operand, dtype)
+        return self.dim(operand, dtype) if dtype.kind in "iu" else self.const(operand, dtype)
+
+    def _result_dtype(
+        self, facts: schema.Schema, index: int, values: Sequence[Value | None], attributes: Mapping[str, Any]
+    ) -> np.dtype:
+        formal = facts.output(index)
+        concrete = schema.dtype_of(formal.type)
+        if concrete is not None:
+            return concrete
+        for i, value in enumerate(values):
+            accepted = facts.input(i)
+            if value is not None and accepted is not None and accepted.type == formal.type:
+                return value.dtype
+        chosen = attributes.get("to", attributes.get("dtype", attributes.get("output_dtype", attributes.get("value"))))
+        if chosen is not None:
+            return np.dtype(getattr(chosen, "dtype", chosen))
+        if len(formal.dtypes) == 1:
+            return next(iter(formal.dtypes))
+        return np.dtype(np.float32) if facts.name == "ConstantOfShape" else values[0].dtype  # pyright: ignore
+
+    def _in_wider_dtype(
+        self,
+        wider: np.dtype,
+        facts: schema.Schema,
+        op_type: str,
+        values: Sequence[Value | None],
+        attributes: dict[str, Any],
+        outputs: int,
+    ) -> Any:
+        """Emit an operator in a dtype that the runtime has a kernel for, and cast the results back."""
+        parameter, narrow = legalize.type_parameter(facts, values)
+        operands = [
+            self.cast(v, wider) if v is not None and (f := facts.input(i)) and f.type == parameter else v
+            for i, v in enumerate(values)
+        ]
+        results = self.emit(op_type, *operands, outputs=outputs, **attributes)
+        many = results if isinstance(results, tuple) else (results,)
+        back = tuple(
+            self.cast(r, narrow) if facts.output(i).type == parameter else r for i, r in enumerate(many)
+        )
+        return back if isinstance(results, tuple) else back[0]
+
+    def _append(
+        self,
+        domain: str,
+        op_type: str,
+        values: Sequence[Value | None],
+        attributes: Mapping[str, Any],
+        stamps: Sequence[tuple[Any, Sequence[dims.Dim] | None]],
+        facts: schema.Schema | None,
+    ) -> Any:
+        scope, root = self.scope, self.scope.root
+        for value in values:
+            if value is not None and not scope.sees(value):
+                raise RuleError(f"{op_type} uses {value}, a value of another graph")
+        inputs = [None if v is None else scope.use(v) for v in values]
+        wish = f"{self.place.path}/{op_type}" if self.place.path else op_type
+        name = root.node_names.unique(wish)
+        results = []
+        for index, (dtype, shape) in enumerate(stamps):
+            value_name = root.values.unique(name if len(stamps) == 1 else f"{name}:{index}")
+            result = Value(dtype, shape, scope=scope, name=value_name, ir_value=ir.Value(name=value_name))
+            result.stamp()
+            results.append(result)
+        node = ir.Node(
+            domain,
+            op_type,
+            inputs,
+            [_attribute(key, value, facts) for key, value in attributes.items()],
+            outputs=[r.ir for r in results],
+            name=name,
+            metadata_props=self.place.metadata(),
+        )
+        scope.nodes.append(node)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    # Movements that emit nothing where nothing moves
+
+    def cast(self, x: Value, dtype: Any) -> Value:
+        """`x` in `dtype`, by ONNX's Cast; nothing where it has it already."""
+        dtype = np.dtype(dtype)
+        return x if x.dtype == dtype else self.emit("Cast", x, to=dtype)
+
+    def transpose(self, x: Value, permutation: Sequence[int]) -> Value:
+        """`x` with axis `i` taken from `permutation[i]`."""
+        permutation = [int(p) for p in permutation]
+        return x if permutation == sorted(permutation) else self.emit("Transpose", x, perm=permutation)
+
+    def reshape(self, x: Value, shape: Sequence[dims.Dim]) -> Value:
+        """`x` with the same elements in another shape, whose dims may be symbolic."""
+        shape = tuple(shape)
+        old = x.shape
+        if old is not None and len(old) == len(shape) and all(map(dims.same, old, shape)):
+            return x
+        ones = None if old is None else _only_ones_differ(old, shape)
+        if ones is not None and not dims.all_static(shape):
+            return self.unsqueeze(self.squeeze(x, ones[0]), ones[1])
+        if dims.all_static(shape):
+            zero = any(int(d) == 0 for d in shape)
+            return self.emit("Reshape", x, shape, allowzero=1 if zero else None, results=[(x.dtype, shape)])
+        # 0 copies the axis at the same place, -1 is what remains: then no shape has to be computed.
+        target: list[Any] = [
+            0 if old is not None and i < len(old) and not dims.is_static(d) and old[i] == d else d
+            for i, d in enumerate(shape)
+        ]
+        symbolic = [i for i, d in enumerate(target) if not dims.is_static(d)]
+        positive = all(dims.known(lambda d=d: d >= 1) for d, t in zip(shape, target, strict=True) if dims.is_static(t))
+        if len(symbolic) <= 1 and positive:
+            vector = [-1 if i in symbolic else int(t) for i, t in enumerate(target)]
+            return self.emit("Reshape", x, tuple(vector), results=[(x.dtype, shape)])
+        return self.emit("Reshape", x, self.dims(shape), allowzero=1, results=[(x.dtype, shape)])
+
+    def expand(self, x: Value, shape: Sequence[dims.Dim]) -> Value:
+        """`x` broadcast to `shape` by ONNX's rule (axes are aligned at the end)."""
+        if x.shape is not None and len(x.shape) == len(shape) and all(map(dims.same, x.shape, shape)):
+            return x
+        return self.emit("Expand", x, self.dims(shape), results=[(x.dtype, shape)])
+
+    def expanded(self, x: Value) -> Value:
+        """`x` with the broadcast that it stands for carried out."""
+        return x if x.broadcast is None else self.expand(x.stored(), x.broadcast)
+
+    def unsqueeze(self, x: Value, axes: Sequence[int]) -> Value:
+        """`x` with axes of size one, at these places of the result."""
+        return self.emit("Unsqueeze", x, tuple(axes)) if len(axes) else x
+
+    def squeeze(self, x: Value, axes: Sequence[int]) -> Value:
+        """`x` without these axes of size one."""
+        return self.emit("Squeeze", x, tuple(axes)) if len(axes) else x
+
+    def concat(self, xs: Sequence[Value], axis: int) -> Value:
+        """Values joined along an axis; the value itself where there is one."""
+        return xs[0] if len(xs) == 1 else self.emit("Concat", *xs, axis=axis)
+
+    def slice(
+        self,
+        x: Value,
+        starts: Sequence[dims.Dim],
+        limits: Sequence[dims.Dim],
+        axes: Sequence[int],
+        steps: Sequence[int] | None = None,
+    ) -> Value:
+        """`x[start:limit:step]` along some axes; nothing where no axis is given."""
+        if not axes:
+            return x
+        stepped = tuple(steps) if steps is not None and any(s != 1 for s in steps) else None
+        return self.emit("Slice", x, tuple(starts), tuple(limits), tuple(axes), stepped)
+
+    def alias(self, x: Value) -> Value:
+        """`x` under another name, in this graph."""
+        return self._append("", "Identity", [x], {}, [(x.dtype, x.shape)], schema.find("", "Identity", self.opset))
+
+    # JAX functions and subgraphs
+
+    def call(self, function: Callable[..., Any], *operands: Value, **parameters: Any) -> Any:
+        """A JAX function of the operands, exported in place; returns one value, or a list of them."""
+        return self.walker.call(self, function, operands, parameters)
+
+    def inline(self, jaxpr: Any, *operands: Value) -> list[Value]:
+        """The equations of a (closed) jaxpr, exported in place."""
+        return self.walker.inline(self, jaxpr, operands)
+
+    def graph(
+        self, build: Callable[..., Sequence[Value]], inputs: Sequence[tuple[Any, Sequence[dims.Dim], str]] = ()
+    ) -> ir.Graph:
+        """A subgraph for If, Loop or Scan, which may use all values of this graph.
+
+        Args:
+          build: called with an emitter of the subgraph and one value per input; returns the subgraph's outputs.
+          inputs: dtype, shape and name of each input.
+        """
+        scope = Scope("subgraph", parent=self.scope)
+        values = [scope.add_input(Value(dtype, shape, name=name)) for dtype, shape, name in inputs]
+        inner = Emitter(self.walker, scope, self.place)
+        return self.walker.finish_graph(inner, build(inner, *values), name="body")
+
+
+def _only_ones_differ(old: Sequence[dims.Dim], new: Sequence[dims.Dim]) -> tuple[list[int], list[int]] | None:
+    """The axes of size one to take from `old` and to put into `new`, or None where other axes differ too."""
+    drop = [i for i, d in enumerate(old) if dims.same(d, 1)]
+    add = [i for i, d in enumerate(new) if dims.same(d, 1)]
+    kept = [d for i, d in enumerate(old) if i not in drop]
+    wanted = [d for i, d in enumerate(new) if i not in add]
+    if len(kept) != len(wanted) or not all(map(dims.same, kept, wanted)):
+        return None
+    if not drop or not add:
+        return drop, add
+    # Axes of size one in both are left where they are, as far as the order allows.
+    while drop and add and drop[0] == add[0]:
+        drop, add = drop[1:], add[1:]
+    return drop, add
+
+
+def _attribute(name: str, value: Any, facts: schema.Schema | None) -> ir.Attr:
+    """An attribute from a Python value, in the type that the schema asks for."""
+    kind = facts.attributes[name] if facts else None
+    if isinstance(value, ir.Graph):
+        return ir.AttrGraph(name, value)
+    if name in ("to", "dtype", "output_dtype", "stash_type") and not isinstance(value, int):
+        return ir.AttrInt64(name, int(data_type(value)))
+    match kind:
+        case ir.AttributeType.INT:
+            return ir.AttrInt64(name, int(value))
+        case ir.AttributeType.FLOAT:
+            return ir.AttrFloat32(name, float(value))
+        case ir.AttributeType.STRING:
+            return ir.AttrString(name, value)
+        case ir.AttributeType.INTS:
+            return ir.AttrInt64s(name, [int(v) for v in value])
+        case ir.AttributeType.FLOATS:
+            return ir.AttrFloat32s(name, [float(v) for v in value])
+        case ir.AttributeType.STRINGS:
+            return ir.AttrStrings(name, list(value))
+        case ir.AttributeType.TENSOR:
+            return ir.AttrTensor(name, ir.Tensor(np.atleast_1d(value), dtype=data_type(np.asarray(value).dtype)))
+        case None:
+            return ir.convenience.convert_attribute(name, value)
+    raise RuleError(f"the attribute `{name}` of type {kind.name} cannot be written from {value!r}")

@@ -1,0 +1,108 @@
+"""Computing now what needs no graph: movements of constant data, and arithmetic on small integers.
+
+Data that is only moved (a transposed or reshaped weight) stays a NumPy view, so nothing is copied. Of computed
+values only integers and booleans are folded, whose arithmetic is exact, and only small ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxport.export.value import SMALL, Value
+
+
+def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    if (b == 0).any():
+        raise ZeroDivisionError
+    quotient = np.abs(a) // np.abs(b)  # ONNX truncates towards zero
+    return np.where((a < 0) != (b < 0), -quotient, quotient)
+
+
+def _slice(x, starts, ends, axes=None, steps=None):
+    where = [slice(None)] * x.ndim
+    axes = range(len(starts)) if axes is None else axes.tolist()
+    steps = [1] * len(starts) if steps is None else steps.tolist()
+    for axis, start, end, step in zip(axes, starts.tolist(), ends.tolist(), steps, strict=True):
+        before_first = step < 0 and end < -x.shape[axis]
+        where[axis] = slice(start, None if before_first else end, step)
+    return x[tuple(where)]
+
+
+def _reshape(x, shape, *, allowzero=0):
+    return x.reshape([x.shape[i] if d == 0 and not allowzero else d for i, d in enumerate(shape.tolist())])
+
+
+def _unsqueeze(x, axes):
+    return np.expand_dims(x, tuple(axes.tolist()))
+
+
+def _squeeze(x, axes=None):
+    return np.squeeze(x, None if axes is None else tuple(axes.tolist()))
+
+
+#: Operators that only move data: folded for constants of any size, as views where NumPy can.
+MOVES: dict[str, Callable[..., Any]] = {
+    "Identity": lambda x: x,
+    "Transpose": lambda x, *, perm: np.transpose(x, perm),
+    "Reshape": _reshape,
+    "Unsqueeze": _unsqueeze,
+    "Squeeze": _squeeze,
+}
+
+#: Operators folded for small integers and booleans.
+COMPUTES: dict[str, Callable[..., Any]] = {
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "Div": _divide,
+    "Neg": np.negative,
+    "Abs": np.abs,
+    "Max": np.maximum,
+    "Min": np.minimum,
+    "Less": np.less,
+    "LessOrEqual": np.less_equal,
+    "Greater": np.greater,
+    "GreaterOrEqual": np.greater_equal,
+    "Equal": np.equal,
+    "And": np.logical_and,
+    "Or": np.logical_or,
+    "Not": np.logical_not,
+    "Where": np.where,
+    "Concat": lambda *xs, axis: np.concatenate(xs, axis),
+    "Gather": lambda x, indices, *, axis=0: np.take(x, indices, axis),
+    "Slice": _slice,
+    "Expand": lambda x, shape: np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape.tolist()))),
+}
+
+
+def fold(op_type: str, operands: Sequence[Value | None], attributes: Mapping[str, Any], dtype: Any) -> Value | None:
+    """The constant that an operator gives, or None where it has to be computed by the graph.
+
+    Args:
+      op_type: an operator of the default domain with one result.
+      operands: its operands; anything but constants is not folded.
+      attributes: its attributes as Python values.
+      dtype: the dtype of the result, known from the schema.
+    """
+    if not operands or any(x is not None and x.constant is None for x in operands):
+        return None
+    arrays = [None if x is None else x.constant for x in operands]
+    first = operands[0]
+    if op_type in MOVES:
+        moved = MOVES[op_type](*arrays, **attributes)
+        return Value(dtype, moved.shape, constant=moved, name=first.name if first else "")
+    exact = all(x is None or x.dtype.kind in "iub" for x in operands) and np.dtype(dtype).kind in "iub"
+    if op_type == "Cast" and exact:
+        result = arrays[0].astype(dtype)  # pyright: ignore[reportOptionalMemberAccess]
+    elif op_type in COMPUTES and exact and sum(a.nbytes for a in arrays if a is not None) <= SMALL:
+        try:
+            with np.errstate(over="ignore"):
+                result = np.asarray(COMPUTES[op_type](*arrays, **attributes)).astype(dtype)
+        except (ZeroDivisionError, IndexError, ValueError):
+            return None  # left to the runtime, whose error or value it is
+    else:
+        return None
+    return Value(dtype, result.shape, constant=result) if result.nbytes <= 8 * SMALL else None

@@ -1,0 +1,72 @@
+"""Choosing a dtype that the runtime can compute an operator in, where it has none for the one at hand.
+
+Integers and booleans are computed in a wider integer type and bfloat16 in float32, then cast back, which wraps and
+rounds as JAX does. A dtype with nothing wider (float64, uint64) is left as it is: its rule decomposes, or refuses.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import ml_dtypes
+import numpy as np
+
+from jaxport.export.kernels import MISSING
+from jaxport.export.schema import Schema
+from jaxport.export.value import Value
+
+#: Dtypes that hold all values of a dtype, the cheapest first.
+WIDER: dict[str, tuple[str, ...]] = {
+    "bool": ("uint8", "int32", "int64"),
+    "int4": ("int8", "int32", "int64"),
+    "uint4": ("uint8", "int32", "int64"),
+    "int8": ("int32", "int64"),
+    "uint8": ("int32", "uint32", "int64"),
+    "int16": ("int32", "int64"),
+    "uint16": ("int32", "uint32", "int64"),
+    "int32": ("int64",),
+    "uint32": ("int64", "uint64"),
+    "float16": ("float32",),
+    "bfloat16": ("float32",),
+    "float8_e4m3fn": ("float32",),
+    "float8_e5m2": ("float32",),
+}
+
+
+@functools.lru_cache(maxsize=512)
+def missing(op_type: str) -> frozenset[np.dtype]:
+    """The dtypes that the runtime has no kernel of an operator for."""
+    return frozenset(
+        np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name) for name in MISSING.get(op_type, "").split()
+    )
+
+
+def type_parameter(facts: Schema, values: Sequence[Value | None]) -> tuple[str, np.dtype]:
+    """The type parameter that an operator computes in, and the dtype that the operands give it."""
+    given = {}
+    for index, value in enumerate(values):
+        formal = facts.input(index)
+        if value is not None and formal is not None:
+            given.setdefault(formal.type, value.dtype)
+    computed = facts.outputs[0].type
+    parameter = computed if computed in given else next(iter(given), "")
+    return parameter, given.get(parameter, np.dtype(np.float32))
+
+
+def compute_dtype(op_type: str, facts: Schema, values: Sequence[Value | None]) -> np.dtype | None:
+    """The dtype to compute in instead, or None where the operands' own dtype will do or nothing wider exists."""
+    parameter, dtype = type_parameter(facts, values)
+    return _compute_dtype(op_type, facts, parameter, dtype)
+
+
+@functools.lru_cache(maxsize=4096)
+def _compute_dtype(op_type: str, facts: Schema, parameter: str, dtype: np.dtype) -> np.dtype | None:
+    accepted = next((f.dtypes for f in facts.inputs if f.type == parameter), frozenset())
+    if not accepted or (dtype in accepted and dtype not in missing(op_type)):
+        return None
+    for name in WIDER.get(dtype.name, ()):
+        wider = np.dtype(name)
+        if wider in accepted and wider not in missing(op_type):
+            return wider
+    return None

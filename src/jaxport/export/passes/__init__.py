@@ -1,0 +1,74 @@
+"""Graph passes: each changes the model in place and reports what it changed, or why it changed nothing.
+
+A pass is a callable of an `onnx_ir.Model` that returns its report, or one of `onnx_ir`'s own passes:
+
+>>> import jax.numpy as jnp, jaxport
+>>> from jaxport.export import passes
+>>> def exact_gelu(model):
+...     nodes = [n for n in model.graph.all_nodes() if n.op_type == "Softmax"]
+...     for node in nodes:
+...         node.attributes["axis"] = ir.AttrInt64("axis", 1)
+...     return f"{len(nodes)} Softmax patched"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+import onnx_ir.passes.common as common
+
+from jaxport.errors import ExportError
+from jaxport.export.passes.layout import layout
+from jaxport.export.passes.tidy import tidy
+
+Pass = Callable[[ir.Model], Any]
+
+
+@dataclass(frozen=True)
+class PassReport:
+    """What one pass did."""
+
+    name: str
+    text: str
+
+
+#: The passes that `to_onnx` runs, in order.
+DEFAULT: tuple[Pass, ...] = (
+    common.IdentityEliminationPass(),
+    tidy,
+    layout,
+    common.CommonSubexpressionEliminationPass(),
+    common.RemoveUnusedNodesPass(),
+)
+
+
+def pass_name(graph_pass: Any) -> str:
+    """The name that reports show."""
+    return getattr(graph_pass, "__name__", type(graph_pass).__name__)
+
+
+def run(model: ir.Model, passes: Sequence[Pass]) -> list[PassReport]:
+    """Run passes on a model, one after the other, in place.
+
+    Raises:
+      ExportError: a pass returned another model instead of changing this one, or raised.
+    """
+    reports = []
+    for graph_pass in passes:
+        try:
+            result = graph_pass(model)
+        except Exception as error:  # the pass may be the user's
+            raise ExportError(
+                f"the pass `{pass_name(graph_pass)}` failed: {type(error).__name__}: {error}"
+            ) from error
+        if isinstance(result, ir.passes.PassResult):
+            if result.model is not model:
+                raise ExportError(
+                    f"the pass `{pass_name(graph_pass)}` returned another model", instead="change the model in place"
+                )
+            result = "changed" if result.modified else "nothing to do"
+        reports.append(PassReport(pass_name(graph_pass), str(result if result is not None else "ran")))
+    return reports

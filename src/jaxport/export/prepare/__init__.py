@@ -1,0 +1,32 @@
+"""From what was traced to what the walker can take: jaxpr to jaxpr."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jax.extend.core import ClosedJaxpr
+
+
+@dataclass(frozen=True)
+class Program:
+    """A closed jaxpr without constants, whose leading inputs are the weights, with the names of both ends."""
+
+    jaxpr: ClosedJaxpr
+    weights: Sequence[Any]
+    input_paths: Sequence[str]
+    output_paths: Sequence[str]
+
+
+#: Rewritings of the jaxpr, in order.
+STEPS: list[Callable[[ClosedJaxpr], ClosedJaxpr]] = []
+
+
+def prepare(traced: Any) -> Program:
+    """The program that the walker exports."""
+    jaxpr = traced.jaxpr
+    for step in STEPS:
+        jaxpr = step(jaxpr)
+    outputs = (*traced.output_paths, *traced.state_outputs)
+    return Program(jaxpr, traced.weights, tuple(traced.input_paths), outputs)

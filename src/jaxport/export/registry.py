@@ -1,0 +1,139 @@
+"""The rules: how one primitive, or one block target, becomes ONNX.
+
+A registry is a dict and a decorator. A rule is a function of an emitter, the operands in the order of the
+primitive, and the primitive's parameters as keywords; it returns the value, or the values, of the equation.
+
+>>> @rule("my_double")
+... def my_double(op, x):
+...     return op.Mul(x, 2)
+>>> RULES["my_double"].name
+'my_double'
+>>> del RULES["my_double"]
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxport.errors import InvalidArgument
+
+#: Parameters that say nothing about the value where they hold these defaults, of whatever primitive.
+HARMLESS: Mapping[str, Any] = {"accuracy": None, "sharding": None, "out_sharding": None, "out_dtype": None}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How one primitive or block target becomes ONNX.
+
+    Attributes:
+      name: the primitive's name, or the block's target.
+      function: called as `function(op, *operands, **parameters)`.
+      via: whether `function` is a JAX function, called as `function(*operands, **parameters)`.
+      defaults: parameters that the function does not name and that are accepted where they equal this.
+      irrelevant: parameters that never change the value (a name, a hint to the compiler).
+      broadcasts: whether the operands may come before the broadcast that they stand for (`Value.broadcast`), since
+        the operators that the rule emits broadcast by themselves, or since it only passes operands on.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    via: bool = False
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    irrelevant: frozenset[str] = frozenset()
+    broadcasts: bool = False
+
+    def __post_init__(self) -> None:
+        parameters = inspect.signature(self.function).parameters.values()
+        named = frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+        object.__setattr__(self, "_named", named)
+        object.__setattr__(self, "_open", any(p.kind is p.VAR_KEYWORD for p in parameters))
+
+    def arguments(self, parameters: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        """The parameters that the function takes, and the names of those that it must refuse."""
+        taken, refused = {}, []
+        for name, value in parameters.items():
+            if name in self._named or self._open:  # pyright: ignore[reportAttributeAccessIssue]
+                taken[name] = value
+            elif name not in self.irrelevant and not self._is_default(name, value):
+                refused.append(name)
+        return taken, refused
+
+    def _is_default(self, name: str, value: Any) -> bool:
+        for known in (self.defaults, HARMLESS):
+            if name in known:
+                return value is known[name] or value == known[name]
+        return False
+
+
+RULES: dict[str, Rule] = {}
+BLOCK_RULES: dict[str, Rule] = {}
+
+
+def rule(
+    primitive: str | None = None,
+    *more: str,
+    block: str | None = None,
+    via: Callable[..., Any] | None = None,
+    defaults: Mapping[str, Any] | None = None,
+    irrelevant: tuple[str, ...] = (),
+    broadcasts: bool = False,
+    replace: bool = False,
+) -> Callable[..., Any]:
+    """Register how a primitive (or several alike), or a block, becomes ONNX.
+
+    Args:
+      primitive: the name of the JAX primitive, and `more` of the kind.
+      block: instead of a primitive, the qualified name of a function, method or module class that keeps its boundary.
+      via: a JAX function of the operands and parameters that serves as the rule.
+      defaults: parameters that need not be named by the rule where they equal these; others are refused.
+      irrelevant: parameters that never matter for the value.
+      broadcasts: whether operands may come before their broadcast; the result is then taken to stand for its own.
+      replace: whether to take the place of a rule that exists.
+
+    Returns:
+      A decorator, or the JAX function where `via` is given.
+
+    Raises:
+      InvalidArgument: there is a rule of that name already, or neither a primitive nor a block is named.
+
+    >>> import jax.numpy as jnp
+    >>> via = rule("my_hypot", via=lambda x, y: jnp.sqrt(x * x + y * y))
+    >>> del RULES["my_hypot"]
+    """
+    names = [name for name in (primitive, *more) if name] or ([block] if block else [])
+    registry = BLOCK_RULES if block else RULES
+    if not names or (primitive and block):
+        raise InvalidArgument(
+            "a rule names a primitive or a block", where="`jaxport.rule`", instead='write `@rule("name")`'
+        )
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            if name in registry and not replace:
+                raise InvalidArgument(
+                    f"there is a rule for `{name}` already",
+                    where=f"`{function.__module__}.{function.__qualname__}`",
+                    why=f"`{registry[name].function.__module__}.{registry[name].function.__qualname__}` claims it",
+                    instead="pass `replace=True`, or give the rule for one export in `to_onnx(rules=...)`",
+                )
+            registry[name] = Rule(name, function, via is not None, defaults or {}, frozenset(irrelevant), broadcasts)
+        return function
+
+    return register if via is None else register(via)
+
+
+def renamed(**rows: str) -> None:
+    """Register elementwise primitives that are one ONNX operator under another name, operands in the same order."""
+    for primitive, op_type in rows.items():
+        rule(primitive, broadcasts=True)(_emits(op_type))
+
+
+def _emits(op_type: str) -> Callable[..., Any]:
+    def emits(op, *operands):
+        return op.emit(op_type, *operands)
+
+    emits.__qualname__ = f"renamed to {op_type}"
+    return emits

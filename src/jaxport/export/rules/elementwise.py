@@ -1,0 +1,250 @@
+"""Elementwise primitives. Operands may come before their broadcast: ONNX's elementwise operators broadcast too."""
+
+from __future__ import annotations
+
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxport.export.registry import renamed, rule
+
+elementwise = functools.partial(rule, broadcasts=True)
+
+renamed(
+    abs="Abs",
+    acos="Acos",
+    acosh="Acosh",
+    add="Add",
+    add_any="Add",
+    asin="Asin",
+    asinh="Asinh",
+    atan="Atan",
+    atanh="Atanh",
+    ceil="Ceil",
+    cos="Cos",
+    cosh="Cosh",
+    eq="Equal",
+    erf="Erf",
+    exp="Exp",
+    floor="Floor",
+    ge="GreaterOrEqual",
+    gt="Greater",
+    le="LessOrEqual",
+    log="Log",
+    logistic="Sigmoid",
+    lt="Less",
+    sin="Sin",
+    sinh="Sinh",
+    sqrt="Sqrt",
+    sub="Sub",
+    tan="Tan",
+    tanh="Tanh",
+)
+
+
+@elementwise("mul")
+def mul(op, x, y):
+    return op.And(x, y) if x.dtype == bool else op.Mul(x, y)
+
+
+@elementwise("max")
+def maximum(op, x, y):
+    return op.Or(x, y) if x.dtype == bool else op.Max(x, y)
+
+
+@elementwise("min")
+def minimum(op, x, y):
+    return op.And(x, y) if x.dtype == bool else op.Min(x, y)
+
+
+@elementwise("ne")
+def not_equal(op, x, y):
+    return op.Not(op.Equal(x, y))
+
+
+@elementwise("neg")
+def negative(op, x):
+    return op.Sub(op.const(0, x.dtype), x) if x.dtype.kind == "u" else op.Neg(x)
+
+
+@elementwise("sign")
+def sign(op, x):
+    return op.Sign(x)
+
+
+@elementwise("is_finite")
+def is_finite(op, x):
+    return op.Not(op.Or(op.IsInf(x), op.IsNaN(x)))
+
+
+@elementwise("square")
+def square(op, x):
+    return op.Mul(x, x)
+
+
+@elementwise("rsqrt")
+def rsqrt(op, x):
+    return op.Reciprocal(op.Sqrt(x))
+
+
+def bitwise(logical: str, integer: str):
+    """Booleans have operators of their own."""
+
+    def emits(op, *operands):
+        return op.emit(logical if operands[0].dtype == bool else integer, *operands)
+
+    emits.__qualname__ = f"{logical} or {integer}"
+    return emits
+
+
+elementwise("and")(bitwise("And", "BitwiseAnd"))
+elementwise("or")(bitwise("Or", "BitwiseOr"))
+elementwise("xor")(bitwise("Xor", "BitwiseXor"))
+elementwise("not")(bitwise("Not", "BitwiseNot"))
+
+
+def divisible(op, x, y):
+    """`y` without the divisors that end the process or raise in a runtime, and where they are."""
+    zero, minus_one = op.Equal(y, 0), op.Equal(y, -1) if y.dtype.kind == "i" else None
+    special = zero if minus_one is None else op.Or(zero, minus_one)
+    return op.Where(special, op.const(1, y.dtype), y), zero, minus_one
+
+
+@elementwise("div")
+def div(op, x, y):
+    if x.dtype.kind not in "iu" or (y.constant is not None and not np.isin(y.constant, (0, -1)).any()):
+        return op.Div(x, y)
+    safe, zero, minus_one = divisible(op, x, y)  # INT_MIN / -1 traps, x / 0 raises; JAX gives INT_MIN and -1
+    quotient = op.Div(x, safe)
+    if minus_one is not None:
+        quotient = op.Where(minus_one, op.Neg(x), quotient)
+    all_ones = op.const(-1 if x.dtype.kind == "i" else np.iinfo(x.dtype).max, x.dtype)
+    return op.Where(zero, all_ones, quotient)
+
+
+@elementwise("rem")
+def rem(op, x, y):
+    if x.dtype.kind not in "iu" or (y.constant is not None and not np.isin(y.constant, (0, -1)).any()):
+        return op.Mod(x, y, fmod=1)
+    safe, zero, minus_one = divisible(op, x, y)
+    remainder = op.Mod(x, safe, fmod=1)  # by 1 it is 0, as by -1
+    return op.Where(zero, x, remainder)
+
+
+@elementwise("pow")
+def power(op, x, y):
+    if x.dtype.kind in "iu":
+        op.refuse("an integer to the power of an array; cast the base to a float")
+    return op.Pow(x, y)
+
+
+@elementwise("integer_pow")
+def integer_pow(op, x, *, y):
+    return x if y == 1 else op.call(_multiply_out, x, exponent=y)
+
+
+def _multiply_out(x, *, exponent):
+    """The power by repeated squaring, as XLA computes it: exact for integers, which ONNX's Pow is not."""
+    if exponent < 0:
+        return 1 / _multiply_out(x, exponent=-exponent)
+    result, base = None, x
+    while exponent:
+        if exponent & 1:
+            result = base if result is None else result * base
+        exponent >>= 1
+        base = base * base if exponent else base
+    return jnp.ones_like(x) if result is None else result
+
+
+elementwise("exp2", via=lambda x: jnp.exp(x * np.log(2).astype(x.dtype)))
+elementwise("log1p", via=lambda x: _log1p(x))
+elementwise("expm1", via=lambda x: _expm1(x))
+
+
+def _log1p(x):
+    """Accurate near zero: log(u) * x / (u - 1) with u = 1 + x corrects the rounding of the sum (Kahan)."""
+    u = 1 + x
+    small = u == 1
+    corrected = jnp.log(u) * (x / jnp.where(small, 1, u - 1))
+    return jnp.where(small, x, jnp.where(jnp.isinf(u), jnp.log(u), corrected))
+
+
+def _expm1(x):
+    """Accurate near zero: (u - 1) * x / log(u) with u = exp(x) corrects the rounding of the difference (Kahan)."""
+    u = jnp.exp(x)
+    log_u = jnp.log(u)
+    corrected = (u - 1) * (x / jnp.where(log_u == 0, 1, log_u))
+    plain = (u - 1 == -1) | jnp.isinf(u) | jnp.isnan(x)
+    return jnp.where(u == 1, x, jnp.where(plain, u - 1, corrected))
+
+
+@elementwise("convert_element_type", irrelevant=("weak_type",))
+def convert_element_type(op, x, *, new_dtype):
+    new_dtype = np.dtype(new_dtype)
+    floating = x.dtype.kind == "f" or x.dtype.name == "bfloat16"
+    if not floating or new_dtype.kind not in "iu":
+        return op.cast(x, new_dtype)
+    return saturating_cast(op, x, new_dtype)
+
+
+def saturating_cast(op, x, dtype):
+    """Float to integer as JAX does it: NaN gives 0, what is out of range the nearest bound. ONNX leaves both open."""
+    if x.dtype.name in ("bfloat16", "float16"):
+        x = op.cast(x, np.float32)
+    limits = np.iinfo(dtype)
+    low, high = (np.asarray(bound).astype(x.dtype) for bound in (limits.min, limits.max))
+    x = op.Where(op.IsNaN(x), op.const(0, x.dtype), x)
+    if int(high) == limits.max:
+        return op.cast(op.Clip(x, op.const(low), op.const(high)), dtype)
+    inside = op.cast(op.Max(x, op.const(low)), dtype)  # the upper bound is no float: choose it after the cast
+    return op.Where(op.GreaterOrEqual(x, op.const(high)), op.const(limits.max, dtype), inside)
+
+
+@elementwise("select_n")
+def select_n(op, which, *cases):
+    if which.dtype == bool:
+        return where(op, which, cases[1], cases[0]) if len(cases) == 2 else cases[0]
+    result = cases[-1]
+    for index in range(len(cases) - 2, -1, -1):
+        result = where(op, op.LessOrEqual(which, index), cases[index], result)
+    return result
+
+
+def where(op, condition, x, y):
+    """`x` where the condition holds, else `y`; booleans by logic, which needs no cast."""
+    if x.dtype == bool:
+        kept = condition if _all(x, True) else op.And(condition, x)
+        if _all(y, False):
+            return kept
+        other = op.Not(condition) if _all(y, True) else op.And(op.Not(condition), y)
+        return other if _all(x, False) else op.Or(kept, other)
+    return op.Where(condition, x, y)
+
+
+def _all(x, value):
+    """Whether `x` is known to be `value` everywhere."""
+    return x.constant is not None and bool((x.constant == value).all())
+
+
+@elementwise("clamp")
+def clamp(op, low, x, high):
+    return op.Clip(x, low, high) if low.shape == high.shape == () else op.Min(op.Max(x, low), high)
+
+
+@elementwise("round")
+def round_(op, x, *, rounding_method):
+    if rounding_method == lax.RoundingMethod.TO_NEAREST_EVEN:
+        return op.Round(x)
+    # Half away from zero: floor(|x| + 1/2), except where |x| has no fraction left to round.
+    size = op.Abs(x)
+    floor = op.Floor(size)
+    up = op.GreaterOrEqual(op.Sub(size, floor), op.const(0.5, x.dtype))
+    rounded = op.Where(up, op.Add(floor, op.const(1, x.dtype)), floor)
+    return op.Where(op.Less(x, op.const(0, x.dtype)), op.Neg(rounded), rounded)
+
+
+@elementwise("copysign", "nextafter")
+def refuse_bits(op, x, y):
+    op.refuse("works on the bits of floats")

@@ -1,0 +1,93 @@
+"""Primitives that move data, or make it from a shape."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from jaxport.export import dims
+from jaxport.export.registry import rule
+
+#: A range of at most so many elements is stored, not computed.
+STORED_RANGE = 256
+
+
+@rule("broadcast_in_dim", broadcasts=True)
+def broadcast_in_dim(op, x, *dynamic_sizes, shape, broadcast_dimensions):
+    if x.broadcast is not None:  # the axes that x itself is broadcast along
+        missing = len(x.broadcast) - x.rank
+        x = op.reshape(x.stored(), (1,) * missing + x.shape) if x.rank else x.stored()
+    if x.rank == 0:
+        return x
+    wide = [1] * len(shape)
+    for axis, size in zip(broadcast_dimensions, x.shape, strict=True):
+        wide[axis] = size
+    return op.reshape(x, wide)
+
+
+@rule("iota", broadcasts=True)
+def iota(op, *dynamic_sizes, dtype, shape, dimension):
+    size = shape[dimension]
+    if dims.is_static(size) and size <= STORED_RANGE:
+        steps = op.const(np.arange(size), dtype)
+    else:
+        steps = op.cast(op.Range(op.const(0, np.int64), op.dim(size), op.const(1, np.int64)), dtype)
+        steps.shape = (size,)
+    return op.reshape(steps, [size if axis == dimension else 1 for axis in range(len(shape))])
+
+
+@rule("dim_as_value")
+def dim_as_value(op, *, dim):
+    return op.dim(dim, op.out.dtype)
+
+
+@rule("reshape", defaults={"dimensions": None})
+def reshape(op, x, *dynamic_sizes, new_sizes):
+    return op.reshape(x, new_sizes)
+
+
+@rule("squeeze")
+def squeeze(op, x, *, dimensions):
+    return op.reshape(x, op.out.shape)
+
+
+@rule("expand_dims")
+def expand_dims(op, x, *, dimensions):
+    return op.reshape(x, op.out.shape)
+
+
+@rule("transpose")
+def transpose(op, x, *, permutation):
+    return op.transpose(x, permutation)
+
+
+@rule("concatenate")
+def concatenate(op, *xs, dimension):
+    return op.concat(xs, dimension)
+
+
+@rule("split")
+def split(op, x, *, sizes, axis):
+    results = op.Split(x, tuple(sizes), axis=axis, outputs=len(sizes))
+    return results
+
+
+@rule("slice")
+def slice_(op, x, *, start_indices, limit_indices, strides):
+    cut = [
+        axis
+        for axis, (start, limit, size) in enumerate(zip(start_indices, limit_indices, x.shape, strict=True))
+        if not (dims.same(start, 0) and dims.same(limit, size)) or (strides and strides[axis] != 1)
+    ]
+    pick = lambda values: [values[axis] for axis in cut]
+    result = op.slice(x, pick(start_indices), pick(limit_indices), cut, strides and pick(strides))
+    result.shape = op.out.shape if result is not x else result.shape
+    return result
+
+
+@rule("rev")
+def rev(op, x, *, dimensions):
+    n = len(dimensions)
+    lowest = np.iinfo(np.int64).min + 1
+    result = op.slice(x, [-1] * n, [lowest] * n, dimensions, [-1] * n)
+    result.shape = x.shape
+    return result

@@ -1,0 +1,93 @@
+"""Facts about ONNX operators, read once from the official schemas of the opset that is being written."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx.defs
+import onnx_ir as ir
+
+
+@dataclass(frozen=True)
+class Formal:
+    """A formal input or output: its name, its type parameter (`T`) or concrete type, and whether it repeats."""
+
+    name: str
+    type: str
+    variadic: bool
+    dtypes: frozenset[np.dtype]
+
+
+@dataclass(frozen=True, eq=False)
+class Schema:
+    """What an operator accepts and returns at one opset."""
+
+    name: str
+    since: int
+    inputs: tuple[Formal, ...]
+    outputs: tuple[Formal, ...]
+    attributes: Mapping[str, ir.AttributeType]
+
+    def input(self, index: int) -> Formal | None:
+        """The formal input that the operand at `index` is given for."""
+        if index < len(self.inputs):
+            return self.inputs[index]
+        return self.inputs[-1] if self.inputs and self.inputs[-1].variadic else None
+
+    def output(self, index: int) -> Formal:
+        """The formal output that the result at `index` comes from."""
+        return self.outputs[min(index, len(self.outputs) - 1)]
+
+
+@functools.lru_cache(maxsize=64)
+def dtype_of(type_text: str) -> np.dtype | None:
+    """The NumPy dtype of ONNX's `tensor(float)`, or None for what is no tensor type.
+
+    >>> dtype_of("tensor(float)")
+    dtype('float32')
+    """
+    if not type_text.startswith("tensor("):
+        return None
+    name = type_text.removeprefix("tensor(").removesuffix(")")
+    try:
+        return np.dtype(ir.DataType[name.upper()].numpy())
+    except TypeError:  # strings have no NumPy dtype of their own in onnx_ir
+        return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _dtypes(types: frozenset[str]) -> frozenset[np.dtype]:
+    return frozenset(dtype for text in types if (dtype := dtype_of(text)) is not None)
+
+
+@functools.lru_cache(maxsize=2048)
+def find(domain: str, name: str, opset: int) -> Schema | None:
+    """The schema that is in force at `opset`, or None where the operator does not exist there."""
+    try:
+        schema = onnx.defs.get_schema(name, opset, domain)
+    except onnx.defs.SchemaError:
+        return None
+    if schema.deprecated:
+        return None
+
+    def formals(parameters) -> tuple[Formal, ...]:
+        variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
+        return tuple(
+            Formal(p.name, p.type_str, p.option == variadic, _dtypes(frozenset(p.types))) for p in parameters
+        )
+
+    attributes = {name: ir.AttributeType[a.type.name] for name, a in schema.attributes.items()}
+    return Schema(name, schema.since_version, formals(schema.inputs), formals(schema.outputs), attributes)
+
+
+def first_opset(domain: str, name: str) -> int | None:
+    """The opset that brought an operator, or None where no opset has it."""
+    newest = onnx.defs.onnx_opset_version()
+    return next((v for v in range(1, newest + 1) if find(domain, name, v)), None)
+
+
+#: The newest opset of the default domain that the installed onnx knows.
+NEWEST: int = onnx.defs.onnx_opset_version()

@@ -1,0 +1,188 @@
+"""The values that rules take and return, and the graphs under construction that they live in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.export import dims
+
+SMALL = 1024
+"""Constants of at most so many bytes are told apart by their content, larger ones by their memory."""
+
+
+class Value:
+    """A tensor in the graph that is being written, with the dtype and the shape that are known of it.
+
+    Attributes:
+      dtype: its NumPy dtype (`ml_dtypes` for bfloat16 and smaller floats).
+      shape: a tuple of dims (integers or symbolic dimension expressions), or None where it is not known.
+      broadcast: the shape that it stands for, where it is stored before its broadcast: see `stands_for`.
+      constant: its value as a NumPy array where it is known now, else None.
+      scope: the graph it belongs to; None for a constant, which any graph may use.
+      name: the name it shall have, made unique when it enters a graph.
+    """
+
+    __slots__ = ("broadcast", "constant", "dtype", "ir", "name", "scope", "shape")
+
+    def __init__(
+        self,
+        dtype: Any,
+        shape: Sequence[dims.Dim] | None,
+        *,
+        constant: np.ndarray | None = None,
+        scope: Scope | None = None,
+        name: str = "",
+        ir_value: ir.Value | None = None,
+    ):
+        self.dtype = np.dtype(dtype)
+        self.shape = None if shape is None else tuple(shape)
+        self.broadcast: tuple[dims.Dim, ...] | None = None
+        self.constant, self.scope, self.name, self.ir = constant, scope, name, ir_value
+
+    @property
+    def rank(self) -> int:
+        """The number of axes. Raises `ValueError` where the shape is unknown."""
+        if self.shape is None:
+            raise ValueError(f"the rank of {self} is not known")
+        return len(self.shape)
+
+    @property
+    def stands_for(self) -> tuple[dims.Dim, ...] | None:
+        """The shape of the JAX value: a broadcast is left out until something needs its elements one by one."""
+        return self.shape if self.broadcast is None else self.broadcast
+
+    def to(self, shape: Sequence[dims.Dim]) -> Value:
+        """The same stored value, standing for its broadcast to `shape`."""
+        if self.shape is not None and len(self.shape) == len(shape) and all(map(dims.same, self.shape, shape)):
+            return self if self.broadcast is None else self.stored()
+        result = self.stored()
+        result.broadcast = tuple(shape)
+        return result
+
+    def stored(self) -> Value:
+        """The value as it is stored, without the broadcast that it stands for."""
+        return Value(
+            self.dtype, self.shape, constant=self.constant, scope=self.scope, name=self.name, ir_value=self.ir
+        )
+
+    def __repr__(self) -> str:
+        shape = "unknown shape" if self.shape is None else f"[{', '.join(str(d) for d in self.shape)}]"
+        return f"<{'constant ' if self.constant is not None else ''}{self.dtype}{shape} {self.name}>"
+
+    def key(self) -> tuple:
+        """What tells this constant from others."""
+        array = self.constant
+        assert array is not None
+        kind = (array.dtype.str, str(array.dtype), array.shape)
+        if array.nbytes <= SMALL:
+            return (*kind, self.name, array.tobytes())
+        return (*kind, array.__array_interface__["data"][0], array.strides)
+
+    def stamp(self) -> None:
+        """Write dtype and shape on the underlying `onnx_ir.Value`."""
+        assert self.ir is not None
+        self.ir.type = ir.TensorType(data_type(self.dtype))
+        self.ir.shape = None if self.shape is None else ir.Shape([dims.label(d) for d in self.shape])
+
+
+def data_type(dtype: Any) -> ir.DataType:
+    """The ONNX data type of a NumPy dtype.
+
+    >>> data_type("float32").name
+    'FLOAT'
+    """
+    return ir.DataType.from_numpy(np.dtype(dtype))
+
+
+class Namer:
+    """Hands out names that are unique among those it handed out, always the same ones for the same requests."""
+
+    def __init__(self) -> None:
+        self._used: set[str] = set()
+        self._next: dict[str, int] = {}
+
+    def unique(self, wish: str) -> str:
+        """`wish`, or `wish_1`, `wish_2` … where that is taken.
+
+        >>> namer = Namer()
+        >>> namer.unique("x"), namer.unique("x"), namer.unique("x")
+        ('x', 'x_1', 'x_2')
+        """
+        name, count = wish, self._next.get(wish, 0)
+        while name in self._used:
+            count += 1
+            name = f"{wish}_{count}"
+        self._next[wish] = count
+        self._used.add(name)
+        return name
+
+
+@dataclass(eq=False)
+class Scope:
+    """A graph under construction: the main graph, the body of a function, or a subgraph of either.
+
+    A subgraph sees the values of the graphs around it, up to its root; a root (the main graph or a function)
+    sees only its own. Constants and dimension values are kept at the root, once.
+    """
+
+    kind: str
+    parent: Scope | None = None
+    nodes: list[ir.Node] = field(default_factory=list)
+    inputs: list[Value] = field(default_factory=list)
+    initializers: dict[str, ir.Value] = field(default_factory=dict)
+    constants: dict[tuple, ir.Value] = field(default_factory=dict)
+    dim_values: dict[str, Value] = field(default_factory=dict)
+    dim_inputs: dict[str, Value] = field(default_factory=dict)
+    values: Namer = field(default_factory=Namer)
+    node_names: Namer = field(default_factory=Namer)
+    root: Scope = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.root = self if self.parent is None else self.parent.root
+
+    def sees(self, value: Value) -> bool:
+        """Whether an equation in this graph may use `value`."""
+        scope: Scope | None = self
+        while scope is not None and scope is not value.scope:
+            scope = scope.parent
+        return value.scope is None or scope is not None
+
+    def add_input(self, value: Value) -> Value:
+        """Make `value` an input of this graph."""
+        value.ir = ir.Value(name=self.root.values.unique(value.name or "input"))
+        value.scope = self
+        value.stamp()
+        self.inputs.append(value)
+        return value
+
+    def use(self, value: Value) -> ir.Value:
+        """The `onnx_ir.Value` that stands for `value` in this graph; a constant enters its root on first use."""
+        if value.constant is None:
+            assert value.ir is not None
+            return value.ir
+        root = self.root
+        key = value.key()
+        if key not in root.constants:
+            root.constants[key] = root.add_constant(value)
+        return root.constants[key]
+
+    def add_constant(self, value: Value) -> ir.Value:
+        """Store a constant: as an initializer of the main graph, or as a node in a function, which has none."""
+        array = value.constant
+        assert array is not None
+        name = self.values.unique(value.name or "constant")
+        tensor = ir.Tensor(array, dtype=data_type(array.dtype), name=name)
+        stored = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape))
+        if self.kind == "function":
+            self.nodes.append(
+                ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[stored], name=name)
+            )
+        else:
+            stored.const_value = tensor
+            self.initializers[name] = stored
+        return stored

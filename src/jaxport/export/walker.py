@@ -1,0 +1,311 @@
+"""The walker: from the equations of a jaxpr to nodes, by looking up one rule per equation.
+
+It knows no operator and no framework. What every rule would otherwise repeat stands here once: reading operands,
+choosing the parameters a rule takes, checking and stamping what it returns, and telling what went wrong where.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sysconfig
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+import onnx_ir as ir
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+
+from jaxport.errors import JaxportError, Refusal, RuleError
+from jaxport.export import dims
+from jaxport.export.emitter import Declined, Emitter, Refused
+from jaxport.export.registry import Rule
+from jaxport.export.value import Scope, Value
+
+_LIBRARIES = tuple(
+    os.path.join(path, "")
+    for path in {
+        *(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
+        os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an equation stands: the blocks around it, the user's line, and the primitive.
+
+    Attributes:
+      blocks: `(path, target)` of each block around it, the outermost first.
+      source: the user's file, line and function, as `train.py:88 in step`.
+      primitive: the name of the primitive.
+    """
+
+    blocks: tuple[tuple[str, str], ...] = ()
+    source: str = ""
+    primitive: str = ""
+
+    @property
+    def path(self) -> str:
+        """The path of the innermost block."""
+        return self.blocks[-1][0] if self.blocks else ""
+
+    def metadata(self) -> dict[str, str]:
+        """What each node says of its origin. `namespace` is the key that graph viewers read."""
+        entries = {
+            "namespace": "/".join(f"{path}: {target}" for path, target in self.blocks),
+            "jaxport.source": self.source,
+            "jaxport.primitive": self.primitive,
+        }
+        return {key: text for key, text in entries.items() if text}
+
+
+@dataclass(frozen=True)
+class Record:
+    """What became of one equation: the rule that served it, the nodes it made, and a note where there is one."""
+
+    place: Place
+    rule: str
+    nodes: tuple[ir.Node, ...]
+    note: str = ""
+
+
+@dataclass(eq=False)
+class Walker:
+    """One walk over one program.
+
+    Attributes:
+      opset: the opset of the default domain that is written.
+      rules, block_rules: by primitive name, and by block target.
+      legalize: whether operators are computed in another dtype where the runtime has no kernel.
+      functions: builds ONNX functions for the blocks that are chosen, or None where none is.
+      records: what became of each equation, in order.
+      refusals: what cannot be exported.
+    """
+
+    opset: int
+    rules: Mapping[str, Rule]
+    block_rules: Mapping[str, Rule]
+    legalize: bool = True
+    functions: Any = None
+    records: list[Record] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+    _sources: dict[Any, str] = field(default_factory=dict)
+    _traced: dict[Any, Any] = field(default_factory=dict)
+
+    def walk(self, op: Emitter, jaxpr: Jaxpr, operands: Sequence[Value]) -> list[Value]:
+        """Export the equations of `jaxpr` in the graph of `op`; returns the values of its outputs."""
+        values: dict[Var, Value] = dict(zip(jaxpr.invars, operands, strict=True))
+
+        def read(atom: Any) -> Value:
+            return constant(atom.val, atom.aval.dtype) if isinstance(atom, Literal) else values[atom]
+
+        for equation in live_equations(jaxpr):
+            place = Place(op.place.blocks, self.source(equation) or op.place.source, equation.primitive.name)
+            inner = Emitter(self, op.scope, place, [v.aval for v in equation.outvars])
+            results = self.equation(inner, equation, [read(v) for v in equation.invars])
+            values.update(zip(equation.outvars, results, strict=True))
+        return [read(v) for v in jaxpr.outvars]
+
+    def equation(self, op: Emitter, equation: JaxprEqn, operands: Sequence[Value]) -> list[Value]:
+        """Export one equation. What cannot be exported is noted, and values are made up so that the walk goes on."""
+        block = equation.params.get("block")
+        try:
+            if block is not None:
+                return self.block(op, equation, operands)
+            rule = self.rules.get(equation.primitive.name)
+            if rule is None:
+                op.refuse("has no rule; register one with `@jaxport.rule`")
+            return self.apply(rule, op, equation.params, operands)
+        except Refused as refusal:
+            name = equation.primitive.name if block is None else block.target
+            self.refusals.append(Refusal(name, op.place.source, str(refusal)))
+            return [
+                Value(_dtype(aval), aval.shape, scope=op.scope, ir_value=ir.Value(name="refused")) for aval in op.outs
+            ]
+
+    def apply(self, rule: Rule, op: Emitter, parameters: Mapping[str, Any], operands: Sequence[Value]) -> list[Value]:
+        """Call a rule, and check what it returns against the abstract values of the equation."""
+        taken, refused = rule.arguments(parameters)
+        if refused:
+            shown = ", ".join(f"`{name}={parameters[name]!r}`" for name in refused)
+            op.refuse(f"its rule does not know the parameter {shown}")
+        start = len(op.scope.nodes)
+        if not rule.broadcasts:
+            operands = [op.expanded(x) for x in operands]
+        try:
+            if rule.via:
+                results = op.call(rule.function, *operands, **taken)
+            else:
+                results = rule.function(op, *operands, **taken)
+        except (Refused, Declined):
+            raise
+        except JaxportError as error:
+            if error.where or not isinstance(error, RuleError):
+                raise
+            raise RuleError(error.refused, where=_where(rule, op), why=error.why, instead=error.instead) from error
+        except Exception as error:  # whatever a rule raises, the user shall see the rule's name and their own line
+            raise RuleError(
+                f"the rule for `{rule.name}` failed: {type(error).__name__}: {error}", where=_where(rule, op)
+            ) from error
+        results = list(results) if isinstance(results, (list, tuple)) else [] if results is None else [results]
+        results = checked_results(rule, op, results)
+        self.records.append(Record(op.place, _rule_name(rule), tuple(op.scope.nodes[start:])))
+        return results
+
+    def block(self, op: Emitter, equation: JaxprEqn, operands: Sequence[Value]) -> list[Value]:
+        """Export a block: by its rule, as an ONNX function, or in place."""
+        block = equation.params["block"]
+        blocks = (*op.place.blocks, (block.path or block.name, block.target))
+        place = Place(blocks, op.place.source, op.place.primitive)
+        inner = Emitter(self, op.scope, place, op.outs)
+        rule = self.block_rules.get(block.target)
+        if rule is not None:
+            start = len(op.scope.nodes)
+            try:
+                return self.apply(rule, inner, {"block": block, "jaxpr": equation.params["jaxpr"]}, operands)
+            except Declined as reason:
+                del op.scope.nodes[start:]
+                self.records.append(Record(place, _rule_name(rule), (), f"declined: {reason}"))
+        if self.functions is not None and self.functions.wants(block):
+            return self.functions.call(inner, equation, operands)
+        return self.inline(inner, equation.params["jaxpr"], operands)
+
+    def inline(self, op: Emitter, jaxpr: Any, operands: Sequence[Value]) -> list[Value]:
+        """Export a jaxpr, closed or not, in place."""
+        if isinstance(jaxpr, ClosedJaxpr):
+            operands = [*(constant(c, c.dtype) for c in jaxpr.consts), *operands]
+            body = jaxpr.jaxpr
+            body = body.replace(constvars=[], invars=[*body.constvars, *body.invars]) if body.constvars else body
+        else:
+            body = jaxpr
+        return self.walk(op, body, operands)
+
+    def call(self, op: Emitter, function: Callable[..., Any], operands: Sequence[Value], parameters: dict) -> Any:
+        """Trace a JAX function on the abstract values of the operands, and export it in place."""
+        operands = [value.stored() for value in operands]
+        avals = []
+        for value in operands:
+            if value.shape is None:
+                raise RuleError(f"{value} is passed to a JAX function, which needs its shape")
+            avals.append(jax.ShapeDtypeStruct(value.shape, value.dtype))
+        try:
+            key = (function, tuple((a.shape, a.dtype) for a in avals), tuple(sorted(parameters.items())))
+            jaxpr, tree = self._traced.get(key, (None, None))
+        except TypeError:  # a parameter that cannot be hashed
+            key = jaxpr = tree = None
+        if jaxpr is None:
+            jaxpr, shape = jax.make_jaxpr(functools.partial(function, **parameters), return_shape=True)(*avals)
+            tree = jax.tree.structure(shape)
+            if key is not None:
+                self._traced[key] = jaxpr, tree
+        results = self.inline(op, jaxpr, operands)
+        return results[0] if tree == jax.tree.structure(0) else results
+
+    def finish_graph(self, op: Emitter, outputs: Sequence[Value], name: str) -> ir.Graph:
+        """A graph from what stands in the scope of `op`, with these outputs."""
+        scope, seen, results = op.scope, set(), []
+        for value in outputs:
+            # An output is a value of this very graph, computed in it, and stands there once.
+            value = op.expanded(value)
+            own = value.scope is scope and value.ir not in seen and value not in scope.inputs
+            result = value if own else op.alias(value)
+            seen.add(result.ir)
+            results.append(result.ir)
+        return ir.Graph(
+            [v.ir for v in scope.inputs],
+            results,
+            nodes=scope.nodes,
+            initializers=list(scope.initializers.values()),
+            name=name,
+        )
+
+    def source(self, equation: JaxprEqn) -> str:
+        """The user's line that an equation comes from: `train.py:88 in step`."""
+        traceback = equation.source_info.traceback
+        if traceback is None:
+            return ""
+        if traceback not in self._sources:
+            self._sources[traceback] = _user_line(traceback)
+        return self._sources[traceback]
+
+
+def constant(value: Any, dtype: Any) -> Value:
+    """A constant from an array or a number."""
+    array = np.asarray(value, dtype=dtype)
+    return Value(array.dtype, array.shape, constant=array)
+
+
+def _dtype(aval: Any) -> np.dtype:
+    return np.dtype(aval.dtype)
+
+
+def live_equations(jaxpr: Jaxpr) -> list[JaxprEqn]:
+    """The equations of `jaxpr` that an output depends on, or that have an effect, in order."""
+    used = {v for v in jaxpr.outvars if isinstance(v, Var)}
+    live = []
+    for equation in reversed(jaxpr.eqns):
+        if equation.effects or any(v in used for v in equation.outvars):
+            live.append(equation)
+            used.update(v for v in equation.invars if isinstance(v, Var))
+    return live[::-1]
+
+
+def checked_results(rule: Rule, op: Emitter, results: Sequence[Any]) -> list[Value]:
+    """The results of a rule, stamped; fails at once on a wrong number, dtype or shape, or a value of another graph."""
+    if len(results) != len(op.outs):
+        raise RuleError(
+            f"the rule for `{rule.name}` returned {len(results)} values, its equation has {len(op.outs)}",
+            where=_where(rule, op),
+        )
+    checked = []
+    for index, (value, aval) in enumerate(zip(results, op.outs, strict=True)):
+        found = None
+        if not isinstance(value, Value):
+            found = f"{value!r}, which is no value of a graph"
+        elif not op.scope.sees(value):
+            found = f"{value}, a value of another graph"
+        elif value.dtype != _dtype(aval):
+            found = f"dtype {value.dtype}, not {_dtype(aval)}"
+        elif value.shape is None:
+            value.shape = tuple(aval.shape)
+            value.stamp()
+        elif rule.broadcasts and not fits(value.shape, aval.shape):
+            found = f"shape {value.shape}, which does not broadcast to {aval.shape}"
+        elif rule.broadcasts:
+            value = value.to(aval.shape)
+        elif dims.shapes_differ(value.shape, aval.shape):
+            found = f"shape {value.shape}, not {aval.shape}"
+        elif value.constant is None and value.scope is op.scope:
+            value.shape = tuple(aval.shape)  # the same dims, perhaps in another form: JAX's own
+            value.stamp()
+        if found:
+            raise RuleError(f"the rule for `{rule.name}` returned {found} as result {index}", where=_where(rule, op))
+        checked.append(value)
+    return checked
+
+
+def fits(shape: Sequence[Any], target: Sequence[Any]) -> bool:
+    """Whether `shape` may broadcast to `target`."""
+    aligned = zip(reversed(shape), reversed(target), strict=False)
+    return len(shape) <= len(target) and not any(d != 1 and dims.surely_differ(d, t) for d, t in aligned)
+
+
+def _rule_name(rule: Rule) -> str:
+    return f"{rule.function.__module__}.{rule.function.__qualname__}"
+
+
+def _where(rule: Rule, op: Emitter) -> str:
+    return f"{_rule_name(rule)}, for {op.place.source or 'an equation without a source line'}"
+
+
+def _user_line(traceback: Any) -> str:
+    """The innermost frame that is in no installed library."""
+    frames = traceback.frames
+    frame = next((f for f in frames if not f.file_name.startswith(_LIBRARIES)), frames[-1] if frames else None)
+    if frame is None:
+        return ""
+    function = frame.function_name.rsplit(".", 1)[-1]
+    return f"{os.path.basename(frame.file_name)}:{frame.line_num} in {function}"

@@ -1,0 +1,27 @@
+"""The frameworks whose modules are known: each in one file, loaded only where the user has imported the framework."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+from jaxport.blocks.framework import Framework
+
+__all__ = ["loaded"]
+
+# What must have been imported -> the file that knows it. Equinox comes first: its modules are the cheapest to tell.
+_FRAMEWORKS = {
+    "equinox": "jaxport.frameworks.equinox",
+    "flax.nnx": "jaxport.frameworks.nnx",
+    "flax.linen": "jaxport.frameworks.linen",
+}
+
+
+def loaded() -> tuple[Framework, ...]:
+    """The frameworks that this process has imported.
+
+    >>> import flax.nnx
+    >>> "Nnx" in [type(framework).__name__ for framework in loaded()]
+    True
+    """
+    return tuple(import_module(file).framework for name, file in _FRAMEWORKS.items() if name in sys.modules)

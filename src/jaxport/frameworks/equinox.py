@@ -1,0 +1,76 @@
+"""Equinox: modules are immutable pytrees; every transformation makes new objects of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+import equinox
+import jax
+import jax.numpy as jnp
+
+from jaxport.blocks.framework import Framework, Leaf, static_items
+from jaxport.blocks.targets import subclasses
+from jaxport.blocks.values import is_array
+
+__all__ = ["framework"]
+
+
+class Equinox(Framework):
+    """`equinox`."""
+
+    namespaces = ("equinox.nn", "equinox")
+    bases = (equinox.Module,)
+
+    def is_module(self, value: object) -> bool:
+        """An `eqx.Module` that is not one of Equinox's own wrappers around functions."""
+        return isinstance(value, equinox.Module) and _is_layer(type(value))
+
+    def is_opaque(self, value: object) -> bool:
+        """All modules, and `eqx.nn.State`, which may be read once only."""
+        return isinstance(value, equinox.Module | equinox.nn.State | equinox.nn.StateIndex)
+
+    def module_classes(self) -> Iterator[type]:
+        """All layers: Equinox's and the user's."""
+        return (cls for cls in subclasses(equinox.Module) if _is_layer(cls))
+
+    def submodules(self, module: object) -> Iterator[tuple[str, object]]:
+        """Parents come first."""
+        seen: set[int] = set()
+        waiting = [("", module)]
+        while waiting:
+            path, node = waiting.pop()
+            if isinstance(node, equinox.Module):
+                if id(node) in seen:
+                    continue
+                seen.add(id(node))
+                if self.is_module(node):
+                    yield path, node
+            elif is_array(node):
+                continue
+            children = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda child: child is not node)[0]
+            for keys, child in reversed(children):
+                if keys:
+                    below = jax.tree_util.keystr(keys, simple=True, separator=".")
+                    waiting.append((f"{path}.{below}" if path else below, child))
+
+    def leaves(self, module: object) -> list[Leaf]:
+        """The arrays among the leaves of the pytree."""
+        return [
+            Leaf(jax.tree_util.keystr(keys, simple=True, separator="."), leaf, jnp.issubdtype(leaf.dtype, jnp.inexact))
+            for keys, leaf in jax.tree_util.tree_flatten_with_path(module)[0]
+            if is_array(leaf)
+        ]
+
+    def config(self, module: object) -> dict[str, object]:
+        """The fields that hold no arrays or modules."""
+        values = {field.name: getattr(module, field.name, None) for field in fields(module)}
+        return static_items(values, lambda item: isinstance(item, equinox.Module))
+
+
+def _is_layer(cls: type) -> bool:
+    package = cls.__module__.partition(".")[0]
+    return package != "equinox" or cls.__module__.startswith("equinox.nn.")
+
+
+framework = Equinox()

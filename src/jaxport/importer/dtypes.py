@@ -1,0 +1,75 @@
+"""Element types: ONNX's numbers and names for them, and what JAX makes of them."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.errors import ModelError, Unsupported, Refusal
+
+__all__ = ["STRING", "canonical", "dtype_of", "from_type_string", "onnx_name"]
+
+STRING = np.dtype(object)
+"""The dtype of a tensor of strings: NumPy holds Python strings as objects."""
+
+_NAMES = {"double": ir.DataType.DOUBLE, "float": ir.DataType.FLOAT}
+_WIDE = {np.dtype(name) for name in ("int64", "uint64", "float64", "complex128")}
+
+
+def dtype_of(code: int) -> np.dtype:
+    """The NumPy dtype of an ONNX element type, given as its number (`Cast.to`, `TensorProto.data_type`).
+
+    Raises:
+      ModelError: the number is none of ONNX's.
+
+    >>> dtype_of(1), dtype_of(16)
+    (dtype('float32'), dtype(bfloat16))
+    """
+    try:
+        return np.dtype(ir.DataType(code).numpy())
+    except (ValueError, TypeError) as error:
+        raise ModelError(
+            f"{code} is not an ONNX element type",
+            why=f"the numbers run from 1 to {max(map(int, ir.DataType))}",
+            instead="export the model again; the file may be damaged",
+        ) from error
+
+
+def onnx_name(dtype: np.dtype) -> str:
+    """What ONNX calls `dtype`: `int64`, `bfloat16`, `float8e4m3fn`, `string`.
+
+    >>> onnx_name(np.dtype("float32")), onnx_name(STRING)
+    ('float', 'string')
+    """
+    if dtype == STRING:
+        return "string"
+    try:
+        return ir.DataType.from_numpy(dtype).name.lower()
+    except TypeError as error:
+        raise Unsupported(
+            f"`{dtype}` has no ONNX element type", [Refusal(str(dtype), "", "cast it to a type that ONNX has")]
+        ) from error
+
+
+def from_type_string(text: str) -> np.dtype | None:
+    """The dtype that a schema's type string names, or None where it names no tensor type.
+
+    >>> from_type_string("tensor(int64)"), from_type_string("seq(tensor(int64))")
+    (dtype('int64'), None)
+    """
+    if not text.startswith("tensor("):
+        return None
+    name = text.removeprefix("tensor(").removesuffix(")")
+    return np.dtype((_NAMES.get(name) or ir.DataType[name.upper()]).numpy())
+
+
+def canonical(dtype: np.dtype) -> np.dtype:
+    """What arrays of `dtype` are in JAX: the 32-bit type where 64-bit types are off.
+
+    >>> canonical(np.dtype("int64"))
+    dtype('int32')
+    """
+    if dtype in _WIDE and not jax.config.jax_enable_x64:
+        return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
+    return dtype

@@ -1,0 +1,183 @@
+"""Evaluating bound nodes: on arrays, under a trace, on the host, or while recording; it is the same walk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.errors import JaxportError, ModelError, Refusal, ValueNotKnown
+from jaxport.importer.dtypes import STRING, canonical
+from jaxport.importer.graph import Body, BodyFunction, Node, Reference, describe
+from jaxport.importer.host import HostValue, is_dim
+from jaxport.importer.namespaces import cast, known
+from jaxport.importer.recording import Recorded, active
+from jaxport.importer.registry import Operator
+from jaxport.importer.resolve import SchemaFunction, tensor_value
+
+__all__ = ["Subgraph", "evaluate"]
+
+
+class Scope:
+    """The values of one body while it is evaluated, inside those of the bodies around it."""
+
+    __slots__ = ("attributes", "key", "parent", "values")
+
+    def __init__(self, values: dict[ir.Value, Any], attributes: Mapping[str, Any], key: Any, parent: Scope | None = None):
+        self.values, self.attributes, self.key, self.parent = values, attributes, key, parent
+
+    def __getitem__(self, value: ir.Value) -> Any:
+        scope: Scope | None = self
+        while scope is not None:
+            if value in scope.values:
+                return scope.values[value]
+            scope = scope.parent
+        raise KeyError(value)
+
+
+class Subgraph:
+    """A graph attribute as an operator function sees it: called with the body's inputs, it returns a tuple of outputs."""
+
+    def __init__(self, body: Body, scope: Scope):
+        self.body, self.scope = body, scope
+        self.__name__ = body.name or "body"
+
+    @property
+    def input_count(self) -> int:
+        return len(self.body.inputs)
+
+    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+        values: dict[ir.Value, Any] = dict(zip(self.body.inputs, inputs, strict=True))
+        return _run(self.body, Scope(values, self.scope.attributes, self.scope.key, self.scope))
+
+
+def evaluate(body: Body, values: dict[ir.Value, Any], key: Any = None) -> tuple[Any, ...]:
+    """The outputs of a model's graph.
+
+    Args:
+      body: the graph.
+      values: the inputs, and the initializers that are not to be read from the model.
+      key: a `jax.random` key for the random operators; a fixed one if None.
+    """
+    return _run(body, Scope(values, {}, key))
+
+
+def _run(body: Body, scope: Scope) -> tuple[Any, ...]:
+    values = scope.values
+    for value, tensor in body.initializers.items():
+        if value not in values:
+            values[value] = tensor_value(tensor)
+    for node in body.nodes:
+        inputs = [None if value is None else scope[value] for value in node.inputs]
+        outputs = _outputs(node, inputs, scope)
+        for value, output in zip(node.outputs, outputs, strict=False):
+            if value is not None:
+                values[value] = output
+        for value in node.expired:
+            values.pop(value, None)
+    return tuple(scope[value] for value in body.outputs)
+
+
+def _outputs(node: Node, inputs: list[Any], scope: Scope) -> tuple[Any, ...]:
+    recording = active()
+    if recording is not None:
+        recording.node = describe(node.node)
+    try:
+        attributes = {
+            name: scope.attributes.get(value.name, value) if isinstance(value, Reference) else value
+            for name, value in node.attributes.items()
+        }
+        # A reference to an attribute that the call leaves out leaves this one out, too.
+        attributes = {name: value for name, value in attributes.items() if not isinstance(value, Reference)}
+        target = node.target
+        if isinstance(target, Operator):
+            outputs = _call(node, target, inputs, attributes, scope)
+        else:
+            outputs = _call_body(target, inputs, attributes, scope)
+    except JaxportError:
+        raise
+    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
+        raise _not_known(node, "a value inside it") from error
+    except (TypeError, ValueError, IndexError, KeyError, ArithmeticError) as error:
+        raise ModelError(
+            f"`{node.node.op_type}` cannot be computed",
+            where=describe(node.node),
+            why=f"{error}"[:2000],
+            instead="check the sizes and types of the inputs",
+        ) from error
+    except jax.errors.InconclusiveDimensionOperation as error:
+        raise ValueNotKnown(
+            "sizes that only have names are not enough here",
+            [Refusal(node.node.op_type, describe(node.node), str(error).partition("\n")[0])],
+        ) from error
+    outputs = tuple(_typed(output, kind, inputs) for output, kind in zip(outputs, node.output_types, strict=False))
+    if recording is not None:
+        for value, output in zip(node.outputs, outputs, strict=False):
+            if value is not None and isinstance(output, Recorded) and not output.variable.hint:
+                output.variable.hint = value.name or ""
+    return outputs
+
+
+def _call(node: Node, operator: Operator, inputs: list[Any], attributes: dict[str, Any], scope: Scope) -> tuple[Any, ...]:
+    for index, value in enumerate(inputs):
+        if value is not None and operator.input_mark(index) == "host":
+            inputs[index] = _on_host(node, operator, index, value)
+    keywords = {name: Subgraph(value, scope) if isinstance(value, Body) else value for name, value in attributes.items()}
+    for name, what in operator.context.items():
+        keywords[name] = len(node.outputs) if what == "output count" else _key(node, scope)
+    if operator.plain:
+        inputs = [value for value in inputs if value is not None]
+    result = operator.function(*inputs, **keywords)
+    return result if isinstance(result, tuple) else (result,)
+
+
+def _key(node: Node, scope: Scope) -> jax.Array:
+    """A key of the node's own."""
+    return jax.random.fold_in(jax.random.key(0) if scope.key is None else scope.key, node.index)
+
+
+def _call_body(
+    target: BodyFunction | SchemaFunction, inputs: list[Any], attributes: dict[str, Any], scope: Scope
+) -> tuple[Any, ...]:
+    if isinstance(target, SchemaFunction):
+        target = target.build(None if value is None else (np.dtype(value.dtype), value.shape) for value in inputs)
+    body = target.body
+    padded = [*inputs, *[None] * (len(body.inputs) - len(inputs))]
+    bound = {name: Subgraph(value, scope) if isinstance(value, Body) else value for name, value in attributes.items()}
+    return _run(body, Scope(dict(zip(body.inputs, padded, strict=True)), target.defaults | bound, scope.key))
+
+
+def _on_host(node: Node, operator: Operator, index: int, value: Any) -> HostValue:
+    found = known(value)
+    if found is None:
+        parameter = operator.inputs[index] if index < len(operator.inputs) else operator.variadic
+        raise _not_known(node, f"`{parameter.name if parameter else index}`")
+    return found
+
+
+def _not_known(node: Node, what: str) -> ValueNotKnown:
+    return ValueNotKnown(
+        f"{what} of an operation has to be known before the program is traced",
+        [
+            Refusal(
+                node.node.op_type,
+                describe(node.node),
+                "it depends on the values of inputs; call the program outside `jax.jit`, or pass those inputs as "
+                "NumPy arrays that the jitted function closes over",
+            )
+        ],
+    )
+
+
+def _typed(output: Any, kind: int | np.dtype | None, inputs: list[Any]) -> Any:
+    """`output` with the dtype that the schema gives it."""
+    if kind is None or output is None or not hasattr(output, "dtype"):
+        return output
+    dtype = getattr(inputs[kind], "dtype", None) if isinstance(kind, int) else kind
+    if dtype is None or dtype == STRING or is_dim(output):
+        return output
+    wanted = np.dtype(dtype) if isinstance(output, HostValue) else canonical(np.dtype(dtype))
+    return output if output.dtype == wanted else cast(output, dtype)

@@ -1,0 +1,208 @@
+"""What the shared namespaces compute on the host when all their operands are host values.
+
+One row per function: how NumPy computes it and what the element type of the result is. A function without a row, or
+whose row declines, runs as array code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jaxport.importer.dtypes import STRING
+from jaxport.importer.host import HostValue, dims_compare, host, is_dim
+
+__all__ = ["LARGEST_CREATED", "fold"]
+
+LARGEST_CREATED = 4096
+"""Elements that folding may create out of fewer: a larger mask or table is cheaper as array code."""
+
+SAME, BOOL, INDEX = "same", "bool", "index"
+
+
+def fold(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result of the namespace function `name` on host values, or NotImplemented where it has to be array code.
+
+    >>> fold("jnp.concatenate", ([host([1]), host([2, 3])],), {"axis": 0})
+    host([1, 2, 3], int64)
+    """
+    row = _ROWS.get(name)
+    if row is None:
+        return NotImplemented
+    function, result = row
+    operands = _operands(args)
+    symbolic = any(operand.symbolic for operand in operands)
+    if symbolic and name not in _SYMBOLIC:
+        return NotImplemented
+    dtype = operands[_TYPED_BY.get(name, 0)].dtype
+    if dtype.kind not in "iufbO" and result == SAME:
+        return NotImplemented  # NumPy's arithmetic on bfloat16 and smaller is not XLA's
+    with np.errstate(all="ignore"):
+        data = function(*_plain(args), **{key: _plain(value) for key, value in kwargs.items()})
+    if data is NotImplemented:
+        return NotImplemented
+    if result == BOOL:
+        dtype = np.dtype(bool)
+    elif result == INDEX:
+        dtype = np.dtype(np.int64)
+    if isinstance(data, list):
+        return [_wrap(part, dtype) for part in data]
+    return _wrap(data, dtype)
+
+
+def _wrap(data: Any, dtype: np.dtype) -> HostValue:
+    data = np.asarray(data)
+    if data.dtype == object and dtype != STRING:
+        if any(map(is_dim, data.ravel())):
+            return HostValue(data, dtype)
+        return HostValue(data.astype(dtype))
+    return HostValue(data.astype(dtype) if dtype != STRING else data, dtype)
+
+
+def _operands(args: Any) -> list[HostValue]:
+    if isinstance(args, HostValue):
+        return [args]
+    if isinstance(args, tuple | list):
+        return [operand for arg in args for operand in _operands(arg)]
+    return []
+
+
+def _plain(arg: Any) -> Any:
+    if isinstance(arg, HostValue):
+        return arg.data
+    if isinstance(arg, tuple | list):
+        return type(arg)(map(_plain, arg))
+    return arg
+
+
+def _created(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` unless its result is large."""
+
+    def bounded(data: Any, shape: Any, *rest: Any, **kwargs: Any) -> Any:
+        sizes = np.atleast_1d(np.asarray(shape, dtype=object)).ravel()
+        if any(map(is_dim, sizes)) or np.prod([float(size) for size in sizes]) > LARGEST_CREATED:
+            return NotImplemented
+        return function(data, tuple(int(size) for size in sizes), *rest, **kwargs)
+
+    return bounded
+
+
+def _tile(data: np.ndarray, repeats: Any) -> Any:
+    counts = [int(count) for count in np.atleast_1d(repeats)]
+    return np.tile(data, counts) if data.size * np.prod(counts) <= LARGEST_CREATED else NotImplemented
+
+
+def _arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Any:
+    start, stop = (0, start) if stop is None else (start, stop)
+    if step == 0 or abs((stop - start) / step) > LARGEST_CREATED:
+        return NotImplemented
+    return np.arange(start, stop, step)
+
+
+def _take(data: np.ndarray, indices: np.ndarray, axis: int | None = None, **modes: Any) -> Any:
+    # Out-of-range positions are `mode`'s business, which differs from NumPy's.
+    size = data.size if axis is None else data.shape[axis]
+    indices = np.asarray(indices)
+    if indices.size and not (-size <= indices.min() and indices.max() < size):
+        return NotImplemented
+    return np.take(data, indices, axis=axis)
+
+
+def _truncated(left: Any, right: Any) -> Any:
+    """Integer division towards zero, as ONNX and `lax.div` have it."""
+    left, right = np.asarray(left), np.asarray(right)
+    if left.dtype == object or right.dtype == object:
+        return np.frompyfunc(_truncated_dim, 2, 1)(left, right)
+    if left.dtype.kind == "f":
+        return left / right
+    if not right.all():
+        return NotImplemented
+    quotient = left // right
+    return quotient + ((left % right != 0) & ((left < 0) != (right < 0)))
+
+
+def _truncated_dim(left: Any, right: Any) -> Any:
+    if not is_dim(left) and not is_dim(right):
+        quotient = abs(left) // abs(right)
+        return quotient if (left < 0) == (right < 0) else -quotient
+    if dims_compare(">=", left, 0) and dims_compare(">", right, 0):
+        return left // right
+    return -(-left // right) if dims_compare("<=", left, 0) and dims_compare(">", right, 0) else -(left // -right)
+
+
+def _remainder(left: Any, right: Any) -> Any:
+    """`lax.rem`: the sign is the dividend's."""
+    if np.asarray(left).dtype == object or np.asarray(right).dtype == object:
+        return left - _truncated(left, right) * right
+    return np.fmod(left, right) if np.all(right) else NotImplemented
+
+
+def _compared(symbol: str) -> Callable[[Any, Any], Any]:
+    pick = np.frompyfunc(lambda left, right: dims_compare(symbol, left, right), 2, 1)
+    return lambda left, right: np.asarray(pick(left, right), dtype=bool)
+
+
+def _extreme(symbol: str) -> Callable[[Any, Any], Any]:
+    pick = np.frompyfunc(lambda left, right: left if dims_compare(symbol, left, right) else right, 2, 1)
+
+    def extreme(left: Any, right: Any) -> Any:
+        if np.asarray(left).dtype != object and np.asarray(right).dtype != object:
+            return (np.maximum if symbol == ">=" else np.minimum)(left, right)
+        return pick(left, right)
+
+    return extreme
+
+
+def _where(condition: Any, left: Any, right: Any) -> Any:
+    if np.asarray(condition).dtype == object:
+        return NotImplemented
+    return np.where(condition, left, right)
+
+
+_ROWS: dict[str, tuple[Callable[..., Any], str]] = {
+    **{
+        f"jnp.{name}": (getattr(np, name), SAME)
+        for name in (
+            "add subtract multiply floor_divide negative abs sign power square floor ceil round trunc sqrt reciprocal "
+            "bitwise_and bitwise_or bitwise_xor bitwise_not invert left_shift right_shift "
+            "concatenate stack expand_dims squeeze reshape ravel transpose swapaxes moveaxis flip roll sort diag "
+            "sum prod max min cumsum cumprod repeat pad split atleast_1d hstack vstack"
+        ).split()
+    },
+    **{
+        f"jnp.{name}": (getattr(np, name), BOOL)
+        for name in "logical_and logical_or logical_xor logical_not isnan isinf any all".split()
+    },
+    **{f"jnp.{name}": (getattr(np, name), INDEX) for name in ("argmax", "argmin", "argsort", "count_nonzero")},
+    **{
+        f"jnp.{name}": (_compared(symbol), BOOL)
+        for name, symbol in {
+            "equal": "==",
+            "not_equal": "!=",
+            "less": "<",
+            "less_equal": "<=",
+            "greater": ">",
+            "greater_equal": ">=",
+        }.items()
+    },
+    "jnp.maximum": (_extreme(">="), SAME),
+    "jnp.minimum": (_extreme("<="), SAME),
+    "jnp.where": (_where, SAME),
+    "jnp.take": (_take, SAME),
+    "jnp.arange": (_arange, SAME),
+    "jnp.tile": (_tile, SAME),
+    "jnp.broadcast_to": (_created(np.broadcast_to), SAME),
+    "lax.div": (_truncated, SAME),
+    "lax.rem": (_remainder, SAME),
+}
+_TYPED_BY = {"jnp.where": 1}
+_SYMBOLIC = {
+    f"jnp.{name}"
+    for name in (
+        "add subtract multiply floor_divide negative concatenate stack expand_dims squeeze reshape ravel transpose "
+        "swapaxes moveaxis flip roll sum prod cumsum cumprod split where take maximum minimum atleast_1d hstack vstack "
+        "broadcast_to equal not_equal less less_equal greater greater_equal"
+    ).split()
+} | {"lax.div", "lax.rem"}

@@ -1,0 +1,81 @@
+"""A model ready to be evaluated: every node bound to the function that computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.importer.registry import Operator
+
+__all__ = ["Body", "BodyFunction", "Node", "Reference", "describe"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """An attribute whose value is an attribute of the enclosing function."""
+
+    name: str
+
+
+@dataclass(eq=False, slots=True)
+class Body:
+    """The nodes of a graph, in order: of the model, of a branch or loop, or of a function.
+
+    `initializers` maps values to tensors; `captured` are the outer values that the nodes use, in order of use.
+    """
+
+    name: str
+    inputs: tuple[ir.Value, ...]
+    outputs: tuple[ir.Value, ...]
+    initializers: dict[ir.Value, ir.TensorProtocol]
+    nodes: list[Node] = field(default_factory=list)
+    captured: tuple[ir.Value, ...] = ()
+
+
+@dataclass(eq=False, slots=True)
+class BodyFunction:
+    """An operator that the model or its schema defines by a body."""
+
+    label: str
+    body: Body
+    defaults: dict[str, Any]
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """A node and what computes it.
+
+    `attributes` holds what the node sets, as the function takes it: Python values, host values for tensors, a `Body` for
+    a graph, a `Reference` inside functions. `output_types` says for each output which input has its dtype (an int), or
+    the dtype itself, or None where the schema leaves it open. `expired` are the values that nothing uses later.
+    """
+
+    node: ir.Node
+    target: Operator | BodyFunction
+    inputs: tuple[ir.Value | None, ...]
+    outputs: tuple[ir.Value | None, ...]
+    attributes: dict[str, Any]
+    output_types: tuple[int | np.dtype | None, ...]
+    index: int
+    expired: tuple[ir.Value, ...] = ()
+
+    def bodies(self) -> Iterator[Body]:
+        """The graphs among the attributes."""
+        return (attribute for attribute in self.attributes.values() if isinstance(attribute, Body))
+
+
+def describe(node: ir.Node) -> str:
+    """How messages call a node: its name or, if it has none, its first output.
+
+    >>> describe(ir.node("Relu", [ir.val("x")], name="/encoder/act"))
+    'node `/encoder/act` (Relu)'
+    """
+    operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+    if node.name:
+        return f"node `{node.name}` ({operator})"
+    made = next((value.name for value in node.outputs if value.name), "?")
+    return f"the {operator} that makes `{made}`"

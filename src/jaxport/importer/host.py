@@ -1,0 +1,270 @@
+"""Host values: what is known while a program is traced, with ONNX's element types.
+
+Shapes, axes, pads and loop counts live here. The elements of a host value are integers, floats, bools or strings,
+or *dims*: sizes that `jax.export` knows by name only. Arithmetic between host values follows ONNX: no promotion, and
+integers wrap. What cannot be told of a dim (whether `batch == 1`) is refused.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxport.errors import ModelError
+from jaxport.importer.dtypes import STRING, canonical
+
+__all__ = ["HostValue", "dims_compare", "host", "is_dim"]
+
+is_dim = jax.export.is_symbolic_dim
+
+
+class HostValue:
+    """A tensor whose elements are known at trace time.
+
+    Args:
+      data: the elements; an object array where some are dims or strings.
+      dtype: the ONNX element type, as a NumPy dtype.
+
+    >>> shape = HostValue(np.array([2, 3, 4]))
+    >>> shape[1:] * 2
+    host([6, 8], int64)
+    >>> int(shape[0])
+    2
+    """
+
+    __slots__ = ("data", "dtype")
+    __array_priority__ = 1000  # NumPy arrays leave `array + host` to this class
+
+    def __init__(self, data: np.ndarray, dtype: np.dtype | None = None):
+        self.data = data
+        self.dtype = np.dtype(data.dtype if dtype is None else dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.data.shape
+
+    @property
+    def ndim(self) -> int:
+        return self.data.ndim
+
+    @property
+    def size(self) -> int:
+        return self.data.size
+
+    @property
+    def T(self) -> HostValue:
+        return HostValue(self.data.T, self.dtype)
+
+    @property
+    def symbolic(self) -> bool:
+        """Whether some element is a dim, so that no NumPy array of `dtype` can hold it."""
+        return self.data.dtype == object and self.dtype != STRING
+
+    def reshape(self, *shape: Any) -> HostValue:
+        return HostValue(self.data.reshape(*shape), self.dtype)
+
+    def tolist(self) -> Any:
+        """The elements as Python values: ints, floats, bools, strings and dims, in nested lists."""
+        return self.data.tolist()
+
+    def item(self) -> Any:
+        """The only element, as a Python value."""
+        return self.data.item()
+
+    def to_jax(self) -> Any:
+        """What stands for this value in a call of JAX: a NumPy array of the type that JAX uses, or a dim.
+
+        Raises:
+          ModelError: 64-bit types are off and an integer does not fit into 32 bits, or the elements are strings.
+        """
+        if self.dtype == STRING:
+            raise ModelError(
+                "a tensor of strings cannot become an array", why="JAX has no strings", instead="keep it on the host"
+            )
+        dtype = canonical(self.dtype)
+        if self.symbolic:
+            if self.ndim == 0:
+                return self.data.item()
+            elements = [jnp.asarray(element, dtype=dtype) for element in self.data.ravel()]
+            return jnp.stack(elements).reshape(self.shape)
+        if dtype != self.dtype and dtype.kind in "iu" and self.size:
+            limits = np.iinfo(dtype)
+            low, high = self.data.min(), self.data.max()
+            if low < limits.min or high > limits.max:
+                raise ModelError(
+                    f"{high if high > limits.max else low} does not fit into {dtype}",
+                    why="64-bit types are off, and the model computes with this integer",
+                    instead='turn them on: `jax.config.update("jax_enable_x64", True)`',
+                )
+        return self.data.astype(dtype) if dtype != self.data.dtype else self.data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __iter__(self) -> Iterator[Any]:
+        """The elements of a vector as Python values."""
+        return iter(self.data.tolist())
+
+    def __getitem__(self, index: Any) -> HostValue:
+        return HostValue(np.asarray(self.data[_plain(index)], dtype=self.data.dtype), self.dtype)
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        return operator.index(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __repr__(self) -> str:
+        return f"host({self.data.tolist()!r}, {'string' if self.dtype == STRING else self.dtype})"
+
+    __hash__ = None  # type: ignore[assignment]  # `==` compares elements
+
+    def __neg__(self) -> HostValue:
+        return HostValue(-self.data, self.dtype)
+
+    def __invert__(self) -> HostValue:
+        return HostValue(~self.data, self.dtype)
+
+    def __abs__(self) -> HostValue:
+        return HostValue(np.abs(self.data), self.dtype)
+
+
+def host(value: Any, dtype: Any = None) -> HostValue:
+    """`value` as a host value: nested lists of Python numbers and dims, or a NumPy array.
+
+    Integers are int64 and floats float32 unless `dtype` says otherwise, as ONNX's attributes are.
+
+    >>> host([1, 2]), host(2.5), host(True)
+    (host([1, 2], int64), host(2.5, float32), host(True, bool))
+    """
+    if isinstance(value, HostValue):
+        return value if dtype is None else _cast(value, np.dtype(dtype))
+    if isinstance(value, np.ndarray | np.generic):
+        return HostValue(np.asarray(value, dtype=dtype))
+    data = np.array(value, dtype=object)
+    if any(map(is_dim, data.ravel())):
+        return HostValue(data, np.dtype(dtype or np.int64))
+    plain = np.asarray(value)
+    if plain.dtype.kind == "U":
+        return HostValue(data, STRING)
+    default = {"i": np.int64, "f": np.float32, "b": np.bool_}[plain.dtype.kind] if data.size else np.int64
+    return HostValue(np.asarray(value, dtype=dtype or default))
+
+
+def _cast(value: HostValue, dtype: np.dtype) -> HostValue:
+    if value.symbolic:
+        if dtype.kind not in "iu":
+            raise jax.errors.InconclusiveDimensionOperation(f"{value} has no value as {dtype} before sizes are known")
+        return HostValue(value.data, dtype)
+    return HostValue(value.data.astype(dtype))
+
+
+def _plain(index: Any) -> Any:
+    """An index with the host values in it as NumPy arrays."""
+    if isinstance(index, tuple):
+        return tuple(map(_plain, index))
+    return index.data if isinstance(index, HostValue) else index
+
+
+def dims_compare(symbol: str, left: Any, right: Any) -> bool:
+    """`left < right` and the like between integers and dims, where it can be told.
+
+    Raises:
+      jax.errors.InconclusiveDimensionOperation: it depends on the sizes.
+
+    >>> dims_compare("==", jax.export.symbolic_shape("n")[0], -1)
+    False
+    """
+    if symbol in ("==", "!=") and (is_dim(left) or is_dim(right)):
+        # JAX's own `==` on dims says False where it cannot tell.
+        if left == right:
+            return symbol == "=="
+        try:
+            distinct = left > right
+            distinct = distinct or left < right
+        except jax.errors.InconclusiveDimensionOperation:
+            distinct = _never_greater(left, right)
+        if distinct:
+            return symbol == "!="
+        raise jax.errors.InconclusiveDimensionOperation(f"whether {left} == {right} depends on the sizes")
+    return bool(_COMPARISONS[symbol](left, right))
+
+
+def _never_greater(left: Any, right: Any) -> bool:
+    try:
+        return bool(left < right)
+    except jax.errors.InconclusiveDimensionOperation:
+        return False
+
+
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "truediv": operator.truediv,
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+    "pow": operator.pow,
+    "and": operator.and_,
+    "or": operator.or_,
+    "xor": operator.xor,
+    "lshift": operator.lshift,
+    "rshift": operator.rshift,
+}
+
+
+def _arithmetic(function: Callable[[Any, Any], Any], swapped: bool) -> Callable[[HostValue, Any], Any]:
+    def method(self: HostValue, other: Any) -> Any:
+        if isinstance(other, jax.Array):
+            mine = jnp.asarray(self.to_jax())
+            return function(other, mine) if swapped else function(mine, other)
+        if not isinstance(other, HostValue | np.ndarray | np.generic | int | float | bool) and not is_dim(other):
+            return NotImplemented
+        theirs = other.data if isinstance(other, HostValue) else other
+        left, right = (theirs, self.data) if swapped else (self.data, theirs)
+        with np.errstate(all="ignore"):
+            result = np.asarray(function(left, right))
+        return HostValue(result, self.dtype if result.dtype == object else None)
+
+    return method
+
+
+def _comparison(symbol: str) -> Callable[[HostValue, Any], Any]:
+    def method(self: HostValue, other: Any) -> Any:
+        if isinstance(other, jax.Array):
+            return _COMPARISONS[symbol](jnp.asarray(self.to_jax()), other)
+        if not isinstance(other, HostValue | np.ndarray | np.generic | int | float | bool | str) and not is_dim(other):
+            return NotImplemented
+        theirs = other.data if isinstance(other, HostValue) else other
+        if self.data.dtype != object and getattr(theirs, "dtype", None) != object and not is_dim(theirs):
+            return HostValue(np.asarray(_COMPARISONS[symbol](self.data, theirs)))
+        compared = np.frompyfunc(lambda left, right: dims_compare(symbol, left, right), 2, 1)(self.data, theirs)
+        return HostValue(np.asarray(compared, dtype=bool))
+
+    return method
+
+
+for _name, _function in _ARITHMETIC.items():
+    setattr(HostValue, f"__{_name}__", _arithmetic(_function, swapped=False))
+    setattr(HostValue, f"__r{_name}__", _arithmetic(_function, swapped=True))
+for _name, _symbol in {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items():
+    setattr(HostValue, f"__{_name}__", _comparison(_symbol))

@@ -1,0 +1,227 @@
+"""Reading an ONNX model from a path, bytes, a `ModelProto` or an `onnx_ir.Model`.
+
+What comes from a file is not trusted: a tensor has to have the data that it claims, and external data has to lie inside
+the model's folder. External data is memory-mapped and read when it is used.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError
+
+from jaxport.errors import InvalidArgument, ModelError
+from jaxport.importer.dtypes import dtype_of
+
+__all__ = ["ModelSource", "load"]
+
+ModelSource = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
+
+LARGEST_DENSE = 2**28
+"""Elements that a sparse tensor may have when it is written out: its file says nothing of its size."""
+
+
+def load(source: ModelSource) -> ir.Model:
+    """The model in memory, its tensors checked.
+
+    Raises:
+      InvalidArgument: `source` is nothing that a model can be read from, or there is no such file.
+      ModelError: the model is damaged or hostile; the message names the tensor or node.
+    """
+    if isinstance(source, ir.Model):
+        return source
+    folder = None
+    if isinstance(source, onnx.ModelProto):
+        proto, origin = source, "the `ModelProto`"
+    elif isinstance(source, bytes):
+        proto, origin = _parse(source, "the bytes"), "the bytes"
+    elif isinstance(source, str | os.PathLike):
+        path = Path(source)
+        if not path.is_file():
+            raise InvalidArgument(f"there is no file `{path}`", where="`from_onnx`", instead="check the path")
+        proto, origin, folder = _parse(path.read_bytes(), f"`{path}`"), f"`{path}`", path.resolve().parent
+    else:
+        raise InvalidArgument(
+            f"a model cannot be read from a `{type(source).__name__}`",
+            where="`from_onnx`",
+            instead="give a path, bytes, a `ModelProto` or an `onnx_ir.Model`",
+        )
+    if not proto.HasField("graph"):
+        raise ModelError(
+            "the model has no graph", where=origin, why="the file may be truncated or no ONNX model", instead="export it again"
+        )
+    if proto is source and any(_is_sparse(holder) for holder in _holders(proto)):
+        proto = onnx.ModelProto()
+        proto.CopyFrom(source)
+    for holder in _holders(proto):
+        _check_and_densify(holder)
+    try:
+        model = ir.from_proto(proto)
+    except (ir.serde.SerdeError, ValueError, TypeError, KeyError, AssertionError, NotImplementedError, RecursionError) as error:
+        raise ModelError("the model is malformed", where=origin, why=_root_cause(error), instead="export it again") from error
+    _place_external(model, folder, origin)
+    return model
+
+
+def _parse(data: bytes, origin: str) -> onnx.ModelProto:
+    try:
+        return onnx.ModelProto.FromString(data)
+    except DecodeError as error:
+        raise ModelError(
+            "this is not an ONNX model", where=origin, why=f"it is truncated or damaged ({error})", instead="export it again"
+        ) from error
+
+
+def _root_cause(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {error}"[:500]
+
+
+def _holders(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.NodeProto]:
+    """All graphs and nodes of the model and its functions, outer ones first."""
+    pending: list[onnx.GraphProto | onnx.FunctionProto] = [proto.graph, *proto.functions]
+    while pending:
+        body = pending.pop()
+        if isinstance(body, onnx.GraphProto):
+            yield body
+        for node in body.node:
+            yield node
+            for attribute in node.attribute:
+                pending += [attribute.g] * attribute.HasField("g") + list(attribute.graphs)
+
+
+def _is_sparse(holder: onnx.GraphProto | onnx.NodeProto) -> bool:
+    if isinstance(holder, onnx.GraphProto):
+        return bool(holder.sparse_initializer)
+    return any(attribute.HasField("sparse_tensor") for attribute in holder.attribute)
+
+
+def _check_and_densify(holder: onnx.GraphProto | onnx.NodeProto) -> None:
+    """Checks the tensors of a graph or node, and writes its sparse ones dense: `onnx_ir` has none."""
+    if isinstance(holder, onnx.GraphProto):
+        holder.initializer.extend(map(_dense, holder.sparse_initializer))
+        del holder.sparse_initializer[:]
+        for tensor in holder.initializer:
+            _check_data(tensor)
+        return
+    for attribute in holder.attribute:
+        if attribute.HasField("sparse_tensor"):
+            dense = _dense(attribute.sparse_tensor)
+            attribute.ClearField("sparse_tensor")
+            attribute.name, attribute.type = "value", onnx.AttributeProto.TENSOR
+            attribute.t.CopyFrom(dense)
+        if attribute.HasField("t"):
+            _check_data(attribute.t, where=f"node `{holder.name}` ({holder.op_type})")
+
+
+def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
+    name, shape = sparse.values.name, tuple(sparse.dims)
+    _check_data(sparse.values)
+    _check_data(sparse.indices)
+    size = math.prod(shape)
+    indices = onnx.numpy_helper.to_array(sparse.indices)
+    flat = np.ravel_multi_index(tuple(indices.T), shape, mode="clip") if indices.ndim == 2 else indices
+    inside = not flat.size or (flat.min() >= 0 and flat.max() < size)
+    if min(shape, default=1) < 0 or size > LARGEST_DENSE or not inside:
+        raise ModelError(
+            f"the sparse tensor `{name}` of shape {list(shape)} cannot be read",
+            why=f"its indices lie outside its shape, or it has more than {LARGEST_DENSE} elements",
+            instead="store it dense",
+        )
+    values = onnx.numpy_helper.to_array(sparse.values)
+    dense = np.zeros(size, values.dtype)
+    dense[flat] = values
+    return onnx.numpy_helper.from_array(dense.reshape(shape), name)
+
+
+_TYPED_FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
+_COMPLEX = (onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128)
+
+
+def _check_data(tensor: onnx.TensorProto, where: str = "") -> None:
+    """Refuses a tensor that has more or less data than its shape asks for."""
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        return
+    where = where or f"tensor `{tensor.name}`"
+    if any(size < 0 for size in tensor.dims):
+        raise ModelError(f"the shape {list(tensor.dims)} has a negative size", where=where, instead="export the model again")
+    dtype_of(tensor.data_type)
+    element = ir.DataType(tensor.data_type)
+    count = math.prod(tensor.dims)
+    if tensor.HasField("raw_data"):
+        given, wanted, unit = len(tensor.raw_data), math.ceil(count * element.bitwidth / 8), "bytes"
+    else:
+        given, unit = sum(len(getattr(tensor, name)) for name in _TYPED_FIELDS), "elements"
+        packed = 8 // element.bitwidth if element.bitwidth in (2, 4) else 1
+        wanted = count * 2 if tensor.data_type in _COMPLEX else math.ceil(count / packed)
+    if given != wanted:
+        raise ModelError(
+            f"the shape {list(tensor.dims)} of {element.name} needs {wanted} {unit}, the tensor has {given}",
+            where=where,
+            why="the file is truncated or damaged",
+            instead="export the model again",
+        )
+
+
+def _place_external(model: ir.Model, folder: Path | None, origin: str) -> None:
+    """Tells external tensors the model's folder, and checks that their data is there."""
+    sizes: dict[str, int] = {}
+    bodies = [*model.graphs(), *(graph for f in model.functions.values() for graph in (f.graph, *f.subgraphs()))]
+    for graph in bodies:
+        for tensor in _tensors(graph):
+            if not isinstance(tensor, ir.ExternalTensor):
+                continue
+            where = f"tensor `{tensor.name}`"
+            if folder is None:
+                raise ModelError(
+                    f"the data of a tensor lies in the file `{tensor.location}`",
+                    where=where,
+                    why=f"{origin} has no folder that the file could be in",
+                    instead="give `from_onnx` the path of the model",
+                )
+            _check_location(tensor, folder, where)
+            tensor.base_dir = str(folder)
+            if tensor.path not in sizes:
+                sizes[tensor.path] = os.path.getsize(tensor.path)
+            end = (tensor.offset or 0) + tensor.nbytes
+            if (tensor.offset or 0) < 0 or end > sizes[tensor.path] or (tensor.length or tensor.nbytes) != tensor.nbytes:
+                raise ModelError(
+                    f"`{tensor.location}` is too short",
+                    where=where,
+                    why=f"its {tensor.nbytes} bytes at {tensor.offset or 0} do not match the file's {sizes[tensor.path]} bytes "
+                    f"or the stated length {tensor.length}",
+                    instead="copy the data file again",
+                )
+
+
+def _tensors(graph: ir.Graph) -> Iterator[ir.TensorProtocol]:
+    for value in graph.initializers.values():
+        if value.const_value is not None:
+            yield value.const_value
+    for node in graph:
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+                yield attribute.as_tensor()
+
+
+def _check_location(tensor: ir.ExternalTensor, folder: Path, where: str) -> None:
+    path = folder / tensor.location
+    outside = os.path.isabs(tensor.location) or not path.resolve().is_relative_to(folder)
+    if outside or any(size < 0 for size in tensor.shape.numpy()):
+        raise ModelError(
+            f"external data at `{tensor.location}` is refused",
+            where=where,
+            why="it lies outside the model's folder" if outside else f"its shape {tensor.shape} has a negative size",
+            instead="keep the data file beside the model, with a relative path",
+        )
+    if not path.is_file():
+        raise ModelError(
+            f"the data file `{tensor.location}` is missing", where=where, instead=f"put it into `{folder}`, beside the model"
+        )

@@ -1,0 +1,52 @@
+"""Names that a model gives, made into Python identifiers: whatever they contain, the result is harmless and unique."""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+import re
+from collections.abc import Collection, Iterable
+
+__all__ = ["identifier", "unique", "unique_identifiers"]
+
+LONGEST = 48
+_RESERVED = {*keyword.kwlist, *keyword.softkwlist, *dir(builtins)}
+
+
+def identifier(name: str, default: str = "value") -> str:
+    """`name` as a lower-risk Python identifier of ASCII letters, digits and underscores.
+
+    >>> identifier("/encoder/layer.0/MatMul_output_0"), identifier("class"), identifier("1x"), identifier("'\\n")
+    ('encoder_layer_0_MatMul_output_0', 'class_', 'value_1x', 'value')
+    """
+    text = re.sub(r"[^A-Za-z0-9]+", "_", name)[: 4 * LONGEST].strip("_")[:LONGEST].strip("_")
+    if not text:
+        return default
+    if text[0].isdigit():
+        text = f"{default}_{text}"
+    return f"{text}_" if text in _RESERVED else text
+
+
+def unique(name: str, taken: Collection[str]) -> str:
+    """`name`, or `name_2`, `name_3` … if it is taken.
+
+    >>> unique("x", {"x", "x_2"})
+    'x_3'
+    """
+    candidate, count = name, 1
+    while candidate in taken:
+        count += 1
+        candidate = f"{name}_{count}"
+    return candidate
+
+
+def unique_identifiers(names: Iterable[str], default: str = "value") -> list[str]:
+    """An identifier for each name, no two alike.
+
+    >>> unique_identifiers(["a.b", "a/b", "c"])
+    ['a_b', 'a_b_2', 'c']
+    """
+    taken: dict[str, None] = {}
+    for name in names:
+        taken[unique(identifier(name, default), taken)] = None
+    return list(taken)

@@ -1,0 +1,126 @@
+"""The namespaces that operator functions are written against.
+
+`jnp`, `lax` and `nn` are JAX's own, `vmap` and `cast` stand for `jax.vmap` and `astype`. What is called through them
+executes on arrays, infers types under a trace, folds host values, and is recorded where a recording is active.
+
+>>> from jaxport.importer.host import host
+>>> jnp.concatenate([host([2]), host([3, 4])], axis=0)
+host([2, 3, 4], int64)
+>>> jnp.tanh(jnp.zeros((2,)))
+Array([0., 0.], dtype=float32)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from jaxport.importer.dtypes import canonical
+from jaxport.importer.host import HostValue, host
+from jaxport.importer.recording import Recordable, Recorded, active, lower
+
+__all__ = ["Namespace", "cast", "helper", "jnp", "known", "lax", "nn", "random", "vmap"]
+
+
+class Namespace:
+    """A module of JAX whose functions are recordable; types, constants and submodules are its own.
+
+    Args:
+      name: how printed source calls the module.
+      module: the module.
+    """
+
+    def __init__(self, name: str, module: ModuleType):
+        self._name, self._module = name, module
+
+    def __getattr__(self, attribute: str) -> Any:
+        value = getattr(self._module, attribute)
+        qualified = f"{self._name}.{attribute}"
+        if isinstance(value, ModuleType):
+            value = Namespace(qualified, value)
+        elif callable(value) and not isinstance(value, type):
+            value = Recordable(qualified, value)
+        setattr(self, attribute, value)
+        return value
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+if TYPE_CHECKING:
+    from jax import lax, nn, random
+    from jax import numpy as jnp
+else:
+    jnp, lax = Namespace("jnp", jax.numpy), Namespace("lax", jax.lax)
+    nn, random = Namespace("nn", jax.nn), Namespace("random", jax.random)
+
+
+def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable[..., Any]:
+    """`jax.vmap`, recordable.
+
+    >>> vmap(lambda row: jnp.sum(row))(jnp.ones((2, 3)))
+    Array([3., 3.], dtype=float32)
+    """
+    options = {key: axes for key, axes in (("in_axes", in_axes), ("out_axes", out_axes)) if axes != 0}
+
+    def mapped(*args: Any) -> Any:
+        recording = active()
+        if recording is None:
+            return jax.vmap(lower(function), **options)(*lower(args))
+
+        def call(traced: Callable[..., Any], *live: Any, **options: Any) -> Any:
+            return jax.vmap(traced, **options)(*live)
+
+        return recording.run("vmap", "jax.vmap", call, (function, *args), options)
+
+    return mapped
+
+
+def cast(x: Any, dtype: Any) -> Any:
+    """`x` with another element type: a host value stays one, an array gets the type that JAX uses for it.
+
+    >>> cast(host([1, 2]), np.dtype("float32"))
+    host([1.0, 2.0], float32)
+    """
+    dtype = np.dtype(dtype)
+    if isinstance(x, HostValue):
+        return host(x, dtype)
+    if x.dtype == canonical(dtype):
+        return x
+    recording = active()
+    if recording is None:
+        return x.astype(canonical(dtype))
+    return recording.run("method", "astype", lambda array, to: array.astype(to), (x, dtype))
+
+
+def known(x: Any) -> HostValue | None:
+    """`x` as a host value if its elements are known now, else None.
+
+    >>> known(jnp.ones(2)), known(None)
+    (host([1.0, 1.0], float32), None)
+    """
+    if isinstance(x, HostValue):
+        return x
+    if isinstance(x, Recorded):
+        return known(x.value)
+    if isinstance(x, np.ndarray) or (isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)):
+        return HostValue(np.asarray(x))
+    return None
+
+
+def helper(function: Callable[..., Any]) -> Recordable:
+    """A function of ours that printed source contains verbatim: written in plain `jax`, `jnp`, `lax`, `nn` and `np`.
+
+    It takes and returns arrays (host values arrive as arrays) and plain Python values, and may call other helpers.
+
+    >>> @helper
+    ... def half(x):
+    ...     return x / 2
+    >>> half(jnp.ones(1))
+    Array([0.5], dtype=float32)
+    """
+    return Recordable(f"helper.{function.__name__}", function)

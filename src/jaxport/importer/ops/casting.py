@@ -1,0 +1,17 @@
+"""Changing element types."""
+
+from __future__ import annotations
+
+from jaxport.importer.dtypes import dtype_of
+from jaxport.importer.namespaces import cast
+from jaxport.importer.registry import ShapeOnly, op
+
+
+@op("Cast", since=6, until=18)
+def cast_(input, *, to):
+    return cast(input, dtype_of(to))
+
+
+@op("CastLike", since=15, until=18)
+def cast_like(input, target_type: ShapeOnly):
+    return cast(input, target_type.dtype)

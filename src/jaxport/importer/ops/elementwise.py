@@ -1,0 +1,85 @@
+"""Element by element: arithmetic, comparisons, logic, bits, elementary functions."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+from jaxport.importer.namespaces import jnp, lax
+from jaxport.importer.registry import op, renamed
+
+renamed(since=6, Abs=jnp.abs, Ceil=jnp.ceil, Exp=jnp.exp, Floor=jnp.floor, Log=jnp.log, Neg=jnp.negative)
+renamed(since=6, Reciprocal=jnp.reciprocal, Sqrt=jnp.sqrt, Tanh=jnp.tanh)
+renamed(since=7, Acos=jnp.arccos, Asin=jnp.arcsin, Atan=jnp.arctan, Cos=jnp.cos, Sin=jnp.sin, Tan=jnp.tan)
+renamed(since=9, Acosh=jnp.arccosh, Asinh=jnp.arcsinh, Atanh=jnp.arctanh, Cosh=jnp.cosh, Sinh=jnp.sinh)
+renamed(since=9, Erf=lax.erf, Sign=jnp.sign, IsNaN=jnp.isnan)
+renamed(since=11, Round=jnp.round)
+renamed(since=1, Not=jnp.logical_not)
+renamed(since=18, BitwiseAnd=jnp.bitwise_and, BitwiseOr=jnp.bitwise_or, BitwiseXor=jnp.bitwise_xor)
+renamed(since=18, BitwiseNot=jnp.bitwise_not)
+renamed(since=9, Where=jnp.where)
+
+BINARY = {
+    "Add": jnp.add,
+    "Sub": jnp.subtract,
+    "Mul": jnp.multiply,
+    "And": jnp.logical_and,
+    "Or": jnp.logical_or,
+    "Xor": jnp.logical_xor,
+    "Equal": jnp.equal,
+    "Less": jnp.less,
+    "Greater": jnp.greater,
+}
+renamed(since=7, **BINARY)
+renamed(since=12, LessOrEqual=jnp.less_equal, GreaterOrEqual=jnp.greater_equal)
+
+
+@op("Div", since=7)
+def div(A, B):
+    return lax.div(*jnp.broadcast_arrays(A, B)) if A.dtype.kind in "iu" else A / B
+
+
+def _aligned(A: Any, B: Any, axis: int | None, broadcast: int) -> Any:
+    """`B` with trailing axes of size one, so that its first axis meets `axis` of `A` (opset 6 and older)."""
+    if not broadcast or axis is None:
+        return B
+    return jnp.reshape(B, (*B.shape, *[1] * (A.ndim - axis % A.ndim - B.ndim)))
+
+
+def _legacy(name: str, function: Any) -> None:
+    """Registers the versions of a binary operator that broadcast only where an attribute says so."""
+
+    def aligned(A, B, *, axis=None, broadcast=0):
+        return function(A, _aligned(A, B, axis, broadcast))
+
+    op(name, since=1 if function in (jnp.logical_and, jnp.logical_or, jnp.logical_xor) else 6, until=6)(aligned)
+
+
+@op("Max", since=8)
+def maximum(*data_0):
+    return reduce(jnp.maximum, data_0)
+
+
+@op("Min", since=8)
+def minimum(*data_0):
+    return reduce(jnp.minimum, data_0)
+
+
+@op("Sum", since=8)
+def sum_(*data_0):
+    return reduce(jnp.add, data_0)
+
+
+@op("Mean", since=8)
+def mean(*data_0):
+    return reduce(jnp.add, data_0) / len(data_0)
+
+
+@op("Pow", since=7)
+def power(X, Y):
+    return jnp.power(X, Y)
+
+
+@op("Mod", since=10)
+def mod(A, B, *, fmod=0):
+    return jnp.fmod(A, B) if fmod else jnp.mod(A, B)

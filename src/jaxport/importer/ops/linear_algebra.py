@@ -1,0 +1,31 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxport.importer.namespaces import jnp
+from jaxport.importer.registry import op, renamed
+
+renamed(since=1, MatMul=jnp.matmul)
+
+
+def scaled(x: Any, factor: float) -> Any:
+    """`x * factor`, or `x` itself where that is the same."""
+    return x if factor == 1 else x * factor
+
+
+@op("Gemm", since=11)
+def gemm(A, B, C=None, *, alpha=1.0, beta=1.0, transA=0, transB=0):
+    y = scaled((A.T if transA else A) @ (B.T if transB else B), alpha)
+    return y if C is None else y + scaled(C, beta)
+
+
+@op("Gemm", since=7, until=10)
+def gemm_with_bias(A, B, C, *, alpha=1.0, beta=1.0, transA=0, transB=0):
+    return gemm(A, B, C, alpha=alpha, beta=beta, transA=transA, transB=transB)
+
+
+@op("Einsum", since=12)
+def einsum(*Inputs, equation):
+    return jnp.einsum(equation, *Inputs)

@@ -1,0 +1,99 @@
+"""Shapes: reading them, and giving a tensor another one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from jaxport.importer.host import HostValue, host
+from jaxport.importer.namespaces import jnp
+from jaxport.importer.registry import Host, ShapeOnly, op, renamed
+
+renamed(since=1, Identity=lambda x: x)
+
+
+@op("Shape", since=1, until=14)
+def shape_whole(data: ShapeOnly):
+    return host(list(data.shape))
+
+
+@op("Shape", since=15)
+def shape(data: ShapeOnly, *, start=0, end=None):
+    return host(list(data.shape[start:end]))
+
+
+@op("Size", since=1)
+def size(data: ShapeOnly):
+    return host(math.prod(data.shape))
+
+
+def _filled(data: Any, shape: list[Any], allowzero: int) -> list[Any]:
+    return [data.shape[axis] if not allowzero and size == 0 else size for axis, size in enumerate(shape)]
+
+
+@op("Reshape", since=5, until=13)
+def reshape(data, shape: Host):
+    return jnp.reshape(data, _filled(data, shape.tolist(), 0))
+
+
+@op("Reshape", since=14)
+def reshape_allowing_zero(data, shape: Host, *, allowzero=0):
+    return jnp.reshape(data, _filled(data, shape.tolist(), allowzero))
+
+
+@op("Flatten", since=1)
+def flatten(input, *, axis=1):
+    axis = axis + input.ndim if axis < 0 else axis
+    return jnp.reshape(input, (math.prod(input.shape[:axis]), math.prod(input.shape[axis:])))
+
+
+@op("Transpose", since=1)
+def transpose(data, *, perm=None):
+    return data.T if perm is None else jnp.transpose(data, perm)
+
+
+@op("Squeeze", since=1, until=12)
+def squeeze_attribute(data, *, axes=None):
+    return jnp.squeeze(data, axes)
+
+
+@op("Squeeze", since=13)
+def squeeze(data, axes: Host | None = None):
+    return jnp.squeeze(data, None if axes is None else tuple(axes))
+
+
+@op("Unsqueeze", since=1, until=12)
+def unsqueeze_attribute(data, *, axes):
+    return jnp.expand_dims(data, axes)
+
+
+@op("Unsqueeze", since=13)
+def unsqueeze(data, axes: Host):
+    return jnp.expand_dims(data, tuple(axes))
+
+
+@op("Expand", since=8)
+def expand(input, shape: Host):
+    return jnp.broadcast_to(input, jnp.broadcast_shapes(input.shape, tuple(shape)))
+
+
+@op("Concat", since=4)
+def concat(*inputs, axis):
+    return jnp.concatenate(inputs, axis=axis)
+
+
+@op("Tile", since=6)
+def tile(input, repeats: Host):
+    return jnp.tile(input, repeats.tolist())
+
+
+@op("Range", since=11)
+def range_(start: Host, limit: Host, delta: Host):
+    return jnp.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype)
+
+
+@op("ConstantOfShape", since=9)
+def constant_of_shape(input: Host, *, value=HostValue(np.zeros(1, np.float32))):
+    return jnp.broadcast_to(value.reshape(()), tuple(input))

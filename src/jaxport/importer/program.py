@@ -1,0 +1,246 @@
+"""`from_onnx` and the program that it returns."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter, namedtuple
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.errors import InvalidArgument
+from jaxport.importer.dtypes import STRING, canonical
+from jaxport.importer.evaluate import evaluate
+from jaxport.importer.graph import Body
+from jaxport.importer.host import HostValue, host
+from jaxport.importer.load import ModelSource, load
+from jaxport.importer.names import unique_identifiers
+from jaxport.importer.recording import Recorded
+from jaxport.importer.resolve import resolve, tensor_value
+from jaxport.importer.roles import parameters, static_values
+
+__all__ = ["Program", "from_onnx"]
+
+
+def from_onnx(source: ModelSource) -> Program:
+    """Imports an ONNX model as a JAX function.
+
+    Args:
+      source: the path of the model, its bytes, a `ModelProto` or an `onnx_ir.Model`.
+
+    Returns:
+      A `Program`: a callable that `jax.jit`, `jax.grad` and `jax.vmap` take, with its weights in `params`.
+
+    Raises:
+      ModelError: the model is damaged or malformed.
+      Unsupported: it has operators that cannot be imported; all of them are listed.
+      InvalidArgument: `source` is no model, or there is no such file.
+
+    >>> import onnx.parser
+    >>> model = onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
+    ...     agraph (float[N, 2] x) => (float[N, 2] y) <float[2] bias = {1, 2}> { y = Add(x, bias) }''')
+    >>> program = from_onnx(model)
+    >>> program(np.zeros((1, 2), np.float32))
+    Array([[1., 2.]], dtype=float32)
+    >>> jax.grad(lambda params: program.apply(params, np.ones((3, 2), np.float32)).sum())(program.params)
+    {'bias': Array([3., 3.], dtype=float32)}
+    """
+    return Program(load(source))
+
+
+class Program:
+    """An imported ONNX model: a function of its inputs, with its weights in `params`.
+
+    >>> import onnx.parser
+    >>> program = from_onnx(onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
+    ...     agraph (float[N] x, float[N] y) => (float[N] z) { z = Mul(x, y) }'''))
+    >>> program.input_names, program.output_names
+    (('x', 'y'), ('z',))
+    >>> jax.jit(program)(y=np.full(2, 3, np.float32), x=np.ones(2, np.float32))
+    Array([3., 3.], dtype=float32)
+    """
+
+    def __init__(self, model: ir.Model):
+        self.model = model
+        self.body: Body = resolve(model)
+        self._static = static_values(self.body)
+        self._parameters = {value.name or "": value for value in parameters(self.body, self._static)}
+        self._inputs = [value for value in self.body.inputs if value not in self.body.initializers]
+        self._keywords = dict(zip(unique_identifiers(v.name or "" for v in self._inputs), self._inputs, strict=True))
+        self._keywords |= {value.name or "": value for value in self._inputs}
+        self._warned = False
+
+    @cached_property
+    def input_names(self) -> tuple[str, ...]:
+        """The names of the inputs, as the model has them."""
+        return tuple(value.name or "" for value in self._inputs)
+
+    @cached_property
+    def output_names(self) -> tuple[str, ...]:
+        """The names of the outputs, as the model has them."""
+        return tuple(value.name or "" for value in self.body.outputs)
+
+    @cached_property
+    def static_inputs(self) -> tuple[str, ...]:
+        """The inputs whose values decide shapes: under `jax.jit` they have to be closed over, not passed."""
+        return tuple(value.name or "" for value in self._inputs if value in self._static)
+
+    @cached_property
+    def params(self) -> dict[str, jax.Array]:
+        """The trainable initializers by name."""
+        return {name: jnp.asarray(tensor_value(self.body.initializers[v]).to_jax()) for name, v in self._parameters.items()}
+
+    @cached_property
+    def constants(self) -> dict[str, np.ndarray]:
+        """The other initializers by name: exponents, scales, masks, integer tables, shapes. They are frozen."""
+        frozen = [v for v in self.body.initializers if (v.name or "") not in self._parameters]
+        return {value.name or "": tensor_value(self.body.initializers[value]).data for value in frozen}
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        """The outputs for the program's own parameters; `apply(program.params, …)`."""
+        return self.apply(self.params, *inputs, **named)
+
+    def apply(self, params: Mapping[str, Any], /, *inputs: Any, rng: Any = None, **named: Any) -> Any:
+        """The outputs of the model.
+
+        Args:
+          params: arrays for the initializers, by name, as `Program.params` has them.
+          inputs: the inputs in the model's order: arrays, lists of arrays for sequences, None for an absent optional.
+          named: inputs by name, or by the name made into a Python identifier.
+          rng: a `jax.random` key for the model's random operators; without one they draw the same numbers each time.
+
+        Returns:
+          An array if the model has one output, else a NamedTuple in the model's order. Sequences are lists, tensors of
+          strings are NumPy arrays.
+
+        Raises:
+          InvalidArgument: inputs are missing, unknown, or not of the type that the model declares.
+          ModelError: an operator cannot be computed for these inputs.
+          ValueNotKnown: a shape depends on values that `jax.jit` does not know.
+        """
+        self._warn_of_narrowing()
+        values = self._bind(inputs, named)
+        for name, value in params.items():
+            if name not in self._parameters:
+                raise InvalidArgument(
+                    f"`{name}` is not a parameter of the model",
+                    where="`apply(params, …)`",
+                    instead="give arrays for the names in `program.params`",
+                )
+            values[self._parameters[name]] = value
+        missing = [name for name in self._parameters if name not in params]
+        if missing:
+            raise InvalidArgument(
+                f"{len(missing)} parameters are missing, `{missing[0]}` first",
+                where="`apply(params, …)`",
+                instead="start from `program.params`",
+            )
+        return self._packed([_external(output) for output in evaluate(self.body, values, rng)])
+
+    def _bind(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[ir.Value, Any]:
+        if len(inputs) > len(self._inputs):
+            raise InvalidArgument(
+                f"{len(inputs)} inputs are given, the model has {len(self._inputs)}", instead=f"give {self._signature()}"
+            )
+        given = dict(zip(self._inputs, inputs, strict=False))
+        for name, value in named.items():
+            target = self._keywords.get(name)
+            if target is None or target in given:
+                problem = "is given twice" if target is not None else "is not an input of the model"
+                raise InvalidArgument(f"`{name}` {problem}", instead=f"give {self._signature()}")
+            given[target] = value
+        absent = [v.name for v in self._inputs if v not in given and not isinstance(v.type, ir.OptionalType)]
+        if absent:
+            raise InvalidArgument(f"the input `{absent[0]}` is missing", instead=f"give {self._signature()}")
+        return {value: self._checked(value, given.get(value)) for value in self._inputs}
+
+    def _signature(self) -> str:
+        return ", ".join(f"`{value.name}`: {value.type} {value.shape}" for value in self._inputs)
+
+    def _checked(self, declared: ir.Value, given: Any) -> Any:
+        """An input as the evaluator takes it: of the declared dtype, on the host where shapes depend on it."""
+        if given is None or isinstance(declared.type, ir.SequenceType | ir.OptionalType):
+            return [_internal(element) for element in given] if isinstance(given, list | tuple) else _internal(given)
+        wanted = np.dtype(declared.dtype.numpy()) if declared.dtype is not None else None
+        if isinstance(given, bool | int | float | str | list | tuple):
+            given = np.asarray(given, dtype=wanted)
+        if wanted == STRING or isinstance(given, np.ndarray | np.generic) and given.dtype.kind in "OUST":
+            return HostValue(np.asarray(given, dtype=object), STRING)
+        if wanted is not None and given.dtype not in (wanted, canonical(wanted)):
+            if not (given.dtype.kind == wanted.kind in "iu" and given.dtype.itemsize < wanted.itemsize):
+                raise InvalidArgument(
+                    f"the input `{declared.name}` is {given.dtype}, the model declares {wanted}",
+                    where="the call of the program",
+                    instead=f"convert it: `.astype({canonical(wanted)})`",
+                )
+            given = given.astype(canonical(wanted))
+        self._check_shape(declared, given.shape)
+        if declared in self._static and isinstance(given, np.ndarray | np.generic):
+            return HostValue(np.asarray(given))
+        return given if isinstance(given, jax.Array | Recorded) else jnp.asarray(host(given).to_jax())
+
+    def _check_shape(self, declared: ir.Value, shape: tuple[Any, ...]) -> None:
+        if declared.shape is None:
+            return
+        sizes = declared.shape.dims
+        same_rank = len(sizes) == len(shape)
+        pairs = zip(sizes, shape, strict=True) if same_rank else ()
+        wrong = [1 for size, got in pairs if isinstance(size, int) and isinstance(got, int) and size != got]
+        if not same_rank or wrong:
+            raise InvalidArgument(
+                f"the input `{declared.name}` has shape {list(shape)}, the model declares {declared.shape}",
+                where="the call of the program",
+                instead="give it the declared sizes; the named ones may be any",
+            )
+
+    @cached_property
+    def _tuple_type(self) -> Any:
+        return namedtuple("Outputs", unique_identifiers(self.output_names, "output"))  # type: ignore[misc]  # noqa: PYI024
+
+    def _packed(self, outputs: list[Any]) -> Any:
+        return outputs[0] if len(outputs) == 1 else self._tuple_type(*outputs)
+
+    def _warn_of_narrowing(self) -> None:
+        """Says once which outputs are narrower than the model declares, because 64-bit types are off."""
+        if self._warned or jax.config.jax_enable_x64:
+            return
+        self._warned = True
+        wide = [v.name for v in self.body.outputs if v.dtype is not None and v.dtype.numpy() != canonical(v.dtype.numpy())]
+        if wide:
+            warnings.warn(
+                f"64-bit types are off: the outputs {', '.join(f'`{name}`' for name in wide)} are 32-bit; "
+                'turn them on with `jax.config.update("jax_enable_x64", True)`',
+                stacklevel=4,
+            )
+
+    def __repr__(self) -> str:
+        operators = Counter(node.target.label if hasattr(node.target, "label") else "?" for node in self.body.nodes)
+        rows = [f"Program `{self.model.graph.name}` of {len(self.body.nodes)} operations"]
+        for label, values in (("input", self._inputs), ("output", self.body.outputs)):
+            rows += [f"  {label:<7} {value.name}: {value.type} {value.shape}" for value in values]
+        count = sum(self.body.initializers[value].size for value in self._parameters.values())
+        rows.append(f"  params  {len(self._parameters)} arrays, {count:,} elements")
+        rows.append("  ops     " + ", ".join(f"{name} {times}" for name, times in operators.most_common()))
+        return "\n".join(rows)
+
+
+def _internal(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "OUST":
+        return HostValue(np.asarray(value, dtype=object), STRING)
+    return jnp.asarray(value) if isinstance(value, np.ndarray | np.generic) else value
+
+
+def _external(value: Any) -> Any:
+    """An output as the caller gets it."""
+    if isinstance(value, list):
+        return [_external(element) for element in value]
+    if isinstance(value, HostValue):
+        return value.data if value.dtype == STRING else jnp.asarray(value.to_jax())
+    return value
+
+

@@ -1,0 +1,327 @@
+"""Shadow tracing: what an operator function calls, as data that can be printed.
+
+A `Recorded` value wraps a live JAX tracer and the variable that stands for it. Operators, the few permitted methods and
+every call through the shared namespaces run on the live values and append one `Step`. Callables that are passed on (the
+branches of `lax.cond`, the body of `lax.scan`) are wrapped, so that they record into a `Function` of their own.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from jaxport.errors import RuleError
+from jaxport.importer.dtypes import canonical
+from jaxport.importer.folding import fold
+from jaxport.importer.host import HostValue
+
+__all__ = [
+    "Function",
+    "Recordable",
+    "Recorded",
+    "Recording",
+    "Step",
+    "Variable",
+    "active",
+    "lower",
+    "map_leaves",
+    "recorded",
+    "recording_scope",
+]
+
+Form = Literal["call", "operator", "method", "attribute", "index", "vmap"]
+
+
+@dataclass(eq=False, slots=True)
+class Variable:
+    """A recorded array: its shape and dtype, and the ONNX name that suggests what to call it."""
+
+    shape: tuple[Any, ...]
+    dtype: np.dtype
+    hint: str = ""
+
+
+@dataclass(eq=False, slots=True)
+class Step:
+    """One recorded call. `args` and `kwargs` hold variables, host values, functions and plain Python values.
+
+    A `method` has its object first (`x.at[index].set(value)` has the index second), an `index` too; a `vmap` has the
+    mapped function first, and the options of `jax.vmap` as `kwargs`.
+    """
+
+    form: Form
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: Any
+    node: str
+
+
+@dataclass(eq=False, slots=True)
+class Function:
+    """A recorded callable: its parameters and its result are trees of variables."""
+
+    name: str
+    parameters: tuple[Any, ...] = ()
+    steps: list[Step] = field(default_factory=list)
+    result: Any = None
+
+
+@dataclass(eq=False, slots=True)
+class Recording:
+    """The steps of one function body, and the node that is being evaluated."""
+
+    steps: list[Step] = field(default_factory=list)
+    node: str = ""
+
+    def run(
+        self,
+        form: Form,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Calls `function` on the live values behind the arguments, and records the call."""
+        kwargs = kwargs or {}
+        functions: dict[int, Function] = {}
+        live_args, live_kwargs = (self._live(tree, functions) for tree in (args, dict(kwargs)))
+        shown_args, shown_kwargs = (_shown(tree, functions) for tree in (args, dict(kwargs)))
+        result = map_leaves(recorded, function(*live_args, **live_kwargs))
+        outputs = _shown(result, {})
+        if any(isinstance(leaf, Variable) for leaf in jax.tree.leaves(outputs)):
+            self.steps.append(Step(form, name, shown_args, shown_kwargs, outputs, self.node))
+        return result
+
+    def _live(self, tree: Any, functions: dict[int, Function]) -> Any:
+        """`tree` with live values for recorded ones, and with callables that record into `functions`."""
+
+        def live(leaf: Any) -> Any:
+            if isinstance(leaf, Recorded):
+                return leaf.value
+            if _is_python_function(leaf):
+                return self._wrapped(leaf, functions.setdefault(id(leaf), Function(leaf.__name__)))
+            return _lowered(leaf)
+
+        return map_leaves(live, tree)
+
+    def _wrapped(self, function: Callable[..., Any], record: Function) -> Callable[..., Any]:
+        def traced(*args: Any) -> Any:
+            with recording_scope(Recording(node=self.node)) as inner:
+                parameters = map_leaves(recorded, args)
+                result = function(*parameters)
+                live = inner._live(result, {})
+            record.parameters, record.steps, record.result = _shown(parameters, {}), inner.steps, _shown(result, {})
+            return live
+
+        return traced
+
+
+_active: ContextVar[Recording | None] = ContextVar("recording", default=None)
+
+
+def active() -> Recording | None:
+    """The recording that calls are appended to, if any."""
+    return _active.get()
+
+
+@contextmanager
+def recording_scope(recording: Recording | None = None) -> Iterator[Recording]:
+    """Appends what is called inside to `recording`, or to a new one."""
+    recording = recording or Recording()
+    token = _active.set(recording)
+    try:
+        yield recording
+    finally:
+        _active.reset(token)
+
+
+class Recordable:
+    """A function of a shared namespace: folds, executes or records, as its operands are.
+
+    >>> import jax.numpy
+    >>> Recordable("jnp.add", jax.numpy.add)(HostValue(np.array(1)), HostValue(np.array(2)))
+    host(3, int64)
+    """
+
+    __slots__ = ("function", "name")
+
+    def __init__(self, name: str, function: Callable[..., Any]):
+        self.name, self.function = name, function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves = jax.tree.leaves((args, list(kwargs.values())))
+        if any(isinstance(leaf, HostValue) for leaf in leaves) and not any(
+            isinstance(leaf, Recorded | jax.Array) for leaf in leaves
+        ):
+            folded = fold(self.name, args, kwargs)
+            if folded is not NotImplemented:
+                return folded
+        recording = active()
+        if recording is not None:
+            return recording.run("call", self.name, self.function, args, kwargs)
+        return self.function(*lower(args), **lower(kwargs))
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Recorded:
+    """A live JAX value and the variable that stands for it in the recording.
+
+    It has what operator functions may use of an array: `shape`, `ndim`, `dtype`, `size`, `T`, `mT`, `at`, indexing and
+    the operators of Python. All else goes through the shared namespaces.
+    """
+
+    __slots__ = ("value", "variable")
+    __array_priority__ = 2000  # NumPy arrays leave `array + recorded` to this class
+
+    def __init__(self, value: Any, variable: Variable):
+        self.value, self.variable = value, variable
+
+    shape = property(lambda self: self.value.shape)
+    ndim = property(lambda self: self.value.ndim)
+    dtype = property(lambda self: self.value.dtype)
+    size = property(lambda self: self.value.size)
+    T = property(lambda self: self if self.ndim < 2 else _run("attribute", "T", operator.attrgetter("T"), self))
+    mT = property(lambda self: _run("attribute", "mT", operator.attrgetter("mT"), self))
+    at = property(lambda self: _At(self))
+
+    def __getitem__(self, index: Any) -> Recorded:
+        return _run("index", "", operator.getitem, self, index)
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def __repr__(self) -> str:
+        return f"recorded({self.variable.hint or '?'}: {self.dtype}{list(self.shape)})"
+
+    __hash__ = None  # type: ignore[assignment]  # `==` compares elements
+
+
+def _run(form: Form, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    recording = active()
+    if recording is None:
+        raise RuleError(
+            "a recorded value was used after its recording ended",
+            where=f"`{name or form}`",
+            instead="return it from the function that is recorded",
+        )
+    return recording.run(form, name, function, args, kwargs)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _At:
+    """`x.at[index].set(values)`, recorded as one step."""
+
+    array: Recorded
+    index: Any = None
+
+    def __getitem__(self, index: Any) -> _At:
+        return _At(self.array, index)
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        def update(array: Any, index: Any, *values: Any, **options: Any) -> Any:
+            return getattr(array.at[index], method)(*values, **options)
+
+        return lambda *values, **options: _run("method", f"at.{method}", update, self.array, self.index, *values, **options)
+
+
+def _binary(symbol: str, function: Callable[[Any, Any], Any], swapped: bool) -> Callable[[Recorded, Any], Any]:
+    def method(self: Recorded, other: Any) -> Any:
+        left, right = (other, self) if swapped else (self, other)
+        return _run("operator", symbol, function, left, right)
+
+    return method
+
+
+def _unary(symbol: str, function: Callable[[Any], Any]) -> Callable[[Recorded], Any]:
+    return lambda self: _run("operator", symbol, function, self)
+
+
+for _name, _symbol, _function in (
+    ("add", "+", operator.add),
+    ("sub", "-", operator.sub),
+    ("mul", "*", operator.mul),
+    ("truediv", "/", operator.truediv),
+    ("floordiv", "//", operator.floordiv),
+    ("mod", "%", operator.mod),
+    ("pow", "**", operator.pow),
+    ("matmul", "@", operator.matmul),
+    ("and", "&", operator.and_),
+    ("or", "|", operator.or_),
+    ("xor", "^", operator.xor),
+    ("lshift", "<<", operator.lshift),
+    ("rshift", ">>", operator.rshift),
+):
+    setattr(Recorded, f"__{_name}__", _binary(_symbol, _function, swapped=False))
+    setattr(Recorded, f"__r{_name}__", _binary(_symbol, _function, swapped=True))
+for _name, _symbol, _function in (
+    ("eq", "==", operator.eq),
+    ("ne", "!=", operator.ne),
+    ("lt", "<", operator.lt),
+    ("le", "<=", operator.le),
+    ("gt", ">", operator.gt),
+    ("ge", ">=", operator.ge),
+):
+    setattr(Recorded, f"__{_name}__", _binary(_symbol, _function, swapped=False))
+Recorded.__neg__ = _unary("-", operator.neg)  # type: ignore[attr-defined]
+Recorded.__invert__ = _unary("~", operator.invert)  # type: ignore[attr-defined]
+
+
+def recorded(leaf: Any, hint: str = "") -> Any:
+    """A live array with a fresh variable; anything else as it is."""
+    if isinstance(leaf, jax.Array | np.ndarray):
+        return Recorded(leaf, Variable(tuple(leaf.shape), np.dtype(leaf.dtype), hint))
+    return leaf
+
+
+def lower(tree: Any) -> Any:
+    """`tree` as JAX takes it: host values as arrays, 64-bit dtypes as JAX has them, and callables that return such."""
+    return map_leaves(_lowered, tree)
+
+
+def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
+    """`jax.tree.map`, except that dicts keep their order and slices are looked into."""
+    if isinstance(tree, slice):
+        return slice(*(map_leaves(function, part) for part in (tree.start, tree.stop, tree.step)))
+    if isinstance(tree, dict):
+        return {key: map_leaves(function, value) for key, value in tree.items()}
+    return jax.tree.map(function, tree)
+
+
+def _lowered(leaf: Any) -> Any:
+    if isinstance(leaf, HostValue):
+        return leaf.to_jax()
+    if isinstance(leaf, Recordable):
+        return leaf.function
+    if isinstance(leaf, np.dtype):
+        return canonical(leaf)
+    if isinstance(leaf, slice):
+        return slice(*(map(_lowered, (leaf.start, leaf.stop, leaf.step))))
+    if _is_python_function(leaf):
+        return lambda *args: lower(leaf(*args))
+    return leaf
+
+
+def _is_python_function(leaf: Any) -> bool:
+    """Whether `leaf` is a callable that an operator function passes on, not a dtype or a function of a namespace."""
+    return callable(leaf) and not isinstance(leaf, type | Recordable | HostValue | Recorded | jax.Array | np.dtype)
+
+
+def _shown(tree: Any, functions: Mapping[int, Function]) -> Any:
+    """`tree` with variables for recorded values, and with the record of each callable."""
+
+    def shown(leaf: Any) -> Any:
+        if isinstance(leaf, Recorded):
+            return leaf.variable
+        return functions.get(id(leaf), leaf)
+
+    return map_leaves(shown, tree)

@@ -1,0 +1,188 @@
+"""Which function computes which ONNX operator, from which version on.
+
+The registry is a dict from (domain, operator) to functions by version. A function's signature *is* the operator's schema:
+inputs are positional, in schema order, optional ones default to None, `*name` is variadic; attributes are keyword-only,
+with the schema's defaults. Annotations say what the evaluator has to provide:
+
+* `Host`: an input that has to be known while the program is traced (a shape, axes); it arrives as a `HostValue`.
+* `ShapeOnly`: an input of which only shape and dtype matter.
+* `OutputCount`, `RandomKey`: a keyword that is no attribute: how many outputs the node has, a `jax.random` key.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated, Any, get_args, get_origin
+
+from jaxport.errors import InvalidArgument
+from jaxport.importer.host import HostValue
+
+__all__ = [
+    "KNOWN_OPSETS",
+    "Host",
+    "Operator",
+    "OutputCount",
+    "RandomKey",
+    "ShapeOnly",
+    "lookup",
+    "op",
+    "operators",
+    "renamed",
+    "versions",
+]
+
+Host = Annotated[HostValue, "host"]
+ShapeOnly = Annotated[Any, "shape only"]
+OutputCount = Annotated[int, "output count"]
+RandomKey = Annotated[Any, "random key"]
+
+KNOWN_OPSETS = {"": 28, "ai.onnx.ml": 5, "ai.onnx.preview": 1, "ai.onnx.preview.training": 1, "com.microsoft": 1}
+"""The newest version of each standard domain whose operators were compared with the functions here."""
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator from one version on: the function and what its signature says.
+
+    `inputs` are the names of the positional inputs, `attributes` maps keyword names to defaults
+    (`inspect.Parameter.empty` where required).
+    """
+
+    domain: str
+    name: str
+    since: int
+    function: Callable[..., Any]
+    until: int | None = None
+    plain: bool = field(default=False, kw_only=True)
+
+    @cached_property
+    def parameters(self) -> list[inspect.Parameter]:
+        return list(inspect.signature(self.function, eval_str=True).parameters.values())
+
+    @cached_property
+    def inputs(self) -> list[inspect.Parameter]:
+        """The named positional inputs."""
+        return [p for p in self.parameters if p.kind == p.POSITIONAL_OR_KEYWORD] if not self.plain else []
+
+    @cached_property
+    def variadic(self) -> inspect.Parameter | None:
+        """The `*inputs` that take any number, if any."""
+        return next((p for p in self.parameters if p.kind == p.VAR_POSITIONAL), None) if not self.plain else None
+
+    @cached_property
+    def attributes(self) -> dict[str, inspect.Parameter]:
+        """The keywords that are ONNX attributes."""
+        if self.plain:
+            return {}
+        return {p.name: p for p in self.parameters if p.kind == p.KEYWORD_ONLY and _mark(p) is None}
+
+    @cached_property
+    def context(self) -> dict[str, str]:
+        """The keywords that the evaluator provides: name to what they are ("output count", "random key")."""
+        if self.plain:
+            return {}
+        keywords = ((p.name, _mark(p)) for p in self.parameters if p.kind == p.KEYWORD_ONLY)
+        return {name: mark for name, mark in keywords if mark is not None}
+
+    @cached_property
+    def input_marks(self) -> list[str | None]:
+        """What is asked of each named input: "host", "shape only" or None."""
+        return [_mark(parameter) for parameter in self.inputs]
+
+    def input_mark(self, index: int) -> str | None:
+        """What is asked of the input at `index`, variadic ones included."""
+        if index < len(self.input_marks):
+            return self.input_marks[index]
+        return _mark(self.variadic) if self.variadic else None
+
+    @property
+    def label(self) -> str:
+        """How messages call it: `Gemm` or `com.microsoft.FusedMatMul`."""
+        return f"{self.domain}.{self.name}" if self.domain else self.name
+
+
+def _mark(parameter: inspect.Parameter) -> str | None:
+    annotation = parameter.annotation
+    candidates = (annotation, *get_args(annotation)) if get_origin(annotation) is not Annotated else (annotation,)
+    for candidate in candidates:
+        if get_origin(candidate) is Annotated:
+            return get_args(candidate)[1]
+    return None
+
+
+_registry: dict[tuple[str, str], list[Operator]] = {}
+
+
+def op(*names: str, since: int = 1, until: int | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers a function as an ONNX operator, from opset version `since` on.
+
+    Args:
+      names: the operator, or the domain and the operator: `op("Relu")`, `op("my.domain", "MyOp")`.
+      since: the first version of the domain's opset that the function serves.
+      until: the last one, for an operator that ONNX removed.
+
+    The signature is the operator's schema: inputs are positional, attributes keyword-only, with their defaults. Values
+    are used through `jaxport.importer.namespaces`, or through plain `jax.numpy` if printed source is not needed.
+
+    Raises:
+      InvalidArgument: the version is registered already.
+
+    >>> @op("my.domain", "Scaled")
+    ... def scaled(x, *, factor=1.0):
+    ...     return x * factor
+    >>> lookup("my.domain", "Scaled", 1).function is scaled
+    True
+    """
+    domain, name = names if len(names) == 2 else ("", *names)
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        _add(Operator(_domain(domain), name, since, function, until))
+        return function
+
+    return register
+
+
+def renamed(domain: str = "", *, since: int, **functions: Callable[..., Any]) -> None:
+    """Registers operators without attributes that are functions of a shared namespace: `renamed(since=7, Sin=jnp.sin)`."""
+    for name, function in functions.items():
+        _add(Operator(_domain(domain), name, since, function, plain=True))
+
+
+def lookup(domain: str, name: str, opset: int) -> Operator | None:
+    """The newest function that serves the operator at this opset version, or None."""
+    served = [entry for entry in versions(domain, name) if entry.since <= opset]
+    newest = max(served, key=lambda entry: entry.since, default=None)
+    return newest if newest and (newest.until is None or opset <= newest.until) else None
+
+
+def versions(domain: str, name: str) -> list[Operator]:
+    """All functions of an operator, oldest first."""
+    return sorted(_registry.get((_domain(domain), name), []), key=lambda entry: entry.since)
+
+
+def operators() -> list[Operator]:
+    """All registered functions, by domain, name and version."""
+    everything = (entry for entries in _registry.values() for entry in entries)
+    return sorted(everything, key=lambda entry: (entry.domain, entry.name, entry.since))
+
+
+def _domain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
+
+
+def _add(entry: Operator) -> None:
+    entries = _registry.setdefault((entry.domain, entry.name), [])
+    same = [other for other in entries if other.since == entry.since]
+    standard = entry.domain in KNOWN_OPSETS
+    if same and (standard or same[0].function.__module__ != entry.function.__module__):
+        raise InvalidArgument(
+            f"`{entry.label}` since version {entry.since} is registered already",
+            where=f"`{entry.function}`",
+            instead="give it another `since` or another domain",
+        )
+    for other in same:
+        entries.remove(other)  # a user runs the cell of a notebook again
+    entries.append(entry)

@@ -1,0 +1,378 @@
+"""From a loaded model to bound nodes: versions, schemas, attributes, functions; all refusals are reported together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from inspect import Parameter
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx.defs import OpSchema, SchemaError
+
+from jaxport.errors import ModelError, Refusal, Unsupported
+from jaxport.importer.dtypes import from_type_string, onnx_name
+from jaxport.importer.graph import Body, BodyFunction, Node, Reference, describe
+from jaxport.importer.host import HostValue, host
+from jaxport.importer.registry import KNOWN_OPSETS, Operator, lookup, versions
+
+__all__ = ["SchemaFunction", "resolve", "schema_in_force", "tensor_value"]
+
+
+def resolve(model: ir.Model) -> Body:
+    """The model's graph with every node bound to a function.
+
+    Raises:
+      Unsupported: some operators, versions, domains or attributes are not supported; the message lists all of them.
+      ModelError: the graph is malformed.
+    """
+    resolver = _Resolver(model)
+    body = resolver.body(model.graph, model.opset_imports, model.graph.initializers.values())
+    resolver.refuse(f"`{model.graph.name or 'model'}`")
+    return body
+
+
+@dataclass
+class SchemaFunction:
+    """An operator whose schema builds a body from the types of the inputs, once they are known."""
+
+    schema: OpSchema
+    node: ir.Node
+    opset: int
+    built: dict[bytes, BodyFunction] = field(default_factory=dict)
+
+    def build(self, inputs: Iterable[tuple[np.dtype, tuple[Any, ...]] | None]) -> BodyFunction:
+        """The body for inputs of these dtypes and shapes (None for one that is left out)."""
+        types = []
+        for given in inputs:
+            proto = onnx.TypeProto()
+            if given is not None:
+                dtype, shape = given
+                proto.tensor_type.elem_type = int(ir.DataType[onnx_name(dtype).upper()]) if dtype != np.float32 else 1
+                for size in shape:
+                    dim = proto.tensor_type.shape.dim.add()
+                    dim.dim_param, dim.dim_value = ("", size) if isinstance(size, int) else (str(size), 0)
+            types.append(proto.SerializeToString())
+        key = b"\0".join(types)
+        if key not in self.built:
+            node_proto = ir.to_proto(self.node).SerializeToString()
+            version = max(
+                (v for v in self.schema.context_dependent_function_opset_versions if v <= self.opset), default=self.opset
+            )
+            data = self.schema.get_context_dependent_function_with_opset_version(version, node_proto, types)
+            self.built[key] = _schema_body(self.schema, onnx.FunctionProto.FromString(data), self.opset)
+        return self.built[key]
+
+
+def schema_in_force(domain: str, name: str, opset: int) -> OpSchema | None:
+    """ONNX's schema of the operator at this version of the domain's opset, if it has one.
+
+    >>> schema_in_force("", "Softmax", 12).since_version
+    11
+    """
+    try:
+        return onnx.defs.get_schema(name, opset, domain)
+    except SchemaError:
+        return None
+
+
+def tensor_value(tensor: ir.TensorProtocol) -> HostValue:
+    """The elements of a tensor, which stay where they are: memory-mapped, or in the model."""
+    if tensor.dtype == ir.DataType.STRING:
+        strings = np.array([text.decode("utf-8", "surrogateescape") for text in tensor.string_data()], dtype=object)  # type: ignore[attr-defined]
+        return HostValue(strings.reshape(tensor.shape.numpy()))
+    return HostValue(tensor.numpy())
+
+
+class _Resolver:
+    def __init__(self, model: ir.Model):
+        self.model = model
+        self.refusals: dict[tuple[str, str], tuple[Refusal, int]] = {}
+        self.functions: dict[ir.OperatorIdentifier, BodyFunction] = {}
+        self.building: list[ir.OperatorIdentifier] = []
+        self.defined: set[ir.Value] = set()
+        self.count = 0
+
+    def refuse(self, what: str) -> None:
+        if self.refusals:
+            rows = [
+                Refusal(r.name, r.where if count == 1 else f"{r.where} and {count - 1} more", r.why)
+                for r, count in self.refusals.values()
+            ]
+            plural = "s" if len(rows) > 1 else ""
+            raise Unsupported(f"{len(rows)} operation{plural} of {what} cannot be imported", rows)
+
+    def add_refusal(self, name: str, node: ir.Node, why: str) -> None:
+        refusal, count = self.refusals.get((name, why), (Refusal(name, describe(node), why), 0))
+        self.refusals[name, why] = refusal, count + 1
+
+    def body(self, graph: ir.Graph, opsets: Mapping[str, int], initializers: Iterable[ir.Value]) -> Body:
+        """The bound nodes of a graph that its outputs need."""
+        tensors = {value: value.const_value for value in initializers if value.const_value is not None}
+        own = {*graph.inputs, *tensors}
+        self.defined |= own
+        live = list(_live(graph))
+        captured: dict[ir.Value, None] = {}
+        body = Body(graph.name or "", tuple(graph.inputs), tuple(graph.outputs), tensors)
+        for node in live:
+            for value in node.inputs:
+                self.check_defined(value, node, graph)
+            resolved = self.node(node, opsets)
+            own.update(node.outputs)
+            self.defined.update(node.outputs)
+            used = [value for value in node.inputs if value is not None]
+            if resolved is not None:
+                body.nodes.append(resolved)
+                used += [value for inner in resolved.bodies() for value in inner.captured]
+            captured |= dict.fromkeys(value for value in used if value not in own)
+        for value in graph.outputs:
+            if value not in self.defined:
+                raise ModelError(
+                    f"nothing computes the output `{value.name}`",
+                    where=f"graph `{graph.name}`",
+                    instead="export the model again",
+                )
+        captured |= dict.fromkeys(value for value in graph.outputs if value not in own)
+        body.captured = tuple(captured)
+        _expire(body)
+        return body
+
+    def check_defined(self, value: ir.Value | None, node: ir.Node, graph: ir.Graph) -> None:
+        if value is None or value in self.defined or not value.name:
+            return
+        later = value.producer() is not None
+        raise ModelError(
+            f"`{value.name}` is used before it is computed" if later else f"nothing computes `{value.name}`",
+            where=describe(node),
+            why="the nodes are not in topological order, or form a cycle" if later else "it is no input, initializer or output",
+            instead="sort the graph (`model.graph.sort()` of onnx_ir)" if later else "export the model again",
+        )
+
+    def node(self, node: ir.Node, opsets: Mapping[str, int]) -> Node | None:
+        """The node bound to what computes it, or None if that is refused."""
+        local = self.model.functions.get(node.op_identifier())
+        opset = opsets.get(node.domain, opsets.get("ai.onnx") if node.domain == "" else None)
+        schema = None
+        if local is not None:
+            target: Operator | BodyFunction | SchemaFunction | None = self.function(local)
+        else:
+            if not self.version_is_known(node, opset):
+                return None
+            assert opset is not None
+            schema = schema_in_force(node.domain, node.op_type, opset)
+            target = self.target(node, opset, schema)
+        if target is None:
+            return None
+        attributes = self.attributes(node, target, schema, opsets)
+        if attributes is None:
+            return None
+        inputs = tuple(value if value is not None and value.name else None for value in node.inputs)
+        _check_inputs(node, inputs, target)
+        outputs = tuple(value if value.name else None for value in node.outputs)
+        self.count += 1
+        return Node(node, target, inputs, outputs, attributes, _output_types(schema, inputs, len(outputs)), self.count)
+
+    def version_is_known(self, node: ir.Node, opset: int | None) -> bool:
+        domain = node.domain or "ai.onnx"
+        if opset is None:
+            self.add_refusal(f"{domain}.{node.op_type}", node, f"the model imports no opset of the domain `{domain}`")
+            return False
+        newest = KNOWN_OPSETS.get(node.domain)
+        if newest is not None and opset > newest:
+            self.add_refusal(
+                node.op_type, node, f"opset {opset} of `{domain}` is newer than {newest}, the newest known; export at that one"
+            )
+            return False
+        return True
+
+    def target(self, node: ir.Node, opset: int, schema: OpSchema | None) -> Operator | BodyFunction | SchemaFunction | None:
+        if schema is not None and schema.deprecated:
+            self.add_refusal(node.op_type, node, f"ONNX removed it in version {schema.since_version}")
+            return None
+        operator = lookup(node.domain, node.op_type, opset)
+        if operator is not None:
+            return operator
+        if schema is not None and schema.has_function:
+            data = schema.get_function_with_opset_version(max(v for v in schema.function_opset_versions if v <= opset))
+            return _schema_body(schema, onnx.FunctionProto.FromString(data), opset)
+        if schema is not None and schema.has_context_dependent_function:
+            return SchemaFunction(schema, node, opset)
+        served = versions(node.domain, node.op_type)
+        label = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+        if served:
+            why = f"version {opset} is not supported; {', '.join(_range(entry) for entry in served)} is"
+        elif node.domain in KNOWN_OPSETS:
+            why = "no function computes it" if schema else "ONNX has no such operator at this version"
+        else:
+            why = f'register a function with `@jaxport.op("{node.domain}", "{node.op_type}")`'
+        self.add_refusal(label, node, why)
+        return None
+
+    def function(self, function: ir.Function) -> BodyFunction:
+        identifier = function.identifier()
+        if identifier in self.building:
+            raise ModelError(
+                f"the function `{function.name}` calls itself",
+                where=f"domain `{function.domain}`",
+                why="ONNX functions cannot be recursive",
+                instead="export the model again",
+            )
+        if identifier not in self.functions:
+            self.building.append(identifier)
+            body = self.body(function.graph, function.opset_imports, ())
+            self.building.pop()
+            defaults = {
+                attribute.name: _attribute_value(attribute)
+                for attribute in function.attributes.values()
+                if attribute.type != ir.AttributeType.UNDEFINED
+            }
+            label = f"{function.domain}.{function.name}" if function.domain else function.name
+            self.functions[identifier] = BodyFunction(label, body, defaults)
+        return self.functions[identifier]
+
+    def attributes(
+        self, node: ir.Node, target: object, schema: OpSchema | None, opsets: Mapping[str, int]
+    ) -> dict[str, Any] | None:
+        """What the node sets, as the function takes it, or None if something is refused."""
+        values: dict[str, Any] = {}
+        for attribute in node.attributes.values():
+            declared = schema.attributes.get(attribute.name) if schema is not None else None
+            if isinstance(target, Operator) and attribute.name not in target.attributes:
+                known = ", ".join(target.attributes) or "it has none"
+                self.add_refusal(target.label, node, f"the attribute `{attribute.name}` is not one of its attributes: {known}")
+                return None
+            if declared is not None and attribute.type != ir.AttributeType.UNDEFINED:
+                wanted = declared.type.name
+                if attribute.type.name != wanted:
+                    raise ModelError(
+                        f"the attribute `{attribute.name}` is {attribute.type.name}, not {wanted}",
+                        where=describe(node),
+                        instead="export the model again",
+                    )
+            if attribute.is_ref():
+                assert attribute.ref_attr_name is not None
+                values[attribute.name] = Reference(attribute.ref_attr_name)
+            elif attribute.type == ir.AttributeType.GRAPH:
+                graph = attribute.as_graph()
+                values[attribute.name] = self.body(graph, opsets, graph.initializers.values())
+            else:
+                values[attribute.name] = _attribute_value(attribute)
+        if isinstance(target, Operator):
+            for name, parameter in target.attributes.items():
+                if parameter.default is Parameter.empty and name not in values:
+                    raise ModelError(f"the attribute `{name}` is missing", where=describe(node), instead="export the model again")
+        return values
+
+
+def _schema_body(schema: OpSchema, proto: onnx.FunctionProto, opset: int) -> BodyFunction:
+    """The body that ONNX gives for an operator, resolved by itself."""
+    proto.domain = proto.domain or schema.domain
+    if not any(entry.domain in ("", "ai.onnx") for entry in proto.opset_import):
+        proto.opset_import.add(domain="", version=opset)
+    function = ir.from_proto(proto)
+    resolver = _Resolver(ir.Model(ir.Graph([], [], nodes=[]), ir_version=10))
+    body = resolver.body(function.graph, function.opset_imports, ())
+    resolver.refuse(f"ONNX's definition of `{schema.name}`")
+    defaults = {
+        name: _attribute_value(ir.serde.deserialize_attribute(attribute.default_value))
+        for name, attribute in schema.attributes.items()
+        if attribute.default_value.name
+    }
+    return BodyFunction(schema.name, body, defaults)
+
+
+def _range(entry: Operator) -> str:
+    return f"{entry.since} to {entry.until}" if entry.until else f"{entry.since} and later"
+
+
+def _live(graph: ir.Graph) -> Iterator[ir.Node]:
+    """The nodes that the outputs depend on, in order."""
+    needed = set(graph.outputs)
+    live = []
+    for node in reversed(graph):
+        if needed.isdisjoint(node.outputs):
+            continue
+        live.append(node)
+        needed.update(value for value in node.inputs if value is not None)
+        pending = _subgraphs(node)
+        while pending:
+            inner = pending.pop()
+            needed.update(inner.outputs)
+            for inner_node in inner:
+                needed.update(value for value in inner_node.inputs if value is not None)
+                pending += _subgraphs(inner_node)
+    return reversed(live)
+
+
+def _subgraphs(node: ir.Node) -> list[ir.Graph]:
+    attributes = node.attributes.values()
+    return [a.as_graph() for a in attributes if a.type == ir.AttributeType.GRAPH and not a.is_ref()]
+
+
+def _expire(body: Body) -> None:
+    """Notes at each node which values of the body nothing uses later."""
+    made = {value for node in body.nodes for value in node.outputs if value is not None}
+    seen = set(body.outputs)
+    for node in reversed(body.nodes):
+        used = [value for value in node.inputs if value in made]
+        used += [value for inner in node.bodies() for value in inner.captured if value in made]
+        node.expired = tuple(value for value in dict.fromkeys(used) if value not in seen)
+        seen.update(node.expired)
+
+
+def _check_inputs(node: ir.Node, inputs: tuple[ir.Value | None, ...], target: object) -> None:
+    if isinstance(target, BodyFunction):
+        most, required = len(target.body.inputs), 0
+    elif isinstance(target, Operator) and not target.plain:
+        most = None if target.variadic else len(target.inputs)
+        required = sum(parameter.default is Parameter.empty for parameter in target.inputs)
+    else:
+        return
+    missing = [index for index in range(required) if index >= len(inputs) or inputs[index] is None]
+    if missing or (most is not None and len(inputs) > most):
+        names = [parameter.name for parameter in target.inputs] if isinstance(target, Operator) else []
+        raise ModelError(
+            f"the input `{names[missing[0]]}` is missing" if missing else f"{len(inputs)} inputs are given, {most} are taken",
+            where=describe(node),
+            instead="export the model again",
+        )
+
+
+def _attribute_value(attribute: ir.Attr) -> Any:
+    kind, value = attribute.type, attribute.value
+    if kind == ir.AttributeType.TENSOR:
+        return tensor_value(attribute.as_tensor())
+    if kind in (ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRINGS):
+        return tuple(value)
+    if kind == ir.AttributeType.TENSORS:
+        return tuple(map(tensor_value, value))
+    return value
+
+
+def _output_types(
+    schema: OpSchema | None, inputs: tuple[ir.Value | None, ...], count: int
+) -> tuple[int | np.dtype | None, ...]:
+    """For each output: the input that has the same type, or the only type that the schema allows, or None."""
+    if schema is None:
+        return (None,) * count
+    formal_inputs, formal_outputs = list(schema.inputs), list(schema.outputs)
+    constraints = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
+    bound: dict[str, int] = {}
+    for index, value in enumerate(inputs):
+        formal = formal_inputs[min(index, len(formal_inputs) - 1)]
+        if value is not None and (formal.option != OpSchema.FormalParameterOption.Variadic or formal.is_homogeneous):
+            bound.setdefault(formal.type_str, index)
+    types: list[int | np.dtype | None] = []
+    for index in range(count):
+        formal = formal_outputs[min(index, len(formal_outputs) - 1)]
+        allowed = constraints.get(formal.type_str, [formal.type_str])
+        varied = formal.option == OpSchema.FormalParameterOption.Variadic and not formal.is_homogeneous
+        if varied or (formal.type_str in bound and formal.type_str not in constraints):
+            types.append(None)
+        elif formal.type_str in bound:
+            types.append(bound[formal.type_str])
+        else:
+            types.append(from_type_string(allowed[0]) if len(allowed) == 1 else None)
+    return tuple(types)

@@ -1,0 +1,89 @@
+"""Reads which part of the package imports which, and compares it with what the design allows."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+# A part of the package may import itself and the parts named here. Parts that are not listed may see all.
+MAY_SEE: dict[str, frozenset[str]] = {
+    "errors": frozenset(),
+    "blocks": frozenset({"errors"}),
+    "frameworks": frozenset({"errors", "blocks"}),
+    "mox": frozenset({"errors", "blocks", "frameworks"}),
+    "export": frozenset({"errors", "blocks", "mox"}),
+    "importer": frozenset({"errors"}),
+    "codegen": frozenset({"errors", "importer"}),
+}
+
+# Convenience methods and annotations that look upward, each with its reason: (file, part that it sees).
+UPWARD: dict[tuple[str, str], str] = {
+    ("blocks/window.py", "frameworks"): "by default, the frameworks that the process has imported are looked at",
+    ("export/exported.py", "verify"): "`exported.verify()`, and `exported(x)`, which runs the model",
+}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import: the file (relative to the package), its line, the module, and whether it runs at import time."""
+
+    file: str
+    line: int
+    module: str
+    at_import: bool
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} imports {self.module}"
+
+
+def imports_of(package: Path) -> Iterator[Import]:
+    """All imports of the files below `package`, as absolute module names."""
+    for path in sorted(package.rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        late = {
+            id(inner) for node in ast.walk(tree) if _runs_late(node) for inner in ast.walk(node) if inner is not node
+        }
+        for node in ast.walk(tree):
+            for module in _modules(node):
+                yield Import(path.relative_to(package).as_posix(), node.lineno, module, id(node) not in late)
+
+
+def _runs_late(node: ast.AST) -> bool:
+    """Whether what is inside `node` does not run when the file is imported."""
+    if isinstance(node, ast.If):
+        return "TYPE_CHECKING" in ast.dump(node.test)
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+
+
+def _modules(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        # `from jaxport import errors` names a part in its second half.
+        return [
+            f"{node.module}.{alias.name}" if node.module == "jaxport" else str(node.module) for alias in node.names
+        ][: None if node.module == "jaxport" else 1]
+    return []
+
+
+def part_of(module_or_file: str) -> str:
+    """The part of the package that a file (`export/walker.py`) or a module (`jaxport.export.walker`) belongs to."""
+    name = module_or_file.removeprefix("jaxport.").removesuffix(".py").replace("/", ".")
+    return name.split(".")[0]
+
+
+def wrong_directions(package: Path, upward: dict[tuple[str, str], str]) -> list[str]:
+    """The imports that run against `MAY_SEE`; inside functions, those in `upward` are allowed."""
+    wrong = []
+    for found in imports_of(package):
+        here, there = part_of(found.file), part_of(found.module)
+        if not found.module.startswith("jaxport.") or here == there or here not in MAY_SEE:
+            continue
+        listed = not found.at_import and (found.file, there) in upward
+        if there not in MAY_SEE[here] and not listed:
+            wrong.append(str(found))
+    return wrong

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.imports import SOURCE, UPWARD, imports_of, part_of, wrong_directions
+
+PACKAGE = SOURCE / "jaxport"
+# Loaded only when they are needed: the user pays for them, or has not installed them.
+LAZY = ("equinox", "flax", "lxml", "onnxruntime", "openvino", "rich", "safetensors", "torch", "typer")
+
+
+def test_imports_run_one_way():
+    assert wrong_directions(PACKAGE, UPWARD) == []
+
+
+def test_the_list_of_upward_imports_is_not_stale():
+    used = {(found.file, part_of(found.module)) for found in imports_of(PACKAGE) if not found.at_import}
+    assert [entry for entry in UPWARD if entry not in used] == []
+
+
+def test_the_imports_of_the_package_are_seen():
+    assert "errors" in {part_of(found.module) for found in imports_of(PACKAGE)}
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "is_wrong"),
+    [
+        ("export/walker.py", "from jaxport.importer.ops import gemm", True),
+        ("export/walker.py", "import jaxport.importer", True),
+        ("export/walker.py", "from jaxport import importer", True),
+        ("importer/load.py", "from jaxport.export import api", True),
+        ("blocks/trace.py", "from jaxport.export.walker import walk", True),
+        ("errors.py", "from jaxport.blocks import Block", True),
+        ("mox/edit.py", "def f():\n    from jaxport.export import api", True),
+        ("mox/edit.py", "if TYPE_CHECKING:\n    from jaxport.export import api", True),
+        ("export/walker.py", "from jaxport.blocks import Block", False),
+        ("export/walker.py", "from jaxport.export.dims import dim", False),
+        ("export/api.py", "def verify():\n    from jaxport.verify import verify", False),
+        ("export/api.py", "from jaxport.verify import verify", True),
+        ("export/api.py", "class A:\n    from jaxport.verify import verify", True),
+        ("verify/run.py", "from jaxport.export import api", False),
+        ("cli/app.py", "from jaxport.importer import load", False),
+    ],
+)
+def test_the_direction_test_sees_what_it_must(tmp_path: Path, file: str, source: str, is_wrong: bool):
+    path = tmp_path / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(source)
+    assert bool(wrong_directions(tmp_path, {("export/api.py", "verify"): "a convenience"})) is is_wrong
+
+
+def loaded_by(statement: str) -> list[str]:
+    """The modules of `LAZY` that a fresh process has loaded after `statement`."""
+    program = f"{statement}\nimport sys\nprint(*(name for name in {LAZY!r} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def test_importing_the_package_loads_nothing_slow():
+    assert loaded_by("import jaxport") == []
+
+
+@pytest.mark.parametrize("name", ["flax", "lxml", "onnxruntime", "typer"])
+def test_the_import_test_sees_what_is_loaded(name: str):
+    assert name in loaded_by(f"import jaxport, {name}")
+
+
+@pytest.mark.parametrize("framework", ["flax", "equinox"])
+def test_a_framework_is_known_to_its_own_files_only(framework: str):
+    knowing = {found.file for found in imports_of(PACKAGE) if found.module.split(".")[0] == framework}
+    assert {file for file in knowing if part_of(file) != "frameworks"} == set()
+
+
+@pytest.mark.parametrize("library", ["onnxruntime", "lxml", "typer", "rich", "safetensors"])
+def test_an_optional_or_slow_library_is_imported_late(library: str):
+    """Only inside functions, or in a part that is itself loaded late."""
+    late_parts = {"cli", "testing", "verify"}
+    early = [found for found in imports_of(PACKAGE) if found.at_import and found.module.split(".")[0] == library]
+    assert [str(found) for found in early if part_of(found.file) not in late_parts] == []

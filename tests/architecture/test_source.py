@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from pathlib import Path
+from types import ModuleType
+
+import onnx.defs
+import pytest
+
+import jaxport
+from tests.architecture.imports import SOURCE
+
+PACKAGE = SOURCE / "jaxport"
+FILES = sorted(PACKAGE.rglob("*.py"))
+WALKER = PACKAGE / "export" / "walker.py"
+
+LONGEST = 500
+# Files that may be longer, each with its reason.
+LONG: dict[str, str] = {}
+
+# The only files that handle ONNX's protobuf messages; all others work on `onnx_ir`.
+PROTOBUF: dict[str, str] = {
+    "export/exported.py": "`exported.proto` hands one to the user",
+    "export/saving.py": "writes the file",
+    "importer/load.py": "reads the file",
+    "importer/resolve.py": "the body that a schema gives for its operator is a message",
+}
+
+FRAMEWORKS = ("flax", "nnx", "linen", "equinox", "eqx", "haiku")
+
+
+def name(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def protobuf_types(tree: ast.AST) -> list[str]:
+    """The uses of protobuf messages: `onnx.ModelProto`, `from onnx import TensorProto`, `onnx.load`."""
+    attributes = [
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "onnx"
+    ]
+    imported = [
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "onnx"
+        for alias in node.names
+    ]
+    return [found for found in attributes + imported if found.endswith("Proto") or found in ("load", "save", "helper")]
+
+
+def operator_names(tree: ast.AST) -> set[str]:
+    """The ONNX operators that a file names, as a string or as an attribute (`op.MatMul`)."""
+    operators = {schema.name for schema in onnx.defs.get_all_schemas()}
+    strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    return operators & (strings | attributes)
+
+
+def framework_names(source: str) -> list[str]:
+    return re.findall(rf"(?i)\b(?:{'|'.join(FRAMEWORKS)})\b", source)
+
+
+def unfinished_marks(source: str) -> list[str]:
+    return re.findall(r"\b(?:TODO|FIXME|XXX|HACK)\b", source)
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_a_file_is_short(path: Path):
+    lines = len(path.read_text().splitlines())
+    assert lines <= LONGEST or name(path) in LONG, f"{lines} lines: split it by meaning"
+
+
+def test_the_list_of_long_files_is_not_stale():
+    assert [file for file in LONG if len((PACKAGE / file).read_text().splitlines()) <= LONGEST] == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_a_file_has_no_unfinished_marks(path: Path):
+    assert unfinished_marks(path.read_text()) == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_protobuf_stays_in_the_files_that_load_and_save(path: Path):
+    assert not protobuf_types(ast.parse(path.read_text())) or name(path) in PROTOBUF
+
+
+def test_the_list_of_protobuf_files_is_not_stale():
+    assert [file for file in PROTOBUF if not protobuf_types(ast.parse((PACKAGE / file).read_text()))] == []
+
+
+def test_the_walker_names_no_operator():
+    assert operator_names(ast.parse(WALKER.read_text())) == set()
+
+
+def test_the_walker_names_no_framework():
+    assert framework_names(WALKER.read_text()) == []
+
+
+def test_the_checks_see_what_they_must():
+    tree = ast.parse('import onnx\ndef f(m: onnx.ModelProto): op.MatMul(1); emit("Add"); "just text"')
+    assert protobuf_types(tree) == ["ModelProto"]
+    assert protobuf_types(ast.parse("from onnx import TensorProto, defs")) == ["TensorProto"]
+    assert operator_names(tree) == {"MatMul", "Add"}
+    assert framework_names("a flax.nnx module; reflax") == ["flax", "nnx"]
+    assert unfinished_marks("# TO" + "DO: later") == ["TO" + "DO"]
+
+
+def test_every_folder_is_a_package():
+    folders = {path.parent for path in FILES}
+    assert [name(folder) for folder in sorted(folders) if not (folder / "__init__.py").exists()] == []
+
+
+def public_objects() -> list[tuple[str, object]]:
+    """What `jaxport` offers its users: its public names but for the modules inside it."""
+    names = [public for public in dir(jaxport) if not public.startswith("_")]
+    return [(public, value) for public in names if not isinstance(value := getattr(jaxport, public), ModuleType)]
+
+
+def is_error(value: object) -> bool:
+    """Users never make an error of the package: they catch it."""
+    return inspect.isclass(value) and issubclass(value, jaxport.JaxportError)
+
+
+def test_the_package_has_a_contract():
+    assert {"to_onnx", "rule", "JaxportError"} <= {public for public, _ in public_objects()}
+
+
+@pytest.mark.parametrize(("public", "value"), [pytest.param(*pair, id=pair[0]) for pair in public_objects()])
+def test_a_public_name_is_documented_with_an_example(public: str, value: object):
+    documentation = inspect.getdoc(value)
+    assert documentation, f"`jaxport.{public}` has no docstring"
+    assert ">>> " in documentation or is_error(value), f"the docstring of `jaxport.{public}` has no example"

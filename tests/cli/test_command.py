@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from importlib.metadata import version
+
+import pytest
+
+from jaxport.cli import main
+
+
+def run(*arguments: object) -> int:
+    """The status of the command."""
+    with pytest.raises(SystemExit) as stop:
+        main([str(argument) for argument in arguments])
+    assert isinstance(stop.value.code, int)
+    return stop.value.code
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]):
+    assert run("--version") == 0
+    assert capsys.readouterr().out == f"jaxport {version('jaxport')}\n"
+
+
+@pytest.mark.parametrize("command", ["", "export", "inspect", "verify"])
+def test_the_help_of_a_command(command: str, capsys: pytest.CaptureFixture[str]):
+    assert run(*command.split(), "--help") == 0
+    assert f"Usage: jaxport {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["exprot"], "No such command 'exprot'"),
+        (["export"], "Missing argument 'MODULE:ATTRIBUTE'"),
+        (["export", "math:hypot"], "Missing option '--output'"),
+        (["export", "math:hypot", "-o", "m.onnx", "--state", "lose"], "'lose' is not one of"),
+        (["export", "math:hypot", "-o", "m.onnx", "--opset", "new"], "should be a valid integer"),
+        (["export", "math:hypot", "-o", "m.onnx", "-i", "B,,"], 'jaxport.InvalidArgument: "B,," is not the spec'),
+        (["export", "math:nothing", "-o", "m.onnx", "-i", "B"], "`math` has no attribute `nothing`"),
+        (["export", "math:hypot", "-o", "m.onnx", "-i", "B", "--static", "x"], '"x" is not a keyword argument'),
+        (["export", "math:hypot", "-o", "m.onnx", "--input-param", "B,3"], '"B,3" has no name'),
+        (["verify", "m.onnx"], "Missing argument 'MODULE:ATTRIBUTE'"),
+    ],
+)
+def test_a_wrong_command_line_ends_with_status_2(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]):
+    assert run(*arguments) == 2
+    shown = capsys.readouterr()
+    assert text in shown.err
+    assert "Traceback" not in shown.out + shown.err

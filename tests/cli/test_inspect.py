@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from jaxport.cli import main
+from jaxport.cli.summary import NAMESPACE, Module, Summary, Tensor, load_model, summarize
+from jaxport.cli.tables import file_size
+from jaxport.errors import ModelError
+
+FLOAT = ir.TensorType(ir.DataType.FLOAT)
+
+
+def value(name: str, *dims: int | str) -> ir.Value:
+    return ir.Value(name=name, shape=ir.Shape(dims), type=FLOAT)
+
+
+def weight(name: str, *dims: int) -> ir.Value:
+    return ir.Value(name=name, const_value=ir.tensor(np.ones(dims, np.float32)), shape=ir.Shape(dims), type=FLOAT)
+
+
+def node(operator: str, inputs: list[ir.Value], output: ir.Value, namespace: str = "", domain: str = "") -> ir.Node:
+    return ir.node(
+        operator, inputs, outputs=[output], domain=domain, metadata_props={NAMESPACE: namespace} if namespace else {}
+    )
+
+
+@pytest.fixture
+def model() -> ir.Model:
+    """`relu(x @ layers.0.kernel)`, the activation in a function of the model's own."""
+    x, kernel, hidden, y = (
+        value("x", "B", 3),
+        weight("layers.0.kernel", 3, 4),
+        value("hidden", "B", 4),
+        value("y", "B", 4),
+    )
+    inner_x, inner_y = value("a"), value("b")
+    body = ir.Graph([inner_x], [inner_y], nodes=[node("Relu", [inner_x], inner_y)], opset_imports={"": 22})
+    activation = ir.Function("my.pkg", "Activation", graph=body, attributes=[])
+    nodes = [
+        node("MatMul", [x, kernel], hidden, "Net: my.Net/layers.0: my.Linear"),
+        node("Activation", [hidden], y, "Net: my.Net/act: my.Activation", domain="my.pkg"),
+    ]
+    graph = ir.Graph([x], [y], nodes=nodes, initializers=[kernel], opset_imports={"": 22, "my.pkg": 1}, name="main")
+    return ir.Model(graph, ir_version=10, producer_name="somebody", producer_version="1.2", functions=[activation])
+
+
+@pytest.fixture
+def path(model: ir.Model, tmp_path: Path) -> Path:
+    ir.save(model, tmp_path / "model.onnx")
+    return tmp_path / "model.onnx"
+
+
+def run(*arguments: object) -> int:
+    """The status of the command."""
+    with pytest.raises(SystemExit) as stop:
+        main([str(argument) for argument in arguments])
+    assert isinstance(stop.value.code, int)
+    return stop.value.code
+
+
+def test_a_model_is_summarized(path: Path):
+    assert summarize(path) == Summary(
+        file=str(path),
+        file_bytes=path.stat().st_size,
+        ir_version=10,
+        opsets={"ai.onnx": 22, "my.pkg": 1},
+        producer="somebody 1.2",
+        inputs=[Tensor("x", "float32", ("B", 3))],
+        outputs=[Tensor("y", "float32", ("B", 4))],
+        initializers=[Tensor("layers.0.kernel", "float32", (3, 4), 48)],
+        operators={"MatMul": 1, "Relu": 1},
+        functions={"my.pkg::Activation": 1},
+        modules=[
+            Module(0, "Net", "my.Net", 2, 0),
+            Module(1, "layers.0", "my.Linear", 1, 12),
+            Module(1, "act", "my.Activation", 1, 0),
+        ],
+    )
+    assert summarize(path).parameter_count == 12
+    assert summarize(path).weight_bytes == 48
+
+
+def test_external_data_is_counted_and_not_read(model: ir.Model, tmp_path: Path):
+    ir.save(model, tmp_path / "m.onnx", external_data="m.data", size_threshold_bytes=0)
+    (tmp_path / "m.data").unlink()
+    assert summarize(tmp_path / "m.onnx").weight_bytes == 48
+
+
+def test_nodes_inside_subgraphs_are_counted(tmp_path: Path):
+    condition = ir.Value(name="c", shape=ir.Shape([]), type=ir.TensorType(ir.DataType.BOOL))
+    x, y = value("x", 2), value("y", 2)
+
+    def branch(operator: str) -> ir.Graph:
+        out = value(f"{operator}_out", 2)
+        return ir.Graph([], [out], nodes=[node(operator, [x], out)], name=operator)
+
+    choice = ir.node(
+        "If",
+        [condition],
+        outputs=[y],
+        attributes={"then_branch": branch("Neg"), "else_branch": branch("Abs")},
+    )
+    graph = ir.Graph([condition, x], [y], nodes=[choice], opset_imports={"": 22}, name="main")
+    ir.save(ir.Model(graph, ir_version=10), tmp_path / "m.onnx")
+    assert summarize(tmp_path / "m.onnx").operators == {"If": 1, "Neg": 1, "Abs": 1}
+
+
+def test_the_tables_show_everything(path: Path, capsys: pytest.CaptureFixture[str]):
+    assert run("inspect", path) == 0
+    shown = capsys.readouterr().out
+    for text in [
+        "ai.onnx 22, my.pkg 1",
+        "somebody 1.2",
+        "12 elements, 48 B",
+        "inputs: 1",
+        "[B, 3]",
+        "outputs: 1",
+        "operators: 2",
+        "MatMul",
+        "functions: 1",
+        "my.pkg::Activation",
+        "layers.0.kernel",
+        "modules: 3",
+        "layers.0  my.Linear  1 node, 12 parameters",
+    ]:
+        assert text in shown
+
+
+def test_only_the_largest_initializers_are_listed_unless_all_are_wanted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    x, y = value("x", 1), value("y", 1)
+    weights = [weight(f"w{index:02}", index + 1) for index in range(12)]
+    graph = ir.Graph(
+        [x], [y], nodes=[node("Sum", [x, *weights], y)], initializers=weights, opset_imports={"": 22}, name="g"
+    )
+    ir.save(ir.Model(graph, ir_version=10), tmp_path / "m.onnx")
+    run("inspect", tmp_path / "m.onnx")
+    shown = capsys.readouterr().out
+    assert "the 10 largest" in shown
+    assert "w01" not in shown
+    assert "w02" in shown
+    run("inspect", tmp_path / "m.onnx", "--all")
+    assert "w00" in capsys.readouterr().out
+
+
+def test_the_same_as_json(path: Path, capsys: pytest.CaptureFixture[str]):
+    assert run("inspect", path, "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["inputs"] == [{"name": "x", "dtype": "float32", "shape": ["B", 3], "bytes": 0}]
+    assert shown["operators"] == {"MatMul": 1, "Relu": 1}
+
+
+@pytest.mark.parametrize("content", [b"", b"no model at all", b"\x00" * 16, b"\x08\x08"])
+def test_what_is_no_model_is_refused(tmp_path: Path, content: bytes):
+    (tmp_path / "m.onnx").write_bytes(content)
+    with pytest.raises(ModelError, match=r"m\.onnx` is not an ONNX model"):
+        load_model(tmp_path / "m.onnx")
+
+
+def test_a_truncated_model_is_refused(path: Path):
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(ModelError, match=r"model\.onnx` is not an ONNX model"):
+        load_model(path)
+
+
+def test_a_missing_file_is_one_clean_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    missing = tmp_path / ("long" * 40 + ".onnx")
+    assert run("inspect", missing) == 1
+    assert capsys.readouterr().err == (
+        f"jaxport.ModelError: `{missing}` cannot be read\n  why:     No such file or directory\n"
+    )
+
+
+@pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (2_500_000_000, "2.50 GB")])
+def test_file_sizes(size: int, text: str):
+    assert file_size(size) == text
