@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal
 
 from . import attention, bert, cnn, gpt2, llama, mlp, mobilenet, moe, preprocess, resnet, rnn, unet, vit
 from .example import FRAMEWORKS, Example, Framework, Size

@@ -1,4 +1,4 @@
-"""One layer of cross-attention, in the sizes of T5-base: queries attend to a memory of another length, part of it padding."""
+"""One layer of cross-attention in the sizes of T5-base: queries attend to a memory, part of which is padding."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Config:
 
 
 CONFIGS: dict[Size, Config] = {
-    "small": Config(vocabulary=40, context=16, hidden=32, layers=2, heads=4, end_of_text=0, new_tokens=5),
+    "small": Config(vocabulary=40, context=16, hidden=32, layers=2, heads=4, end_of_text=5, new_tokens=5),
     "real": Config(vocabulary=50257, context=1024, hidden=768, layers=12, heads=12, end_of_text=50256, new_tokens=32),
 }
 

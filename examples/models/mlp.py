@@ -132,7 +132,7 @@ def nnx_mlp_grad(size: Size) -> Example:
         return cross_entropy(model(x), labels)
 
     def loss_and_gradients(x: jax.Array, labels: jax.Array) -> tuple[jax.Array, Any]:
-        model = nnx.merge(graphdef, state)
+        model = nnx.merge(graphdef, state, copy=True)
         return nnx.value_and_grad(loss)(model, x, labels)
 
     weights = nnx.filter_state(state, nnx.Param)

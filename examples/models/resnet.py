@@ -192,7 +192,7 @@ class EquinoxResNet(eqx.Module):
 
 
 def resnet50(size: Size = "real") -> NnxResNet:
-    """A Flax NNX ResNet-50 in eval mode for images of shape (batch, 224, 224, 3), with random weights and statistics."""
+    """A Flax NNX ResNet-50 in eval mode for images (batch, 224, 224, 3), with random weights and statistics."""
     return nnx_model(NnxResNet, CONFIGS[size])
 
 

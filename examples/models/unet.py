@@ -1,7 +1,7 @@
 """The diffusion UNet of DDPM for 32×32 images (Ho et al., 2020; 35.7 million parameters).
 
-Residual blocks with GroupNorm that are told the time step, self-attention at one resolution, strided convolutions on the
-way down, nearest-neighbour resizing on the way up.
+Residual blocks with GroupNorm that are told the time step, self-attention at one resolution, strided convolutions on
+the way down, nearest-neighbour resizing on the way up.
 """
 
 from __future__ import annotations

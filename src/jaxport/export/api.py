@@ -6,6 +6,7 @@ trace → jaxpr with blocks → walk → graph passes → names, opset, metadata
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,11 +17,13 @@ import onnx_ir as ir
 
 from jaxport import blocks
 from jaxport.errors import ExportError, InvalidArgument, JaxportError, Unsupported
-from jaxport.export import opsets, passes as graph_passes, prepare, rules as _rules
+from jaxport.export import opsets, prepare
+from jaxport.export import passes as graph_passes
 from jaxport.export.emitter import Emitter
 from jaxport.export.exported import Exported, Port
 from jaxport.export.functions import FunctionBuilder, selector
-from jaxport.export.registry import BLOCK_RULES, RULES, Rule
+from jaxport.export.registry import Rule
+from jaxport.export.rules import BLOCK_RULES, RULES
 from jaxport.export.specs import SpecReader
 from jaxport.export.value import Scope, Value
 from jaxport.export.walker import Place, Walker
@@ -57,9 +60,10 @@ def to_onnx(
         integers, names, or expressions of names such as `"2*B + 1"`.
       input_params: keyword arguments that become inputs of the graph: a specification each, or a value.
       static_params: keyword arguments that are baked in.
-      input_names, output_names: names in the model, one per leaf; by default the argument names and pytree paths.
-      inputs_as_nchw, outputs_as_nchw: positions of inputs and outputs of rank 4 that are NHWC in JAX and shall be NCHW
-        in the model.
+      input_names: names of the inputs in the model, one per leaf; by default the argument names and pytree paths.
+      output_names: names of the outputs in the model, one per leaf.
+      inputs_as_nchw: positions of inputs of rank 4 that are NHWC in JAX and shall be NCHW in the model.
+      outputs_as_nchw: the same for outputs.
       double_precision: trace with 64-bit types; bare shapes are float64 then.
       opset: the version of the default operator domain; by default the newest that ONNX Runtime supports well.
       weights: "constants" stores parameters in the model; "inputs" makes them inputs of the graph, whose values stay
@@ -119,7 +123,7 @@ def to_onnx(
     model = ir.Model(graph, ir_version=opsets.IR_VERSIONS[opset], producer_name="jaxport")
     walker.functions.attach(model, opset)
     reports = graph_passes.run(model, graph_passes.DEFAULT if passes is None else passes)
-    _name_ports(graph, ports, out_ports)
+    _name_outputs(graph, out_ports)
     return Exported(
         model=model,
         fn=fn if not static_params else functools.partial(fn, **static_params),
@@ -141,7 +145,7 @@ def read_inputs(
     """Positional and keyword arguments as abstract values whose symbolic dims share a scope."""
     if isinstance(inputs, (str, dict)) or not isinstance(inputs, Sequence):
         raise InvalidArgument(
-            f"`inputs` is {inputs!r}", where="`to_onnx`", instead='give a list with one specification per argument'
+            f"`inputs` is {inputs!r}", where="`to_onnx`", instead="give a list with one specification per argument"
         )
     reader = SpecReader(np.float64 if double_precision else np.float32, constraints)
     reader.adopt_scope([list(inputs), dict(input_params or {})])
@@ -171,7 +175,7 @@ def _trace(
         )
     bound = functools.partial(fn, **static_params) if static_params else fn
     try:
-        return blocks.trace(bound, args, kwargs, state=state, functions=(*BLOCK_RULES, *wanted.targets))
+        return blocks.trace(bound, args, kwargs, state=state, functions=(*BLOCK_RULES, *wanted.boundaries()))
     except JaxportError:
         raise
     except Exception as error:  # anything the user's function or JAX raises under tracing
@@ -192,7 +196,6 @@ def _enter(
     names = _unique_names(input_names, program.input_paths, "input_names")
     is_input = _weight_selector(weights)
     _check_nchw(as_nchw, [a.shape for a in avals[count:]], "inputs_as_nchw")
-    reserve = op.scope.values.unique
     ports, operands, defaults = [], [], {}
     for index, (port_name, aval) in enumerate(zip(names, avals[count:], strict=True)):
         nchw = index in as_nchw
@@ -210,7 +213,6 @@ def _enter(
         else:
             value = Value(aval.dtype, aval.shape, constant=array, name=weight.path)
         held.append(value)
-    del reserve
     return [*held, *operands], ports, defaults
 
 
@@ -230,7 +232,7 @@ def _leave(
     return values, ports
 
 
-def _name_ports(graph: ir.Graph, inputs: Sequence[Port], outputs: Sequence[Port]) -> None:
+def _name_outputs(graph: ir.Graph, outputs: Sequence[Port]) -> None:
     """Give the outputs their names; a value of the graph that has one of them makes room."""
     wanted = {port.name for port in outputs}
     taken = {value.name for value in (*graph.inputs, *graph.initializers.values())}
@@ -266,7 +268,9 @@ def _check_nchw(positions: Sequence[int], shapes: Sequence[Sequence[Any]], argum
     for position in positions:
         if not 0 <= position < len(shapes):
             raise InvalidArgument(
-                f"there is no position {position}", where=f"`to_onnx({argument}=...)`", instead=f"0 to {len(shapes) - 1}"
+                f"there is no position {position}",
+                where=f"`to_onnx({argument}=...)`",
+                instead=f"0 to {len(shapes) - 1}",
             )
         if len(shapes[position]) != 4:
             raise InvalidArgument(
@@ -279,12 +283,10 @@ def _check_nchw(positions: Sequence[int], shapes: Sequence[Sequence[Any]], argum
 
 def _weight_selector(weights: Any) -> Callable[[str], bool]:
     """Whether a parameter, by its path, becomes an input of the graph."""
-    import fnmatch
-
     if callable(weights):
         return weights
     if weights in ("constants", "inputs"):
-        return lambda path: weights == "inputs"
+        return lambda _: weights == "inputs"
     patterns = [weights] if isinstance(weights, str) else list(weights)
     return lambda path: any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
 

@@ -33,7 +33,9 @@ def symbol(op: Emitter, name: str) -> Value:
         if source is not None:
             value, axis, scale, offset = source
             carried = op.Shape(value, start=axis, end=axis + 1)
-            scope.dim_values[key] = op.Div(op.Sub(carried, (offset,)), (scale,)) if (scale, offset) != (1, 0) else carried
+            scope.dim_values[key] = (
+                op.Div(op.Sub(carried, (offset,)), (scale,)) if (scale, offset) != (1, 0) else carried
+            )
         elif scope.kind == "function":
             extra = scope.add_input(Value(np.int64, (1,), name=f"dim_{name}"))
             scope.dim_inputs[name] = scope.dim_values[key] = extra

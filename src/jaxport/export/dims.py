@@ -33,7 +33,7 @@ def _method(a: Any, b: Any, name: str) -> Any:
 
 def is_static(dim: Dim) -> bool:
     """Whether `dim` is a plain integer."""
-    return isinstance(dim, int) or hasattr(dim, "__index__") and not hasattr(dim, "scope")
+    return isinstance(dim, int) or (hasattr(dim, "__index__") and not hasattr(dim, "scope"))
 
 
 def all_static(dims: Sequence[Dim]) -> bool:

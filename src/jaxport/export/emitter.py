@@ -108,7 +108,7 @@ class Emitter:
         key = str(tuple(dims.label(d) for d in shape))
         known = self.scope.root.dim_values
         if key not in known:
-            at_root = self._at_root()
+            at_root = self.at_root()
             pieces: list[Value] = []
             for dim in shape:
                 if dims.is_static(dim) and pieces and pieces[-1].constant is not None:
@@ -125,17 +125,22 @@ class Emitter:
         key = f"scalar {dim}"
         known = self.scope.root.dim_values
         if key not in known:
-            at_root = self._at_root()
+            at_root = self.at_root()
             known[key] = at_root.squeeze(at_root.dim_vector(dim), (0,))
         return self.cast(known[key], dtype)
 
     def dim_vector(self, dim: dims.Dim) -> Value:
         """A dim as a vector of one element."""
-        return self.dims((dim,)) if dims.is_static(dim) else dim_values.vector(self._at_root(), dim)
+        return self.dims((dim,)) if dims.is_static(dim) else dim_values.vector(self.at_root(), dim)
 
-    def _at_root(self) -> Emitter:
+    def at(self, scope: Scope, base: str | None = None) -> Emitter:
+        """An emitter of another graph; with `base`, the paths in it are relative to that block's."""
+        place = self.place if base is None else self.place.inside(base)
+        return Emitter(self.walker, scope, place, self.outs)
+
+    def at_root(self) -> Emitter:
         """An emitter at the root, where values computed once are seen by all subgraphs."""
-        return Emitter(self.walker, self.scope.root, self.place)
+        return self.at(self.scope.root)
 
     # Nodes
 
@@ -186,6 +191,7 @@ class Emitter:
         dtypes = [self._result_dtype(facts, i, values, attributes) for i in range(outputs)]
         if outputs == 1 and not domain:
             folded = folding.fold(op_type, values, attributes, dtypes[0])
+            folded = folded or folding.without_neutral(op_type, values)
             if folded is not None:
                 return folded
         for index, value in enumerate(values):
@@ -272,9 +278,7 @@ class Emitter:
         ]
         results = self.emit(op_type, *operands, outputs=outputs, **attributes)
         many = results if isinstance(results, tuple) else (results,)
-        back = tuple(
-            self.cast(r, narrow) if facts.output(i).type == parameter else r for i, r in enumerate(many)
-        )
+        back = tuple(self.cast(r, narrow) if facts.output(i).type == parameter else r for i, r in enumerate(many))
         return back if isinstance(results, tuple) else back[0]
 
     def _append(

@@ -18,8 +18,8 @@ from jaxport.export.saving import save, to_proto
 
 if TYPE_CHECKING:
     import onnx
-
     from jaxport.export.explain import Explanation
+
     from jaxport.export.passes import PassReport
     from jaxport.export.walker import Record
     from jaxport.verify import Report

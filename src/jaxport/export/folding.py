@@ -106,3 +106,38 @@ def fold(op_type: str, operands: Sequence[Value | None], attributes: Mapping[str
     else:
         return None
     return Value(dtype, result.shape, constant=result) if result.nbytes <= 8 * SMALL else None
+
+
+#: The operand that leaves the other one as it is. A float plus 0.0 is not among them: it loses the sign of -0.0.
+NEUTRAL: dict[str, Callable[[np.dtype], Any]] = {
+    "Add": lambda dtype: 0 if dtype.kind in "iu" else None,
+    "Mul": lambda _: 1,
+    "And": lambda _: True,
+    "Or": lambda _: False,
+    "Max": lambda dtype: np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf,
+    "Min": lambda dtype: np.iinfo(dtype).max if dtype.kind in "iu" else np.inf,
+}
+#: The same for operators whose second operand alone can be neutral.
+NEUTRAL_SECOND: dict[str, Callable[[np.dtype], Any]] = {"Sub": lambda _: 0, "Div": lambda _: 1}
+
+
+def without_neutral(op_type: str, operands: Sequence[Value | None]) -> Value | None:
+    """The operand that an operator returns as it is, or None where it computes something.
+
+    >>> x = Value(np.int32, (3,))
+    >>> without_neutral("Add", [x, Value(np.int32, (), constant=np.int32(0))]) is x
+    True
+    """
+    if len(operands) != 2 or (op_type not in NEUTRAL and op_type not in NEUTRAL_SECOND):
+        return None
+    first, second = operands
+    pairs = [(first, second), (second, first)] if op_type in NEUTRAL else [(first, second)]
+    for kept, other in pairs:
+        if kept is None or other is None or other.constant is None or kept.shape is None or other.constant.size > SMALL:
+            continue
+        neutral = (NEUTRAL.get(op_type) or NEUTRAL_SECOND[op_type])(other.dtype)
+        aligned = zip(reversed(other.constant.shape), reversed(kept.shape), strict=False)
+        inside = other.constant.ndim <= len(kept.shape) and all(n == 1 or d is n or d == n for n, d in aligned)
+        if inside and neutral is not None and other.constant.size and bool((other.constant == neutral).all()):
+            return kept
+    return None

@@ -132,7 +132,7 @@ def renamed(**rows: str) -> None:
 
 
 def _emits(op_type: str) -> Callable[..., Any]:
-    def emits(op, *operands):
+    def emits(op: Any, *operands: Any) -> Any:
         return op.emit(op_type, *operands)
 
     emits.__qualname__ = f"renamed to {op_type}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,11 +73,9 @@ def find(domain: str, name: str, opset: int) -> Schema | None:
     if schema.deprecated:
         return None
 
-    def formals(parameters) -> tuple[Formal, ...]:
+    def formals(parameters: Iterable[onnx.defs.OpSchema.FormalParameter]) -> tuple[Formal, ...]:
         variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
-        return tuple(
-            Formal(p.name, p.type_str, p.option == variadic, _dtypes(frozenset(p.types))) for p in parameters
-        )
+        return tuple(Formal(p.name, p.type_str, p.option == variadic, _dtypes(frozenset(p.types))) for p in parameters)
 
     attributes = {name: ir.AttributeType[a.type.name] for name, a in schema.attributes.items()}
     return Schema(name, schema.since_version, formals(schema.inputs), formals(schema.outputs), attributes)

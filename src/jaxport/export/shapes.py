@@ -144,7 +144,7 @@ def _reshape(operands, attributes):
             total = total * d
         for d in new:
             rest = rest * (1 if dims.is_static(d) and d == -1 else d)
-        if dims.is_static(rest) and rest == 0 or not dims.known(lambda: total % rest == 0):
+        if (dims.is_static(rest) and rest == 0) or not dims.known(lambda: total % rest == 0):
             raise Unknown
         new[new.index(-1)] = total // rest
     return [tuple(new)]
@@ -205,7 +205,9 @@ def _slice(operands, attributes):
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         if not dims.is_static(shape[axis]):
             raise Unknown
-        shape[axis] = len(range(*slice(start, None if step < 0 and end < -shape[axis] else end, step).indices(shape[axis])))
+        shape[axis] = len(
+            range(*slice(start, None if step < 0 and end < -shape[axis] else end, step).indices(shape[axis]))
+        )
     return [tuple(shape)]
 
 
@@ -237,7 +239,7 @@ def _reduce(operands, attributes):
     axes = attributes.get("axes", vector_of(given) if given is not None else None)
     if not axes and attributes.get("noop_with_empty_axes"):
         return [shape]
-    return [_reduced(shape, range(len(shape)) if not axes else axes, attributes.get("keepdims", 1))]
+    return [_reduced(shape, axes or range(len(shape)), attributes.get("keepdims", 1))]
 
 
 @_shape_function("ArgMax", "ArgMin")
@@ -275,9 +277,7 @@ def _windows(spatial: Shape, kernel: Sequence[dims.Dim], attributes: Attributes)
     n = len(spatial)
     strides, dilations = attributes.get("strides", [1] * n), attributes.get("dilations", [1] * n)
     pads = attributes.get("pads", [0] * 2 * n)
-    return tuple(
-        _window(spatial[i], kernel[i], strides[i], dilations[i], pads[i] + pads[i + n]) for i in range(n)
-    )
+    return tuple(_window(spatial[i], kernel[i], strides[i], dilations[i], pads[i] + pads[i + n]) for i in range(n))
 
 
 @_shape_function("Conv", "ConvInteger")

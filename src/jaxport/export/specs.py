@@ -116,8 +116,6 @@ class SpecReader:
         return result
 
 
-
-
 def sizes_of(shapes: Mapping[str, Sequence[dims.Dim]], arrays: Mapping[str, Any]) -> dict[str, int]:
     """The sizes that concrete inputs give to the symbols of their declared shapes.
 

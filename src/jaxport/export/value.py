@@ -66,9 +66,7 @@ class Value:
 
     def stored(self) -> Value:
         """The value as it is stored, without the broadcast that it stands for."""
-        return Value(
-            self.dtype, self.shape, constant=self.constant, scope=self.scope, name=self.name, ir_value=self.ir
-        )
+        return Value(self.dtype, self.shape, constant=self.constant, scope=self.scope, name=self.name, ir_value=self.ir)
 
     def __repr__(self) -> str:
         shape = "unknown shape" if self.shape is None else f"[{', '.join(str(d) for d in self.shape)}]"

@@ -10,7 +10,7 @@ import functools
 import os
 import sysconfig
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -22,7 +22,7 @@ from jaxport.errors import JaxportError, Refusal, RuleError
 from jaxport.export import dims
 from jaxport.export.emitter import Declined, Emitter, Refused
 from jaxport.export.registry import Rule
-from jaxport.export.value import Scope, Value
+from jaxport.export.value import Value
 
 _LIBRARIES = tuple(
     os.path.join(path, "")
@@ -41,11 +41,22 @@ class Place:
       blocks: `(path, target)` of each block around it, the outermost first.
       source: the user's file, line and function, as `train.py:88 in step`.
       primitive: the name of the primitive.
+      base: the path that the paths are relative to: that of the block whose function is being built.
     """
 
     blocks: tuple[tuple[str, str], ...] = ()
     source: str = ""
     primitive: str = ""
+    base: str = ""
+
+    def enter(self, block: Any) -> Place:
+        """The place inside a block."""
+        path = block.path.removeprefix(f"{self.base}.") if self.base else block.path
+        return replace(self, blocks=(*self.blocks, (path or block.name, block.target)))
+
+    def inside(self, base: str) -> Place:
+        """The place at the start of a function's body, from where its blocks are named."""
+        return replace(self, blocks=(), base=base)
 
     @property
     def path(self) -> str:
@@ -103,7 +114,8 @@ class Walker:
             return constant(atom.val, atom.aval.dtype) if isinstance(atom, Literal) else values[atom]
 
         for equation in live_equations(jaxpr):
-            place = Place(op.place.blocks, self.source(equation) or op.place.source, equation.primitive.name)
+            source = self.source(equation) or op.place.source
+            place = replace(op.place, source=source, primitive=equation.primitive.name)
             inner = Emitter(self, op.scope, place, [v.aval for v in equation.outvars])
             results = self.equation(inner, equation, [read(v) for v in equation.invars])
             values.update(zip(equation.outvars, results, strict=True))
@@ -158,8 +170,7 @@ class Walker:
     def block(self, op: Emitter, equation: JaxprEqn, operands: Sequence[Value]) -> list[Value]:
         """Export a block: by its rule, as an ONNX function, or in place."""
         block = equation.params["block"]
-        blocks = (*op.place.blocks, (block.path or block.name, block.target))
-        place = Place(blocks, op.place.source, op.place.primitive)
+        place = op.place.enter(block)
         inner = Emitter(self, op.scope, place, op.outs)
         rule = self.block_rules.get(block.target)
         if rule is not None:

@@ -46,8 +46,14 @@ class Subgraph:
         self.__name__ = body.name or "body"
 
     @property
-    def input_count(self) -> int:
-        return len(self.body.inputs)
+    def output_count(self) -> int:
+        return len(self.body.outputs)
+
+    def empty_output(self, index: int) -> HostValue:
+        """No rows of the output at `index`, of the type that the model declares for it."""
+        declared = self.body.outputs[index]
+        sizes = [size if isinstance(size, int) else 0 for size in declared.shape.dims] if declared.shape is not None else []
+        return HostValue(np.zeros((0, *sizes), declared.dtype.numpy() if declared.dtype is not None else np.float32))
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         values: dict[ir.Value, Any] = dict(zip(self.body.inputs, inputs, strict=True))

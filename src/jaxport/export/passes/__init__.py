@@ -61,9 +61,7 @@ def run(model: ir.Model, passes: Sequence[Pass]) -> list[PassReport]:
         try:
             result = graph_pass(model)
         except Exception as error:  # the pass may be the user's
-            raise ExportError(
-                f"the pass `{pass_name(graph_pass)}` failed: {type(error).__name__}: {error}"
-            ) from error
+            raise ExportError(f"the pass `{pass_name(graph_pass)}` failed: {type(error).__name__}: {error}") from error
         if isinstance(result, ir.passes.PassResult):
             if result.model is not model:
                 raise ExportError(

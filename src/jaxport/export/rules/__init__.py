@@ -1,9 +1,4 @@
 """The rules, one file per family. Importing this package registers them."""
 
-from jaxport.export.rules import (
-    calls as calls,
-    elementwise as elementwise,
-    linear as linear,
-    reduce as reduce,
-    shape as shape,
-)
+from jaxport.export.registry import BLOCK_RULES, RULES
+from jaxport.export.rules import calls, elementwise, linear, reduce, shape

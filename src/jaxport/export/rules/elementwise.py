@@ -128,7 +128,7 @@ def div(op, x, y):
 def rem(op, x, y):
     if x.dtype.kind not in "iu" or (y.constant is not None and not np.isin(y.constant, (0, -1)).any()):
         return op.Mod(x, y, fmod=1)
-    safe, zero, minus_one = divisible(op, x, y)
+    safe, zero, _minus_one = divisible(op, x, y)
     remainder = op.Mod(x, safe, fmod=1)  # by 1 it is 0, as by -1
     return op.Where(zero, x, remainder)
 
@@ -159,8 +159,6 @@ def _multiply_out(x, *, exponent):
 
 
 elementwise("exp2", via=lambda x: jnp.exp(x * np.log(2).astype(x.dtype)))
-elementwise("log1p", via=lambda x: _log1p(x))
-elementwise("expm1", via=lambda x: _expm1(x))
 
 
 def _log1p(x):
@@ -179,6 +177,9 @@ def _expm1(x):
     plain = (u - 1 == -1) | jnp.isinf(u) | jnp.isnan(x)
     return jnp.where(u == 1, x, jnp.where(plain, u - 1, corrected))
 
+
+elementwise("log1p", via=_log1p)
+elementwise("expm1", via=_expm1)
 
 @elementwise("convert_element_type", irrelevant=("weak_type",))
 def convert_element_type(op, x, *, new_dtype):

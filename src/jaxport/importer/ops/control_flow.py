@@ -1,22 +1,23 @@
 """If, Loop and Scan.
 
-What is known on the host is decided there: one branch is taken, a loop is unrolled where its values change their shapes.
-The rest becomes `lax.cond`, `lax.scan` and `lax.while_loop`.
+What is known on the host is decided there: one branch is taken, a short loop or one whose values change their shapes is
+unrolled. The rest becomes `lax.cond`, `lax.scan` and `lax.while_loop`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from jaxport.errors import Refusal, ValueNotKnown
 from jaxport.importer.host import HostValue, host
-from jaxport.importer.namespaces import jnp, known, lax
+from jaxport.importer.namespaces import jnp, known, lax, vmap
 from jaxport.importer.registry import op
 
-SMALL_LOOP = 4
-"""Iterations up to which a loop is unrolled, whatever it carries."""
+SHORT = 4
+"""Iterations up to which a loop is unrolled."""
 
 
 @op("If", since=1)
@@ -24,4 +25,118 @@ def if_(cond, *, then_branch, else_branch):
     decided = known(cond)
     if decided is not None:
         return then_branch() if decided else else_branch()
-    return tuple(lax.cond(jnp.reshape(cond, ()), then_branch, else_branch))
+    return lax.cond(jnp.reshape(cond, ()), lambda: then_branch(), lambda: else_branch())
+
+
+class _NotStructured(Exception):
+    """The loop cannot be a loop of XLA: its values change their types, or its condition its meaning."""
+
+
+@op("Loop", since=1)
+def loop(M=None, cond=None, *v_initial, body):
+    trips = None if M is None else known(M)
+    go = host(True) if cond is None else known(cond)
+    scans = body.output_count - 1 - len(v_initial)
+    if go is not None and not go:
+        trips = host(0)
+    plain = all(hasattr(value, "dtype") for value in v_initial)
+    if plain and trips is not None and go is not None and not 0 < int(trips) <= SHORT:
+        try:
+            return _scanned(int(trips), v_initial, body)
+        except (TypeError, _NotStructured):
+            pass
+    if plain and not scans and (go is None or (M is not None and trips is None)):
+        return _while(M, cond, v_initial, body)
+    return _unrolled(None if M is None else trips, go, v_initial, scans, body)
+
+
+def _scanned(trips: int, state: Sequence[Any], body: Any) -> tuple[Any, ...]:
+    """A loop whose number of iterations is known and whose condition stays true."""
+
+    def step(carry: Any, iteration: Any) -> Any:
+        go, *results = body(iteration, host(True), *carry)
+        if not isinstance(go, HostValue) or not go:
+            raise _NotStructured
+        return tuple(results[: len(carry)]), tuple(results[len(carry) :])
+
+    final, stacked = lax.scan(step, tuple(state), jnp.arange(trips, dtype=np.dtype(np.int64)))
+    return (*final, *stacked)
+
+
+def _while(M: Any, cond: Any, state: Sequence[Any], body: Any) -> tuple[Any, ...]:
+    """A loop that ends when its condition says so, or after `M` iterations."""
+
+    def goes_on(carry: Any) -> Any:
+        iteration, go, *_ = carry
+        return go if M is None else jnp.logical_and(go, iteration < M)
+
+    def step(carry: Any) -> Any:
+        iteration, go, *values = carry
+        go, *values = body(iteration, go, *values)
+        return (iteration + 1, jnp.reshape(go, ()), *values)
+
+    go = host(True) if cond is None else cond
+    start = (jnp.zeros((), np.dtype(np.int64)), jnp.reshape(go, ()), *state)
+    return tuple(lax.while_loop(goes_on, step, start))[2:]
+
+
+def _unrolled(trips: HostValue | None, go: HostValue | None, state: Sequence[Any], scans: int, body: Any) -> tuple[Any, ...]:
+    rows: list[list[Any]] = []
+    iteration = 0
+    while _decided(go) and (trips is None or iteration < int(trips)):
+        go, *results = body(host(iteration), go, *state)
+        go = known(go)
+        state, iteration = results[: len(state)], iteration + 1
+        rows.append(results[len(state) :])
+    columns = list(zip(*rows, strict=True)) if rows else [body.empty_output(index - scans) for index in range(scans)]
+    return (*state, *(jnp.stack(column) if rows else column for column in columns))
+
+
+def _decided(go: HostValue | None) -> bool:
+    if go is None:
+        raise ValueNotKnown(
+            "a loop whose length depends on the data cannot be traced",
+            [Refusal("Loop", "", "it stacks outputs or changes shapes from iteration to iteration; call it outside `jax.jit`")],
+        )
+    return bool(go)
+
+
+@op("Scan", since=9)
+def scan(
+    *initial_state_and_scan_inputs,
+    body,
+    num_scan_inputs,
+    scan_input_axes=None,
+    scan_input_directions=None,
+    scan_output_axes=None,
+    scan_output_directions=None,
+):
+    count = len(initial_state_and_scan_inputs) - num_scan_inputs
+    state, rows = initial_state_and_scan_inputs[:count], initial_state_and_scan_inputs[count:]
+    rows = [jnp.moveaxis(x, axis, 0) if axis else x for x, axis in zip(rows, scan_input_axes or [0] * len(rows), strict=True)]
+    backward = scan_input_directions or [0] * len(rows)
+    rows = [jnp.flip(x, 0) if flip else x for x, flip in zip(rows, backward, strict=True)]
+
+    def step(carry: Any, row: Any) -> Any:
+        results = body(*carry, *row)
+        return tuple(results[:count]), tuple(results[count:])
+
+    final, stacked = lax.scan(step, tuple(state), tuple(rows))
+    backward = scan_output_directions or [0] * len(stacked)
+    stacked = [jnp.flip(y, 0) if flip else y for y, flip in zip(stacked, backward, strict=True)]
+    axes = scan_output_axes or [0] * len(stacked)
+    return (*final, *(jnp.moveaxis(y, 0, axis) if axis else y for y, axis in zip(stacked, axes, strict=True)))
+
+
+@op("Scan", since=8, until=8)
+def scan_batched(sequence_lens=None, *initial_state_and_scan_inputs, body, num_scan_inputs, directions=None):
+    if sequence_lens is not None:
+        raise ValueNotKnown(
+            "sequences of different lengths cannot be scanned",
+            [Refusal("Scan", "", "`sequence_lens` of version 8 is not supported; export at opset 9 or later")],
+        )
+
+    def single(*values: Any) -> Any:
+        return scan(*values, body=body, num_scan_inputs=num_scan_inputs, scan_input_directions=directions)
+
+    return vmap(single)(*initial_state_and_scan_inputs)

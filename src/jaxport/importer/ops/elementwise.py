@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import reduce
 from typing import Any
 
-from jaxport.importer.namespaces import jnp, lax
+from jaxport.importer.namespaces import jnp, lax, nn
 from jaxport.importer.registry import op, renamed
 
 renamed(since=6, Abs=jnp.abs, Ceil=jnp.ceil, Exp=jnp.exp, Floor=jnp.floor, Log=jnp.log, Neg=jnp.negative)
 renamed(since=6, Reciprocal=jnp.reciprocal, Sqrt=jnp.sqrt, Tanh=jnp.tanh)
+renamed(since=6, Relu=nn.relu, Sigmoid=nn.sigmoid)
 renamed(since=7, Acos=jnp.arccos, Asin=jnp.arcsin, Atan=jnp.arctan, Cos=jnp.cos, Sin=jnp.sin, Tan=jnp.tan)
 renamed(since=9, Acosh=jnp.arccosh, Asinh=jnp.arcsinh, Atanh=jnp.arctanh, Cosh=jnp.cosh, Sinh=jnp.sinh)
 renamed(since=9, Erf=lax.erf, Sign=jnp.sign, IsNaN=jnp.isnan)

@@ -8,7 +8,7 @@ from jaxport.importer.registry import Host, op
 
 @op("Gather", since=1)
 def gather(data, indices, *, axis=0):
-    return jnp.take(data, indices, axis=axis, mode="wrap")
+    return jnp.take(data, indices, axis=axis)
 
 
 def _sliced(data, starts, ends, axes, steps):

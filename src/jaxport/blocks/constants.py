@@ -1,0 +1,194 @@
+"""Arrays that a traced function closed over, lifted to inputs of the whole program.
+
+JAX keeps such an array where it met it: as a const of the outermost jaxpr, or of the body of a `jit` within it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+
+import jax
+from jax.extend import core as jex_core
+
+from jaxport.blocks.labels import bodies
+
+__all__ = ["hoisted"]
+
+
+def hoisted(closed: jex_core.ClosedJaxpr) -> tuple[jex_core.Jaxpr, list[object]]:
+    """Returns a jaxpr without consts, and the arrays that are its new inputs.
+
+    The inputs are those of `closed` with the arrays put between the weights and the rest by `Hoisting.split`: they
+    come last here. Arrays in bodies of primitives that bind their arity elsewhere (`custom_jvp_call`) stay.
+
+    >>> import jax.numpy as jnp
+    >>> w = jnp.ones(3)
+    >>> jaxpr, arrays = hoisted(jax.make_jaxpr(jax.jit(lambda x: x * w))(w))
+    >>> len(jaxpr.invars), [array is w for array in arrays]
+    (2, [True])
+    """
+    hoisting = _Hoisting()
+    jaxpr, arrays = hoisting.lifted(closed.jaxpr, closed.consts)
+    return jaxpr, arrays
+
+
+class _Hoisting:
+    """Lifts consts body by body; what a body lifts becomes new *leading* operands of the equation that calls it."""
+
+    def __init__(self) -> None:
+        self._lifted: dict[int, tuple[jex_core.Jaxpr, list[object]]] = {}
+        self._kept: list[object] = []  # so that no id is used twice
+        self._needs: dict[int, bool] = {}
+
+    def needs(self, jaxpr: jex_core.Jaxpr) -> bool:
+        """Whether there is a const in a body within `jaxpr`."""
+        if id(jaxpr) not in self._needs:
+            self._kept.append(jaxpr)
+            self._needs[id(jaxpr)] = any(
+                isinstance(value, jex_core.ClosedJaxpr) and value.consts
+                for equation in jaxpr.eqns
+                for item in equation.params.values()
+                for value in (item if isinstance(item, tuple | list) else (item,))
+            ) or any(self.needs(body) for equation in jaxpr.eqns for body in bodies(equation.params))
+        return self._needs[id(jaxpr)]
+
+    def lifted(self, jaxpr: jex_core.Jaxpr, consts: Sequence[object]) -> tuple[jex_core.Jaxpr, list[object]]:
+        """`jaxpr` with its consts, and those of the bodies within it, as leading inputs; and the arrays."""
+        if id(jaxpr) in self._lifted:
+            return self._lifted[id(jaxpr)]
+        self._kept.append(jaxpr)
+        # One input per array, however often the program meets it.
+        variables: dict[int, jex_core.Var] = {}
+        arrays: list[object] = []
+        alias: dict[jex_core.Var, jex_core.Var] = {}
+        for variable, const in zip(jaxpr.constvars, consts, strict=True):
+            if id(const) in variables:
+                alias[variable] = variables[id(const)]
+            else:
+                variables[id(const)] = variable
+                arrays.append(const)
+
+        def variable_of(array: object) -> jex_core.Var:
+            if id(array) not in variables:
+                variables[id(array)] = jex_core.Var(jax.typeof(array))
+                arrays.append(array)
+            return variables[id(array)]
+
+        equations = jaxpr.eqns
+        if alias or self.needs(jaxpr):
+            equations = [self.equation(equation, variable_of, alias) for equation in jaxpr.eqns]
+        outvars = [alias.get(a, a) if isinstance(a, jex_core.Var) else a for a in jaxpr.outvars]
+        lifted = jex_core.Jaxpr(
+            (),
+            [*(variables[id(array)] for array in arrays), *jaxpr.invars],
+            outvars,
+            equations,
+            jaxpr.effects,
+            jaxpr.debug_info._replace(arg_names=None),
+        )
+        self._lifted[id(jaxpr)] = lifted, arrays
+        return lifted, arrays
+
+    def equation(self, equation: jex_core.JaxprEqn, variable_of: object, alias: Mapping) -> jex_core.JaxprEqn:
+        """The equation with what its bodies lift as new operands."""
+        invars = [alias.get(a, a) if isinstance(a, jex_core.Var) else a for a in equation.invars]
+        equation = equation.replace(invars=invars)
+        rule = _RULES.get(equation.primitive.name)
+        if rule is None:
+            return equation
+        return rule(self, equation, variable_of)
+
+
+def _closed(hoisting: _Hoisting, body: jex_core.ClosedJaxpr) -> tuple[jex_core.ClosedJaxpr, list[object]]:
+    if not body.consts and not hoisting.needs(body.jaxpr):
+        return body, []
+    jaxpr, arrays = hoisting.lifted(body.jaxpr, body.consts)
+    return jex_core.ClosedJaxpr(jaxpr, ()), arrays
+
+
+def _jit(hoisting: _Hoisting, equation: jex_core.JaxprEqn, variable_of) -> jex_core.JaxprEqn:
+    body, arrays = _closed(hoisting, equation.params["jaxpr"])
+    if not arrays:
+        return equation
+    unspecified = _unspecified()
+    params = {**equation.params, "jaxpr": body}
+    for name, value in unspecified.items():
+        params[name] = (value,) * len(arrays) + tuple(equation.params[name])
+    return equation.replace(params=params, invars=[*map(variable_of, arrays), *equation.invars])
+
+
+@functools.cache
+def _unspecified() -> dict[str, object]:
+    """What a `jit` equation says of an operand that nothing was said about."""
+    params = jax.make_jaxpr(jax.jit(lambda x: x))(0.0).eqns[0].params
+    return {name: params[name][0] for name in ("in_shardings", "in_layouts", "donated_invars")}
+
+
+def _scan(hoisting: _Hoisting, equation: jex_core.JaxprEqn, variable_of) -> jex_core.JaxprEqn:
+    body, arrays = _closed(hoisting, equation.params["jaxpr"])
+    if not arrays:
+        return equation
+    params = {**equation.params, "jaxpr": body, "num_consts": equation.params["num_consts"] + len(arrays)}
+    return equation.replace(params=params, invars=[*map(variable_of, arrays), *equation.invars])
+
+
+def _while(hoisting: _Hoisting, equation: jex_core.JaxprEqn, variable_of) -> jex_core.JaxprEqn:
+    params = equation.params
+    cond, of_cond = _closed(hoisting, params["cond_jaxpr"])
+    body, of_body = _closed(hoisting, params["body_jaxpr"])
+    if not of_cond and not of_body:
+        return equation
+    split = params["cond_nconsts"]
+    return equation.replace(
+        params={
+            **params,
+            "cond_jaxpr": cond,
+            "body_jaxpr": body,
+            "cond_nconsts": split + len(of_cond),
+            "body_nconsts": params["body_nconsts"] + len(of_body),
+        },
+        invars=[
+            *map(variable_of, of_cond), *equation.invars[:split],
+            *map(variable_of, of_body), *equation.invars[split:],
+        ],
+    )  # fmt: skip
+
+
+def _cond(hoisting: _Hoisting, equation: jex_core.JaxprEqn, variable_of) -> jex_core.JaxprEqn:
+    branches = [_closed(hoisting, branch) for branch in equation.params["branches"]]
+    total = [array for _, arrays in branches for array in arrays]
+    if not total:
+        return equation
+    # All branches take all operands: each gets those of the others as inputs that it does not use.
+    widened = []
+    for position, (body, own) in enumerate(branches):
+        inputs = list(body.jaxpr.invars)
+        added = [
+            variable
+            for other, (_, arrays) in enumerate(branches)
+            for variable in (
+                inputs[: len(own)] if other == position else [jex_core.Var(jax.typeof(array)) for array in arrays]
+            )
+        ]
+        jaxpr = body.jaxpr.replace(
+            invars=[*added, *inputs[len(own) :]], debug_info=body.jaxpr.debug_info._replace(arg_names=None)
+        )
+        widened.append(jex_core.ClosedJaxpr(jaxpr, ()))
+    which, *operands = equation.invars
+    return equation.replace(
+        params={**equation.params, "branches": tuple(widened)}, invars=[which, *map(variable_of, total), *operands]
+    )
+
+
+def _remat(hoisting: _Hoisting, equation: jex_core.JaxprEqn, variable_of) -> jex_core.JaxprEqn:
+    jaxpr = equation.params["jaxpr"]
+    if not hoisting.needs(jaxpr):
+        return equation
+    jaxpr, arrays = hoisting.lifted(jaxpr, ())
+    return equation.replace(
+        params={**equation.params, "jaxpr": jaxpr}, invars=[*map(variable_of, arrays), *equation.invars]
+    )
+
+
+_RULES = {"jit": _jit, "scan": _scan, "while": _while, "cond": _cond, "remat2": _remat, "checkpoint": _remat}

@@ -1,0 +1,141 @@
+"""The official backend suite: its cases, how one is run, and which are excluded and why."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import onnx
+from onnx.backend.test import loader
+
+from jaxport.errors import ValueNotKnown
+from jaxport.importer import Program, from_onnx
+
+KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
+
+
+class Case(NamedTuple):
+    """One model with its tolerances; `data()` yields its inputs and expected outputs."""
+
+    name: str
+    kind: str
+    test: Any
+
+    def model(self) -> onnx.ModelProto:
+        return self.test.model if self.test.model is not None else onnx.load(self.folder() / "model.onnx")
+
+    def folder(self) -> Path:
+        return Path(self.test.model_dir)
+
+    def data(self, model: onnx.ModelProto) -> Iterator[tuple[list[Any], list[Any]]]:
+        if self.test.data_sets is not None:
+            yield from self.test.data_sets
+            return
+        for folder in sorted(self.folder().glob("test_data_set_*")):
+            inputs = [_read(folder / f"input_{i}.pb", value) for i, value in enumerate(_real_inputs(model)[: _count(folder, "input")])]
+            outputs = [_read(folder / f"output_{i}.pb", value) for i, value in enumerate(model.graph.output)]
+            yield inputs, outputs
+
+
+def _count(folder: Path, what: str) -> int:
+    return len(list(folder.glob(f"{what}_*.pb")))
+
+
+def _real_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    return list(model.graph.input)
+
+
+def _read(path: Path, value: onnx.ValueInfoProto) -> Any:
+    data = path.read_bytes()
+    kind = value.type.WhichOneof("value")
+    if kind == "sequence_type":
+        return onnx.numpy_helper.to_list(onnx.SequenceProto.FromString(data))
+    if kind == "optional_type":
+        return onnx.numpy_helper.to_optional(onnx.OptionalProto.FromString(data))
+    return onnx.numpy_helper.to_array(onnx.TensorProto.FromString(data))
+
+
+@cache
+def cases() -> dict[str, Case]:
+    """All cases of the installed onnx release by name."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the generators divide by zero and overflow on purpose
+        tests = [(kind, test) for kind in KINDS for test in loader.load_model_tests(kind=kind)]
+    return {test.name: Case(test.name, kind, test) for kind, test in tests}
+
+
+def run(case: Case) -> str:
+    """Imports the model, runs it, and compares every output; says whether it ran `jitted` or `eager`."""
+    model = case.model()
+    program = from_onnx(model)
+    mode = "jitted"
+    with jax.enable_x64(True):
+        for inputs, expected in case.data(model):
+            try:
+                outputs = jitted(program, inputs)
+            except ValueNotKnown:
+                mode, outputs = "eager", _as_tuple(program(*inputs))
+            compare(outputs, expected, case.test.rtol, case.test.atol)
+    return mode
+
+
+def jitted(program: Program, inputs: list[Any]) -> tuple[Any, ...]:
+    """The outputs under `jax.jit`: over the arrays that no shape depends on."""
+    traced = {
+        name: value
+        for name, value in zip(program.input_names, inputs, strict=False)
+        if name not in program.static_inputs and isinstance(value, np.ndarray) and value.dtype.kind not in "OUST"
+    }
+    closed = {name: v for name, v in zip(program.input_names, inputs, strict=False) if name not in traced}
+
+    hosts: dict[int, Any] = {}
+
+    def call(params: Any, traced: Any) -> Any:
+        outputs = _as_tuple(program.apply(params, **traced, **closed))
+        leaves, tree = jax.tree.flatten(outputs)
+        hosts.update((i, leaf) for i, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray) and leaf.dtype == object)
+        hosts[-1] = tree
+        return [leaf for i, leaf in enumerate(leaves) if i not in hosts]
+
+    options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+    arrays = iter(jax.jit(call, compiler_options=options)(program.params, traced))
+    tree = hosts.pop(-1)
+    leaves = [hosts[i] if i in hosts else next(arrays) for i in range(tree.num_leaves)]
+    return tuple(jax.tree.unflatten(tree, leaves))
+
+
+def _as_tuple(outputs: Any) -> tuple[Any, ...]:
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def compare(outputs: Any, expected: Any, rtol: float, atol: float) -> None:
+    assert len(outputs) == len(expected), f"{len(outputs)} outputs, expected {len(expected)}"
+    for output, wanted in zip(outputs, expected, strict=True):
+        _compare(output, wanted, rtol, atol)
+
+
+def _compare(output: Any, wanted: Any, rtol: float, atol: float) -> None:
+    if isinstance(wanted, list):
+        assert isinstance(output, list), f"{type(output)} is no sequence"
+        return compare(output, wanted, rtol, atol)
+    if wanted is None:
+        assert output is None
+        return None
+    output, wanted = np.asarray(output), np.asarray(wanted)
+    assert output.shape == wanted.shape, f"shape {output.shape}, expected {wanted.shape}"
+    if wanted.dtype.kind in "OUST":
+        assert output.tolist() == wanted.tolist()
+        return None
+    assert output.dtype == wanted.dtype, f"{output.dtype}, expected {wanted.dtype}"
+    if wanted.dtype.kind in "iub":
+        np.testing.assert_array_equal(output, wanted)
+    elif wanted.dtype.kind in "fc":
+        np.testing.assert_allclose(output, wanted, rtol=rtol, atol=atol)
+    else:  # the small types: every value is exact in float32
+        np.testing.assert_allclose(output.astype(np.float32), wanted.astype(np.float32), rtol=rtol, atol=atol)
+    return None
