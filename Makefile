@@ -74,7 +74,7 @@ types: $(INSTALLED) ## pyright
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 
 docs: $(INSTALLED) ## build the documentation strictly into site/
-	@$(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean: ## remove what the targets made, the environments too
 	rm -rf .venv .venv-* build dist site out .pytest_cache .ruff_cache .hypothesis

@@ -25,6 +25,7 @@ class Config:
 
 
 CONFIGS: dict[Size, Config] = {"small": Config(hidden=32, heads=4), "real": Config(hidden=768, heads=12)}
+SIZES = ({"B": 1, "T": 5, "S": 4}, {"B": 3, "T": 2, "S": 7})
 
 
 class NnxCrossAttention(nnx.Module):
@@ -65,7 +66,9 @@ class EquinoxCrossAttention(eqx.Module):
         return x + self.attention(jax.vmap(self.norm)(x), memory, memory, mask, process_heads=rotate)
 
 
-def _query_and_memory(config: Config, queries: int | str = "T", keys: int | str = "S") -> dict[str, Any]:
+def _query_and_memory(
+    config: Config, queries: int | str = "T", keys: int | str = "S", sizes: tuple[dict[str, int], ...] = SIZES
+) -> dict[str, Any]:
     def sample(rng: np.random.Generator, dims: Mapping[str, int]) -> tuple[Any, ...]:
         batch, query_length, key_length = sized(("B", queries, keys), dims)
         memory = normal(rng, (batch, key_length, config.hidden))
@@ -74,7 +77,7 @@ def _query_and_memory(config: Config, queries: int | str = "T", keys: int | str 
     return {
         "inputs": (("B", queries, config.hidden), ("B", keys, config.hidden), spec(("B", keys), "bool")),
         "sample": sample,
-        "sizes": ({"B": 1, "T": 5, "S": 4}, {"B": 3, "T": 2, "S": 7}),
+        "sizes": sizes,
     }
 
 
@@ -98,8 +101,6 @@ def equinox_cross_attention(size: Size) -> Example:
     """Of fixed lengths, for which Equinox tabulates the angles of its rotary embedding."""
     config = CONFIGS[size]
     model = equinox_model(EquinoxCrossAttention, config)
-    weights, inputs = eqx.filter(model, eqx.is_inexact_array), _query_and_memory(config, queries=5, keys=7)
-    sizes = ({"B": 1}, {"B": 3})
-    return Example(
-        name="cross_attention", framework="equinox", fn=jax.vmap(model), weights=weights, **(inputs | {"sizes": sizes})
-    )
+    weights = eqx.filter(model, eqx.is_inexact_array)
+    inputs = _query_and_memory(config, queries=5, keys=7, sizes=({"B": 1}, {"B": 3}))
+    return Example(name="cross_attention", framework="equinox", fn=jax.vmap(model), weights=weights, **inputs)

@@ -160,11 +160,12 @@ class LinenScannedLlama(nn.Module):
     @nn.compact
     def __call__(self, ids: jax.Array) -> jax.Array:
         config = self.config
+        shared: Any = nn.broadcast  # Flax documents it and annotates `int`
         layers = nn.scan(
             LinenLayer,
             variable_axes={"params": 0},
             split_rngs={"params": True},
-            in_axes=nn.broadcast,
+            in_axes=shared,
             length=config.layers,
         )
         words = nn.Embed(config.vocabulary, config.hidden, name="words")

@@ -148,7 +148,8 @@ def linen_mlp_grad(size: Size) -> Example:
     variables = linen_variables(model, (1, config.features))
 
     def loss(variables: Any, x: jax.Array, labels: jax.Array) -> jax.Array:
-        return cross_entropy(model.apply(variables, x), labels)
+        logits: Any = model.apply(variables, x)
+        return cross_entropy(logits, labels)
 
     fn = partial(jax.value_and_grad(loss), variables)
     return Example(name="mlp_grad", framework="linen", fn=fn, weights=variables["params"], **_labelled_features(config))

@@ -83,7 +83,8 @@ class NnxResNet(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         x = nnx.relu(self.stem(x))
-        x = nnx.max_pool(x, window_shape=(3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
+        padding: Any = ((1, 1), (1, 1))  # Flax documents pairs and annotates `str`
+        x = nnx.max_pool(x, window_shape=(3, 3), strides=(2, 2), padding=padding)
         for blocks in self.stages:
             for block in blocks:
                 x = block(x)
@@ -196,9 +197,10 @@ def resnet50(size: Size = "real") -> NnxResNet:
     return nnx_model(NnxResNet, CONFIGS[size])
 
 
-def _images(config: Config) -> dict[str, Any]:
+def _images(config: Config, *, train: bool = False) -> dict[str, Any]:
     inputs = (("B", config.image, config.image, 3),)
-    return {"inputs": inputs, "sample": normals(*inputs), "sizes": ({"B": 1}, {"B": 3})}
+    sizes = ({"B": 2}, {"B": 5}) if train else ({"B": 1}, {"B": 3})
+    return {"inputs": inputs, "sample": normals(*inputs), "sizes": sizes}
 
 
 def nnx_resnet50(size: Size) -> Example:
@@ -222,7 +224,7 @@ def linen_resnet50_train(size: Size) -> Example:
     model = LinenResNet(config)
     variables = linen_variables(model, (1, config.image, config.image, 3))
     fn = partial(model.apply, variables, train=True, mutable=["batch_stats"])
-    images = _images(config) | {"sizes": ({"B": 2}, {"B": 5})}
+    images = _images(config, train=True)
     return Example(name="resnet50_train", framework="linen", fn=fn, weights=variables["params"], **images)
 
 

@@ -119,9 +119,10 @@ class NnxBidirectionalGru(nnx.Module):
         self.head = nnx.Linear(2 * config.hidden, config.classes, rngs=rngs)
 
     def __call__(self, x: jax.Array, lengths: jax.Array) -> jax.Array:
+        y: Any = x
         for layer in self.layers:
-            x = layer(x, seq_lengths=lengths)
-        return self.head(x)
+            y = layer(y, seq_lengths=lengths)
+        return self.head(y)
 
 
 class LinenBidirectionalGru(nn.Module):
@@ -130,11 +131,12 @@ class LinenBidirectionalGru(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, lengths: jax.Array) -> jax.Array:
         """One row of logits per sequence, from the mean over the steps that belong to it."""
+        y: Any = x
         for _ in range(self.config.layers):
             forward, backward = nn.RNN(nn.GRUCell(self.config.hidden)), nn.RNN(nn.GRUCell(self.config.hidden))
-            x = nn.Bidirectional(forward, backward)(x, seq_lengths=lengths)
-        belongs = (jnp.arange(x.shape[1]) < lengths[:, None])[..., None]
-        return nn.Dense(self.config.classes)(jnp.mean(x, axis=1, where=belongs))
+            y = nn.Bidirectional(forward, backward)(y, seq_lengths=lengths)
+        belongs = (jnp.arange(y.shape[1]) < lengths[:, None])[..., None]
+        return nn.Dense(self.config.classes)(jnp.mean(y, axis=1, where=belongs))
 
 
 def _text(config: LanguageConfig) -> dict[str, Any]:

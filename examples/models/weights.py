@@ -7,6 +7,7 @@ the start, since a default value would hide that it got lost on the way.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -71,7 +72,7 @@ def _draw(rng: np.random.Generator, role: str, shape: tuple[int, ...], stacked: 
 ModuleT = TypeVar("ModuleT", bound=nnx.Module)
 
 
-def nnx_model(module: type[ModuleT], *args: Any, stacked: int | None = None) -> ModuleT:
+def nnx_model(module: Callable[..., ModuleT], *args: Any, stacked: int | None = None) -> ModuleT:
     """The module `module(*args, rngs=...)` with random weights, in eval mode."""
     abstract = nnx.eval_shape(lambda: module(*args, rngs=nnx.Rngs(0)))
     graphdef, state = nnx.split(abstract)
@@ -86,14 +87,14 @@ def linen_variables(model: nn.Module, *inputs: Any, stacked: int | None = None) 
     return random_weights(jax.eval_shape(model.init, jax.random.key(0), *specs), stacked=stacked)
 
 
-def equinox_model(module: type[eqx.Module], *args: Any) -> Any:
+def equinox_model(module: Callable[..., Any], *args: Any) -> Any:
     """The module `module(*args, key=...)` with random weights, in inference mode."""
     abstract = eqx.filter_eval_shape(lambda key: module(*args, key=key), jax.random.key(0))
     return eqx.nn.inference_mode(random_weights(abstract))
 
 
-def equinox_model_and_state(module: type[eqx.Module], *args: Any) -> tuple[Any, eqx.nn.State]:
+def equinox_model_and_state(module: Callable[..., Any], *args: Any) -> tuple[Any, eqx.nn.State]:
     """The same for a module that keeps state, with its running statistics."""
-    make = eqx.nn.make_with_state(module)
+    make: Callable[..., Any] = eqx.nn.make_with_state(module)
     abstract, state = eqx.filter_eval_shape(lambda key: make(*args, key=key), jax.random.key(0))
     return eqx.nn.inference_mode(random_weights(abstract)), random_weights(state)

@@ -4,40 +4,71 @@
 >>> exported = jaxport.to_onnx(jnp.tanh, [("B", 3)])
 >>> exported.input_names
 ['x']
+
+Names are loaded on first use: `import jaxport` costs little, and loads no runtime and no framework.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from jaxport.errors import (
-    ExportError as ExportError,
+    ExportError,
+    InvalidArgument,
+    JaxportError,
+    ModelError,
+    QueryError,
+    Refusal,
+    RuleError,
+    SaveError,
+    StateChanged,
+    Unsupported,
+    VerificationFailed,
 )
-from jaxport.errors import (
-    InvalidArgument as InvalidArgument,
-)
-from jaxport.errors import (
-    JaxportError as JaxportError,
-)
-from jaxport.errors import (
-    ModelError as ModelError,
-)
-from jaxport.errors import (
-    QueryError as QueryError,
-)
-from jaxport.errors import (
-    Refusal as Refusal,
-)
-from jaxport.errors import (
-    RuleError as RuleError,
-)
-from jaxport.errors import (
-    SaveError as SaveError,
-)
-from jaxport.errors import (
-    StateChanged as StateChanged,
-)
-from jaxport.errors import (
-    Unsupported as Unsupported,
-)
-from jaxport.errors import (
-    VerificationFailed as VerificationFailed,
-)
-from jaxport.export.api import to_onnx as to_onnx
-from jaxport.export.registry import rule as rule
+
+if TYPE_CHECKING:
+    from jaxport.export.api import to_onnx
+    from jaxport.export.exported import Exported
+    from jaxport.export.functions import onnx_function
+    from jaxport.export.registry import rule
+
+__all__ = [
+    "ExportError",
+    "Exported",
+    "InvalidArgument",
+    "JaxportError",
+    "ModelError",
+    "QueryError",
+    "Refusal",
+    "RuleError",
+    "SaveError",
+    "StateChanged",
+    "Unsupported",
+    "VerificationFailed",
+    "onnx_function",
+    "rule",
+    "to_onnx",
+]
+
+__version__ = "0.1.0"
+
+#: Where the names live that are loaded on first use.
+_LAZY = {
+    "Exported": "jaxport.export.exported",
+    "onnx_function": "jaxport.export.functions",
+    "rule": "jaxport.export.registry",
+    "to_onnx": "jaxport.export.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'jaxport' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

@@ -4,7 +4,6 @@ import ast
 import inspect
 import re
 from pathlib import Path
-from types import ModuleType
 
 import onnx.defs
 import pytest
@@ -114,9 +113,8 @@ def test_every_folder_is_a_package():
 
 
 def public_objects() -> list[tuple[str, object]]:
-    """What `jaxport` offers its users: its public names but for the modules inside it."""
-    names = [public for public in dir(jaxport) if not public.startswith("_")]
-    return [(public, value) for public in names if not isinstance(value := getattr(jaxport, public), ModuleType)]
+    """What `jaxport` offers its users."""
+    return [(public, getattr(jaxport, public)) for public in jaxport.__all__]
 
 
 def is_error(value: object) -> bool:

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from importlib.metadata import version
-
 import pytest
 
+import jaxport
 from jaxport.cli import main
 
 
@@ -17,7 +16,7 @@ def run(*arguments: object) -> int:
 
 def test_the_version(capsys: pytest.CaptureFixture[str]):
     assert run("--version") == 0
-    assert capsys.readouterr().out == f"jaxport {version('jaxport')}\n"
+    assert capsys.readouterr().out == f"jaxport {jaxport.__version__}\n"
 
 
 @pytest.mark.parametrize("command", ["", "export", "inspect", "verify"])

@@ -3,8 +3,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from jaxport.cli.specs import (
     InputSpec,

@@ -34,12 +34,17 @@ class Case(NamedTuple):
 
     def data(self, model: onnx.ModelProto) -> Iterator[tuple[list[Any], list[Any]]]:
         if self.test.data_sets is not None:
-            yield from self.test.data_sets
+            for inputs, outputs in self.test.data_sets:
+                yield [_array(value) for value in inputs], [_array(value) for value in outputs]
             return
         for folder in sorted(self.folder().glob("test_data_set_*")):
             inputs = [_read(folder / f"input_{i}.pb", value) for i, value in enumerate(_real_inputs(model)[: _count(folder, "input")])]
             outputs = [_read(folder / f"output_{i}.pb", value) for i, value in enumerate(model.graph.output)]
             yield inputs, outputs
+
+
+def _array(value: Any) -> Any:
+    return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
 
 
 def _count(folder: Path, what: str) -> int:

@@ -18,7 +18,11 @@ Decorated = TypeVar("Decorated", bound=Callable)
 
 
 def boundary(
-    thing: Decorated, *, target: str | None = None, options: Mapping[str, object] | None = None
+    thing: Decorated,
+    *,
+    target: str | None = None,
+    options: Mapping[str, object] | None = None,
+    prepare: Callable[[dict], dict] = dict,
 ) -> Decorated:
     """Makes each call of `thing` a block, wherever it is called from while a trace is running.
 
@@ -28,6 +32,7 @@ def boundary(
       thing: a function, a method, or a class: then the calls of its instances, by their public methods.
       target: the qualified name of the blocks; by default that of `thing`.
       options: anything, found again on `Block.options`.
+      prepare: changes or checks the keyword arguments of each call that is traced.
 
     Returns:
       a class itself; of a function a wrapper of it.
@@ -47,10 +52,10 @@ def boundary(
     ['block', 'add']
     """
     if isinstance(thing, type):
-        class_boundaries[thing] = Boundary(target, FrozenMapping(options or {}))
+        class_boundaries[thing] = Boundary(target, FrozenMapping(options or {}), prepare)
         return thing
     if isinstance(thing, staticmethod | classmethod):
-        return type(thing)(boundary(thing.__func__, target=target, options=options))
+        return type(thing)(boundary(thing.__func__, target=target, options=options, prepare=prepare))
     if not callable(thing):
         raise InvalidArgument(
             f"`{thing!r}` cannot be given a boundary",
@@ -58,5 +63,5 @@ def boundary(
             why=f"a `{type(thing).__name__}` cannot be called",
             instead="decorate a function, a method or a class",
         )
-    named = Boundary(target or public_name(thing, ()), FrozenMapping(options or {}))
+    named = Boundary(target or public_name(thing, ()), FrozenMapping(options or {}), prepare)
     return with_markers(thing, named, current_recorder)

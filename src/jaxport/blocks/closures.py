@@ -9,9 +9,22 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
-__all__ = ["Node", "Reference", "opened"]
+__all__ = ["Node", "Reference", "World", "opened"]
+
+
+class World(Protocol):
+    """What stands for each object once some of them are replaced."""
+
+    def is_new(self, value: object) -> bool:
+        """Whether something else stands for `value`."""
+        ...
+
+    def made(self, value: object) -> object:
+        """What stands for `value`: itself, if it is not new."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -26,133 +39,150 @@ class Reference:
 class Node:
     """An opened object: what it refers to, and how it is made anew, if it can be.
 
-    `rebuild(made)` returns the new object and a function that completes it: between the two the new object is
-    known, so that a function may refer to itself. `made(value)` is what stands for `value` in the new world.
+    `rebuild` yields the new object and completes it afterwards, so that an object may refer to itself.
     """
 
     references: tuple[Reference, ...]
-    rebuild: Callable[[Callable[[object], object]], tuple[object, Callable[[], None]]] | None
-
-
-def opened(value: object) -> Node | None:
-    """What `value` refers to; None for objects that are not looked into.
-
-    >>> import functools
-    >>> opened(functools.partial(max, default=3)).references[1]
-    Reference(name='default', value=3)
-    """
-    match value:
-        case functools.partial():
-            return _partial(value)
-        case types.FunctionType():
-            return _function(value)
-        case list() | tuple() | dict():
-            return _container(value)
-        case _ if isinstance(value, type | types.ModuleType | types.BuiltinFunctionType):
-            return None
-        case _ if hasattr(value, "__func__") and hasattr(value, "__self__"):
-            return _method(value)
-        case _ if callable(value) and callable(getattr(value, "__wrapped__", None)):
-            # `jax.jit` and the like: their options are not known, so they stay as they are.
-            return Node((Reference("", value.__wrapped__),), None)
-        case _ if hasattr(value, "__dict__") and _package(type(value)) not in _LIBRARIES:
-            return _instance(value)
-    return None
+    rebuild: Callable[[World], Iterator[object]] | None = None
 
 
 # Their objects and globals hold nothing of the user's.
 _LIBRARIES = frozenset({*sys.stdlib_module_names, "equinox", "flax", "jax", "jaxlib", "jaxport", "numpy", "optax"})
 
 
+def opened(value: object) -> Node | None:
+    """What `value` refers to; None for an object that is not looked into.
+
+    >>> opened(functools.partial(print, end="")).references[1]
+    Reference(name='end', value='')
+    """
+    if isinstance(value, type | types.ModuleType | types.BuiltinFunctionType | str):
+        return None
+    if isinstance(value, functools.partial):
+        return _partial(value)
+    if isinstance(value, types.FunctionType):
+        return _function(value)
+    if isinstance(value, types.MethodType):
+        return _method(value)
+    if isinstance(value, list | tuple | dict):
+        return _container(value)
+    if all(hasattr(value, name) for name in ("func", "args", "keywords")):  # another library's partial
+        return replace(_partial(value), rebuild=None)
+    if hasattr(value, "__func__") and hasattr(value, "__self__"):  # another library's bound method
+        return Node((Reference("", value.__self__), Reference("", value.__func__)))
+    if callable(value) and callable(getattr(value, "__wrapped__", None)):
+        # `jax.jit` and the like: with what options they were made is not known, so they stay as they are.
+        return Node((Reference("", value.__wrapped__),))
+    if hasattr(value, "__dict__") and _package(type(value)) not in _LIBRARIES:
+        return _instance(value)
+    return None
+
+
 def _package(thing: object) -> str:
     return (getattr(thing, "__module__", None) or "").partition(".")[0]
 
 
-def _done() -> None:
-    """Nothing to complete."""
-
-
 def _partial(value: functools.partial) -> Node:
     try:
-        given = inspect.signature(value.func).bind_partial(*value.args).arguments
-        names = list(given)[: len(value.args)]
-    except (TypeError, ValueError):  # no signature
+        names = list(inspect.signature(value.func).bind_partial(*value.args).arguments)[: len(value.args)]
+    except (TypeError, ValueError):  # it has no signature, or not this one
         names = []
     names += [f"args_{index}" for index in range(len(names), len(value.args))]
-    references = [
-        Reference("", value.func),
-        *map(Reference, names, value.args),
-        *map(Reference, value.keywords, value.keywords.values()),
-    ]
 
-    def rebuild(made: Callable) -> tuple[object, Callable[[], None]]:
-        keywords = {name: made(item) for name, item in value.keywords.items()}
-        return type(value)(made(value.func), *map(made, value.args), **keywords), _done
+    def rebuild(world: World) -> Iterator[object]:
+        keywords = {name: world.made(item) for name, item in value.keywords.items()}
+        yield type(value)(world.made(value.func), *map(world.made, value.args), **keywords)
 
-    return Node(tuple(references), rebuild)
+    given = [*zip(names, value.args, strict=True), *value.keywords.items()]
+    return Node((Reference("", value.func), *(Reference(*item) for item in given)), rebuild)
 
 
 def _method(value: types.MethodType) -> Node:
-    rebuild = None
-    if isinstance(value, types.MethodType):
-        rebuild = lambda made: (types.MethodType(made(value.__func__), made(value.__self__)), _done)  # noqa: E731
+    def rebuild(world: World) -> Iterator[object]:
+        yield types.MethodType(world.made(value.__func__), world.made(value.__self__))
+
     return Node((Reference("", value.__self__), Reference("", value.__func__)), rebuild)
 
 
-def _container(value: list | tuple | dict) -> Node | None:
+def _container(value: list | tuple | dict) -> Node:
     items = value.items() if isinstance(value, dict) else enumerate(value)
     references = tuple(Reference(str(key), item) for key, item in items)
-    if type(value) is dict:
-        rebuild = lambda made: _filled({}, lambda new: new.update({k: made(v) for k, v in value.items()}))  # noqa: E731
-    elif type(value) is list:
-        rebuild = lambda made: _filled([], lambda new: new.extend(map(made, value)))  # noqa: E731
-    elif type(value) is tuple:
-        rebuild = lambda made: (tuple(map(made, value)), _done)  # noqa: E731
-    elif isinstance(value, tuple) and hasattr(value, "_fields"):
-        rebuild = lambda made: (type(value)(*map(made, value)), _done)  # noqa: E731
-    else:
-        rebuild = None
+
+    def rebuild(world: World) -> Iterator[object]:
+        if isinstance(value, tuple):
+            made = map(world.made, value)
+            yield type(value)(*made) if hasattr(value, "_fields") else tuple(made)
+            return
+        new = copy.copy(value)
+        yield new
+        for key, item in items if isinstance(value, dict) else enumerate(value):
+            new[key] = world.made(item)
+
     return Node(references, rebuild)
-
-
-def _filled(new: object, fill: Callable[[object], None]) -> tuple[object, Callable[[], None]]:
-    return new, functools.partial(fill, new)
 
 
 def _instance(value: object) -> Node:
-    references = tuple(Reference(name, item) for name, item in vars(value).items())
-
-    def rebuild(made: Callable) -> tuple[object, Callable[[], None]]:
+    def rebuild(world: World) -> Iterator[object]:
         new = copy.copy(value)
-        return new, lambda: vars(new).update({name: made(item) for name, item in vars(value).items()})
+        yield new
+        vars(new).update({name: world.made(item) for name, item in vars(value).items()})
 
-    return Node(references, rebuild)
+    return Node(tuple(Reference(name, item) for name, item in vars(value).items()), rebuild)
 
 
 def _function(value: types.FunctionType) -> Node:
-    cells = [Reference(name, _content(cell)) for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ())]
-    positional = inspect.getfullargspec(value).args if value.__defaults__ else []
-    defaults = value.__defaults__ or ()
+    cells = value.__closure__ or ()
+    defaults, keyword_defaults = value.__defaults__ or (), value.__kwdefaults__ or {}
+    code = value.__code__
+    positional = code.co_varnames[: code.co_argcount]
+    global_names = _global_names(value)
+
+    def rebuild(world: World) -> Iterator[object]:
+        changed = {name: value.__globals__[name] for name in global_names if world.is_new(value.__globals__[name])}
+        # A cell is shared with other functions that write to it: only one whose content changes is a new one.
+        new_cells = [types.CellType() if world.is_new(_content(cell)) else cell for cell in cells]
+        namespace = {**value.__globals__} if changed else value.__globals__
+        new = types.FunctionType(code, namespace, value.__name__, None, tuple(new_cells))
+        yield functools.update_wrapper(new, value, updated=())
+        vars(new).update({name: item for name, item in vars(value).items() if name != "__wrapped__"})
+        namespace.update({name: world.made(item) for name, item in changed.items()} if changed else {})
+        new.__defaults__ = tuple(map(world.made, defaults)) or None
+        new.__kwdefaults__ = {name: world.made(item) for name, item in keyword_defaults.items()} or None
+        for cell, new_cell in zip(cells, new_cells, strict=True):
+            if new_cell is not cell:
+                new_cell.cell_contents = world.made(_content(cell))
+
     references = [
-        *cells,
+        *(Reference(name, _content(cell)) for name, cell in zip(code.co_freevars, cells, strict=True)),
         *map(Reference, positional[len(positional) - len(defaults) :], defaults),
-        *(Reference(name, item) for name, item in (value.__kwdefaults__ or {}).items()),
+        *map(Reference, keyword_defaults, keyword_defaults.values()),
+        *(Reference(name, value.__globals__[name]) for name in global_names),
     ]
-    global_names = list(_global_names(value))
-    references += [Reference(name, value.__globals__[name]) for name in global_names]
+    # A function that assigns to globals must keep the ones it has.
+    assigns = any(instruction.opname == "STORE_GLOBAL" for instruction in dis.get_instructions(code))
+    return Node(tuple(references), None if assigns and global_names else rebuild)
 
-    def rebuild(made: Callable) -> tuple[object, Callable[[], None]]:
-        # A cell is shared with other functions that write to it; only one with new content is a new one.
-        new_cells = [cell if made(_content(cell)) is _content(cell) else types.CellType() for cell in value.__closure__ or ()]
-        changed = {n: made(value.__globals__[n]) for n in global_names}
-        changed = {n: item for n, item in changed.items() if item is not value.__globals__[n]}
-        new = types.FunctionType(
-            value.__code__,
-            {**value.__globals__, **changed} if changed else value.__globals__,
-            value.__name__,
-            value.__defaults__,
-            tuple(new_cells),
-        )
-        return new, lambda: None
 
-    return Node(tuple(references), rebuild)
+def _content(cell: types.CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not yet assigned
+        return None
+
+
+def _global_names(function: types.FunctionType) -> list[str]:
+    """The globals that the function, or a function defined in it, refers to, where they may lead to a model."""
+    package = _package(function)
+    if package in _LIBRARIES:
+        return []
+    names: dict[str, None] = {}
+    waiting = [function.__code__]
+    while waiting:
+        code = waiting.pop()
+        names.update(dict.fromkeys(code.co_names))
+        waiting += [const for const in code.co_consts if isinstance(const, types.CodeType)]
+    found = {name: function.__globals__[name] for name in names if name in function.__globals__}
+    # Functions of other packages are not followed: they bring their own world.
+    return [
+        name for name, value in found.items() if not isinstance(value, types.FunctionType) or _package(value) == package
+    ]

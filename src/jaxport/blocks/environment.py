@@ -7,19 +7,17 @@ closed over reach the jaxpr as constants and are found again by identity.
 
 from __future__ import annotations
 
-import copy
-import functools
-import inspect
-import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from jaxport.blocks.closures import Node, opened
 from jaxport.blocks.framework import Framework, Leaf, Lifted
 from jaxport.blocks.recorder import Recorder, joined
-from jaxport.blocks.values import is_array, is_tracer
+from jaxport.blocks.values import is_array
 
 __all__ = ["Changes", "Environment"]
 
@@ -28,17 +26,8 @@ __all__ = ["Changes", "Environment"]
 class Changes:
     """What a call did to module state: new values of arrays, by path, and the paths of everything else."""
 
-    arrays: Mapping[str, Leaf]
+    arrays: Mapping[str, object]
     others: tuple[str, ...]
-
-
-@dataclass
-class _Node:
-    """An object that was met, the objects that it refers to, and how it is made anew around others (None: not)."""
-
-    value: object
-    children: dict[object, object]
-    rebuild: Callable[[Mapping[object, object]], object] | None
 
 
 @dataclass(frozen=True)
@@ -47,70 +36,179 @@ class _Root:
 
     name: str
     value: object
-    framework: Framework | None
-    lifted: Lifted | None
+    framework: Framework | None = None
+    lifted: Lifted | None = None
 
 
 class Environment:
     """The modules and arrays that `fn` brings with it.
 
-    `leaves` are the arrays of the modules that were taken out: the trace gives a value for each to `rebuilt`.
+    `leaves` are the arrays of the modules that were taken out; the trace gives a value for each to `rebuilt`.
     """
 
     def __init__(self, fn: Callable, recorder: Recorder):
-        self.fn = fn
-        self.recorder = recorder
-        self._nodes: dict[int, _Node] = {}
+        self.fn, self.recorder = fn, recorder
+        self._nodes: dict[int, tuple[object, Node]] = {}
         self._roots: dict[int, _Root] = {}
-        self._arrays: dict[object, tuple[str, object]] = {}
         self._visit(fn, "", True)
-        containers = [root for root in self._roots.values() if not is_array(root.value)]
-        # One model needs no name of its own.
-        self._prefix = {id(r.value): "" if len(containers) == 1 else r.name for r in containers}
+        containers = [root for root in self._roots.values() if not is_array(root.value) and _has_arrays(root)]
+        if len(containers) == 1:  # a single model needs no name of its own
+            self._roots[id(containers[0].value)] = replace(containers[0], name="")
         self.leaves: list[Leaf] = []
-        self._before: dict[int, dict[str, Leaf]] = {}
-        self._spans: list[tuple[_Root, slice]] = []
+        self._lifted: list[tuple[_Root, slice]] = []
+        self._arrays: dict[object, Leaf] = {}
         for root in self._roots.values():
-            self._take(root)
-
-    def _take(self, root: _Root) -> None:
-        prefix = self._prefix.get(id(root.value), root.name)
-        if root.lifted is not None:
-            leaves = [replace(leaf, path=joined(prefix, leaf.path)) for leaf in root.lifted.leaves]
-            self._spans.append((root, slice(len(self.leaves), len(self.leaves) + len(leaves))))
-            self.leaves += leaves
-            return
-        if root.framework is not None:
-            self.recorder.register(root.value, prefix)
-            leaves = root.framework.leaves(root.value)
-        else:
-            leaves = [Leaf(path, value) for path, value in _arrays_in(root.value)]
-        for leaf in leaves:
-            self._arrays.setdefault(_identity(leaf.value), replace(leaf, path=joined(prefix, leaf.path)))
-
-    # -- discovery -------------------------------------------------------------------------------------------------
+            if root.lifted is not None:
+                before = len(self.leaves)
+                self.leaves += [replace(leaf, path=joined(root.name, leaf.path)) for leaf in root.lifted.leaves]
+                self._lifted.append((root, slice(before, len(self.leaves))))
+            else:
+                recorder.register(root.value, root.name)
+                for leaf in root.framework.leaves(root.value) if root.framework else _arrays_in(root.value):
+                    named = replace(leaf, path=joined(root.name, leaf.path))
+                    self._arrays.setdefault(_identity(leaf.value), named)
 
     def _visit(self, value: object, name: str, rebuildable: bool) -> None:
-        """Notes `value`, and all that it refers to, if it is a callable, a module or a container."""
+        """Notes `value` if it is a model or holds arrays, and looks into it if it is anything else."""
         if id(value) in self._nodes or id(value) in self._roots:
             return
         framework = self.recorder.framework_of(value)
         if framework is not None:
-            lifted = framework.lift(value) if rebuildable else None
-            self._roots[id(value)] = _Root(name, value, framework, lifted)
+            self._roots[id(value)] = _Root(name, value, framework, framework.lift(value) if rebuildable else None)
             return
-        if is_array(value):
-            self._roots[id(value)] = _Root(name, value, None, None)
+        if not callable(value) and not self._holds_callables(value):
+            if any(map(is_array, self._leaves_of(value))):
+                self._roots[id(value)] = _Root(name, value)
             return
-        node = _opened(value)
-        if node is None:
-            return
-        self._nodes[id(value)] = node
-        if isinstance(value, dict | list | tuple) or not callable(value):
-            holds = any(self.recorder.framework_of(item) or callable(item) for item in jax.tree.leaves(value, is_leaf=self.recorder.is_opaque))
-            if not holds:
-                if any(True for _ in _arrays_in(value)):
-                    self._roots[id(value)] = _Root(name, value, None, None)
-                return
-        for key, child in node.children.items():
-            self._visit(child, joined(name, _child_name(key)), rebuildable and node.rebuild is not None)
+        node = opened(value)
+        if node is not None:
+            self._nodes[id(value)] = value, node
+            for reference in node.references:
+                self._visit(reference.value, joined(name, reference.name), rebuildable and node.rebuild is not None)
+
+    def _holds_callables(self, value: object) -> bool:
+        """Whether a container holds modules or functions, so that it has to be looked into."""
+        return any(opened(leaf) is not None or self.recorder.framework_of(leaf) for leaf in self._leaves_of(value))
+
+    def _leaves_of(self, value: object) -> list[object]:
+        try:
+            return jax.tree.leaves(value, is_leaf=lambda leaf: self.recorder.framework_of(leaf) is not None)
+        except ValueError:  # a pytree that may not be read any more, such as an old state of Equinox
+            return []
+
+    # -- copies ----------------------------------------------------------------------------------------------------
+
+    def rebuilt(self, values: Sequence[object]) -> tuple[Callable, list[object]]:
+        """The callable around copies of the modules that were taken out, made of `values`; and the copies."""
+        copies = [root.lifted.rebuild(values[span]) for root, span in self._lifted]
+        for (root, _), made in zip(self._lifted, copies, strict=True):
+            self.recorder.register(made, root.name)
+        replaced = {id(root.value): made for (root, _), made in zip(self._lifted, copies, strict=True)}
+        return _Rebuilding(self._nodes, replaced).made(self.fn), copies
+
+    def changes(self, copies: Sequence[object], values: Sequence[object]) -> Changes:
+        """What became of the copies, which were made of `values`."""
+        arrays: dict[str, object] = {}
+        others: list[str] = []
+        for (root, span), made in zip(self._lifted, copies, strict=True):
+            lifted = root.lifted
+            before = dict(zip((leaf.path for leaf in lifted.leaves), values[span], strict=True))
+            after = lifted.state(made)
+            for path, leaf in after.items():
+                if before.get(path) is not leaf.value and not leaf.counter:
+                    arrays[joined(root.name, path)] = leaf.value
+            others += [joined(root.name, path) for path in before if path not in after]
+            static_before, static_after = lifted.static(root.value), lifted.static(made)
+            for path in {**static_before, **static_after}:
+                if (
+                    path not in static_before
+                    or path not in static_after
+                    or not _same(static_before[path], static_after[path])
+                ):
+                    others.append(joined(root.name, path))
+        return Changes(arrays, tuple(others))
+
+    # -- names -----------------------------------------------------------------------------------------------------
+
+    def named(self, constants: Iterable[object], taken: set[str]) -> Iterator[Leaf]:
+        """A leaf for each array that was closed over: where the callable has it, or else under a name of its own."""
+        unknown = 0
+        for constant in constants:
+            leaf = self._arrays.get(_identity(constant))
+            if leaf is None:
+                while f"constant_{unknown}" in taken:
+                    unknown += 1
+                leaf = Leaf(f"constant_{unknown}", constant, _is_inexact(constant))
+            path, copy_number = leaf.path, 0
+            while path in taken:
+                copy_number += 1
+                path = f"{leaf.path}_{copy_number}"
+            taken.add(path)
+            yield replace(leaf, path=path, value=constant)
+
+
+def _has_arrays(root: _Root) -> bool:
+    if root.lifted is not None:
+        return bool(root.lifted.leaves)
+    return root.framework is None or bool(root.framework.leaves(root.value))
+
+
+class _Rebuilding:
+    """The objects on the way to the modules that were taken out, made anew; all others stand for themselves."""
+
+    def __init__(self, nodes: Mapping[int, tuple[object, Node]], replaced: Mapping[int, object]):
+        self._nodes = nodes
+        self._made: dict[int, object] = dict(replaced)
+        self._new = set(replaced)
+        referrers: dict[int, list[int]] = {}
+        for key, (_, node) in nodes.items():
+            if node.rebuild is not None:
+                for reference in node.references:
+                    referrers.setdefault(id(reference.value), []).append(key)
+        waiting = list(replaced)
+        while waiting:
+            for key in referrers.get(waiting.pop(), ()):
+                if key not in self._new:
+                    self._new.add(key)
+                    waiting.append(key)
+
+    def is_new(self, value: object) -> bool:
+        return id(value) in self._new
+
+    def made(self, value: object) -> object:
+        if id(value) not in self._new:
+            return value
+        if id(value) not in self._made:
+            steps = self._nodes[id(value)][1].rebuild(self)
+            self._made[id(value)] = next(steps)
+            for _ in steps:
+                pass
+        return self._made[id(value)]
+
+
+def _arrays_in(value: object) -> Iterator[Leaf]:
+    for keys, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
+        if is_array(leaf):
+            yield Leaf(jax.tree_util.keystr(keys, simple=True, separator="."), leaf, _is_inexact(leaf))
+
+
+def _is_inexact(array: object) -> bool:
+    return bool(jnp.issubdtype(array.dtype, jnp.inexact))
+
+
+def _identity(array: object) -> object:
+    """What an array and the constant that JAX makes of it have in common."""
+    if isinstance(array, jax.Array):
+        return id(array)
+    # JAX wraps NumPy arrays anew, around the same memory.
+    view = np.asarray(array)
+    return (view.__array_interface__["data"][0], view.shape, str(view.dtype)) if view.size else id(array)
+
+
+def _same(one: object, other: object) -> bool:
+    if one is other:
+        return True
+    try:
+        return bool(one == other)
+    except (TypeError, ValueError):  # values that do not compare, such as arrays
+        return False

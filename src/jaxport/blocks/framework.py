@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from jaxport.blocks.block import freeze
 from jaxport.blocks.values import is_array
 
-__all__ = ["Framework", "Leaf", "Lifted", "public_name", "static_items"]
+__all__ = ["Framework", "Leaf", "Lifted", "OwnPlace", "public_name", "static_items"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,19 @@ class Leaf:
     value: object
     trainable: bool = True
     counter: bool = False
+
+
+@dataclass(frozen=True)
+class OwnPlace:
+    """Where a module believes that it is: `path` below the `body` that is being traced, itself at `body_path`.
+
+    `leaves()` gives some arrays of the body, each with the name of its collection.
+    """
+
+    body: object
+    body_path: str
+    path: str
+    leaves: Callable[[], list[tuple[str, Leaf]]]
 
 
 @dataclass(frozen=True)
@@ -81,14 +95,20 @@ class Framework:
         """The static fields of a module."""
         raise NotImplementedError
 
-    def own_path(self, module: object) -> str | None:
-        """The path of the module where it knows it itself, else None."""
+    def own_place(self, module: object) -> OwnPlace | None:
+        """Where the module itself believes that it is, or None for modules that do not know."""
         del module
+        return None
 
     def parameters(self, module: object) -> list[object]:
         """Arrays that are the module's own parameters although they reach the trace as arguments."""
         del module
         return []
+
+    def signature(self, fn: object) -> inspect.Signature | None:
+        """The signature of a callable of the framework that hides the names of its arguments, else None."""
+        del fn
+        return None
 
     def lift(self, module: object) -> Lifted | None:
         """The module taken apart, or None where a call cannot change it."""

@@ -40,6 +40,8 @@ class _Context:
 
     enclosing: str = ""
     places: tuple[tuple[Anchor, str], ...] = ()
+    # Of modules that know their own path: the root of each group of parameters, and the place of the root module.
+    bases: tuple[tuple[str, str, str], ...] = ()
 
     def of(self, anchor: Anchor) -> str:
         for known, path in reversed(self.places):
@@ -186,10 +188,10 @@ class _Body:
         context = replace(around.context, enclosing=around.path)
         extra = labels[len(entered.outvars) :]
         if call.anchored is not None:
-            place = self.place(call.anchored, extra, context)
-            context = replace(context, places=(*context.places, (call.anchored, place)))
-        else:
-            self.grouping.roots.parameters.update(label.root for label in extra if label and label.is_parameter)
+            anchors = len(call.anchored.paths)
+            context = self.placed(call.anchored, extra[:anchors], context)
+            extra = extra[anchors:]
+        self.grouping.roots.parameters.update(label.root for label in extra if label and label.is_parameter)
         if call.finished is not None:
             path = call.finished.path
         else:
@@ -203,18 +205,39 @@ class _Body:
                 self.last_use[atom] = max(self.last_use.get(atom, -1), self.last_use.get(inner, -1))
         self.frames.append(_Frame(context, entered.replace(outvars=outvars), path, inside=inside))
 
-    def place(self, anchor: Anchor, labels: Labels, context: _Context) -> str:
-        """Where an anchored module is: where most of its arrays say."""
-        votes: Counter[str] = Counter()
-        for label, below in zip(labels, anchor.paths, strict=True):
+    def placed(self, anchor: Anchor, labels: Labels, context: _Context) -> _Context:
+        """The context in which the place of `anchor` is known."""
+        # Each array votes for where the module is: its own path without the path that it has within the module.
+        votes: Counter[tuple[str, str]] = Counter()
+        for label, group_name, below in zip(labels, anchor.groups, anchor.paths, strict=True):
             if label is not None:
                 path = self.grouping.roots.paths[label.root]
-                if path == below:
-                    votes[""] += 1
-                elif path.endswith(f".{below}"):
-                    votes[path.removesuffix(f".{below}")] += 1
-        if votes:
-            return votes.most_common(1)[0][0]
+                if path == below or path.endswith(f".{below}"):
+                    votes[group_name, path.removesuffix(below).removesuffix(".")] += 1
+        heads = [head for head, _ in votes.most_common()]
+        if anchor.own_path == "":
+            # A root: what lies before the paths of its arrays is the way to the tree of its parameters.
+            place = context.enclosing
+            context = replace(context, bases=tuple((name, head, place) for name, head in heads))
+        elif anchor.own_path is not None:
+            place = self.below_base(heads, context)
+            place = anchor.own_path if place is None else place
+        else:
+            place = self.chosen([head for _, head in heads], anchor, context)
+        return replace(context, places=(*context.places, (anchor, place)))
+
+    def below_base(self, heads: Sequence[tuple[str, str]], context: _Context) -> str | None:
+        """The place of a body below the root of its parameters."""
+        for name, head in heads:
+            for base_name, base, place in context.bases:
+                if name == base_name and head.startswith(joined(base, "")):
+                    return joined(place, head.removeprefix(base).removeprefix("."))
+        return None
+
+    def chosen(self, voted: Sequence[str], anchor: Anchor, context: _Context) -> str:
+        """The place that the arrays voted for, unless only another one holds such a module."""
+        if voted and (voted[0] in anchor.like or len(anchor.like) != 1):
+            return voted[0]
         near = [path for path in anchor.like if not context.enclosing or path.startswith(f"{context.enclosing}.")]
         for candidates in (near, anchor.like):
             if len(candidates) == 1:
@@ -287,7 +310,9 @@ class _Body:
             # An effect on a reference that was made inside stays inside.
             if getattr(effect, "input", None) is None or effect.input in closed_over
         }
-        described = self.describe(call, frame.path, invars, len(results), entered.params["batched"])
+        # Unbatched arguments may meet batched parameters: then it is the results that tell.
+        batched = max(entered.params["batched"], left.params["batched"])
+        described = self.describe(call, frame.path, invars, len(results), batched)
         debug_info = jex_core.DebugInfo("block", described.target, None, None)
         inner = jex_core.Jaxpr((), inner_invars, inner_outvars, frame.equations, effects, debug_info)
         equation = entered.replace(

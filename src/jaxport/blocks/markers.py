@@ -20,20 +20,26 @@ __all__ = ["Anchor", "Call", "block_enter_p", "block_exit_p"]
 
 @dataclass(eq=False)
 class Anchor:
-    """A module met inside a traced body whose place in the model is not known by identity: a merged copy.
+    """What a traced body knows of where it is: a module met in it, whose place in the model identity does not tell.
 
-    The arrays of the module are operands of the marker of its first call; where they come from says where the
-    module is (`labels`), separately for each place that calls the body.
+    Arrays of the module are operands of the marker of its first call; where they come from says where the module is
+    (`labels`), separately for each place that calls the body.
 
     Attributes:
-      paths: the path within the module of each such array.
-      like: places of the model that hold a module of the same type, config and number of arrays.
+      paths: the path of each such array within the module.
+      groups: the group of each array. A framework that keeps its parameters in collections (Linen) has the name of
+        the collection between the root and the path.
+      like: places of the model that hold a module of the same type and config.
       fallback: the name to give below the enclosing block where nothing else is known.
+      own_path: where the module believes that it is; None where it does not know. It may be wrong: a body that was
+        traced for one module serves others.
     """
 
     paths: tuple[str, ...]
+    groups: tuple[str, ...]
     like: tuple[str, ...]
     fallback: str
+    own_path: str | None = None
 
 
 @dataclass(eq=False)
@@ -54,8 +60,8 @@ class Call:
     arguments: tuple[str, ...] = ()
     short_name: str = ""
     finished: Block | None = None
-    # Set in the first call of an anchored module. Behind the arguments the enter marker has its arrays as operands;
-    # without an anchor, the parameters of a module that reach the trace as arguments.
+    # Behind the arguments the enter marker has the arrays of `anchored` as operands, if this is the first call of an
+    # anchored module, and then arrays that are known to be parameters though they reach the trace as arguments.
     anchored: Anchor | None = None
 
     def __repr__(self) -> str:

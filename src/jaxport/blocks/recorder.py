@@ -6,8 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from jax.extend import core as jex_core
-from jax.extend import source_info_util
+from jax.extend import core as jex_core, source_info_util
 
 from jaxport.blocks.block import FrozenMapping, freeze
 from jaxport.blocks.framework import Framework, public_name
@@ -38,10 +37,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Boundary:
-    """What a decorator or a selection by name says about the calls of one function, method or class."""
+    """What a decorator or a selection by name says about the calls of one function, method or class.
+
+    `prepare` is given the keyword arguments of each call, and returns those that the call is made with.
+    """
 
     target: str | None = None
     options: Mapping[str, object] = FrozenMapping()
+    prepare: Callable[[dict], dict] = dict
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ class Recorder:
         self._frames: list[_Frame] = []
         # Objects are kept with their ids, so that no id is used a second time.
         self._places: dict[int, tuple[object, Place]] = {}
+        self._bodies: dict[int, tuple[object, Anchor]] = {}
         self._by_kind: dict[tuple, list[str]] | None = None
         self._signatures: dict[int, tuple[object, inspect.Signature | None]] = {}
 
@@ -101,17 +105,32 @@ class Recorder:
 
     def _place(self, framework: Framework, module: object) -> tuple[Place, Anchor | None, list]:
         """The place of a module; for one that was never seen before also its anchor and the arrays that anchor it."""
-        own_path = framework.own_path(module)
-        if own_path is not None:
-            return Place(None, own_path), None, []
-        known = self._places.get(id(module))
-        if known is not None:
-            return known[1], None, []
-        leaves = [leaf for leaf in framework.leaves(module) if jex_core.valid_jaxtype(leaf.value)]
-        like = self._like(framework, module)
-        anchor = Anchor(tuple(leaf.path for leaf in leaves), like, type(module).__name__)
-        self.register(module, "", anchor)
-        return self._places[id(module)][1], anchor, [leaf.value for leaf in leaves]
+        own = framework.own_place(module)
+        if own is not None:
+            known_body = self._bodies.get(id(own.body))
+            if known_body is not None:
+                return Place(known_body[1], own.path), None, []
+            grouped = own.leaves()
+            body_path, below = own.body_path, own.path
+        else:
+            known = self._places.get(id(module))
+            if known is not None:
+                return known[1], None, []
+            grouped = [("", leaf) for leaf in framework.leaves(module)]
+            body_path, below = None, ""
+        grouped = [(name, leaf) for name, leaf in grouped if jex_core.valid_jaxtype(leaf.value)]
+        anchor = Anchor(
+            paths=tuple(leaf.path for _, leaf in grouped),
+            groups=tuple(name for name, _ in grouped),
+            like=self._like(framework, module),
+            fallback=type(module).__name__,
+            own_path=body_path,
+        )
+        if own is not None:
+            self._bodies[id(own.body)] = own.body, anchor
+        else:
+            self.register(module, "", anchor)
+        return Place(anchor, below), anchor, [leaf.value for _, leaf in grouped]
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
@@ -155,7 +174,7 @@ class Recorder:
             short_name=type(owner).__name__,
             anchored=anchor,
         )
-        extra = [*anchored, *parameters]
+        extra, kwargs = [*anchored, *parameters], boundary.prepare(kwargs)
         return self._marked(call, config, extra, _Frame(owner, method, entered, place), function, args, kwargs)
 
     def call_function(self, boundary: Boundary, function: Callable, args: tuple, kwargs: dict) -> object:
@@ -172,7 +191,8 @@ class Recorder:
             options=boundary.options,
             short_name=short_name,
         )
-        return self._marked(call, {}, [], _Frame(None, "", function, place), function, args, kwargs)
+        frame = _Frame(None, "", function, place)
+        return self._marked(call, {}, [], frame, function, args, boundary.prepare(kwargs))
 
     def _below(self, name: str) -> Place:
         """The place of something that has none of its own: below the running call."""

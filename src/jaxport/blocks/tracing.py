@@ -5,18 +5,17 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import jax
-import numpy as np
-from jax.extend import core as jex_core
-from jax.extend import source_info_util
+from jax.extend import core as jex_core, source_info_util
 
 from jaxport.blocks.constants import hoisted
 from jaxport.blocks.environment import Environment
-from jaxport.blocks.framework import Leaf
 from jaxport.blocks.grouping import Roots, group
+from jaxport.blocks.labels import Label
+from jaxport.blocks.recorder import Recorder, joined
 from jaxport.blocks.values import is_array
 from jaxport.blocks.window import activation
 from jaxport.errors import InvalidArgument, StateChanged
@@ -118,11 +117,12 @@ class _Trace:
         leaves, self.in_tree = jax.tree.flatten((args, kwargs))
         self.inputs = {index: leaf for index, leaf in enumerate(leaves) if _is_input(leaf)}
         self.static_inputs = {index: leaf for index, leaf in enumerate(leaves) if index not in self.inputs}
-        all_paths = _argument_paths(fn, args, kwargs)
-        self.input_paths = tuple(all_paths[index] for index in self.inputs)
+        self.args, self.kwargs = args, kwargs
 
     def traced(self) -> Traced:
         with activation(self.functions) as recorder:
+            paths = _argument_paths(_signature(self.fn, recorder), self.args, self.kwargs)
+            self.input_paths = tuple(paths[index] for index in self.inputs)
             self.environment = Environment(self.fn, recorder)
             # Every trace has its own function: `make_jaxpr` keeps what it traced by function.
             closed = jax.make_jaxpr(self.run)(
@@ -130,10 +130,13 @@ class _Trace:
             )
         jaxpr, constants = hoisted(closed)
         weights = self.weights(constants)
-        roots = Roots([*(w.path for w in weights), *self.input_paths], set(range(len(weights))))
+        # The constants come first in `jaxpr`; as weights they follow the leaves.
+        first, split = len(constants), len(constants) + len(self.environment.leaves)
+        invars = jaxpr.invars
+        jaxpr = jaxpr.replace(invars=[*invars[first:split], *invars[:first], *invars[split:]])
+        roots = Roots([*(weight.path for weight in weights), *self.input_paths], set(range(len(weights))))
         grouped = group(jaxpr, roots)
-        changed = self.changed(grouped.labels)
-        return self.finished(grouped.jaxpr, weights, changed)
+        return self.finished(grouped.jaxpr, grouped.labels, weights)
 
     def run(self, weights: list, inputs: list) -> list:
         """The function that is traced; it leaves the tree of the results in `self`."""
@@ -145,8 +148,8 @@ class _Trace:
         self.static_outputs = {i: leaf for i, (_, leaf) in enumerate(flat) if not jex_core.valid_jaxtype(leaf)}
         outputs = [(path, leaf) for i, (path, leaf) in enumerate(flat) if i not in self.static_outputs]
         self.output_paths = _output_paths([path for path, _ in outputs])
-        self.new_state = self.environment.changes(copies, weights)
-        return [*(leaf for _, leaf in outputs), *(leaf.value for leaf in self.new_state.values())]
+        self.changes = self.environment.changes(copies, weights)
+        return [*(leaf for _, leaf in outputs), *self.changes.arrays.values()]
 
     def weights(self, constants: Sequence[object]) -> list[Weight]:
         """The weights of all leading inputs: the leaves taken out of modules, then the arrays closed over."""
@@ -156,5 +159,119 @@ class _Trace:
             weights.append(Weight(leaf.path, leaf.value, leaf.trainable))
         return weights
 
-    def changed(self, labels: Sequence) -> dict[int, str]:
-        raise NotImplementedError
+    def finished(self, jaxpr: jex_core.Jaxpr, labels: Sequence, weights: Sequence[Weight]) -> Traced:
+        """The result: state treated as asked for, and without the weights that nothing uses."""
+        results = len(self.output_paths)
+        changed = {
+            path: jaxpr.outvars[results + index]
+            for index, path in enumerate(self.changes.arrays)
+            # The label says whether the new value is the old one after all, handed on through `jit` or `scan`.
+            if not _is_unchanged(labels[results + index], path, weights)
+        }
+        refused = [*changed, *self.changes.others] if self.state == "refuse" else []
+        if self.state == "outputs":
+            refused = list(self.changes.others)
+        if refused:
+            raise _state_changed(self.fn, refused, self.state)
+        state = changed if self.state == "outputs" else {}
+        outvars = [*jaxpr.outvars[:results], *state.values()]
+        used = {atom for equation in jaxpr.eqns for atom in equation.invars if isinstance(atom, jex_core.Var)}
+        used.update(atom for atom in outvars if isinstance(atom, jex_core.Var))
+        kept = [index for index in range(len(weights)) if jaxpr.invars[index] in used]
+        invars = [*(jaxpr.invars[index] for index in kept), *jaxpr.invars[len(weights) :]]
+        debug_info = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
+        jaxpr = jaxpr.replace(invars=invars, outvars=outvars, debug_info=debug_info)
+        return Traced(
+            jaxpr=jex_core.ClosedJaxpr(jaxpr, ()),
+            weights=tuple(weights[index] for index in kept),
+            in_tree=self.in_tree,
+            out_tree=self.out_tree,
+            input_paths=self.input_paths,
+            output_paths=self.output_paths,
+            state_outputs=tuple(state),
+            static_inputs=self.static_inputs,
+            static_outputs=self.static_outputs,
+        )
+
+
+def _is_unchanged(label: Label | None, path: str, weights: Sequence[Weight]) -> bool:
+    return label is not None and label.is_leaf and label.root < len(weights) and weights[label.root].path == path
+
+
+def _state_changed(fn: object, paths: Sequence[str], state: str) -> StateChanged:
+    shown = [f"`{path}`" for path in paths[:20]] + [f"and {len(paths) - 20} more"] * (len(paths) > 20)
+    name = getattr(fn, "__qualname__", type(fn).__qualname__)
+    if state == "outputs":
+        return StateChanged(
+            f"tracing `{name}` changes attributes that cannot become outputs",
+            where="\n".join(shown),
+            why="only new values of arrays can be outputs; these are other attributes, or were removed",
+            instead='pass `state="discard"`, or keep the attributes as they are during the call',
+        )
+    return StateChanged(
+        f"tracing `{name}` changes the state of its modules",
+        where="\n".join(shown),
+        why="a trace is a pure function, and dropping or keeping the new values changes what the model means",
+        instead='switch the model to evaluation (`model.eval()`), or pass `state="outputs"` or `state="discard"`',
+    )
+
+
+def _is_input(leaf: object) -> bool:
+    return isinstance(leaf, jax.ShapeDtypeStruct | jax.core.ShapedArray) or is_array(leaf)
+
+
+def _argument_paths(
+    signature: inspect.Signature | None, args: Sequence[object], kwargs: Mapping[str, object]
+) -> list[str]:
+    """A path per leaf of ``(args, kwargs)``, after the names of the arguments."""
+    named = [*zip(_argument_names(signature, args), args, strict=True), *sorted(kwargs.items())]
+    return [
+        joined(name, jax.tree_util.keystr(keys, simple=True, separator="."))
+        for name, value in named
+        for keys, _ in jax.tree_util.tree_flatten_with_path(value)[0]
+    ]
+
+
+def _argument_names(signature: inspect.Signature | None, args: Sequence[object]) -> list[str]:
+    if signature is not None:
+        try:
+            bound = signature.bind_partial(*args)
+        except TypeError:  # the call itself will tell the user
+            signature = None
+    if signature is None:
+        return [f"x_{index}" if len(args) > 1 else "x" for index in range(len(args))]
+    names: list[str] = []
+    for name, value in bound.arguments.items():
+        spread = signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
+        names += [f"{name}_{index}" for index in range(len(value))] if spread else [name]
+    return names
+
+
+def _signature(fn: Callable, recorder: Recorder) -> inspect.Signature | None:
+    """The signature of a callable, under the names that its user knows."""
+    if isinstance(fn, functools.partial):
+        inner = _signature(fn.func, recorder)
+        if inner is None:
+            return None
+        given = list(_argument_names(inner, fn.args))
+        rest = [p for name, p in inner.parameters.items() if name not in given]
+        return inner.replace(parameters=rest)
+    for framework in recorder.frameworks:
+        signature = framework.signature(fn)
+        if signature is not None:
+            return signature
+    if isinstance(getattr(fn, "__wrapped__", None), functools.partial):  # `jax.jit` of a partial
+        return _signature(fn.__wrapped__, recorder)
+    try:
+        return inspect.signature(fn)
+    except (TypeError, ValueError):  # it has none
+        return None
+
+
+def _output_paths(keys: Sequence[tuple]) -> tuple[str, ...]:
+    """A path per array result; a bare result is ``output``, the results of a tuple ``output_0``, ``output_1``."""
+    paths = [jax.tree_util.keystr(key, simple=True, separator=".") for key in keys]
+    return tuple(
+        "output" if not path else f"output_{path}" if isinstance(key[0], jax.tree_util.SequenceKey) else path
+        for key, path in zip(keys, paths, strict=True)
+    )

@@ -14,11 +14,11 @@ from itertools import count
 import jax
 from jax.extend import source_info_util
 
-from jaxport.blocks.framework import Framework
+from jaxport.blocks.framework import Framework, public_name
 from jaxport.blocks.recorder import Recorder
 from jaxport.blocks.targets import class_boundaries, method_patches, target_patches
 
-__all__ = ["Patches", "activation", "current_recorder", "patched"]
+__all__ = ["Patches", "activation", "current_recorder", "patched", "target_of"]
 
 # The frames of this package are none of the user's: jax leaves them out of the source lines that it keeps.
 source_info_util.register_exclusion(__file__)
@@ -44,7 +44,8 @@ class Patches:
     """Attributes exchanged process-wide, counted, and restored by whoever leaves last.
 
     >>> class Model:
-    ...     def __call__(self): return 1
+    ...     def __call__(self):
+    ...         return 1
     >>> patches, original = Patches(), Model.__call__
     >>> patches.enter([(Model, "__call__", lambda raw: lambda self: 2)])
     >>> Model()()
@@ -89,9 +90,7 @@ patched = Patches()
 
 
 @contextmanager
-def activation(
-    targets: Iterable[str] = (), *, frameworks: Iterable[Framework] | None = None
-) -> Iterator[Recorder]:
+def activation(targets: Iterable[str] = (), *, frameworks: Iterable[Framework] | None = None) -> Iterator[Recorder]:
     """Opens a window: calls of modules, of decorated functions and of the `targets` emit markers while it is open.
 
     Args:
@@ -127,3 +126,17 @@ def activation(
             stack.enter_context(framework.interception(recorder.call_method))
         stack.enter_context(_window_token(next(_tokens)))
         yield recorder
+
+
+def target_of(cls: type) -> str:
+    """The qualified name that the blocks of a module class have.
+
+    >>> import flax.nnx
+    >>> target_of(flax.nnx.Linear)
+    'flax.nnx.Linear'
+    """
+    from jaxport.frameworks import loaded
+
+    declared = class_boundaries.get(cls)
+    namespaces = [namespace for framework in loaded() for namespace in framework.namespaces]
+    return (declared and declared.target) or public_name(cls, namespaces)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 
+from jaxport import __version__
 from jaxport.cli import specs
 from jaxport.cli.summary import summarize
 from jaxport.cli.tables import file_size, key_values, print_wide, summary_view
@@ -58,7 +58,7 @@ DoublePrecision = Annotated[bool, typer.Option("--double-precision", help="Trace
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        _console.print(f"jaxport {version('jaxport')}")
+        _console.print(f"jaxport {__version__}")
         raise typer.Exit
 
 

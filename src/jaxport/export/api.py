@@ -47,7 +47,7 @@ def to_onnx(
     state: str = "refuse",
     functions: Any = None,
     constraints: Sequence[str] = (),
-    rules: Mapping[str, Callable[..., Any]] | None = None,
+    rules: Mapping[str, Rule | Callable[..., Any]] | None = None,
     passes: Sequence[Any] | None = None,
     name: str | None = None,
 ) -> Exported:
@@ -71,7 +71,7 @@ def to_onnx(
       state: what becomes of state that the call changes (batch statistics, caches): "refuse", "outputs" or "discard".
       functions: blocks that become ONNX functions: a qualified name, a class, a predicate on blocks, or several.
       constraints: what is known of the symbols (`"T >= 2"`), as `jax.export.symbolic_shape` takes it.
-      rules: rules for this export alone, by primitive name.
+      rules: rules for this export alone, by primitive name: functions, or `jaxport.export.registry.Rule`.
       passes: the graph passes to run instead of `jaxport.export.passes.DEFAULT`.
       name: the name of the graph; by default that of `fn`.
 
@@ -104,7 +104,7 @@ def to_onnx(
         program = prepare.prepare(traced)
         walker = Walker(
             opset,
-            {**RULES, **{key: Rule(key, function) for key, function in (rules or {}).items()}},
+            {**RULES, **{key: r if isinstance(r, Rule) else Rule(key, r) for key, r in (rules or {}).items()}},
             BLOCK_RULES,
             functions=FunctionBuilder(wanted),
         )

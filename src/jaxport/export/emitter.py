@@ -194,12 +194,7 @@ class Emitter:
             folded = folded or folding.without_neutral(op_type, values)
             if folded is not None:
                 return folded
-        for index, value in enumerate(values):
-            formal = facts.input(index)
-            if formal is None:
-                raise RuleError(f"{op_type} takes {len(facts.inputs)} inputs, {len(values)} were given")
-            if value is not None and formal.dtypes and value.dtype not in formal.dtypes:
-                raise RuleError(f"{op_type} does not take {value.dtype} as `{formal.name}` at opset {self.opset}")
+        self._check_dtypes(facts, values)
         inferred = shapes.infer(op_type, values, attributes, outputs) if not domain else [None] * outputs
         stamps = results or list(zip(dtypes, inferred, strict=True))
         return self._append(domain, op_type, values, attributes, stamps, facts)
@@ -207,10 +202,11 @@ class Emitter:
     def _inputs_to_attributes(self, facts: schema.Schema, operands: list[Any], attributes: dict[str, Any]) -> None:
         """What is an input today was an attribute at an older opset (the axes of the reductions, for one)."""
         newest = schema.find("", facts.name, schema.NEWEST)
-        while newest and len(operands) > len(facts.inputs) and not facts.inputs[-1].variadic:
-            name = newest.inputs[len(operands) - 1].name
-            if name not in facts.attributes:
-                break
+        while newest and facts.input(len(operands) - 1) is None and operands:
+            formal = newest.input(len(operands) - 1)
+            if formal is None or formal.name not in facts.attributes:
+                raise RuleError(f"{facts.name} takes {len(facts.inputs)} inputs, {len(operands)} were given")
+            name = formal.name
             value = operands.pop()
             if value is not None:
                 attributes[name] = self.constant(value).tolist() if isinstance(value, Value) else value
@@ -260,6 +256,19 @@ class Emitter:
         if len(formal.dtypes) == 1:
             return next(iter(formal.dtypes))
         return np.dtype(np.float32) if facts.name == "ConstantOfShape" else values[0].dtype  # pyright: ignore
+
+    def _check_dtypes(self, facts: schema.Schema, values: Sequence[Value | None]) -> None:
+        """Fail where the schema does not take an operand's dtype, or asks two operands for the same one."""
+        chosen: dict[str, np.dtype] = {}
+        for index, value in enumerate(values):
+            formal = facts.input(index)
+            if value is None or formal is None:
+                continue
+            if formal.dtypes and value.dtype not in formal.dtypes:
+                raise RuleError(f"{facts.name} does not take {value.dtype} as `{formal.name}` at opset {self.opset}")
+            dtype = chosen.setdefault(formal.type, value.dtype)
+            if dtype != value.dtype and not (formal.variadic and not formal.homogeneous):
+                raise RuleError(f"{facts.name} got {dtype} and {value.dtype} where its schema asks for one dtype")
 
     def _in_wider_dtype(
         self,
@@ -359,7 +368,12 @@ class Emitter:
 
     def expanded(self, x: Value) -> Value:
         """`x` with the broadcast that it stands for carried out."""
-        return x if x.broadcast is None else self.expand(x.stored(), x.broadcast)
+        if x.broadcast is None:
+            return x
+        added = len(x.broadcast) - x.rank
+        if all(map(dims.same, (*[1] * added, *x.shape), x.broadcast)):
+            return self.reshape(x.stored(), x.broadcast)
+        return self.expand(x.stored(), x.broadcast)
 
     def unsqueeze(self, x: Value, axes: Sequence[int]) -> Value:
         """`x` with axes of size one, at these places of the result."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument
 from jaxport.export import specs
+from jaxport.export.functions import inlined
 from jaxport.export.saving import save, to_proto
 
 if TYPE_CHECKING:
@@ -47,6 +48,11 @@ class Port:
 @dataclass(eq=False)
 class Exported:
     """An exported model.
+
+    >>> import jax.numpy as jnp, jaxport
+    >>> exported = jaxport.to_onnx(jnp.tanh, [("B", 3)])
+    >>> exported.input_names, exported.output_names, exported.outputs[0].shape
+    (['x'], ['output'], (B, 3))
 
     Attributes:
       model: the `onnx_ir.Model`.
@@ -154,6 +160,10 @@ class Exported:
         from jaxport.verify import verify
 
         return verify(self, inputs, check=check, sizes=sizes, **options)
+
+    def inlined(self) -> Exported:
+        """The same model without ONNX functions: their calls are replaced by their bodies."""
+        return replace(self, model=inlined(self.model))
 
     def explain(self) -> Explanation:
         """What became of each equation: the user's line, the block's path, the rule, the nodes."""

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import jax
+import jax.numpy as jnp
 import onnx_ir as ir
 
 from jaxport import blocks
@@ -75,14 +77,20 @@ def onnx_function(
         raise InvalidArgument(
             f"`type={type!r}` and `name={name!r}` differ", where="`onnx_function`", instead="give one of them"
         )
-    options = {
-        OPTION: {"unique": unique, "namespace": namespace, "name": type or name},
-        "static": static,
-        "runtime": runtime,
-    }
+    options = {OPTION: {"unique": unique, "namespace": namespace, "name": type or name, "runtime": runtime}}
+
+    def prepare(keywords: dict[str, Any]) -> dict[str, Any]:
+        for key in static:
+            if isinstance(keywords.get(key), jax.core.Tracer):  # noqa: TID251  nothing else names a traced array
+                raise InvalidArgument(
+                    f"`{key}` is static, and a call gives it a traced array",
+                    where="`onnx_function(static=...)`",
+                    instead="pass a Python value, or name it in `runtime`",
+                )
+        return {key: jnp.asarray(value) if key in runtime else value for key, value in keywords.items()}
 
     def decorate(thing: Any) -> Any:
-        return blocks.boundary(thing, options=options)
+        return blocks.boundary(thing, options=options, prepare=prepare)
 
     return decorate if decorated is None else decorate(decorated)
 
@@ -180,12 +188,13 @@ class FunctionBuilder:
         scope = Scope("function")
         inner, passed, inside = op.at(scope, base=block.path), [], []
         for index, value in enumerate(operands):
-            weight = index in block.weights
-            if value.constant is not None and (options.get("unique") or not weight):
+            weight, argument = block.weights.get(index), "".join(block.arguments[index : index + 1])
+            kept = options.get("unique") if weight is not None else argument not in options.get("runtime", ())
+            if value.constant is not None and kept:
                 inside.append(value)
                 continue
             passed.append(op.expanded(value))
-            name = block.weights[index].removeprefix(f"{block.path}.") if weight else f"input_{len(passed)}"
+            name = (weight or "").removeprefix(f"{block.path}.") or argument or f"input_{len(passed)}"
             inside.append(scope.add_input(Value(value.dtype, passed[-1].shape, name=name)))
         results = op.walker.inline(inner, equation.params["jaxpr"], inside)
         graph = op.walker.finish_graph(inner, results, name=block.name)
@@ -239,11 +248,22 @@ class FunctionBuilder:
         """Add the functions to a model, and the domains that they and their callers import."""
         for function in self.functions.values():
             model.functions[function.identifier()] = function
+            model.graph.opset_imports.setdefault(function.domain, 1)  # runtimes inline nested calls into the graph
         for graph in (model.graph, *self.functions.values()):
             graph.opset_imports[""] = opset
             for node in graph.all_nodes():
                 if node.domain:
                     graph.opset_imports.setdefault(node.domain, 1)
+
+
+def inlined(model: ir.Model) -> ir.Model:
+    """A copy of a model whose function calls are replaced by their bodies; the weights are not copied."""
+    import onnx_ir.passes.common as common
+
+    copy = model.clone()
+    common.InlinePass()(copy)
+    common.RemoveUnusedOpsetsPass()(copy)
+    return copy
 
 
 def _lines(graph: ir.Graph) -> Iterable[str]:

@@ -1,26 +1,87 @@
-"""Writing a model: streamed from the arrays that JAX holds, and all or nothing."""
+"""Writing a model: streamed from the arrays that JAX holds, and all or nothing.
+
+A model is taken apart into a *frame*, the protobuf message without the data of its large tensors, and those tensors.
+From there it becomes a message in memory, one file, two files, or (in `jaxport.verify.runtime`) a session; the bytes
+of a weight are never held twice, whatever its layout in memory is.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, TypeAlias, TypeGuard
 
+import numpy as np
+import onnx
 import onnx_ir as ir
 
 from jaxport.errors import SaveError
 
-if TYPE_CHECKING:
-    import onnx
+#: The most bytes that a protobuf message can have.
+PROTOBUF_LIMIT = 2**31 - 1
+#: Tensors from this size on are kept out of the frame. Smaller ones may be shapes, which runtimes want to see at once.
+LARGE = 1024
+#: So many bytes are copied at a time of an array that is not stored in row-major order.
+CHUNK = 2**24
+#: Tensors from this size on start at a page of the external file, so that a runtime can map them.
+PAGED, PAGE, ALIGNED = 2**16, 4096, 64
 
-#: A protobuf message cannot be larger; some room is left for the graph itself.
-PROTOBUF_LIMIT = 2**31 - 2**24
+_GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
+_INITIALIZER = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
+_RAW_DATA = onnx.TensorProto.RAW_DATA_FIELD_NUMBER
+
+#: What files are written from: bytes, and tensors whose data is streamed.
+Piece: TypeAlias = "bytes | ir.TensorProtocol"
 
 
-def weight_bytes(model: ir.Model) -> int:
-    """The bytes of all initializers."""
-    return sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
+@dataclass(frozen=True)
+class Frame:
+    """A model taken apart.
+
+    Attributes:
+      proto: the message without the large initializers of the main graph.
+      headers: one message per large initializer, with its name, dtype and shape.
+      tensors: their data, in the same order.
+    """
+
+    proto: onnx.ModelProto
+    headers: list[onnx.TensorProto]
+    tensors: list[ir.TensorProtocol]
+
+
+class _Without:
+    """A view of an object of `onnx_ir` with some attributes replaced: what the serializer shall see of it."""
+
+    def __init__(self, viewed: Any, **replaced: Any):
+        self._viewed = viewed
+        self.__dict__.update(replaced)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._viewed, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._viewed)
+
+
+def frame(model: ir.Model) -> Frame:
+    """Take a model apart, without touching it."""
+    initializers = model.graph.initializers
+    large = {name: value.const_value for name, value in initializers.items() if _is_large(value.const_value)}
+    small = {name: value for name, value in initializers.items() if name not in large}
+    view: Any = _Without(model, graph=_Without(model.graph, initializers=small))
+    headers = [
+        onnx.TensorProto(name=name, data_type=tensor.dtype.value, dims=tensor.shape.numpy())
+        for name, tensor in large.items()
+    ]
+    return Frame(ir.serde.serialize_model(view), headers, list(large.values()))
+
+
+def _is_large(tensor: ir.TensorProtocol | None) -> TypeGuard[ir.TensorProtocol]:
+    return tensor is not None and tensor.dtype != ir.DataType.STRING and tensor.nbytes >= LARGE
 
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:
@@ -29,31 +90,153 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
     Raises:
       SaveError: it is larger than protobuf allows.
     """
-    if weight_bytes(model) > PROTOBUF_LIMIT:
+    parts = frame(model)
+    if sum(tensor.nbytes for tensor in parts.tensors) > PROTOBUF_LIMIT:
         raise SaveError(
-            "the model is larger than the 2 GB of a protobuf message", instead="write it with `exported.save(path)`"
+            "the model is larger than the 2 GB of a protobuf message",
+            where="`exported.proto`",
+            instead="write it with `exported.save(path)`, or take `exported.model`",
         )
-    return ir.to_proto(model)
+    for header, tensor in zip(parts.headers, parts.tensors, strict=True):
+        initializer = parts.proto.graph.initializer.add()
+        initializer.CopyFrom(header)
+        initializer.raw_data = tensor.tobytes()
+    return parts.proto
 
 
 def save(model: ir.Model, path: str | os.PathLike[str], external_data: bool | None = None) -> None:
-    """Write a model to `path`, and its weights beside it where `external_data`, or where they exceed 2 GB."""
-    path = Path(path)
-    large = weight_bytes(model) > PROTOBUF_LIMIT
-    if external_data is False and large:
-        raise SaveError("a model above 2 GB cannot be one file", where=str(path), instead="leave `external_data` out")
-    beside = f"{path.name}.data" if (external_data or large) else None
+    """Write a model to `path`, and its weights to `<path>.data` where `external_data`, or where they exceed 2 GB.
+
+    Both files appear at the end, or none: until then what was there before stays.
+
+    Raises:
+      SaveError: the path cannot be written, the disk is full, or the model is too large for one file.
+    """
+    path = Path(os.path.realpath(path))
+    data = path.with_name(f"{path.name}.data")
+    parts = frame(model)
+    pieces = _message(parts)
+    if not external_data and sum(map(_size, pieces)) > PROTOBUF_LIMIT:
+        if external_data is False:
+            raise SaveError(
+                "a model above 2 GB cannot be one file", where=f"`{path}`", instead="leave `external_data` out"
+            )
+        external_data = True
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".jaxport-") as folder:
-            ir.save(model, Path(folder) / path.name, external_data=beside)
-            if beside is not None and (Path(folder) / beside).exists():
-                os.replace(Path(folder) / beside, path.parent / beside)
-            os.replace(Path(folder) / path.name, path)
+            if external_data and parts.tensors:
+                pieces = _message(_external(parts, data.name))
+                _write(Path(folder, data.name), _aligned(parts.tensors))
+            _write(Path(folder, path.name), pieces)
+            _publish(Path(folder), path, data)
     except OSError as error:
         raise SaveError(
             f"`{path}` cannot be written",
-            where=str(path.parent),
+            where=f"`{path.parent}`",
             why=error.strerror or str(error),
             instead="give a path in a folder that exists, may be written, and has room",
         ) from error
+
+
+def _size(piece: Piece) -> int:
+    return len(piece) if isinstance(piece, bytes) else piece.nbytes
+
+
+def _message(parts: Frame) -> list[Piece]:
+    """The bytes of the whole model in the encoding of protobuf: the data of each tensor follows its header."""
+    rest, graph = onnx.ModelProto(), parts.proto.graph.SerializeToString(deterministic=True)
+    rest.CopyFrom(parts.proto)
+    rest.ClearField("graph")
+    inside: list[Piece] = [graph]
+    for header, tensor in zip(parts.headers, parts.tensors, strict=True):
+        start = header.SerializeToString(deterministic=True) + _field(_RAW_DATA, tensor.nbytes)
+        inside += [_field(_INITIALIZER, len(start) + tensor.nbytes) + start, tensor]
+    return [rest.SerializeToString(deterministic=True), _field(_GRAPH, sum(map(_size, inside))), *inside]
+
+
+def _field(number: int, size: int) -> bytes:
+    """What stands before the `size` bytes of a field."""
+    return _varint(number << 3 | 2) + _varint(size)
+
+
+def _varint(number: int) -> bytes:
+    """A number in groups of seven bits, the lowest first, each but the last marked by its top bit."""
+    groups = bytearray()
+    while number >= 128:
+        groups.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*groups, number])
+
+
+def _external(parts: Frame, location: str) -> Frame:
+    """The model whose large tensors are in the file `location`, where `_aligned` puts them."""
+    proto, position = onnx.ModelProto(), 0
+    proto.CopyFrom(parts.proto)
+    for header, tensor in zip(parts.headers, parts.tensors, strict=True):
+        position += _gap(position, tensor)
+        initializer = proto.graph.initializer.add()
+        initializer.CopyFrom(header)
+        refer(initializer, location, position, tensor.nbytes)
+        position += tensor.nbytes
+    return Frame(proto, [], [])
+
+
+def refer(header: onnx.TensorProto, location: str, offset: int, length: int) -> None:
+    """Say in the header of a tensor where its data is."""
+    header.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", location), ("offset", offset), ("length", length)):
+        header.external_data.add(key=key, value=str(value))
+
+
+def _aligned(tensors: Iterable[ir.TensorProtocol]) -> Iterator[Piece]:
+    """The data of tensors, each at its place in the external file."""
+    position = 0
+    for tensor in tensors:
+        gap = _gap(position, tensor)
+        yield bytes(gap)
+        yield tensor
+        position += gap + tensor.nbytes
+
+
+def _gap(position: int, tensor: ir.TensorProtocol) -> int:
+    return -position % (PAGE if tensor.nbytes >= PAGED else ALIGNED)
+
+
+def _write(path: Path, pieces: Iterable[Piece]) -> None:
+    with path.open("wb") as file:
+        for piece in pieces:
+            for chunk in [piece] if isinstance(piece, bytes) else chunks(piece):
+                file.write(chunk)
+        file.flush()
+        os.fsync(file.fileno())  # some file systems report a full disk only here
+
+
+def chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
+    """The bytes of a tensor as ONNX stores them; a chunk is to be used before the next one is asked for.
+
+    They are views of the tensor's memory, or copies of a part of it where it is not in row-major order.
+    """
+    if tensor.dtype.bitwidth < 8:  # several elements in a byte
+        yield tensor.tobytes()
+        return
+    array = tensor.numpy()
+    size = array.dtype.itemsize
+    iterator: Any = np.nditer  # its stub does not know the flag `contig`
+    bits = array.view(f"u{size}")  # and itself it does not know bfloat16
+    flags = ["external_loop", "buffered"]
+    for chunk in iterator(bits, flags, ["readonly", "contig"], order="C", buffersize=CHUNK // size):
+        yield memoryview(chunk).cast("B")
+
+
+def _publish(folder: Path, path: Path, data: Path) -> None:
+    """Move the new files to their places, the model last; where that fails the old data returns to its place."""
+    with contextlib.ExitStack() as undo:
+        if Path(folder, data.name).exists():
+            if data.exists():
+                os.replace(data, Path(folder, f"{data.name}.old"))
+                undo.callback(os.replace, Path(folder, f"{data.name}.old"), data)
+            else:
+                undo.callback(data.unlink, missing_ok=True)
+            os.replace(Path(folder, data.name), data)
+        os.replace(Path(folder, path.name), path)
+        undo.pop_all()

@@ -18,6 +18,7 @@ class Formal:
     name: str
     type: str
     variadic: bool
+    homogeneous: bool
     dtypes: frozenset[np.dtype]
 
 
@@ -75,7 +76,7 @@ def find(domain: str, name: str, opset: int) -> Schema | None:
 
     def formals(parameters: Iterable[onnx.defs.OpSchema.FormalParameter]) -> tuple[Formal, ...]:
         variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
-        return tuple(Formal(p.name, p.type_str, p.option == variadic, _dtypes(frozenset(p.types))) for p in parameters)
+        return tuple(Formal(p.name, p.type_str, p.option == variadic, p.is_homogeneous, _dtypes(frozenset(p.types))) for p in parameters)
 
     attributes = {name: ir.AttributeType[a.type.name] for name, a in schema.attributes.items()}
     return Schema(name, schema.since_version, formals(schema.inputs), formals(schema.outputs), attributes)

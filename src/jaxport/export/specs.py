@@ -28,7 +28,7 @@ def is_shape(spec: Any) -> bool:
 
 
 def _is_symbolic(dim: Any) -> bool:
-    return not isinstance(dim, (int, str, np.integer)) and hasattr(dim, "scope") and hasattr(dim, "dtype")
+    return not isinstance(dim, (int, str, np.integer)) and hasattr(dim, "scope")
 
 
 def _is_spec(spec: Any) -> bool:

@@ -46,13 +46,14 @@ class Equinox(Framework):
                 seen.add(id(node))
                 if self.is_module(node):
                     yield path, node
-            elif is_array(node):
+                children = [(field.name, getattr(node, field.name, None)) for field in fields(node)]
+            elif isinstance(node, list | tuple):
+                children = list(enumerate(node))
+            elif isinstance(node, dict):
+                children = list(node.items())
+            else:
                 continue
-            children = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda child: child is not node)[0]
-            for keys, child in reversed(children):
-                if keys:
-                    below = jax.tree_util.keystr(keys, simple=True, separator=".")
-                    waiting.append((f"{path}.{below}" if path else below, child))
+            waiting += [(f"{path}.{key}" if path else str(key), child) for key, child in reversed(children)]
 
     def leaves(self, module: object) -> list[Leaf]:
         """The arrays among the leaves of the pytree."""

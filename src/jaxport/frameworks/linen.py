@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields
 
+import jax
+import jax.numpy as jnp
 from flax import linen
 from jax.extend import source_info_util
 
-from jaxport.blocks.framework import Framework, Leaf, static_items
+from jaxport.blocks.framework import Framework, Leaf, Lifted, OwnPlace, static_items
 from jaxport.blocks.targets import BOUNDARY
 from jaxport.blocks.values import is_array
 
@@ -19,6 +22,9 @@ source_info_util.register_exclusion(__file__)
 
 # Methods that Linen itself calls around the user's own.
 _INNER_METHODS = frozenset({"setup", "__post_init__"})
+
+# Arrays per collection that tell where a body is called: they all say the same, but for those that are shared.
+_WITNESSES = 4
 
 
 class Linen(Framework):
@@ -37,27 +43,34 @@ class Linen(Framework):
     def interception(self, call: Callable[..., object]) -> AbstractContextManager[object]:
         """Linen's own hook, which is local to the thread."""
 
-        def intercept(
-            method: Callable, args: tuple, kwargs: dict, context: linen.module.InterceptorContext
-        ) -> object:
+        def intercept(method: Callable, args: tuple, kwargs: dict, context: linen.module.InterceptorContext) -> object:
             module, name = context.module, context.method_name
             inner = name in _INNER_METHODS or (name.startswith("_") and name != "__call__")
-            if inner or module.scope is None or hasattr(getattr(type(module), name, None), BOUNDARY):
+            # What a lifted transformation calls is no method of the class; what is decorated marks itself.
+            defined = getattr(type(module), name, None)
+            if inner or defined is None or module.scope is None or hasattr(defined, BOUNDARY):
                 return method(*args, **kwargs)
             return call(module, name, method, args, kwargs)
 
         return linen.intercept_methods(intercept)
 
-    def own_path(self, module: object) -> str | None:
-        """A bound module knows its path."""
-        return ".".join(module.path) if module.scope is not None else None
+    def own_place(self, module: object) -> OwnPlace:
+        """A bound module knows its path; a lifted transformation gives its body a root scope of its own."""
+        root = module.scope.root
+
+        def leaves() -> list[tuple[str, Leaf]]:
+            return [
+                (name, leaf) for name, tree in root.variables().items() for leaf in list(_leaves(tree))[:_WITNESSES]
+            ]
+
+        return OwnPlace(root, ".".join(root.path), ".".join(module.path[len(root.path) :]), leaves)
 
     def submodules(self, module: object) -> Iterator[tuple[str, object]]:
         """The module alone: those below it are made anew in each call."""
         yield "", module
 
     def leaves(self, module: object) -> list[Leaf]:
-        """None of its own; see `parameters`."""
+        """None of its own: variables are arguments."""
         del module
         return []
 
@@ -65,10 +78,51 @@ class Linen(Framework):
         """The arrays of the module's own scope; those of its submodules are found in their own calls."""
         return [value for values in module.variables.values() for value in values.values() if is_array(value)]
 
+    def lift(self, module: object) -> Lifted | None:
+        """A bound module holds variables, which a call may change."""
+        if module.scope is None:
+            return None
+        unbound, variables = module.unbind()
+        leaves = tuple(_leaves(variables))
+        flat, tree = jax.tree.flatten(variables)
+        positions = [index for index, leaf in enumerate(flat) if is_array(leaf)]
+        rngs = {name: rng.as_jax_rng() for name, rng in module.scope.rngs.items()}
+
+        def rebuild(values: Sequence[object]) -> object:
+            new = list(flat)
+            for index, value in zip(positions, values, strict=True):
+                new[index] = value
+            return unbound.bind(jax.tree.unflatten(tree, new), rngs=rngs, mutable=module.scope.mutable)
+
+        def state(bound: object) -> Mapping[str, Leaf]:
+            return {leaf.path: leaf for leaf in _leaves(bound.variables)}
+
+        return Lifted(leaves, rebuild, state, lambda bound: {})
+
+    def signature(self, fn: object) -> inspect.Signature | None:
+        """That of `apply` names no inputs: they are those of the method that is applied."""
+        if getattr(fn, "__func__", None) is not linen.Module.apply:
+            return None
+        of_apply = inspect.signature(fn).parameters
+        of_call = inspect.signature(type(fn.__self__).__call__).parameters
+        inputs = [p for name, p in list(of_call.items())[1:] if name not in of_apply or name in ("args", "kwargs")]
+        options = [p for name, p in of_apply.items() if name not in ("variables", "args", "kwargs")]
+        options = [p for p in options if p.kind is inspect.Parameter.KEYWORD_ONLY]
+        order = sorted([of_apply["variables"], *inputs, *options], key=lambda parameter: parameter.kind)
+        # A default that comes before an input without one is of no use here: only the names count.
+        return inspect.Signature([p.replace(default=inspect.Parameter.empty) for p in order])
+
     def config(self, module: object) -> dict[str, object]:
         """The dataclass fields."""
         values = {field.name: getattr(module, field.name, None) for field in fields(module)}
         return static_items({k: v for k, v in values.items() if k not in ("name", "parent")}, self.is_opaque)
+
+
+def _leaves(tree: object) -> Iterator[Leaf]:
+    for keys, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        if is_array(leaf):
+            path = jax.tree_util.keystr(keys, simple=True, separator=".")
+            yield Leaf(path, leaf, bool(jnp.issubdtype(leaf.dtype, jnp.inexact)))
 
 
 framework = Linen()

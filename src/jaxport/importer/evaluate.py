@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.errors import JaxportError, ModelError, Refusal, ValueNotKnown
+from jaxport.errors import JaxportError, ModelError, Refusal, Unsupported, ValueNotKnown
 from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.graph import Body, BodyFunction, Node, Reference, describe
 from jaxport.importer.host import HostValue, is_dim
@@ -103,6 +103,10 @@ def _outputs(node: Node, inputs: list[Any], scope: Scope) -> tuple[Any, ...]:
             outputs = _call(node, target, inputs, attributes, scope)
         else:
             outputs = _call_body(target, inputs, attributes, scope)
+    except Unsupported as error:
+        if error.refusals and not error.refusals[0].where:
+            raise _placed(error, node) from error
+        raise
     except JaxportError:
         raise
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
@@ -153,7 +157,11 @@ def _call_body(
     body = target.body
     padded = [*inputs, *[None] * (len(body.inputs) - len(inputs))]
     bound = {name: Subgraph(value, scope) if isinstance(value, Body) else value for name, value in attributes.items()}
-    return _run(body, Scope(dict(zip(body.inputs, padded, strict=True)), target.defaults | bound, scope.key))
+    results = _run(body, Scope(dict(zip(body.inputs, padded, strict=True)), target.defaults | bound, scope.key))
+    if target.positions is None:
+        return results
+    placed = dict(zip(target.positions, results, strict=True))
+    return tuple(placed.get(index) for index in range(max(placed, default=-1) + 1))
 
 
 def _on_host(node: Node, operator: Operator, index: int, value: Any) -> HostValue:
@@ -162,6 +170,12 @@ def _on_host(node: Node, operator: Operator, index: int, value: Any) -> HostValu
         parameter = operator.inputs[index] if index < len(operator.inputs) else operator.variadic
         raise _not_known(node, f"`{parameter.name if parameter else index}`")
     return found
+
+
+def _placed(error: Unsupported, node: Node) -> Unsupported:
+    """An error that an operator function raised, with the node where it happened."""
+    refusals = [Refusal(refusal.name, describe(node.node), refusal.why) for refusal in error.refusals]
+    return type(error)(str(error).partition("\n")[0], refusals)
 
 
 def _not_known(node: Node, what: str) -> ValueNotKnown:

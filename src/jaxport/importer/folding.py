@@ -139,6 +139,11 @@ def _remainder(left: Any, right: Any) -> Any:
     return np.fmod(left, right) if np.all(right) else NotImplemented
 
 
+def _modulo(left: Any, right: Any) -> Any:
+    """`jnp.mod`: the sign is the divisor's."""
+    return left % right if np.all(right) else NotImplemented
+
+
 def _compared(symbol: str) -> Callable[[Any, Any], Any]:
     pick = np.frompyfunc(lambda left, right: dims_compare(symbol, left, right), 2, 1)
     return lambda left, right: np.asarray(pick(left, right), dtype=bool)
@@ -193,16 +198,18 @@ _ROWS: dict[str, tuple[Callable[..., Any], str]] = {
     "jnp.take": (_take, SAME),
     "jnp.arange": (_arange, SAME),
     "jnp.tile": (_tile, SAME),
+    "jnp.broadcast_arrays": (lambda *arrays: list(np.broadcast_arrays(*arrays)), SAME),
     "jnp.broadcast_to": (_created(np.broadcast_to), SAME),
     "lax.div": (_truncated, SAME),
     "lax.rem": (_remainder, SAME),
+    "jnp.mod": (_modulo, SAME),
 }
 _TYPED_BY = {"jnp.where": 1}
 _SYMBOLIC = {
     f"jnp.{name}"
     for name in (
-        "add subtract multiply floor_divide negative concatenate stack expand_dims squeeze reshape ravel transpose "
+        "add subtract multiply floor_divide mod negative concatenate stack expand_dims squeeze reshape ravel transpose "
         "swapaxes moveaxis flip roll sum prod cumsum cumprod split where take maximum minimum atleast_1d hstack vstack "
-        "broadcast_to equal not_equal less less_equal greater greater_equal"
+        "broadcast_arrays broadcast_to equal not_equal less less_equal greater greater_equal"
     ).split()
 } | {"lax.div", "lax.rem"}

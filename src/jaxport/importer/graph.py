@@ -38,11 +38,15 @@ class Body:
 
 @dataclass(eq=False, slots=True)
 class BodyFunction:
-    """An operator that the model or its schema defines by a body."""
+    """An operator that the model or its schema defines by a body.
+
+    `positions` says which output of the operator each output of the body is, where the body has not all of them.
+    """
 
     label: str
     body: Body
     defaults: dict[str, Any]
+    positions: tuple[int, ...] | None = None
 
 
 @dataclass(eq=False, slots=True)

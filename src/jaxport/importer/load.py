@@ -141,7 +141,7 @@ def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
     return onnx.numpy_helper.from_array(dense.reshape(shape), name)
 
 
-_TYPED_FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
+_TYPED_FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
 _COMPLEX = (onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128)
 
 
@@ -155,7 +155,9 @@ def _check_data(tensor: onnx.TensorProto, where: str = "") -> None:
     dtype_of(tensor.data_type)
     element = ir.DataType(tensor.data_type)
     count = math.prod(tensor.dims)
-    if tensor.HasField("raw_data"):
+    if element == ir.DataType.STRING:
+        given, wanted, unit = len(tensor.string_data), count, "elements"
+    elif tensor.HasField("raw_data"):
         given, wanted, unit = len(tensor.raw_data), math.ceil(count * element.bitwidth / 8), "bytes"
     else:
         given, unit = sum(len(getattr(tensor, name)) for name in _TYPED_FIELDS), "elements"

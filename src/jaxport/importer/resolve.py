@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import Parameter
 from typing import Any
@@ -40,6 +40,7 @@ class SchemaFunction:
 
     schema: OpSchema
     node: ir.Node
+    own_opset: int
     opset: int
     built: dict[bytes, BodyFunction] = field(default_factory=dict)
 
@@ -58,9 +59,7 @@ class SchemaFunction:
         key = b"\0".join(types)
         if key not in self.built:
             node_proto = ir.to_proto(self.node).SerializeToString()
-            version = max(
-                (v for v in self.schema.context_dependent_function_opset_versions if v <= self.opset), default=self.opset
-            )
+            version = _body_version(self.schema.context_dependent_function_opset_versions, self.own_opset)
             data = self.schema.get_context_dependent_function_with_opset_version(version, node_proto, types)
             self.built[key] = _schema_body(self.schema, onnx.FunctionProto.FromString(data), self.opset)
         return self.built[key]
@@ -162,7 +161,7 @@ class _Resolver:
                 return None
             assert opset is not None
             schema = schema_in_force(node.domain, node.op_type, opset)
-            target = self.target(node, opset, schema)
+            target = self.target(node, opset, opsets.get("", KNOWN_OPSETS[""]), schema)
         if target is None:
             return None
         attributes = self.attributes(node, target, schema, opsets)
@@ -187,7 +186,9 @@ class _Resolver:
             return False
         return True
 
-    def target(self, node: ir.Node, opset: int, schema: OpSchema | None) -> Operator | BodyFunction | SchemaFunction | None:
+    def target(
+        self, node: ir.Node, opset: int, default_opset: int, schema: OpSchema | None
+    ) -> Operator | BodyFunction | SchemaFunction | None:
         if schema is not None and schema.deprecated:
             self.add_refusal(node.op_type, node, f"ONNX removed it in version {schema.since_version}")
             return None
@@ -195,10 +196,10 @@ class _Resolver:
         if operator is not None:
             return operator
         if schema is not None and schema.has_function:
-            data = schema.get_function_with_opset_version(max(v for v in schema.function_opset_versions if v <= opset))
-            return _schema_body(schema, onnx.FunctionProto.FromString(data), opset)
+            data = schema.get_function_with_opset_version(_body_version(schema.function_opset_versions, opset))
+            return _schema_body(schema, onnx.FunctionProto.FromString(data), default_opset)
         if schema is not None and schema.has_context_dependent_function:
-            return SchemaFunction(schema, node, opset)
+            return SchemaFunction(schema, node, opset, default_opset)
         served = versions(node.domain, node.op_type)
         label = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         if served:
@@ -267,10 +268,15 @@ class _Resolver:
 
 
 def _schema_body(schema: OpSchema, proto: onnx.FunctionProto, opset: int) -> BodyFunction:
-    """The body that ONNX gives for an operator, resolved by itself."""
-    proto.domain = proto.domain or schema.domain
+    """The body that ONNX gives for an operator, resolved by itself. `opset` is the model's, of ONNX's own operators."""
     if not any(entry.domain in ("", "ai.onnx") for entry in proto.opset_import):
         proto.opset_import.add(domain="", version=opset)
+    made = {name for node in proto.node for name in node.output} | set(proto.input)
+    kept = tuple(index for index, name in enumerate(proto.output) if name in made)
+    # An optional output that the node leaves out is declared all the same, without a node that makes it.
+    names = [proto.output[index] for index in kept]
+    del proto.output[:]
+    proto.output.extend(names)
     function = ir.from_proto(proto)
     resolver = _Resolver(ir.Model(ir.Graph([], [], nodes=[]), ir_version=10))
     body = resolver.body(function.graph, function.opset_imports, ())
@@ -280,7 +286,12 @@ def _schema_body(schema: OpSchema, proto: onnx.FunctionProto, opset: int) -> Bod
         for name, attribute in schema.attributes.items()
         if attribute.default_value.name
     }
-    return BodyFunction(schema.name, body, defaults)
+    return BodyFunction(schema.name, body, defaults, kept)
+
+
+def _body_version(versions: Sequence[int], opset: int) -> int:
+    """Which of a schema's bodies to take: the newest that the model could have written, else the oldest."""
+    return max((version for version in versions if version <= opset), default=min(versions))
 
 
 def _range(entry: Operator) -> str:

@@ -21,7 +21,7 @@ def broadcast_in_dim(op, x, *dynamic_sizes, shape, broadcast_dimensions):
     wide = [1] * len(shape)
     for axis, size in zip(broadcast_dimensions, x.shape, strict=True):
         wide[axis] = size
-    return op.reshape(x, wide)
+    return op.reshape(x, wide[broadcast_dimensions[0] :])  # axes are aligned at the end: leading ones say nothing
 
 
 @rule("iota", broadcasts=True)
@@ -40,18 +40,16 @@ def dim_as_value(op, *, dim):
     return op.dim(dim, op.out.dtype)
 
 
-@rule("reshape", defaults={"dimensions": None})
+@rule("reshape", broadcasts=True, defaults={"dimensions": None})
 def reshape(op, x, *dynamic_sizes, new_sizes):
-    return op.reshape(x, new_sizes)
+    added = len(new_sizes) - x.rank
+    if x.broadcast is None and added >= 0 and all(map(dims.same, (*[1] * added, *x.shape), new_sizes)):
+        return x  # leading axes of size one are a broadcast
+    return op.reshape(op.expanded(x), new_sizes)
 
 
-@rule("squeeze")
+@rule("squeeze", "expand_dims")
 def squeeze(op, x, *, dimensions):
-    return op.reshape(x, op.out.shape)
-
-
-@rule("expand_dims")
-def expand_dims(op, x, *, dimensions):
     return op.reshape(x, op.out.shape)
 
 

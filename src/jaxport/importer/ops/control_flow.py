@@ -25,7 +25,13 @@ def if_(cond, *, then_branch, else_branch):
     decided = known(cond)
     if decided is not None:
         return then_branch() if decided else else_branch()
-    return lax.cond(jnp.reshape(cond, ()), lambda: then_branch(), lambda: else_branch())
+    try:
+        return lax.cond(jnp.reshape(cond, ()), lambda: then_branch(), lambda: else_branch())
+    except TypeError as error:
+        raise ValueNotKnown(
+            "a branch that decides a shape or a type cannot be traced",
+            [Refusal("If", "", "its branches return different shapes or types; call it outside `jax.jit`")],
+        ) from error
 
 
 class _NotStructured(Exception):
@@ -43,7 +49,7 @@ def loop(M=None, cond=None, *v_initial, body):
     if plain and trips is not None and go is not None and not 0 < int(trips) <= SHORT:
         try:
             return _scanned(int(trips), v_initial, body)
-        except (TypeError, _NotStructured):
+        except (TypeError, _NotStructured, ValueNotKnown):
             pass
     if plain and not scans and (go is None or (M is not None and trips is None)):
         return _while(M, cond, v_initial, body)

@@ -61,7 +61,7 @@ def squeeze_attribute(data, *, axes=None):
 
 @op("Squeeze", since=13)
 def squeeze(data, axes: Host | None = None):
-    return jnp.squeeze(data, None if axes is None else tuple(axes))
+    return jnp.squeeze(data, None if axes is None else tuple(axes.reshape(-1)))
 
 
 @op("Unsqueeze", since=1, until=12)
@@ -71,7 +71,7 @@ def unsqueeze_attribute(data, *, axes):
 
 @op("Unsqueeze", since=13)
 def unsqueeze(data, axes: Host):
-    return jnp.expand_dims(data, tuple(axes))
+    return jnp.expand_dims(data, tuple(axes.reshape(-1)))
 
 
 @op("Expand", since=8)
@@ -91,7 +91,7 @@ def tile(input, repeats: Host):
 
 @op("Range", since=11)
 def range_(start: Host, limit: Host, delta: Host):
-    return jnp.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype)
+    return jnp.arange(start, limit, delta, dtype=start.dtype)
 
 
 @op("ConstantOfShape", since=9)

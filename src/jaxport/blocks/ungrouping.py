@@ -1,0 +1,112 @@
+"""Back to a plain jaxpr: what a block stands for takes its place again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from jax.extend import core as jex_core
+
+from jaxport.blocks.block import block_p
+from jaxport.blocks.labels import bodies, replace_bodies
+from jaxport.blocks.markers import Call, block_enter_p, block_exit_p
+
+__all__ = ["ungroup"]
+
+Atom = jex_core.Var | jex_core.Literal
+
+
+def ungroup(jaxpr: jex_core.ClosedJaxpr, mark: bool = False) -> jex_core.ClosedJaxpr:
+    """Returns a jaxpr without blocks that computes the same.
+
+    Args:
+      jaxpr: with blocks, also in the bodies of `scan`, `cond` and the like.
+      mark: put markers where the blocks were, so that a later trace of the result finds the blocks again.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from jaxport.blocks import boundary, trace
+    >>> jaxpr = trace(boundary(lambda x: jnp.sin(x)), (jnp.ones(3),)).jaxpr
+    >>> [equation.primitive.name for equation in ungroup(jaxpr).eqns]
+    ['sin']
+    """
+    return jex_core.ClosedJaxpr(_Ungrouping(mark).body(jaxpr.jaxpr), jaxpr.consts)
+
+
+class _Ungrouping:
+    def __init__(self, mark: bool):
+        self.mark = mark
+        # The source is kept with the result, so that no id is used twice.
+        self._done: dict[int, tuple[jex_core.Jaxpr, jex_core.Jaxpr]] = {}
+
+    def body(self, jaxpr: jex_core.Jaxpr) -> jex_core.Jaxpr:
+        """A jaxpr, without blocks."""
+        if id(jaxpr) not in self._done:
+            equations: list[jex_core.JaxprEqn] = []
+            env: dict[jex_core.Var, Atom] = {}
+            for equation in jaxpr.eqns:
+                self.inline(equation, env, equations, nested=False)
+            outvars = [_read(env, atom) for atom in jaxpr.outvars]
+            changed = len(equations) != len(jaxpr.eqns) or any(
+                a is not b for a, b in zip(equations, jaxpr.eqns, strict=True)
+            )
+            result = jaxpr.replace(eqns=equations, outvars=outvars) if changed else jaxpr
+            self._done[id(jaxpr)] = jaxpr, result
+        return self._done[id(jaxpr)][1]
+
+    def inline(
+        self, equation: jex_core.JaxprEqn, env: dict[jex_core.Var, Atom], out: list[jex_core.JaxprEqn], nested: bool
+    ) -> None:
+        """Appends one equation to `out`; `env` says what stands for each variable that does not stand for itself.
+
+        The variables of a block's body (`nested`) are renamed: two blocks may share a body.
+        """
+        invars = [_read(env, atom) for atom in equation.invars]
+        if equation.primitive is block_p:
+            results = self.inlined(equation, invars, out)
+            env.update(zip(equation.outvars, results, strict=True))
+            return
+        outvars = equation.outvars
+        if nested:
+            outvars = [v if isinstance(v, jex_core.DropVar) else jex_core.Var(v.aval) for v in outvars]
+            env.update(zip(equation.outvars, outvars, strict=True))
+        params = equation.params
+        inner = list(bodies(params))
+        new = [self.body(body) for body in inner]
+        if any(a is not b for a, b in zip(new, inner, strict=True)):
+            params = replace_bodies(params, iter(new))
+        unchanged = params is equation.params and outvars is equation.outvars
+        if unchanged and all(a is b for a, b in zip(invars, equation.invars, strict=True)):
+            out.append(equation)
+            return
+        # The effect of reading or writing a reference names its variable.
+        effects = {
+            effect.replace(env.get(effect.input, effect.input)) if hasattr(effect, "input") else effect
+            for effect in equation.effects
+        }
+        out.append(equation.replace(invars=invars, outvars=outvars, params=params, effects=effects))
+
+    def inlined(self, equation: jex_core.JaxprEqn, invars: list[Atom], out: list[jex_core.JaxprEqn]) -> list[Atom]:
+        """Appends what a block does; returns what stands for its outputs."""
+        block, inner = equation.params["block"], equation.params["jaxpr"].jaxpr
+        call = Call(block.target, block.kind, block.method, arguments=block.arguments, finished=block)
+        if self.mark:
+            invars = _marked(block_enter_p, call, invars, equation, out)
+        env: dict[jex_core.Var, Atom] = dict(zip(inner.invars, invars, strict=True))
+        for within in inner.eqns:
+            self.inline(within, env, out, nested=True)
+        results = [_read(env, atom) for atom in inner.outvars]
+        if self.mark:
+            results = _marked(block_exit_p, call, results, equation, out)
+        return results
+
+
+def _read(env: Mapping[jex_core.Var, Atom], atom: Atom) -> Atom:
+    return env.get(atom, atom) if isinstance(atom, jex_core.Var) else atom
+
+
+def _marked(
+    marker: jex_core.Primitive, call: Call, atoms: list[Atom], source: jex_core.JaxprEqn, out: list[jex_core.JaxprEqn]
+) -> list[Atom]:
+    outvars = [jex_core.Var(atom.aval) for atom in atoms]
+    params = {"call": call, "extra": 0, "batched": 0}
+    out.append(source.replace(primitive=marker, invars=atoms, outvars=outvars, params=params, effects=set()))
+    return list(outvars)

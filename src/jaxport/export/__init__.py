@@ -1,0 +1,1 @@
+"""JAX to ONNX: trace, walk, pass over the graph, save."""

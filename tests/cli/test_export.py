@@ -1,0 +1,228 @@
+"""`jaxport export` and `jaxport verify`, from the words of the command line to the file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from jaxport.cli import main
+from jaxport.cli.summary import Summary, summarize
+
+NETS = """
+import functools
+import jax, jax.numpy as jnp
+import equinox
+from flax import linen, nnx
+
+def scaled(x, *, factor=1.0):
+    return jnp.tanh(x) * factor
+
+def other(x, *, factor=1.0):
+    return jnp.tanh(x) * factor + 0.01
+
+def perceptron():
+    return nnx.Linear(4, 2, rngs=nnx.Rngs(0))
+
+class Perceptron(nnx.Module):
+    def __init__(self, size=4):
+        self.layers = nnx.List([nnx.Linear(size, size, rngs=nnx.Rngs(i)) for i in range(2)])
+    def __call__(self, x):
+        for layer in self.layers:
+            x = jax.nn.relu(layer(x))
+        return x
+
+model = Perceptron()
+dense = linen.Dense(2)
+dense = functools.partial(dense.apply, dense.init(jax.random.key(0), jnp.zeros((1, 4))))
+layer = jax.vmap(equinox.nn.Linear(4, 2, key=jax.random.key(0)))
+
+def embedded(ids, table):
+    return table[ids]
+
+def masked(x, *, mask):
+    return jnp.where(mask, x, 0)
+
+def image(x):
+    return jax.nn.relu(x)
+
+def norm():
+    return nnx.BatchNorm(4, rngs=nnx.Rngs(0))
+
+def hosted(x):
+    return jax.pure_callback(lambda v: v, x, x)
+"""
+
+
+@pytest.fixture(autouse=True)
+def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "nets.py").write_text(NETS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    sys.modules.pop("nets", None)
+
+
+def run(*arguments: str) -> int:
+    """The status of the command."""
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert isinstance(stop.value.code, int)
+    return stop.value.code
+
+
+def export(*arguments: str) -> Summary:
+    """What is in the file that the command wrote."""
+    assert run("export", *arguments, "--output", "m.onnx") == 0
+    onnx.checker.check_model("m.onnx", full_check=True)
+    return summarize(Path("m.onnx"))
+
+
+@pytest.mark.parametrize(
+    "target", ["perceptron", "perceptron()", "Perceptron", "Perceptron(size=4)", "model", "dense", "layer", "scaled"]
+)
+def test_each_kind_of_target_exports_and_verifies(target: str, capsys: pytest.CaptureFixture[str]):
+    export(f"nets:{target}", "--input", "B,4", "--verify")
+    assert "m.onnx" in capsys.readouterr().out
+    assert run("verify", "m.onnx", f"nets:{target}", "--input", "B,4") == 0
+
+
+def test_names_dtypes_and_expressions_reach_the_graph():
+    summary = export("nets:embedded", "-i", "ids:int32[B,2*T]", "-i", "table:float32[7,3]", "--output-name", "rows")
+    assert [(tensor.name, tensor.dtype, tensor.shape) for tensor in summary.inputs] == [
+        ("ids", "int32", ("B", "2*T")),
+        ("table", "float32", (7, 3)),
+    ]
+    assert [(tensor.name, tensor.shape) for tensor in summary.outputs] == [("rows", ("B", "2*T", 3))]
+
+
+def test_keyword_inputs():
+    summary = export("nets:masked", "-i", "x:B,T", "--input-param", "mask:bool[B,T]", "--verify")
+    assert [(tensor.name, tensor.dtype) for tensor in summary.inputs] == [("x", "float32"), ("mask", "bool")]
+
+
+def test_static_arguments_are_baked_in():
+    export("nets:scaled", "-i", "x:3", "--static", "factor=2.0")
+    assert run("verify", "m.onnx", "nets:scaled", "-i", "x:3", "--static", "factor=2.0") == 0
+    assert run("verify", "m.onnx", "nets:scaled", "-i", "x:3", "--static", "factor=3.0") == 1
+
+
+@pytest.mark.parametrize("opset", [17, 21])
+def test_the_operator_set(opset: int):
+    assert export("nets:model", "-i", "B,4", "--opset", str(opset), "--verify").opsets["ai.onnx"] == opset
+
+
+def test_double_precision():
+    summary = export("nets:scaled", "-i", "B,4", "--double-precision", "--verify")
+    assert summary.inputs[0].dtype == summary.outputs[0].dtype == "float64"
+
+
+def test_the_layout_at_the_border():
+    summary = export("nets:image", "-i", "B,8,6,3", "--nchw-input", "0", "--nchw-output", "0", "--verify")
+    assert summary.inputs[0].shape == summary.outputs[0].shape == ("B", 3, 8, 6)
+
+
+@pytest.mark.parametrize(
+    ("which", "names"),
+    [
+        ("constants", set()),
+        ("inputs", {"layers.0.kernel", "layers.0.bias", "layers.1.kernel", "layers.1.bias"}),
+        ("layers.*.bias", {"layers.0.bias", "layers.1.bias"}),
+    ],
+)
+def test_what_weights_become(which: str, names: set[str]):
+    summary = export("nets:model", "-i", "x:B,4", "--weights", which, "--verify")
+    assert {tensor.name for tensor in summary.inputs} == {"x"} | names
+
+
+def test_functions():
+    assert export("nets:model", "-i", "B,4", "--function", "flax.nnx.Linear", "--verify").functions
+
+
+def test_state(capsys: pytest.CaptureFixture[str]):
+    assert run("export", "nets:norm", "-i", "B,4", "-o", "m.onnx") == 1
+    assert "jaxport.StateChanged" in capsys.readouterr().err
+    assert not Path("m.onnx").exists()
+    assert len(export("nets:norm", "-i", "B,4", "--state", "outputs").outputs) == 3
+    assert len(export("nets:norm", "-i", "B,4", "--state", "discard").outputs) == 1
+
+
+def test_external_data():
+    export("nets:model", "-i", "B,4", "--external-data")
+    written = {path.name for path in Path().iterdir()}
+    assert {"m.onnx", "m.onnx.data"} <= written
+    assert run("verify", "m.onnx", "nets:model", "-i", "B,4") == 0
+
+
+def test_the_explanation_names_the_users_line(capsys: pytest.CaptureFixture[str]):
+    export("nets:scaled", "-i", "B,4", "--explain")
+    shown = capsys.readouterr().out
+    line = next(number for number, text in enumerate(NETS.splitlines(), 1) if "jnp.tanh(x) * factor" in text)
+    assert f"nets.py:{line} in scaled" in shown
+    assert "Tanh" in shown
+
+
+def test_the_module_tree_is_shown(capsys: pytest.CaptureFixture[str]):
+    export("nets:model", "-i", "B,4")
+    capsys.readouterr()
+    assert run("inspect", "m.onnx") == 0
+    shown = capsys.readouterr().out
+    for text in ["layers.0", "layers.1", "Linear", "20 parameters"]:
+        assert text in shown
+
+
+def test_a_mismatch_ends_with_status_1(capsys: pytest.CaptureFixture[str]):
+    export("nets:scaled", "-i", "B,4")
+    capsys.readouterr()
+    assert run("verify", "m.onnx", "nets:other", "-i", "B,4") == 1
+    shown = capsys.readouterr()
+    assert "0.01" in shown.out or "1.0e-02" in shown.out or "1.00e-02" in shown.out
+    assert "Traceback" not in shown.err
+
+
+def test_the_sizes_are_those_that_were_asked_for(capsys: pytest.CaptureFixture[str]):
+    export("nets:scaled", "-i", "B,4", "--verify", "--size", "B=3", "--size", "B=11")
+    assert "11" in capsys.readouterr().out
+
+
+def test_a_refusal_names_every_operation_and_line(capsys: pytest.CaptureFixture[str]):
+    assert run("export", "nets:hosted", "-i", "B,4", "-o", "m.onnx") == 1
+    shown = capsys.readouterr()
+    assert shown.err.startswith("jaxport.Unsupported: 1 operation of `hosted` cannot be exported\n  pure_callback")
+    assert "in hosted" in shown.err
+    assert "Traceback" not in shown.err + shown.out
+    assert not Path("m.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [
+        (["-i", "B,4", "--opset", "99"], 2, "opset 99 is out of range"),
+        (["-i", "x:B,T+)"], 2, "is neither a size nor an expression"),
+        (["-i", "B,4", "--constraint", "nonsense"], 2, "nonsense"),
+        (["-i", "B,4", "--function", "flax.nnx.Lineer"], 1, "flax.nnx.Lineer"),
+        (["-i", "B,4", "--nchw-input", "0"], 2, "rank 4"),
+        (["-i", "B,4", "-i", "B"], 1, "scaled"),
+        (["-i", "B,4", "-o", "nets.py/m.onnx"], 1, "nets.py/m.onnx"),
+    ],
+)
+def test_what_cannot_be_done_is_one_clean_message(
+    arguments: list[str], status: int, text: str, capsys: pytest.CaptureFixture[str]
+):
+    assert run("export", "nets:scaled", "-o", "m.onnx", *arguments) == status
+    shown = capsys.readouterr()
+    assert text in shown.err
+    assert "Traceback" not in shown.err + shown.out
+    assert not Path("m.onnx").exists()
+
+
+def test_the_file_runs():
+    import onnxruntime
+
+    export("nets:scaled", "-i", "x:B,4", "--static", "factor=2.0")
+    x = np.linspace(-2, 2, 8, dtype=np.float32).reshape(2, 4)
+    (y,) = onnxruntime.InferenceSession("m.onnx").run(None, {"x": x})
+    np.testing.assert_allclose(y, 2 * np.tanh(x), rtol=1e-6)

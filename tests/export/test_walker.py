@@ -1,0 +1,175 @@
+"""What the walker does for all rules: parameters, checks, records, refusals, names, metadata."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxport
+from jaxport.export.registry import RULES, Rule
+from jaxport.testing import check, f32
+
+
+def export(fn, *specs, **options):
+    return jaxport.to_onnx(fn, list(specs), **options)
+
+
+def user_function(x):
+    return jnp.sin(x) + 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (lambda op, x: (x, x), "the rule for `sin` returned 2 values, its equation has 1"),
+        (lambda op, x: None, "returned 0 values"),
+        (lambda op, x: op.cast(x, np.float64), "returned dtype float64, not float32 as result 0"),
+        (lambda op, x: op.unsqueeze(x, (0,)), r"returned shape \(1, 3\), not \(3,\)"),
+        (lambda op, x: 3.0, "returned 3.0, which is no value of a graph"),
+        (lambda op, x: x.nothing, "failed: AttributeError"),
+        (lambda op, x: op.Sine(x), "has no operator Sine at opset"),
+        (lambda op, x: op.Sin(x, x), "Sin takes 1 inputs, 2 were given"),
+        (lambda op, x: op.Softmax(x, axes=1), "Softmax has no attribute `axes`"),
+        (lambda op, x: op.Add(x, op.const(1, np.int32)), "Add got float32 and int32 where its schema asks for one dtype"),
+    ],
+)
+def test_a_rule_that_breaks_its_contract_fails_with_its_name_and_the_users_line(rule, text):
+    with pytest.raises(jaxport.RuleError, match=text) as caught:
+        export(user_function, (3,), rules={"sin": rule})
+    assert "test_walker.py" in str(caught.value)
+    assert "in user_function" in str(caught.value)
+
+
+def test_a_value_of_another_graph_is_refused():
+    stolen = []
+
+    def steal(op, x):
+        op.graph(lambda inner: stolen.append(inner.Sin(x)) or [inner.Cos(x)])
+        return stolen[0]
+
+    with pytest.raises(jaxport.RuleError, match="a value of another graph"):
+        export(user_function, (3,), rules={"sin": steal})
+
+
+def test_parameters_that_a_rule_does_not_name_are_refused():
+    with pytest.raises(jaxport.Unsupported, match="its rule does not know the parameter `axes=") as caught:
+        export(lambda x: x.sum(axis=0), (3, 4), rules={"reduce_sum": lambda op, x: x})
+    assert "test_walker.py" in str(caught.value)
+
+
+def test_parameters_that_equal_a_declared_default_are_not():
+    rule = Rule("reduce_sum", lambda op, x: op.ReduceSum(x, (0,), keepdims=0), defaults={"axes": (0,)})
+    export(lambda x: x.sum(axis=0), (3, 4), rules={"reduce_sum": rule})
+    with pytest.raises(jaxport.Unsupported):
+        export(lambda x: x.sum(axis=1), (3, 4), rules={"reduce_sum": rule})
+
+
+def test_all_unsupported_primitives_are_reported_together_with_their_lines():
+    def refused(op, *operands, **parameters):
+        op.refuse("no such thing")
+
+    def program(x):
+        y = jnp.sin(x)
+        z = jnp.cos(y)
+        return y + z
+
+    with pytest.raises(jaxport.Unsupported) as caught:
+        export(program, (3,), rules={"sin": refused, "cos": refused})
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "2 operations of `program` cannot be exported"
+    assert [line.split()[0] for line in lines[1:]] == ["sin", "cos"]
+    assert all("test_walker.py" in line and "in program" in line and "no such thing" in line for line in lines[1:])
+
+
+def test_what_no_output_needs_is_not_exported():
+    def program(x):
+        jnp.sin(x)
+        return x + 1
+
+    export(program, (3,), rules={"sin": lambda op, x: op.refuse("never asked")})
+
+
+def test_a_jax_function_may_serve_as_the_rule():
+    exported = export(user_function, (3,), rules={"sin": Rule("sin", lambda x: jnp.cos(x - np.pi / 2), via=True)})
+    assert [n.op_type for n in exported.model.graph] == ["Sub", "Cos", "Add"]
+
+
+def test_two_claims_on_one_primitive_are_an_error():
+    with pytest.raises(jaxport.InvalidArgument, match="there is a rule for `sin` already") as caught:
+        jaxport.rule("sin")(lambda op, x: x)
+    assert "replace=True" in str(caught.value)
+
+
+def test_replace_takes_the_place_of_a_rule():
+    before = RULES["sin"]
+    try:
+        jaxport.rule("sin", replace=True)(lambda op, x: op.Cos(x))
+        assert [n.op_type for n in export(user_function, (3,)).model.graph] == ["Cos", "Add"]
+    finally:
+        RULES["sin"] = before
+
+
+def test_a_rule_names_a_primitive_or_a_block():
+    with pytest.raises(jaxport.InvalidArgument, match="a rule names a primitive or a block"):
+        jaxport.rule()
+
+
+def test_nodes_say_where_they_come_from():
+    node = export(user_function, (3,)).model.graph[0]
+    assert node.op_type == "Sin"
+    assert node.metadata_props["jaxport.source"].startswith("test_walker.py:")
+    assert node.metadata_props["jaxport.source"].endswith(" in user_function")
+    assert node.metadata_props["jaxport.primitive"] == "sin"
+
+
+def test_names_are_the_users():
+    def program(tokens, *, scale):
+        return {"doubled": tokens["ids"] * 2.0, "scaled": tokens["ids"] * scale}
+
+    exported = export(program, {"ids": f32("B", 3)}, input_params={"scale": ()})
+    assert exported.input_names == ["tokens.ids", "scale"]
+    assert exported.output_names == ["doubled", "scaled"]
+
+
+def test_declared_shapes_are_exact():
+    exported = export(lambda x: jnp.concatenate([x, x]), ("B", 3))
+    assert str(exported.model.graph.outputs[0].shape) == "[2*B,3]"
+
+
+def test_constants_are_shared():
+    exported = export(lambda x: jnp.sin(x * 3.0) * 3.0, (4,))
+    assert len(exported.model.graph.initializers) == 1
+
+
+def test_an_operator_newer_than_the_opset_is_refused_politely():
+    with pytest.raises(jaxport.Unsupported, match="needs BitCast, which opset 26 brought"):
+        export(user_function, (3,), opset=20, rules={"sin": lambda op, x: op.BitCast(x, to=np.int32)})
+
+
+@pytest.mark.parametrize("opset", range(17, 27))
+def test_axes_are_an_input_or_an_attribute_as_the_opset_has_it(opset):
+    check(lambda x: (x.max(axis=1), x.sum(axis=(0, 1)), x.min()), ("B", 4), opset=opset)
+
+
+def test_broadcasts_wait_until_something_needs_them():
+    exported = check(lambda x, b: x + jnp.broadcast_to(b, x.shape), f32("B", 4), f32(4))
+    assert [n.op_type for n in exported.model.graph] == ["Add"]
+    check(lambda b: jnp.broadcast_to(b, (3, 4)), f32(4))
+    check(lambda b: jnp.broadcast_to(b[None], (3, 4)).sum(axis=0), f32(4))
+
+
+def test_unused_inputs_stay():
+    assert export(lambda x, y: x * 2, (3,), (4,)).input_names == ["x", "y"]
+
+
+def test_an_input_may_be_an_output():
+    check(lambda x: (x, x, x + 1), f32("B", 2))
+    check(lambda x: jnp.ones(3), f32("B", 2))
+
+
+def test_jit_in_the_program_leaves_no_trace():
+    inner = jax.jit(lambda x: jnp.tanh(x))
+    exported = check(lambda x: inner(inner(x)), f32("B", 2))
+    assert [n.op_type for n in exported.model.graph] == ["Tanh", "Tanh"]

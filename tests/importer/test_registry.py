@@ -1,0 +1,92 @@
+"""Every function's signature is the schema of every version that it claims to serve."""
+
+from __future__ import annotations
+
+from inspect import Parameter
+
+import onnx
+import pytest
+from onnx.defs import OpSchema
+
+from jaxport.errors import InvalidArgument
+from jaxport.importer import op
+from jaxport.importer.registry import KNOWN_OPSETS, Operator, lookup, operators, versions
+from jaxport.importer.resolve import _attribute_value  # noqa: PLC2701  the defaults are compared as the resolver reads them
+
+import onnx_ir as ir
+
+SCHEMAS = onnx.defs.get_all_schemas_with_history()
+VERSIONED = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
+
+
+def claims() -> list[tuple[Operator, OpSchema]]:
+    """Each function with each schema version that it serves."""
+    found = []
+    for schema in SCHEMAS:
+        operator = lookup(schema.domain, schema.name, schema.since_version)
+        if operator is not None and not schema.deprecated:
+            found.append((operator, schema))
+    return found
+
+
+@pytest.mark.parametrize(("operator", "schema"), claims(), ids=lambda x: f"{x.name}-{getattr(x, 'since_version', '')}")
+def test_signature_is_the_schema(operator: Operator, schema: OpSchema) -> None:
+    variadic = [i.name for i in schema.inputs if i.option == OpSchema.FormalParameterOption.Variadic]
+    single = [i for i in schema.inputs if i.option != OpSchema.FormalParameterOption.Variadic]
+    if operator.plain:
+        assert not set(schema.attributes) - {"consumed_inputs"}, "a renamed operator has no attributes"
+        assert "consumed_inputs" not in schema.attributes
+        return
+    names = [parameter.name for parameter in operator.inputs]
+    assert names == [i.name for i in single]
+    for parameter, formal in zip(operator.inputs, single, strict=True):
+        optional = formal.option == OpSchema.FormalParameterOption.Optional
+        assert (parameter.default is not Parameter.empty) == optional, f"`{parameter.name}` is optional in one only"
+        assert parameter.default in (None, Parameter.empty)
+    assert [operator.variadic.name] * bool(operator.variadic) == variadic if operator.variadic else not variadic
+    assert set(operator.attributes) == set(schema.attributes)
+    for name, attribute in schema.attributes.items():
+        default = operator.attributes[name].default
+        if attribute.required:
+            assert default is Parameter.empty, f"`{name}` is required"
+        elif attribute.default_value.name:
+            wanted = _attribute_value(ir.serde.deserialize_attribute(attribute.default_value))
+            assert default == pytest.approx(wanted, rel=1e-6) if isinstance(wanted, float) else default == wanted
+        else:
+            assert default is not Parameter.empty, f"`{name}` is optional"
+
+
+def test_no_function_claims_an_operator_that_onnx_lacks() -> None:
+    known = {(schema.domain, schema.name) for schema in SCHEMAS}
+    assert [e.label for e in operators() if e.domain in VERSIONED and (e.domain, e.name) not in known] == []
+
+
+def test_every_function_serves_a_version() -> None:
+    served = {id(operator) for operator, _ in claims()}
+    assert [f"{e.label}-{e.since}" for e in operators() if e.domain in VERSIONED and id(e) not in served] == []
+
+
+def test_known_opsets_are_those_of_the_installed_onnx() -> None:
+    installed = {domain: onnx.defs.onnx_opset_version() for domain in ("",)}
+    assert KNOWN_OPSETS[""] == installed[""]
+    for domain in VERSIONED[1:]:
+        assert KNOWN_OPSETS[domain] == max(s.since_version for s in SCHEMAS if s.domain == domain)
+
+
+def test_the_newest_version_in_force_is_found() -> None:
+    @op("test.registry", "Twice", since=2)
+    def second(x):
+        return x
+
+    @op("test.registry", "Twice", since=5, until=6)
+    def fifth(x):
+        return x
+
+    found = [lookup("test.registry", "Twice", opset) for opset in (1, 2, 4, 5, 6, 7)]
+    assert [entry and entry.function for entry in found] == [None, second, second, fifth, fifth, None]
+    assert [entry.since for entry in versions("test.registry", "Twice")] == [2, 5]
+
+
+def test_a_version_cannot_be_registered_twice() -> None:
+    with pytest.raises(InvalidArgument, match=r"`Relu` since version 6 is registered already"):
+        op("Relu", since=6)(lambda X: X)
