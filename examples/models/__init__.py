@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from . import attention, bert, cnn, gpt2, llama, mlp, mobilenet, moe, preprocess, resnet, rnn, unet, vit
 from .example import FRAMEWORKS, Example, Framework, Size
@@ -53,11 +53,9 @@ MODELS: dict[str, dict[Framework, Callable[[Size], Example]]] = {
 }
 
 
-def cells() -> Iterator[tuple[str, Framework]]:
+def cells() -> list[tuple[str, Framework]]:
     """The (model, framework) pairs that exist, in the order of the table."""
-    for name, frameworks in MODELS.items():
-        for framework in frameworks:
-            yield name, framework
+    return [(name, framework) for name, frameworks in MODELS.items() for framework in frameworks]
 
 
 def build(name: str, framework: Framework, size: Size = "small") -> Example:

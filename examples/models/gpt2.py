@@ -33,7 +33,7 @@ class Config:
 
 
 CONFIGS: dict[Size, Config] = {
-    "small": Config(vocabulary=40, context=16, hidden=32, layers=2, heads=4, end_of_text=5, new_tokens=5),
+    "small": Config(vocabulary=40, context=16, hidden=32, layers=2, heads=4, end_of_text=38, new_tokens=5),
     "real": Config(vocabulary=50257, context=1024, hidden=768, layers=12, heads=12, end_of_text=50256, new_tokens=32),
 }
 
@@ -227,8 +227,9 @@ def linen_gpt2_decode(size: Size) -> Example:
     """One step: (cache, token, position) -> (logits, cache); the cache is the `cache` collection of the module."""
     config = CONFIGS[size]
     model = LinenGpt2(config, decode=True)
-    variables = linen_variables(model, spec((1, config.context), "int32"))
-    weights, cache = variables["params"], variables["cache"]
+    whole = spec((1, config.context), "int32")
+    weights = linen_variables(LinenGpt2(config), whole)["params"]
+    cache = jax.eval_shape(model.init, jax.random.key(0), whole)["cache"]
 
     def step(cache: Any, token: jax.Array, position: jax.Array) -> tuple[jax.Array, Any]:
         collections = {"params": weights, "cache": cache}

@@ -21,9 +21,11 @@ __all__ = [
     "InvalidArgument",
     "JaxportError",
     "ModelError",
+    "NotInstalled",
     "QueryError",
     "Refusal",
     "RuleError",
+    "RunError",
     "SaveError",
     "StateChanged",
     "Unsupported",
@@ -71,6 +73,14 @@ class StateChanged(JaxportError):
 
 class SaveError(JaxportError, OSError):
     """A file could not be written; nothing was left half-written."""
+
+
+class NotInstalled(JaxportError, ImportError):
+    """Something needs a package that is not in this environment."""
+
+
+class RunError(JaxportError, RuntimeError):
+    """A runtime refuses to load a model, or fails to run it."""
 
 
 class ModelError(JaxportError, ValueError):

@@ -29,7 +29,14 @@ def test_evaluate_is_python_arithmetic(name, b, t):
 
 @pytest.mark.parametrize(
     ("dim", "solution"),
-    [(B, ("B", 1, 0)), (2 * B, ("B", 2, 0)), (3 * T + 4, ("T", 3, 4)), (T - 1, ("T", 1, -1)), (B * T, None), (B // 2, None)],
+    [
+        (B, ("B", 1, 0)),
+        (2 * B, ("B", 2, 0)),
+        (3 * T + 4, ("T", 3, 4)),
+        (T - 1, ("T", 1, -1)),
+        (B * T, None),
+        (B // 2, None),
+    ],
 )
 def test_solve_linear(dim, solution):
     assert dims.solve_linear(dim) == solution
@@ -44,7 +51,8 @@ def test_labels():
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "differ"), [(2, 3, True), (2, 2, False), (B, B + 1, True), (B, T, False), (B, 2 * B, False), (B, 1, False)]
+    ("a", "b", "differ"),
+    [(2, 3, True), (2, 2, False), (B, B + 1, True), (B, T, False), (B, 2 * B, False), (B, 1, False)],
 )
 def test_surely_differ(a, b, differ):
     assert dims.surely_differ(a, b) is differ

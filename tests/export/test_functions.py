@@ -196,7 +196,14 @@ def test_static_and_runtime_arguments():
     exported = check(lambda x: scaled(x, mode="times", scale=2.0) + scaled(x, mode="times", scale=3.0), f32("B"))
     (function,) = exported.model.functions.values()
     assert len(function.inputs) == 2
-    assert len(check(lambda x: scaled(x, mode="a", scale=2.0) + scaled(x, mode="times", scale=2.0), f32("B")).model.functions) == 2
+    assert (
+        len(
+            check(
+                lambda x: scaled(x, mode="a", scale=2.0) + scaled(x, mode="times", scale=2.0), f32("B")
+            ).model.functions
+        )
+        == 2
+    )
     with pytest.raises(jaxport.InvalidArgument, match="`mode` is static"):
         jaxport.to_onnx(lambda x: scaled(x, mode=x, scale=2.0), [(3,)])
 

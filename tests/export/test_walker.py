@@ -32,7 +32,10 @@ def user_function(x):
         (lambda op, x: op.Sine(x), "has no operator Sine at opset"),
         (lambda op, x: op.Sin(x, x), "Sin takes 1 inputs, 2 were given"),
         (lambda op, x: op.Softmax(x, axes=1), "Softmax has no attribute `axes`"),
-        (lambda op, x: op.Add(x, op.const(1, np.int32)), "Add got float32 and int32 where its schema asks for one dtype"),
+        (
+            lambda op, x: op.Add(x, op.const(1, np.int32)),
+            "Add got float32 and int32 where its schema asks for one dtype",
+        ),
     ],
 )
 def test_a_rule_that_breaks_its_contract_fails_with_its_name_and_the_users_line(rule, text):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-__all__ = ["Node", "Reference", "World", "opened"]
+__all__ = ["LIBRARIES", "Node", "Reference", "World", "opened", "package_of"]
 
 
 class World(Protocol):
@@ -39,15 +39,17 @@ class Reference:
 class Node:
     """An opened object: what it refers to, and how it is made anew, if it can be.
 
-    `rebuild` yields the new object and completes it afterwards, so that an object may refer to itself.
+    `rebuild` yields the new object and completes it afterwards, so that an object may refer to itself. A container
+    or an instance is a place where its user keeps things, so that its name is part of theirs; a function is none.
     """
 
     references: tuple[Reference, ...]
     rebuild: Callable[[World], Iterator[object]] | None = None
+    is_place: bool = False
 
 
 # Their objects and globals hold nothing of the user's.
-_LIBRARIES = frozenset({*sys.stdlib_module_names, "equinox", "flax", "jax", "jaxlib", "jaxport", "numpy", "optax"})
+LIBRARIES = frozenset({*sys.stdlib_module_names, "equinox", "flax", "jax", "jaxlib", "jaxport", "numpy", "optax"})
 
 
 def opened(value: object) -> Node | None:
@@ -73,12 +75,17 @@ def opened(value: object) -> Node | None:
     if callable(value) and callable(getattr(value, "__wrapped__", None)):
         # `jax.jit` and the like: with what options they were made is not known, so they stay as they are.
         return Node((Reference("", value.__wrapped__),))
-    if hasattr(value, "__dict__") and _package(type(value)) not in _LIBRARIES:
+    if hasattr(value, "__dict__") and package_of(type(value)) not in LIBRARIES:
         return _instance(value)
     return None
 
 
-def _package(thing: object) -> str:
+def package_of(thing: object) -> str:
+    """The top-level package that a class or function was defined in.
+
+    >>> package_of(Node)
+    'jaxport'
+    """
     return (getattr(thing, "__module__", None) or "").partition(".")[0]
 
 
@@ -118,7 +125,7 @@ def _container(value: list | tuple | dict) -> Node:
         for key, item in items if isinstance(value, dict) else enumerate(value):
             new[key] = world.made(item)
 
-    return Node(references, rebuild)
+    return Node(references, rebuild, is_place=True)
 
 
 def _instance(value: object) -> Node:
@@ -127,7 +134,7 @@ def _instance(value: object) -> Node:
         yield new
         vars(new).update({name: world.made(item) for name, item in vars(value).items()})
 
-    return Node(tuple(Reference(name, item) for name, item in vars(value).items()), rebuild)
+    return Node(tuple(Reference(name, item) for name, item in vars(value).items()), rebuild, is_place=True)
 
 
 def _function(value: types.FunctionType) -> Node:
@@ -172,8 +179,8 @@ def _content(cell: types.CellType) -> object:
 
 def _global_names(function: types.FunctionType) -> list[str]:
     """The globals that the function, or a function defined in it, refers to, where they may lead to a model."""
-    package = _package(function)
-    if package in _LIBRARIES:
+    package = package_of(function)
+    if package in LIBRARIES:
         return []
     names: dict[str, None] = {}
     waiting = [function.__code__]
@@ -184,5 +191,7 @@ def _global_names(function: types.FunctionType) -> list[str]:
     found = {name: function.__globals__[name] for name in names if name in function.__globals__}
     # Functions of other packages are not followed: they bring their own world.
     return [
-        name for name, value in found.items() if not isinstance(value, types.FunctionType) or _package(value) == package
+        name
+        for name, value in found.items()
+        if not isinstance(value, types.FunctionType) or package_of(value) == package
     ]

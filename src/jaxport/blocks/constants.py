@@ -6,7 +6,7 @@ JAX keeps such an array where it met it: as a const of the outermost jaxpr, or o
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 from jax.extend import core as jex_core
@@ -14,6 +14,8 @@ from jax.extend import core as jex_core
 from jaxport.blocks.labels import bodies
 
 __all__ = ["hoisted"]
+
+_VariableOf = Callable[[object], jex_core.Var]
 
 
 def hoisted(closed: jex_core.ClosedJaxpr) -> tuple[jex_core.Jaxpr, list[object]]:
@@ -90,7 +92,7 @@ class _Hoisting:
         self._lifted[id(jaxpr)] = lifted, arrays
         return lifted, arrays
 
-    def equation(self, equation: jex_core.JaxprEqn, variable_of: object, alias: Mapping) -> jex_core.JaxprEqn:
+    def equation(self, equation: jex_core.JaxprEqn, variable_of: _VariableOf, alias: Mapping) -> jex_core.JaxprEqn:
         """The equation with what its bodies lift as new operands."""
         invars = [alias.get(a, a) if isinstance(a, jex_core.Var) else a for a in equation.invars]
         equation = equation.replace(invars=invars)
@@ -107,7 +109,7 @@ def _closed(hoisting: _Hoisting, body: jex_core.ClosedJaxpr) -> tuple[jex_core.C
     return jex_core.ClosedJaxpr(jaxpr, ()), arrays
 
 
-def _jit(hoisting: _Hoisting, equation: jex_core.JaxprEqn, variable_of) -> jex_core.JaxprEqn:
+def _jit(hoisting: _Hoisting, equation: jex_core.JaxprEqn, variable_of: _VariableOf) -> jex_core.JaxprEqn:
     body, arrays = _closed(hoisting, equation.params["jaxpr"])
     if not arrays:
         return equation
@@ -125,7 +127,7 @@ def _unspecified() -> dict[str, object]:
     return {name: params[name][0] for name in ("in_shardings", "in_layouts", "donated_invars")}
 
 
-def _scan(hoisting: _Hoisting, equation: jex_core.JaxprEqn, variable_of) -> jex_core.JaxprEqn:
+def _scan(hoisting: _Hoisting, equation: jex_core.JaxprEqn, variable_of: _VariableOf) -> jex_core.JaxprEqn:
     body, arrays = _closed(hoisting, equation.params["jaxpr"])
     if not arrays:
         return equation
@@ -133,7 +135,7 @@ def _scan(hoisting: _Hoisting, equation: jex_core.JaxprEqn, variable_of) -> jex_
     return equation.replace(params=params, invars=[*map(variable_of, arrays), *equation.invars])
 
 
-def _while(hoisting: _Hoisting, equation: jex_core.JaxprEqn, variable_of) -> jex_core.JaxprEqn:
+def _while(hoisting: _Hoisting, equation: jex_core.JaxprEqn, variable_of: _VariableOf) -> jex_core.JaxprEqn:
     params = equation.params
     cond, of_cond = _closed(hoisting, params["cond_jaxpr"])
     body, of_body = _closed(hoisting, params["body_jaxpr"])
@@ -155,7 +157,7 @@ def _while(hoisting: _Hoisting, equation: jex_core.JaxprEqn, variable_of) -> jex
     )  # fmt: skip
 
 
-def _cond(hoisting: _Hoisting, equation: jex_core.JaxprEqn, variable_of) -> jex_core.JaxprEqn:
+def _cond(hoisting: _Hoisting, equation: jex_core.JaxprEqn, variable_of: _VariableOf) -> jex_core.JaxprEqn:
     branches = [_closed(hoisting, branch) for branch in equation.params["branches"]]
     total = [array for _, arrays in branches for array in arrays]
     if not total:
@@ -181,7 +183,7 @@ def _cond(hoisting: _Hoisting, equation: jex_core.JaxprEqn, variable_of) -> jex_
     )
 
 
-def _remat(hoisting: _Hoisting, equation: jex_core.JaxprEqn, variable_of) -> jex_core.JaxprEqn:
+def _remat(hoisting: _Hoisting, equation: jex_core.JaxprEqn, variable_of: _VariableOf) -> jex_core.JaxprEqn:
     jaxpr = equation.params["jaxpr"]
     if not hoisting.needs(jaxpr):
         return equation

@@ -7,19 +7,20 @@ closed over reach the jaxpr as constants and are found again by identity.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxport.blocks.block import FrozenMapping
 from jaxport.blocks.closures import Node, opened
 from jaxport.blocks.framework import Framework, Leaf, Lifted
 from jaxport.blocks.recorder import Recorder, joined
 from jaxport.blocks.values import is_array
 
-__all__ = ["Changes", "Environment"]
+__all__ = ["Changes", "Environment", "Model", "merged", "models_in"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,59 @@ class Changes:
 
     arrays: Mapping[str, object]
     others: tuple[str, ...]
+
+
+def merged(changes: Iterable[Changes]) -> Changes:
+    """All changes together."""
+    changes = list(changes)
+    arrays = {path: value for change in changes for path, value in change.arrays.items()}
+    return Changes(arrays, tuple(path for change in changes for path in change.others))
+
+
+@dataclass(frozen=True)
+class Model:
+    """A module inside a trace, and what it held before the call; `lifted` is None where no call can change it."""
+
+    name: str
+    value: object
+    lifted: Lifted | None
+    arrays: Sequence[object] = ()
+    static: Mapping[str, object] = FrozenMapping()
+
+    def changes(self) -> Changes:
+        """What the call did to it."""
+        if self.lifted is None:
+            return Changes({}, ())
+        before = dict(zip((leaf.path for leaf in self.lifted.leaves), self.arrays, strict=True))
+        after, static = self.lifted.state(self.value), self.lifted.static(self.value)
+        arrays = {
+            joined(self.name, path): leaf.value
+            for path, leaf in after.items()
+            if before.get(path) is not leaf.value and not leaf.counter
+        }
+        kept = {path for path in self.static if path in static and _same(self.static[path], static[path])}
+        others = [path for path in before if path not in after]
+        others += [path for path in {**self.static, **static} if path not in kept]
+        return Changes(arrays, tuple(joined(self.name, path) for path in others))
+
+
+def models_in(named: Iterable[tuple[str, object]], recorder: Recorder) -> list[Model]:
+    """The modules among the arguments, registered with their paths."""
+    models = []
+    for name, tree in named:
+        is_root = lambda value: recorder.root_framework_of(value) is not None
+        for keys, value in jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_root)[0]:
+            framework = recorder.root_framework_of(value)
+            if framework is not None:
+                path = joined(name, jax.tree_util.keystr(keys, simple=True, separator="."))
+                recorder.register(value, path)
+                lifted = framework.lift(value)
+                if lifted is None:
+                    models.append(Model(path, value, None))
+                else:
+                    arrays = [leaf.value for leaf in lifted.leaves]
+                    models.append(Model(path, value, lifted, arrays, lifted.static(value)))
+    return models
 
 
 @dataclass(frozen=True)
@@ -51,9 +105,14 @@ class Environment:
         self._nodes: dict[int, tuple[object, Node]] = {}
         self._roots: dict[int, _Root] = {}
         self._visit(fn, "", True)
-        containers = [root for root in self._roots.values() if not is_array(root.value) and _has_arrays(root)]
-        if len(containers) == 1:  # a single model needs no name of its own
-            self._roots[id(containers[0].value)] = replace(containers[0], name="")
+        # A single model needs no name of its own; nor does a single tree of arrays.
+        holding = [root for root in self._roots.values() if not is_array(root.value) and _has_arrays(root)]
+        modules = [root for root in holding if root.framework is not None]
+        for group in (modules, holding):
+            if len(group) == 1:
+                self._roots[id(group[0].value)] = replace(group[0], name="")
+                break
+        self._tell_apart()
         self.leaves: list[Leaf] = []
         self._lifted: list[tuple[_Root, slice]] = []
         self._arrays: dict[object, Leaf] = {}
@@ -68,11 +127,13 @@ class Environment:
                     named = replace(leaf, path=joined(root.name, leaf.path))
                     self._arrays.setdefault(_identity(leaf.value), named)
 
+        self._positions = {identity: position for position, identity in enumerate(self._arrays)}
+
     def _visit(self, value: object, name: str, rebuildable: bool) -> None:
         """Notes `value` if it is a model or holds arrays, and looks into it if it is anything else."""
         if id(value) in self._nodes or id(value) in self._roots:
             return
-        framework = self.recorder.framework_of(value)
+        framework = self.recorder.root_framework_of(value)
         if framework is not None:
             self._roots[id(value)] = _Root(name, value, framework, framework.lift(value) if rebuildable else None)
             return
@@ -83,16 +144,25 @@ class Environment:
         node = opened(value)
         if node is not None:
             self._nodes[id(value)] = value, node
+            around = name if node.is_place else ""
             for reference in node.references:
-                self._visit(reference.value, joined(name, reference.name), rebuildable and node.rebuild is not None)
+                self._visit(reference.value, joined(around, reference.name), rebuildable and node.rebuild is not None)
+
+    def _tell_apart(self) -> None:
+        """Two functions may use one name for two models."""
+        taken: set[str] = set()
+        for key, root in self._roots.items():
+            name = unused(root.name, taken)
+            taken.add(name)
+            self._roots[key] = replace(root, name=name)
 
     def _holds_callables(self, value: object) -> bool:
         """Whether a container holds modules or functions, so that it has to be looked into."""
-        return any(opened(leaf) is not None or self.recorder.framework_of(leaf) for leaf in self._leaves_of(value))
+        return any(opened(leaf) is not None or self.recorder.root_framework_of(leaf) for leaf in self._leaves_of(value))
 
     def _leaves_of(self, value: object) -> list[object]:
         try:
-            return jax.tree.leaves(value, is_leaf=lambda leaf: self.recorder.framework_of(leaf) is not None)
+            return jax.tree.leaves(value, is_leaf=lambda leaf: self.recorder.root_framework_of(leaf) is not None)
         except ValueError:  # a pytree that may not be read any more, such as an old state of Equinox
             return []
 
@@ -106,29 +176,18 @@ class Environment:
         replaced = {id(root.value): made for (root, _), made in zip(self._lifted, copies, strict=True)}
         return _Rebuilding(self._nodes, replaced).made(self.fn), copies
 
-    def changes(self, copies: Sequence[object], values: Sequence[object]) -> Changes:
+    def changes(self, copies: Sequence[object], values: Sequence[object]) -> list[Changes]:
         """What became of the copies, which were made of `values`."""
-        arrays: dict[str, object] = {}
-        others: list[str] = []
-        for (root, span), made in zip(self._lifted, copies, strict=True):
-            lifted = root.lifted
-            before = dict(zip((leaf.path for leaf in lifted.leaves), values[span], strict=True))
-            after = lifted.state(made)
-            for path, leaf in after.items():
-                if before.get(path) is not leaf.value and not leaf.counter:
-                    arrays[joined(root.name, path)] = leaf.value
-            others += [joined(root.name, path) for path in before if path not in after]
-            static_before, static_after = lifted.static(root.value), lifted.static(made)
-            for path in {**static_before, **static_after}:
-                if (
-                    path not in static_before
-                    or path not in static_after
-                    or not _same(static_before[path], static_after[path])
-                ):
-                    others.append(joined(root.name, path))
-        return Changes(arrays, tuple(others))
+        return [
+            Model(root.name, made, root.lifted, values[span], root.lifted.static(root.value)).changes()
+            for (root, span), made in zip(self._lifted, copies, strict=True)
+        ]
 
     # -- names -----------------------------------------------------------------------------------------------------
+
+    def order_of(self, constant: object) -> int:
+        """The position of an array that was closed over among all that the callable has; unknown ones come last."""
+        return self._positions.get(_identity(constant), len(self._positions))
 
     def named(self, constants: Iterable[object], taken: set[str]) -> Iterator[Leaf]:
         """A leaf for each array that was closed over: where the callable has it, or else under a name of its own."""
@@ -136,15 +195,24 @@ class Environment:
         for constant in constants:
             leaf = self._arrays.get(_identity(constant))
             if leaf is None:
-                while f"constant_{unknown}" in taken:
-                    unknown += 1
                 leaf = Leaf(f"constant_{unknown}", constant, _is_inexact(constant))
-            path, copy_number = leaf.path, 0
-            while path in taken:
-                copy_number += 1
-                path = f"{leaf.path}_{copy_number}"
+                unknown += 1
+            path = unused(leaf.path, taken)
             taken.add(path)
             yield replace(leaf, path=path, value=constant)
+
+
+def unused(name: str, taken: Collection[str]) -> str:
+    """The name, or the name with a number, that is not taken.
+
+    >>> unused("w", {"w", "w_1"})
+    'w_2'
+    """
+    candidate, number = name, 0
+    while candidate in taken:
+        number += 1
+        candidate = f"{name}_{number}" if name else f"model_{number}"
+    return candidate
 
 
 def _has_arrays(root: _Root) -> bool:

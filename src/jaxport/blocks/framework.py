@@ -68,6 +68,15 @@ class Framework:
         """Whether an argument of a call is to be left alone: modules and what else has identity."""
         return self.is_module(value)
 
+    def is_root(self, value: object) -> bool:
+        """Whether `value` is a model or a piece of one that a callable may bring with it."""
+        return self.is_module(value)
+
+    def is_variable(self, value: object) -> bool:
+        """Whether `value` is a box around an array, which has no name of its own in paths."""
+        del value
+        return False
+
     def module_classes(self) -> Iterator[type]:
         """The classes whose methods are patched; none where `interception` sees the calls."""
         return iter(())

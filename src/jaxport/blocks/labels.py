@@ -131,7 +131,8 @@ class Flow:
             case "while":
                 return self._while_bodies(params, labels)["body_jaxpr"][params["body_nconsts"] :]
             case "cond":
-                results = [self.through(*body) for body in zip(bodies(params), self.within(equation, labels))]
+                given = self.within(equation, labels)
+                results = [self.through(*body) for body in zip(bodies(params), given, strict=True)]
                 return tuple(found[0] if len(set(found)) == 1 else None for found in zip(*results, strict=True))
             case _:
                 inner = list(bodies(params))

@@ -70,7 +70,7 @@ class Recorder:
         # Objects are kept with their ids, so that no id is used a second time.
         self._places: dict[int, tuple[object, Place]] = {}
         self._bodies: dict[int, tuple[object, Anchor]] = {}
-        self._by_kind: dict[tuple, list[str]] | None = None
+        self._by_kind: dict[object, list[str]] | None = None
         self._signatures: dict[int, tuple[object, inspect.Signature | None]] = {}
 
     # -- where things are ------------------------------------------------------------------------------------------
@@ -79,13 +79,21 @@ class Recorder:
         """The framework that `value` is a module of, if any."""
         return next((framework for framework in self.frameworks if framework.is_module(value)), None)
 
+    def root_framework_of(self, value: object) -> Framework | None:
+        """The framework that `value` is a model, or a piece of one, of."""
+        return next((framework for framework in self.frameworks if framework.is_root(value)), None)
+
+    def is_variable(self, value: object) -> bool:
+        """Whether `value` is a box around an array."""
+        return any(framework.is_variable(value) for framework in self.frameworks)
+
     def is_opaque(self, value: object) -> bool:
         """Whether markers leave `value` alone: modules and the like."""
         return any(framework.is_opaque(value) for framework in self.frameworks)
 
     def register(self, module: object, path: str, anchor: Anchor | None = None) -> None:
         """Notes the place of a module and of all modules below it; what is known already keeps its place."""
-        framework = self.framework_of(module)
+        framework = self.root_framework_of(module)
         if framework is None:
             return
         for below, submodule in framework.submodules(module):
@@ -95,13 +103,15 @@ class Recorder:
             self._by_kind = None
 
     def _like(self, framework: Framework, module: object) -> tuple[str, ...]:
-        """The places of the modules of the same type and config."""
+        """The places of the modules of the same type and config, or at least of the same type."""
         if self._by_kind is None:
             self._by_kind = {}
             for known, place in self._places.values():
                 if place.anchor is None:
-                    self._by_kind.setdefault(_kind_of(self.framework_of(known), known), []).append(place.path)
-        return tuple(self._by_kind.get(_kind_of(framework, module), ()))
+                    for kind in (type(known), _kind_of(self.framework_of(known), known)):
+                        self._by_kind.setdefault(kind, []).append(place.path)
+        same_type = self._by_kind.get(type(module), ())
+        return tuple(self._by_kind.get(_kind_of(framework, module), same_type))
 
     def _place(self, framework: Framework, module: object) -> tuple[Place, Anchor | None, list]:
         """The place of a module; for one that was never seen before also its anchor and the arrays that anchor it."""

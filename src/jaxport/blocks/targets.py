@@ -12,6 +12,7 @@ from types import ModuleType
 
 from jax.extend import source_info_util
 
+from jaxport.blocks.closures import LIBRARIES, package_of
 from jaxport.blocks.framework import Framework
 from jaxport.blocks.recorder import Boundary, Recorder
 from jaxport.errors import InvalidArgument
@@ -40,6 +41,8 @@ def method_patches(
     groups = [(framework.module_classes(), framework.bases) for framework in frameworks]
     for classes, bases in [*groups, (decorated, ())]:
         for cls in classes:
+            if package_of(cls) in LIBRARIES and "__call__" not in dir(cls):
+                continue  # a container of modules
             for owner in cls.__mro__:
                 if owner in bases or owner.__module__ in ("builtins", "abc", "typing"):
                     continue

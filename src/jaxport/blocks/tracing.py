@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -12,10 +10,9 @@ import jax
 from jax.extend import core as jex_core, source_info_util
 
 from jaxport.blocks.constants import hoisted
-from jaxport.blocks.environment import Environment
+from jaxport.blocks.environment import Environment, merged, models_in
 from jaxport.blocks.grouping import Roots, group
-from jaxport.blocks.labels import Label
-from jaxport.blocks.recorder import Recorder, joined
+from jaxport.blocks.naming import argument_values, leaf_paths, output_paths, signature_of
 from jaxport.blocks.values import is_array
 from jaxport.blocks.window import activation
 from jaxport.errors import InvalidArgument, StateChanged
@@ -114,59 +111,73 @@ class _Trace:
 
     def __init__(self, fn: Callable, args: tuple, kwargs: dict, state: State, functions: tuple[str, ...]):
         self.fn, self.state, self.functions = fn, state, functions
+        self.args, self.kwargs = args, kwargs
         leaves, self.in_tree = jax.tree.flatten((args, kwargs))
         self.inputs = {index: leaf for index, leaf in enumerate(leaves) if _is_input(leaf)}
         self.static_inputs = {index: leaf for index, leaf in enumerate(leaves) if index not in self.inputs}
-        self.args, self.kwargs = args, kwargs
 
     def traced(self) -> Traced:
-        with activation(self.functions) as recorder:
-            paths = _argument_paths(_signature(self.fn, recorder), self.args, self.kwargs)
+        with activation(self.functions) as self.recorder:
+            self.signature = signature_of(self.fn, self.recorder)
+            named = argument_values(self.signature, self.args, self.kwargs)
+            paths = leaf_paths(named, self.recorder.is_variable)
             self.input_paths = tuple(paths[index] for index in self.inputs)
-            self.environment = Environment(self.fn, recorder)
+            self.environment = Environment(self.fn, self.recorder)
             # Every trace has its own function: `make_jaxpr` keeps what it traced by function.
             closed = jax.make_jaxpr(self.run)(
                 [leaf.value for leaf in self.environment.leaves], list(self.inputs.values())
             )
         jaxpr, constants = hoisted(closed)
-        weights = self.weights(constants)
-        # The constants come first in `jaxpr`; as weights they follow the leaves.
-        first, split = len(constants), len(constants) + len(self.environment.leaves)
-        invars = jaxpr.invars
-        jaxpr = jaxpr.replace(invars=[*invars[first:split], *invars[:first], *invars[split:]])
-        roots = Roots([*(weight.path for weight in weights), *self.input_paths], set(range(len(weights))))
-        grouped = group(jaxpr, roots)
-        return self.finished(grouped.jaxpr, grouped.labels, weights)
+        # The constants come first in `jaxpr`; as weights they follow the leaves, in the order of the user's trees.
+        order = sorted(range(len(constants)), key=lambda index: self.environment.order_of(constants[index]))
+        weights = self.weights([constants[index] for index in order])
+        invars, split = jaxpr.invars, len(constants) + len(self.environment.leaves)
+        arranged = [*invars[len(constants) : split], *(invars[index] for index in order), *invars[split:]]
+        jaxpr = jaxpr.replace(invars=arranged)
+        paths = [*(weight.path for weight in weights), *self.input_paths]
+        of_models = {len(weights) + index for index, path in enumerate(self.input_paths) if self.in_model(path)}
+        grouped = group(jaxpr, Roots(paths, {*range(len(weights)), *of_models}))
+        return self.finished(
+            grouped.jaxpr, [label and label.is_leaf and paths[label.root] for label in grouped.labels], weights
+        )
 
     def run(self, weights: list, inputs: list) -> list:
-        """The function that is traced; it leaves the tree of the results in `self`."""
+        """The function that is traced; it leaves in `self` what is known only inside."""
         fn, copies = self.environment.rebuilt(weights)
         leaves = {**self.static_inputs, **dict(zip(self.inputs, inputs, strict=True))}
         args, kwargs = jax.tree.unflatten(self.in_tree, [leaves[index] for index in range(len(leaves))])
+        self.models = models_in(argument_values(self.signature, args, kwargs), self.recorder)
         result = fn(*args, **kwargs)
-        flat, self.out_tree = jax.tree_util.tree_flatten_with_path(result)
-        self.static_outputs = {i: leaf for i, (_, leaf) in enumerate(flat) if not jex_core.valid_jaxtype(leaf)}
-        outputs = [(path, leaf) for i, (path, leaf) in enumerate(flat) if i not in self.static_outputs]
-        self.output_paths = _output_paths([path for path, _ in outputs])
-        self.changes = self.environment.changes(copies, weights)
-        return [*(leaf for _, leaf in outputs), *self.changes.arrays.values()]
+        flat, self.out_tree = jax.tree.flatten(result)
+        self.static_outputs = {index: leaf for index, leaf in enumerate(flat) if not jex_core.valid_jaxtype(leaf)}
+        paths = output_paths(result, self.recorder.is_variable)
+        self.output_paths = tuple(path for index, path in enumerate(paths) if index not in self.static_outputs)
+        self.changes = merged([*self.environment.changes(copies, weights), *(model.changes() for model in self.models)])
+        outputs = [leaf for index, leaf in enumerate(flat) if index not in self.static_outputs]
+        return [*outputs, *self.changes.arrays.values()]
+
+    def in_model(self, path: str) -> bool:
+        """Whether an input belongs to a model that was given as an argument."""
+        return any(path == model.name or path.startswith(f"{model.name}.") for model in self.models)
 
     def weights(self, constants: Sequence[object]) -> list[Weight]:
         """The weights of all leading inputs: the leaves taken out of modules, then the arrays closed over."""
         weights = [Weight(leaf.path, leaf.value, leaf.trainable) for leaf in self.environment.leaves]
         taken = {weight.path for weight in weights} | set(self.input_paths)
-        for leaf in self.environment.named(constants, taken):
-            weights.append(Weight(leaf.path, leaf.value, leaf.trainable))
-        return weights
+        named = self.environment.named(constants, taken)
+        return weights + [Weight(leaf.path, leaf.value, leaf.trainable) for leaf in named]
 
-    def finished(self, jaxpr: jex_core.Jaxpr, labels: Sequence, weights: Sequence[Weight]) -> Traced:
-        """The result: state treated as asked for, and without the weights that nothing uses."""
+    def finished(self, jaxpr: jex_core.Jaxpr, sources: Sequence[object], weights: Sequence[Weight]) -> Traced:
+        """The result: state treated as asked for, and without the weights that nothing uses.
+
+        `sources` has the path of the leaf that an output is, where it is one.
+        """
         results = len(self.output_paths)
         changed = {
             path: jaxpr.outvars[results + index]
             for index, path in enumerate(self.changes.arrays)
-            # The label says whether the new value is the old one after all, handed on through `jit` or `scan`.
-            if not _is_unchanged(labels[results + index], path, weights)
+            # A new value may be the old one after all, handed on through `jit` or `scan`.
+            if sources[results + index] != path
         }
         refused = [*changed, *self.changes.others] if self.state == "refuse" else []
         if self.state == "outputs":
@@ -194,10 +205,6 @@ class _Trace:
         )
 
 
-def _is_unchanged(label: Label | None, path: str, weights: Sequence[Weight]) -> bool:
-    return label is not None and label.is_leaf and label.root < len(weights) and weights[label.root].path == path
-
-
 def _state_changed(fn: object, paths: Sequence[str], state: str) -> StateChanged:
     shown = [f"`{path}`" for path in paths[:20]] + [f"and {len(paths) - 20} more"] * (len(paths) > 20)
     name = getattr(fn, "__qualname__", type(fn).__qualname__)
@@ -218,60 +225,3 @@ def _state_changed(fn: object, paths: Sequence[str], state: str) -> StateChanged
 
 def _is_input(leaf: object) -> bool:
     return isinstance(leaf, jax.ShapeDtypeStruct | jax.core.ShapedArray) or is_array(leaf)
-
-
-def _argument_paths(
-    signature: inspect.Signature | None, args: Sequence[object], kwargs: Mapping[str, object]
-) -> list[str]:
-    """A path per leaf of ``(args, kwargs)``, after the names of the arguments."""
-    named = [*zip(_argument_names(signature, args), args, strict=True), *sorted(kwargs.items())]
-    return [
-        joined(name, jax.tree_util.keystr(keys, simple=True, separator="."))
-        for name, value in named
-        for keys, _ in jax.tree_util.tree_flatten_with_path(value)[0]
-    ]
-
-
-def _argument_names(signature: inspect.Signature | None, args: Sequence[object]) -> list[str]:
-    if signature is not None:
-        try:
-            bound = signature.bind_partial(*args)
-        except TypeError:  # the call itself will tell the user
-            signature = None
-    if signature is None:
-        return [f"x_{index}" if len(args) > 1 else "x" for index in range(len(args))]
-    names: list[str] = []
-    for name, value in bound.arguments.items():
-        spread = signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
-        names += [f"{name}_{index}" for index in range(len(value))] if spread else [name]
-    return names
-
-
-def _signature(fn: Callable, recorder: Recorder) -> inspect.Signature | None:
-    """The signature of a callable, under the names that its user knows."""
-    if isinstance(fn, functools.partial):
-        inner = _signature(fn.func, recorder)
-        if inner is None:
-            return None
-        given = list(_argument_names(inner, fn.args))
-        rest = [p for name, p in inner.parameters.items() if name not in given]
-        return inner.replace(parameters=rest)
-    for framework in recorder.frameworks:
-        signature = framework.signature(fn)
-        if signature is not None:
-            return signature
-    if isinstance(getattr(fn, "__wrapped__", None), functools.partial):  # `jax.jit` of a partial
-        return _signature(fn.__wrapped__, recorder)
-    try:
-        return inspect.signature(fn)
-    except (TypeError, ValueError):  # it has none
-        return None
-
-
-def _output_paths(keys: Sequence[tuple]) -> tuple[str, ...]:
-    """A path per array result; a bare result is ``output``, the results of a tuple ``output_0``, ``output_1``."""
-    paths = [jax.tree_util.keystr(key, simple=True, separator=".") for key in keys]
-    return tuple(
-        "output" if not path else f"output_{path}" if isinstance(key[0], jax.tree_util.SequenceKey) else path
-        for key, path in zip(keys, paths, strict=True)
-    )

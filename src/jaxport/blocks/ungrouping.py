@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+import jax
 from jax.extend import core as jex_core
 
-from jaxport.blocks.block import block_p
+from jaxport.blocks.block import FrozenMapping, block_p
 from jaxport.blocks.labels import bodies, replace_bodies
 from jaxport.blocks.markers import Call, block_enter_p, block_exit_p
 
@@ -87,9 +89,15 @@ class _Ungrouping:
     def inlined(self, equation: jex_core.JaxprEqn, invars: list[Atom], out: list[jex_core.JaxprEqn]) -> list[Atom]:
         """Appends what a block does; returns what stands for its outputs."""
         block, inner = equation.params["block"], equation.params["jaxpr"].jaxpr
-        call = Call(block.target, block.kind, block.method, arguments=block.arguments, finished=block)
+        call = Call(block.target, block.kind, block.method)
         if self.mark:
-            invars = _marked(block_enter_p, call, invars, equation, out)
+            # A mutable reference is no value that a marker could pass on; the blocks found again have it behind.
+            passed = [index for index, atom in enumerate(invars) if isinstance(atom.aval, jax.core.ShapedArray)]
+            weights = {passed.index(index): path for index, path in block.weights.items()}
+            call.finished = replace(block, weights=FrozenMapping(weights))
+            marked = _marked(block_enter_p, call, [invars[index] for index in passed], equation, out)
+            for index, atom in zip(passed, marked, strict=True):
+                invars[index] = atom
         env: dict[jex_core.Var, Atom] = dict(zip(inner.invars, invars, strict=True))
         for within in inner.eqns:
             self.inline(within, env, out, nested=True)

@@ -9,6 +9,7 @@ import contextlib
 import fnmatch
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -20,15 +21,15 @@ from jaxport.errors import ExportError, InvalidArgument, JaxportError, Unsupport
 from jaxport.export import opsets, prepare
 from jaxport.export import passes as graph_passes
 from jaxport.export.emitter import Emitter
-from jaxport.export.exported import Exported, Port
-from jaxport.export.functions import FunctionBuilder, selector
+from jaxport.export.exported import Exported
+from jaxport.export.functions import FunctionBuilder, Selector, selector
+from jaxport.export.ports import NCHW_TO_NHWC, NHWC_TO_NCHW, Port, stored
+from jaxport.export.prepare import Program
 from jaxport.export.registry import Rule
 from jaxport.export.rules import BLOCK_RULES, RULES
 from jaxport.export.specs import SpecReader
 from jaxport.export.value import Scope, Value
 from jaxport.export.walker import Place, Walker
-
-NHWC_TO_NCHW, NCHW_TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
 
 
 def to_onnx(
@@ -101,41 +102,75 @@ def to_onnx(
         args, kwargs = read_inputs(inputs, input_params, constraints, double_precision)
         wanted = selector(functions)
         traced = _trace(fn, args, kwargs, static_params, state, name, wanted)
-        program = prepare.prepare(traced)
-        walker = Walker(
-            opset,
-            {**RULES, **{key: r if isinstance(r, Rule) else Rule(key, r) for key, r in (rules or {}).items()}},
-            BLOCK_RULES,
-            functions=FunctionBuilder(wanted),
+        options = Options(
+            fn=functools.partial(fn, **static_params) if static_params else fn,
+            name=name,
+            opset=opset,
+            input_names=input_names,
+            output_names=output_names,
+            inputs_as_nchw=inputs_as_nchw,
+            outputs_as_nchw=outputs_as_nchw,
+            weights=weights,
+            state=state,
+            wanted=wanted,
+            rules={key: r if isinstance(r, Rule) else Rule(key, r) for key, r in (rules or {}).items()},
+            passes=graph_passes.DEFAULT if passes is None else passes,
         )
-        scope = Scope("main")
-        op = Emitter(walker, scope, Place())
-        operands, ports, defaults = _enter(op, program, weights, input_names, inputs_as_nchw)
-        outputs = walker.inline(op, program.jaxpr, operands)
+        return export_traced(traced, options)
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments of `to_onnx`, read and checked."""
+
+    fn: Callable[..., Any]
+    name: str
+    opset: int
+    input_names: Sequence[str] | None
+    output_names: Sequence[str] | None
+    inputs_as_nchw: Sequence[int]
+    outputs_as_nchw: Sequence[int]
+    weights: Any
+    state: str
+    wanted: Selector
+    rules: Mapping[str, Rule]
+    passes: Sequence[Any]
+
+
+def export_traced(traced: blocks.Traced, options: Options) -> Exported:
+    """Export what was traced, under the precision that it was traced with."""
+    program = prepare.prepare(traced)
+    walker = Walker(
+        options.opset, {**RULES, **options.rules}, BLOCK_RULES, functions=FunctionBuilder(options.wanted)
+    )
+    op = Emitter(walker, Scope("main"), Place())
+    operands, ports, defaults = _enter(op, traced, program, options)
+    outputs = walker.inline(op, program.jaxpr, operands)
     if walker.refusals:
         count = len(walker.refusals)
         noun = "1 operation" if count == 1 else f"{count} operations"
-        raise Unsupported(f"{noun} of `{name}` cannot be exported", walker.refusals)
+        raise Unsupported(f"{noun} of `{options.name}` cannot be exported", walker.refusals)
     walker.functions.check_all_used()
-    outputs, out_ports = _leave(op, program, outputs, output_names, outputs_as_nchw)
-    graph = walker.finish_graph(op, outputs, name)
-    graph.opset_imports[""] = opset
-    model = ir.Model(graph, ir_version=opsets.IR_VERSIONS[opset], producer_name="jaxport")
-    walker.functions.attach(model, opset)
-    reports = graph_passes.run(model, graph_passes.DEFAULT if passes is None else passes)
+    outputs, out_ports = _leave(op, traced, program, outputs, options)
+    graph = walker.finish_graph(op, outputs, options.name)
+    graph.opset_imports[""] = options.opset
+    model = ir.Model(graph, ir_version=opsets.IR_VERSIONS[options.opset], producer_name="jaxport")
+    walker.functions.attach(model, options.opset)
+    reports = graph_passes.run(model, options.passes)
     _name_outputs(graph, out_ports)
     return Exported(
         model=model,
-        fn=fn if not static_params else functools.partial(fn, **static_params),
+        fn=options.fn,
         inputs=tuple(ports),
         outputs=tuple(out_ports),
-        in_tree=traced.in_tree,
-        out_tree=traced.out_tree,
         defaults=defaults,
+        traced=traced,
+        state=options.state,
+        x64=jax.config.jax_enable_x64,
         records=tuple(walker.records),
+        function_calls=tuple(walker.functions.calls),
         pass_reports=tuple(reports),
-        state=state,
-        double_precision=double_precision,
+        again=lambda other: export_traced(other, replace(options, output_names=None)),
     )
 
 
@@ -188,27 +223,27 @@ def _trace(
 
 
 def _enter(
-    op: Emitter, program: Any, weights: Any, input_names: Sequence[str] | None, as_nchw: Sequence[int]
+    op: Emitter, traced: blocks.Traced, program: Program, options: Options
 ) -> tuple[list[Value], list[Port], dict[str, Any]]:
     """The operands of the program: weights as constants or inputs, and the user's inputs."""
-    avals = [v.aval for v in program.jaxpr.jaxpr.invars]
+    given, wanted = traced.jaxpr.in_avals, program.jaxpr.in_avals
     count = len(program.weights)
-    names = _unique_names(input_names, program.input_paths, "input_names")
-    is_input = _weight_selector(weights)
-    _check_nchw(as_nchw, [a.shape for a in avals[count:]], "inputs_as_nchw")
+    names = _unique_names(options.input_names, program.input_paths, "input_names")
+    is_input = _weight_selector(options.weights)
+    _check_nchw(options.inputs_as_nchw, [a.shape for a in given[count:]], "inputs_as_nchw")
     ports, operands, defaults = [], [], {}
-    for index, (port_name, aval) in enumerate(zip(names, avals[count:], strict=True)):
-        nchw = index in as_nchw
-        shape = [aval.shape[a] for a in NHWC_TO_NCHW] if nchw else aval.shape
-        ports.append(Port(port_name, tuple(aval.shape), np.dtype(aval.dtype), nchw))
-        value = op.scope.add_input(Value(aval.dtype, shape, name=port_name))
-        operands.append(op.transpose(value, NCHW_TO_NHWC) if nchw else value)
+    for index, (name, jax_aval, aval) in enumerate(zip(names, given[count:], wanted[count:], strict=True)):
+        nchw = index in options.inputs_as_nchw
+        shape = [aval.shape[a] for a in _axes(NHWC_TO_NCHW, aval)] if nchw else aval.shape
+        ports.append(Port(name, tuple(jax_aval.shape), jax_aval.dtype, nchw))
+        value = op.scope.add_input(Value(aval.dtype, shape, name=name))
+        operands.append(op.transpose(value, _axes(NCHW_TO_NHWC, aval)) if nchw else value)
     held: list[Value] = []
-    for weight, aval in zip(program.weights, avals[:count], strict=True):
-        array = np.asarray(weight.value)
+    for weight, jax_aval, aval in zip(program.weights, given[:count], wanted[:count], strict=True):
+        array = stored(weight.value)
         if is_input(weight.path):
             value = op.scope.add_input(Value(aval.dtype, aval.shape, name=weight.path))
-            ports.append(Port(value.ir.name, tuple(aval.shape), np.dtype(aval.dtype), False, weight=True))
+            ports.append(Port(value.ir.name, tuple(jax_aval.shape), jax_aval.dtype, weight=True))
             defaults[value.ir.name] = array
         else:
             value = Value(aval.dtype, aval.shape, constant=array, name=weight.path)
@@ -217,19 +252,24 @@ def _enter(
 
 
 def _leave(
-    op: Emitter, program: Any, outputs: Sequence[Value], output_names: Sequence[str] | None, as_nchw: Sequence[int]
+    op: Emitter, traced: blocks.Traced, program: Program, outputs: Sequence[Value], options: Options
 ) -> tuple[list[Value], list[Port]]:
     """The outputs of the graph, in the layout that the user wants at the border."""
-    names = _unique_names(output_names, program.output_paths, "output_names")
-    avals = [v.aval for v in program.jaxpr.jaxpr.outvars]
-    _check_nchw(as_nchw, [a.shape for a in avals], "outputs_as_nchw")
+    names = _unique_names(options.output_names, program.output_paths, "output_names")
+    given, avals = traced.jaxpr.out_avals, program.jaxpr.out_avals
+    _check_nchw(options.outputs_as_nchw, [a.shape for a in given], "outputs_as_nchw")
     values, ports = [], []
-    for index, (port_name, value, aval) in enumerate(zip(names, outputs, avals, strict=True)):
-        nchw = index in as_nchw
+    for index, (name, value, jax_aval, aval) in enumerate(zip(names, outputs, given, avals, strict=True)):
+        nchw = index in options.outputs_as_nchw
         value = op.expanded(value)
-        values.append(op.transpose(value, NHWC_TO_NCHW) if nchw else value)
-        ports.append(Port(port_name, tuple(aval.shape), np.dtype(aval.dtype), nchw))
+        values.append(op.transpose(value, _axes(NHWC_TO_NCHW, aval)) if nchw else value)
+        ports.append(Port(name, tuple(jax_aval.shape), jax_aval.dtype, nchw))
     return values, ports
+
+
+def _axes(permutation: Sequence[int], aval: Any) -> tuple[int, ...]:
+    """A permutation of the four axes of an image; where the aval is that of complex pairs, their axis stays last."""
+    return (*permutation, *range(4, len(aval.shape)))
 
 
 def _name_outputs(graph: ir.Graph, outputs: Sequence[Port]) -> None:

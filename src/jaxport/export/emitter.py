@@ -34,7 +34,7 @@ import onnx_ir as ir
 
 from jaxport.errors import RuleError
 from jaxport.export import dim_values, dims, folding, legalize, schema, shapes
-from jaxport.export.value import Scope, Value, data_type
+from jaxport.export.value import Origin, Scope, Value, data_type
 
 if TYPE_CHECKING:
     from jaxport.export.walker import Place, Walker
@@ -309,7 +309,8 @@ class Emitter:
         results = []
         for index, (dtype, shape) in enumerate(stamps):
             value_name = root.values.unique(name if len(stamps) == 1 else f"{name}:{index}")
-            result = Value(dtype, shape, scope=scope, name=value_name, ir_value=ir.Value(name=value_name))
+            origin = None if domain else Origin(op_type, tuple(values), attributes, index)
+            result = Value(dtype, shape, scope=scope, name=value_name, ir_value=ir.Value(name=value_name), origin=origin)
             result.stamp()
             results.append(result)
         node = ir.Node(

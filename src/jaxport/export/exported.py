@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -13,77 +13,82 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument
-from jaxport.export import specs
-from jaxport.export.functions import inlined
-from jaxport.export.saving import save, to_proto
+from jaxport.export import dims, saving, specs
+from jaxport.export.explain import Explanation
+from jaxport.export.ports import Port
 
 if TYPE_CHECKING:
     import onnx
-    from jaxport.export.explain import Explanation
 
+    from jaxport import blocks
+    from jaxport.export.functions import Call
     from jaxport.export.passes import PassReport
     from jaxport.export.walker import Record
     from jaxport.verify import Report
 
 
-@dataclass
-class Port:
-    """One input or output of the model.
-
-    Attributes:
-      name: its name in the model.
-      shape: its shape in JAX, whose dims may be symbolic.
-      dtype: its NumPy dtype.
-      nchw: whether it is NHWC in JAX and NCHW in the model.
-      weight: whether it is a parameter that has a default.
-    """
-
-    name: str
-    shape: tuple[Any, ...]
-    dtype: np.dtype
-    nchw: bool = False
-    weight: bool = False
-
-
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Exported:
     """An exported model.
 
     >>> import jax.numpy as jnp, jaxport
-    >>> exported = jaxport.to_onnx(jnp.tanh, [("B", 3)])
-    >>> exported.input_names, exported.output_names, exported.outputs[0].shape
-    (['x'], ['output'], (B, 3))
+    >>> exported = jaxport.to_onnx(jnp.tanh, [("B", 3)], input_names=["x"])
+    >>> exported
+    <Exported tanh: (x: float32[B, 3]) -> (output: float32[B, 3]), 1 node, opset 23>
+    >>> exported(np.zeros((1, 3), np.float32))
+    array([[0., 0., 0.]], dtype=float32)
 
     Attributes:
-      model: the `onnx_ir.Model`.
-      fn: the JAX callable that it came from.
+      model: the `onnx_ir.Model`. What runs it first loads it: change it before.
+      fn: the JAX callable that it came from, with the static parameters bound.
       inputs, outputs: the ports of the model, in order.
-      in_tree, out_tree: the pytrees of the function's arguments and of its result.
-      defaults: the values of the weights that are inputs of the graph.
+      defaults: the values of the weights that are inputs of the graph, by name.
+      traced: the traced program, with its pytrees.
+      state: what became of state that the call changes: "refuse", "outputs" or "discard".
+      x64: whether 64-bit types were enabled.
+      records: what became of each equation.
+      function_calls: the calls of ONNX functions, and why they have the function that they have.
       pass_reports: what each graph pass did.
+      again: exports another trace of the function with the same options.
     """
 
     model: ir.Model
     fn: Callable[..., Any]
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
-    in_tree: Any
-    out_tree: Any
     defaults: Mapping[str, np.ndarray]
-    records: tuple[Record, ...] = field(repr=False, default=())
-    pass_reports: tuple[PassReport, ...] = ()
-    state: str = "refuse"
-    double_precision: bool = False
+    traced: blocks.Traced
+    state: str
+    x64: bool
+    records: tuple[Record, ...]
+    function_calls: tuple[Call, ...]
+    pass_reports: tuple[PassReport, ...]
+    again: Callable[[blocks.Traced], Exported]
+    _ports: Sequence[Port] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._ports = [port for port in self.inputs if not port.weight]
+
+    def __repr__(self) -> str:
+        count = sum(1 for _ in self.model.graph.all_nodes())
+        return (
+            f"<Exported {self.model.graph.name}: ({_signature(self._ports)}) -> ({_signature(self.outputs)}), "
+            f"{count} {'node' if count == 1 else 'nodes'}, opset {self.model.opset_imports['']}>"
+        )
 
     @property
     def proto(self) -> onnx.ModelProto:
-        """The model as a protobuf message; above 2 GB use `save`, which writes the weights beside it."""
-        return to_proto(self.model)
+        """The model as a protobuf message.
+
+        Raises:
+          SaveError: it is larger than 2 GB; `save` writes the weights beside it then.
+        """
+        return saving.to_proto(self.model)
 
     @property
     def input_names(self) -> list[str]:
         """The names of the inputs that have no default, in order."""
-        return [port.name for port in self.inputs if not port.weight]
+        return [port.name for port in self._ports]
 
     @property
     def output_names(self) -> list[str]:
@@ -91,85 +96,120 @@ class Exported:
         return [port.name for port in self.outputs]
 
     def save(self, path: str | os.PathLike[str], external_data: bool | None = None) -> None:
-        """Write the model to a file, all or nothing.
+        """Write the model to a file, all or nothing; the weights are streamed from where JAX holds them.
 
         Args:
-          path: the file.
+          path: the file, in a folder that exists.
           external_data: whether the weights go to a file beside it, `<path>.data`; by default only above 2 GB.
 
         Raises:
-          SaveError: the path cannot be written, or the disk is full; nothing is left half-written.
+          SaveError: the path cannot be written, or the disk is full; nothing is left half-written, and what was at
+            the path before stays.
         """
-        save(self.model, path, external_data)
+        saving.save(self.model, path, external_data)
 
     def run(self, inputs: Mapping[str, Any]) -> list[np.ndarray]:
         """Run the model in ONNX Runtime: names and layout of the model in, a list of arrays out.
 
+        Weights that are inputs of the graph have their defaults, unless `inputs` gives others.
+
         Raises:
           InvalidArgument: a name is unknown or missing, or a shape or dtype does not fit.
+          RunError: ONNX Runtime refuses the model, or fails.
+          NotInstalled: there is no ONNX Runtime.
         """
         unknown = sorted(set(inputs) - {port.name for port in self.inputs})
         missing = [name for name in self.input_names if name not in inputs]
         if unknown or missing:
             wrong = f"`{unknown[0]}` is no input of the model" if unknown else f"the input `{missing[0]}` is missing"
-            raise InvalidArgument(wrong, where="`run`", instead=f"the inputs are {', '.join(self.input_names)}")
-        return self._session.run({**self.defaults, **inputs})
+            raise InvalidArgument(
+                wrong, where="`exported.run`", instead=f"the inputs are {', '.join(self.input_names) or 'none'}"
+            )
+        ports = [port for port in self.inputs if port.name in inputs]
+        arrays = {port.name: port.checked(inputs[port.name], self.x64) for port in ports}
+        specs.sizes_of({port.name: port.model_shape for port in ports}, arrays)
+        return self._session.run({**self.defaults, **arrays})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model with the signature, the layout and the pytrees of the JAX function.
 
         Returns NumPy arrays in the pytree that the function returns; where `state="outputs"`, a pair of that and a
         dict of the new state by path.
+
+        Raises:
+          InvalidArgument: the arguments are not what the function was exported with.
+          RunError: ONNX Runtime refuses the model, or fails.
+          NotInstalled: there is no ONNX Runtime.
         """
-        arrays = self.flatten(args, kwargs)
-        results = self.run({port.name: _to_border(arrays[port.name], port) for port in self.inputs if not port.weight})
-        return self.unflatten([_from_border(r, p) for r, p in zip(results, self.outputs, strict=True)])
+        return self.unflatten(self._session.run({**self.defaults, **self.flatten(args, kwargs)}))
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """The arguments of the JAX function as arrays by input name, in JAX's layout, checked against the ports."""
+        """The arguments of the JAX function as inputs of the model, by name.
+
+        Raises:
+          InvalidArgument: the structure, a shape or a dtype is another one than it was exported with.
+        """
+        traced = self.traced
         leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
-        if tree != self.in_tree:
+        if tree != traced.in_tree:
             raise InvalidArgument(
                 "the arguments have another structure than the function was exported with",
                 where=f"got {tree}",
-                why=f"exported with {self.in_tree}",
+                why=f"exported with {traced.in_tree}",
                 instead="pass the same positional and keyword arguments, static ones left out",
             )
-        ports = [port for port in self.inputs if not port.weight]
-        arrays = {port.name: _array(leaf, port) for port, leaf in zip(ports, leaves, strict=True)}
-        specs.sizes_of({port.name: port.shape for port in ports}, arrays)
-        return arrays
+        for index, value in traced.static_inputs.items():
+            if leaves[index] != value:
+                raise InvalidArgument(
+                    f"an argument is {leaves[index]!r}",
+                    why=f"the function was exported with {value!r}, which is baked in",
+                    instead="pass that, or export again",
+                )
+        arrays = [leaf for index, leaf in enumerate(leaves) if index not in traced.static_inputs]
+        given = {
+            port.name: leaf if hasattr(leaf, "shape") else np.asarray(leaf)
+            for port, leaf in zip(self._ports, arrays, strict=True)
+        }
+        specs.sizes_of({port.name: port.shape for port in self._ports}, given)
+        return {port.name: port.to_model(leaf, self.x64) for port, leaf in zip(self._ports, arrays, strict=True)}
 
     def unflatten(self, results: Sequence[np.ndarray]) -> Any:
-        """Results in JAX's layout as the pytree that the function returns."""
-        count = self.out_tree.num_leaves
-        value = jax.tree.unflatten(self.out_tree, results[:count])
+        """Outputs of the model as what the JAX function returns, and the new state where that is an output too."""
+        traced = self.traced
+        values = [port.to_jax(result) for port, result in zip(self.outputs, results, strict=True)]
+        count = traced.out_tree.num_leaves - len(traced.static_outputs)
+        arrays = iter(values[:count])
+        leaves = [
+            traced.static_outputs[index] if index in traced.static_outputs else next(arrays)
+            for index in range(traced.out_tree.num_leaves)
+        ]
+        value = jax.tree.unflatten(traced.out_tree, leaves)
         if self.state != "outputs":
             return value
-        return value, dict(zip(self.output_names[count:], results[count:], strict=True))
+        return value, dict(zip(traced.state_outputs, values[count:], strict=True))
 
     def verify(
         self,
-        inputs: Sequence[Any] | None = None,
+        inputs: Any = None,
         *,
         check: bool = True,
         sizes: Sequence[Mapping[str, int]] | None = None,
-        **options: Any,
+        rtol: float | None = None,
+        atol: float | None = None,
+        seed: int = 0,
     ) -> Report:
-        """Run the JAX function and the model on the same inputs and compare every output: see `jaxport.verify`."""
+        """Run the JAX function and the model on the same inputs, and compare: see `jaxport.verify.verify`.
+
+        Raises:
+          VerificationFailed: they disagree, and `check` is true.
+        """
         from jaxport.verify import verify
 
-        return verify(self, inputs, check=check, sizes=sizes, **options)
-
-    def inlined(self) -> Exported:
-        """The same model without ONNX functions: their calls are replaced by their bodies."""
-        return replace(self, model=inlined(self.model))
+        return verify(self, inputs, check=check, sizes=sizes, rtol=rtol, atol=atol, seed=seed)
 
     def explain(self) -> Explanation:
-        """What became of each equation: the user's line, the block's path, the rule, the nodes."""
-        from jaxport.export.explain import Explanation
-
-        return Explanation(self)
+        """What became of each equation: the user's line, the block's path, the rule, the nodes; print it."""
+        return Explanation.of(self.records, self.function_calls, self.pass_reports)
 
     @functools.cached_property
     def _session(self) -> Any:
@@ -178,22 +218,7 @@ class Exported:
         return Session(self.model)
 
 
-def _array(leaf: Any, port: Port) -> np.ndarray:
-    array = np.asarray(leaf)
-    if array.dtype == port.dtype:
-        return array
-    if isinstance(leaf, (bool, int, float)) or np.can_cast(array.dtype, port.dtype, "same_kind"):
-        return array.astype(port.dtype)  # what JAX does with Python numbers and, without x64, with 64-bit arrays
-    raise InvalidArgument(
-        f"the input `{port.name}` has dtype {array.dtype}",
-        why=f"it was exported as {port.dtype}",
-        instead=f"cast it to {port.dtype}",
+def _signature(ports: Sequence[Port]) -> str:
+    return ", ".join(
+        f"{port.name}: {port.dtype.name}[{', '.join(str(dims.label(d)) for d in port.shape)}]" for port in ports
     )
-
-
-def _to_border(array: np.ndarray, port: Port) -> np.ndarray:
-    return np.ascontiguousarray(array.transpose(0, 3, 1, 2)) if port.nchw else array
-
-
-def _from_border(array: np.ndarray, port: Port) -> np.ndarray:
-    return array.transpose(0, 2, 3, 1) if port.nchw else array

@@ -62,6 +62,7 @@ COMPUTES: dict[str, Callable[..., Any]] = {
     "Abs": np.abs,
     "Max": np.maximum,
     "Min": np.minimum,
+    "Clip": lambda x, low=None, high=None: x if low is high is None else np.clip(x, low, high),
     "Less": np.less,
     "LessOrEqual": np.less_equal,
     "Greater": np.greater,

@@ -272,10 +272,12 @@ def _window(size: dims.Dim, kernel: int, stride: int, dilation: int, padding: in
 
 
 def _windows(spatial: Shape, kernel: Sequence[dims.Dim], attributes: Attributes) -> Shape:
-    if attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID") or attributes.get("ceil_mode"):
+    if attributes.get("ceil_mode"):
         raise Unknown
     n = len(spatial)
     strides, dilations = attributes.get("strides", [1] * n), attributes.get("dilations", [1] * n)
+    if attributes.get("auto_pad", "NOTSET").startswith("SAME"):
+        return tuple(-(-size // stride) for size, stride in zip(spatial, strides, strict=True))
     pads = attributes.get("pads", [0] * 2 * n)
     return tuple(_window(spatial[i], kernel[i], strides[i], dilations[i], pads[i] + pads[i + n]) for i in range(n))
 
@@ -284,6 +286,18 @@ def _windows(spatial: Shape, kernel: Sequence[dims.Dim], attributes: Attributes)
 def _conv(operands, attributes):
     data, kernel = map(shape_of, operands[:2])
     return [(data[0], kernel[0], *_windows(data[2:], kernel[2:], attributes))]
+
+
+@_shape_function("ConvTranspose")
+def _conv_transpose(operands, attributes):
+    (data, kernel), n = map(shape_of, operands[:2]), len(shape_of(operands[0])) - 2
+    strides, dilations = attributes.get("strides", [1] * n), attributes.get("dilations", [1] * n)
+    pads, extra = attributes.get("pads", [0] * 2 * n), attributes.get("output_padding", [0] * n)
+    spatial = (
+        strides[i] * (data[2 + i] - 1) + extra[i] + dilations[i] * (kernel[2 + i] - 1) + 1 - pads[i] - pads[n + i]
+        for i in range(n)
+    )
+    return [(data[0], kernel[1] * attributes.get("group", 1), *spatial)]
 
 
 @_shape_function("MaxPool", "AveragePool", "LpPool")

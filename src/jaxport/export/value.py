@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -13,6 +13,15 @@ from jaxport.export import dims
 
 SMALL = 1024
 """Constants of at most so many bytes are told apart by their content, larger ones by their memory."""
+
+
+class Origin(NamedTuple):
+    """The node that computes a value, as its rule emitted it: rules look through it for simpler forms."""
+
+    op_type: str
+    operands: tuple[Value | None, ...]
+    attributes: Mapping[str, Any]
+    index: int
 
 
 class Value:
@@ -25,9 +34,10 @@ class Value:
       constant: its value as a NumPy array where it is known now, else None.
       scope: the graph it belongs to; None for a constant, which any graph may use.
       name: the name it shall have, made unique when it enters a graph.
+      origin: the node of the default domain that computes it, or None for inputs and constants.
     """
 
-    __slots__ = ("broadcast", "constant", "dtype", "ir", "name", "scope", "shape")
+    __slots__ = ("broadcast", "constant", "dtype", "ir", "name", "origin", "scope", "shape")
 
     def __init__(
         self,
@@ -38,11 +48,12 @@ class Value:
         scope: Scope | None = None,
         name: str = "",
         ir_value: ir.Value | None = None,
+        origin: Origin | None = None,
     ):
         self.dtype = np.dtype(dtype)
         self.shape = None if shape is None else tuple(shape)
         self.broadcast: tuple[dims.Dim, ...] | None = None
-        self.constant, self.scope, self.name, self.ir = constant, scope, name, ir_value
+        self.constant, self.scope, self.name, self.ir, self.origin = constant, scope, name, ir_value, origin
 
     @property
     def rank(self) -> int:
@@ -66,7 +77,15 @@ class Value:
 
     def stored(self) -> Value:
         """The value as it is stored, without the broadcast that it stands for."""
-        return Value(self.dtype, self.shape, constant=self.constant, scope=self.scope, name=self.name, ir_value=self.ir)
+        return Value(
+            self.dtype,
+            self.shape,
+            constant=self.constant,
+            scope=self.scope,
+            name=self.name,
+            ir_value=self.ir,
+            origin=self.origin,
+        )
 
     def __repr__(self) -> str:
         shape = "unknown shape" if self.shape is None else f"[{', '.join(str(d) for d in self.shape)}]"

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from jaxport.errors import JaxportError, Refusal, RuleError
-from jaxport.export import dims
+from jaxport.export import dims, prepare
 from jaxport.export.emitter import Declined, Emitter, Refused
 from jaxport.export.registry import Rule
 from jaxport.export.value import Value
@@ -91,6 +91,7 @@ class Walker:
       opset: the opset of the default domain that is written.
       rules, block_rules: by primitive name, and by block target.
       legalize: whether operators are computed in another dtype where the runtime has no kernel.
+      unroll_scans: the greatest length of a scan whose steps are written out instead of a loop.
       functions: builds ONNX functions for the blocks that are chosen, or None where none is.
       records: what became of each equation, in order.
       refusals: what cannot be exported.
@@ -100,6 +101,7 @@ class Walker:
     rules: Mapping[str, Rule]
     block_rules: Mapping[str, Rule]
     legalize: bool = True
+    unroll_scans: int = 0
     functions: Any = None
     records: list[Record] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
@@ -209,7 +211,7 @@ class Walker:
             key = jaxpr = tree = None
         if jaxpr is None:
             jaxpr, shape = jax.make_jaxpr(functools.partial(function, **parameters), return_shape=True)(*avals)
-            tree = jax.tree.structure(shape)
+            jaxpr, tree = prepare.rewritten(jaxpr), jax.tree.structure(shape)
             if key is not None:
                 self._traced[key] = jaxpr, tree
         results = self.inline(op, jaxpr, operands)
@@ -313,8 +315,10 @@ def _where(rule: Rule, op: Emitter) -> str:
 
 
 def _user_line(traceback: Any) -> str:
-    """The innermost frame that is in no installed library."""
+    """The innermost frame that is in no installed library; none for what a rule has traced, which no user wrote."""
     frames = traceback.frames
+    if any(f.file_name == __file__ for f in frames):
+        return ""
     frame = next((f for f in frames if not f.file_name.startswith(_LIBRARIES)), frames[-1] if frames else None)
     if frame is None:
         return ""

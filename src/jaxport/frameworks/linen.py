@@ -97,7 +97,7 @@ class Linen(Framework):
         def state(bound: object) -> Mapping[str, Leaf]:
             return {leaf.path: leaf for leaf in _leaves(bound.variables)}
 
-        return Lifted(leaves, rebuild, state, lambda bound: {})
+        return Lifted(leaves, rebuild, state, lambda _: {})
 
     def signature(self, fn: object) -> inspect.Signature | None:
         """That of `apply` names no inputs: they are those of the method that is applied."""

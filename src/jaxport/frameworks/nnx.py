@@ -32,12 +32,22 @@ class Nnx(Framework):
         """All of NNX's graph objects have identity."""
         return isinstance(value, nnx.Pytree | nnx.Variable | nnx.GraphDef | nnx.State)
 
+    def is_root(self, value: object) -> bool:
+        """Random number streams and single Variables are state too."""
+        return isinstance(value, nnx.Pytree | nnx.Variable)
+
+    def is_variable(self, value: object) -> bool:
+        """An `nnx.Variable`."""
+        return isinstance(value, nnx.Variable)
+
     def module_classes(self) -> Iterator[type]:
         """All subclasses of `nnx.Module`."""
         return subclasses(nnx.Module)
 
     def submodules(self, module: object) -> Iterator[tuple[str, object]]:
         """Parents come first."""
+        if isinstance(module, nnx.Variable):
+            return iter(())
         found = [(path, node) for path, node in nnx.iter_graph(module, graph=True) if isinstance(node, nnx.Module)]
         return ((_dotted(path), node) for path, node in reversed(found))
 
@@ -47,7 +57,7 @@ class Nnx(Framework):
 
     def config(self, module: object) -> dict[str, object]:
         """The attributes that hold no arrays, Variables or modules."""
-        return static_items(vars(module), lambda item: self.is_opaque(item))
+        return static_items(vars(module), self.is_opaque)
 
     def lift(self, module: object) -> Lifted:
         """Split outside, merge inside the trace: counts and statistics never leak into the user's module."""

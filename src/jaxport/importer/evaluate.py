@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,7 +13,7 @@ from jaxport.errors import JaxportError, ModelError, Refusal, Unsupported, Value
 from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.graph import Body, BodyFunction, Node, Reference, describe
 from jaxport.importer.host import HostValue, is_dim
-from jaxport.importer.namespaces import cast, known
+from jaxport.importer.namespaces import cast, known, random
 from jaxport.importer.recording import Recorded, active
 from jaxport.importer.registry import Operator
 from jaxport.importer.resolve import SchemaFunction, tensor_value
@@ -56,6 +56,7 @@ class Subgraph:
         return HostValue(np.zeros((0, *sizes), declared.dtype.numpy() if declared.dtype is not None else np.float32))
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+        _suggest_names(self.body.inputs, inputs)
         values: dict[ir.Value, Any] = dict(zip(self.body.inputs, inputs, strict=True))
         return _run(self.body, Scope(values, self.scope.attributes, self.scope.key, self.scope))
 
@@ -90,7 +91,7 @@ def _run(body: Body, scope: Scope) -> tuple[Any, ...]:
 def _outputs(node: Node, inputs: list[Any], scope: Scope) -> tuple[Any, ...]:
     recording = active()
     if recording is not None:
-        recording.node = describe(node.node)
+        recording.node = node.node
     try:
         attributes = {
             name: scope.attributes.get(value.name, value) if isinstance(value, Reference) else value
@@ -125,10 +126,15 @@ def _outputs(node: Node, inputs: list[Any], scope: Scope) -> tuple[Any, ...]:
         ) from error
     outputs = tuple(_typed(output, kind, inputs) for output, kind in zip(outputs, node.output_types, strict=False))
     if recording is not None:
-        for value, output in zip(node.outputs, outputs, strict=False):
-            if value is not None and isinstance(output, Recorded) and not output.variable.hint:
-                output.variable.hint = value.name or ""
+        _suggest_names(node.outputs, outputs)
     return outputs
+
+
+def _suggest_names(values: Sequence[ir.Value | None], recorded: Sequence[Any]) -> None:
+    """Lets printed source call recorded values what the model calls them."""
+    for value, result in zip(values, recorded, strict=False):
+        if value is not None and isinstance(result, Recorded) and not result.variable.hint:
+            result.variable.hint = value.name or ""
 
 
 def _call(node: Node, operator: Operator, inputs: list[Any], attributes: dict[str, Any], scope: Scope) -> tuple[Any, ...]:
@@ -144,9 +150,9 @@ def _call(node: Node, operator: Operator, inputs: list[Any], attributes: dict[st
     return result if isinstance(result, tuple) else (result,)
 
 
-def _key(node: Node, scope: Scope) -> jax.Array:
+def _key(node: Node, scope: Scope) -> Any:
     """A key of the node's own."""
-    return jax.random.fold_in(jax.random.key(0) if scope.key is None else scope.key, node.index)
+    return random.fold_in(random.key(0) if scope.key is None else scope.key, node.index)
 
 
 def _call_body(

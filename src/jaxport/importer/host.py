@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 
@@ -29,6 +30,7 @@ class HostValue:
     Args:
       data: the elements; an object array where some are dims or strings.
       dtype: the ONNX element type, as a NumPy dtype.
+      name: what the model calls it, if it is a tensor of the model.
 
     >>> shape = HostValue(np.array([2, 3, 4]))
     >>> shape[1:] * 2
@@ -37,11 +39,11 @@ class HostValue:
     2
     """
 
-    __slots__ = ("data", "dtype")
+    __slots__ = ("data", "dtype", "name")
     __array_priority__ = 1000  # NumPy arrays leave `array + host` to this class
 
-    def __init__(self, data: np.ndarray, dtype: np.dtype | None = None):
-        self.data = data
+    def __init__(self, data: np.ndarray, dtype: np.dtype | None = None, name: str = ""):
+        self.data, self.name = data, name
         self.dtype = np.dtype(data.dtype if dtype is None else dtype)
 
     @property

@@ -23,7 +23,7 @@ from jaxport.importer.dtypes import canonical
 from jaxport.importer.host import HostValue, host
 from jaxport.importer.recording import Recordable, Recorded, active, lower
 
-__all__ = ["Namespace", "cast", "helper", "jnp", "known", "lax", "nn", "random", "vmap"]
+__all__ = ["HELPERS", "Namespace", "cast", "helper", "jnp", "known", "lax", "nn", "random", "vmap"]
 
 
 class Namespace:
@@ -112,6 +112,10 @@ def known(x: Any) -> HostValue | None:
     return None
 
 
+HELPERS: dict[str, Recordable] = {}
+"""The helper functions by name."""
+
+
 def helper(function: Callable[..., Any]) -> Recordable:
     """A function of ours that printed source contains verbatim: written in plain `jax`, `jnp`, `lax`, `nn` and `np`.
 
@@ -123,4 +127,5 @@ def helper(function: Callable[..., Any]) -> Recordable:
     >>> half(jnp.ones(1))
     Array([0.5], dtype=float32)
     """
-    return Recordable(f"helper.{function.__name__}", function)
+    HELPERS[function.__name__] = recordable = Recordable(f"helper.{function.__name__}", function)
+    return recordable

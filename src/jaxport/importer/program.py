@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections import Counter, namedtuple
 from collections.abc import Mapping, Sequence
@@ -70,15 +71,15 @@ class Program:
         self.body: Body = resolve(model)
         self._static = static_values(self.body)
         self._parameters = {value.name or "": value for value in parameters(self.body, self._static)}
-        self._inputs = [value for value in self.body.inputs if value not in self.body.initializers]
-        self._keywords = dict(zip(unique_identifiers(v.name or "" for v in self._inputs), self._inputs, strict=True))
-        self._keywords |= {value.name or "": value for value in self._inputs}
+        self.inputs = [value for value in self.body.inputs if value not in self.body.initializers]
+        self._keywords = dict(zip(unique_identifiers(v.name or "" for v in self.inputs), self.inputs, strict=True))
+        self._keywords |= {value.name or "": value for value in self.inputs}
         self._warned = False
 
     @cached_property
     def input_names(self) -> tuple[str, ...]:
         """The names of the inputs, as the model has them."""
-        return tuple(value.name or "" for value in self._inputs)
+        return tuple(value.name or "" for value in self.inputs)
 
     @cached_property
     def output_names(self) -> tuple[str, ...]:
@@ -88,12 +89,59 @@ class Program:
     @cached_property
     def static_inputs(self) -> tuple[str, ...]:
         """The inputs whose values decide shapes: under `jax.jit` they have to be closed over, not passed."""
-        return tuple(value.name or "" for value in self._inputs if value in self._static)
+        return tuple(value.name or "" for value in self.inputs if value in self._static)
 
     @cached_property
     def params(self) -> dict[str, jax.Array]:
         """The trainable initializers by name."""
         return {name: jnp.asarray(tensor_value(self.body.initializers[v]).to_jax()) for name, v in self._parameters.items()}
+
+    @property
+    def name(self) -> str:
+        """The name of the model's graph."""
+        return self.model.graph.name or ""
+
+    def parameter_tensor(self, name: str) -> ir.TensorProtocol:
+        """The initializer behind a parameter, not read yet."""
+        return self.body.initializers[self._parameters[name]]
+
+    def to_source(self, folder: str | os.PathLike[str] | None = None, *, inputs: Mapping[str, Any] | None = None) -> Any:
+        """The program as source: one Python function and a weights file, which need JAX and safetensors only.
+
+        Args:
+          folder: where to write `model.py` and `model.safetensors`; nothing is written if None.
+          inputs: for `jaxport.importer.tracing.record`: sizes other than those that the model declares, and arrays for
+            inputs whose values decide shapes.
+
+        Returns:
+          A `Source`, with the text in `code`.
+
+        Raises:
+          ValueNotKnown: a shape depends on the values of an input that has no array in `inputs`.
+          InvalidArgument: the model does not declare the shape of an input that `inputs` leaves out.
+
+        >>> import onnx.parser
+        >>> program = from_onnx(onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
+        ...     agraph (float[n] x) => (float[n] y) { y = Relu(x) }'''))
+        >>> print(program.to_source().code.splitlines()[-1])
+            return nn.relu(x)
+        """
+        from jaxport.codegen import to_source
+        from jaxport.importer.tracing import record
+
+        source = to_source(record(self, inputs))
+        if folder is not None:
+            source.save(folder)
+        return source
+
+    @property
+    def param_specs(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shape and dtype of each parameter; nothing is read."""
+        tensors = {name: self.body.initializers[value] for name, value in self._parameters.items()}
+        return {
+            name: jax.ShapeDtypeStruct(tensor.shape.numpy(), canonical(np.dtype(tensor.dtype.numpy())))
+            for name, tensor in tensors.items()
+        }
 
     @cached_property
     def constants(self) -> dict[str, np.ndarray]:
@@ -124,7 +172,15 @@ class Program:
           ValueNotKnown: a shape depends on values that `jax.jit` does not know.
         """
         self._warn_of_narrowing()
-        values = self._bind(inputs, named)
+        outputs = self.evaluate(params, self._named(inputs, named), rng)
+        return self._packed([_external(output) for output in outputs])
+
+    def evaluate(self, params: Mapping[str, Any], inputs: Mapping[str, Any], rng: Any = None) -> tuple[Any, ...]:
+        """The outputs as the evaluator has them: host values stay such, and recorded inputs are recorded.
+
+        Args and errors are those of `apply`, with the inputs by name.
+        """
+        values = {value: self._checked(value, inputs.get(value.name or "")) for value in self.inputs}
         for name, value in params.items():
             if name not in self._parameters:
                 raise InvalidArgument(
@@ -140,27 +196,28 @@ class Program:
                 where="`apply(params, …)`",
                 instead="start from `program.params`",
             )
-        return self._packed([_external(output) for output in evaluate(self.body, values, rng)])
+        return evaluate(self.body, values, rng)
 
-    def _bind(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[ir.Value, Any]:
-        if len(inputs) > len(self._inputs):
+    def _named(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+        """The inputs of a call by the names that the model has for them."""
+        if len(inputs) > len(self.inputs):
             raise InvalidArgument(
-                f"{len(inputs)} inputs are given, the model has {len(self._inputs)}", instead=f"give {self._signature()}"
+                f"{len(inputs)} inputs are given, the model has {len(self.inputs)}", instead=f"give {self._signature()}"
             )
-        given = dict(zip(self._inputs, inputs, strict=False))
+        given = dict(zip(self.inputs, inputs, strict=False))
         for name, value in named.items():
             target = self._keywords.get(name)
             if target is None or target in given:
                 problem = "is given twice" if target is not None else "is not an input of the model"
                 raise InvalidArgument(f"`{name}` {problem}", instead=f"give {self._signature()}")
             given[target] = value
-        absent = [v.name for v in self._inputs if v not in given and not isinstance(v.type, ir.OptionalType)]
+        absent = [v.name for v in self.inputs if v not in given and not isinstance(v.type, ir.OptionalType)]
         if absent:
             raise InvalidArgument(f"the input `{absent[0]}` is missing", instead=f"give {self._signature()}")
-        return {value: self._checked(value, given.get(value)) for value in self._inputs}
+        return {value.name or "": array for value, array in given.items()}
 
     def _signature(self) -> str:
-        return ", ".join(f"`{value.name}`: {value.type} {value.shape}" for value in self._inputs)
+        return ", ".join(f"`{value.name}`: {value.type} {value.shape}" for value in self.inputs)
 
     def _checked(self, declared: ir.Value, given: Any) -> Any:
         """An input as the evaluator takes it: of the declared dtype, on the host where shapes depend on it."""
@@ -182,7 +239,7 @@ class Program:
         self._check_shape(declared, given.shape)
         if declared in self._static and isinstance(given, np.ndarray | np.generic):
             return HostValue(np.asarray(given))
-        return given if isinstance(given, jax.Array | Recorded) else jnp.asarray(host(given).to_jax())
+        return given if isinstance(given, jax.Array | Recorded | HostValue) else jnp.asarray(host(given).to_jax())
 
     def _check_shape(self, declared: ir.Value, shape: tuple[Any, ...]) -> None:
         if declared.shape is None:
@@ -221,7 +278,7 @@ class Program:
     def __repr__(self) -> str:
         operators = Counter(node.target.label if hasattr(node.target, "label") else "?" for node in self.body.nodes)
         rows = [f"Program `{self.model.graph.name}` of {len(self.body.nodes)} operations"]
-        for label, values in (("input", self._inputs), ("output", self.body.outputs)):
+        for label, values in (("input", self.inputs), ("output", self.body.outputs)):
             rows += [f"  {label:<7} {value.name}: {value.type} {value.shape}" for value in values]
         count = sum(self.body.initializers[value].size for value in self._parameters.values())
         rows.append(f"  params  {len(self._parameters)} arrays, {count:,} elements")

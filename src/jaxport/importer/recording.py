@@ -44,7 +44,7 @@ class Variable:
     """A recorded array: its shape and dtype, and the ONNX name that suggests what to call it."""
 
     shape: tuple[Any, ...]
-    dtype: np.dtype
+    dtype: Any
     hint: str = ""
 
 
@@ -61,7 +61,7 @@ class Step:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     outputs: Any
-    node: str
+    node: Any
 
 
 @dataclass(eq=False, slots=True)
@@ -76,10 +76,10 @@ class Function:
 
 @dataclass(eq=False, slots=True)
 class Recording:
-    """The steps of one function body, and the node that is being evaluated."""
+    """The steps of one function body, and the node (of `onnx_ir`) that is being evaluated."""
 
     steps: list[Step] = field(default_factory=list)
-    node: str = ""
+    node: Any = None
 
     def run(
         self,
@@ -279,7 +279,7 @@ Recorded.__invert__ = _unary("~", operator.invert)  # type: ignore[attr-defined]
 def recorded(leaf: Any, hint: str = "") -> Any:
     """A live array with a fresh variable; anything else as it is."""
     if isinstance(leaf, jax.Array | np.ndarray):
-        return Recorded(leaf, Variable(tuple(leaf.shape), np.dtype(leaf.dtype), hint))
+        return Recorded(leaf, Variable(tuple(leaf.shape), leaf.dtype, hint))
     return leaf
 
 

@@ -81,8 +81,8 @@ def tensor_value(tensor: ir.TensorProtocol) -> HostValue:
     """The elements of a tensor, which stay where they are: memory-mapped, or in the model."""
     if tensor.dtype == ir.DataType.STRING:
         strings = np.array([text.decode("utf-8", "surrogateescape") for text in tensor.string_data()], dtype=object)  # type: ignore[attr-defined]
-        return HostValue(strings.reshape(tensor.shape.numpy()))
-    return HostValue(tensor.numpy())
+        return HostValue(strings.reshape(tensor.shape.numpy()), name=tensor.name or "")
+    return HostValue(tensor.numpy(), name=tensor.name or "")
 
 
 class _Resolver:

@@ -11,6 +11,8 @@ from jaxport.importer.registry import Operator
 
 __all__ = ["parameters", "static_values"]
 
+TRAINABLE = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
+
 
 def static_values(body: Body, needed: Iterable[ir.Value] = ()) -> set[ir.Value]:
     """The values that have to be known while the program is traced: what `Host` inputs are computed from.
@@ -51,5 +53,5 @@ def parameters(body: Body, static: set[ir.Value]) -> list[ir.Value]:
     return [
         value
         for value, tensor in body.initializers.items()
-        if tensor.dtype.is_floating_point() and len(tensor.shape) > 0 and value not in static
+        if tensor.dtype in TRAINABLE and len(tensor.shape) > 0 and value not in static
     ]

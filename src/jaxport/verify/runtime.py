@@ -1,32 +1,137 @@
-"""Running a model in ONNX Runtime."""
+"""Running a model in ONNX Runtime, for every dtype that it computes and any size that fits into memory."""
 
 from __future__ import annotations
 
+import ctypes
+import importlib
+import math
+import os
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.saving import to_proto
+from jaxport.errors import NotInstalled, RunError
+from jaxport.export import saving
+
+_IN_MEMORY = "weights of this process"
 
 
 class Session:
     """A model loaded in ONNX Runtime's CPU provider.
 
+    The weights are not serialized: the runtime reads them where JAX holds them.
+
     Args:
-      model: the model.
+      model: a model, or the path of an ONNX file.
+      threads: how many threads one operator may use; by default as many as the runtime likes.
+      optimize: whether the runtime may rewrite the graph. Its fusions of quantized operators change values by a
+        quantization step, so that a comparison of those turns it off.
+
+    Raises:
+      NotInstalled: there is no ONNX Runtime in this environment.
+      RunError: the runtime refuses the model.
+
+    >>> import jaxport
+    >>> session = Session(jaxport.to_onnx(lambda x: -x, [("B", 2)]).model, threads=1)
+    >>> session.run({"x": np.float32([[1, -2]])})
+    [array([[-1.,  2.]], dtype=float32)]
     """
 
-    def __init__(self, model: ir.Model):
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
-        self._session = onnxruntime.InferenceSession(
-            to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+    def __init__(self, model: ir.Model | str | os.PathLike[str], *, threads: int | None = None, optimize: bool = True):
+        self._runtime = _onnxruntime()
+        options = self._runtime.SessionOptions()
+        options.log_severity_level = 3  # its warnings are about graphs that it would have optimized otherwise
+        if threads is not None:
+            options.intra_op_num_threads = threads
+            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if not optimize:
+            options.graph_optimization_level = self._runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        source = self._in_memory(model, options) if isinstance(model, ir.Model) else os.fspath(model)
+        try:
+            self._session = self._runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        except _failures() as error:
+            raise RunError(
+                "ONNX Runtime cannot load the model",
+                where="" if isinstance(source, bytes) else f"`{source}`",
+                why=_message(error),
+                instead=f"this is ONNX Runtime {self._runtime.__version__}; a newer one, or another opset, may have it",
+            ) from error
+        self.input_names = [value.name for value in self._session.get_inputs()]
+        self.output_names = [value.name for value in self._session.get_outputs()]
 
     def run(self, inputs: Mapping[str, Any]) -> list[np.ndarray]:
-        """The outputs for these inputs, by name."""
-        return self._session.run(None, {name: np.asarray(value) for name, value in inputs.items()})
+        """The outputs for these inputs, by name.
+
+        Args:
+          inputs: anything that NumPy takes; bfloat16 and the types below 8 bits as `ml_dtypes`.
+
+        Raises:
+          RunError: the runtime fails, or an input is not what the model takes.
+        """
+        values = {name: self._ort_value(np.asarray(value)) for name, value in inputs.items()}
+        try:
+            results = self._session.run_with_ort_values(self.output_names, values)
+        except _failures() as error:
+            raise RunError("ONNX Runtime cannot run the model", why=_message(error)) from error
+        return [_array(result) for result in results]
+
+    def _in_memory(self, model: ir.Model, options: Any) -> bytes:
+        """The model as bytes that refer to weights, which `options` get from the arrays that the model holds."""
+        parts = saving.frame(model)
+        for header, tensor in zip(parts.headers, parts.tensors, strict=True):
+            initializer = parts.proto.graph.initializer.add()
+            initializer.CopyFrom(header)
+            saving.refer(initializer, _IN_MEMORY, 0, tensor.nbytes)
+        self._weights = [self._ort_value(tensor.numpy()) for tensor in parts.tensors]  # the runtime does not own them
+        options.add_external_initializers([header.name for header in parts.headers], self._weights)
+        return parts.proto.SerializeToString()
+
+    def _ort_value(self, array: np.ndarray) -> Any:
+        """An array as the runtime takes it, without a copy where the memory is in row-major order."""
+        array = np.ascontiguousarray(array).reshape(array.shape)  # the former makes a scalar a vector
+        make = self._runtime.OrtValue
+        if array.dtype.isbuiltin == 1:
+            return make.ortvalue_from_numpy(array)
+        dtype = ir.DataType.from_numpy(array.dtype)
+        if dtype.bitwidth >= 8:  # NumPy itself does not know the dtype, so the bits are handed over
+            return make.ortvalue_from_numpy_with_onnx_type(array.view(f"u{array.dtype.itemsize}"), int(dtype))
+        value, packed = make.ortvalue_from_shape_and_type(array.shape, int(dtype)), ir.Tensor(array).tobytes()
+        ctypes.memmove(value.data_ptr(), packed, len(packed))
+        return value
+
+
+def _array(value: Any) -> np.ndarray:
+    """A result as an array, whatever its dtype; the runtime's binding itself knows only those of NumPy."""
+    dtype, shape = ir.DataType(value.element_type()), tuple(value.shape())
+    if dtype.numpy().isbuiltin == 1:
+        return value.numpy()
+    size = math.ceil(math.prod(shape) * dtype.bitwidth / 8)
+    data = np.frombuffer(ctypes.string_at(value.data_ptr(), size) if size else b"", np.uint8)
+    if dtype.bitwidth < 8:
+        return ir.PackedTensor(data, dtype, shape=ir.Shape(shape)).numpy()
+    return data.view(dtype.numpy()).reshape(shape)
+
+
+def _onnxruntime() -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise NotInstalled(
+            "ONNX Runtime is not installed",
+            why="running and verifying a model needs it; exporting and saving do not",
+            instead="`pip install jaxport[runtime]`",
+        ) from error
+    return onnxruntime
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """What the runtime raises: several classes without a common base, and those of its binding."""
+    state = vars(importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state"))
+    own = [found for found in state.values() if isinstance(found, type) and issubclass(found, Exception)]
+    return (*own, RuntimeError, ValueError)
+
+
+def _message(error: Exception) -> str:
+    return str(error).removeprefix("[ONNXRuntimeError] : ").strip()

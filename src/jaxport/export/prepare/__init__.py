@@ -8,6 +8,8 @@ from typing import Any
 
 from jax.extend.core import ClosedJaxpr
 
+from jaxport.export.prepare.keys import without_keys
+
 
 @dataclass(frozen=True)
 class Program:
@@ -20,13 +22,17 @@ class Program:
 
 
 #: Rewritings of the jaxpr, in order.
-STEPS: list[Callable[[ClosedJaxpr], ClosedJaxpr]] = []
+STEPS: list[Callable[[ClosedJaxpr], ClosedJaxpr]] = [without_keys]
+
+
+def rewritten(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """A closed jaxpr after all steps; the same object where none of them has anything to do."""
+    for step in STEPS:
+        jaxpr = step(jaxpr)
+    return jaxpr
 
 
 def prepare(traced: Any) -> Program:
     """The program that the walker exports."""
-    jaxpr = traced.jaxpr
-    for step in STEPS:
-        jaxpr = step(jaxpr)
     outputs = (*traced.output_paths, *traced.state_outputs)
-    return Program(jaxpr, traced.weights, tuple(traced.input_paths), outputs)
+    return Program(rewritten(traced.jaxpr), traced.weights, tuple(traced.input_paths), outputs)

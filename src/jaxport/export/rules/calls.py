@@ -1,45 +1,60 @@
-"""Primitives that hold a jaxpr and run it once: they leave no trace in the graph."""
+"""Primitives that run a jaxpr once, or do nothing to their operands: they leave no trace in the graph."""
 
 from __future__ import annotations
 
 from jaxport.export.registry import rule
 
-
-@rule("jit", "pjit", "closed_call", "core_call", "remat2", broadcasts=True)
-def call(op, *operands, jaxpr, **_):
-    return op.inline(jaxpr, *operands)
-
-
-@rule("checkpoint", "remat", broadcasts=True, irrelevant=("prevent_cse", "differentiated", "policy"))
-def checkpoint(op, *operands, jaxpr):
-    return op.inline(jaxpr, *operands)
-
-
-@rule("custom_jvp_call", broadcasts=True, irrelevant=("jvp_jaxpr_fun", "jvp", "num_consts", "symbolic_zeros", "name"))
-def custom_jvp_call(op, *operands, call_jaxpr):
-    return op.inline(call_jaxpr, *operands)
-
-
-@rule(
-    "custom_vjp_call",
-    "custom_vjp_call_jaxpr",
-    broadcasts=True,
-    irrelevant=("fwd_jaxpr_thunk", "bwd", "num_consts", "out_trees", "symbolic_zeros", "name"),
-)
-def custom_vjp_call(op, *operands, call_jaxpr):
-    return op.inline(call_jaxpr, *operands)
+#: Primitives whose whole meaning is one jaxpr run on their operands, and the parameter that holds it. What else they
+#: carry says how to differentiate, batch, partition or compile it.
+BODIES = {
+    "call": "call_jaxpr",
+    "checkpoint": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "composite": "jaxpr",
+    "compute_on": "jaxpr",
+    "core_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_partitioning": "call",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vmap_call": "call",
+    "jit": "jaxpr",
+    "linear_call": "callee",
+    "remat2": "jaxpr",
+    "remat_opt": "fwd_jaxpr",
+}
 
 
-@rule("composite", broadcasts=True, irrelevant=("name", "attributes", "version"))
-def composite(op, *operands, jaxpr):
-    return op.inline(jaxpr, *operands)
+def runs(parameter):
+    """A rule that exports the jaxpr in one parameter in place."""
+
+    def run(op, *operands, **parameters):
+        return op.inline(parameters[parameter], *operands)
+
+    run.__qualname__ = f"runs {parameter}"
+    return run
 
 
-@rule("custom_lin", "optimization_barrier", "pvary", broadcasts=True)
-def identity(op, *operands, **_):
+for _primitive, _parameter in BODIES.items():
+    rule(_primitive, broadcasts=True)(runs(_parameter))
+
+
+@rule("custom_linear_solve", broadcasts=True)
+def custom_linear_solve(op, *operands, const_lengths, jaxprs):
+    before = const_lengths.matvec + const_lengths.vecmat
+    consts = operands[before : before + const_lengths.solve]
+    return op.inline(jaxprs.solve, *consts, *operands[sum(const_lengths) :])
+
+
+@rule("optimization_barrier", "device_put", "shard_alike", broadcasts=True)
+def identities(op, *operands, **_):
     return operands
 
 
-@rule("copy", "copy_p", "stop_gradient", broadcasts=True)
-def copy(op, x):
+@rule("copy", "copy_p", "name", "stage", "stop_gradient", broadcasts=True, irrelevant=("name",))
+def identity(op, x):
     return x
+
+
+@rule("tie", broadcasts=True)
+def tie(op, x, y):
+    return y

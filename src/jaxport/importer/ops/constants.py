@@ -9,9 +9,14 @@ from jaxport.importer.host import HostValue, host
 from jaxport.importer.registry import op
 
 
-@op("Constant", since=1, until=11)
+@op("Constant", since=1, until=10)
 def constant_tensor(*, value):
     return value
+
+
+@op("Constant", since=11, until=11)
+def constant_dense_or_sparse(*, value=None, sparse_value=None):
+    return value  # the loader has written a sparse value dense
 
 
 @op("Constant", since=12)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from functools import reduce
 from typing import Any
 
@@ -21,18 +22,18 @@ renamed(since=18, BitwiseNot=jnp.bitwise_not)
 renamed(since=9, Where=jnp.where)
 
 BINARY = {
-    "Add": jnp.add,
-    "Sub": jnp.subtract,
-    "Mul": jnp.multiply,
+    "Add": operator.add,
+    "Sub": operator.sub,
+    "Mul": operator.mul,
     "And": jnp.logical_and,
     "Or": jnp.logical_or,
     "Xor": jnp.logical_xor,
-    "Equal": jnp.equal,
-    "Less": jnp.less,
-    "Greater": jnp.greater,
+    "Equal": operator.eq,
+    "Less": operator.lt,
+    "Greater": operator.gt,
 }
 renamed(since=7, **BINARY)
-renamed(since=12, LessOrEqual=jnp.less_equal, GreaterOrEqual=jnp.greater_equal)
+renamed(since=12, LessOrEqual=operator.le, GreaterOrEqual=operator.ge)
 
 
 @op("Div", since=7)
@@ -68,12 +69,12 @@ def minimum(*data_0):
 
 @op("Sum", since=8)
 def sum_(*data_0):
-    return reduce(jnp.add, data_0)
+    return reduce(operator.add, data_0)
 
 
 @op("Mean", since=8)
 def mean(*data_0):
-    return reduce(jnp.add, data_0) / len(data_0)
+    return reduce(operator.add, data_0) / len(data_0)
 
 
 @op("Pow", since=7)

@@ -70,7 +70,12 @@ def optional(input=None, *, type=None):
     return input
 
 
-@op("OptionalHasElement", since=15)
+@op("OptionalHasElement", since=15, until=17)
+def optional_has_element_of(input):
+    return host(input is not None)
+
+
+@op("OptionalHasElement", since=18)
 def optional_has_element(input=None):
     return host(input is not None)
 

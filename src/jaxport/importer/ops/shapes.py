@@ -89,9 +89,14 @@ def tile(input, repeats: Host):
     return jnp.tile(input, repeats.tolist())
 
 
-@op("Range", since=11)
+@op("Range", since=11, until=26)
 def range_(start: Host, limit: Host, delta: Host):
     return jnp.arange(start, limit, delta, dtype=start.dtype)
+
+
+@op("Range", since=27)
+def range_of_stash_type(start: Host, limit: Host, delta: Host, *, stash_type=1):
+    return range_(start, limit, delta)
 
 
 @op("ConstantOfShape", since=9)

@@ -1,0 +1,63 @@
+"""What the benchmarks share: fresh processes, CPU time on one thread, peak memory, medians, a table."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PEERS = ROOT / ".venv-peers" / "bin" / "python"
+
+_EPILOGUE = """
+import json, resource
+usage = resource.getrusage(resource.RUSAGE_SELF)
+print("MEASURED " + json.dumps({
+    "cpu": usage.ru_utime + usage.ru_stime, "peak_mb": usage.ru_maxrss / 1024, **globals().get("result", {})
+}))
+"""
+
+
+def run(program: str, python: str | os.PathLike[str] = sys.executable) -> dict[str, float]:
+    """Run a program in a fresh process on one thread; its global `result`, its CPU seconds and its peak memory."""
+    environment = {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+        "PYTHONDONTWRITEBYTECODE": "",
+    }
+    finished = subprocess.run(  # its error is shown below
+        [python, "-W", "ignore", "-c", textwrap.dedent(program) + _EPILOGUE],
+        env=environment,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    if finished.returncode:
+        raise SystemExit(f"the measured program failed:\n{finished.stderr[-3000:]}")
+    line = next(line for line in reversed(finished.stdout.splitlines()) if line.startswith("MEASURED "))
+    return json.loads(line.removeprefix("MEASURED "))
+
+
+def median(program: str, key: str = "cpu", repeats: int = 5, python: str | os.PathLike[str] = sys.executable) -> float:
+    """The median of one measured quantity over several fresh processes."""
+    return statistics.median(run(program, python)[key] for _ in range(repeats))
+
+
+def have_peers() -> bool:
+    """Whether the environment of the peers was made (`make bench` makes it)."""
+    return PEERS.exists()
+
+
+def table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table in Markdown."""
+    print(f"\n## {title}\n\n| {' | '.join(header)} |\n|{'---|' * len(header)}")
+    for row in rows:
+        print(f"| {' | '.join(f'{cell:.3g}' if isinstance(cell, float) else str(cell) for cell in row)} |")

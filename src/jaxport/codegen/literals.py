@@ -1,0 +1,163 @@
+"""Values as Python expressions: dims, dtypes, host values, indices."""
+
+from __future__ import annotations
+
+import ast
+import enum
+import math
+import re
+from typing import Any
+
+import numpy as np
+
+from jaxport.errors import RuleError
+from jaxport.importer.dtypes import STRING
+from jaxport.importer.host import HostValue, is_dim
+
+__all__ = ["LARGEST_LITERAL", "attribute", "call", "dim_expression", "dtype_expression", "literal", "name", "number"]
+
+LARGEST_LITERAL = 16
+"""Elements up to which a constant is written into the source; a larger one goes to the weights file."""
+
+# What Python's own types mean in JAX is 64 bits wide where 64-bit types are on, and 32 bits wide elsewhere.
+_WIDE = {np.dtype(np.int64): "int", np.dtype(np.float64): "float", np.dtype(bool): "bool"}
+
+
+def name(identifier: str) -> ast.expr:
+    return ast.Name(identifier, ast.Load())
+
+
+def attribute(path: str) -> ast.expr:
+    """`a.b.c` as an expression."""
+    first, *rest = path.split(".")
+    expression = name(first)
+    for part in rest:
+        expression = ast.Attribute(expression, part, ast.Load())
+    return expression
+
+
+def call(function: str | ast.expr, *args: ast.expr, **keywords: ast.expr) -> ast.Call:
+    callee = attribute(function) if isinstance(function, str) else function
+    return ast.Call(callee, list(args), [ast.keyword(key, value) for key, value in keywords.items()])
+
+
+def dim_expression(dim: Any) -> ast.expr:
+    """A symbolic size as Python computes it.
+
+    >>> import jax.export
+    >>> batch, = jax.export.symbolic_shape("batch")
+    >>> ast.unparse(dim_expression(3 * batch // 2 + batch**2))
+    '3 * batch // 2 + batch ** 2'
+    """
+    return _DimCalls().visit(ast.parse(str(dim).replace("^", "**"), mode="eval").body)
+
+
+class _DimCalls(ast.NodeTransformer):
+    """`floordiv(a, b)` and `mod(a, b)`, as JAX prints them, as operators."""
+
+    OPERATORS = {"floordiv": ast.FloorDiv, "mod": ast.Mod}
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        function = node.func.id if isinstance(node.func, ast.Name) else ""
+        if function in self.OPERATORS:
+            return ast.BinOp(node.args[0], self.OPERATORS[function](), node.args[1])
+        return node
+
+
+def dtype_expression(dtype: Any) -> ast.expr:
+    """A dtype, in the spelling that means the same whether 64-bit types are on or off.
+
+    >>> ast.unparse(dtype_expression(np.dtype("int64"))), ast.unparse(dtype_expression(np.dtype("float32")))
+    ('int', 'jnp.float32')
+    """
+    dtype = np.dtype(dtype)
+    if dtype in _WIDE:
+        return name(_WIDE[dtype])
+    return attribute(f"jnp.{'bool_' if dtype == bool else dtype.name}")
+
+
+def number(value: Any) -> ast.expr:
+    """A Python number, bool or string, with infinities and nan by name.
+
+    >>> ast.unparse(number(float("-inf"))), ast.unparse(number(np.float32(0.1)))
+    ('-jnp.inf', '0.1')
+    """
+    if isinstance(value, float | np.floating) or type(value).__module__ == "ml_dtypes":
+        value = float(str(value))
+        if math.isnan(value):
+            return attribute("jnp.nan")
+        if math.isinf(value):
+            infinity = attribute("jnp.inf")
+            return infinity if value > 0 else ast.UnaryOp(ast.USub(), infinity)
+    elif isinstance(value, np.generic):
+        value = value.item()
+    if is_dim(value):
+        return dim_expression(value)
+    if isinstance(value, int | float) and value < 0:
+        return ast.UnaryOp(ast.USub(), ast.Constant(-value))
+    return ast.Constant(value)
+
+
+def literal(value: HostValue) -> ast.expr:
+    """An array of the value's type and elements.
+
+    >>> from jaxport.importer.host import host
+    >>> [ast.unparse(literal(host(value))) for value in ([1, 2], 0.5, [1.5], True)]
+    ['jnp.array([1, 2])', 'jnp.float32(0.5)', 'jnp.array([1.5], jnp.float32)', 'jnp.array(True)']
+    """
+    dtype = value.dtype
+    if dtype == STRING:
+        return call("np.array", _nested(value.data), dtype=name("object"))
+    implied = dtype == bool or dtype == np.int64
+    if value.ndim == 0 and not implied and not value.symbolic and dtype.kind in "fiu" and dtype.itemsize > 1:
+        return call(dtype_expression(dtype), _nested(value.data)) if dtype not in _WIDE else _array(value, [])
+    if not value.symbolic and value.size > LARGEST_LITERAL:
+        first = value.data.ravel()[0]
+        if (value.data == first).all():
+            sizes = ast.Tuple([ast.Constant(size) for size in value.shape], ast.Load())
+            return call("jnp.full", sizes, number(first), dtype_expression(dtype))
+    return _array(value, [] if implied and (value.size or dtype == bool) else [dtype_expression(dtype)])
+
+
+def _array(value: HostValue, dtype: list[ast.expr]) -> ast.expr:
+    if value.size == 0:
+        sizes = ast.Tuple([ast.Constant(size) for size in value.shape], ast.Load())
+        return call("jnp.zeros", sizes, dtype_expression(value.dtype))
+    if value.dtype in (np.dtype(np.float64),):
+        dtype = [dtype_expression(value.dtype)]
+    return call("jnp.array", _nested(value.data), *dtype)
+
+
+def _nested(data: Any) -> ast.expr:
+    if isinstance(data, np.ndarray) and data.ndim:
+        return ast.List([_nested(row) for row in data], ast.Load())
+    return number(data[()] if isinstance(data, np.ndarray) else data)
+
+
+def plain(value: Any) -> ast.expr:
+    """A Python value that is no array: what operator functions pass as an option.
+
+    Raises:
+      RuleError: the value has no expression; the operator function has to build it through a shared namespace.
+    """
+    if value is None or value is Ellipsis or isinstance(value, bool | str):
+        return ast.Constant(value)
+    if isinstance(value, enum.Enum):
+        return attribute(f"lax.{type(value).__name__}.{value.name}")
+    if isinstance(value, int | float | complex | np.generic) or is_dim(value):
+        return number(value)
+    if isinstance(value, np.dtype):
+        return dtype_expression(value)
+    if isinstance(value, type):
+        return name(value.__name__) if value in (int, float, bool) else dtype_expression(value)
+    raise RuleError(
+        f"a `{type(value).__name__}` cannot be written as source",
+        why="it is neither an array nor a plain Python value",
+        instead="build it through the shared namespaces, or write the operator as a `helper`",
+    )
+
+
+def comment(text: str) -> str:
+    """Untrusted text as it may stand in a comment or docstring: one line of printable ASCII, without quotes."""
+    return re.sub(r"[^A-Za-z0-9_ ./:\[\]()-]", "?", text)[:100]

@@ -1,0 +1,248 @@
+"""A recorded program as a Python module and a weights file, which need JAX and safetensors only."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxport.codegen.flat import Printer, variable_name
+from jaxport.codegen.literals import attribute, call, comment, dim_expression, name
+from jaxport.errors import InvalidArgument
+from jaxport.importer.dtypes import STRING
+from jaxport.importer.host import HostValue, is_dim
+from jaxport.importer.names import identifier, unique_identifiers
+from jaxport.importer.recording import Recordable, Variable
+from jaxport.importer.tracing import RecordedProgram
+
+__all__ = ["Source", "to_source"]
+
+_RESERVED = "params CONSTANTS Outputs Array NamedTuple Path load_file load_params jax jnp lax nn random np annotations"
+_STORED = {"int4": "int8", "uint4": "uint8", "int2": "int8", "uint2": "uint8"}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A module's code and the tensors that it loads."""
+
+    code: str
+    tensors: dict[str, np.ndarray]
+
+    def save(self, folder: str | os.PathLike[str], stem: str = "model") -> Path:
+        """Writes `model.py` and `model.safetensors`, and returns the path of the module."""
+        from safetensors.numpy import save_file
+
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{stem}.py"
+        path.write_text(self.code, encoding="utf-8")
+        if self.tensors:
+            save_file({key: np.ascontiguousarray(value) for key, value in self.tensors.items()}, path.with_suffix(".safetensors"))
+        return path
+
+
+def to_source(recorded: RecordedProgram) -> Source:
+    """The program as one readable function.
+
+    >>> import onnx.parser
+    >>> from jaxport.importer import from_onnx
+    >>> from jaxport.importer.tracing import record
+    >>> program = from_onnx(onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
+    ...     agraph (float[batch, 2] x) => (float[batch, 2] y) { h = Add(x, x)  y = Tanh(h) }'''))
+    >>> print(to_source(record(program)).code.partition("def ")[2])
+    model(params: dict[str, Array], x: Array) -> Array:
+        \"\"\"The graph `agraph`.
+    <BLANKLINE>
+        Args:
+          params: the weights by name, as `load_params` reads them.
+          x: float32[batch, 2]
+    <BLANKLINE>
+        Returns:
+          y: float32[batch, 2]
+        \"\"\"
+        h = jnp.add(x, x)
+        return jnp.tanh(h)
+    <BLANKLINE>
+    """
+    sizes = _size_names(recorded)
+    printer = Printer({*_RESERVED.split(), *sizes, "model"})
+    for key, variable in recorded.params.items():
+        printer.expressions[variable] = ast.Subscript(name("params"), ast.Constant(key), ast.Load())
+    arguments = {}
+    for key, tree in recorded.inputs.items():
+        argument = printer.fresh(variable_name(key))
+        arguments[key] = argument
+        _bind_argument(printer, tree, name(argument))
+    outputs = recorded.outputs
+    names = unique_identifiers(recorded.program.output_names, "output")
+    result = outputs[0] if len(outputs) == 1 else outputs
+    body = printer.statements(recorded.steps, result)
+    if len(outputs) > 1:
+        last = body[-1]
+        assert isinstance(last, ast.Return) and isinstance(last.value, ast.Tuple)
+        body[-1] = ast.Return(call("Outputs", *last.value.elts))
+    prologue = _prologue(recorded, arguments, printer)
+    lines = []
+    for statement in (*prologue, *body):
+        scope = printer.comments.get(id(statement))
+        lines += ["", f"    # {comment(scope)}"] if scope else []
+        lines.append(textwrap.indent(ast.unparse(ast.fix_missing_locations(statement)), "    "))
+    returned = _annotation(outputs[0]) if len(outputs) == 1 else "Outputs"
+    parameters = ", ".join(f"{argument}: {_annotation(recorded.inputs[key])}" for key, argument in arguments.items())
+    header = f"def model(params: dict[str, Array]{', ' + parameters if parameters else ''}) -> {returned}:"
+    code = "\n".join([header, textwrap.indent(_docstring(recorded, arguments, names), "    "), *lines])
+    helpers = _helpers(code)
+    tuple_type = ""
+    if len(outputs) > 1:
+        fields = "\n".join(f"    {field}: {_annotation(tree)}" for field, tree in zip(names, outputs, strict=True))
+        tuple_type = f'class Outputs(NamedTuple):\n    """What `model` returns."""\n\n{fields}\n'
+    tensors = {key: value.data for key, value in printer.constants.items()}
+    return _module(recorded, [*helpers, tuple_type, code], tensors)
+
+
+def _module(recorded: RecordedProgram, parts: list[str], constants: dict[str, np.ndarray]) -> Source:
+    from jaxport.importer.resolve import tensor_value
+
+    program = recorded.program
+    params = {key: tensor_value(program.parameter_tensor(key)).data for key in recorded.params}
+    tensors = {f"params/{key}": value for key, value in params.items()}
+    casts = {}
+    for key, value in constants.items():
+        stored = _STORED.get(value.dtype.name)
+        if stored:
+            casts[key] = value.dtype.name
+        tensors[f"constants/{key}"] = value.astype(stored) if stored else value
+    loading = []
+    if tensors:
+        loading.append(_LOADING)
+    if constants:
+        restored = "".join(f'CONSTANTS[{key!r}] = CONSTANTS[{key!r}].astype(jnp.{dtype})\n' for key, dtype in casts.items())
+        loading.append('CONSTANTS = _load("constants/")\n' + restored)
+    loading.append(_LOAD_PARAMS if tensors else _NO_PARAMS)
+    title = f'"""`{comment(program.name)}`, imported from ONNX."""\n\nfrom __future__ import annotations\n'
+    body = "\n\n".join(part.rstrip("\n") + "\n" for part in (*loading, *parts) if part)
+    return Source(_formatted(f"{title}\n{_imports(body)}\n\n\n{body}"), tensors)
+
+
+_LOADING = '''def _load(prefix: str) -> dict[str, Array]:
+    """The tensors of the file beside this module whose names begin with `prefix`."""
+    tensors = load_file(Path(__file__).with_suffix(".safetensors"))
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+'''
+_LOAD_PARAMS = '''def load_params() -> dict[str, Array]:
+    """The weights by name."""
+    return _load("params/")
+'''
+_NO_PARAMS = '''def load_params() -> dict[str, Array]:
+    """The weights by name: the model has none."""
+    return {}
+'''
+
+
+def _imports(body: str) -> str:
+    """The imports that a module needs."""
+    used = set(re.findall(r"[A-Za-z_]\w*", body))
+    lines = ["from pathlib import Path"] * ("Path" in used) + ["from typing import NamedTuple"] * ("NamedTuple" in used)
+    lines += [""] * bool(lines)
+    lines += ["import jax"] * (re.search(r"\bjax\.", body) is not None) + ["import jax.numpy as jnp"] * ("jnp" in used)
+    lines += ["import numpy as np"] * ("np" in used)
+    lines.append(f"from jax import {', '.join(['Array', *(part for part in ('lax', 'nn', 'random') if part in used)])}")
+    lines += ["from safetensors.flax import load_file"] * ("load_file" in used)
+    return "\n".join(lines)
+
+
+def _bind_argument(printer: Printer, tree: Any, expression: ast.expr) -> None:
+    if isinstance(tree, Variable):
+        printer.expressions[tree] = expression
+    elif isinstance(tree, list | tuple):
+        for index, part in enumerate(tree):
+            _bind_argument(printer, part, ast.Subscript(expression, ast.Constant(index), ast.Load()))
+
+
+def _size_names(recorded: RecordedProgram) -> set[str]:
+    leaves = (leaf for leaf in jax.tree.leaves(recorded.inputs) if isinstance(leaf, Variable))
+    return {str(size) for leaf in leaves for size in leaf.shape if is_dim(size) and str(size).isidentifier()}
+
+
+def _prologue(recorded: RecordedProgram, arguments: dict[str, str], printer: Printer) -> list[ast.stmt]:
+    """`batch, seq = x.shape`, for the sizes that the body reads."""
+    wanted = _size_names(recorded) & printer.dims
+    statements: list[ast.stmt] = []
+    for key, argument in arguments.items():
+        tree = recorded.inputs[key]
+        sizes = [str(size) for size in tree.shape] if isinstance(tree, Variable) else []
+        targets = []
+        for size in sizes:
+            targets.append(ast.Name(size if size in wanted else "_", ast.Store()))
+            wanted -= {size}
+        if any(target.id != "_" for target in targets):
+            statements.append(ast.Assign([ast.Tuple(targets, ast.Store())], attribute(f"{argument}.shape"), lineno=0))
+    if wanted:
+        raise InvalidArgument(
+            f"the size `{min(wanted)}` cannot be read from an input",
+            where="`to_source`",
+            why="no input has it as the size of an axis",
+            instead="record the program with other sizes",
+        )
+    return statements
+
+
+def _annotation(tree: Any) -> str:
+    if isinstance(tree, list):
+        return "list[Array]"
+    if isinstance(tree, HostValue) and tree.dtype == STRING:
+        return "np.ndarray"
+    return "Array" if tree is not None else "None"
+
+
+def _typed(tree: Any) -> str:
+    if isinstance(tree, Variable | HostValue):
+        sizes = ", ".join(ast.unparse(dim_expression(size)) for size in tree.shape)
+        return f"{'strings' if tree.dtype == STRING else tree.dtype}[{sizes}]"
+    return "a sequence of arrays" if isinstance(tree, list) else "None"
+
+
+def _docstring(recorded: RecordedProgram, arguments: dict[str, str], names: list[str]) -> str:
+    program = recorded.program
+    rows = ["Args:", "  params: the weights by name, as `load_params` reads them."]
+    rows += [f"  {argument}: {_typed(recorded.inputs[key])}" for key, argument in arguments.items()]
+    rows += ["", "Returns:"]
+    rows += [f"  {field}: {_typed(tree)}" for field, tree in zip(names, recorded.outputs, strict=True)]
+    return "\n".join([f'"""The graph `{comment(program.name)}`.', "", *rows, '"""'])
+
+
+def _helpers(code: str) -> list[str]:
+    """The source of the helper functions that the code calls, and of those that they call."""
+    from jaxport.importer.namespaces import HELPERS
+
+    found: dict[str, str] = {}
+    pending = [code]
+    while pending:
+        used = set(re.findall(r"[A-Za-z_]\w*", pending.pop()))
+        for helper in (HELPERS[key] for key in sorted(used & set(HELPERS)) if key not in found):
+            text = textwrap.dedent(inspect.getsource(helper.function))
+            found[helper.function.__name__] = text[text.index("def ") :]
+            pending.append(text)
+    return list(found.values())
+
+
+def _formatted(code: str) -> str:
+    """The code formatted by ruff where that is installed; it is valid Python either way."""
+    ruff = shutil.which("ruff", path=os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", ""))))
+    if ruff is None:
+        return code
+    done = subprocess.run(
+        [ruff, "format", "--line-length", "100", "--isolated", "-"], input=code, capture_output=True, text=True, check=False
+    )
+    return done.stdout if done.returncode == 0 else code

@@ -1,0 +1,107 @@
+"""`exported.explain()`: what became of each equation, of each function call, and what each pass did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+if TYPE_CHECKING:
+    from jaxport.export.functions import Call
+    from jaxport.export.passes import PassReport
+    from jaxport.export.walker import Record
+
+_OWN_RULES = "jaxport.export.rules."
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of one equation.
+
+    Attributes:
+      source: the user's line, as `train.py:88 in step`.
+      path: the path of the innermost block around it.
+      primitive: the name of the primitive, or of the block that a rule serves whole.
+      rule: the rule that served it, where ours is named from its file on.
+      nodes: the operators of the nodes that the rule emitted itself; what a later pass removed is in brackets.
+      note: why a rule declined.
+    """
+
+    source: str
+    path: str
+    primitive: str
+    rule: str
+    nodes: tuple[str, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What became of the equations of a program; its text is a table.
+
+    >>> import jaxport
+    >>> explanation = jaxport.to_onnx(lambda x: x * 2 + 1, [("B", 3)]).explain()
+    >>> [(row.primitive, row.nodes) for row in explanation.rows]
+    [('mul', ('Mul',)), ('add', ('Add',))]
+    """
+
+    rows: tuple[Row, ...]
+    calls: tuple[Call, ...]
+    passes: tuple[PassReport, ...]
+
+    @classmethod
+    def of(cls, records: Iterable[Record], calls: Sequence[Call], passes: Sequence[PassReport]) -> Explanation:
+        """The explanation of what the walker recorded."""
+        claimed: set[ir.Node] = set()
+        rows = []
+        for record in records:  # that of a rule follows those of the equations it exported in place
+            own = [node for node in record.nodes if node not in claimed]
+            claimed.update(own)
+            if own or not record.nodes:
+                place = record.place
+                rule = record.rule.removeprefix(_OWN_RULES)
+                nodes = tuple(_operator(node) for node in own)
+                rows.append(Row(place.source, place.path, place.primitive, rule, nodes, record.note))
+        return cls(tuple(rows), tuple(calls), tuple(passes))
+
+    def __str__(self) -> str:
+        equations = [
+            (row.source, row.path, row.primitive, row.rule, row.note or _counted(row.nodes) or "no node")
+            for row in self.rows
+        ]
+        calls = [(call.source, call.path, call.function, call.note) for call in self.calls]
+        passes = [(report.name, report.text) for report in self.passes]
+        sections = [
+            _table("equations", ("line", "block", "primitive", "rule", "nodes"), equations),
+            _table("functions", ("line", "block", "function", ""), calls),
+            _table("passes", ("pass", "report"), passes),
+        ]
+        return "\n\n".join(section for section in sections if section)
+
+
+def _operator(node: ir.Node) -> str:
+    name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+    return name if node.graph is not None else f"[{name}]"
+
+
+def _counted(nodes: Sequence[str]) -> str:
+    """Operators in order, each run of equal ones once: `Mul Add×2`."""
+    runs: list[list] = []
+    for name in nodes:
+        if runs and runs[-1][0] == name:
+            runs[-1][1] += 1
+        else:
+            runs.append([name, 1])
+    return " ".join(name if count == 1 else f"{name}×{count}" for name, count in runs)
+
+
+def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    if not rows:
+        return ""
+    # A cell that equals the one above it is left empty in the leading columns, where lines and paths repeat.
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    lines = ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    head = "   ".join(cell.ljust(width) for cell, width in zip(header, widths, strict=True)).rstrip()
+    return "\n".join([title, f"  {head}", *(f"  {line}" for line in lines)])

@@ -1,0 +1,157 @@
+"""The border of a model: how an argument or a result of the JAX function is stored in the model.
+
+Most arrays are stored as they are. Three are not: an image may be NHWC in JAX and NCHW in the model; a complex array
+is stored as a float array with a trailing axis of two, the real and the imaginary part; and an array of PRNG keys as
+the uint32 array of their data (`jax.random.key_data`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxport.errors import InvalidArgument
+
+NHWC_TO_NCHW, NCHW_TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
+
+
+@dataclass
+class Port:
+    """One input or output of the model.
+
+    Attributes:
+      name: its name in the model.
+      shape: its shape in JAX, whose dims may be symbolic.
+      dtype: its dtype in JAX: NumPy's, or that of PRNG keys.
+      nchw: whether it is NHWC in JAX and NCHW in the model.
+      weight: whether it is a parameter that has a default.
+    """
+
+    name: str
+    shape: tuple[Any, ...]
+    dtype: Any
+    nchw: bool = False
+    weight: bool = False
+
+    @property
+    def model_dtype(self) -> np.dtype:
+        """Its dtype in the model.
+
+        >>> Port("x", (2,), np.dtype(np.complex64)).model_dtype
+        dtype('float32')
+        """
+        if is_key(self.dtype):
+            return np.dtype(np.uint32)
+        return np.empty(0, self.dtype).real.dtype if self.dtype.kind == "c" else self.dtype
+
+    @property
+    def model_shape(self) -> tuple[Any, ...]:
+        """Its shape in the model.
+
+        >>> Port("x", (1, 6, 6, 3), np.dtype(np.complex64), nchw=True).model_shape
+        (1, 3, 6, 6, 2)
+        """
+        if is_key(self.dtype):
+            keys = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=key_implementation(self.dtype))))
+            return (*self.shape, *keys.shape)
+        pairs = (2,) if self.dtype.kind == "c" else ()
+        shape = tuple(self.shape[axis] for axis in NHWC_TO_NCHW) if self.nchw else self.shape
+        return (*shape, *pairs)
+
+    def to_model(self, value: Any, x64: bool) -> np.ndarray:
+        """An argument of the JAX function as the model takes it.
+
+        Args:
+          value: an array, or a Python number, which takes the port's dtype where that can hold it.
+          x64: whether 64-bit arrays are what they are; otherwise they become 32-bit arrays, as under `jax.jit`.
+
+        Raises:
+          InvalidArgument: it has another dtype.
+        """
+        if is_key(self.dtype):
+            if getattr(value, "dtype", None) != self.dtype:
+                raise self._wrong_dtype(self.dtype, getattr(value, "dtype", type(value).__name__))
+            return stored(value)
+        array = self._as_dtype(value, self.dtype, x64)
+        return stored(array.transpose(NHWC_TO_NCHW) if self.nchw else array)
+
+    def checked(self, value: Any, x64: bool) -> np.ndarray:
+        """An input of the model as NumPy has it, in the model's layout.
+
+        Raises:
+          InvalidArgument: it has another dtype.
+        """
+        return self._as_dtype(value, self.model_dtype, x64)
+
+    def to_jax(self, array: np.ndarray) -> Any:
+        """A result of the model as the JAX function gives it: a NumPy array, or an array of PRNG keys."""
+        if is_key(self.dtype):
+            return jax.random.wrap_key_data(array, impl=key_implementation(self.dtype))
+        if self.dtype.kind == "c":
+            array = np.ascontiguousarray(array).view(self.dtype)[..., 0]
+        return array.transpose(NCHW_TO_NHWC) if self.nchw else array
+
+    def _as_dtype(self, value: Any, dtype: np.dtype, x64: bool) -> np.ndarray:
+        array = np.asarray(value)
+        if array.dtype == dtype:
+            return array
+        if isinstance(value, bool | int | float | complex):
+            fits = _weaker(array.dtype, dtype) and _holds(dtype, value)
+        else:
+            fits = not x64 and jax.dtypes.canonicalize_dtype(array.dtype) == dtype
+        if not fits:
+            raise self._wrong_dtype(dtype, array.dtype)
+        return array.astype(dtype)
+
+    def _wrong_dtype(self, wanted: Any, found: Any) -> InvalidArgument:
+        return InvalidArgument(
+            f"the input `{self.name}` has dtype {found}",
+            why=f"it was exported as {wanted}",
+            instead=f"pass {'PRNG keys' if is_key(wanted) else 'an array'} of that dtype",
+        )
+
+
+def _weaker(dtype: np.dtype, other: np.dtype) -> bool:
+    """Whether a Python number of one dtype may become the other: bool < integer < float < complex."""
+    order = ("b", "iu", "fV", "c")  # V: bfloat16 and its kin
+    ranks = [next(rank for rank, kinds in enumerate(order) if d.kind in kinds) for d in (dtype, other)]
+    return ranks[0] <= ranks[1]
+
+
+def _holds(dtype: np.dtype, number: complex) -> bool:
+    if dtype.kind not in "iu":
+        return True
+    limits = np.iinfo(dtype)
+    return limits.min <= int(number.real) <= limits.max
+
+
+def is_key(dtype: Any) -> bool:
+    """Whether a dtype is that of PRNG keys.
+
+    >>> is_key(jax.random.key(0).dtype), is_key(np.dtype(np.uint32))
+    (True, False)
+    """
+    return jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+
+
+def stored(value: Any) -> np.ndarray:
+    """An array as a model stores it: complex numbers as pairs, PRNG keys as their data.
+
+    >>> stored(np.complex64([1 + 2j]))
+    array([[1., 2.]], dtype=float32)
+    """
+    if is_key(getattr(value, "dtype", np.float32)):
+        return np.asarray(jax.random.key_data(value))
+    array = np.asarray(value)
+    if array.dtype.kind != "c":
+        return array
+    return np.stack([array.real, array.imag], axis=-1)
+
+
+def key_implementation(dtype: Any) -> Any:
+    """The generator that the keys of a dtype are for: its functions, and the shape of a key."""
+    # JAX has a public way from an array of keys to their implementation, but none from their dtype.
+    return dtype._impl

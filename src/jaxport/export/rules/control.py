@@ -1,0 +1,209 @@
+"""Control flow: branches become If, loops become Scan or Loop, or are written out.
+
+ONNX's Scan runs its body at half the cost of Loop, but not zero times, and only over arrays: Loop is for all else.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxport.export import dims
+from jaxport.export.registry import rule
+from jaxport.export.rules.shape import rev
+
+
+def stamps(values):
+    """Dtypes and shapes, of values or of abstract values."""
+    return [(v.dtype, tuple(v.shape)) for v in values]
+
+
+def emitted(op, op_type, *operands, results, **attributes):
+    """The results of one node, always as a list."""
+    made = op.emit(op_type, *operands, outputs=len(results), results=results, **attributes)
+    return list(made) if len(results) > 1 else [made]
+
+
+# Branches
+
+
+@rule("cond", broadcasts=True, irrelevant=("branches_platforms",))
+def cond(op, index, *operands, branches):
+    if index.constant is not None:
+        return op.inline(branches[int(np.clip(index.constant, 0, len(branches) - 1))], *operands)
+    return branch(op, index, branches, operands, stamps(op.outs))
+
+
+def branch(op, index, branches, operands, results, first=0):
+    """What the branch that `index` chooses gives, by halving; the first of `branches` has the number `first`."""
+    if len(branches) == 1:
+        return op.inline(branches[0], *operands)
+    half = len(branches) // 2
+
+    def side(branches, first):
+        return op.graph(lambda inner: branch(inner, index, branches, operands, results, first))
+
+    above, below = side(branches[half:], first + half), side(branches[:half], first)
+    if not results:
+        return []
+    is_above = op.cast(index, np.bool_) if (half, first) == (1, 0) else op.GreaterOrEqual(index, first + half)
+    return emitted(op, "If", is_above, results=results, then_branch=above, else_branch=below)
+
+
+@rule("platform_index", broadcasts=True)
+def platform_index(op, *, platforms):
+    """The exported program computes what JAX computes on a CPU."""
+    fitting = [i for i, names in enumerate(platforms) if names is None or "cpu" in names]
+    return op.const(fitting[0], op.out.dtype)
+
+
+# Loops without a known number of steps
+
+
+@rule("while", broadcasts=True)
+def while_(op, *operands, cond_jaxpr, cond_nconsts, body_jaxpr, body_nconsts):
+    of_condition, of_body = operands[:cond_nconsts], operands[cond_nconsts : cond_nconsts + body_nconsts]
+    state = [op.expanded(x) for x in operands[cond_nconsts + body_nconsts :]]
+    goes_on = lambda op, state: op.expanded(op.inline(cond_jaxpr, *of_condition, *state)[0])
+
+    def step(op, number, state):
+        state = op.inline(body_jaxpr, *of_body, *state)
+        return goes_on(op, state), state, []
+
+    def batched_step(op, number, state):
+        going, *old = state
+        new = op.inline(body_jaxpr, *of_body, *old)
+        kept = [op.call(_where, going, n, o) for n, o in zip(map(op.expanded, new), old, strict=True)]
+        going = goes_on(op, kept)
+        return op.call(jnp.any, going), [going, *kept], []
+
+    going = goes_on(op, state)
+    if going.rank == 0:
+        return loop(op, step, state, condition=going)
+    # Under vmap each program goes on by itself: the loop ends with the last, those that have ended keep their state.
+    return loop(op, batched_step, [going, *state], condition=op.call(jnp.any, going))[1:]
+
+
+def _where(going, new, old):
+    return jnp.where(going.reshape(going.shape + (1,) * (new.ndim - going.ndim)), new, old)
+
+
+# Loops over arrays, or with a known number of steps
+
+
+@rule("scan", broadcasts=True)
+def scan(op, *operands, jaxpr, length, reverse, num_consts, num_carry, unroll):
+    consts, (state, xs) = operands[:num_consts], divided([op.expanded(x) for x in operands[num_consts:]], num_carry)
+
+    def step(op, state, slices):
+        return divided(op.inline(jaxpr, *consts, *state, *slices), num_carry)
+
+    longest = max(1, op.walker.unroll_scans, unroll if unroll > 1 else 1)
+    if dims.is_static(length) and length <= longest:
+        return written_out(op, step, state, xs, range(length)[:: -1 if reverse else 1], op.outs[num_carry:])
+    if xs and dims.known(lambda: length >= 1):
+        return scanned(op, step, state, xs, stamps(op.outs[num_carry:]), reverse)
+
+    def numbered_step(op, number, state):
+        number = op.Sub(op.dim(length - 1), number) if reverse else number
+        state, extra = step(op, state, [op.Gather(x, number, axis=0) for x in xs])
+        return None, state, extra
+
+    made = loop(op, numbered_step, state, count=op.dim(length), stacked=stamps(op.outs[num_carry:]))
+    state, stacked = divided(made, num_carry)
+    # A loop of no steps does not know the inner sizes of what it has not stacked.
+    stacked = [y if dims.all_static(y.shape) else op.Reshape(y, op.dims(y.shape), allowzero=1, results=stamps([y])) for y in stacked]
+    return [*state, *(rev(op, y, dimensions=[0]) if reverse else y for y in stacked)]
+
+
+def divided(values, count):
+    """The first `count` of some values, and the rest."""
+    return list(values[:count]), list(values[count:])
+
+
+def written_out(op, step, state, xs, order, stacked):
+    """The steps of a scan, one after the other."""
+    rows = {}
+    for number in order:
+        state, rows[number] = step(op, state, [row(op, x, number) for x in xs])
+    columns = zip(*(map(op.expanded, rows[number]) for number in sorted(rows)), strict=True) if rows else []
+    empty = [op.expand(op.const(0, y.dtype), y.shape) for y in stacked] if not rows else []
+    return [*state, *(op.concat([op.unsqueeze(y, [0]) for y in column], 0) for column in columns), *empty]
+
+
+def row(op, x, number):
+    """`x[number]`; of a constant, a constant."""
+    if x.constant is not None:
+        return op.const(x.constant[number], name=f"{x.name}.{number}" if x.name else "")
+    return op.Gather(x, op.const(number, np.int64), axis=0)
+
+
+# The nodes
+
+
+def loop(op, step, state, *, condition=None, count=None, stacked=()):
+    """Emit a Loop, and return the last state and what each step adds, stacked.
+
+    Args:
+      step: called with an emitter of the body, the number of the step and the state; returns whether to go on (None
+        where the count decides), the new state, and what to stack.
+      state: the first state, whose dtypes and shapes stay.
+      condition: whether to take the first step, where the number of steps is not known before.
+      count: how many steps, an int64 scalar.
+      stacked: dtype and shape of each value that is stacked.
+    """
+    def build(inner, inputs):
+        number, running, *state = inputs
+        going, state, extra = step(inner, number, state)
+        return [going or running], state, extra
+
+    before = [(np.int64, (), "step"), (np.bool_, (), "running")]
+    body, varying = body_of(op, build, before, state, [])
+    return looped(op, "Loop", [count, condition], state, varying, [], stacked, body=body)
+
+
+def scanned(op, step, state, xs, stacked, reverse):
+    """Emit a Scan over the first axis of `xs`, and return the last state and what each step adds, stacked."""
+
+    def build(inner, inputs):
+        state, extra = step(inner, *divided(inputs, len(inputs) - len(xs)))
+        return [], state, extra
+
+    body, varying = body_of(op, build, [], state, [(x.dtype, x.shape[1:], "row") for x in xs])
+    directions = {f"scan_{end}_directions": [1] * n for end, n in (("input", len(xs)), ("output", len(stacked))) if n and reverse}
+    return looped(op, "Scan", [], state, varying, xs, stacked, body=body, num_scan_inputs=len(xs), **directions)
+
+
+def looped(op, op_type, before, state, varying, xs, stacked, **attributes):
+    """Emit the node: what does not vary goes around it."""
+    results = [*stamps(state[k] for k in varying), *stacked]
+    if not results:
+        return state
+    made = emitted(op, op_type, *before, *(state[k] for k in varying), *xs, results=results, **attributes)
+    last = dict(zip(varying, made, strict=False))
+    return [*(last.get(k, x) for k, x in enumerate(state)), *made[len(varying) :]]
+
+
+def body_of(op, build, before, state, after):
+    """The body of a loop, and the numbers of the state that varies: the rest is no state, the body sees it from outside.
+
+    Args:
+      build: called with an emitter of the body and its inputs; returns lists: what comes before the state, the new
+        state, what comes after it.
+      before, after: dtype, shape and name of each input before and after the state.
+      state: the first state.
+    """
+    varying = []
+
+    def built(inner, *inputs):
+        carried = inputs[len(before) : len(before) + len(state)]
+        first, new, last = build(inner, list(inputs))
+        outside = {old.ir: x for old, now, x in zip(carried, new, state, strict=True) if now.ir is old.ir}
+        for old, x in outside.items():
+            old.replace_all_uses_with(inner.scope.use(x))
+        inner.scope.inputs[:] = [x for x in inputs if x.ir not in outside]
+        varying.extend(k for k, old in enumerate(carried) if old.ir not in outside)
+        return [outside.get(x.ir, x) for x in [*first, *(new[k] for k in varying), *last]]
+
+    inputs = [*before, *((x.dtype, x.shape, "state") for x in state), *after]
+    return op.graph(built, inputs), varying

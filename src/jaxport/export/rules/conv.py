@@ -1,0 +1,110 @@
+"""Convolutions: `conv_general_dilated` in any layout, as Conv, ConvTranspose, ConvInteger or a product."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxport.export import dims
+from jaxport.export.registry import rule
+from jaxport.export.rules.sliding import Window, attributes, fitted, gathered, padded, windows
+
+#: Lower than any axis is long: where a Slice with a negative step ends.
+BEFORE_FIRST = np.iinfo(np.int64).min + 1
+
+
+@rule("conv_general_dilated", irrelevant=("precision", "preferred_element_type"))
+def conv_general_dilated(
+    op,
+    x,
+    kernel,
+    *,
+    dimension_numbers,
+    window_strides,
+    padding,
+    lhs_dilation,
+    rhs_dilation,
+    feature_group_count,
+    batch_group_count,
+):
+    if any(dims.same(size, 0) for size in (*x.shape, *kernel.shape, *op.out.shape)):
+        return op.expand(op.const(0, op.out.dtype), op.out.shape)  # a sum of no products
+    x_order, kernel_order, out_order = dimension_numbers
+    x, kernel = op.transpose(x, x_order), op.transpose(kernel, kernel_order)
+    window = windows(kernel.shape[2:], window_strides, padding, rhs_dilation, lhs_dilation)
+    shape = [op.out.shape[axis] for axis in out_order]
+    if batch_group_count > 1:
+        x = batch_groups_as_features(op, x, batch_group_count)
+    groups = feature_group_count * batch_group_count  # one of them is 1
+    if window:
+        result = convolved(op, x, kernel, window, groups, shape)
+    else:  # Conv asks for a spatial axis
+        x, kernel = op.unsqueeze(x, (2,)), op.unsqueeze(kernel, (2,))
+        result = op.squeeze(convolved(op, x, kernel, [Window(1)], groups, [*shape, 1]), (2,))
+    return op.transpose(op.cast(result, op.out.dtype), np.argsort(out_order))
+
+
+def batch_groups_as_features(op, x, groups):
+    """`(groups * N, C, ...)` as `(N, groups * C, ...)`: groups of the batch become groups of features."""
+    batch, features, *spatial = x.shape
+    x = op.transpose(op.reshape(x, (groups, batch // groups, features, *spatial)), (1, 0, *range(2, x.rank + 1)))
+    return op.reshape(x, (batch // groups, groups * features, *spatial))
+
+
+def convolved(op, x, kernel, window, groups, shape):
+    """`x` (N, C, ...) convolved with `kernel` (O, C / groups, ...), by an operator that takes the dtype."""
+    group = None if groups == 1 else groups
+    if x.dtype in (np.int8, np.uint8) and op.out.dtype.itemsize <= 4:
+        x, options = fitted(op, x, window, 0)
+        return op.ConvInteger(x, kernel, group=group, **options)
+    x, kernel = op.cast(x, op.out.dtype), op.cast(kernel, op.out.dtype)
+    if x.dtype == np.float64 or x.dtype.kind in "iu":  # no kernel in the runtime, and no wider dtype to compute in
+        x = gathered(op, padded(op, x, window, 0), window, shape[2:])
+        return op.call(contracted, x, kernel, groups=groups)
+    options = scatter_attributes(window)
+    if options is not None:
+        return op.ConvTranspose(x, scatter_kernel(op, kernel, groups), group=group, **options)
+    x, options = fitted(op, x, window, 0)
+    return op.Conv(x, kernel, group=group, **options)
+
+
+def contracted(x, kernel, *, groups):
+    """The product of what a window sees (N, C, places and elements of each axis) and a kernel."""
+    batch, _, *seen = x.shape
+    outputs, features, *sizes = kernel.shape
+    places, elements = "abcdefgh"[: len(sizes)], "ABCDEFGH"[: len(sizes)]
+    both = "".join(map("".join, zip(places, elements, strict=True)))
+    x = x.reshape(batch, groups, features, *seen)
+    kernel = kernel.reshape(groups, outputs // groups, features, *sizes)
+    result = jnp.einsum(f"ngx{both},gyx{elements}->ngy{places}", x, kernel)
+    return result.reshape(batch, outputs, *seen[::2])
+
+
+def scatter_attributes(window):
+    """The attributes of the ConvTranspose that a convolution over dilated data is, or None where it is none."""
+    plain = all(w.stride == 1 and dims.all_static((w.size, *w.pads)) for w in window)
+    if not plain or all(w.base_dilation == 1 for w in window):
+        return None
+    cut = [(w.reach - w.pads[0], w.reach - w.pads[1]) for w in window]
+    extra = [max(0, -after) for _, after in cut]
+    if min(cut)[0] < 0 or any(more >= w.base_dilation for more, w in zip(extra, window, strict=True)):
+        return None
+    pads = [(before, max(0, after)) for before, after in cut]
+    swapped = [w._replace(stride=w.base_dilation, pads=pad) for w, pad in zip(window, pads, strict=True)]
+    return {**attributes(swapped), "output_padding": extra if any(extra) else None}
+
+
+def scatter_kernel(op, kernel, groups):
+    """The kernel of a ConvTranspose, (C, O / groups, ...) and mirrored, from one of Conv, (O, C / groups, ...)."""
+    outputs, features, *sizes = kernel.shape
+    split = op.reshape(mirrored(op, kernel), (groups, outputs // groups, features, *sizes))
+    swapped = op.transpose(split, (0, 2, 1, *range(3, split.rank)))
+    return op.reshape(swapped, (groups * features, outputs // groups, *sizes))
+
+
+def mirrored(op, kernel):
+    """A kernel with its spatial axes reversed; a view of a constant."""
+    axes = tuple(range(2, kernel.rank))
+    if kernel.constant is not None:
+        return op.const(np.flip(kernel.constant, axes), name=kernel.name)
+    return op.slice(kernel, [-1] * len(axes), [BEFORE_FIRST] * len(axes), axes, [-1] * len(axes))

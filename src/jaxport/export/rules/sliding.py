@@ -1,0 +1,145 @@
+"""What convolutions and pools share: windows that slide over the last axes of a value."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxport.export import dims
+from jaxport.export.value import Value
+
+
+class Window(NamedTuple):
+    """How a window slides along one axis.
+
+    Attributes:
+      size: how many elements the window takes.
+      stride: the step from one place of the window to the next.
+      pads: how much is added before and after the elements of the axis; negative where it is taken away.
+      dilation: the step between the elements of the window.
+      base_dilation: the step between the elements of the axis, with padding in the gaps.
+    """
+
+    size: dims.Dim
+    stride: int = 1
+    pads: tuple[dims.Dim, dims.Dim] = (0, 0)
+    dilation: int = 1
+    base_dilation: int = 1
+
+    @property
+    def reach(self) -> dims.Dim:
+        """The distance from the first to the last element of the window."""
+        return (self.size - 1) * self.dilation
+
+    @property
+    def padless(self) -> Window:
+        """The window where padding and gaps are in the data already."""
+        return self._replace(pads=(0, 0), base_dilation=1)
+
+    @property
+    def pads_nothing(self) -> bool:
+        """Whether nothing is added before, after or between the elements of the axis."""
+        return dims.same(self.pads[0], 0) and dims.same(self.pads[1], 0) and self.base_dilation == 1
+
+    @property
+    def slides(self) -> bool:
+        """Whether the window does anything: it is not just the element that it stands at."""
+        return not (self.pads_nothing and self.stride == 1 and dims.same(self.size, 1))
+
+
+def windows(sizes, strides, padding, dilations, base_dilations) -> list[Window]:
+    """One window per axis, from the parameters of a primitive."""
+    fields = zip(sizes, strides, map(tuple, padding), dilations, base_dilations, strict=True)
+    return [Window(*entry) for entry in fields]
+
+
+def attributes(window) -> dict[str, list[int] | None]:
+    """The attributes that Conv and the pools share; None for those that are at their default."""
+    given = {
+        "strides": [w.stride for w in window],
+        "dilations": [w.dilation for w in window],
+        "pads": [int(w.pads[0]) for w in window] + [int(w.pads[1]) for w in window],
+    }
+    return {name: None if set(values) == {int(name != "pads")} else values for name, values in given.items()}
+
+
+def fitted(op, x, window, value, at_most=lambda w: np.inf):
+    """`x` and the attributes of Conv or a pool; what the attributes cannot say is padded beforehand.
+
+    Args:
+      op: the emitter.
+      x: a value whose last axes the window slides over.
+      window: a `Window` per axis.
+      value: what is padded with, a number or a scalar value.
+      at_most: the largest padding that the operator takes for a `Window`.
+    """
+    auto_pad = same_padding(x.shape[-len(window) :], window)
+    if auto_pad:
+        return x, {**attributes([w.padless for w in window]), "auto_pad": auto_pad}
+    said = [
+        w.base_dilation == 1 and all(dims.is_static(pad) and 0 <= pad <= at_most(w) for pad in w.pads) for w in window
+    ]
+    x = padded(op, x, [w.padless if kept else w for w, kept in zip(window, said, strict=True)], value)
+    return x, attributes([w if kept else w.padless for w, kept in zip(window, said, strict=True)])
+
+
+def same_padding(sizes, window) -> str | None:
+    """The `auto_pad` that stands for padding that is not known now, or None where it is not that of SAME."""
+    symbolic = not all(dims.all_static(w.pads) for w in window)
+    if not symbolic or any(w.dilation != 1 or w.base_dilation != 1 for w in window):
+        return None
+    for name, auto_pad in (("SAME", "SAME_UPPER"), ("SAME_LOWER", "SAME_LOWER")):
+        pads = lax.padtype_to_pads(sizes, [w.size for w in window], [w.stride for w in window], name)
+        if all(all(map(dims.same, wanted, w.pads)) for wanted, w in zip(pads, window, strict=True)):
+            return auto_pad
+    return None
+
+
+def padded(op, x, window, value: Any):
+    """`x` with the padding and the gaps that a window over its last axes asks for."""
+    value = value if isinstance(value, Value) else op.const(value, x.dtype)
+    whole = [Window(1)] * (x.rank - len(window)) + list(window)
+    if any(w.base_dilation != 1 for w in whole):
+        x = op.call(spread, x, value, steps=tuple(w.base_dilation for w in whole))
+    axes = [axis for axis, w in enumerate(whole) if not w._replace(base_dilation=1).pads_nothing]
+    if not axes:
+        return x
+    shape = tuple(size + sum(w.pads) for size, w in zip(x.shape, whole, strict=True))
+    if op.opset < 18:  # which brought the input `axes`
+        axes = list(range(x.rank))
+    amounts = [whole[axis].pads[end] for end in (0, 1) for axis in axes]
+    x = op.Pad(x, tuple(amounts), value, tuple(axes) if op.opset >= 18 else None)
+    x.shape = shape
+    x.stamp()
+    return x
+
+
+def spread(x, value, *, steps):
+    """`x` with `steps - 1` times `value` between every two elements along each axis."""
+    return lax.pad(x, value, [(0, 0, step - 1) for step in steps])
+
+
+def gathered(op, x, window, counts):
+    """What a window over the last axes sees at each place, in data that is padded already.
+
+    `x` of shape `(..., H, W)` gives `(..., places in H, elements of H, places in W, elements of W)`.
+    """
+    lead = x.rank - len(window)
+    for axis in reversed(range(len(window))):
+        x = op.Gather(x, seen(op, window[axis], counts[axis]), axis=lead + axis)
+    return x
+
+
+def seen(op, window, count):
+    """The indices that a window sees at each of `count` places: `(count, size)`."""
+    if dims.all_static((window.size, count)):
+        return op.const(indices(window=window, count=count, namespace=np), np.int64)
+    return op.call(indices, window=window, count=count)
+
+
+def indices(*, window, count, namespace=jnp):
+    """`place * stride + element * dilation` of each place and element."""
+    return namespace.arange(count)[:, None] * window.stride + namespace.arange(window.size) * window.dilation

@@ -1,0 +1,161 @@
+"""Where the windows of a gather, a scatter or a dynamic slice begin: one index per axis of the operand, made safe.
+
+JAX clamps an index or drops it; ONNX fails at run time on one that is out of range, and counts a negative one from
+the end. So the clamp costs one node, none where the index is known to be in range, and JAX's own treatment of
+negative indices, three more nodes, is taken off where the operator does it by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from jaxport.export import dims, intervals
+from jaxport.export.value import Value
+
+INT64 = np.dtype(np.int64)
+
+
+@dataclass
+class Starts:
+    """Where windows begin in an operand.
+
+    Attributes:
+      batch: the shape of the indices: one window for each of its elements.
+      at: by axis, the start on that axis, in range; its shape broadcasts to `batch`. The windows start at 0 on the
+        axes that are missing.
+      inside: whether the window lies inside the operand as it was asked for, in a shape that broadcasts to `batch`;
+        None where it always does.
+    """
+
+    batch: tuple[dims.Dim, ...]
+    at: dict[int, Value] = field(default_factory=dict)
+    inside: Value | None = None
+
+
+def of(
+    op: Any,
+    shape: Sequence[dims.Dim],
+    window: Sequence[dims.Dim],
+    columns: Mapping[int, Value],
+    batch: Sequence[dims.Dim] = (),
+    *,
+    check: bool = False,
+    negative: bool = True,
+) -> Starts:
+    """Starts that are in range.
+
+    Args:
+      op: the emitter.
+      shape: the operand's shape.
+      window: the window's size on each axis of the operand.
+      columns: the index on each axis that has one; each broadcasts to `batch`.
+      batch: the shape of the indices.
+      check: whether to say which windows lie inside as they stand (`Starts.inside`), before the clamp.
+      negative: whether a start where the window has size one may be negative, to be counted from the end.
+    """
+    starts = Starts(tuple(batch))
+    for axis, column in columns.items():
+        highest = shape[axis] - window[axis]
+        if dims.same(highest, 0) and not check:
+            continue
+        lowest = 0
+        unwrapped = _unwrapped(op, column, shape[axis]) if negative and dims.same(window[axis], 1) else None
+        if unwrapped is not None:
+            column, lowest = unwrapped, -shape[axis]
+        start = column
+        if not intervals.within(column, lowest, highest):
+            start = op.Clip(column, lowest, highest)
+            if check:
+                equal = op.Equal(column, start)
+                starts.inside = equal if starts.inside is None else op.And(starts.inside, equal)
+        zero = start.constant is not None and not start.constant.any()
+        if not zero and not dims.same(highest, 0):
+            starts.at[axis] = start
+    return starts
+
+
+def columns(op: Any, indices: Value, axes: Sequence[int]) -> dict[int, Value]:
+    """The last axis of an index tensor taken apart: for each of `axes` its index, as it was before it was stacked."""
+    batch = indices.shape[:-1]
+    joined = _joined(indices)
+    if joined is None and len(axes) == 1:
+        joined = [indices]
+    if joined is not None:
+        return {axis: signed(op, _unstacked(op, column, batch)) for axis, column in zip(axes, joined, strict=True)}
+    return {
+        axis: signed(op, op.Gather(indices, op.const(number, INT64), axis=len(batch)))
+        for number, axis in enumerate(axes)
+    }
+
+
+def signed(op: Any, index: Value) -> Value:
+    """An index as int32 or int64, which ONNX wants."""
+    if index.dtype == np.uint64:  # what int64 cannot hold is out of range in any case
+        index = op.Min(index, op.const(np.iinfo(INT64).max, np.uint64))
+    small = index.dtype.itemsize < 4 or index.dtype == np.int32
+    return op.cast(index, np.int32 if small else INT64)
+
+
+def _joined(indices: Value) -> list[Value] | None:
+    """The columns that a stack of indices was concatenated from, or None where it was not."""
+    if indices.constant is not None:
+        array = indices.constant
+        return [Value(array.dtype, (*array.shape[:-1], 1), constant=c) for c in np.split(array, array.shape[-1], -1)]
+    origin = indices.origin
+    last = indices.rank - 1
+    if origin is None or origin.op_type != "Concat" or origin.attributes["axis"] % indices.rank != last:
+        return None
+    parts = [x for x in origin.operands if x is not None and x.shape is not None and dims.same(x.shape[-1], 1)]
+    return parts if len(parts) == len(origin.operands) else None
+
+
+def _unstacked(op: Any, column: Value, batch: Sequence[dims.Dim]) -> Value:
+    """A column without its last axis of size one, and before it was broadcast."""
+    for value in (column, *_sources(column, ("Unsqueeze", "Reshape"))):
+        if len(value.shape) == len(batch) and all(map(dims.same, value.shape, batch)):
+            return next(reversed([value, *_sources(value, ("Expand",))]))
+    column = next(reversed([column, *_sources(column, ("Expand",))]))
+    kept = column.shape[:-1] if column.rank else ()
+    while kept and dims.same(kept[0], 1):
+        kept = kept[1:]
+    return op.reshape(column, kept)
+
+
+def _sources(value: Value, op_types: Sequence[str]) -> list[Value]:
+    """What a value was before some movements, the nearest first."""
+    found = []
+    while value.origin is not None and value.origin.op_type in op_types:
+        source = value.origin.operands[0]
+        if source is None or source.shape is None:
+            break
+        found.append(value := source)
+    return found
+
+
+def _unwrapped(op: Any, index: Value, size: dims.Dim) -> Value | None:
+    """`i` of an index that is `where(i < 0, i + size, i)`, or None where it has another form."""
+    origin = index.origin
+    if origin is None or origin.op_type != "Where":
+        return None
+    condition, wrapped, plain = origin.operands
+    negative = condition.origin if condition else None
+    added = wrapped.origin if wrapped else None
+    if negative is None or negative.op_type != "Less" or added is None or added.op_type != "Add":
+        return None
+    if negative.operands[0] is not plain or added.operands[0] is not plain:
+        return None
+    bound = negative.operands[1].constant
+    is_wrap = bound is not None and not bound.any() and _is_dim(op, added.operands[1], size)
+    return plain if is_wrap else None
+
+
+def _is_dim(op: Any, value: Value, dim: dims.Dim) -> bool:
+    """Whether a value is known to be a dim."""
+    if dims.is_static(dim):
+        return value.constant is not None and bool((value.constant == int(dim)).all())
+    scalar = op.dim(dim)
+    return value is scalar or scalar in _sources(value, ("Cast",))

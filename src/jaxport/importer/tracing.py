@@ -1,0 +1,114 @@
+"""Recording a whole program: its steps on inputs whose sizes may be names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.export
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.errors import InvalidArgument
+from jaxport.importer.dtypes import STRING, canonical
+from jaxport.importer.host import HostValue
+from jaxport.importer.names import identifier, unique
+from jaxport.importer.program import Program
+from jaxport.importer.recording import Recorded, Recording, Step, Variable, map_leaves, recorded, recording_scope
+
+__all__ = ["RecordedProgram", "input_specs", "record"]
+
+
+@dataclass(frozen=True)
+class RecordedProgram:
+    """What a program does, as steps between variables.
+
+    `inputs` maps the names of the inputs that are arguments to their trees of variables; the others were known, and the
+    steps are for their values. `outputs` are trees of variables, host values and None, one for each output.
+    """
+
+    program: Program
+    params: dict[str, Variable]
+    inputs: dict[str, Any]
+    steps: list[Step]
+    outputs: tuple[Any, ...]
+
+
+def input_specs(program: Program) -> dict[str, Any]:
+    """A `jax.ShapeDtypeStruct` for each input of the model, with the model's own names for sizes that are open.
+
+    Raises:
+      InvalidArgument: the model does not declare the rank or type of an input.
+
+    >>> import onnx.parser
+    >>> from jaxport.importer.program import from_onnx
+    >>> input_specs(from_onnx(onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
+    ...     agraph (float[batch, 2] x) => (float[batch, 2] y) { y = Relu(x) }''')))
+    {'x': ShapeDtypeStruct(shape=(batch, 2), dtype=float32)}
+    """
+    scope = jax.export.SymbolicScope()
+    names: dict[str, str] = {}
+    specs = {}
+    for value in program.inputs:
+        if not isinstance(value.type, ir.TensorType) or value.shape is None or value.dtype is None:
+            raise InvalidArgument(
+                f"the model does not declare the shape of the input `{value.name}`",
+                where="recording the program",
+                instead=f"give an array or a `jax.ShapeDtypeStruct` for `{value.name}`",
+            )
+        sizes = []
+        for axis, size in enumerate(value.shape.dims):
+            if not isinstance(size, int):
+                given = size.value or f"{value.name}_{axis}"
+                if given not in names:
+                    names[given] = unique(identifier(given, "size"), names.values())
+                size = jax.export.symbolic_shape(names[given], scope=scope)[0]  # noqa: PLW2901
+            sizes.append(size)
+        specs[value.name or ""] = jax.ShapeDtypeStruct(tuple(sizes), canonical(np.dtype(value.dtype.numpy())))
+    return specs
+
+
+def record(program: Program, inputs: Mapping[str, Any] | None = None) -> RecordedProgram:
+    """Records the program.
+
+    Args:
+      program: the imported model.
+      inputs: by name, a `jax.ShapeDtypeStruct` for an input that stays an argument (a list of them for a sequence), and
+        an array for one that decides shapes. What is left out has the sizes that the model declares.
+
+    Raises:
+      ValueNotKnown: a shape depends on the values of an input that stays an argument.
+    """
+    given = dict(inputs or {})
+    if set(given) < {value.name for value in program.inputs}:
+        given = input_specs(program) | given
+    known = {name: value for name, value in given.items() if not _is_spec(value)}
+    specs = [(name, given[name]) for name in program.input_names if name in given and name not in known]
+    result: dict[str, Any] = {}
+
+    def run(params: Mapping[str, Any], values: Sequence[Any]) -> None:
+        arguments = dict(zip((name for name, _ in specs), values, strict=True))
+        with recording_scope() as recording:
+            shadow_params = {name: recorded(value, name) for name, value in params.items()}
+            shadows = {name: map_leaves(lambda leaf, name=name: recorded(leaf, name), v) for name, v in arguments.items()}
+            outputs = program.evaluate(shadow_params, shadows | known)
+        result.update(
+            params=_variables(shadow_params),
+            inputs=_variables(shadows),
+            steps=recording.steps,
+            outputs=_variables(outputs),
+        )
+
+    jax.eval_shape(run, program.param_specs, [spec for _, spec in specs])
+    return RecordedProgram(program, **result)
+
+
+def _is_spec(value: Any) -> bool:
+    leaves = jax.tree.leaves(value)
+    return bool(leaves) and all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
+
+
+def _variables(tree: Any) -> Any:
+    return map_leaves(lambda leaf: leaf.variable if isinstance(leaf, Recorded) else leaf, tree)

@@ -1,0 +1,91 @@
+"""What the tests of blocks share: a trace is checked as a jaxpr, against the function, and against its own remarking."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+from jax.extend import core as jex_core
+
+from jaxport.blocks import Block, Traced, activation, block_p, trace, ungroup
+from jaxport.blocks.grouping import Roots, group
+from jaxport.blocks.markers import block_enter_p, block_exit_p
+
+
+def blocks(jaxpr) -> list[Block]:
+    """All blocks of a jaxpr, outer ones first, in program order."""
+    return [equation.params["block"] for equation in equations(jaxpr) if equation.primitive is block_p]
+
+
+def equations(jaxpr) -> Iterator[jex_core.JaxprEqn]:
+    for equation in jaxpr.eqns:
+        yield equation
+        for body in jex_core.jaxprs_in_params(equation.params):
+            yield from equations(body)
+
+
+def paths(jaxpr) -> list[str]:
+    return [block.path for block in blocks(jaxpr)]
+
+
+def shapes_of(tree):
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
+
+
+def evaluate(traced: Traced, *args, **kwargs):
+    """What the jaxpr computes, blocks ungrouped, as the results and the new state."""
+    inputs = [leaf for leaf in jax.tree.leaves((args, kwargs)) if hasattr(leaf, "shape")]
+    plain = ungroup(traced.jaxpr)
+    assert not any(e.primitive in (block_p, block_enter_p, block_exit_p) for e in equations(plain.jaxpr))
+    outputs = jax.jit(jex_core.jaxpr_as_fun(plain))(*(weight.value for weight in traced.weights), *inputs)
+    count = len(traced.output_paths)
+    leaves, arrays = dict(traced.static_outputs), iter(outputs[:count])
+    full = [leaves[i] if i in leaves else next(arrays) for i in range(traced.out_tree.num_leaves)]
+    return jax.tree.unflatten(traced.out_tree, full), dict(zip(traced.state_outputs, outputs[count:], strict=True))
+
+
+def assert_same(one, other):
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        if hasattr(a, "dtype") and jax.numpy.issubdtype(a.dtype, jax.dtypes.prng_key):
+            a, b = jax.random.key_data(a), jax.random.key_data(b)
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b), strict=True)
+
+
+def check(
+    fn, *args, expect: list[str] | None = None, state: str = "refuse", jit=jax.jit, functions=(), **kwargs
+) -> Traced:
+    """Traces `fn` and checks the trace in every way that does not depend on `fn`; returns it.
+
+    `expect` are the paths of all blocks; `jit` is what compiles `fn` for the comparison (None: as it is).
+    """
+    traced = trace(fn, shapes_of(args), shapes_of(kwargs), state=state, functions=functions)
+    jex_core.check_jaxpr(traced.jaxpr.jaxpr)
+    assert not any(e.primitive in (block_enter_p, block_exit_p) for e in equations(traced.jaxpr.jaxpr))
+    assert len(traced.jaxpr.jaxpr.invars) == len(traced.weights) + len(traced.input_paths)
+    names = [weight.path for weight in traced.weights] + list(traced.input_paths)
+    assert len(set(names)) == len(names)
+    for block in blocks(traced.jaxpr.jaxpr):
+        assert set(block.weights.values()) <= set(names)
+    if expect is not None:
+        assert paths(traced.jaxpr.jaxpr) == expect
+    result, _ = evaluate(traced, *args, **kwargs)
+    assert_same(result, (jit(fn) if jit else fn)(*args, **kwargs))
+    check_remarked(traced)
+    return traced
+
+
+def check_remarked(traced: Traced) -> None:
+    """Marked and traced again, the blocks are the same."""
+    with activation():
+        again = jax.make_jaxpr(jex_core.jaxpr_as_fun(ungroup(traced.jaxpr, mark=True)))(*traced.jaxpr.in_avals)
+    regrouped = group(again.jaxpr, Roots([str(i) for i in range(len(again.jaxpr.invars))], set())).jaxpr
+    jex_core.check_jaxpr(regrouped)
+    described = [(b.target, b.path, b.method, b.weights) for b in blocks(regrouped)]
+    assert described == [(b.target, b.path, b.method, b.weights) for b in blocks(traced.jaxpr.jaxpr)]
+
+
+def weights_of(traced: Traced, path: str) -> list[str]:
+    """The parameters of the first block with a path."""
+    return sorted(next(block for block in blocks(traced.jaxpr.jaxpr) if block.path == path).weights.values())
