@@ -142,10 +142,14 @@ def equinox_cnn(size: Size) -> Example:
     config = CONFIGS[size]
     model, state = equinox_model_and_state(EquinoxCnn, config)
     inputs = (("B", 3, config.image, config.image),)
+
+    def predict(x: jax.Array) -> jax.Array:
+        return batched(model)(x, state)[0]
+
     return Example(
         name="cnn",
         framework="equinox",
-        fn=lambda x: batched(model)(x, state)[0],
+        fn=predict,
         weights=eqx.filter(model, eqx.is_inexact_array),
         inputs=inputs,
         sample=normals(*inputs),
@@ -162,10 +166,14 @@ def equinox_cnn_train(size: Size) -> Example:
     model, state = equinox_model_and_state(EquinoxCnn, config)
     model = eqx.nn.inference_mode(model, value=False)
     inputs = ((4, 3, "H", "W"),)
+
+    def train(x: jax.Array) -> tuple[jax.Array, eqx.nn.State]:
+        return batched(model)(x, state)
+
     return Example(
         name="cnn_train",
         framework="equinox",
-        fn=lambda x: batched(model)(x, state),
+        fn=train,
         weights=eqx.filter(model, eqx.is_inexact_array),
         inputs=inputs,
         sample=normals(*inputs),

@@ -100,10 +100,12 @@ def token_ids(rng: np.random.Generator, shape: tuple[int, ...], vocabulary: int)
 
 
 def lengths_up_to(rng: np.random.Generator, batch: int, length: int) -> np.ndarray:
-    """Int32 sequence lengths from 1 to `length`; one is shorter than it where it can be, and another is of full length.
+    """Int32 sequence lengths from 1 to `length`: the first is the full length, the last at most half of it.
+
+    A batch of one is shorter than the full length, too, where it can be.
 
     >>> lengths_up_to(np.random.default_rng(0), 3, 8).tolist()
-    [8, 4, 5]
+    [8, 6, 4]
     """
     lengths = rng.integers(1, length + 1, batch, np.int32)
     lengths[0] = length

@@ -232,10 +232,14 @@ def equinox_resnet50(size: Size) -> Example:
     config = CONFIGS[size]
     model, state = equinox_model_and_state(EquinoxResNet, config)
     inputs = (("B", 3, config.image, config.image),)
+
+    def predict(x: jax.Array) -> jax.Array:
+        return batched(model)(x, state)[0]
+
     return Example(
         name="resnet50",
         framework="equinox",
-        fn=lambda x: batched(model)(x, state)[0],
+        fn=predict,
         weights=eqx.filter(model, eqx.is_inexact_array),
         inputs=inputs,
         sample=normals(*inputs),

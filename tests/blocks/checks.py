@@ -30,15 +30,15 @@ def paths(jaxpr) -> list[str]:
 
 
 def shapes_of(tree):
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
+    return jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape, v.dtype) if hasattr(v, "shape") else v, tree)
 
 
-def evaluate(traced: Traced, *args, **kwargs):
+def evaluate(traced: Traced, *args, jit=jax.jit, **kwargs):
     """What the jaxpr computes, blocks ungrouped, as the results and the new state."""
     inputs = [leaf for leaf in jax.tree.leaves((args, kwargs)) if hasattr(leaf, "shape")]
     plain = ungroup(traced.jaxpr)
     assert not any(e.primitive in (block_p, block_enter_p, block_exit_p) for e in equations(plain.jaxpr))
-    outputs = jax.jit(jex_core.jaxpr_as_fun(plain))(*(weight.value for weight in traced.weights), *inputs)
+    outputs = jit(jex_core.jaxpr_as_fun(plain))(*(weight.value for weight in traced.weights), *inputs)
     count = len(traced.output_paths)
     leaves, arrays = dict(traced.static_outputs), iter(outputs[:count])
     full = [leaves[i] if i in leaves else next(arrays) for i in range(traced.out_tree.num_leaves)]
@@ -87,5 +87,6 @@ def check_remarked(traced: Traced) -> None:
 
 
 def weights_of(traced: Traced, path: str) -> list[str]:
-    """The parameters of the first block with a path."""
-    return sorted(next(block for block in blocks(traced.jaxpr.jaxpr) if block.path == path).weights.values())
+    """The parameters below its path of the first block with that path."""
+    names = next(block for block in blocks(traced.jaxpr.jaxpr) if block.path == path).weights.values()
+    return sorted(name for name in names if f"{path}." in name)

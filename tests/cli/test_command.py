@@ -3,15 +3,7 @@ from __future__ import annotations
 import pytest
 
 import jaxport
-from jaxport.cli import main
-
-
-def run(*arguments: object) -> int:
-    """The status of the command."""
-    with pytest.raises(SystemExit) as stop:
-        main([str(argument) for argument in arguments])
-    assert isinstance(stop.value.code, int)
-    return stop.value.code
+from tests.cli.running import run
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str]):

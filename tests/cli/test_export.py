@@ -9,7 +9,6 @@ import numpy as np
 import onnx
 import pytest
 
-from jaxport.cli import main
 from jaxport.cli.summary import Summary, summarize
 
 NETS = """
@@ -17,6 +16,7 @@ import functools
 import jax, jax.numpy as jnp
 import equinox
 from flax import linen, nnx
+from tests.cli.running import run
 
 def scaled(x, *, factor=1.0):
     return jnp.tanh(x) * factor
@@ -64,14 +64,6 @@ def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield
     sys.modules.pop("nets", None)
-
-
-def run(*arguments: str) -> int:
-    """The status of the command."""
-    with pytest.raises(SystemExit) as stop:
-        main(arguments)
-    assert isinstance(stop.value.code, int)
-    return stop.value.code
 
 
 def export(*arguments: str) -> Summary:
@@ -151,10 +143,9 @@ def test_state(capsys: pytest.CaptureFixture[str]):
 
 
 def test_external_data():
-    export("nets:model", "-i", "B,4", "--external-data")
-    written = {path.name for path in Path().iterdir()}
-    assert {"m.onnx", "m.onnx.data"} <= written
-    assert run("verify", "m.onnx", "nets:model", "-i", "B,4") == 0
+    summary = export("nets:Perceptron(size=64)", "-i", "B,64", "--external-data")
+    assert Path("m.onnx.data").stat().st_size > 0.9 * summary.weight_bytes > summary.file_bytes
+    assert run("verify", "m.onnx", "nets:Perceptron(size=64)", "-i", "B,64") == 0
 
 
 def test_the_explanation_names_the_users_line(capsys: pytest.CaptureFixture[str]):

@@ -7,10 +7,10 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from jaxport.cli import main
 from jaxport.cli.summary import NAMESPACE, Module, Summary, Tensor, load_model, summarize
 from jaxport.cli.tables import file_size
 from jaxport.errors import ModelError
+from tests.cli.running import run
 
 FLOAT = ir.TensorType(ir.DataType.FLOAT)
 
@@ -53,14 +53,6 @@ def model() -> ir.Model:
 def path(model: ir.Model, tmp_path: Path) -> Path:
     ir.save(model, tmp_path / "model.onnx")
     return tmp_path / "model.onnx"
-
-
-def run(*arguments: object) -> int:
-    """The status of the command."""
-    with pytest.raises(SystemExit) as stop:
-        main([str(argument) for argument in arguments])
-    assert isinstance(stop.value.code, int)
-    return stop.value.code
 
 
 def test_a_model_is_summarized(path: Path):

@@ -82,26 +82,35 @@ def run(case: Case) -> str:
     with jax.enable_x64(True):
         for inputs, expected in case.data(model):
             try:
-                outputs = jitted(program, inputs)
+                outputs = jitted(program, *split(program, inputs))
             except ValueNotKnown:
                 mode, outputs = "eager", _as_tuple(program(*inputs))
             compare(outputs, expected, case.test.rtol, case.test.atol)
     return mode
 
 
-def jitted(program: Program, inputs: list[Any]) -> tuple[Any, ...]:
-    """The outputs under `jax.jit`: over the arrays that no shape depends on."""
+def split(program: Program, inputs: list[Any], scalars_known: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The inputs that have to be known, by name (shapes depend on them, or they are strings or absent), and the others."""
+    named = dict(zip(program.input_names, inputs, strict=False))
     traced = {
         name: value
-        for name, value in zip(program.input_names, inputs, strict=False)
-        if name not in program.static_inputs and isinstance(value, np.ndarray) and value.dtype.kind not in "OUST"
+        for name, value in named.items()
+        if name not in program.static_inputs and _is_array(value) and not (scalars_known and np.size(value) == 1)
     }
-    closed = {name: v for name, v in zip(program.input_names, inputs, strict=False) if name not in traced}
+    return {name: value for name, value in named.items() if name not in traced}, traced
 
+
+def _is_array(value: Any) -> bool:
+    leaves = jax.tree.leaves(value)
+    return bool(leaves) and all(isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind not in "OUST" for leaf in leaves)
+
+
+def jitted(program: Program, known: dict[str, Any], traced: dict[str, Any]) -> tuple[Any, ...]:
+    """The outputs under `jax.jit`: over the arrays that no shape depends on."""
     hosts: dict[int, Any] = {}
 
     def call(params: Any, traced: Any) -> Any:
-        outputs = _as_tuple(program.apply(params, **traced, **closed))
+        outputs = _as_tuple(program.apply(params, **traced, **known))
         leaves, tree = jax.tree.flatten(outputs)
         hosts.update((i, leaf) for i, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray) and leaf.dtype == object)
         hosts[-1] = tree

@@ -14,26 +14,22 @@ import jax
 import numpy as np
 
 from jaxport.codegen import Source
+from jaxport.errors import ValueNotKnown
 from jaxport.importer import Program
+from tests.importer.backend import split
 
 
 def source_of(program: Program, inputs: list[Any]) -> tuple[Source, dict[str, Any]]:
     """The program as source for inputs of these sizes, and the inputs that stayed arguments, by name."""
-    known, traced = split(program, inputs)
+    try:
+        return _source(program, *split(program, inputs))
+    except ValueNotKnown:
+        return _source(program, *split(program, inputs, scalars_known=True))
+
+
+def _source(program: Program, known: dict[str, Any], traced: dict[str, Any]) -> tuple[Source, dict[str, Any]]:
     specs = {name: jax.tree.map(_spec, value) for name, value in traced.items()}
     return program.to_source(inputs=known | specs), traced
-
-
-def split(program: Program, inputs: list[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The inputs that shapes depend on, with strings and absent optionals, and the others."""
-    named = dict(zip(program.input_names, inputs, strict=False))
-    traced = {name: value for name, value in named.items() if name not in program.static_inputs and _is_array(value)}
-    return {name: value for name, value in named.items() if name not in traced}, traced
-
-
-def _is_array(value: Any) -> bool:
-    leaves = jax.tree.leaves(value)
-    return bool(leaves) and all(isinstance(leaf, np.ndarray) and leaf.dtype.kind not in "OUST" for leaf in leaves)
 
 
 def _spec(array: np.ndarray) -> jax.ShapeDtypeStruct:

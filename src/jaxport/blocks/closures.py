@@ -64,14 +64,12 @@ def opened(value: object) -> Node | None:
         return _partial(value)
     if isinstance(value, types.FunctionType):
         return _function(value)
-    if isinstance(value, types.MethodType):
+    if hasattr(value, "__func__") and hasattr(value, "__self__"):  # a bound method, Python's or another library's
         return _method(value)
     if isinstance(value, list | tuple | dict):
         return _container(value)
     if all(hasattr(value, name) for name in ("func", "args", "keywords")):  # another library's partial
         return replace(_partial(value), rebuild=None)
-    if hasattr(value, "__func__") and hasattr(value, "__self__"):  # another library's bound method
-        return Node((Reference("", value.__self__), Reference("", value.__func__)))
     if callable(value) and callable(getattr(value, "__wrapped__", None)):
         # `jax.jit` and the like: with what options they were made is not known, so they stay as they are.
         return Node((Reference("", value.__wrapped__),))
@@ -106,7 +104,13 @@ def _partial(value: functools.partial) -> Node:
 
 def _method(value: types.MethodType) -> Node:
     def rebuild(world: World) -> Iterator[object]:
-        yield types.MethodType(world.made(value.__func__), world.made(value.__self__))
+        owner, function = world.made(value.__self__), value.__func__
+        # The method was bound before the window opened: bound again, it is the one that is patched now.
+        current = getattr(type(owner), getattr(function, "__name__", ""), None)
+        if current is not None and inspect.unwrap(current) is inspect.unwrap(function):
+            yield getattr(owner, function.__name__)
+        else:
+            yield type(value)(world.made(function), owner)
 
     return Node((Reference("", value.__self__), Reference("", value.__func__)), rebuild)
 

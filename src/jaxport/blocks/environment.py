@@ -105,14 +105,15 @@ class Environment:
         self._nodes: dict[int, tuple[object, Node]] = {}
         self._roots: dict[int, _Root] = {}
         self._visit(fn, "", True)
-        # A single model needs no name of its own; nor does a single tree of arrays.
-        holding = [root for root in self._roots.values() if not is_array(root.value) and _has_arrays(root)]
+        holding = [root for root in self._roots.values() if not is_array(root.value) and _has_parameters(root)]
         modules = [root for root in holding if root.framework is not None]
-        for group in (modules, holding):
-            if len(group) == 1:
-                self._roots[id(group[0].value)] = replace(group[0], name="")
-                break
-        self._tell_apart()
+        # A single model needs no name of its own; nor does a single tree of parameters.
+        alone = next((group[0] for group in (modules, holding) if len(group) == 1), None)
+        taken: set[str] = set()
+        for root in holding:
+            name = "" if root is alone else unused(root.name, taken)
+            taken.add(name)
+            self._roots[id(root.value)] = replace(root, name=name)
         self.leaves: list[Leaf] = []
         self._lifted: list[tuple[_Root, slice]] = []
         self._arrays: dict[object, Leaf] = {}
@@ -148,14 +149,6 @@ class Environment:
             for reference in node.references:
                 self._visit(reference.value, joined(around, reference.name), rebuildable and node.rebuild is not None)
 
-    def _tell_apart(self) -> None:
-        """Two functions may use one name for two models."""
-        taken: set[str] = set()
-        for key, root in self._roots.items():
-            name = unused(root.name, taken)
-            taken.add(name)
-            self._roots[key] = replace(root, name=name)
-
     def _holds_callables(self, value: object) -> bool:
         """Whether a container holds modules or functions, so that it has to be looked into."""
         return any(opened(leaf) is not None or self.recorder.root_framework_of(leaf) for leaf in self._leaves_of(value))
@@ -174,7 +167,13 @@ class Environment:
         for (root, _), made in zip(self._lifted, copies, strict=True):
             self.recorder.register(made, root.name)
         replaced = {id(root.value): made for (root, _), made in zip(self._lifted, copies, strict=True)}
-        return _Rebuilding(self._nodes, replaced).made(self.fn), copies
+        return _Rebuilding(self._nodes, replaced, self._methods()).made(self.fn), copies
+
+    def _methods(self) -> list[int]:
+        """The bound methods of modules: they were bound before the window opened."""
+        return [
+            key for key, (value, _) in self._nodes.items() if self.recorder.is_called(getattr(value, "__self__", None))
+        ]
 
     def changes(self, copies: Sequence[object], values: Sequence[object]) -> list[Changes]:
         """What became of the copies, which were made of `values`."""
@@ -215,25 +214,30 @@ def unused(name: str, taken: Collection[str]) -> str:
     return candidate
 
 
-def _has_arrays(root: _Root) -> bool:
+def _has_parameters(root: _Root) -> bool:
+    """Whether there are arrays that training could change (no keys, no counts): those make a model."""
     if root.lifted is not None:
-        return bool(root.lifted.leaves)
-    return root.framework is None or bool(root.framework.leaves(root.value))
+        leaves = root.lifted.leaves
+    else:
+        leaves = root.framework.leaves(root.value) if root.framework else _arrays_in(root.value)
+    return any(_is_inexact(leaf.value) for leaf in leaves)
 
 
 class _Rebuilding:
     """The objects on the way to the modules that were taken out, made anew; all others stand for themselves."""
 
-    def __init__(self, nodes: Mapping[int, tuple[object, Node]], replaced: Mapping[int, object]):
+    def __init__(
+        self, nodes: Mapping[int, tuple[object, Node]], replaced: Mapping[int, object], methods: Iterable[int]
+    ):
         self._nodes = nodes
         self._made: dict[int, object] = dict(replaced)
-        self._new = set(replaced)
+        self._new = {*replaced, *methods}
         referrers: dict[int, list[int]] = {}
         for key, (_, node) in nodes.items():
             if node.rebuild is not None:
                 for reference in node.references:
                     referrers.setdefault(id(reference.value), []).append(key)
-        waiting = list(replaced)
+        waiting = list(self._new)
         while waiting:
             for key in referrers.get(waiting.pop(), ()):
                 if key not in self._new:

@@ -93,7 +93,7 @@ class _Ungrouping:
         if self.mark:
             # A mutable reference is no value that a marker could pass on; the blocks found again have it behind.
             passed = [index for index, atom in enumerate(invars) if isinstance(atom.aval, jax.core.ShapedArray)]
-            weights = {passed.index(index): path for index, path in block.weights.items()}
+            weights = {new: block.weights[old] for new, old in enumerate(passed) if old in block.weights}
             call.finished = replace(block, weights=FrozenMapping(weights))
             marked = _marked(block_enter_p, call, [invars[index] for index in passed], equation, out)
             for index, atom in zip(passed, marked, strict=True):

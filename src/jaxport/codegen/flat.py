@@ -91,7 +91,7 @@ class Printer:
         steps, uses = _needed(list(steps), result)
         body: list[ast.stmt] = []
         scope = ""
-        for step, following in zip(steps, [*steps[1:], None], strict=True):
+        for step, following in zip(steps, [*steps[1:], None], strict=False):
             reads = result if following is None else (following.args, following.kwargs)
             inline = following is None or following.node is step.node
             statements = list(self.step(step, uses, reads if inline else ()))

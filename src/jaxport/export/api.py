@@ -18,8 +18,7 @@ import onnx_ir as ir
 
 from jaxport import blocks
 from jaxport.errors import ExportError, InvalidArgument, JaxportError, Unsupported
-from jaxport.export import opsets, prepare
-from jaxport.export import passes as graph_passes
+from jaxport.export import opsets, passes as graph_passes, prepare
 from jaxport.export.emitter import Emitter
 from jaxport.export.exported import Exported
 from jaxport.export.functions import FunctionBuilder, Selector, selector
@@ -140,9 +139,7 @@ class Options:
 def export_traced(traced: blocks.Traced, options: Options) -> Exported:
     """Export what was traced, under the precision that it was traced with."""
     program = prepare.prepare(traced)
-    walker = Walker(
-        options.opset, {**RULES, **options.rules}, BLOCK_RULES, functions=FunctionBuilder(options.wanted)
-    )
+    walker = Walker(options.opset, {**RULES, **options.rules}, BLOCK_RULES, functions=FunctionBuilder(options.wanted))
     op = Emitter(walker, Scope("main"), Place())
     operands, ports, defaults = _enter(op, traced, program, options)
     outputs = walker.inline(op, program.jaxpr, operands)
@@ -166,7 +163,7 @@ def export_traced(traced: blocks.Traced, options: Options) -> Exported:
         defaults=defaults,
         traced=traced,
         state=options.state,
-        x64=jax.config.jax_enable_x64,
+        x64=bool(jax.dtypes.canonicalize_dtype(np.float64) == np.float64),
         records=tuple(walker.records),
         function_calls=tuple(walker.functions.calls),
         pass_reports=tuple(reports),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from jaxport.export.passes import PassReport
     from jaxport.export.walker import Record
 
-_OWN_RULES = "jaxport.export.rules."
+_OWN = ("jaxport.export.rules.", "jaxport.export.registry.")
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Explanation:
             claimed.update(own)
             if own or not record.nodes:
                 place = record.place
-                rule = record.rule.removeprefix(_OWN_RULES)
+                rule = record.rule.removeprefix(_OWN[0]).removeprefix(_OWN[1])
                 nodes = tuple(_operator(node) for node in own)
                 rows.append(Row(place.source, place.path, place.primitive, rule, nodes, record.note))
         return cls(tuple(rows), tuple(calls), tuple(passes))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from jaxport.export.passes import PassReport
     from jaxport.export.walker import Record
     from jaxport.verify import Report
+    from jaxport.verify.runtime import Session
 
 
 @dataclass(eq=False, repr=False)
@@ -128,7 +129,7 @@ class Exported:
         ports = [port for port in self.inputs if port.name in inputs]
         arrays = {port.name: port.checked(inputs[port.name], self.x64) for port in ports}
         specs.sizes_of({port.name: port.model_shape for port in ports}, arrays)
-        return self._session.run({**self.defaults, **arrays})
+        return self.session.run({**self.defaults, **arrays})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model with the signature, the layout and the pytrees of the JAX function.
@@ -141,7 +142,7 @@ class Exported:
           RunError: ONNX Runtime refuses the model, or fails.
           NotInstalled: there is no ONNX Runtime.
         """
-        return self.unflatten(self._session.run({**self.defaults, **self.flatten(args, kwargs)}))
+        return self.unflatten(self.session.run({**self.defaults, **self.flatten(args, kwargs)}))
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """The arguments of the JAX function as inputs of the model, by name.
@@ -212,7 +213,8 @@ class Exported:
         return Explanation.of(self.records, self.function_calls, self.pass_reports)
 
     @functools.cached_property
-    def _session(self) -> Any:
+    def session(self) -> Session:
+        """The model, loaded in ONNX Runtime when it is first asked for."""
         from jaxport.verify.runtime import Session
 
         return Session(self.model)

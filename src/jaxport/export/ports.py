@@ -86,7 +86,7 @@ class Port:
         """
         return self._as_dtype(value, self.model_dtype, x64)
 
-    def to_jax(self, array: np.ndarray) -> Any:
+    def to_jax(self, array: Any) -> Any:
         """A result of the model as the JAX function gives it: a NumPy array, or an array of PRNG keys."""
         if is_key(self.dtype):
             return jax.random.wrap_key_data(array, impl=key_implementation(self.dtype))
@@ -145,7 +145,7 @@ def stored(value: Any) -> np.ndarray:
     """
     if is_key(getattr(value, "dtype", np.float32)):
         return np.asarray(jax.random.key_data(value))
-    array = np.asarray(value)
+    array: Any = np.asarray(value)
     if array.dtype.kind != "c":
         return array
     return np.stack([array.real, array.imag], axis=-1)

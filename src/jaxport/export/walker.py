@@ -41,12 +41,14 @@ class Place:
       blocks: `(path, target)` of each block around it, the outermost first.
       source: the user's file, line and function, as `train.py:88 in step`.
       primitive: the name of the primitive.
+      in_rule: whether a rule has traced what is exported here, whose lines are not the user's.
       base: the path that the paths are relative to: that of the block whose function is being built.
     """
 
     blocks: tuple[tuple[str, str], ...] = ()
     source: str = ""
     primitive: str = ""
+    in_rule: bool = False
     base: str = ""
 
     def enter(self, block: Any) -> Place:
@@ -105,7 +107,7 @@ class Walker:
     functions: Any = None
     records: list[Record] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
-    _sources: dict[Any, str] = field(default_factory=dict)
+    _sources: dict[Any, tuple[str, str]] = field(default_factory=dict)
     _traced: dict[Any, Any] = field(default_factory=dict)
 
     def walk(self, op: Emitter, jaxpr: Jaxpr, operands: Sequence[Value]) -> list[Value]:
@@ -116,7 +118,7 @@ class Walker:
             return constant(atom.val, atom.aval.dtype) if isinstance(atom, Literal) else values[atom]
 
         for equation in live_equations(jaxpr):
-            source = self.source(equation) or op.place.source
+            source = op.place.source if op.place.in_rule else self.source(equation, op.place.source)
             place = replace(op.place, source=source, primitive=equation.primitive.name)
             inner = Emitter(self, op.scope, place, [v.aval for v in equation.outvars])
             results = self.equation(inner, equation, [read(v) for v in equation.invars])
@@ -214,7 +216,8 @@ class Walker:
             jaxpr, tree = prepare.rewritten(jaxpr), jax.tree.structure(shape)
             if key is not None:
                 self._traced[key] = jaxpr, tree
-        results = self.inline(op, jaxpr, operands)
+        inner = Emitter(self, op.scope, replace(op.place, in_rule=True))
+        results = self.inline(inner, jaxpr, operands)
         return results[0] if tree == jax.tree.structure(0) else results
 
     def finish_graph(self, op: Emitter, outputs: Sequence[Value], name: str) -> ir.Graph:
@@ -235,14 +238,15 @@ class Walker:
             name=name,
         )
 
-    def source(self, equation: JaxprEqn) -> str:
-        """The user's line that an equation comes from: `train.py:88 in step`."""
+    def source(self, equation: JaxprEqn, around: str) -> str:
+        """The user's line that an equation comes from, `train.py:88 in step`; in a library, that of the call of it."""
         traceback = equation.source_info.traceback
         if traceback is None:
-            return ""
+            return around
         if traceback not in self._sources:
-            self._sources[traceback] = _user_line(traceback)
-        return self._sources[traceback]
+            self._sources[traceback] = _lines(traceback)
+        users, librarys = self._sources[traceback]
+        return users or around or librarys
 
 
 def constant(value: Any, dtype: Any) -> Value:
@@ -314,13 +318,14 @@ def _where(rule: Rule, op: Emitter) -> str:
     return f"{_rule_name(rule)}, for {op.place.source or 'an equation without a source line'}"
 
 
-def _user_line(traceback: Any) -> str:
-    """The innermost frame that is in no installed library; none for what a rule has traced, which no user wrote."""
+def _lines(traceback: Any) -> tuple[str, str]:
+    """The innermost frame that is in no installed library, and the outermost of all."""
     frames = traceback.frames
-    if any(f.file_name == __file__ for f in frames):
-        return ""
-    frame = next((f for f in frames if not f.file_name.startswith(_LIBRARIES)), frames[-1] if frames else None)
+    users = next((f for f in frames if not f.file_name.startswith(_LIBRARIES)), None)
+    return _line(users), _line(frames[-1] if frames else None)
+
+
+def _line(frame: Any) -> str:
     if frame is None:
         return ""
-    function = frame.function_name.rsplit(".", 1)[-1]
-    return f"{os.path.basename(frame.file_name)}:{frame.line_num} in {function}"
+    return f"{os.path.basename(frame.file_name)}:{frame.line_num} in {frame.function_name.rsplit('.', 1)[-1]}"

@@ -84,7 +84,7 @@ def record(program: Program, inputs: Mapping[str, Any] | None = None) -> Recorde
     given = dict(inputs or {})
     if set(given) < {value.name for value in program.inputs}:
         given = input_specs(program) | given
-    known = {name: value for name, value in given.items() if not _is_spec(value)}
+    known = {name: map_leaves(_host, value) for name, value in given.items() if not _is_spec(value)}
     specs = [(name, given[name]) for name in program.input_names if name in given and name not in known]
     result: dict[str, Any] = {}
 
@@ -103,6 +103,12 @@ def record(program: Program, inputs: Mapping[str, Any] | None = None) -> Recorde
 
     jax.eval_shape(run, program.param_specs, [spec for _, spec in specs])
     return RecordedProgram(program, **result)
+
+
+def _host(leaf: Any) -> Any:
+    if isinstance(leaf, jax.Array | np.ndarray | np.generic) and np.asarray(leaf).dtype.kind not in "OUST":
+        return HostValue(np.asarray(leaf))
+    return leaf
 
 
 def _is_spec(value: Any) -> bool:

@@ -75,7 +75,7 @@ def check(
         generator = np.random.default_rng(0)
         if values is None:
             leaves = [sample(generator, [dims.evaluate(d, size) for d in p.shape], p.dtype) for p in exported.inputs]
-            args, kwargs = jax.tree.unflatten(exported.in_tree, leaves)
+            args, kwargs = jax.tree.unflatten(exported.traced.in_tree, leaves)
         else:
             args, kwargs = tuple(values), {}
         with jax.enable_x64(bool(options.get("double_precision")) or jax.config.jax_enable_x64):

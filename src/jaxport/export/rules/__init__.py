@@ -1,4 +1,15 @@
 """The rules, one file per family. Importing this package registers them."""
 
 from jaxport.export.registry import BLOCK_RULES, RULES
-from jaxport.export.rules import bits, calls, control, elementwise, linear, reduce, shape
+from jaxport.export.rules import (
+    bits,
+    calls,
+    control,
+    elementwise,
+    linear,
+    random,
+    reduce,
+    refused,
+    shape,
+    sharding,
+)

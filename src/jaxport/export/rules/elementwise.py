@@ -26,7 +26,6 @@ renamed(
     cos="Cos",
     cosh="Cosh",
     eq="Equal",
-    erf="Erf",
     exp="Exp",
     floor="Floor",
     ge="GreaterOrEqual",

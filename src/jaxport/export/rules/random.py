@@ -10,10 +10,11 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.extend.core.primitives import random_gamma_p
 
+from jaxport.export import dims
 from jaxport.export.registry import rule
+from jaxport.export.rules.shape import iota
 
 
 def mapped(function, rank):
@@ -79,11 +80,10 @@ rule("threefry2x32", via=threefry2x32, broadcasts=True)
 
 @rule("iota_2x32_shape", broadcasts=True)
 def iota_2x32_shape(op, *, shape):
-    """The 64-bit positions of the elements, as their high and low words."""
+    """The positions of the elements as numbers of 64 bits, in two words: the high ones, and the low ones."""
     size = math.prod(shape)
-    positions = op.reshape(op.Range(op.const(0, np.int64), op.dim(size), op.const(1, np.int64)), shape)
-    return op.call(_words, positions)
-
-
-def _words(positions):
-    return lax.shift_right_logical(positions, 32).astype(np.uint32), positions.astype(np.uint32)
+    if dims.is_static(size) and size <= 2**32:
+        low = iota(op, dtype=np.uint32, shape=(size,), dimension=0)
+        return op.const(0, np.uint32), op.reshape(low, shape)
+    positions = op.reshape(iota(op, dtype=np.int64, shape=(size,), dimension=0), shape)
+    return op.cast(op.Div(positions, op.const(2**32, np.int64)), np.uint32), op.cast(positions, np.uint32)

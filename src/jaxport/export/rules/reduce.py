@@ -63,18 +63,3 @@ def reduce_and(op, x, *, axes):
 @rule("reduce_or")
 def reduce_or(op, x, *, axes):
     return op.cast(reduced(op, "ReduceMax", op.cast(x, np.uint8), axes), np.bool_) if axes else x
-
-
-@rule("argmax")
-def argmax(op, x, *, axes, index_dtype):
-    return op.cast(op.ArgMax(x, axis=axes[0], keepdims=0), index_dtype)
-
-
-@rule("argmin")
-def argmin(op, x, *, axes, index_dtype):
-    return op.cast(op.ArgMin(x, axis=axes[0], keepdims=0), index_dtype)
-
-
-@rule("cumsum")
-def cumsum(op, x, *, axis, reverse):
-    return op.CumSum(x, op.const(axis, np.int64), reverse=int(reverse))

@@ -40,8 +40,10 @@ def dim_as_value(op, *, dim):
     return op.dim(dim, op.out.dtype)
 
 
-@rule("reshape", broadcasts=True, defaults={"dimensions": None})
-def reshape(op, x, *dynamic_sizes, new_sizes):
+@rule("reshape", broadcasts=True)
+def reshape(op, x, *dynamic_sizes, new_sizes, dimensions=None):
+    if dimensions is not None:  # the order of the axes that the elements are taken in
+        return op.reshape(op.transpose(op.expanded(x), dimensions), new_sizes)
     added = len(new_sizes) - x.rank
     if x.broadcast is None and added >= 0 and all(map(dims.same, (*[1] * added, *x.shape), new_sizes)):
         return x  # leading axes of size one are a broadcast
@@ -61,6 +63,22 @@ def transpose(op, x, *, permutation):
 @rule("concatenate")
 def concatenate(op, *xs, dimension):
     return op.concat(xs, dimension)
+
+
+@rule("stack")
+def stack(op, *xs, axis):
+    return op.concat([op.unsqueeze(x, (axis,)) for x in xs], axis)
+
+
+@rule("unstack")
+def unstack(op, x, *, axis):
+    rows = op.Split(x, (1,) * len(op.outs), axis=axis, outputs=len(op.outs)) if len(op.outs) > 1 else [x]
+    return [op.reshape(row, aval.shape) for row, aval in zip(rows, op.outs, strict=True)]
+
+
+@rule("tile")
+def tile(op, x, *, reps):
+    return op.Tile(x, op.dims(reps), results=[(x.dtype, op.out.shape)])
 
 
 @rule("split")

@@ -115,17 +115,17 @@ def _joined(indices: Value) -> list[Value] | None:
 
 def _unstacked(op: Any, column: Value, batch: Sequence[dims.Dim]) -> Value:
     """A column without its last axis of size one, and before it was broadcast."""
-    for value in (column, *_sources(column, ("Unsqueeze", "Reshape"))):
+    for value in (column, *sources(column, ("Unsqueeze", "Reshape"))):
         if len(value.shape) == len(batch) and all(map(dims.same, value.shape, batch)):
-            return next(reversed([value, *_sources(value, ("Expand",))]))
-    column = next(reversed([column, *_sources(column, ("Expand",))]))
+            return next(reversed([value, *sources(value, ("Expand",))]))
+    column = next(reversed([column, *sources(column, ("Expand",))]))
     kept = column.shape[:-1] if column.rank else ()
     while kept and dims.same(kept[0], 1):
         kept = kept[1:]
     return op.reshape(column, kept)
 
 
-def _sources(value: Value, op_types: Sequence[str]) -> list[Value]:
+def sources(value: Value, op_types: Sequence[str]) -> list[Value]:
     """What a value was before some movements, the nearest first."""
     found = []
     while value.origin is not None and value.origin.op_type in op_types:
@@ -158,4 +158,4 @@ def _is_dim(op: Any, value: Value, dim: dims.Dim) -> bool:
     if dims.is_static(dim):
         return value.constant is not None and bool((value.constant == int(dim)).all())
     scalar = op.dim(dim)
-    return value is scalar or scalar in _sources(value, ("Cast",))
+    return value is scalar or scalar in sources(value, ("Cast",))

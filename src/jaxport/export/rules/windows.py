@@ -7,14 +7,26 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from jaxport.export import dims
 from jaxport.export.registry import rule
 from jaxport.export.rules.sliding import Window, fitted, gathered, padded, seen, windows
 
-#: The dtype that holds all values of another and that the runtime takes the largest of, by bytes of an integer.
-CARRIERS = {1: np.float32, 2: np.float32, 4: np.float64}
+#: The dtype that holds all values of an integer dtype and that the runtime pools.
+CARRIERS = {
+    np.dtype(dtype): np.dtype(carrier)
+    for dtype, carrier in {
+        "bool": "uint8",
+        "int8": "int8",
+        "uint8": "uint8",
+        "int16": "float32",
+        "uint16": "float32",
+        "int32": "float64",
+        "uint32": "float64",
+    }.items()
+}
 
 
 def window_over(*, window_dimensions, window_strides, padding, window_dilation=None, base_dilation=None):
@@ -99,23 +111,22 @@ def sum_pool(op, x, window, identity):
 def max_pool(op, x, window, identity):
     """The maximum, which is NaN where a NaN is in the window: the runtime sees only some of them."""
     dtype, integer = x.dtype, x.dtype.kind in "iub"
-    if integer and x.dtype.itemsize not in CARRIERS:
+    if integer and dtype not in CARRIERS:
         return None
-    x, options = fitted(op, op.cast(x, np.uint8) if dtype == bool else x, window, int(identity) if dtype == bool else identity, reachable)
+    x, options = fitted(op, x, window, identity, reachable)
     options["kernel_shape"] = [w.size for w in window]
     if integer:
-        carrier = x.dtype if x.dtype.itemsize == 1 else CARRIERS[x.dtype.itemsize]
-        return op.cast(op.MaxPool(op.cast(x, carrier), **options), dtype)
+        return op.cast(op.MaxPool(op.cast(x, CARRIERS[dtype]), **options), dtype)
     any_nan = op.MaxPool(op.cast(op.IsNaN(x), np.uint8), **options)
     return op.Where(op.cast(any_nan, np.bool_), op.const(np.nan, dtype), op.MaxPool(x, **options))
 
 
 def min_pool(op, x, window, identity):
-    """The minimum as the negative of the maximum of the negatives; of the complements, for integers."""
-    if x.dtype.kind in "iu":
-        result = max_pool(op, op.BitwiseNot(x), window, ~np.asarray(identity, x.dtype))
-        return result if result is None else op.BitwiseNot(result)
-    return op.Neg(max_pool(op, op.Neg(x), window, -identity))
+    """The minimum as the opposite of the maximum of the opposites: negatives, or complements of integers."""
+    kind = x.dtype.kind
+    opposite = op.Not if kind == "b" else op.BitwiseNot if kind in "iu" else op.Neg
+    result = max_pool(op, opposite(x), window, lowest(x.dtype))
+    return result if result is None else opposite(result)
 
 
 @rule("reduce_window")
@@ -152,11 +163,15 @@ def folded(*operands, combine):
     for _ in range(views[0].ndim):
         combine = jax.vmap(combine)
     while elements > 1:
-        paired = combine(*(v[..., : elements // 2 * 2 : 2] for v in views), *(v[..., 1::2] for v in views))
-        views = [jnp.concatenate([p, v[..., elements // 2 * 2 :]], -1) for p, v in zip(paired, views, strict=True)]
-        elements = views[0].shape[-1]
+        even = elements // 2 * 2
+        first, second, rest = (
+            [lax.slice_in_dim(view, *bounds, axis=view.ndim - 1) for view in views]
+            for bounds in ((0, even, 2), (1, even, 2), (even, elements))
+        )
+        views = [jnp.concatenate(pair, -1) for pair in zip(combine(*first, *second), rest, strict=True)]
+        elements -= even // 2
     starts = [jnp.broadcast_to(start, views[0].shape) for start in initial]
-    return [result[..., 0] for result in combine(*starts, *views)]
+    return [result.squeeze(-1) for result in combine(*starts, *views)]
 
 
 @rule("select_and_gather_add")
@@ -207,7 +222,7 @@ def selected_tangent(tangents, views):
 def selected_index(views, *, window, shape):
     """Where the selected elements lie in the flattened data that the window slides over."""
     chosen, flat = selection(views), 0
-    places = [jax.lax.broadcasted_iota(chosen.dtype, chosen.shape, axis) for axis in range(chosen.ndim)]
+    places = [lax.broadcasted_iota(chosen.dtype, chosen.shape, axis) for axis in range(chosen.ndim)]
     for axis in reversed(range(chosen.ndim)):
         w = window[axis]
         chosen, element = chosen // w.size, chosen % w.size

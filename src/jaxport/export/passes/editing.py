@@ -1,0 +1,163 @@
+"""What passes share: reading nodes, and putting nodes and constants where they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+Dim = int | str | ir.SymbolicDim
+
+
+def graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    """All graphs of a model: the main graph, the functions, and the subgraphs of both."""
+    for root in (model.graph, *(function.graph for function in model.functions.values())):
+        yield root
+        yield from root.subgraphs()
+
+
+def is_op(node: ir.Node | None, *op_types: str) -> bool:
+    """Whether a node is one of these operators of the default domain."""
+    return node is not None and not node.domain and node.op_type in op_types
+
+
+def integer(node: ir.Node, name: str, default: int) -> int:
+    """An integer attribute, or the default."""
+    return node.attributes[name].as_int() if name in node.attributes else default
+
+
+def integers(node: ir.Node, name: str) -> list[int] | None:
+    """A list of integers from an attribute, or None where it is not there."""
+    return list(node.attributes[name].as_ints()) if name in node.attributes else None
+
+
+def operand(node: ir.Node, index: int) -> ir.Value | None:
+    """An input, or None where it is left out."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def constant_of(value: ir.Value | None) -> np.ndarray | None:
+    """The array of a constant, else None."""
+    tensor = None if value is None or value.is_graph_input() else ir.convenience.get_const_tensor(value)
+    return None if tensor is None else tensor.numpy()
+
+
+def dims_of(value: ir.Value) -> list[Dim] | None:
+    """The dims of a value: integers, the text of an expression, or an unknown dim that equals only itself."""
+    if value.shape is None:
+        return None
+    return [d if isinstance(d, int) else d if d.value is None else d.value for d in value.shape]
+
+
+def rank_of(value: ir.Value | None) -> int | None:
+    """The number of axes, or None where it is not known."""
+    return None if value is None or value.shape is None else len(value.shape)
+
+
+class Editor:
+    """Puts nodes and constants into the graphs of a model, under names that nothing else has."""
+
+    def __init__(self, model: ir.Model):
+        self._names = {name for graph in graphs(model) for name in _names(graph)}
+        self._functions = {id(function.graph) for function in model.functions.values()}
+
+    def unique(self, wish: str) -> str:
+        """A name that is not taken: `wish`, or with a number."""
+        name, count = wish, 0
+        while name in self._names:
+            count += 1
+            name = f"{wish}_{count}"
+        self._names.add(name)
+        return name
+
+    def constant(self, graph: ir.Graph, array: np.ndarray, name: str) -> ir.Value:
+        """A constant that `graph` can use: an initializer of the main graph, or a node in a function."""
+        root = root_of(graph)
+        name = self.unique(name)
+        tensor = ir.Tensor(array, name=name)
+        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape))
+        if id(root) in self._functions:
+            node = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[value], name=name)
+            _put_first(root, node)
+        else:
+            value.const_value = tensor
+            root.register_initializer(value)
+        return value
+
+    def insert(
+        self,
+        graph: ir.Graph,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        *,
+        before: ir.Node | None = None,
+        after: ir.Node | None = None,
+        like: ir.Value,
+        shape: Sequence[Dim] | None,
+        dtype: ir.DataType | None = None,
+        **attributes: Any,
+    ) -> ir.Value:
+        """Put a node into `graph`, by default at its start, and return its result.
+
+        Args:
+          graph: the graph.
+          op_type: an operator of the default domain.
+          inputs: its inputs.
+          before, after: the node that it stands next to.
+          like: the value that gives the name and, with its producer, the origin.
+          shape: the shape of the result.
+          dtype: the dtype of the result; by default that of `like`.
+          attributes: attributes of the node.
+        """
+        name = self.unique(f"{like.name}/{op_type}")
+        producer = like.producer()
+        result = ir.Value(name=name, type=ir.TensorType(like.dtype if dtype is None else dtype))  # pyright: ignore
+        result.shape = None if shape is None else ir.Shape(shape)
+        node = ir.node(
+            op_type,
+            inputs,
+            attributes,
+            outputs=[result],
+            name=name,
+            metadata_props=dict(producer.metadata_props) if producer is not None else None,
+        )
+        if before is not None:
+            graph.insert_before(before, node)
+        elif after is not None:
+            graph.insert_after(after, node)
+        else:
+            _put_first(graph, node)
+        return result
+
+
+def root_of(graph: ir.Graph) -> ir.Graph:
+    """The main graph or the body of the function that a subgraph lies in."""
+    while graph.parent_node is not None:
+        graph = graph.parent_node.graph
+    return graph
+
+
+def _put_first(graph: ir.Graph, node: ir.Node) -> None:
+    if len(graph):
+        graph.insert_before(graph[0], node)
+    else:
+        graph.append(node)
+
+
+def _names(graph: ir.Graph) -> Iterator[str | None]:
+    for value in (*graph.inputs, *graph.initializers.values()):
+        yield value.name
+    for node in graph:
+        yield node.name
+        for value in node.outputs:
+            yield value.name
+
+
+def substitute(old: ir.Value, new: ir.Value) -> bool:
+    """Let all users of `old` use `new`; False where `old` is an output of its graph that `new` cannot be."""
+    if old.is_graph_output() and (new.producer() is None or new.graph is not old.graph or new.is_graph_output()):
+        return False
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    return True

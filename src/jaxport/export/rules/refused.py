@@ -1,0 +1,52 @@
+"""What no ONNX model can do: each primitive with the reason, and what the user can do instead."""
+
+from __future__ import annotations
+
+import warnings
+
+from jaxport.export.registry import rule
+
+_ACROSS = "talks to other devices; export the function that one device runs, over all of its data"
+
+REASONS = {
+    # Python and native code
+    "pure_callback": "runs Python on the host; pass its result in as an input, or write it with jax.numpy",
+    "io_callback": "runs Python on the host; pass its result in as an input, or write it with jax.numpy",
+    "ffi_call": "calls native code, which ONNX cannot hold; pass `rules={'ffi_call': ...}` with a JAX function of it",
+    "pallas_call": "is a kernel for one kind of device; pass `rules={'pallas_call': lambda op, *xs, **_: "
+    "op.call(reference, *xs)}` with the JAX function that it computes",
+    "call_exported": "is compiled already, its equations are gone; export the function that it was made from",
+    "check": "raises a Python error; export `checkify.checkify(fn)`, which returns it",
+    # Generators of XLA
+    "rng_bit_generator": "draws the bits of XLA's own generator, which ONNX does not have; "
+    "make the keys with `jax.random.key(seed, impl='threefry2x32')`",
+    "rng_uniform": "draws from XLA's own generator, which ONNX does not have; use `jax.random.uniform`",
+    # Derivatives
+    "custom_lin": "is the forward derivative of a `custom_vjp` function, which JAX cannot run either; "
+    "define it with `custom_jvp`",
+    # Several devices
+    "psend": _ACROSS,
+    "precv": _ACROSS,
+    "ragged_all_to_all": _ACROSS,
+}
+
+
+def refuses(why):
+    """A rule that refuses."""
+
+    def refuse(op, *operands, **_):
+        op.refuse(why)
+
+    refuse.__qualname__ = "refuse"
+    return refuse
+
+
+for _primitive, _why in REASONS.items():
+    rule(_primitive, broadcasts=True)(refuses(_why))
+
+
+@rule("debug_callback", "debug_print", "inspect_sharding", broadcasts=True)
+def leave_out(op, *operands, **_):
+    where = f" at {op.place.source}" if op.place.source else ""
+    warnings.warn(f"`{op.place.primitive}`{where} is not in the exported model: it only shows values", stacklevel=2)
+    return []

@@ -1,0 +1,289 @@
+"""Writing parts of an array: scatters in all their generality, and dynamic updates.
+
+A scatter writes one window into the operand for each element of the indices, combined with what is there. JAX drops
+a window that does not lie inside, as a whole, where ONNX fails: it is replaced by what changes nothing, or taken out
+of the updates. A single window is cut out, changed and put back; many go through ScatterElements or ScatterND.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.lax import GatherScatterMode
+
+from jaxport.export import dims
+from jaxport.export.registry import rule
+from jaxport.export.rules import starts as window_starts
+from jaxport.export.rules.elementwise import negative, where
+from jaxport.export.rules.indexing import one_window, positions, sliced, stacked
+from jaxport.export.rules.starts import INT64
+from jaxport.export.rules.windows import highest, lowest
+
+#: The dtypes that ONNX Runtime scatters with a reduction in another one: it fails at run time on these.
+REDUCED_IN = {"bool": np.uint8, "float16": np.float32, "bfloat16": np.float32}
+
+
+@dataclass(frozen=True)
+class Combination:
+    """How an update is combined with what is there.
+
+    Attributes:
+      apply: `apply(op, old, update)`, element by element.
+      reduction: ONNX's name for it; None where it has none.
+      neutral: the update of a dtype that changes nothing, where there is one.
+      since: the opset that brought the reduction.
+    """
+
+    apply: Callable[..., Any]
+    reduction: str | None = None
+    neutral: Callable[[np.dtype], Any] | None = None
+    since: int = 0
+
+    def reduces(self, opset: int) -> bool:
+        """Whether ONNX has it at an opset."""
+        return self.reduction is not None and opset >= self.since
+
+
+REPLACE = Combination(lambda op, old, new: new, "none")
+ADD = Combination(lambda op, old, new: op.Add(old, new), "add", lambda dtype: 0 if dtype.kind in "iu" else -0.0)
+MULTIPLY = Combination(lambda op, old, new: op.Mul(old, new), "mul", lambda dtype: 1)
+MAXIMUM = Combination(lambda op, old, new: op.Max(old, new), "max", lowest, since=18)
+MINIMUM = Combination(lambda op, old, new: op.Min(old, new), "min", highest, since=18)
+
+
+@rule("dynamic_update_slice")
+def dynamic_update_slice(op, x, update, *indices):
+    narrow = narrower(update.shape, x.shape)
+    columns = {axis: window_starts.signed(op, index) for axis, index in enumerate(indices)}
+    starts = window_starts.of(op, x.shape, update.shape, columns, negative=len(narrow) == 1)
+    return written(op, x, update, starts.at)
+
+
+@rule("scatter", irrelevant=("indices_are_sorted",))
+def scatter(op, x, indices, updates, *, dimension_numbers, mode, unique_indices, update_jaxpr, update_consts):
+    if update_jaxpr is None:
+        return combined(op, x, indices, updates, REPLACE, dimension_numbers, mode, unique_indices)
+    scalar = jaxpr_as_fun(ClosedJaxpr(update_jaxpr, update_consts))
+    function = jnp.vectorize(lambda old, new: scalar(old, new)[0])
+    change = Combination(lambda op, old, new: op.call(function, old, new))
+    return combined(op, x, indices, updates, change, dimension_numbers, mode, unique_indices)
+
+
+def reduction(combination):
+    def emits(op, x, indices, updates, *, dimension_numbers, mode, unique_indices):
+        wide = REDUCED_IN.get(x.dtype.name, x.dtype)
+        given = (op.cast(x, wide), indices, op.cast(updates, wide))
+        return op.cast(combined(op, *given, combination, dimension_numbers, mode, unique_indices), x.dtype)
+
+    emits.__qualname__ = f"scatter with {combination.reduction}"
+    return emits
+
+
+_REDUCTION_HINTS = ("indices_are_sorted", "update_jaxpr", "update_consts")
+rule("scatter-add", irrelevant=_REDUCTION_HINTS)(reduction(ADD))
+rule("scatter-mul", irrelevant=_REDUCTION_HINTS)(reduction(MULTIPLY))
+rule("scatter-max", irrelevant=_REDUCTION_HINTS)(reduction(MAXIMUM))
+rule("scatter-min", irrelevant=_REDUCTION_HINTS)(reduction(MINIMUM))
+
+
+@rule("scatter-sub", irrelevant=_REDUCTION_HINTS)
+def scatter_sub(op, x, indices, updates, **parameters):
+    return reduction(ADD)(op, x, indices, negative(op, updates), **parameters)
+
+
+def combined(op, x, indices, updates, combination, numbers, mode, unique):
+    """The operand of a scatter with its windows combined into it."""
+    batching = [int(a) for a in numbers.operand_batching_dims]
+    sizes = [1] * x.rank
+    windows = [a for a in range(x.rank) if a not in numbers.inserted_window_dims and a not in batching]
+    for axis, position in zip(windows, numbers.update_window_dims, strict=True):
+        sizes[axis] = updates.shape[position]
+    columns = window_starts.columns(op, indices, [int(a) for a in numbers.scatter_dims_to_operand_dims])
+    check, single = mode != GatherScatterMode.CLIP, indices.rank == 1
+    plain = not single or len(narrower(sizes, x.shape)) == 1
+    starts = window_starts.of(op, x.shape, sizes, columns, indices.shape[:-1], check=check, negative=plain)
+    if single:
+        return one_update(op, x, op.reshape(updates, sizes), starts, combination)
+    if starts.inside is not None and combination.neutral is not None:
+        shown = [1 if p in numbers.update_window_dims else d for p, d in enumerate(updates.shape)]
+        inside = op.reshape(op.expand(starts.inside, starts.batch), shown)
+        updates = op.Where(inside, updates, op.const(combination.neutral(x.dtype), x.dtype))
+        starts.inside = None
+    order = [("batch", i) for i in range(len(starts.batch))]
+    labels = [order.pop(0) if p not in numbers.update_window_dims else None for p in range(updates.rank)]
+    for axis, position in zip(windows, numbers.update_window_dims, strict=True):
+        labels[position] = ("window", axis)
+    many = Updates(updates, labels, sizes, starts, batching, [int(a) for a in numbers.scatter_indices_batching_dims])
+    if many.along_one_axis() and starts.inside is None and combination.reduces(op.opset):
+        return many.elements(op, x, combination)
+    return many.rows(op, x, combination, unique)
+
+
+def one_update(op, x, update, starts, combination):
+    """`x` with one window combined into it, dropped where it does not lie inside."""
+    if starts.inside is not None or combination is not REPLACE:
+        old = one_window(op, x, starts.at, update.shape)
+        update = combination.apply(op, old, update)
+        update = update if starts.inside is None else where(op, starts.inside, update, old)
+    return written(op, x, update, starts.at)
+
+
+def narrower(shape, whole):
+    """The axes on which a window of `shape` does not fill the whole."""
+    return [axis for axis, (size, full) in enumerate(zip(shape, whole, strict=True)) if not dims.same(size, full)]
+
+
+def written(op, x, update, starts):
+    """`x` with a window written over it that begins at scalar `starts` (by axis, 0 where there is none)."""
+    narrow = narrower(update.shape, x.shape)
+    if not narrow:
+        return update
+    axis, size = narrow[0], update.shape[narrow[0]]
+    start = starts.get(axis, op.const(0, INT64))
+    if start.constant is None and len(narrow) == 1 and dims.same(size, 1):
+        index = op.expand(op.reshape(start, [1] * x.rank), update.shape)
+        return op.ScatterElements(x, index, update, axis=axis)
+    if len(narrow) > 1:
+        band = one_window(op, x, {axis: start}, [size if a == axis else d for a, d in enumerate(x.shape)])
+        update = written(op, band, update, starts)
+    parts = [update]
+    if start.constant is not None:
+        begin = int(start.constant)
+        end = begin + size
+        if begin:
+            parts.insert(0, sliced(op, x, {axis: 0}, [begin] * x.rank))
+        if not dims.same(end, x.shape[axis]):
+            parts.append(sliced(op, x, {axis: end}, [x.shape[axis] - end] * x.rank))
+    else:
+        begin = op.reshape(op.cast(start, INT64), (1,))
+        end = op.Add(begin, (size,))
+        parts.insert(0, op.emit("Slice", x, (0,), begin, (axis,), results=[(x.dtype, None)]))
+        parts.append(op.emit("Slice", x, end, (np.iinfo(INT64).max,), (axis,), results=[(x.dtype, None)]))
+    return op.emit("Concat", *parts, axis=axis, results=[(x.dtype, x.shape)])
+
+
+@dataclass
+class Updates:
+    """The many updates of a scatter.
+
+    Attributes:
+      value: the updates, whose axes have labels: ("batch", i) is axis i of the indices, ("window", a) what the windows
+        hold of axis a of the operand.
+      sizes: the size of a window on each axis of the operand.
+      starts: where the windows begin.
+      batching: the batch axes of the operand, and `shared`, those of the indices that they go with.
+    """
+
+    value: Any
+    labels: list[Any]
+    sizes: list[Any]
+    starts: window_starts.Starts
+    batching: list[int]
+    shared: list[int]
+
+    def along_one_axis(self) -> bool:
+        """Whether ScatterElements does it, and the operand need not be transposed for ScatterND."""
+        indexed = list(self.starts.at)
+        if len(indexed) != 1 or not dims.same(self.sizes[indexed[0]], 1):
+            return False
+        return indexed[0] > 0 or bool(self.batching)
+
+    def arranged(self, op: Any, labels: list[Any], shape: list[Any]) -> Any:
+        """The updates with their axes in the order of `labels`, which leaves out some of size one, as `shape`."""
+        unit = [label for label in self.labels if label not in labels]
+        moved = op.transpose(self.value, [self.labels.index(label) for label in (*labels, *unit)])
+        return op.reshape(moved, shape)
+
+    def elements(self, op: Any, x: Any, combination: Combination) -> Any:
+        """The scatter along the only axis that has an index."""
+        ((axis, start),) = self.starts.at.items()
+        batch = self.starts.batch
+        free = [i for i in range(len(batch)) if i not in self.shared]
+        labels, index_order, index_shape, shape = [], [], [], []
+        for a, size in enumerate(self.sizes):
+            mine = free if a == axis else [self.shared[self.batching.index(a)]] if a in self.batching else []
+            index_order += mine
+            index_shape.append(math.prod(batch[i] for i in mine))
+            shape.append(size if not mine and a != axis else index_shape[-1])
+            labels += [("batch", i) for i in mine] or [("window", a)]
+        labels = [label for label in labels if label in self.labels]
+        index = op.reshape(op.transpose(op.expand(start, batch), index_order), index_shape)
+        index, updates = op.expand(index, shape), self.arranged(op, labels, shape)
+        return reduced(op, lambda x, u, how: op.ScatterElements(x, index, u, axis=axis, reduction=how), x, updates, combination)
+
+    def rows(self, op: Any, x: Any, combination: Combination, unique: bool) -> Any:
+        """The scatter of whole rows: what a window holds of the axes that need no index."""
+        batch, starts = self.starts.batch, self.starts
+        lead = [a for a in range(x.rank) if a in (*self.batching, *starts.at) or not dims.same(self.sizes[a], x.shape[a])]
+        rest = [a for a in range(x.rank) if a not in lead]
+        wide = [a for a in lead if not dims.same(self.sizes[a], 1)]
+        labels = [("batch", i) for i in range(len(batch))] + [("window", a) for a in (*wide, *rest)]
+        updates = self.arranged(op, labels, [*batch, *(self.sizes[a] for a in (*wide, *rest))])
+        data = op.transpose(x, (*lead, *rest))
+        columns = [op.expand(self.column(op, a), batch) for a in lead]
+        if not lead:  # every window is the whole: a row of a matrix with one row
+            data, columns = op.unsqueeze(data, (0,)), [op.expand(op.const(0, INT64), batch)]
+        index = stacked(op, columns, lead or [-1], self.sizes, wide)
+        kept = None if starts.inside is None else op.expand(starts.inside, batch)
+        result = scattered_rows(op, data, index, updates, len(batch), kept, combination, unique)
+        result = result if lead else op.squeeze(result, (0,))
+        order = (*lead, *rest)
+        return op.transpose(result, [order.index(a) for a in range(x.rank)])
+
+    def column(self, op: Any, axis: int) -> Any:
+        """The index on an axis of the operand, in a shape that broadcasts to that of the indices."""
+        if axis in self.batching:
+            batch, place = self.starts.batch, self.shared[self.batching.index(axis)]
+            return op.reshape(positions(op, batch[place], INT64), [d if i == place else 1 for i, d in enumerate(batch)])
+        return self.starts.at.get(axis, op.const(0, INT64))
+
+
+def scattered_rows(op, x, index, updates, batch_rank, kept, combination, unique):
+    """Rows combined into `x` at the places that `index` gives, as ScatterND takes it; those that are not kept are not."""
+    if combination.reduction is None and unique:
+        updates, combination = combination.apply(op, op.GatherND(x, index), updates), REPLACE
+    in_turn = not combination.reduces(op.opset)
+    if kept is not None or in_turn:  # one axis for all of the batch
+        flat = lambda v: op.reshape(v, (math.prod(v.shape[:batch_rank]), *v.shape[batch_rank:]))
+        index, updates = flat(index), flat(updates)
+    if kept is not None:
+        keep = op.reshape(kept, (index.shape[0],))
+        index, updates = (left_over(op, v, keep) for v in (index, updates))
+    if in_turn:
+        return one_by_one(op, x, index, updates, combination)
+    return reduced(op, lambda x, u, how: op.ScatterND(x, index, u, reduction=how), x, updates, combination)
+
+
+def left_over(op, x, keep):
+    """The elements of `x` along its first axis that are kept."""
+    return op.emit("Compress", x, keep, axis=0, results=[(x.dtype, (None, *x.shape[1:]))])
+
+
+def reduced(op, scatter, x, updates, combination):
+    """A scatter with ONNX's reduction, which loses a NaN that it compares with a number."""
+    if combination is REPLACE:
+        return scatter(x, updates, None)
+    result = scatter(x, updates, combination.reduction)
+    if x.dtype.kind in "iu" or combination not in (MAXIMUM, MINIMUM):
+        return result
+    nan = scatter(op.cast(op.IsNaN(x), np.uint8), op.cast(op.IsNaN(updates), np.uint8), "max")
+    return op.Where(op.cast(nan, np.bool_), op.const(np.nan, x.dtype), result)
+
+
+def one_by_one(op, x, index, updates, combination):
+    """Updates combined into `x` in turn, each with what those before it left there."""
+
+    def body(op, turn, go_on, x):
+        place, update = (op.emit("Gather", v, turn, results=[(v.dtype, v.shape[1:])]) for v in (index, updates))
+        new = combination.apply(op, op.GatherND(x, place), update)
+        return op.alias(go_on), op.ScatterND(x, place, new)
+
+    inputs = [(INT64, (), "turn"), (np.bool_, (), "go_on"), (x.dtype, x.shape, "x")]
+    count = op.squeeze(op.emit("Shape", index, start=0, end=1, results=[(INT64, (1,))]), (0,))
+    return op.emit("Loop", count, None, x, body=op.graph(body, inputs), results=[(x.dtype, x.shape)])

@@ -1,0 +1,116 @@
+"""Sorting and selecting the largest, on ONNX's only operator that orders: TopK.
+
+TopK is stable in both directions, but orders NaN and the unsigned integers of 64 bits wrongly or not at all. So
+values are ordered by keys that it does order as JAX orders the values, and several keys by one TopK each, from the
+least significant one on. JAX sorts -0.0 and 0.0 as equal; of equal elements top_k takes the first, as its
+documentation has it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from jaxport.export import dims
+from jaxport.export.registry import rule
+from jaxport.export.rules import starts
+
+WIDER_FLOAT = {"float16": np.float32, "bfloat16": np.float32, "float32": np.float64}
+
+
+@rule("sort", broadcasts=True, irrelevant=("is_stable",))
+def sort(op, *xs, dimension, num_keys):
+    whole = [op.expanded(x) for x in xs[:num_keys]]
+    keys = [key for x in whole for key in order_keys(op, x)]
+    values, order = ranked(op, keys, dimension, op.outs[0].shape[dimension], largest=False)
+    if keys == [whole[0]]:  # the key itself is what TopK returns
+        return [values, *(taken(op, x, order, dimension) for x in xs[1:])]
+    return [taken(op, x, order, dimension) for x in xs]
+
+
+@rule("top_k")
+def top_k(op, x, *, k, axis):
+    return chosen(op, x, k, axis, largest=True)
+
+
+@rule("approx_top_k", irrelevant=("recall_target", "reduction_input_size_override"))
+def approx_top_k(op, x, *, k, reduction_dimension, is_max_k, aggregate_to_topk):
+    axis = reduction_dimension % x.rank
+    if dims.surely_differ(op.outs[0].shape[axis], k):
+        op.refuse("keeps more than `k` elements; leave `aggregate_to_topk=True`")
+    return chosen(op, x, k, axis, largest=is_max_k)
+
+
+def position(op_type):
+    def emits(op, x, *, axes, index_dtype):
+        where = {"axis": axes[0], "keepdims": 0}
+        if x.dtype.kind not in "fV":
+            return op.cast(op.emit(op_type, order_keys(op, x)[0], **where), index_dtype)
+        # The first NaN wins in JAX; the runtime's comparisons with it are all false.
+        nan = op.cast(op.IsNaN(x), np.uint8)
+        any_nan = op.cast(op.ReduceMax(nan, (axes[0],), keepdims=0), np.bool_)
+        return op.cast(op.Where(any_nan, op.ArgMax(nan, **where), op.emit(op_type, x, **where)), index_dtype)
+
+    emits.__qualname__ = f"position by {op_type}"
+    return emits
+
+
+rule("argmax")(position("ArgMax"))
+rule("argmin")(position("ArgMin"))
+
+
+def chosen(op, x, k, axis, *, largest):
+    """The first `k` values along an axis in order, and their positions."""
+    keys = order_keys(op, x)
+    values, order = ranked(op, keys, axis, k, largest=largest)
+    values = values if keys == [x] else op.GatherElements(x, order, axis=axis)
+    return values, op.cast(order, op.outs[1].dtype)
+
+
+def order_keys(op, x):
+    """Keys that TopK orders as JAX orders `x`, the most significant first: NaN is above all, and equal to NaN."""
+    if x.dtype == np.uint64:
+        return [op.cast(op.Add(x, op.const(1 << 63, np.uint64)), np.int64)]
+    if x.dtype.kind == "b":
+        return [op.cast(x, np.uint8)]
+    if x.dtype.kind in "iu":
+        return [x]
+    nan, infinity = op.IsNaN(x), op.const(np.inf, WIDER_FLOAT.get(x.dtype.name, x.dtype))
+    if x.dtype == np.float64:
+        return [op.cast(nan, np.uint8), op.Where(nan, infinity, x)]
+    # In a wider dtype there is room for NaN above infinity.
+    largest = op.const(np.finfo(infinity.dtype).max, infinity.dtype)
+    return [op.Where(nan, infinity, op.Min(op.cast(x, infinity.dtype), largest))]
+
+
+def ranked(op, keys, axis, count, *, largest):
+    """The values of the first key in order, and the positions that they and all that goes with them come from."""
+    order = None
+    for number, key in reversed(list(enumerate(keys))):
+        key = key if order is None else op.GatherElements(key, order, axis=axis)
+        size = count if number == 0 else key.shape[axis]
+        values, found = op.TopK(key, (size,), axis=axis, largest=int(largest), outputs=2)
+        values.shape = found.shape = (*key.shape[:axis], size, *key.shape[axis + 1 :])
+        order = found if order is None else op.GatherElements(order, found, axis=axis)
+    return values, order
+
+
+def taken(op, x, order, axis):
+    """`x` in a new order along an axis; of an iota, the order itself."""
+    place = axis - (order.rank - x.rank)
+    if all(dims.same(d, 1) for a, d in enumerate(x.shape) if a != place) and place >= 0 and not dims.same(x.shape[place], 1):
+        if is_iota(x):
+            return op.cast(order, x.dtype)
+        if order.rank > 1:
+            return op.Gather(op.reshape(x.stored(), (x.shape[place],)), order)
+    return op.GatherElements(op.expanded(x), order, axis=axis)
+
+
+def is_iota(x):
+    """Whether the elements of `x` are known to be 0, 1, 2, …"""
+    if x.constant is not None:
+        return x.constant.dtype.kind in "iu" and np.array_equal(x.constant.ravel(), np.arange(x.constant.size))
+    origins = [v.origin for v in (x, *starts.sources(x, ("Cast", "Reshape", "Unsqueeze"))) if v.origin is not None]
+    if not origins or origins[-1].op_type != "Range":
+        return False
+    start, _, step = (v.constant for v in origins[-1].operands)
+    return start is not None and step is not None and int(start) == 0 and int(step) == 1

@@ -1,0 +1,186 @@
+"""Inputs that mean something to a program: both signs, masks, and integers that are valid where they are used.
+
+How an integer input is used is read from the jaxpr: it is followed through everything that moves, casts or shifts
+it, to where it selects from an axis (gather, scatter, dynamic slices) or is compared with the positions of one (a
+one-hot encoding, a mask from lengths). The size of that axis bounds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core as jex_core
+
+from jaxport.export import dims
+from jaxport.export.ports import Port, is_key, key_implementation
+
+#: What an integer is drawn from that nothing bounds.
+FREE = (-4, 12)
+
+#: Primitives whose result still says which element an integer means: they move it, cast it, or shift it.
+_CARRIES = frozenset(
+    """add broadcast_in_dim clamp concatenate convert_element_type copy div dynamic_slice expand_dims gather max min mul
+    optimization_barrier pad rem reshape rev select_n slice sort split squeeze sub transpose""".split()
+)
+_COMPARES = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """Where a value comes from: inputs of the program, by index, or the positions along axes of these sizes."""
+
+    inputs: frozenset[int] = frozenset()
+    positions: tuple[dims.Dim, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.inputs or self.positions)
+
+
+_NOWHERE = _Origin()
+
+
+def bounds(jaxpr: jex_core.ClosedJaxpr) -> dict[int, list[dims.Dim]]:
+    """For each integer input that selects elements: the sizes of the axes that it selects from.
+
+    >>> import jax.numpy as jnp
+    >>> table = jnp.ones((10, 4))
+    >>> bounds(jax.make_jaxpr(lambda ids: table[ids])(jnp.zeros(3, int)))
+    {0: [10]}
+    """
+    flow = _Flow()
+    integers = [
+        _Origin(inputs=frozenset([index])) if np.issubdtype(_dtype(aval), np.integer) else _NOWHERE
+        for index, aval in enumerate(jaxpr.in_avals)
+    ]
+    flow.through(jaxpr.jaxpr, integers)
+    return flow.found
+
+
+class _Flow:
+    """Follows integer inputs through a program."""
+
+    def __init__(self) -> None:
+        self.found: dict[int, list[dims.Dim]] = {}
+        self._done: dict[tuple[int, tuple[_Origin, ...]], list[_Origin]] = {}
+
+    def through(self, jaxpr: jex_core.Jaxpr, origins: Sequence[_Origin]) -> list[_Origin]:
+        """The origins of the results of a body, given those of its inputs."""
+        key = id(jaxpr), tuple(origins)
+        if key not in self._done:
+            env: dict[Any, _Origin] = dict(zip(jaxpr.invars, origins, strict=True))
+
+            def read(atom: Any) -> _Origin:
+                return _NOWHERE if isinstance(atom, jex_core.Literal) else env.get(atom, _NOWHERE)
+
+            for equation in jaxpr.eqns:
+                given = [read(atom) for atom in equation.invars]
+                env.update(zip(equation.outvars, self.equation(equation, given), strict=True))
+            self._done[key] = [read(atom) for atom in jaxpr.outvars]
+        return self._done[key]
+
+    def equation(self, equation: jex_core.JaxprEqn, given: list[_Origin]) -> list[_Origin]:
+        """The origins of the results of an equation; notes what it bounds."""
+        name, nothing = equation.primitive.name, [_NOWHERE] * len(equation.outvars)
+        if name == "iota":
+            return [_Origin(positions=(equation.params["shape"][equation.params["dimension"]],))]
+        if not any(given):
+            return nothing
+        for origin, size in _selections(equation, given):
+            for index in origin.inputs:
+                self.found.setdefault(index, []).append(size)
+        inner = list(jex_core.jaxprs_in_params(equation.params))
+        if inner:
+            return self.bodies(equation, inner, given)
+        if name not in _CARRIES:
+            return nothing
+        merged = _Origin(
+            frozenset().union(*(origin.inputs for origin in given)),
+            next((origin.positions for origin in given if origin.positions), ()),
+        )
+        return [merged] * len(equation.outvars)
+
+    def bodies(
+        self, equation: jex_core.JaxprEqn, inner: Sequence[jex_core.Jaxpr], given: list[_Origin]
+    ) -> list[_Origin]:
+        """The same for an equation that calls bodies; a body that takes the last operands is told apart by arity."""
+        nothing = [_NOWHERE] * len(equation.outvars)
+        for body in inner:
+            operands = given[len(given) - len(body.invars) :] if len(body.invars) <= len(given) else []
+            if "body_nconsts" in equation.params and body is inner[-1]:  # `while`: its condition's operands come first
+                operands = given[equation.params["cond_nconsts"] :]
+            if len(operands) == len(body.invars):
+                results = self.through(body, operands)
+                if len(results) == len(nothing):
+                    nothing = [old or new for old, new in zip(nothing, results, strict=True)]
+        return nothing
+
+
+def _selections(equation: jex_core.JaxprEqn, given: Sequence[_Origin]) -> Iterator[tuple[_Origin, dims.Dim]]:
+    """The operands that select from axes, with the number of elements that each selects from."""
+    name, params = equation.primitive.name, equation.params
+    shapes = [getattr(atom.aval, "shape", ()) for atom in equation.invars]
+    if name == "gather":
+        axes = params["dimension_numbers"].start_index_map
+        yield from ((given[1], shapes[0][axis]) for axis in axes)
+    elif name.startswith("scatter"):
+        axes = params["dimension_numbers"].scatter_dims_to_operand_dims
+        yield from ((given[1], shapes[0][axis]) for axis in axes)
+    elif name == "dynamic_slice":
+        yield from zip(given[1:], map(_places, shapes[0], params["slice_sizes"]), strict=True)
+    elif name == "dynamic_update_slice":
+        yield from zip(given[2:], map(_places, shapes[0], shapes[1]), strict=True)
+    elif name in _COMPARES:
+        for one, other in (given, given[::-1]):
+            yield from ((one, size) for size in other.positions)
+
+
+def _places(size: dims.Dim, taken: dims.Dim) -> dims.Dim:
+    return size - taken + 1
+
+
+def sample(
+    port: Port, sizes: Mapping[str, int], generator: np.random.Generator, bounded: Iterable[dims.Dim] = ()
+) -> Any:
+    """An argument for an input: an array in JAX's layout and dtype, or an array of PRNG keys.
+
+    Args:
+      port: the input.
+      sizes: of the symbols.
+      generator: of the random numbers.
+      bounded: sizes of axes that an integer selects from.
+    """
+    shape = tuple(dims.evaluate(dim, sizes) for dim in port.shape)
+    if is_key(port.dtype):
+        data_shape = (*shape, *key_implementation(port.dtype).key_shape)
+        return port.to_jax(generator.integers(0, 2**32, data_shape, dtype=np.uint32))
+    match port.dtype.kind:
+        case "b":
+            return generator.random(shape) < 0.6
+        case "i" | "u":
+            return _integers(port.dtype, shape, generator, [dims.evaluate(dim, sizes) for dim in bounded])
+        case "c":
+            return (generator.normal(size=shape) + 1j * generator.normal(size=shape)).astype(port.dtype)
+        case _:
+            if jax.dtypes.issubdtype(port.dtype, np.integer):  # int4 and its kin
+                return _integers(port.dtype, shape, generator, [4])
+            return generator.normal(size=shape).astype(port.dtype)
+
+
+def _integers(dtype: np.dtype, shape: Sequence[int], generator: np.random.Generator, limits: list[int]) -> np.ndarray:
+    low, high = (0, max(min(limits), 1)) if limits else FREE
+    if jax.dtypes.issubdtype(dtype, np.unsignedinteger):
+        low = max(low, 0)
+    largest = int(jax.numpy.iinfo(dtype).max)
+    return generator.integers(low, min(high, largest + 1), shape).astype(dtype)
+
+
+def _dtype(aval: Any) -> Any:
+    dtype = getattr(aval, "dtype", np.dtype(np.float32))
+    return np.dtype(np.float32) if is_key(dtype) else dtype
+
+
+Sampler = Callable[[Port, Mapping[str, int], np.random.Generator], Any]

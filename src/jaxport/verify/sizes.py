@@ -1,0 +1,165 @@
+"""Sizes for the symbolic dimensions of a program, at which it means something."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jax.extend import core as jex_core
+
+from jaxport.errors import InvalidArgument
+from jaxport.export import dims
+
+#: The ranges that are searched, the smallest first: runs shall be quick.
+LIMITS = (3, 6, 10, 20, 50, 100, 300, 1000)
+TRIES = 100
+
+_COMPARISONS = {">=": operator.ge, "<=": operator.le, "==": operator.eq}
+
+
+class Conditions:
+    """What sizes must satisfy: the constraints of the symbols' scope, and that no array of the program is empty.
+
+    Args:
+      jaxpr: the program, with the bodies inside it.
+
+    Attributes:
+      symbols: the symbols of its inputs, sorted.
+      constraints: of the scope of the symbols, as text.
+    """
+
+    def __init__(self, jaxpr: jex_core.ClosedJaxpr):
+        inputs = {dim for aval in jaxpr.in_avals for dim in getattr(aval, "shape", ()) if not dims.is_static(dim)}
+        self.symbols = sorted({name for dim in inputs for name in dims.symbols(str(dim))})
+        self._dims = {str(dim) for dim in _symbolic_dims(jaxpr.jaxpr)} | {str(dim) for dim in inputs}
+        self.constraints = [text for dim in list(inputs)[:1] for text in constraints_of(dim)]
+
+    def broken(self, sizes: Mapping[str, int]) -> str:
+        """A constraint that some sizes break, or nothing."""
+        for text in self.constraints:
+            left, comparison, right = re.split("(>=|<=|==)", text)
+            if not _COMPARISONS[comparison](dims.evaluate(left.strip(), sizes), dims.evaluate(right.strip(), sizes)):
+                return text
+        return ""
+
+    def fulfilled(self, sizes: Mapping[str, int]) -> bool:
+        """Whether sizes keep the constraints and leave no array empty."""
+        return not self.broken(sizes) and all(dims.evaluate(dim, sizes) >= 1 for dim in self._dims)
+
+
+def constraints_of(dim: dims.Dim) -> list[str]:
+    """The constraints of the scope of a symbolic dimension, as they were given.
+
+    >>> from jax import export
+    >>> constraints_of(export.symbolic_shape("T", constraints=["T >= 2"])[0])
+    ['T >= 2']
+    """
+    # JAX keeps them in private attributes, and prints them: one per line, after the place of the scope.
+    _, _, listed = str(dim.scope).partition("with constraints:")
+    return [line.strip() for line in listed.splitlines() if line.strip()]
+
+
+def chosen(
+    conditions: Conditions, known: Mapping[str, int] | None = None, count: int = 2, seed: int = 0
+) -> list[dict[str, int]]:
+    """Sizes to run at: `count` sets where there are symbols left to choose.
+
+    In the first set the symbols differ from one another, so that a mix-up shows; from one set to the next each symbol
+    differs, and the second prefers the size one. Small sizes come first.
+
+    Args:
+      conditions: what the sizes must satisfy.
+      known: the sizes that are given.
+      count: how many sets.
+      seed: of the choice among those that are equally good.
+
+    Raises:
+      InvalidArgument: no sizes were found that satisfy the conditions.
+    """
+    known = dict(known or {})
+    open_symbols = [name for name in conditions.symbols if name not in known]
+    if not open_symbols:
+        return [known]
+    generator = np.random.default_rng(seed)
+    sets: list[dict[str, int]] = []
+    for index in range(count):
+        sizes = next(
+            (
+                sizes
+                for sizes in _candidates(generator, known, open_symbols, smallest=1 if index == 1 else 2)
+                if conditions.fulfilled(sizes) and not any(_alike(sizes, other, open_symbols) for other in sets)
+            ),
+            None,
+        )
+        if sizes is None:
+            if sets:
+                break  # the constraints leave one choice only
+            raise InvalidArgument(
+                f"no sizes of {', '.join(open_symbols)} up to {LIMITS[-1]} were found that leave no array empty",
+                why=", ".join(conditions.constraints),
+                instead='give them: `verify(sizes=[{"B": 4}])`',
+            )
+        sets.append(sizes)
+    return sets
+
+
+def checked(conditions: Conditions, sizes: Iterable[Mapping[str, int]]) -> list[dict[str, int]]:
+    """Sizes that the user gives.
+
+    Raises:
+      InvalidArgument: a symbol is missing or unknown, or a constraint does not hold.
+    """
+    result = [dict(given) for given in sizes]
+    for given in result:
+        shown = ", ".join(f"{name}={size}" for name, size in given.items())
+        if sorted(given) != conditions.symbols:
+            raise InvalidArgument(
+                f"the sizes {shown or 'given'} are not those of the symbols",
+                where="`verify(sizes=...)`",
+                instead=f"give a size for each of {', '.join(conditions.symbols) or 'no symbols: leave `sizes` out'}",
+            )
+        broken = conditions.broken(given)
+        if broken:
+            raise InvalidArgument(
+                f"the sizes {shown} break the constraint `{broken}`",
+                where="`verify(sizes=...)`",
+                instead="give sizes that the function was exported for",
+            )
+    return result
+
+
+def _candidates(
+    generator: np.random.Generator, known: Mapping[str, int], symbols: Sequence[str], smallest: int
+) -> Iterator[dict[str, int]]:
+    for limit in LIMITS:
+        for attempt in range(TRIES):
+            sizes = {name: int(generator.integers(smallest, smallest + limit)) for name in symbols}
+            distinct = len(set(sizes.values())) == len(sizes)
+            if distinct or smallest == 1 or attempt > TRIES // 2:
+                yield {**known, **sizes}
+
+
+def _alike(sizes: Mapping[str, int], other: Mapping[str, int], symbols: Sequence[str]) -> bool:
+    return any(sizes[name] == other[name] for name in symbols)
+
+
+def _symbolic_dims(jaxpr: jex_core.Jaxpr) -> set[Any]:
+    """The symbolic dims of all values in a program."""
+    found: set[Any] = set()
+    seen: set[int] = set()
+
+    def visit(body: jex_core.Jaxpr) -> None:
+        if id(body) in seen:
+            return
+        seen.add(id(body))
+        for equation in body.eqns:
+            for variable in equation.outvars:
+                found.update(d for d in getattr(variable.aval, "shape", ()) if not dims.is_static(d))
+            for inner in jex_core.jaxprs_in_params(equation.params):
+                visit(inner)
+
+    visit(jaxpr)
+    return found
