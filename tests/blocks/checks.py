@@ -70,8 +70,9 @@ def check(
         assert set(block.weights.values()) <= set(names)
     if expect is not None:
         assert paths(traced.jaxpr.jaxpr) == expect
-    result, _ = evaluate(traced, *args, **kwargs)
-    assert_same(result, (jit(fn) if jit else fn)(*args, **kwargs))
+    jit = jit or (lambda function: function)
+    result, _ = evaluate(traced, *args, jit=jit, **kwargs)
+    assert_same(result, jit(fn)(*args, **kwargs))
     check_remarked(traced)
     return traced
 

@@ -10,13 +10,13 @@ import onnx
 import pytest
 
 from jaxport.cli.summary import Summary, summarize
+from tests.cli.running import run
 
 NETS = """
 import functools
 import jax, jax.numpy as jnp
 import equinox
 from flax import linen, nnx
-from tests.cli.running import run
 
 def scaled(x, *, factor=1.0):
     return jnp.tanh(x) * factor

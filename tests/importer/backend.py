@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import warnings
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -11,12 +14,23 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import onnx
+import pytest
 from onnx.backend.test import loader
 
 from jaxport.errors import ValueNotKnown
 from jaxport.importer import Program, from_onnx
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
+
+
+EXCLUDED: dict[str, tuple[str, ...]] = {}
+"""Cases that are not run, grouped by the reason, which is ONNX's or the test's own fault."""
+
+
+def marks(name: str) -> list[pytest.MarkDecorator]:
+    """Why a case is not run, or is expected to be refused."""
+    reasons = [reason for reason, names in EXCLUDED.items() if name in names]
+    return [pytest.mark.skip(reason=reason) for reason in reasons]
 
 
 class Case(NamedTuple):
@@ -27,18 +41,33 @@ class Case(NamedTuple):
     test: Any
 
     def model(self) -> onnx.ModelProto:
-        return self.test.model if self.test.model is not None else onnx.load(self.folder() / "model.onnx")
+        if self.test.model is not None:
+            return self.test.model
+        return onnx.load(self.folder() / "model.onnx" if self.test.model_dir else self.light())
 
     def folder(self) -> Path:
         return Path(self.test.model_dir)
+
+    def light(self) -> Path:
+        """The file of a model whose weights are made up, so that it fits into the package."""
+        return Path(onnx.__file__).parents[1] / self.test.url
 
     def data(self, model: onnx.ModelProto) -> Iterator[tuple[list[Any], list[Any]]]:
         if self.test.data_sets is not None:
             for inputs, outputs in self.test.data_sets:
                 yield [_array(value) for value in inputs], [_array(value) for value in outputs]
             return
+        if self.test.model_dir is None:
+            weights = {tensor.name for tensor in model.graph.initializer}
+            inputs = [_ramp(value) for value in model.graph.input if value.name not in weights]
+            files = [
+                self.light().with_name(f"{self.light().stem}_output_{i}.pb") for i in range(len(model.graph.output))
+            ]
+            yield inputs, [_read(path, value) for path, value in zip(files, model.graph.output, strict=True)]
+            return
         for folder in sorted(self.folder().glob("test_data_set_*")):
-            inputs = [_read(folder / f"input_{i}.pb", value) for i, value in enumerate(_real_inputs(model)[: _count(folder, "input")])]
+            files = len(list(folder.glob("input_*.pb")))
+            inputs = [_read(folder / f"input_{i}.pb", value) for i, value in enumerate(model.graph.input[:files])]
             outputs = [_read(folder / f"output_{i}.pb", value) for i, value in enumerate(model.graph.output)]
             yield inputs, outputs
 
@@ -47,12 +76,11 @@ def _array(value: Any) -> Any:
     return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
 
 
-def _count(folder: Path, what: str) -> int:
-    return len(list(folder.glob(f"{what}_*.pb")))
-
-
-def _real_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    return list(model.graph.input)
+def _ramp(value: onnx.ValueInfoProto) -> np.ndarray:
+    """The input that the suite feeds to its light models."""
+    shape = tuple(dim.dim_value if dim.HasField("dim_value") else 1 for dim in value.type.tensor_type.shape.dim)
+    size = np.prod(shape)
+    return (np.arange(size).reshape(shape) / size).astype(np.float32)
 
 
 def _read(path: Path, value: onnx.ValueInfoProto) -> Any:
@@ -102,7 +130,9 @@ def split(program: Program, inputs: list[Any], scalars_known: bool = False) -> t
 
 def _is_array(value: Any) -> bool:
     leaves = jax.tree.leaves(value)
-    return bool(leaves) and all(isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind not in "OUST" for leaf in leaves)
+    return bool(leaves) and all(
+        isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind not in "OUST" for leaf in leaves
+    )
 
 
 def jitted(program: Program, known: dict[str, Any], traced: dict[str, Any]) -> tuple[Any, ...]:
@@ -112,7 +142,9 @@ def jitted(program: Program, known: dict[str, Any], traced: dict[str, Any]) -> t
     def call(params: Any, traced: Any) -> Any:
         outputs = _as_tuple(program.apply(params, **traced, **known))
         leaves, tree = jax.tree.flatten(outputs)
-        hosts.update((i, leaf) for i, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray) and leaf.dtype == object)
+        hosts.update(
+            (i, leaf) for i, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray) and leaf.dtype == object
+        )
         hosts[-1] = tree
         return [leaf for i, leaf in enumerate(leaves) if i not in hosts]
 
@@ -151,5 +183,34 @@ def _compare(output: Any, wanted: Any, rtol: float, atol: float) -> None:
     elif wanted.dtype.kind in "fc":
         np.testing.assert_allclose(output, wanted, rtol=rtol, atol=atol)
     else:  # the small types: every value is exact in float32
+        if wanted.dtype.name == "bfloat16":
+            rtol = max(rtol, 2**-6)  # two units in the last place, as the suite itself allows
         np.testing.assert_allclose(output.astype(np.float32), wanted.astype(np.float32), rtol=rtol, atol=atol)
     return None
+
+
+def main(pattern: str = "") -> None:
+    """Prints how many cases pass as programs and as source, and what fails: `python -m tests.importer.backend [regex]`."""
+    from tests.importer import printed
+
+    counts: Counter[str] = Counter()
+    failures: dict[str, list[str]] = defaultdict(list)
+    for name, case in cases().items():
+        if not re.search(pattern, name) or marks(name):
+            continue
+        for what, check in (("program", run), ("source", printed.check)):
+            try:
+                counts[f"{what} {check(case) or 'passed'}"] += 1
+            except Exception as error:  # noqa: BLE001  a report of failures of all kinds
+                counts[f"{what} failed"] += 1
+                rows = [f"{r.name}: {r.why}" for r in getattr(error, "refusals", ())]
+                text = "; ".join(rows) or " ".join(f"{error}".split())
+                failures[f"{what}: {type(error).__name__}: {text[:160]}"].append(name)
+    for problem, names in sorted(failures.items(), key=lambda entry: -len(entry[1])):
+        print(f"{len(names):5} {problem}   {', '.join(names[:3])}")
+    print(", ".join(f"{what}: {count}" for what, count in sorted(counts.items())))
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    main(*sys.argv[1:])

@@ -15,8 +15,18 @@ import numpy as np
 
 from jaxport.codegen import Source
 from jaxport.errors import ValueNotKnown
-from jaxport.importer import Program
-from tests.importer.backend import split
+from jaxport.importer import Program, from_onnx
+from tests.importer.backend import Case, compare, split
+
+
+def check(case: Case) -> None:
+    """Prints the case's program for the sizes of its inputs, runs that, and compares every output."""
+    model = case.model()
+    program = from_onnx(model)
+    with jax.enable_x64(True):
+        for inputs, expected in case.data(model):
+            source, arguments = source_of(program, inputs)
+            compare(run(load(source), arguments), expected, case.test.rtol, case.test.atol)
 
 
 def source_of(program: Program, inputs: list[Any]) -> tuple[Source, dict[str, Any]]:
@@ -58,7 +68,8 @@ def load(source: Source) -> ModuleType:
     folder = tempfile.TemporaryDirectory()
     path = source.save(folder.name)
     spec = importlib.util.spec_from_file_location("printed_model", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     with without_jaxport():
         spec.loader.exec_module(module)
@@ -72,5 +83,3 @@ def run(module: ModuleType, arguments: dict[str, Any]) -> tuple[Any, ...]:
     options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
     outputs = jax.jit(module.model, compiler_options=options)(module.params, *arguments.values())
     return outputs if isinstance(outputs, tuple) else (outputs,)
-
-

@@ -5,15 +5,14 @@ from __future__ import annotations
 from inspect import Parameter
 
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx.defs import OpSchema
 
 from jaxport.errors import InvalidArgument
 from jaxport.importer import op
 from jaxport.importer.registry import KNOWN_OPSETS, Operator, lookup, operators, versions
-from jaxport.importer.resolve import _attribute_value  # noqa: PLC2701  the defaults are compared as the resolver reads them
-
-import onnx_ir as ir
+from jaxport.importer.resolve import attribute_value
 
 SCHEMAS = onnx.defs.get_all_schemas_with_history()
 VERSIONED = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
@@ -50,7 +49,7 @@ def test_signature_is_the_schema(operator: Operator, schema: OpSchema) -> None:
         if attribute.required:
             assert default is Parameter.empty, f"`{name}` is required"
         elif attribute.default_value.name:
-            wanted = _attribute_value(ir.serde.deserialize_attribute(attribute.default_value))
+            wanted = attribute_value(ir.serde.deserialize_attribute(attribute.default_value))
             assert default == pytest.approx(wanted, rel=1e-6) if isinstance(wanted, float) else default == wanted
         else:
             assert default is not Parameter.empty, f"`{name}` is optional"

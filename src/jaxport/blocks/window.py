@@ -59,18 +59,27 @@ class Patches:
         self._lock = threading.RLock()
         self._patched: dict[tuple[int, str], list] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._patched)
+
     def enter(self, patches: Iterable[tuple[object, str, Callable[[object], object]]]) -> None:
         """Replaces each attribute of each owner by ``wrap(what is there)``, or counts one more user of it."""
+        done = []
         with self._lock:
-            for owner, attribute, wrap in patches:
-                entry = self._patched.get((id(owner), attribute))
-                if entry is None:
-                    raw = vars(owner)[attribute]
-                    replacement = wrap(raw)
-                    self._patched[id(owner), attribute] = [owner, raw, replacement, 1]
-                    setattr(owner, attribute, replacement)
-                else:
-                    entry[3] += 1
+            try:
+                for owner, attribute, wrap in patches:
+                    entry = self._patched.get((id(owner), attribute))
+                    if entry is None:
+                        raw = vars(owner)[attribute]
+                        replacement = wrap(raw)
+                        setattr(owner, attribute, replacement)
+                        self._patched[id(owner), attribute] = [owner, raw, replacement, 1]
+                    else:
+                        entry[3] += 1
+                    done.append((owner, attribute))
+            except BaseException:
+                self.leave(done)
+                raise
 
     def leave(self, patches: Iterable[tuple[object, str]]) -> None:
         """Counts one user less of each attribute; the last one restores it."""

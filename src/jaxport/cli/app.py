@@ -31,6 +31,8 @@ _INPUT_PARAM_HELP = 'A keyword argument that becomes an input: "mask:bool[B,T]".
 _FUNCTION_HELP = "A block whose calls become an ONNX function: flax.nnx.Linear."
 _WEIGHTS_HELP = 'What weights become: "constants", "inputs", or inputs where their path is like "layers.*.kernel".'
 _CONSTRAINT_HELP = 'What is known of the symbolic dims: "T >= 2".'
+_RTOL_HELP = "How much an element may differ, relative to itself; by default what its dtype justifies."
+_ATOL_HELP = "How much any element may differ; by default what the dtype justifies for the largest element."
 _SIZE_HELP = 'Compare at these sizes of the symbolic dims: "B=1,T=8". May be repeated.'
 
 
@@ -54,6 +56,11 @@ NchwOutputs = Annotated[
 Functions = Annotated[list[str], _option("--function", metavar="BLOCK", text=_FUNCTION_HELP)]
 Constraints = Annotated[list[str], _option("--constraint", metavar="FACT", text=_CONSTRAINT_HELP)]
 DoublePrecision = Annotated[bool, typer.Option("--double-precision", help="Trace with 64-bit types.")]
+State = Annotated[
+    Literal["refuse", "outputs", "discard"], typer.Option(help="What becomes of state that the call changes.")
+]
+RelativeTolerance = Annotated[float | None, typer.Option("--rtol", help=_RTOL_HELP)]
+AbsoluteTolerance = Annotated[float | None, typer.Option("--atol", help=_ATOL_HELP)]
 
 
 def _print_version(wanted: bool) -> None:
@@ -87,14 +94,14 @@ def export(
     opset: Annotated[int | None, typer.Option(help="The operator set; the newest that runs well if left out.")] = None,
     double_precision: DoublePrecision = False,
     weights: Annotated[str, typer.Option(metavar="WHICH", help=_WEIGHTS_HELP)] = "constants",
-    state: Annotated[
-        Literal["refuse", "outputs", "discard"], typer.Option(help="What becomes of state that the call changes.")
-    ] = "refuse",
+    state: State = "refuse",
     external_data: Annotated[
         bool | None,
         typer.Option("--external-data/--single-file", help="Weights beside the model; by default only above 2 GB."),
     ] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Run both sides and compare before writing.")] = False,
+    rtol: RelativeTolerance = None,
+    atol: AbsoluteTolerance = None,
     explain: Annotated[bool, typer.Option("--explain", help="List each equation with its rule and nodes.")] = False,
 ) -> None:
     """Export a JAX callable to an ONNX file."""
@@ -120,7 +127,7 @@ def export(
     if explain:
         print_wide(_console, str(exported.explain()))
     if verify:
-        report = exported.verify(sizes=specs.parse_sizes(sizes), check=False)
+        report = exported.verify(sizes=specs.parse_sizes(sizes), rtol=rtol, atol=atol, check=False)
         print_wide(_console, str(report))
         if not report.ok:
             raise VerificationFailed(f"`{output}` was not written", why="the exported model and the function differ")
@@ -162,8 +169,14 @@ def verify(
     input_params: InputParams,
     statics: Statics,
     constraints: Constraints,
+    nchw_inputs: NchwInputs,
+    nchw_outputs: NchwOutputs,
     sizes: Sizes,
     double_precision: DoublePrecision = False,
+    state: State = "refuse",
+    rtol: RelativeTolerance = None,
+    atol: AbsoluteTolerance = None,
+    seed: Annotated[int, typer.Option(help="Of the sampled inputs and sizes.")] = 0,
 ) -> None:
     """Compare an ONNX file with the JAX callable that it came from; the status is 1 where they differ."""
     from jaxport.verify import verify_file
@@ -175,8 +188,14 @@ def verify(
         input_params={name: spec.value for name, spec in specs.parse_input_params(input_params).items()},
         static_params=specs.parse_keyword(statics, "--static"),
         constraints=constraints,
+        inputs_as_nchw=nchw_inputs,
+        outputs_as_nchw=nchw_outputs,
         double_precision=double_precision,
+        state=state,
         sizes=specs.parse_sizes(sizes),
+        rtol=rtol,
+        atol=atol,
+        seed=seed,
         check=False,
     )
     print_wide(_console, str(report))

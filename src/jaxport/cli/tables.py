@@ -11,7 +11,7 @@ from rich.tree import Tree
 
 from jaxport.cli.summary import Module, Summary, Tensor
 
-__all__ = ["file_size", "key_values", "operator_table", "summary_view"]
+__all__ = ["file_size", "key_values", "operator_table", "print_wide", "shape_text", "summary_view"]
 
 
 def file_size(count: int) -> str:
@@ -96,12 +96,18 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]])
 def _tensors(title: str, tensors: Sequence[Tensor], *, sizes: bool = False) -> Table:
     columns = ["name", "dtype", "shape", *(["size"] if sizes else [])]
     rows = [
-        [tensor.name, tensor.dtype, _shape(tensor), *([file_size(tensor.bytes)] if sizes else [])] for tensor in tensors
+        [tensor.name, tensor.dtype, shape_text(tensor), *([file_size(tensor.bytes)] if sizes else [])]
+        for tensor in tensors
     ]
     return _table(title, columns, rows)
 
 
-def _shape(tensor: Tensor) -> str:
+def shape_text(tensor: Tensor) -> str:
+    """The shape of a tensor, with `?` for a dim of which nothing is known.
+
+    >>> shape_text(Tensor("x", "float32", ("B", 3, None)))
+    '[B, 3, ?]'
+    """
     if tensor.shape is None:
         return "unknown"
     return f"[{', '.join('?' if dim is None else str(dim) for dim in tensor.shape)}]"

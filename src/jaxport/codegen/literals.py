@@ -24,6 +24,7 @@ _WIDE = {np.dtype(np.int64): "int", np.dtype(np.float64): "float", np.dtype(bool
 
 
 def name(identifier: str) -> ast.expr:
+    """A variable that is read."""
     return ast.Name(identifier, ast.Load())
 
 
@@ -37,6 +38,7 @@ def attribute(path: str) -> ast.expr:
 
 
 def call(function: str | ast.expr, *args: ast.expr, **keywords: ast.expr) -> ast.Call:
+    """A call of a function, given as an expression or by its dotted name."""
     callee = attribute(function) if isinstance(function, str) else function
     return ast.Call(callee, list(args), [ast.keyword(key, value) for key, value in keywords.items()])
 
@@ -45,23 +47,24 @@ def dim_expression(dim: Any) -> ast.expr:
     """A symbolic size as Python computes it.
 
     >>> import jax.export
-    >>> batch, = jax.export.symbolic_shape("batch")
+    >>> (batch,) = jax.export.symbolic_shape("batch")
     >>> ast.unparse(dim_expression(3 * batch // 2 + batch**2))
     '3 * batch // 2 + batch ** 2'
     """
     return _DimCalls().visit(ast.parse(str(dim).replace("^", "**"), mode="eval").body)
 
 
+_DIM_OPERATORS: dict[str, type[ast.operator]] = {"floordiv": ast.FloorDiv, "mod": ast.Mod}
+
+
 class _DimCalls(ast.NodeTransformer):
     """`floordiv(a, b)` and `mod(a, b)`, as JAX prints them, as operators."""
-
-    OPERATORS = {"floordiv": ast.FloorDiv, "mod": ast.Mod}
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         self.generic_visit(node)
         function = node.func.id if isinstance(node.func, ast.Name) else ""
-        if function in self.OPERATORS:
-            return ast.BinOp(node.args[0], self.OPERATORS[function](), node.args[1])
+        if function in _DIM_OPERATORS:
+            return ast.BinOp(node.args[0], _DIM_OPERATORS[function](), node.args[1])
         return node
 
 
@@ -74,7 +77,7 @@ def dtype_expression(dtype: Any) -> ast.expr:
     dtype = np.dtype(dtype)
     if dtype in _WIDE:
         return name(_WIDE[dtype])
-    return attribute(f"jnp.{'bool_' if dtype == bool else dtype.name}")
+    return attribute(f"jnp.{dtype.name}")
 
 
 def number(value: Any) -> ast.expr:
@@ -109,7 +112,7 @@ def literal(value: HostValue) -> ast.expr:
     dtype = value.dtype
     if dtype == STRING:
         return call("np.array", _nested(value.data), dtype=name("object"))
-    implied = dtype == bool or dtype == np.int64
+    implied = dtype.kind == "b" or dtype == np.int64
     if value.ndim == 0 and not implied and not value.symbolic and dtype.kind in "fiu" and dtype.itemsize > 1:
         return call(dtype_expression(dtype), _nested(value.data)) if dtype not in _WIDE else _array(value, [])
     if not value.symbolic and value.size > LARGEST_LITERAL:
@@ -117,14 +120,14 @@ def literal(value: HostValue) -> ast.expr:
         if (value.data == first).all():
             sizes = ast.Tuple([ast.Constant(size) for size in value.shape], ast.Load())
             return call("jnp.full", sizes, number(first), dtype_expression(dtype))
-    return _array(value, [] if implied and (value.size or dtype == bool) else [dtype_expression(dtype)])
+    return _array(value, [] if implied and (value.size or dtype.kind == "b") else [dtype_expression(dtype)])
 
 
 def _array(value: HostValue, dtype: list[ast.expr]) -> ast.expr:
     if value.size == 0:
         sizes = ast.Tuple([ast.Constant(size) for size in value.shape], ast.Load())
         return call("jnp.zeros", sizes, dtype_expression(value.dtype))
-    if value.dtype in (np.dtype(np.float64),):
+    if value.dtype == np.float64:
         dtype = [dtype_expression(value.dtype)]
     return call("jnp.array", _nested(value.data), *dtype)
 

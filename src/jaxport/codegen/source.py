@@ -22,8 +22,8 @@ from jaxport.codegen.literals import attribute, call, comment, dim_expression, n
 from jaxport.errors import InvalidArgument
 from jaxport.importer.dtypes import STRING
 from jaxport.importer.host import HostValue, is_dim
-from jaxport.importer.names import identifier, unique_identifiers
-from jaxport.importer.recording import Recordable, Variable
+from jaxport.importer.names import unique_identifiers
+from jaxport.importer.recording import Variable
 from jaxport.importer.tracing import RecordedProgram
 
 __all__ = ["Source", "to_source"]
@@ -48,7 +48,10 @@ class Source:
         path = folder / f"{stem}.py"
         path.write_text(self.code, encoding="utf-8")
         if self.tensors:
-            save_file({key: np.ascontiguousarray(value) for key, value in self.tensors.items()}, path.with_suffix(".safetensors"))
+            save_file(
+                {key: np.ascontiguousarray(value) for key, value in self.tensors.items()},
+                path.with_suffix(".safetensors"),
+            )
         return path
 
 
@@ -58,8 +61,10 @@ def to_source(recorded: RecordedProgram) -> Source:
     >>> import onnx.parser
     >>> from jaxport.importer import from_onnx
     >>> from jaxport.importer.tracing import record
-    >>> program = from_onnx(onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
-    ...     agraph (float[batch, 2] x) => (float[batch, 2] y) { h = Add(x, x)  y = Tanh(h) }'''))
+    >>> program = from_onnx(
+    ...     onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
+    ...     agraph (float[batch, 2] x) => (float[batch, 2] y) { h = Add(x, x)  y = Tanh(h) }''')
+    ... )
     >>> print(to_source(record(program)).code.partition("def ")[2])
     model(params: dict[str, Array], x: Array) -> Array:
         \"\"\"The graph `agraph`.
@@ -90,7 +95,8 @@ def to_source(recorded: RecordedProgram) -> Source:
     body = printer.statements(recorded.steps, result)
     if len(outputs) > 1:
         last = body[-1]
-        assert isinstance(last, ast.Return) and isinstance(last.value, ast.Tuple)
+        assert isinstance(last, ast.Return)
+        assert isinstance(last.value, ast.Tuple)
         body[-1] = ast.Return(call("Outputs", *last.value.elts))
     prologue = _prologue(recorded, arguments, printer)
     lines = []
@@ -127,7 +133,9 @@ def _module(recorded: RecordedProgram, parts: list[str], constants: dict[str, np
     if tensors:
         loading.append(_LOADING)
     if constants:
-        restored = "".join(f'CONSTANTS[{key!r}] = CONSTANTS[{key!r}].astype(jnp.{dtype})\n' for key, dtype in casts.items())
+        restored = "".join(
+            f"CONSTANTS[{key!r}] = CONSTANTS[{key!r}].astype(jnp.{dtype})\n" for key, dtype in casts.items()
+        )
         loading.append('CONSTANTS = _load("constants/")\n' + restored)
     loading.append(_LOAD_PARAMS if tensors else _NO_PARAMS)
     title = f'"""`{comment(program.name)}`, imported from ONNX."""\n\nfrom __future__ import annotations\n'
@@ -231,7 +239,7 @@ def _helpers(code: str) -> list[str]:
     while pending:
         used = set(re.findall(r"[A-Za-z_]\w*", pending.pop()))
         for helper in (HELPERS[key] for key in sorted(used & set(HELPERS)) if key not in found):
-            text = textwrap.dedent(inspect.getsource(helper.function))
+            text = textwrap.dedent(inspect.getsource(inspect.unwrap(helper.function)))
             found[helper.function.__name__] = text[text.index("def ") :]
             pending.append(text)
     return list(found.values())
@@ -243,6 +251,10 @@ def _formatted(code: str) -> str:
     if ruff is None:
         return code
     done = subprocess.run(
-        [ruff, "format", "--line-length", "100", "--isolated", "-"], input=code, capture_output=True, text=True, check=False
+        [ruff, "format", "--line-length", "100", "--isolated", "-"],
+        input=code,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return done.stdout if done.returncode == 0 else code

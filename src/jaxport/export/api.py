@@ -47,6 +47,7 @@ def to_onnx(
     state: str = "refuse",
     functions: Any = None,
     constraints: Sequence[str] = (),
+    unroll_scans: int = 0,
     rules: Mapping[str, Rule | Callable[..., Any]] | None = None,
     passes: Sequence[Any] | None = None,
     name: str | None = None,
@@ -71,6 +72,7 @@ def to_onnx(
       state: what becomes of state that the call changes (batch statistics, caches): "refuse", "outputs" or "discard".
       functions: blocks that become ONNX functions: a qualified name, a class, a predicate on blocks, or several.
       constraints: what is known of the symbols (`"T >= 2"`), as `jax.export.symbolic_shape` takes it.
+      unroll_scans: scans of at most so many steps are written out, step by step, which runs faster than a loop.
       rules: rules for this export alone, by primitive name: functions, or `jaxport.export.registry.Rule`.
       passes: the graph passes to run instead of `jaxport.export.passes.DEFAULT`.
       name: the name of the graph; by default that of `fn`.
@@ -112,6 +114,7 @@ def to_onnx(
             weights=weights,
             state=state,
             wanted=wanted,
+            unroll_scans=unroll_scans,
             rules={key: r if isinstance(r, Rule) else Rule(key, r) for key, r in (rules or {}).items()},
             passes=graph_passes.DEFAULT if passes is None else passes,
         )
@@ -132,6 +135,7 @@ class Options:
     weights: Any
     state: str
     wanted: Selector
+    unroll_scans: int
     rules: Mapping[str, Rule]
     passes: Sequence[Any]
 
@@ -139,7 +143,13 @@ class Options:
 def export_traced(traced: blocks.Traced, options: Options) -> Exported:
     """Export what was traced, under the precision that it was traced with."""
     program = prepare.prepare(traced)
-    walker = Walker(options.opset, {**RULES, **options.rules}, BLOCK_RULES, functions=FunctionBuilder(options.wanted))
+    walker = Walker(
+        options.opset,
+        {**RULES, **options.rules},
+        BLOCK_RULES,
+        unroll_scans=options.unroll_scans,
+        functions=FunctionBuilder(options.wanted),
+    )
     op = Emitter(walker, Scope("main"), Place())
     operands, ports, defaults = _enter(op, traced, program, options)
     outputs = walker.inline(op, program.jaxpr, operands)

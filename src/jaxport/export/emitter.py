@@ -187,7 +187,7 @@ class Emitter:
 
         wider = legalize.compute_dtype(op_type, facts, values) if self.walker.legalize else None
         if wider is not None:
-            return self._in_wider_dtype(wider, facts, op_type, values, attributes, outputs)
+            return self._in_wider_dtype(wider, facts, op_type, values, attributes, outputs, results)
         dtypes = [self._result_dtype(facts, i, values, attributes) for i in range(outputs)]
         if outputs == 1 and not domain:
             folded = folding.fold(op_type, values, attributes, dtypes[0])
@@ -278,17 +278,21 @@ class Emitter:
         values: Sequence[Value | None],
         attributes: dict[str, Any],
         outputs: int,
+        results: Sequence[tuple[Any, Sequence[dims.Dim] | None]] | None,
     ) -> Any:
         """Emit an operator in a dtype that the runtime has a kernel for, and cast the results back."""
         parameter, narrow = legalize.type_parameter(facts, values)
         operands = [
-            self.cast(v, wider) if v is not None and (f := facts.input(i)) and f.type == parameter else v
+            self.cast(v, wider) if v is not None and v.dtype == narrow and wider in facts.accepts(i) else v
             for i, v in enumerate(values)
         ]
-        results = self.emit(op_type, *operands, outputs=outputs, **attributes)
-        many = results if isinstance(results, tuple) else (results,)
-        back = tuple(self.cast(r, narrow) if facts.output(i).type == parameter else r for i, r in enumerate(many))
-        return back if isinstance(results, tuple) else back[0]
+        computed = [facts.output(i).type == parameter for i in range(outputs)]
+        if results:
+            results = [(wider if c else d, shape) for (d, shape), c in zip(results, computed, strict=True)]
+        emitted = self.emit(op_type, *operands, outputs=outputs, results=results, **attributes)
+        many = emitted if isinstance(emitted, tuple) else (emitted,)
+        back = tuple(self.cast(x, narrow) if c else x for x, c in zip(many, computed, strict=True))
+        return back if isinstance(emitted, tuple) else back[0]
 
     def _append(
         self,

@@ -1,7 +1,8 @@
 """Choosing a dtype that the runtime can compute an operator in, where it has none for the one at hand.
 
 Integers and booleans are computed in a wider integer type and bfloat16 in float32, then cast back, which wraps and
-rounds as JAX does. A dtype with nothing wider (float64, uint64) is left as it is: its rule decomposes, or refuses.
+rounds as JAX does. A dtype with nothing wider (float64, uint64) is left as it is: its rule decomposes, or refuses;
+but where only bits are moved or sums wrap, uint64 is as good as int64.
 """
 
 from __future__ import annotations
@@ -33,13 +34,19 @@ WIDER: dict[str, tuple[str, ...]] = {
     "float8_e5m2": ("float32",),
 }
 
+#: Operators that give the same bits for unsigned and signed integers.
+SIGNLESS = frozenset({"CumSum", "Where"})
+
+
+#: Where there is a kernel, and its values are not those of the operator: a Sign of NaN in half precision is 1.
+INEXACT: dict[str, tuple[str, ...]] = {"Sign": ("float16", "bfloat16")}
+
 
 @functools.lru_cache(maxsize=512)
 def missing(op_type: str) -> frozenset[np.dtype]:
-    """The dtypes that the runtime has no kernel of an operator for."""
-    return frozenset(
-        np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name) for name in MISSING.get(op_type, "").split()
-    )
+    """The dtypes that the runtime has no kernel of an operator for, or no exact one."""
+    names = (*MISSING.get(op_type, "").split(), *INEXACT.get(op_type, ()))
+    return frozenset(np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name) for name in names)
 
 
 def type_parameter(facts: Schema, values: Sequence[Value | None]) -> tuple[str, np.dtype]:
@@ -65,7 +72,8 @@ def _compute_dtype(op_type: str, facts: Schema, parameter: str, dtype: np.dtype)
     accepted = next((f.dtypes for f in facts.inputs if f.type == parameter), frozenset())
     if not accepted or (dtype in accepted and dtype not in missing(op_type)):
         return None
-    for name in WIDER.get(dtype.name, ()):
+    signed = ("int64",) if dtype == np.uint64 and op_type in SIGNLESS else ()
+    for name in (*WIDER.get(dtype.name, ()), *signed):
         wider = np.dtype(name)
         if wider in accepted and wider not in missing(op_type):
             return wider

@@ -38,6 +38,11 @@ class Schema:
             return self.inputs[index]
         return self.inputs[-1] if self.inputs and self.inputs[-1].variadic else None
 
+    def accepts(self, index: int) -> frozenset[np.dtype]:
+        """The dtypes that the operand at `index` may have."""
+        formal = self.input(index)
+        return formal.dtypes if formal else frozenset()
+
     def output(self, index: int) -> Formal:
         """The formal output that the result at `index` comes from."""
         return self.outputs[min(index, len(self.outputs) - 1)]

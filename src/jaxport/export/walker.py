@@ -127,6 +127,9 @@ class Walker:
 
     def equation(self, op: Emitter, equation: JaxprEqn, operands: Sequence[Value]) -> list[Value]:
         """Export one equation. What cannot be exported is noted, and values are made up so that the walk goes on."""
+        if equation.outvars and not equation.effects and all(_is_empty(aval.shape) for aval in op.outs):
+            self.records.append(Record(op.place, "a constant", (), "the result has no elements"))
+            return [constant(np.zeros(aval.shape, _dtype(aval)), _dtype(aval)) for aval in op.outs]
         block = equation.params.get("block")
         try:
             if block is not None:
@@ -222,11 +225,12 @@ class Walker:
 
     def finish_graph(self, op: Emitter, outputs: Sequence[Value], name: str) -> ir.Graph:
         """A graph from what stands in the scope of `op`, with these outputs."""
-        scope, seen, results = op.scope, set(), []
+        scope, results = op.scope, []
+        seen = {value.ir for value in scope.inputs}
         for value in outputs:
             # An output is a value of this very graph, computed in it, and stands there once.
             value = op.expanded(value)
-            own = value.scope is scope and value.ir not in seen and value not in scope.inputs
+            own = value.scope is scope and value.ir not in seen
             result = value if own else op.alias(value)
             seen.add(result.ir)
             results.append(result.ir)
@@ -244,7 +248,7 @@ class Walker:
         if traceback is None:
             return around
         if traceback not in self._sources:
-            self._sources[traceback] = _lines(traceback)
+            self._sources[traceback] = source_lines(traceback)
         users, librarys = self._sources[traceback]
         return users or around or librarys
 
@@ -253,6 +257,11 @@ def constant(value: Any, dtype: Any) -> Value:
     """A constant from an array or a number."""
     array = np.asarray(value, dtype=dtype)
     return Value(array.dtype, array.shape, constant=array)
+
+
+def _is_empty(shape: Sequence[dims.Dim]) -> bool:
+    """Whether an array of this shape has no elements, and no symbolic dims."""
+    return dims.all_static(shape) and 0 in shape
 
 
 def _dtype(aval: Any) -> np.dtype:
@@ -318,7 +327,7 @@ def _where(rule: Rule, op: Emitter) -> str:
     return f"{_rule_name(rule)}, for {op.place.source or 'an equation without a source line'}"
 
 
-def _lines(traceback: Any) -> tuple[str, str]:
+def source_lines(traceback: Any) -> tuple[str, str]:
     """The innermost frame that is in no installed library, and the outermost of all."""
     frames = traceback.frames
     users = next((f for f in frames if not f.file_name.startswith(_LIBRARIES)), None)

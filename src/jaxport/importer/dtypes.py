@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.errors import ModelError, Unsupported, Refusal
+from jaxport.errors import ModelError
 
-__all__ = ["STRING", "canonical", "dtype_of", "from_type_string", "onnx_name"]
+__all__ = ["STRING", "canonical", "dtype_of", "from_type_string"]
 
 STRING = np.dtype(object)
 """The dtype of a tensor of strings: NumPy holds Python strings as objects."""
@@ -36,22 +36,6 @@ def dtype_of(code: int) -> np.dtype:
         ) from error
 
 
-def onnx_name(dtype: np.dtype) -> str:
-    """What ONNX calls `dtype`: `int64`, `bfloat16`, `float8e4m3fn`, `string`.
-
-    >>> onnx_name(np.dtype("float32")), onnx_name(STRING)
-    ('float', 'string')
-    """
-    if dtype == STRING:
-        return "string"
-    try:
-        return ir.DataType.from_numpy(dtype).name.lower()
-    except TypeError as error:
-        raise Unsupported(
-            f"`{dtype}` has no ONNX element type", [Refusal(str(dtype), "", "cast it to a type that ONNX has")]
-        ) from error
-
-
 def from_type_string(text: str) -> np.dtype | None:
     """The dtype that a schema's type string names, or None where it names no tensor type.
 
@@ -70,6 +54,6 @@ def canonical(dtype: np.dtype) -> np.dtype:
     >>> canonical(np.dtype("int64"))
     dtype('int32')
     """
-    if dtype in _WIDE and not jax.config.jax_enable_x64:
+    if dtype in _WIDE and not jax.config.read("jax_enable_x64"):
         return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
     return dtype

@@ -11,12 +11,12 @@ import onnx_ir as ir
 
 from jaxport.errors import JaxportError, ModelError, Refusal, Unsupported, ValueNotKnown
 from jaxport.importer.dtypes import STRING, canonical
-from jaxport.importer.graph import Body, BodyFunction, Node, Reference, describe
+from jaxport.importer.graph import Body, BodyFunction, Node, Reference, SchemaFunction, describe
 from jaxport.importer.host import HostValue, is_dim
 from jaxport.importer.namespaces import cast, known, random
 from jaxport.importer.recording import Recorded, active
 from jaxport.importer.registry import Operator
-from jaxport.importer.resolve import SchemaFunction, tensor_value
+from jaxport.importer.resolve import tensor_value
 
 __all__ = ["Subgraph", "evaluate"]
 
@@ -26,7 +26,9 @@ class Scope:
 
     __slots__ = ("attributes", "key", "parent", "values")
 
-    def __init__(self, values: dict[ir.Value, Any], attributes: Mapping[str, Any], key: Any, parent: Scope | None = None):
+    def __init__(
+        self, values: dict[ir.Value, Any], attributes: Mapping[str, Any], key: Any, parent: Scope | None = None
+    ):
         self.values, self.attributes, self.key, self.parent = values, attributes, key, parent
 
     def __getitem__(self, value: ir.Value) -> Any:
@@ -52,7 +54,9 @@ class Subgraph:
     def empty_output(self, index: int) -> HostValue:
         """No rows of the output at `index`, of the type that the model declares for it."""
         declared = self.body.outputs[index]
-        sizes = [size if isinstance(size, int) else 0 for size in declared.shape.dims] if declared.shape is not None else []
+        sizes = (
+            [size if isinstance(size, int) else 0 for size in declared.shape.dims] if declared.shape is not None else []
+        )
         return HostValue(np.zeros((0, *sizes), declared.dtype.numpy() if declared.dtype is not None else np.float32))
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
@@ -137,11 +141,15 @@ def _suggest_names(values: Sequence[ir.Value | None], recorded: Sequence[Any]) -
             result.variable.hint = value.name or ""
 
 
-def _call(node: Node, operator: Operator, inputs: list[Any], attributes: dict[str, Any], scope: Scope) -> tuple[Any, ...]:
+def _call(
+    node: Node, operator: Operator, inputs: list[Any], attributes: dict[str, Any], scope: Scope
+) -> tuple[Any, ...]:
     for index, value in enumerate(inputs):
         if value is not None and operator.input_mark(index) == "host":
             inputs[index] = _on_host(node, operator, index, value)
-    keywords = {name: Subgraph(value, scope) if isinstance(value, Body) else value for name, value in attributes.items()}
+    keywords = {
+        name: Subgraph(value, scope) if isinstance(value, Body) else value for name, value in attributes.items()
+    }
     for name, what in operator.context.items():
         keywords[name] = len(node.outputs) if what == "output count" else _key(node, scope)
     if operator.plain:
@@ -159,7 +167,9 @@ def _call_body(
     target: BodyFunction | SchemaFunction, inputs: list[Any], attributes: dict[str, Any], scope: Scope
 ) -> tuple[Any, ...]:
     if isinstance(target, SchemaFunction):
-        target = target.build(None if value is None else (np.dtype(value.dtype), value.shape) for value in inputs)
+        target = target.body_for(
+            tuple(None if value is None else (np.dtype(value.dtype), tuple(value.shape)) for value in inputs)
+        )
     body = target.body
     padded = [*inputs, *[None] * (len(body.inputs) - len(inputs))]
     bound = {name: Subgraph(value, scope) if isinstance(value, Body) else value for name, value in attributes.items()}

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from jaxport.importer.dtypes import STRING
-from jaxport.importer.host import HostValue, dims_compare, host, is_dim
+from jaxport.importer.host import HostValue, dims_compare, is_dim
 
 __all__ = ["LARGEST_CREATED", "fold"]
 
@@ -94,14 +94,14 @@ def _tile(data: np.ndarray, repeats: Any) -> Any:
     return np.tile(data, counts) if data.size * np.prod(counts) <= LARGEST_CREATED else NotImplemented
 
 
-def _arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Any:
+def _arange(start: Any, stop: Any = None, step: Any = 1, **_: Any) -> Any:
     start, stop = (0, start) if stop is None else (start, stop)
     if step == 0 or abs((stop - start) / step) > LARGEST_CREATED:
         return NotImplemented
     return np.arange(start, stop, step)
 
 
-def _take(data: np.ndarray, indices: np.ndarray, axis: int | None = None, **modes: Any) -> Any:
+def _take(data: np.ndarray, indices: np.ndarray, axis: int | None = None, **_: Any) -> Any:
     # Out-of-range positions are `mode`'s business, which differs from NumPy's.
     size = data.size if axis is None else data.shape[axis]
     indices = np.asarray(indices)
@@ -200,6 +200,7 @@ _ROWS: dict[str, tuple[Callable[..., Any], str]] = {
     "jnp.tile": (_tile, SAME),
     "jnp.broadcast_arrays": (lambda *arrays: list(np.broadcast_arrays(*arrays)), SAME),
     "jnp.broadcast_to": (_created(np.broadcast_to), SAME),
+    "nn.relu": (lambda data: np.maximum(data, np.zeros((), data.dtype)), SAME),
     "lax.div": (_truncated, SAME),
     "lax.rem": (_remainder, SAME),
     "jnp.mod": (_modulo, SAME),

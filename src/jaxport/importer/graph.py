@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from jaxport.importer.registry import Operator
 
-__all__ = ["Body", "BodyFunction", "Node", "Reference", "describe"]
+__all__ = ["Body", "BodyFunction", "InputType", "Node", "Reference", "SchemaFunction", "describe"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,18 @@ class BodyFunction:
     positions: tuple[int, ...] | None = None
 
 
+InputType = tuple[np.dtype, tuple[Any, ...]] | None
+"""The dtype and shape of an input, or None for one that is left out."""
+
+
+@dataclass(eq=False, slots=True)
+class SchemaFunction:
+    """An operator whose schema builds a body from the types of the inputs, once they are known."""
+
+    label: str
+    body_for: Callable[[tuple[InputType, ...]], BodyFunction]
+
+
 @dataclass(eq=False, slots=True)
 class Node:
     """A node and what computes it.
@@ -59,7 +71,7 @@ class Node:
     """
 
     node: ir.Node
-    target: Operator | BodyFunction
+    target: Operator | BodyFunction | SchemaFunction
     inputs: tuple[ir.Value | None, ...]
     outputs: tuple[ir.Value | None, ...]
     attributes: dict[str, Any]

@@ -59,7 +59,7 @@ class HostValue:
         return self.data.size
 
     @property
-    def T(self) -> HostValue:
+    def T(self) -> HostValue:  # noqa: N802  as arrays have it
         return HostValue(self.data.T, self.dtype)
 
     @property

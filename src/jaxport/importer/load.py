@@ -54,7 +54,10 @@ def load(source: ModelSource) -> ir.Model:
         )
     if not proto.HasField("graph"):
         raise ModelError(
-            "the model has no graph", where=origin, why="the file may be truncated or no ONNX model", instead="export it again"
+            "the model has no graph",
+            where=origin,
+            why="the file may be truncated or no ONNX model",
+            instead="export it again",
         )
     if proto is source and any(_is_sparse(holder) for holder in _holders(proto)):
         proto = onnx.ModelProto()
@@ -63,8 +66,18 @@ def load(source: ModelSource) -> ir.Model:
         _check_and_densify(holder)
     try:
         model = ir.from_proto(proto)
-    except (ir.serde.SerdeError, ValueError, TypeError, KeyError, AssertionError, NotImplementedError, RecursionError) as error:
-        raise ModelError("the model is malformed", where=origin, why=_root_cause(error), instead="export it again") from error
+    except (
+        ir.serde.SerdeError,
+        ValueError,
+        TypeError,
+        KeyError,
+        AssertionError,
+        NotImplementedError,
+        RecursionError,
+    ) as error:
+        raise ModelError(
+            "the model is malformed", where=origin, why=_root_cause(error), instead="export it again"
+        ) from error
     _place_external(model, folder, origin)
     return model
 
@@ -74,7 +87,10 @@ def _parse(data: bytes, origin: str) -> onnx.ModelProto:
         return onnx.ModelProto.FromString(data)
     except DecodeError as error:
         raise ModelError(
-            "this is not an ONNX model", where=origin, why=f"it is truncated or damaged ({error})", instead="export it again"
+            "this is not an ONNX model",
+            where=origin,
+            why=f"it is truncated or damaged ({error})",
+            instead="export it again",
         ) from error
 
 
@@ -151,7 +167,9 @@ def _check_data(tensor: onnx.TensorProto, where: str = "") -> None:
         return
     where = where or f"tensor `{tensor.name}`"
     if any(size < 0 for size in tensor.dims):
-        raise ModelError(f"the shape {list(tensor.dims)} has a negative size", where=where, instead="export the model again")
+        raise ModelError(
+            f"the shape {list(tensor.dims)} has a negative size", where=where, instead="export the model again"
+        )
     dtype_of(tensor.data_type)
     element = ir.DataType(tensor.data_type)
     count = math.prod(tensor.dims)
@@ -193,7 +211,11 @@ def _place_external(model: ir.Model, folder: Path | None, origin: str) -> None:
             if tensor.path not in sizes:
                 sizes[tensor.path] = os.path.getsize(tensor.path)
             end = (tensor.offset or 0) + tensor.nbytes
-            if (tensor.offset or 0) < 0 or end > sizes[tensor.path] or (tensor.length or tensor.nbytes) != tensor.nbytes:
+            if (
+                (tensor.offset or 0) < 0
+                or end > sizes[tensor.path]
+                or (tensor.length or tensor.nbytes) != tensor.nbytes
+            ):
                 raise ModelError(
                     f"`{tensor.location}` is too short",
                     where=where,
@@ -225,5 +247,7 @@ def _check_location(tensor: ir.ExternalTensor, folder: Path, where: str) -> None
         )
     if not path.is_file():
         raise ModelError(
-            f"the data file `{tensor.location}` is missing", where=where, instead=f"put it into `{folder}`, beside the model"
+            f"the data file `{tensor.location}` is missing",
+            where=where,
+            instead=f"put it into `{folder}`, beside the model",
         )

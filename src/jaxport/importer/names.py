@@ -14,9 +14,9 @@ _RESERVED = {*keyword.kwlist, *keyword.softkwlist, *dir(builtins)}
 
 
 def identifier(name: str, default: str = "value") -> str:
-    """`name` as a lower-risk Python identifier of ASCII letters, digits and underscores.
+    r"""`name` as a Python identifier of ASCII letters, digits and underscores, no keyword and no builtin.
 
-    >>> identifier("/encoder/layer.0/MatMul_output_0"), identifier("class"), identifier("1x"), identifier("'\\n")
+    >>> identifier("/encoder/layer.0/MatMul_output_0"), identifier("class"), identifier("1x"), identifier("'\n")
     ('encoder_layer_0_MatMul_output_0', 'class_', 'value_1x', 'value')
     """
     text = re.sub(r"[^A-Za-z0-9]+", "_", name)[: 4 * LONGEST].strip("_")[:LONGEST].strip("_")

@@ -13,15 +13,17 @@ Array([0., 0.], dtype=float32)
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
+import jax.core
 import numpy as np
 
 from jaxport.importer.dtypes import canonical
 from jaxport.importer.host import HostValue, host
-from jaxport.importer.recording import Recordable, Recorded, active, lower
+from jaxport.importer.recording import Recordable, Recorded, active, lower, paused
 
 __all__ = ["HELPERS", "Namespace", "cast", "helper", "jnp", "known", "lax", "nn", "random", "vmap"]
 
@@ -51,12 +53,11 @@ class Namespace:
         return self._name
 
 
-if TYPE_CHECKING:
-    from jax import lax, nn, random
-    from jax import numpy as jnp
-else:
-    jnp, lax = Namespace("jnp", jax.numpy), Namespace("lax", jax.lax)
-    nn, random = Namespace("nn", jax.nn), Namespace("random", jax.random)
+# Typed as `Any`: they take host values and recorded values where JAX's own take arrays.
+jnp: Any = Namespace("jnp", jax.numpy)
+lax: Any = Namespace("lax", jax.lax)
+nn: Any = Namespace("nn", jax.nn)
+random: Any = Namespace("random", jax.random)
 
 
 def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable[..., Any]:
@@ -117,9 +118,10 @@ HELPERS: dict[str, Recordable] = {}
 
 
 def helper(function: Callable[..., Any]) -> Recordable:
-    """A function of ours that printed source contains verbatim: written in plain `jax`, `jnp`, `lax`, `nn` and `np`.
+    """A function of ours that printed source contains as it is written.
 
-    It takes and returns arrays (host values arrive as arrays) and plain Python values, and may call other helpers.
+    It takes and returns arrays (host values arrive as arrays) and plain Python values, and may use `jax`, `jnp`, `lax`,
+    `nn`, `np` and other helpers. What it calls is not recorded: the call of the helper is.
 
     >>> @helper
     ... def half(x):
@@ -127,5 +129,11 @@ def helper(function: Callable[..., Any]) -> Recordable:
     >>> half(jnp.ones(1))
     Array([0.5], dtype=float32)
     """
-    HELPERS[function.__name__] = recordable = Recordable(f"helper.{function.__name__}", function)
+
+    @wraps(function)
+    def unrecorded(*args: Any, **kwargs: Any) -> Any:
+        with paused():
+            return function(*args, **kwargs)
+
+    HELPERS[function.__name__] = recordable = Recordable(f"helper.{function.__name__}", unrecorded)
     return recordable

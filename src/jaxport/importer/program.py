@@ -58,8 +58,10 @@ class Program:
     """An imported ONNX model: a function of its inputs, with its weights in `params`.
 
     >>> import onnx.parser
-    >>> program = from_onnx(onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
-    ...     agraph (float[N] x, float[N] y) => (float[N] z) { z = Mul(x, y) }'''))
+    >>> program = from_onnx(
+    ...     onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
+    ...     agraph (float[N] x, float[N] y) => (float[N] z) { z = Mul(x, y) }''')
+    ... )
     >>> program.input_names, program.output_names
     (('x', 'y'), ('z',))
     >>> jax.jit(program)(y=np.full(2, 3, np.float32), x=np.ones(2, np.float32))
@@ -94,7 +96,9 @@ class Program:
     @cached_property
     def params(self) -> dict[str, jax.Array]:
         """The trainable initializers by name."""
-        return {name: jnp.asarray(tensor_value(self.body.initializers[v]).to_jax()) for name, v in self._parameters.items()}
+        return {
+            name: jnp.asarray(tensor_value(self.body.initializers[v]).to_jax()) for name, v in self._parameters.items()
+        }
 
     @property
     def name(self) -> str:
@@ -105,7 +109,9 @@ class Program:
         """The initializer behind a parameter, not read yet."""
         return self.body.initializers[self._parameters[name]]
 
-    def to_source(self, folder: str | os.PathLike[str] | None = None, *, inputs: Mapping[str, Any] | None = None) -> Any:
+    def to_source(
+        self, folder: str | os.PathLike[str] | None = None, *, inputs: Mapping[str, Any] | None = None
+    ) -> Any:
         """The program as source: one Python function and a weights file, which need JAX and safetensors only.
 
         Args:
@@ -121,8 +127,10 @@ class Program:
           InvalidArgument: the model does not declare the shape of an input that `inputs` leaves out.
 
         >>> import onnx.parser
-        >>> program = from_onnx(onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
-        ...     agraph (float[n] x) => (float[n] y) { y = Relu(x) }'''))
+        >>> program = from_onnx(
+        ...     onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
+        ...     agraph (float[n] x) => (float[n] y) { y = Relu(x) }''')
+        ... )
         >>> print(program.to_source().code.splitlines()[-1])
             return nn.relu(x)
         """
@@ -226,7 +234,7 @@ class Program:
         wanted = np.dtype(declared.dtype.numpy()) if declared.dtype is not None else None
         if isinstance(given, bool | int | float | str | list | tuple):
             given = np.asarray(given, dtype=wanted)
-        if wanted == STRING or isinstance(given, np.ndarray | np.generic) and given.dtype.kind in "OUST":
+        if wanted == STRING or (isinstance(given, np.ndarray | np.generic) and given.dtype.kind in "OUST"):
             return HostValue(np.asarray(given, dtype=object), STRING)
         if wanted is not None and given.dtype not in (wanted, canonical(wanted)):
             if not (given.dtype.kind == wanted.kind in "iu" and given.dtype.itemsize < wanted.itemsize):
@@ -257,17 +265,19 @@ class Program:
 
     @cached_property
     def _tuple_type(self) -> Any:
-        return namedtuple("Outputs", unique_identifiers(self.output_names, "output"))  # type: ignore[misc]  # noqa: PYI024
+        return namedtuple("Outputs", unique_identifiers(self.output_names, "output"))  # type: ignore[misc]
 
     def _packed(self, outputs: list[Any]) -> Any:
         return outputs[0] if len(outputs) == 1 else self._tuple_type(*outputs)
 
     def _warn_of_narrowing(self) -> None:
         """Says once which outputs are narrower than the model declares, because 64-bit types are off."""
-        if self._warned or jax.config.jax_enable_x64:
+        if self._warned or jax.config.read("jax_enable_x64"):
             return
         self._warned = True
-        wide = [v.name for v in self.body.outputs if v.dtype is not None and v.dtype.numpy() != canonical(v.dtype.numpy())]
+        wide = [
+            v.name for v in self.body.outputs if v.dtype is not None and v.dtype.numpy() != canonical(v.dtype.numpy())
+        ]
         if wide:
             warnings.warn(
                 f"64-bit types are off: the outputs {', '.join(f'`{name}`' for name in wide)} are 32-bit; "
@@ -299,5 +309,3 @@ def _external(value: Any) -> Any:
     if isinstance(value, HostValue):
         return value.data if value.dtype == STRING else jnp.asarray(value.to_jax())
     return value
-
-

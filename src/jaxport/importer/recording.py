@@ -32,6 +32,7 @@ __all__ = [
     "active",
     "lower",
     "map_leaves",
+    "paused",
     "recorded",
     "recording_scope",
 ]
@@ -143,6 +144,16 @@ def recording_scope(recording: Recording | None = None) -> Iterator[Recording]:
         _active.reset(token)
 
 
+@contextmanager
+def paused() -> Iterator[None]:
+    """Records nothing of what is called inside."""
+    token = _active.set(None)
+    try:
+        yield
+    finally:
+        _active.reset(token)
+
+
 class Recordable:
     """A function of a shared namespace: folds, executes or records, as its operands are.
 
@@ -191,8 +202,11 @@ class Recorded:
     dtype = property(lambda self: self.value.dtype)
     size = property(lambda self: self.value.size)
     T = property(lambda self: self if self.ndim < 2 else _run("attribute", "T", operator.attrgetter("T"), self))
-    mT = property(lambda self: _run("attribute", "mT", operator.attrgetter("mT"), self))
-    at = property(lambda self: _At(self))
+    mT = property(lambda self: _run("attribute", "mT", operator.attrgetter("mT"), self))  # noqa: N815  as arrays have it
+
+    @property
+    def at(self) -> _At:
+        return _At(self)
 
     def __getitem__(self, index: Any) -> Recorded:
         return _run("index", "", operator.getitem, self, index)
@@ -231,7 +245,9 @@ class _At:
         def update(array: Any, index: Any, *values: Any, **options: Any) -> Any:
             return getattr(array.at[index], method)(*values, **options)
 
-        return lambda *values, **options: _run("method", f"at.{method}", update, self.array, self.index, *values, **options)
+        return lambda *values, **options: _run(
+            "method", f"at.{method}", update, self.array, self.index, *values, **options
+        )
 
 
 def _binary(symbol: str, function: Callable[[Any, Any], Any], swapped: bool) -> Callable[[Recorded, Any], Any]:

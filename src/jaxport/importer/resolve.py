@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import cache, partial
 from inspect import Parameter
 from typing import Any
 
@@ -13,12 +13,12 @@ import onnx_ir as ir
 from onnx.defs import OpSchema, SchemaError
 
 from jaxport.errors import ModelError, Refusal, Unsupported
-from jaxport.importer.dtypes import from_type_string, onnx_name
-from jaxport.importer.graph import Body, BodyFunction, Node, Reference, describe
-from jaxport.importer.host import HostValue, host
+from jaxport.importer.dtypes import from_type_string
+from jaxport.importer.graph import Body, BodyFunction, InputType, Node, Reference, SchemaFunction, describe
+from jaxport.importer.host import HostValue
 from jaxport.importer.registry import KNOWN_OPSETS, Operator, lookup, versions
 
-__all__ = ["SchemaFunction", "resolve", "schema_in_force", "tensor_value"]
+__all__ = ["attribute_value", "resolve", "schema_in_force", "tensor_value"]
 
 
 def resolve(model: ir.Model) -> Body:
@@ -34,39 +34,8 @@ def resolve(model: ir.Model) -> Body:
     return body
 
 
-@dataclass
-class SchemaFunction:
-    """An operator whose schema builds a body from the types of the inputs, once they are known."""
-
-    schema: OpSchema
-    node: ir.Node
-    own_opset: int
-    opset: int
-    built: dict[bytes, BodyFunction] = field(default_factory=dict)
-
-    def build(self, inputs: Iterable[tuple[np.dtype, tuple[Any, ...]] | None]) -> BodyFunction:
-        """The body for inputs of these dtypes and shapes (None for one that is left out)."""
-        types = []
-        for given in inputs:
-            proto = onnx.TypeProto()
-            if given is not None:
-                dtype, shape = given
-                proto.tensor_type.elem_type = int(ir.DataType[onnx_name(dtype).upper()]) if dtype != np.float32 else 1
-                for size in shape:
-                    dim = proto.tensor_type.shape.dim.add()
-                    dim.dim_param, dim.dim_value = ("", size) if isinstance(size, int) else (str(size), 0)
-            types.append(proto.SerializeToString())
-        key = b"\0".join(types)
-        if key not in self.built:
-            node_proto = ir.to_proto(self.node).SerializeToString()
-            version = _body_version(self.schema.context_dependent_function_opset_versions, self.own_opset)
-            data = self.schema.get_context_dependent_function_with_opset_version(version, node_proto, types)
-            self.built[key] = _schema_body(self.schema, onnx.FunctionProto.FromString(data), self.opset)
-        return self.built[key]
-
-
-def schema_in_force(domain: str, name: str, opset: int) -> OpSchema | None:
-    """ONNX's schema of the operator at this version of the domain's opset, if it has one.
+def schema_in_force(domain: str, name: str, opset: int) -> Any:
+    """ONNX's schema (`onnx.defs.OpSchema`) of the operator at this version of the domain's opset, or None.
 
     >>> schema_in_force("", "Softmax", 12).since_version
     11
@@ -117,7 +86,7 @@ class _Resolver:
         body = Body(graph.name or "", tuple(graph.inputs), tuple(graph.outputs), tensors)
         for node in live:
             for value in node.inputs:
-                self.check_defined(value, node, graph)
+                self.check_defined(value, node)
             resolved = self.node(node, opsets)
             own.update(node.outputs)
             self.defined.update(node.outputs)
@@ -138,14 +107,16 @@ class _Resolver:
         _expire(body)
         return body
 
-    def check_defined(self, value: ir.Value | None, node: ir.Node, graph: ir.Graph) -> None:
+    def check_defined(self, value: ir.Value | None, node: ir.Node) -> None:
         if value is None or value in self.defined or not value.name:
             return
         later = value.producer() is not None
         raise ModelError(
             f"`{value.name}` is used before it is computed" if later else f"nothing computes `{value.name}`",
             where=describe(node),
-            why="the nodes are not in topological order, or form a cycle" if later else "it is no input, initializer or output",
+            why="the nodes are not in topological order, or form a cycle"
+            if later
+            else "it is no input, initializer or output",
             instead="sort the graph (`model.graph.sort()` of onnx_ir)" if later else "export the model again",
         )
 
@@ -181,13 +152,15 @@ class _Resolver:
         newest = KNOWN_OPSETS.get(node.domain)
         if newest is not None and opset > newest:
             self.add_refusal(
-                node.op_type, node, f"opset {opset} of `{domain}` is newer than {newest}, the newest known; export at that one"
+                node.op_type,
+                node,
+                f"opset {opset} of `{domain}` is newer than {newest}, the newest known; export at that one",
             )
             return False
         return True
 
     def target(
-        self, node: ir.Node, opset: int, default_opset: int, schema: OpSchema | None
+        self, node: ir.Node, opset: int, default_opset: int, schema: Any
     ) -> Operator | BodyFunction | SchemaFunction | None:
         if schema is not None and schema.deprecated:
             self.add_refusal(node.op_type, node, f"ONNX removed it in version {schema.since_version}")
@@ -199,7 +172,7 @@ class _Resolver:
             data = schema.get_function_with_opset_version(_body_version(schema.function_opset_versions, opset))
             return _schema_body(schema, onnx.FunctionProto.FromString(data), default_opset)
         if schema is not None and schema.has_context_dependent_function:
-            return SchemaFunction(schema, node, opset, default_opset)
+            return SchemaFunction(schema.name, cache(partial(_context_body, schema, node, opset, default_opset)))
         served = versions(node.domain, node.op_type)
         label = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         if served:
@@ -225,7 +198,7 @@ class _Resolver:
             body = self.body(function.graph, function.opset_imports, ())
             self.building.pop()
             defaults = {
-                attribute.name: _attribute_value(attribute)
+                attribute.name: attribute_value(attribute)
                 for attribute in function.attributes.values()
                 if attribute.type != ir.AttributeType.UNDEFINED
             }
@@ -234,7 +207,7 @@ class _Resolver:
         return self.functions[identifier]
 
     def attributes(
-        self, node: ir.Node, target: object, schema: OpSchema | None, opsets: Mapping[str, int]
+        self, node: ir.Node, target: object, schema: Any, opsets: Mapping[str, int]
     ) -> dict[str, Any] | None:
         """What the node sets, as the function takes it, or None if something is refused."""
         values: dict[str, Any] = {}
@@ -242,7 +215,9 @@ class _Resolver:
             declared = schema.attributes.get(attribute.name) if schema is not None else None
             if isinstance(target, Operator) and attribute.name not in target.attributes:
                 known = ", ".join(target.attributes) or "it has none"
-                self.add_refusal(target.label, node, f"the attribute `{attribute.name}` is not one of its attributes: {known}")
+                self.add_refusal(
+                    target.label, node, f"the attribute `{attribute.name}` is not one of its attributes: {known}"
+                )
                 return None
             if declared is not None and attribute.type != ir.AttributeType.UNDEFINED:
                 wanted = declared.type.name
@@ -259,15 +234,17 @@ class _Resolver:
                 graph = attribute.as_graph()
                 values[attribute.name] = self.body(graph, opsets, graph.initializers.values())
             else:
-                values[attribute.name] = _attribute_value(attribute)
+                values[attribute.name] = attribute_value(attribute)
         if isinstance(target, Operator):
             for name, parameter in target.attributes.items():
                 if parameter.default is Parameter.empty and name not in values:
-                    raise ModelError(f"the attribute `{name}` is missing", where=describe(node), instead="export the model again")
+                    raise ModelError(
+                        f"the attribute `{name}` is missing", where=describe(node), instead="export the model again"
+                    )
         return values
 
 
-def _schema_body(schema: OpSchema, proto: onnx.FunctionProto, opset: int) -> BodyFunction:
+def _schema_body(schema: Any, proto: onnx.FunctionProto, opset: int) -> BodyFunction:
     """The body that ONNX gives for an operator, resolved by itself. `opset` is the model's, of ONNX's own operators."""
     if not any(entry.domain in ("", "ai.onnx") for entry in proto.opset_import):
         proto.opset_import.add(domain="", version=opset)
@@ -282,11 +259,35 @@ def _schema_body(schema: OpSchema, proto: onnx.FunctionProto, opset: int) -> Bod
     body = resolver.body(function.graph, function.opset_imports, ())
     resolver.refuse(f"ONNX's definition of `{schema.name}`")
     defaults = {
-        name: _attribute_value(ir.serde.deserialize_attribute(attribute.default_value))
+        name: attribute_value(ir.serde.deserialize_attribute(attribute.default_value))
         for name, attribute in schema.attributes.items()
         if attribute.default_value.name
     }
     return BodyFunction(schema.name, body, defaults, kept)
+
+
+def _context_body(
+    schema: Any, node: ir.Node, opset: int, default_opset: int, inputs: tuple[InputType, ...]
+) -> BodyFunction:
+    """The body that ONNX gives for an operator whose body depends on the types of its inputs."""
+    types = []
+    for given in inputs:
+        proto = onnx.TypeProto()
+        if given is not None:
+            dtype, shape = given
+            proto.tensor_type.elem_type = ir.DataType.from_numpy(dtype)
+            for size in shape:
+                dim = proto.tensor_type.shape.dim.add()
+                if isinstance(size, int):
+                    dim.dim_value = size
+                else:
+                    dim.dim_param = str(size)
+        types.append(proto.SerializeToString())
+    version = _body_version(schema.context_dependent_function_opset_versions, opset)
+    data = schema.get_context_dependent_function_with_opset_version(
+        version, ir.to_proto(node).SerializeToString(), types
+    )
+    return _schema_body(schema, onnx.FunctionProto.FromString(data), default_opset)
 
 
 def _body_version(versions: Sequence[int], opset: int) -> int:
@@ -345,13 +346,16 @@ def _check_inputs(node: ir.Node, inputs: tuple[ir.Value | None, ...], target: ob
     if missing or (most is not None and len(inputs) > most):
         names = [parameter.name for parameter in target.inputs] if isinstance(target, Operator) else []
         raise ModelError(
-            f"the input `{names[missing[0]]}` is missing" if missing else f"{len(inputs)} inputs are given, {most} are taken",
+            f"the input `{names[missing[0]]}` is missing"
+            if missing
+            else f"{len(inputs)} inputs are given, {most} are taken",
             where=describe(node),
             instead="export the model again",
         )
 
 
-def _attribute_value(attribute: ir.Attr) -> Any:
+def attribute_value(attribute: ir.Attr) -> Any:
+    """An attribute as operator functions take it: a Python value, a tuple of such, or a host value for a tensor."""
     kind, value = attribute.type, attribute.value
     if kind == ir.AttributeType.TENSOR:
         return tensor_value(attribute.as_tensor())
@@ -362,9 +366,7 @@ def _attribute_value(attribute: ir.Attr) -> Any:
     return value
 
 
-def _output_types(
-    schema: OpSchema | None, inputs: tuple[ir.Value | None, ...], count: int
-) -> tuple[int | np.dtype | None, ...]:
+def _output_types(schema: Any, inputs: tuple[ir.Value | None, ...], count: int) -> tuple[int | np.dtype | None, ...]:
     """For each output: the input that has the same type, or the only type that the schema allows, or None."""
     if schema is None:
         return (None,) * count

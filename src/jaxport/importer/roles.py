@@ -49,7 +49,8 @@ def _mark(node: Node, index: int) -> str | None:
 
 def parameters(body: Body, static: set[ir.Value]) -> list[ir.Value]:
     """The initializers of the model's graph that are trainable: floating point tensors of rank one or more that no shape
-    depends on."""
+    depends on.
+    """
     return [
         value
         for value, tensor in body.initializers.items()

@@ -12,11 +12,11 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument
-from jaxport.importer.dtypes import STRING, canonical
+from jaxport.importer.dtypes import canonical
 from jaxport.importer.host import HostValue
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.program import Program
-from jaxport.importer.recording import Recorded, Recording, Step, Variable, map_leaves, recorded, recording_scope
+from jaxport.importer.recording import Recorded, Step, Variable, map_leaves, recorded, recording_scope
 
 __all__ = ["RecordedProgram", "input_specs", "record"]
 
@@ -44,8 +44,12 @@ def input_specs(program: Program) -> dict[str, Any]:
 
     >>> import onnx.parser
     >>> from jaxport.importer.program import from_onnx
-    >>> input_specs(from_onnx(onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
-    ...     agraph (float[batch, 2] x) => (float[batch, 2] y) { y = Relu(x) }''')))
+    >>> input_specs(
+    ...     from_onnx(
+    ...         onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
+    ...     agraph (float[batch, 2] x) => (float[batch, 2] y) { y = Relu(x) }''')
+    ...     )
+    ... )
     {'x': ShapeDtypeStruct(shape=(batch, 2), dtype=float32)}
     """
     scope = jax.export.SymbolicScope()
@@ -64,7 +68,7 @@ def input_specs(program: Program) -> dict[str, Any]:
                 given = size.value or f"{value.name}_{axis}"
                 if given not in names:
                     names[given] = unique(identifier(given, "size"), names.values())
-                size = jax.export.symbolic_shape(names[given], scope=scope)[0]  # noqa: PLW2901
+                size = jax.export.symbolic_shape(names[given], scope=scope)[0]
             sizes.append(size)
         specs[value.name or ""] = jax.ShapeDtypeStruct(tuple(sizes), canonical(np.dtype(value.dtype.numpy())))
     return specs
@@ -92,7 +96,9 @@ def record(program: Program, inputs: Mapping[str, Any] | None = None) -> Recorde
         arguments = dict(zip((name for name, _ in specs), values, strict=True))
         with recording_scope() as recording:
             shadow_params = {name: recorded(value, name) for name, value in params.items()}
-            shadows = {name: map_leaves(lambda leaf, name=name: recorded(leaf, name), v) for name, v in arguments.items()}
+            shadows = {
+                name: map_leaves(lambda leaf, name=name: recorded(leaf, name), v) for name, v in arguments.items()
+            }
             outputs = program.evaluate(shadow_params, shadows | known)
         result.update(
             params=_variables(shadow_params),

@@ -11,6 +11,7 @@ import numpy as np
 from jaxport.export import dims
 from jaxport.export.api import to_onnx
 from jaxport.export.exported import Exported
+from jaxport.export.ports import is_key
 
 #: Sizes that every symbolic case runs at: small, different from each other, and including one.
 SIZES: tuple[Mapping[str, int], ...] = ({"B": 2, "T": 5, "H": 6, "W": 7}, {"B": 1, "T": 3, "H": 9, "W": 8})
@@ -82,8 +83,13 @@ def check(
             expected = jax.tree.leaves(jax.jit(fn)(*args, **kwargs))
         actual = jax.tree.leaves(exported(*args, **kwargs))
         for index, (e, a) in enumerate(zip(expected, actual, strict=True)):
-            assert_equal(np.asarray(e), np.asarray(a), f"output {index} at {dict(size)}", rtol, atol)
+            assert_equal(_array(e), _array(a), f"output {index} at {dict(size)}", rtol, atol)
     return exported
+
+
+def _array(value: Any) -> np.ndarray:
+    """A result as NumPy has it; PRNG keys by their data."""
+    return np.asarray(jax.random.key_data(value) if is_key(value.dtype) else value)
 
 
 def assert_equal(expected: np.ndarray, actual: np.ndarray, what: str, rtol: float | None, atol: float | None) -> None:

@@ -79,7 +79,9 @@ def difference(expected: Any, actual: Any, rtol: float | None = None, atol: floa
     rtol = relative if rtol is None else rtol
     atol = scaled * largest if atol is None else atol
     allowed = atol + rtol * size
-    wrong = ~same & ~(finite & (error <= allowed) & (allowed > 0))  # large integers may differ by less than float64 sees
+    wrong = ~same & ~(
+        finite & (error <= allowed) & (allowed > 0)
+    )  # large integers may differ by less than float64 sees
     return Difference(
         _problem(wrong, error, finite, expected, actual) if wrong.any() else "",
         absolute=float(error.max()),
@@ -89,9 +91,7 @@ def difference(expected: Any, actual: Any, rtol: float | None = None, atol: floa
     )
 
 
-def _problem(
-    wrong: np.ndarray, error: np.ndarray, finite: np.ndarray, expected: np.ndarray, actual: np.ndarray
-) -> str:
+def _problem(wrong: np.ndarray, error: np.ndarray, finite: np.ndarray, expected: np.ndarray, actual: np.ndarray) -> str:
     count = f"{int(wrong.sum())} of {wrong.size} elements differ"
     special = np.flatnonzero(wrong & ~finite)
     if special.size:

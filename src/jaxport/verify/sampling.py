@@ -7,7 +7,7 @@ one-hot encoding, a mask from lengths). The size of that axis bounds it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,6 +181,3 @@ def _integers(dtype: np.dtype, shape: Sequence[int], generator: np.random.Genera
 def _dtype(aval: Any) -> Any:
     dtype = getattr(aval, "dtype", np.dtype(np.float32))
     return np.dtype(np.float32) if is_key(dtype) else dtype
-
-
-Sampler = Callable[[Port, Mapping[str, int], np.random.Generator], Any]

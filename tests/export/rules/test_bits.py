@@ -40,7 +40,9 @@ def test_counts(count, dtype):
 def test_floats_from_bits_and_back(dtype, opset):
     dtype = jnp.dtype(dtype)
     bits = np.dtype(f"uint{8 * dtype.itemsize}")
-    special = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, jnp.finfo(dtype).max, jnp.finfo(dtype).tiny, 3e-45], dtype)
+    special = np.array(
+        [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, jnp.finfo(dtype).max, jnp.finfo(dtype).tiny, 3e-45], dtype
+    )
     values = np.concatenate([special, integers(bits).view(dtype)])
     values = values[~np.isnan(values.astype(np.float64))]
     with jax.enable_x64(True):

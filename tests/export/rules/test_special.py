@@ -54,7 +54,11 @@ def test_two_operands(function, dtype):
 
 
 def test_the_incomplete_beta_function():
-    a, b, x = POSITIVE.astype(np.float32), POSITIVE[::-1].astype(np.float32).copy(), np.linspace(0, 1, 400, dtype=np.float32)
+    a, b, x = (
+        POSITIVE.astype(np.float32),
+        POSITIVE[::-1].astype(np.float32).copy(),
+        np.linspace(0, 1, 400, dtype=np.float32),
+    )
     check(lax.betainc, spec(400), spec(400), spec(400), values=(a, b, x), **TOLERANCES["float32"])
 
 

@@ -13,9 +13,14 @@ Dim = int | str | ir.SymbolicDim
 
 def graphs(model: ir.Model) -> Iterator[ir.Graph]:
     """All graphs of a model: the main graph, the functions, and the subgraphs of both."""
-    for root in (model.graph, *(function.graph for function in model.functions.values())):
+    for root in roots(model):
         yield root
         yield from root.subgraphs()
+
+
+def roots(model: ir.Model) -> list[ir.Graph]:
+    """The main graph and the bodies of the functions."""
+    return [model.graph, *(function.graph for function in model.functions.values())]
 
 
 def is_op(node: ir.Node | None, *op_types: str) -> bool:
@@ -60,8 +65,9 @@ class Editor:
     """Puts nodes and constants into the graphs of a model, under names that nothing else has."""
 
     def __init__(self, model: ir.Model):
+        self._main = model.graph
         self._names = {name for graph in graphs(model) for name in _names(graph)}
-        self._functions = {id(function.graph) for function in model.functions.values()}
+        self._root = {graph: root for root in roots(model) for graph in (root, *root.subgraphs())}
 
     def unique(self, wish: str) -> str:
         """A name that is not taken: `wish`, or with a number."""
@@ -74,16 +80,15 @@ class Editor:
 
     def constant(self, graph: ir.Graph, array: np.ndarray, name: str) -> ir.Value:
         """A constant that `graph` can use: an initializer of the main graph, or a node in a function."""
-        root = root_of(graph)
-        name = self.unique(name)
+        root, name = self._root[graph], self.unique(name)
         tensor = ir.Tensor(array, name=name)
         value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape))
-        if id(root) in self._functions:
-            node = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[value], name=name)
-            _put_first(root, node)
-        else:
+        if root is self._main:
             value.const_value = tensor
             root.register_initializer(value)
+        else:
+            node = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[value], name=name)
+            _put_first(root, node)
         return value
 
     def insert(
@@ -113,7 +118,8 @@ class Editor:
         """
         name = self.unique(f"{like.name}/{op_type}")
         producer = like.producer()
-        result = ir.Value(name=name, type=ir.TensorType(like.dtype if dtype is None else dtype))  # pyright: ignore
+        dtype = like.dtype if dtype is None else dtype
+        result = ir.Value(name=name, type=None if dtype is None else ir.TensorType(dtype))
         result.shape = None if shape is None else ir.Shape(shape)
         node = ir.node(
             op_type,
@@ -131,12 +137,26 @@ class Editor:
             _put_first(graph, node)
         return result
 
-
-def root_of(graph: ir.Graph) -> ir.Graph:
-    """The main graph or the body of the function that a subgraph lies in."""
-    while graph.parent_node is not None:
-        graph = graph.parent_node.graph
-    return graph
+    def viewed(
+        self,
+        graph: ir.Graph,
+        value: ir.Value,
+        dims: Sequence[Dim],
+        *,
+        before: ir.Node | None = None,
+        after: ir.Node | None = None,
+    ) -> ir.Value:
+        """`value` with other places for its axes of size one: the other dims are those of `value`, in their order."""
+        old = dims_of(value) or []
+        for op_type, shape, axes in (
+            ("Squeeze", [dim for dim in dims if dim != 1], [axis for axis, dim in enumerate(old) if dim == 1]),
+            ("Unsqueeze", dims, [axis for axis, dim in enumerate(dims) if dim == 1]),
+        ):
+            if axes and list(old) != list(dims):
+                where = self.constant(graph, np.array(axes), "axes")
+                value = self.insert(graph, op_type, [value, where], before=before, after=after, like=value, shape=shape)
+                after = None if after is None else value.producer()
+        return value
 
 
 def _put_first(graph: ir.Graph, node: ir.Node) -> None:

@@ -1,10 +1,303 @@
-"""Move the transposes between NHWC and NCHW through the graph until they meet and cancel."""
+"""Move the transposes between layouts (NHWC and NCHW, mostly) through the graph until they meet and cancel.
+
+1. From a Transpose on, the values that could be stored in the layout on its other side are found: through every
+   operator that can work on permuted data, down to its users and up to its operands. That is a *region*.
+2. In a region each operator works either on the values as they are or on permuted ones, and a value needs a Transpose
+   where its producer and a user differ. The choice with the fewest is a minimum cut.
+3. The operators that are better off permuted are adapted, Transposes that met are gone, and others stand at the border.
+
+Each region is built once per layout, so the time is linear in the graph. How an operator carries a layout stands in
+`layout_ops` and `layout_axes`.
+"""
 
 from __future__ import annotations
 
+import collections
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
 import onnx_ir as ir
+
+from jaxport.export.passes import layout_axes as layout_axes  # registers what it knows in `layout_ops`
+from jaxport.export.passes.editing import Editor, constant_of, dims_of, graphs, is_op, substitute
+from jaxport.export.passes.layout_ops import Carry, Layout, carry, inverse, moves_only_ones, permuted
+
+#: Moving Transposes out of the way may let others meet; so often the regions are looked at again.
+ROUNDS = 3
+AS_IS, PERMUTED = 0, 1
 
 
 def layout(model: ir.Model) -> str:
-    """To be widened."""
-    return "nothing to do"
+    """Move Transposes through the graph, its subgraphs and its functions, wherever that leaves fewer of them."""
+    editor = Editor(model)
+    before = _count(model)
+    moved = sum(_moved(editor, graph) for graph in graphs(model))
+    if not moved:
+        return f"nothing to do: {before} Transposes" if before else "nothing to do"
+    return f"{before - _count(model)} of {before} Transposes removed, {moved} operators moved to another layout"
+
+
+def _count(model: ir.Model) -> int:
+    return sum(is_op(node, "Transpose") for graph in graphs(model) for node in graph)
+
+
+def _moved(editor: Editor, graph: ir.Graph) -> int:
+    """Improve one graph; returns how many operators work on permuted data now."""
+    moved = 0
+    for _ in range(ROUNDS):
+        seen: set[tuple[ir.Value, Layout]] = set()
+        before = moved
+        for node in list(graph):
+            if not is_op(node, "Transpose") or node.graph is None:
+                continue
+            for value, wanted in ((node.outputs[0], _perm(node)), (node.inputs[0], inverse(_perm(node)))):
+                if (value, wanted) in seen or constant_of(value) is not None:
+                    continue
+                region = Region.around(graph, value, wanted)
+                seen.update(region.layouts.items())
+                moved += region.improve(editor)
+        if moved == before:
+            break
+    return moved
+
+
+def _perm(node: ir.Node) -> Layout:
+    return tuple(node.attributes["perm"].as_ints())
+
+
+@dataclass
+class Region:
+    """The values of a graph that could be stored in another layout together, and the operators between them.
+
+    Attributes:
+      graph: the graph.
+      layouts: each value's layout: the permutation from what would be stored to the value.
+      carries: what would become of each operator.
+    """
+
+    graph: ir.Graph
+    layouts: dict[ir.Value, Layout]
+    carries: dict[ir.Node, Carry] = field(default_factory=dict)
+
+    @classmethod
+    def around(cls, graph: ir.Graph, value: ir.Value, layout: Layout) -> Region:
+        """The region that a value with a layout lies in."""
+        region = cls(graph, {value: layout})
+        queue = collections.deque([value])
+        while queue:
+            value = queue.popleft()
+            for node in region.neighbours(value):
+                if node in region.carries:
+                    continue
+                found = carry(node, value, region.layouts[value])
+                if found is None or any(region.layouts.get(v, wanted) != wanted for v, wanted in found.layouts.items()):
+                    continue
+                region.carries[node] = found
+                new = [v for v in found.layouts if v not in region.layouts]
+                region.layouts.update(found.layouts)
+                queue.extend(new)
+        return region
+
+    def neighbours(self, value: ir.Value) -> Iterator[ir.Node]:
+        """The producer and the users of a value in this graph."""
+        producer = value.producer()
+        if producer is not None and producer.graph is self.graph:
+            yield producer
+        yield from (node for node in dict.fromkeys(n for n, _ in value.uses()) if node.graph is self.graph)
+
+    def improve(self, editor: Editor) -> int:
+        """Move the operators to the other layout that are better off there; returns how many."""
+        chosen = self.cut() if self.carries else set()
+        if chosen:
+            _Move(self, editor, chosen).apply()
+        return len(chosen)
+
+    # What stands at the border
+
+    def cancels(self, value: ir.Value) -> bool:
+        """Whether a value comes from a Transpose whose operand is what would be stored."""
+        node = value.producer()
+        return is_op(node, "Transpose") and self.equivalent(value, _perm(node), self.layouts[value])
+
+    def cancelled_by(self, value: ir.Value, node: ir.Node) -> bool:
+        """Whether a Transpose of a value gives what would be stored."""
+        return is_op(node, "Transpose") and self.equivalent(value, inverse(_perm(node)), self.layouts[value])
+
+    @staticmethod
+    def equivalent(value: ir.Value, one: Layout, other: Layout) -> bool:
+        """Whether two layouts of a value differ in the places of axes of size one alone."""
+        dims = dims_of(value)
+        if dims is None:
+            return one == other
+        order = [[layout[axis] for axis, dim in enumerate(dims) if dim != 1] for layout in (one, other)]
+        return bool((np.argsort(order[0]) == np.argsort(order[1])).all())
+
+    # The choice
+
+    def cut(self) -> set[ir.Node]:
+        """The operators to move so that the fewest Transposes remain: a minimum cut; none where nothing is gained."""
+        network = _Network({node: 2 + index for index, node in enumerate(self.carries)})
+        for value in self.layouts:
+            if constant_of(value) is None and not moves_only_ones(dims_of(value), self.layouts[value]):
+                network.add(self.source(network, value), list(self.sinks(network, value)))
+        least, permuted_side = network.solve()
+        if least >= network.now:
+            return set()
+        return {node for node in self.carries if network.places[node] in permuted_side}
+
+    def source(self, network: _Network, value: ir.Value) -> int | None:
+        """The side on which a value is there without a Transpose; None where that is the same on both."""
+        node = value.producer()
+        if node is not None and node in self.carries:
+            return network.places[node]
+        if self.cancels(value):
+            return PERMUTED
+        return None if is_op(node, "Transpose") else AS_IS
+
+    def sinks(self, network: _Network, value: ir.Value) -> Iterator[int]:
+        """The sides on which a value is used."""
+        if value.is_graph_output():
+            yield AS_IS
+        for node, index in value.uses():
+            found = self.carries.get(node)
+            if found is not None and value in found.layouts:
+                yield network.places[node]
+            elif self.cancelled_by(value, node) and index == 0:
+                yield PERMUTED
+            elif not is_op(node, "Transpose") or node.graph is not self.graph:
+                yield AS_IS
+
+
+class _Network:
+    """A flow network whose minimum cut parts operators that work on values as they are from those on permuted ones.
+
+    Attributes:
+      places: the vertex of each operator; vertices 0 and 1 are the two sides.
+      now: how many Transposes there are while all operators work on values as they are.
+    """
+
+    def __init__(self, places: dict[ir.Node, int]):
+        self.places, self.now = places, 0
+        self._count = 2 + len(places)
+        self._edges: collections.Counter[tuple[int, int]] = collections.Counter()
+        self._uncuttable: set[tuple[int, int]] = set()
+
+    def add(self, source: int | None, sinks: Sequence[int]) -> None:
+        """A value: it costs one Transpose where any of its users is on the other side than its source."""
+        sides = {sink == PERMUTED for sink in sinks}
+        self.now += len(sides | (set() if source is None or not sinks else {source == PERMUTED})) > 1
+        if source is None:
+            source = self._vertex()
+        if len(sinks) == 1:
+            self._edges[source, sinks[0]] += 1
+            self._edges[sinks[0], source] += 1
+        elif sinks:
+            down, up = self._vertex(), self._vertex()
+            self._edges[source, down] += 1
+            self._edges[up, source] += 1
+            for sink in sinks:
+                self._uncuttable |= {(down, sink), (sink, up)}
+
+    def _vertex(self) -> int:
+        self._count += 1
+        return self._count - 1
+
+    def solve(self) -> tuple[int, set[int]]:
+        """The fewest Transposes that there can be, and the vertices on the permuted side then."""
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
+        edges = {pair: count for pair, count in self._edges.items() if pair[0] != pair[1]}
+        edges |= dict.fromkeys(self._uncuttable, sum(edges.values()) + 1)
+        rows, columns = np.array([*edges, (AS_IS, PERMUTED)]).T
+        amounts = np.array([*edges.values(), 0], np.int32)
+        capacity = csr_array((amounts, (rows, columns)), shape=(self._count, self._count))
+        flow = maximum_flow(capacity, AS_IS, PERMUTED)
+        left = csr_array((capacity - flow.flow).T)  # reversed: from where the permuted side can still be reached
+        left.eliminate_zeros()
+        return int(flow.flow_value), set(breadth_first_order(left, PERMUTED, return_predecessors=False).tolist())
+
+
+class _Move:
+    """Moves some operators of a region to the region's other layout."""
+
+    def __init__(self, region: Region, editor: Editor, chosen: set[ir.Node]):
+        self.region, self.editor, self.chosen, self.graph = region, editor, chosen, region.graph
+
+    def apply(self) -> None:
+        """Rewire all values between the two sides, then adapt the operators."""
+        for value in self.region.layouts:
+            uses = value.uses()
+            along = [(node, index) for node, index in uses if self.carried(node, value)]
+            ended = [node for node, index in uses if index == 0 and self.region.cancelled_by(value, node)]
+            if value.producer() in self.chosen:
+                self.permute_result(value, along, ended)
+            elif along:
+                stored = self.stored(value)
+                for node, index in along:
+                    node.replace_input_with(index, stored)
+                for node in ended:
+                    self.end(node, stored)
+        for node in self.region.carries:
+            if node in self.chosen:
+                self.region.carries[node].adapt(self.editor)
+
+    def carried(self, node: ir.Node, value: ir.Value) -> bool:
+        """Whether a user of a value is among the moved, and takes that value permuted."""
+        return node in self.chosen and value in self.region.carries[node].layouts
+
+    def permute_result(self, value: ir.Value, along: Sequence[tuple[ir.Node, int]], ended: Sequence[ir.Node]) -> None:
+        """The producer of a value is moved: the value itself is what is stored now."""
+        layout, dims = self.region.layouts[value], dims_of(value)
+        others = [use for use in value.uses() if use not in along and use[0] not in ended]
+        value.shape = None if dims is None else ir.Shape(permuted(dims, layout))
+        rest = []
+        for node, index in others:
+            if is_op(node, "Transpose") and node.graph is self.graph:
+                node.attributes["perm"] = ir.AttrInt64s("perm", [layout[axis] for axis in _perm(node)])
+            else:
+                rest.append((node, index))
+        if rest or value.is_graph_output():
+            producer = value.producer()
+            if moves_only_ones(dims, layout):
+                plain = self.editor.viewed(self.graph, value, dims or (), after=producer)
+            else:
+                plain = self.editor.insert(
+                    self.graph, "Transpose", [value], after=producer, like=value, shape=dims, perm=layout
+                )
+            for node, index in rest:
+                node.replace_input_with(index, plain)
+            for index, output in enumerate(self.graph.outputs):
+                if output is value:
+                    self.graph.outputs[index] = plain
+        for node in ended:
+            self.end(node, value)
+
+    def end(self, node: ir.Node, stored: ir.Value) -> None:
+        """A Transpose of a value gives what is stored: its users take that."""
+        result = node.outputs[0]
+        dims = dims_of(result)
+        if dims is not None and dims != dims_of(stored):
+            stored = self.editor.viewed(self.graph, stored, dims, after=stored.producer())
+        if substitute(result, stored):
+            self.graph.remove(node, safe=True)
+        else:
+            node.replace_input_with(0, stored)
+            node.attributes["perm"] = ir.AttrInt64s("perm", range(len(dims or ())))
+
+    def stored(self, value: ir.Value) -> ir.Value:
+        """A value that no moved operator computes, as it would be stored."""
+        layout, producer, dims = self.region.layouts[value], value.producer(), dims_of(value)
+        back, array = inverse(layout), constant_of(value)
+        if array is not None:
+            return self.editor.constant(self.graph, array.transpose(back), value.name)
+        shape = None if dims is None else permuted(dims, layout)
+        local = producer if producer is not None and producer.graph is self.graph else None
+        if local is not None and is_op(local, "Transpose"):
+            source, perm = local.inputs[0], [_perm(local)[axis] for axis in back]
+        else:
+            source, perm = value, list(back)
+        if shape is not None and moves_only_ones(dims_of(source), inverse(perm)):
+            return self.editor.viewed(self.graph, source, shape, after=local)
+        return self.editor.insert(self.graph, "Transpose", [source], after=local, like=value, shape=shape, perm=perm)

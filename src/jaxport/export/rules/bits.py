@@ -119,7 +119,7 @@ def _from_bits(bits, dtype):
     else:
         table_dtype = np.dtype(dtype)
     top = (1 << exponent_bits) - 1
-    unit = lambda n: np.array(n, bits.dtype)  # noqa: E731
+    unit = lambda n: np.array(n, bits.dtype)
     exponent = (bits >> unit(mantissa_bits)) & unit(top)
     mantissa = bits & unit((1 << mantissa_bits) - 1)
     whole = jnp.where(exponent == 0, mantissa, mantissa | unit(1 << mantissa_bits))
@@ -145,7 +145,7 @@ def _bits_of(x):
     # floor(log2) may be off by one: compare with the power of two itself.
     guess = jnp.floor(jnp.log(jnp.maximum(finite, _powers(work, [lowest])[0])) * work.type(1 / math.log(2)))
     power = jnp.clip(lax.convert_element_type(guess, np.int32), lowest, highest) - lowest
-    at = lambda index: powers.at[index].get(mode="promise_in_bounds")  # noqa: E731
+    at = lambda index: powers.at[index].get(mode="promise_in_bounds")
     power = jnp.where(finite < at(power), jnp.maximum(power - 1, 0), power)
     power = jnp.where((power < highest - lowest) & (finite >= at(power + 1)), power + 1, power)
     normal = finite >= powers[0]

@@ -7,7 +7,6 @@ others are batch axes.
 
 from __future__ import annotations
 
-
 import numpy as np
 from jax.lax import GatherScatterMode
 
@@ -28,13 +27,15 @@ def dynamic_slice(op, x, *indices, slice_sizes):
 def one_window(op, x, starts, sizes):
     """The window of `x` that begins at scalar `starts` (by axis, 0 where there is none) and has `sizes`."""
     moving = [axis for axis, start in starts.items() if start.constant is None]
-    x = sliced(op, x, {a: int(starts[a].constant) if a in starts else 0 for a in range(x.rank) if a not in moving}, sizes)
+    x = sliced(
+        op, x, {a: int(starts[a].constant) if a in starts else 0 for a in range(x.rank) if a not in moving}, sizes
+    )
     for axis in [a for a in moving if dims.same(sizes[a], 1)]:
         x = op.Gather(x, op.reshape(starts[axis], (1,)), axis=axis)
     moving = [a for a in moving if not dims.same(sizes[a], 1)]
     if not moving:
         return x
-    begin = op.concat([op.reshape(op.cast(starts[a], INT64), (1,)) for a in moving], 0)
+    begin = window_starts.vector(op, [starts[a] for a in moving])
     end = op.Add(begin, tuple(sizes[a] for a in moving))
     return op.emit("Slice", x, begin, end, tuple(moving), results=[(x.dtype, tuple(sizes))])
 
@@ -49,99 +50,103 @@ def sliced(op, x, begins, sizes):
 
 @rule("gather", irrelevant=("indices_are_sorted", "unique_indices"))
 def gather(op, x, indices, *, dimension_numbers, slice_sizes, mode, fill_value):
-    numbers, fill = dimension_numbers, mode == GatherScatterMode.FILL_OR_DROP
-    columns = window_starts.columns(op, indices, [int(a) for a in numbers.start_index_map])
-    starts = window_starts.of(op, x.shape, slice_sizes, columns, indices.shape[:-1], check=fill)
-    whole = [a for a in range(x.rank) if a not in starts.at and a not in numbers.operand_batching_dims]
-    x = sliced(op, x, dict.fromkeys(whole, 0), slice_sizes)
-    if not starts.batch:
-        result = op.reshape(one_window(op, x, starts.at, slice_sizes), op.out.shape)
+    numbers, batch, fill = dimension_numbers, indices.shape[:-1], mode == GatherScatterMode.FILL_OR_DROP
+    shared = dict(zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True))
+    columns = window_starts.columns(op, indices, numbers.start_index_map)
+    if not shared:
+        shared = window_starts.counted(columns, x.shape, slice_sizes, batch)
+    starts = window_starts.of(op, x.shape, slice_sizes, columns, batch, check=fill)
+    x = sliced(op, x, {a: 0 for a in range(x.rank) if a not in starts.at and a not in shared}, slice_sizes)
+    if batch:
+        result, labels = many_windows(op, x, starts, shared, slice_sizes)
+        result = arranged(op, result, labels, numbers, slice_sizes)
     else:
-        result = many_windows(op, x, starts, numbers, slice_sizes)
+        result = op.reshape(one_window(op, x, starts.at, slice_sizes), op.out.shape)
     if starts.inside is None:
         return result
-    kept = op.expand(starts.inside, starts.batch)
     shown = [1 if p in numbers.offset_dims else d for p, d in enumerate(op.out.shape)]
-    fill_constant = op.const(np.asarray(fill_value).astype(x.dtype))
-    return where(op, op.reshape(kept, shown), result, fill_constant)
+    inside = op.reshape(op.expand(starts.inside, batch), shown)
+    return where(op, inside, result, op.const(np.asarray(fill_value).astype(x.dtype)))
 
 
-def many_windows(op, x, starts, numbers, sizes):
-    """The windows of a gather in the layout of its result.
+def many_windows(op, x, starts, shared, sizes):
+    """The windows that begin at `starts`, one for each element of the indices; `shared` are the batch axes.
 
-    On the way every axis has a label: ("batch", i) is axis i of the indices, ("window", a) what the windows hold of
-    axis a of the operand.
+    Returns:
+      The windows, and what their axes are: ("batch", i) is axis i of the indices, ("window", a) what the windows hold
+      of axis a of `x`; where that is one element, the axis may be missing.
     """
-    batching = [int(a) for a in numbers.operand_batching_dims]
-    shared = [int(a) for a in numbers.start_indices_batching_dims]
-    free = [i for i in range(len(starts.batch)) if i not in shared]
+    free = [i for i in range(len(starts.batch)) if i not in shared.values()]
     indexed = sorted(starts.at)
     wide = [a for a in indexed if not dims.same(sizes[a], 1)]
-    rest = [a for a in range(x.rank) if a not in batching and a not in indexed]
-    if not batching and len(indexed) == 1:
+    rest = [a for a in range(x.rank) if a not in shared and a not in indexed]
+    if not shared and len(indexed) == 1:
         (axis,) = indexed
-        index = op.expand(starts.at[axis], starts.batch)
-        result = op.Gather(x, with_offsets(op, index, sizes, wide), axis=axis)
-        labels = [("window", a) for a in range(x.rank)]
-        labels[axis : axis + 1] = [("batch", i) for i in free] + [("window", a) for a in wide]
-    elif batching and len(indexed) == 1 and not wide and not rest and len(free) == 1:
+        index = with_offsets(op, op.expand(starts.at[axis], starts.batch), sizes, wide)
+        labels = [("batch", i) for i in free] + [("window", a) for a in wide]
+        before, after = ([("window", a) for a in part] for part in (range(axis), range(axis + 1, x.rank)))
+        return op.Gather(x, index, axis=axis), [*before, *labels, *after]
+    if shared and len(indexed) == 1 and not wide and not rest and len(free) == 1:
         (axis,) = indexed
-        order = [free[0] if a == axis else shared[batching.index(a)] for a in range(x.rank)]
+        order = [free[0] if a == axis else shared[a] for a in range(x.rank)]
         index = op.transpose(op.expand(starts.at[axis], starts.batch), order)
-        result = op.GatherElements(x, index, axis=axis)
-        labels = [("batch", i) for i in order]
-    else:
-        x = op.transpose(x, (*batching, *indexed, *rest))
-        labels = [("batch", i) for i in (*shared, *free)] + [("window", a) for a in (*wide, *rest)]
-        if indexed:
-            columns = [op.transpose(op.expand(starts.at[a], starts.batch), (*shared, *free)) for a in indexed]
-            result = op.GatherND(x, stacked(op, columns, indexed, sizes, wide), batch_dims=len(batching))
-        else:
-            lead, tail = x.shape[: len(shared)], x.shape[len(shared) :]
-            x = op.reshape(x, (*lead, *[1] * len(free), *tail))
-            result = op.expand(x, (*lead, *[starts.batch[i] for i in free], *tail))
-    return arranged(op, result, labels, numbers.offset_dims, numbers.collapsed_slice_dims, batching, sizes)
+        return op.GatherElements(x, index, axis=axis), [("batch", i) for i in order]
+    x = op.transpose(x, (*shared, *indexed, *rest))
+    order = (*shared.values(), *free)
+    labels = [("batch", i) for i in order] + [("window", a) for a in (*wide, *rest)]
+    if indexed:
+        columns = [op.transpose(op.expand(starts.at[a], starts.batch), order) for a in indexed]
+        return op.GatherND(x, stacked(op, columns, indexed, sizes, wide), batch_dims=len(shared)), labels
+    lead, tail = x.shape[: len(shared)], x.shape[len(shared) :]
+    x = op.reshape(x, (*lead, *[1] * len(free), *tail))
+    return op.expand(x, (*lead, *[starts.batch[i] for i in free], *tail)), labels
 
 
-def arranged(op, result, labels, offset_dims, collapsed, batching, sizes):
-    """A result with labelled axes in the layout that the gather's offset dims describe."""
-    windows = iter(a for a in range(len(sizes)) if a not in collapsed and a not in batching)
-    batch = iter(range(len(op.out.shape) - len(offset_dims)))
-    wanted = [("window", next(windows)) if p in offset_dims else ("batch", next(batch)) for p in range(op.out.ndim)]
-    ordered = [label for label in wanted if label in labels]
-    dropped = [i for i, label in enumerate(labels) if label not in wanted]
-    result = op.squeeze(result, dropped)
+def arranged(op, result, labels, numbers, sizes):
+    """A result with labelled axes in the layout of the equation's."""
+    hidden = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
+    windows = iter([a for a in range(len(sizes)) if a not in hidden])
+    batch = iter(range(op.out.ndim))
+    wanted = [
+        ("window", next(windows)) if p in numbers.offset_dims else ("batch", next(batch)) for p in range(op.out.ndim)
+    ]
+    result = op.squeeze(result, [i for i, label in enumerate(labels) if label not in wanted])
     labels = [label for label in labels if label in wanted]
-    return op.reshape(op.transpose(result, [labels.index(label) for label in ordered]), op.out.shape)
+    order = [labels.index(label) for label in wanted if label in labels]
+    return op.reshape(op.transpose(result, order), op.out.shape)
 
 
 def with_offsets(op, index, sizes, wide):
     """One index per element of the window: an axis more for each of the `wide` axes."""
     for axis in wide:
-        index = op.Add(op.unsqueeze(index, (index.rank,)), positions(op, sizes[axis], index.dtype))
+        index = op.Add(op.unsqueeze(index, (index.rank,)), window_starts.positions(op, sizes[axis], index.dtype))
     return index
 
 
 def stacked(op, columns, axes, sizes, wide):
     """The index of every row of every window, as GatherND and ScatterND take it: the axes last."""
-    batch_rank = columns[0].rank
-    full = (*columns[0].shape, *[sizes[a] for a in wide])
+    batch = columns[0].shape
+    full = (*batch, *[sizes[a] for a in wide])
+    dtype = columns[0].dtype if len({c.dtype for c in columns}) == 1 else INT64
     pieces = []
     for axis, column in zip(axes, columns, strict=True):
-        shape = (*column.shape, *[1] * len(wide))
-        column = op.reshape(op.cast(column, INT64), shape)
+        column = op.reshape(op.cast(column, dtype), (*batch, *[1] * len(wide)))
         if axis in wide:
-            place = batch_rank + wide.index(axis)
-            steps = positions(op, sizes[axis], INT64)
-            column = op.Add(column, op.reshape(steps, [sizes[axis] if i == place else 1 for i in range(len(full))]))
+            steps = window_starts.positions(op, sizes[axis], dtype)
+            column = op.Add(column, op.reshape(steps, [sizes[axis] if a == axis else 1 for a in wide]))
         pieces.append(op.unsqueeze(op.expand(column, full), (len(full),)))
-    return op.concat(pieces, len(full))
+    return op.cast(op.concat(pieces, len(full)), INT64)
 
 
-def positions(op, size, dtype):
-    """0, 1, … size - 1."""
-    if dims.is_static(size):
-        return op.const(np.arange(int(size)), dtype)
-    return op.emit(
-        "Range", op.const(0, dtype), op.dim(size, dtype), op.const(1, dtype), results=[(np.dtype(dtype), (size,))]
-    )
+def without_axes(op, x, axes):
+    """`x` without axes of size one, where it is a gather along one of them, or None where it is not."""
+    origin = x.origin
+    if origin is None or origin.op_type != "Gather" or origin.attributes["axis"] not in axes:
+        return None
+    source, index = origin.operands
+    scalars = [v for v in window_starts.sources(index, ("Reshape", "Unsqueeze")) if v.rank == 0]
+    if not scalars:
+        return None
+    axis = origin.attributes["axis"]
+    picked = op.Gather(source, scalars[0], axis=axis)
+    return op.squeeze(picked, [a - (a > axis) for a in axes if a != axis])

@@ -38,7 +38,9 @@ def spread_out(op, x, value, gaps):
     for axis, size in enumerate(x.shape):
         apart += [size, 1] if axis in gaps else [size]
         merged.append(size * (1 + gaps[axis]) if axis in gaps else size)
-    added = [gaps[axis] if last else 0 for axis in range(x.rank) for last in ((False, True) if axis in gaps else (False,))]
+    added = [
+        gaps[axis] if last else 0 for axis in range(x.rank) for last in ((False, True) if axis in gaps else (False,))
+    ]
     x = op.Pad(op.reshape(x, apart), (*[0] * len(added), *added), value)
     x.shape = tuple(size + gap for size, gap in zip(apart, added, strict=True))
     return op.reshape(x, merged)

@@ -5,11 +5,14 @@ The generators are JAX's own functions, so the bits are JAX's own bits; what ONN
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.extend.core.primitives import random_gamma_p
 
 from jaxport.export import dims
@@ -57,25 +60,75 @@ rule("random_bits", via=bits)
 rule("random_fold_in", via=fold_in)
 rule("random_gamma", via=gamma)
 
-ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-KEY_PARITY = np.uint32(0x1BD11BDA)
+# The hashes (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", 2011). Words of the key come
+# first, then those of the counter.
+
+PARITY = np.uint32(0x1BD11BDA)
 
 
-def threefry2x32(key1, key2, x1, x2):
-    """Threefry-2x32 with 20 rounds (Salmon et al., 2011): five times four rounds and an injection of the key."""
-    schedule = (key1, key2, key1 ^ key2 ^ KEY_PARITY)
-    x1, x2 = x1 + key1, x2 + key2
-    for group in range(5):
-        for rotation in ROTATIONS[group % 2]:
-            x1 = x1 + x2
-            x2 = (x2 << np.uint32(rotation)) | (x2 >> np.uint32(32 - rotation))
-            x2 = x2 ^ x1
-        x1 = x1 + schedule[(group + 1) % 3]
-        x2 = x2 + (schedule[(group + 2) % 3] + np.uint32(group + 1))
-    return x1, x2
+def threefry(pairs, rotations):
+    """Twenty rounds of add, rotate, xor; after every fourth the next words of the key are added.
+
+    Args:
+      pairs: the places that are mixed in the even rounds, and in the odd ones.
+      rotations: of each pair in each round, again after eight.
+    """
+
+    def threefry_hash(*words):
+        count = len(words) // 2
+        schedule = [*words[:count], functools.reduce(operator.xor, words[:count], PARITY)]
+        counter = [x + key for x, key in zip(words[count:], schedule, strict=False)]
+        for number in range(20):
+            for (a, b), rotation in zip(pairs[number % 2], rotations[number % 8], strict=True):
+                counter[a] = counter[a] + counter[b]
+                rotated = (counter[b] << np.uint32(rotation)) | (counter[b] >> np.uint32(32 - rotation))
+                counter[b] = rotated ^ counter[a]
+            if number % 4 == 3:
+                group = number // 4 + 1
+                keys = [schedule[(group + place) % (count + 1)] for place in range(count)]
+                keys[-1] = keys[-1] + np.uint32(group)
+                counter = [x + key for x, key in zip(counter, keys, strict=True)]
+        return counter
+
+    return threefry_hash
 
 
+threefry2x32 = threefry(
+    pairs=(((0, 1),), ((0, 1),)),
+    rotations=((13,), (15,), (26,), (6,), (17,), (29,), (16,), (24,)),
+)
+threefry4x32 = threefry(
+    pairs=(((0, 1), (2, 3)), ((0, 3), (2, 1))),
+    rotations=((10, 26), (11, 21), (13, 27), (23, 5), (6, 20), (17, 11), (25, 10), (18, 20)),
+)
 rule("threefry2x32", via=threefry2x32, broadcasts=True)
+rule("threefry4x32", via=threefry4x32, broadcasts=True)
+
+WEYL = (np.uint32(0x9E3779B9), np.uint32(0xBB67AE85))
+
+
+def philox(*multipliers):
+    """Ten rounds of multiplication to two words, of which the high one is mixed with the key and its neighbour.
+
+    Args:
+      multipliers: of the even words of the counter, which is twice as long as the key.
+    """
+
+    def philox_hash(*words):
+        keys, counter = list(words[: len(multipliers)]), list(words[len(multipliers) :])
+        for number in range(10):
+            if number:
+                keys = [key + weyl for key, weyl in zip(keys, WEYL, strict=False)]
+            products = [(lax.mulhi(jnp.full_like(x, m), x), x * m) for m, x in zip(multipliers, counter[::2], strict=True)]
+            mixed = zip(products[::-1], counter[1::2], keys, strict=True)
+            counter = [word for (high, low), x, key in mixed for word in (high ^ x ^ key, low)]
+        return counter
+
+    return philox_hash
+
+
+rule("philox2x32", via=philox(np.uint32(0xD256D193)), broadcasts=True)
+rule("philox4x32", via=philox(np.uint32(0xD2511F53), np.uint32(0xCD9E8D57)), broadcasts=True)
 
 
 @rule("iota_2x32_shape", broadcasts=True)

@@ -20,8 +20,8 @@ from jax.lax import GatherScatterMode
 from jaxport.export import dims
 from jaxport.export.registry import rule
 from jaxport.export.rules import starts as window_starts
-from jaxport.export.rules.elementwise import negative, where
-from jaxport.export.rules.indexing import one_window, positions, sliced, stacked
+from jaxport.export.rules import elementwise
+from jaxport.export.rules.indexing import one_window, sliced, stacked
 from jaxport.export.rules.starts import INT64
 from jaxport.export.rules.windows import highest, lowest
 
@@ -86,29 +86,32 @@ def reduction(combination):
 
 
 _REDUCTION_HINTS = ("indices_are_sorted", "update_jaxpr", "update_consts")
-rule("scatter-add", irrelevant=_REDUCTION_HINTS)(reduction(ADD))
+_add = rule("scatter-add", irrelevant=_REDUCTION_HINTS)(reduction(ADD))
 rule("scatter-mul", irrelevant=_REDUCTION_HINTS)(reduction(MULTIPLY))
 rule("scatter-max", irrelevant=_REDUCTION_HINTS)(reduction(MAXIMUM))
 rule("scatter-min", irrelevant=_REDUCTION_HINTS)(reduction(MINIMUM))
 
 
 @rule("scatter-sub", irrelevant=_REDUCTION_HINTS)
-def scatter_sub(op, x, indices, updates, **parameters):
-    return reduction(ADD)(op, x, indices, negative(op, updates), **parameters)
+def scatter_sub(op, x, indices, updates, *, dimension_numbers, mode, unique_indices):
+    negated = elementwise.negative(op, updates)
+    return _add(op, x, indices, negated, dimension_numbers=dimension_numbers, mode=mode, unique_indices=unique_indices)
 
 
 def combined(op, x, indices, updates, combination, numbers, mode, unique):
     """The operand of a scatter with its windows combined into it."""
-    batching = [int(a) for a in numbers.operand_batching_dims]
-    sizes = [1] * x.rank
-    windows = [a for a in range(x.rank) if a not in numbers.inserted_window_dims and a not in batching]
+    batch, sizes = indices.shape[:-1], [1] * x.rank
+    shared = dict(zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True))
+    windows = [a for a in range(x.rank) if a not in numbers.inserted_window_dims and a not in shared]
     for axis, position in zip(windows, numbers.update_window_dims, strict=True):
         sizes[axis] = updates.shape[position]
-    columns = window_starts.columns(op, indices, [int(a) for a in numbers.scatter_dims_to_operand_dims])
-    check, single = mode != GatherScatterMode.CLIP, indices.rank == 1
-    plain = not single or len(narrower(sizes, x.shape)) == 1
-    starts = window_starts.of(op, x.shape, sizes, columns, indices.shape[:-1], check=check, negative=plain)
-    if single:
+    columns = window_starts.columns(op, indices, numbers.scatter_dims_to_operand_dims)
+    if not shared:
+        shared = window_starts.counted(columns, x.shape, sizes, batch)
+    negative = bool(batch) or len(narrower(sizes, x.shape)) == 1
+    check = mode != GatherScatterMode.CLIP
+    starts = window_starts.of(op, x.shape, sizes, columns, batch, check=check, negative=negative)
+    if not batch:
         return one_update(op, x, op.reshape(updates, sizes), starts, combination)
     if starts.inside is not None and combination.neutral is not None:
         shown = [1 if p in numbers.update_window_dims else d for p, d in enumerate(updates.shape)]
@@ -119,7 +122,7 @@ def combined(op, x, indices, updates, combination, numbers, mode, unique):
     labels = [order.pop(0) if p not in numbers.update_window_dims else None for p in range(updates.rank)]
     for axis, position in zip(windows, numbers.update_window_dims, strict=True):
         labels[position] = ("window", axis)
-    many = Updates(updates, labels, sizes, starts, batching, [int(a) for a in numbers.scatter_indices_batching_dims])
+    many = Updates(updates, labels, sizes, starts, shared)
     if many.along_one_axis() and starts.inside is None and combination.reduces(op.opset):
         return many.elements(op, x, combination)
     return many.rows(op, x, combination, unique)
@@ -130,7 +133,7 @@ def one_update(op, x, update, starts, combination):
     if starts.inside is not None or combination is not REPLACE:
         old = one_window(op, x, starts.at, update.shape)
         update = combination.apply(op, old, update)
-        update = update if starts.inside is None else where(op, starts.inside, update, old)
+        update = update if starts.inside is None else elementwise.where(op, starts.inside, update, old)
     return written(op, x, update, starts.at)
 
 
@@ -161,7 +164,7 @@ def written(op, x, update, starts):
         if not dims.same(end, x.shape[axis]):
             parts.append(sliced(op, x, {axis: end}, [x.shape[axis] - end] * x.rank))
     else:
-        begin = op.reshape(op.cast(start, INT64), (1,))
+        begin = window_starts.vector(op, [start])
         end = op.Add(begin, (size,))
         parts.insert(0, op.emit("Slice", x, (0,), begin, (axis,), results=[(x.dtype, None)]))
         parts.append(op.emit("Slice", x, end, (np.iinfo(INT64).max,), (axis,), results=[(x.dtype, None)]))
@@ -177,22 +180,21 @@ class Updates:
         hold of axis a of the operand.
       sizes: the size of a window on each axis of the operand.
       starts: where the windows begin.
-      batching: the batch axes of the operand, and `shared`, those of the indices that they go with.
+      shared: by batch axis of the operand, the axis of the indices that it goes with.
     """
 
     value: Any
     labels: list[Any]
     sizes: list[Any]
     starts: window_starts.Starts
-    batching: list[int]
-    shared: list[int]
+    shared: dict[int, int]
 
     def along_one_axis(self) -> bool:
         """Whether ScatterElements does it, and the operand need not be transposed for ScatterND."""
         indexed = list(self.starts.at)
         if len(indexed) != 1 or not dims.same(self.sizes[indexed[0]], 1):
             return False
-        return indexed[0] > 0 or bool(self.batching)
+        return indexed[0] > 0 or bool(self.shared)
 
     def arranged(self, op: Any, labels: list[Any], shape: list[Any]) -> Any:
         """The updates with their axes in the order of `labels`, which leaves out some of size one, as `shape`."""
@@ -204,10 +206,10 @@ class Updates:
         """The scatter along the only axis that has an index."""
         ((axis, start),) = self.starts.at.items()
         batch = self.starts.batch
-        free = [i for i in range(len(batch)) if i not in self.shared]
+        free = [i for i in range(len(batch)) if i not in self.shared.values()]
         labels, index_order, index_shape, shape = [], [], [], []
         for a, size in enumerate(self.sizes):
-            mine = free if a == axis else [self.shared[self.batching.index(a)]] if a in self.batching else []
+            mine = free if a == axis else [self.shared[a]] if a in self.shared else []
             index_order += mine
             index_shape.append(math.prod(batch[i] for i in mine))
             shape.append(size if not mine and a != axis else index_shape[-1])
@@ -215,12 +217,14 @@ class Updates:
         labels = [label for label in labels if label in self.labels]
         index = op.reshape(op.transpose(op.expand(start, batch), index_order), index_shape)
         index, updates = op.expand(index, shape), self.arranged(op, labels, shape)
-        return reduced(op, lambda x, u, how: op.ScatterElements(x, index, u, axis=axis, reduction=how), x, updates, combination)
+        return reduced(
+            op, lambda x, u, how: op.ScatterElements(x, index, u, axis=axis, reduction=how), x, updates, combination
+        )
 
     def rows(self, op: Any, x: Any, combination: Combination, unique: bool) -> Any:
         """The scatter of whole rows: what a window holds of the axes that need no index."""
         batch, starts = self.starts.batch, self.starts
-        lead = [a for a in range(x.rank) if a in (*self.batching, *starts.at) or not dims.same(self.sizes[a], x.shape[a])]
+        lead = [a for a in range(x.rank) if a in (*self.shared, *starts.at) or not dims.same(self.sizes[a], x.shape[a])]
         rest = [a for a in range(x.rank) if a not in lead]
         wide = [a for a in lead if not dims.same(self.sizes[a], 1)]
         labels = [("batch", i) for i in range(len(batch))] + [("window", a) for a in (*wide, *rest)]
@@ -238,9 +242,11 @@ class Updates:
 
     def column(self, op: Any, axis: int) -> Any:
         """The index on an axis of the operand, in a shape that broadcasts to that of the indices."""
-        if axis in self.batching:
-            batch, place = self.starts.batch, self.shared[self.batching.index(axis)]
-            return op.reshape(positions(op, batch[place], INT64), [d if i == place else 1 for i, d in enumerate(batch)])
+        if axis in self.shared:
+            batch, place = self.starts.batch, self.shared[axis]
+            return op.reshape(
+                window_starts.positions(op, batch[place], INT64), [d if i == place else 1 for i, d in enumerate(batch)]
+            )
         return self.starts.at.get(axis, op.const(0, INT64))
 
 

@@ -6,9 +6,8 @@ import numpy as np
 
 from jaxport.export import dims
 from jaxport.export.registry import rule
-
-#: A range of at most so many elements is stored, not computed.
-STORED_RANGE = 256
+from jaxport.export.rules.indexing import without_axes
+from jaxport.export.rules.starts import positions
 
 
 @rule("broadcast_in_dim", broadcasts=True)
@@ -27,11 +26,7 @@ def broadcast_in_dim(op, x, *dynamic_sizes, shape, broadcast_dimensions):
 @rule("iota", broadcasts=True)
 def iota(op, *dynamic_sizes, dtype, shape, dimension):
     size = shape[dimension]
-    if dims.is_static(size) and size <= STORED_RANGE:
-        steps = op.const(np.arange(size), dtype)
-    else:
-        steps = op.cast(op.Range(op.const(0, np.int64), op.dim(size), op.const(1, np.int64)), dtype)
-        steps.shape = (size,)
+    steps = positions(op, size, dtype)
     return op.reshape(steps, [size if axis == dimension else 1 for axis in range(len(shape))])
 
 
@@ -52,7 +47,7 @@ def reshape(op, x, *dynamic_sizes, new_sizes, dimensions=None):
 
 @rule("squeeze", "expand_dims")
 def squeeze(op, x, *, dimensions):
-    return op.reshape(x, op.out.shape)
+    return without_axes(op, x, dimensions) or op.reshape(x, op.out.shape)
 
 
 @rule("transpose")

@@ -97,20 +97,13 @@ def ranked(op, keys, axis, count, *, largest):
 def taken(op, x, order, axis):
     """`x` in a new order along an axis; of an iota, the order itself."""
     place = axis - (order.rank - x.rank)
-    if all(dims.same(d, 1) for a, d in enumerate(x.shape) if a != place) and place >= 0 and not dims.same(x.shape[place], 1):
-        if is_iota(x):
+    if (
+        all(dims.same(d, 1) for a, d in enumerate(x.shape) if a != place)
+        and place >= 0
+        and not dims.same(x.shape[place], 1)
+    ):
+        if starts.is_iota(x):
             return op.cast(order, x.dtype)
         if order.rank > 1:
             return op.Gather(op.reshape(x.stored(), (x.shape[place],)), order)
     return op.GatherElements(op.expanded(x), order, axis=axis)
-
-
-def is_iota(x):
-    """Whether the elements of `x` are known to be 0, 1, 2, …"""
-    if x.constant is not None:
-        return x.constant.dtype.kind in "iu" and np.array_equal(x.constant.ravel(), np.arange(x.constant.size))
-    origins = [v.origin for v in (x, *starts.sources(x, ("Cast", "Reshape", "Unsqueeze"))) if v.origin is not None]
-    if not origins or origins[-1].op_type != "Range":
-        return False
-    start, _, step = (v.constant for v in origins[-1].operands)
-    return start is not None and step is not None and int(start) == 0 and int(step) == 1

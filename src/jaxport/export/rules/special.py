@@ -244,8 +244,8 @@ def polygamma(order, x):
 def _i1e_coefficients():
     """Chebyshev coefficients of I1e(x) / x on [0, 8], and of sqrt(x) I1e(x) over 1/x beyond."""
     fit = np.polynomial.chebyshev.chebinterpolate
-    below = lambda t: np.where(t > -1, scipy_special.i1e(4 * t + 4) / np.maximum(4 * t + 4, 1e-300), 0.5)  # noqa: E731
-    above = lambda t: scipy_special.i1e(16 / (t + 1)) * np.sqrt(16 / (t + 1))  # noqa: E731
+    below = lambda t: np.where(t > -1, scipy_special.i1e(4 * t + 4) / np.maximum(4 * t + 4, 1e-300), 0.5)
+    above = lambda t: scipy_special.i1e(16 / (t + 1)) * np.sqrt(16 / (t + 1))
     return fit(below, 36), fit(above, 24)
 
 

@@ -18,6 +18,9 @@ from jaxport.export.value import Value
 
 INT64 = np.dtype(np.int64)
 
+#: A range of at most so many elements is stored, not computed.
+STORED_RANGE = 256
+
 
 @dataclass
 class Starts:
@@ -68,7 +71,10 @@ def of(
             column, lowest = unwrapped, -shape[axis]
         start = column
         if not intervals.within(column, lowest, highest):
-            start = op.Clip(column, lowest, highest)
+            if not dims.is_static(highest):
+                column = op.cast(column, INT64)
+            pinned = dims.same(lowest, highest)
+            start = op.const(0, column.dtype) if pinned else op.Clip(column, lowest, highest)
             if check:
                 equal = op.Equal(column, start)
                 starts.inside = equal if starts.inside is None else op.And(starts.inside, equal)
@@ -76,6 +82,39 @@ def of(
         if not zero and not dims.same(highest, 0):
             starts.at[axis] = start
     return starts
+
+
+def counted(
+    columns: dict[int, Value], shape: Sequence[dims.Dim], window: Sequence[dims.Dim], batch: Sequence[dims.Dim]
+) -> dict[int, int]:
+    """The axes whose index counts along an axis of the batch, as in `x[jnp.arange(n), i]`: batch axes, written out.
+
+    They are taken out of `columns`.
+
+    Returns:
+      By axis of the operand, the axis of the batch, each of them once.
+    """
+    found: dict[int, int] = {}
+    for axis, column in list(columns.items()):
+        long = [i for i, size in enumerate(column.shape) if not dims.same(size, 1)]
+        place = long[0] + len(batch) - column.rank if len(long) == 1 else None
+        if place is None or place in found.values() or not dims.same(window[axis], 1):
+            continue
+        if dims.same(shape[axis], batch[place]) and is_iota(column):
+            found[axis] = place
+            del columns[axis]
+    return found
+
+
+def is_iota(value: Value) -> bool:
+    """Whether the elements of `value` are known to be 0, 1, 2, …"""
+    if value.constant is not None:
+        return value.dtype.kind in "iu" and np.array_equal(value.constant.ravel(), np.arange(value.constant.size))
+    source = [value, *sources(value, ("Cast", "Reshape", "Unsqueeze"))][-1].origin
+    if source is None or source.op_type != "Range":
+        return False
+    start, _, step = (x.constant if x is not None else None for x in source.operands)
+    return start is not None and step is not None and int(start) == 0 and int(step) == 1
 
 
 def columns(op: Any, indices: Value, axes: Sequence[int]) -> dict[int, Value]:
@@ -130,8 +169,7 @@ def sources(value: Value, op_types: Sequence[str]) -> list[Value]:
     found = []
     while value.origin is not None and value.origin.op_type in op_types:
         source = value.origin.operands[0]
-        if source is None or source.shape is None:
-            break
+        assert source is not None
         found.append(value := source)
     return found
 
@@ -159,3 +197,17 @@ def _is_dim(op: Any, value: Value, dim: dims.Dim) -> bool:
         return value.constant is not None and bool((value.constant == int(dim)).all())
     scalar = op.dim(dim)
     return value is scalar or scalar in sources(value, ("Cast",))
+
+
+def vector(op: Any, starts: Sequence[Value]) -> Value:
+    """Scalar starts as one int64 vector."""
+    dtype = INT64 if len({start.dtype for start in starts}) > 1 else starts[0].dtype
+    return op.cast(op.concat([op.reshape(op.cast(start, dtype), (1,)) for start in starts], 0), INT64)
+
+
+def positions(op: Any, size: dims.Dim, dtype: Any) -> Value:
+    """0, 1, … size - 1."""
+    if dims.is_static(size) and size <= STORED_RANGE:
+        return op.const(np.arange(int(size)), dtype)
+    zero, one = op.const(0, INT64), op.const(1, INT64)
+    return op.cast(op.emit("Range", zero, op.dim(size), one, results=[(INT64, (size,))]), dtype)

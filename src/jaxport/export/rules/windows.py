@@ -178,7 +178,9 @@ def folded(*operands, combine):
 def select_and_gather_add(op, tangents, x, *, select_prim, **parameters):
     """The tangent at the element of `x` that a window selects: the derivative of max and min pooling."""
     window = window_over(**parameters)
-    views = [flat_views(op, value, window, fill) for value, fill in ((tangents, 0), (ascending(op, x, select_prim), -np.inf))]
+    views = [
+        flat_views(op, value, window, fill) for value, fill in ((tangents, 0), (ascending(op, x, select_prim), -np.inf))
+    ]
     return op.call(selected_tangent, *views)
 
 

@@ -1,6 +1,16 @@
 """The operators, one file per family. Importing a family registers its functions."""
 
-from jaxport.importer.ops import casting, constants, control_flow, elementwise, gathering, linear_algebra, reductions, sequences, shapes
+from jaxport.importer.ops import (
+    casting,
+    constants,
+    control_flow,
+    elementwise,
+    gathering,
+    linear_algebra,
+    reductions,
+    sequences,
+    shapes,
+)
 
 __all__ = [
     "casting",

@@ -26,7 +26,7 @@ def if_(cond, *, then_branch, else_branch):
     if decided is not None:
         return then_branch() if decided else else_branch()
     try:
-        return lax.cond(jnp.reshape(cond, ()), lambda: then_branch(), lambda: else_branch())
+        return lax.cond(jnp.reshape(cond, ()), then_branch, else_branch)
     except TypeError as error:
         raise ValueNotKnown(
             "a branch that decides a shape or a type cannot be traced",
@@ -86,7 +86,9 @@ def _while(M: Any, cond: Any, state: Sequence[Any], body: Any) -> tuple[Any, ...
     return tuple(lax.while_loop(goes_on, step, start))[2:]
 
 
-def _unrolled(trips: HostValue | None, go: HostValue | None, state: Sequence[Any], scans: int, body: Any) -> tuple[Any, ...]:
+def _unrolled(
+    trips: HostValue | None, go: HostValue | None, state: Sequence[Any], scans: int, body: Any
+) -> tuple[Any, ...]:
     rows: list[list[Any]] = []
     iteration = 0
     while _decided(go) and (trips is None or iteration < int(trips)):
@@ -102,7 +104,13 @@ def _decided(go: HostValue | None) -> bool:
     if go is None:
         raise ValueNotKnown(
             "a loop whose length depends on the data cannot be traced",
-            [Refusal("Loop", "", "it stacks outputs or changes shapes from iteration to iteration; call it outside `jax.jit`")],
+            [
+                Refusal(
+                    "Loop",
+                    "",
+                    "it stacks outputs or changes shapes from iteration to iteration; call it outside `jax.jit`",
+                )
+            ],
         )
     return bool(go)
 
@@ -119,7 +127,10 @@ def scan(
 ):
     count = len(initial_state_and_scan_inputs) - num_scan_inputs
     state, rows = initial_state_and_scan_inputs[:count], initial_state_and_scan_inputs[count:]
-    rows = [jnp.moveaxis(x, axis, 0) if axis else x for x, axis in zip(rows, scan_input_axes or [0] * len(rows), strict=True)]
+    rows = [
+        jnp.moveaxis(x, axis, 0) if axis else x
+        for x, axis in zip(rows, scan_input_axes or [0] * len(rows), strict=True)
+    ]
     backward = scan_input_directions or [0] * len(rows)
     rows = [jnp.flip(x, 0) if flip else x for x, flip in zip(rows, backward, strict=True)]
 

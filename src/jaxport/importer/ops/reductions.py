@@ -16,7 +16,7 @@ REDUCTIONS: dict[str, Any] = {
     "ReduceL1": lambda x, **over: jnp.sum(jnp.abs(x), **over),
     "ReduceL2": lambda x, **over: jnp.sqrt(jnp.sum(x * x, **over)),
     "ReduceLogSum": lambda x, **over: jnp.log(jnp.sum(x, **over)),
-    "ReduceLogSumExp": lambda x, **over: nn.logsumexp(x, **over),
+    "ReduceLogSumExp": nn.logsumexp,
     "ReduceSumSquare": lambda x, **over: jnp.sum(x * x, **over),
 }
 AXES_INPUT_SINCE = {"ReduceSum": 13}

@@ -52,7 +52,9 @@ def split_to_sequence(input, split: Host | None = None, *, axis=0, keepdims=1):
     if split is None:
         parts = list(jnp.split(input, size, axis))
         return parts if keepdims else [jnp.squeeze(part, axis) for part in parts]
-    ends = range(int(split), size, int(split)) if split.ndim == 0 else [sum(split[: i + 1]) for i in range(len(split) - 1)]
+    ends = (
+        range(int(split), size, int(split)) if split.ndim == 0 else [sum(split[: i + 1]) for i in range(len(split) - 1)]
+    )
     return list(jnp.split(input, list(ends), axis))
 
 

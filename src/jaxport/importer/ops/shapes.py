@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from jaxport.importer.dtypes import dtype_of
 from jaxport.importer.host import HostValue, host
-from jaxport.importer.namespaces import jnp
+from jaxport.importer.namespaces import cast, jnp
 from jaxport.importer.registry import Host, ShapeOnly, op, renamed
 
 renamed(since=1, Identity=lambda x: x)
@@ -89,16 +90,28 @@ def tile(input, repeats: Host):
     return jnp.tile(input, repeats.tolist())
 
 
+def _spaced(start: HostValue, limit: HostValue, delta: HostValue, dtype: Any) -> Any:
+    """`start`, `start + delta`, … up to `limit`, computed in `dtype`."""
+    if start.dtype.kind in "iu":
+        return jnp.arange(start, limit, delta, dtype=start.dtype)
+    count = max(math.ceil((float(limit) - float(start)) / float(delta)), 0)
+    return cast(start, dtype) + cast(jnp.arange(count), dtype) * cast(delta, dtype)
+
+
 @op("Range", since=11, until=26)
 def range_(start: Host, limit: Host, delta: Host):
-    return jnp.arange(start, limit, delta, dtype=start.dtype)
+    return _spaced(start, limit, delta, start.dtype)
 
 
 @op("Range", since=27)
-def range_of_stash_type(start: Host, limit: Host, delta: Host, *, stash_type=1):
-    return range_(start, limit, delta)
+def range_accumulated(start: Host, limit: Host, delta: Host, *, stash_type=1):
+    small = start.dtype.itemsize == 2
+    return _spaced(start, limit, delta, dtype_of(stash_type) if small else start.dtype)
+
+
+ZERO = HostValue(np.zeros(1, np.float32))
 
 
 @op("ConstantOfShape", since=9)
-def constant_of_shape(input: Host, *, value=HostValue(np.zeros(1, np.float32))):
+def constant_of_shape(input: Host, *, value=ZERO):
     return jnp.broadcast_to(value.reshape(()), tuple(input))

@@ -1,0 +1,154 @@
+"""Regenerate `src/jaxport/export/kernels.py`: which dtypes the installed ONNX Runtime has no CPU kernel for.
+
+For every operator that the rules emit, one-node models are loaded and run. Run it after an update of ONNX Runtime:
+`python scripts/ort_kernels.py`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+
+from jaxport.export import opsets, schema
+from jaxport.export.value import data_type
+
+TARGET = Path(__file__).parents[1] / "src" / "jaxport" / "export" / "kernels.py"
+DTYPES = [
+    np.dtype(d)
+    for d in (
+        *"int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16".split(),
+        ml_dtypes.bfloat16,
+        *"float32 float64 bool".split(),
+    )
+]
+#: What an operator is called with, where it is not operands of shape [2, 2] alone: a dtype in place of an array is the
+#: dtype under test, an array is an operand of its own.
+T = object()
+MATRIX, VECTOR, IMAGE = (2, 2), (2,), (1, 1, 4, 4)
+SPECIAL: dict[str, tuple[Sequence[Any], dict[str, Any]]] = {
+    "ArgMax": ([(T, MATRIX)], {"axis": 0}),
+    "ArgMin": ([(T, MATRIX)], {"axis": 0}),
+    "AveragePool": ([(T, IMAGE)], {"kernel_shape": [2, 2]}),
+    "BitShift": ([(T, MATRIX), (T, MATRIX)], {"direction": "LEFT"}),
+    "Clip": ([(T, MATRIX), (T, ()), (T, ())], {}),
+    "Concat": ([(T, MATRIX), (T, MATRIX)], {"axis": 0}),
+    "Conv": ([(T, IMAGE), (T, (1, 1, 2, 2))], {}),
+    "ConvTranspose": ([(T, IMAGE), (T, (1, 1, 2, 2))], {}),
+    "CumSum": ([(T, MATRIX), np.array(0)], {}),
+    "DFT": ([(T, (1, 4, 1))], {}),
+    "Einsum": ([(T, MATRIX), (T, MATRIX)], {"equation": "ij,jk->ik"}),
+    "Expand": ([(T, MATRIX), np.array([2, 2, 2])], {}),
+    "Gather": ([(T, MATRIX), np.array([0])], {}),
+    "GatherElements": ([(T, MATRIX), np.array([[0, 1]])], {}),
+    "GatherND": ([(T, MATRIX), np.array([[0, 1]])], {}),
+    "GlobalAveragePool": ([(T, IMAGE)], {}),
+    "InstanceNormalization": ([(T, IMAGE), (T, (1,)), (T, (1,))], {}),
+    "LayerNormalization": ([(T, MATRIX), (T, VECTOR)], {}),
+    "MaxPool": ([(T, IMAGE)], {"kernel_shape": [2, 2]}),
+    "Pad": ([(T, MATRIX), np.array([0, 1, 0, 1]), (T, ())], {}),
+    "RMSNormalization": ([(T, MATRIX), (T, VECTOR)], {}),
+    "Reshape": ([(T, MATRIX), np.array([4])], {}),
+    "Resize": ([(T, IMAGE), None, None, np.array([1, 1, 8, 8])], {"mode": "linear"}),
+    "ScatterElements": ([(T, MATRIX), np.array([[0, 1]]), (T, (1, 2))], {}),
+    "ScatterND": ([(T, MATRIX), np.array([[0, 1]]), (T, (1,))], {}),
+    "Slice": ([(T, MATRIX), np.array([0]), np.array([1])], {}),
+    "Split": ([(T, MATRIX), np.array([1, 1])], {}),
+    "Squeeze": ([(T, (1, 2)), np.array([0])], {}),
+    "Tile": ([(T, MATRIX), np.array([2, 1])], {}),
+    "TopK": ([(T, MATRIX), np.array([1])], {}),
+    "Transpose": ([(T, MATRIX)], {"perm": [1, 0]}),
+    "Trilu": ([(T, MATRIX)], {}),
+    "Unsqueeze": ([(T, MATRIX), np.array([0])], {}),
+    "Where": ([np.ones(MATRIX, bool), (T, MATRIX), (T, MATRIX)], {}),
+}
+UNARY = """Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor Gelu Identity IsInf IsNaN Log LogSoftmax Neg
+Not BitwiseNot Reciprocal Relu Round Sigmoid Sign Sin Sinh Softmax Softplus Sqrt Tan Tanh Shape NonZero
+ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum""".split()
+BINARY = """Add And BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual MatMul Max Min Mul
+Or Pow Sub Xor Gemm""".split()
+
+
+def calls() -> dict[str, tuple[Sequence[Any], dict[str, Any]]]:
+    """All operators with what they are called with."""
+    return {
+        **{name: ([(T, MATRIX)], {}) for name in UNARY},
+        **{name: ([(T, MATRIX), (T, MATRIX)], {}) for name in BINARY},
+        **{"Mod": ([(T, MATRIX), (T, MATRIX)], {"fmod": 1})},
+        **SPECIAL,
+    }
+
+
+def runs(op_type: str, operands: Sequence[Any], attributes: dict[str, Any], dtype: np.dtype) -> bool:
+    """Whether the runtime loads and runs one node with this dtype."""
+    inputs, nodes, feed, initializers = [], [], {}, []
+    for index, operand in enumerate(operands):
+        if operand is None:
+            inputs.append(None)
+        elif isinstance(operand, np.ndarray):
+            value = ir.Value(name=f"c{index}", const_value=ir.Tensor(operand, name=f"c{index}"))
+            initializers.append(value)
+            inputs.append(value)
+        else:  # through a Cast from a dtype that the Python binding takes
+            shape = operand[1]
+            outer = ir.Value(name=f"x{index}", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(shape))
+            inner = ir.Value(name=f"v{index}")
+            nodes.append(ir.Node("", "Cast", [outer], [ir.AttrInt64("to", int(data_type(dtype)))], outputs=[inner]))
+            feed[outer] = np.full(shape, 0.5 if dtype.kind not in "iub" else 1, np.float32)
+            inputs.append(inner)
+    facts = schema.find("", op_type, opsets.DEFAULT)
+    assert facts is not None, op_type
+    result = ir.Value(name="result")
+    nodes.append(ir.Node("", op_type, inputs, ir.convenience.convert_attributes(attributes), outputs=[result]))
+    last = ir.Value(name="last", type=ir.TensorType(ir.DataType.FLOAT))
+    nodes.append(ir.Node("", "Cast", [result], [ir.AttrInt64("to", int(ir.DataType.FLOAT))], outputs=[last]))
+    graph = ir.Graph(
+        list(feed), [last], nodes=nodes, initializers=initializers, opset_imports={"": opsets.DEFAULT}, name="one"
+    )
+    model = ir.Model(graph, ir_version=opsets.IR_VERSIONS[opsets.DEFAULT])
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        session = onnxruntime.InferenceSession(
+            ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        session.run(None, {value.name: array for value, array in feed.items()})
+    except Exception:  # noqa: BLE001  the runtime raises errors of many kinds, and each of them means no
+        return False
+    return True
+
+
+def missing() -> dict[str, list[str]]:
+    """By operator, the dtypes that the schema allows and the runtime cannot compute."""
+    table = {}
+    for op_type, (operands, attributes) in sorted(calls().items()):
+        facts = schema.find("", op_type, opsets.DEFAULT)
+        assert facts is not None, op_type
+        accepted = next(f.dtypes for f, o in zip(facts.inputs * 2, operands, strict=False) if isinstance(o, tuple))
+        lacking = [d.name for d in DTYPES if d in accepted and not runs(op_type, operands, attributes, d)]
+        if lacking:
+            table[op_type] = lacking
+    return table
+
+
+def main() -> None:
+    """Write the table, or with `--check` say whether it is up to date."""
+    rows = "".join(f'    "{name}": "{" ".join(dtypes)}",\n' for name, dtypes in missing().items())
+    text = (
+        '"""What ONNX Runtime\'s CPU provider has no kernel for: generated by `scripts/ort_kernels.py`, not by hand."""\n\n'
+        f'RUNTIME = "onnxruntime {onnxruntime.__version__}"\n\nMISSING: dict[str, str] = {{\n{rows}}}\n'
+    )
+    if "--check" in sys.argv:
+        raise SystemExit(0 if TARGET.read_text() == text else f"{TARGET} is out of date")
+    TARGET.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

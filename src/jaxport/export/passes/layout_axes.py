@@ -1,0 +1,248 @@
+"""How operators that add, drop, split or merge axes carry a permutation of their data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.export.passes.editing import (
+    Dim,
+    Editor,
+    constant_of,
+    dims_of,
+    integer,
+    integers,
+    operand,
+    rank_of,
+)
+from jaxport.export.passes.layout_ops import Carry, Layout, carries, inverse, permuted
+
+Groups = list[tuple[list[int], list[int]]]
+"""Which axes of an input become which axes of the output, from the first to the last."""
+
+
+def across(groups: Groups, layout: Layout, side: int) -> Layout | None:
+    """The layout of one side of grouped axes from that of the other, or None where a group is torn apart.
+
+    Args:
+      groups: the axes of both sides that belong together.
+      layout: the layout of one side.
+      side: 0 where the layout is that of the input, 1 where it is that of the output.
+    """
+    placed: list[tuple[float, int, list[int]]] = []
+    position = -1.0
+    for index, group in enumerate(groups):
+        known, other = group[side], group[1 - side]
+        places = [layout[axis] for axis in known]
+        if places and places != list(range(places[0], places[0] + len(places))):
+            return None
+        position = places[0] if places else position + 0.5 / (len(groups) + 1)  # a new axis follows its predecessor
+        placed.append((position, index, other))
+    return inverse([axis for _, _, other in sorted(placed) for axis in other])
+
+
+def _carried(
+    node: ir.Node, value: ir.Value, layout: Layout, groups: Groups, adapt: Callable[[Editor, Layout, Layout], None]
+) -> Carry | None:
+    """A carry across grouped axes; an output whose axes stay in order is not permuted at all."""
+    side = 0 if value is node.inputs[0] else 1
+    other = across(groups, layout, side)
+    if other is None or (side == 1 and value is not node.outputs[0]):
+        return None
+    before, after = (layout, other) if side == 0 else (other, layout)
+    both = {node.inputs[0]: before, node.outputs[0]: after}
+    layouts = {end: layout for end, layout in both.items() if list(layout) != sorted(layout)}
+    return Carry(layouts, lambda editor: adapt(editor, before, after))
+
+
+# Axes that vanish
+
+_REDUCTIONS = [f"Reduce{kind}" for kind in "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()]
+
+
+@carries(*_REDUCTIONS)
+def _reduce(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
+    rank, given = rank_of(node.inputs[0]), operand(node, 1)
+    axes = integers(node, "axes") if given is None else constant_of(given)
+    if rank is None or axes is None or not len(axes) or value is given:
+        return None
+    hit = {int(axis) % rank for axis in axes}
+
+    def adapt(editor: Editor, before: Layout, after: Layout) -> None:
+        stored = sorted(before[axis] for axis in hit)
+        if given is None:
+            node.attributes["axes"] = ir.AttrInt64s("axes", stored)
+        else:
+            node.replace_input_with(1, editor.constant(node.graph, np.array(stored), "axes"))
+
+    return _without(node, value, layout, hit, integer(node, "keepdims", 1), adapt)
+
+
+@carries("ArgMax", "ArgMin")
+def _arg_reduce(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
+    rank = rank_of(node.inputs[0])
+    if rank is None:
+        return None
+    axis = integer(node, "axis", 0) % rank
+
+    def adapt(editor: Editor, before: Layout, after: Layout) -> None:
+        node.attributes["axis"] = ir.AttrInt64("axis", before[axis])
+
+    return _without(node, value, layout, {axis}, integer(node, "keepdims", 1), adapt)
+
+
+@carries("Gather")
+def _gather(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
+    rank, indices = rank_of(node.inputs[0]), rank_of(node.inputs[1])
+    if rank is None or indices not in (0, 1) or value is node.inputs[1]:
+        return None
+    axis = integer(node, "axis", 0) % rank
+
+    def adapt(editor: Editor, before: Layout, after: Layout) -> None:
+        node.attributes["axis"] = ir.AttrInt64("axis", before[axis])
+
+    return _without(node, value, layout, {axis}, indices, adapt)
+
+
+def _without(
+    node: ir.Node,
+    value: ir.Value,
+    layout: Layout,
+    hit: set[int],
+    kept: int,
+    adapt: Callable[[Editor, Layout, Layout], None],
+) -> Carry | None:
+    """An operator that takes some axes away, or leaves them in their place."""
+    if not kept and value is not node.inputs[0]:
+        return None  # where the axes that are gone would be stored, the output does not say
+    rank, groups, place = rank_of(node.inputs[0]) or 0, [], 0
+    for axis in range(rank):
+        stays = bool(kept) or axis not in hit
+        groups.append(([axis], [place] if stays else []))
+        place += stays
+    return _carried(node, value, layout, groups, adapt)
+
+
+# Axes of size one, and axes split and merged
+
+
+@carries("Squeeze", "Unsqueeze")
+def _ones(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
+    axes, short = constant_of(operand(node, 1)), 1 if node.op_type == "Squeeze" else 0
+    rank = rank_of(node.outputs[0] if short == 0 else node.inputs[0])
+    if axes is None or rank is None or value is operand(node, 1):
+        return None
+    ones, place = {int(axis) % rank for axis in axes}, 0
+    groups: Groups = []
+    for axis in range(rank):
+        narrow = [] if axis in ones else [place]
+        groups.append((narrow, [axis]) if short == 0 else ([axis], narrow))
+        place += axis not in ones
+
+    def adapt(editor: Editor, before: Layout, after: Layout) -> None:
+        long = before if short == 1 else after
+        stored = np.array(sorted(long[axis] for axis in ones))
+        node.replace_input_with(1, editor.constant(node.graph, stored, "axes"))
+
+    return _carried(node, value, layout, groups, adapt)
+
+
+@carries("Reshape")
+def _reshape(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
+    """Axes that are split, merged next to each other, or of size one."""
+    old, new = dims_of(node.inputs[0]), dims_of(node.outputs[0])
+    groups = None if old is None or new is None else axis_groups(old, new)
+    if groups is None or value is node.inputs[1]:
+        return None
+    sources = {new_axis: old_axes[0] for old_axes, new_axes in groups if len(old_axes) == 1 for new_axis in new_axes}
+    if any(
+        not isinstance(dim, int) and (axis not in sources or old[sources[axis]] != dim) for axis, dim in enumerate(new)
+    ):
+        return None
+
+    def adapt(editor: Editor, before: Layout, after: Layout) -> None:
+        stored = permuted(
+            [dim if isinstance(dim, int) else (before[sources[axis]],) for axis, dim in enumerate(new)], after
+        )
+        node.replace_input_with(1, _target(editor, node, stored))
+        node.attributes.pop("allowzero", None)
+        if 0 in stored:
+            node.attributes["allowzero"] = ir.AttrInt64("allowzero", 1)
+
+    return _carried(node, value, layout, groups, adapt)
+
+
+def _target(editor: Editor, node: ir.Node, dims: Sequence[int | tuple[int]]) -> ir.Value:
+    """The shape operand of a Reshape from sizes, and from the places of axes of its input for sizes not known."""
+    open_places = [place for place, dim in enumerate(dims) if isinstance(dim, tuple)]
+    if not open_places or (len(open_places) == 1 and 0 not in dims):
+        return editor.constant(node.graph, np.array([-1 if isinstance(d, tuple) else d for d in dims]), "shape")
+    pieces, data = [], node.inputs[0]
+    for dim in dims:
+        if isinstance(dim, tuple):
+            size = editor.insert(
+                node.graph,
+                "Shape",
+                [data],
+                before=node,
+                like=data,
+                shape=[1],
+                dtype=ir.DataType.INT64,
+                start=dim[0],
+                end=dim[0] + 1,
+            )
+            pieces.append(size)
+        else:
+            pieces.append(editor.constant(node.graph, np.array([dim]), "size"))
+    return editor.insert(
+        node.graph,
+        "Concat",
+        pieces,
+        before=node,
+        like=node.outputs[0],
+        shape=[len(dims)],
+        dtype=ir.DataType.INT64,
+        axis=0,
+    )
+
+
+def axis_groups(old: Sequence[Dim], new: Sequence[Dim]) -> Groups | None:
+    """Which axes of one shape become which axes of another with as many elements; None where that is not known.
+
+    >>> axis_groups([2, 6, 5], [2, 3, 2, 5])
+    [([0], [0]), ([1], [1, 2]), ([2], [3])]
+    >>> axis_groups(["B", 1, 4], ["B", 4])
+    [([0], [0]), ([1], []), ([2], [1])]
+    """
+    groups: Groups = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        left, right = (old[i] if i < len(old) else None), (new[j] if j < len(new) else None)
+        if left == right and left is not None:
+            groups.append(([i], [j]))
+        elif left == 1:
+            groups.append(([i], []))
+        elif right == 1:
+            groups.append(([], [j]))
+        else:
+            group = _factors(old, new, i, j)
+            if group is None:
+                return None
+            groups.append(group)
+        i, j = i + len(groups[-1][0]), j + len(groups[-1][1])
+    return groups
+
+
+def _factors(old: Sequence[Dim], new: Sequence[Dim], i: int, j: int) -> tuple[list[int], list[int]] | None:
+    """The fewest axes from `i` and `j` on with equal products."""
+    left, right, products = [], [], [1, 1]
+    while not left or not right or products[0] != products[1]:
+        side = 0 if products[0] <= products[1] and (not left or products[0] < products[1]) else 1
+        dims, axis = (old, i + len(left)) if side == 0 else (new, j + len(right))
+        if axis >= len(dims) or not isinstance(dims[axis], int) or dims[axis] == 0:
+            return None
+        (left if side == 0 else right).append(axis)
+        products[side] *= dims[axis]
+    return left, right

@@ -1,0 +1,304 @@
+"""How operators carry a permutation of their data: what is permuted with it, and what has to be adapted.
+
+A *layout* of a value is a permutation `p`: axis `i` of the value is axis `p[i]` of what is stored, so that the value is
+`Transpose(stored, perm=p)`. Each function here takes a node, one of its inputs or outputs and the layout of that; it
+returns the layouts of the other values that the node permutes along, and how to adapt the node, or None where the
+node cannot work on permuted data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.export.passes.editing import (
+    Dim,
+    Editor,
+    constant_of,
+    dims_of,
+    integer,
+    integers,
+    operand,
+    rank_of,
+)
+
+Layout = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Carry:
+    """What becomes of a node whose data is permuted.
+
+    Attributes:
+      layouts: the inputs and outputs that are permuted, each with its layout.
+      adapt: changes attributes and small operands of the node accordingly.
+    """
+
+    layouts: Mapping[ir.Value, Layout]
+    adapt: Callable[[Editor], None]
+
+
+CarryFunction = Callable[[ir.Node, ir.Value, Layout], Carry | None]
+CARRIES: dict[str, CarryFunction] = {}
+
+
+def carry(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
+    """What becomes of `node` where its input or output `value` has a layout, or None where it cannot work on it."""
+    function = None if node.domain else CARRIES.get(node.op_type)
+    if function is None or rank_of(value) != len(layout):
+        return None
+    return function(node, value, layout)
+
+
+def carries(*op_types: str) -> Callable[[CarryFunction], CarryFunction]:
+    """Register how some operators carry a layout."""
+
+    def register(function: CarryFunction) -> CarryFunction:
+        CARRIES.update(dict.fromkeys(op_types, function))
+        return function
+
+    return register
+
+
+def inverse(layout: Sequence[int]) -> Layout:
+    """The layout of the stored value, if the value itself were what is stored.
+
+    >>> inverse((0, 2, 3, 1))
+    (0, 3, 1, 2)
+    """
+    return tuple(int(axis) for axis in np.argsort(layout))
+
+
+def permuted(entries: Sequence, layout: Layout) -> list:
+    """What holds for each axis of a value, in the order of the stored axes."""
+    return [entries[axis] for axis in inverse(layout)]
+
+
+def moves_only_ones(dims: Sequence[Dim] | None, layout: Layout) -> bool:
+    """Whether a value and its stored form differ in the places of axes of size one alone."""
+    if dims is None:
+        return list(layout) == sorted(layout)
+    order = [layout[axis] for axis, dim in enumerate(dims) if dim != 1]
+    return order == sorted(order)
+
+
+def _together(
+    values: Sequence[ir.Value | None], layout: Layout, adapt: Callable[[Editor], None] = lambda editor: None
+) -> Carry | None:
+    """Values of one rank that are permuted alike."""
+    layouts = {value: layout for value in values if value is not None}
+    return Carry(layouts, adapt) if all(rank_of(value) == len(layout) for value in layouts) else None
+
+
+# Elementwise
+
+_UNARY = """Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast Ceil Celu Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid
+HardSwish Identity IsInf IsNaN LeakyRelu Log Mish Neg Not Reciprocal Relu Round Selu Sigmoid Sign Sin Sinh Softplus
+Softsign Sqrt Tan Tanh ThresholdedRelu""".split()
+_BROADCASTING = """Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Clip Div Equal Greater GreaterOrEqual Less
+LessOrEqual Max Mean Min Mod Mul Or PRelu Pow Sub Sum Where Xor""".split()
+
+
+@carries(*_UNARY, *_BROADCASTING)
+def _elementwise(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
+    """Operands of full rank are permuted along; smaller ones, which broadcast, and constants are adapted."""
+    along, small = [node.outputs[0]], []
+    for index, given in enumerate(node.inputs):
+        if given is None or rank_of(given) == 0:
+            continue
+        if constant_of(given) is None and rank_of(given) == len(layout):
+            along.append(given)
+        elif rank_of(given) is None or (constant_of(given) is None and not _spreads(given, layout)):
+            return None
+        else:
+            small.append(index)
+
+    def adapt(editor: Editor) -> None:
+        for index in small:
+            node.replace_input_with(index, _broadcast_operand(editor, node, node.inputs[index], layout))
+
+    return _together(along, layout, adapt) if value in along else None
+
+
+def _aligned(value: ir.Value, layout: Layout) -> list[Dim]:
+    """The dims of an operand that broadcasts to the rank of a layout."""
+    dims = dims_of(value) or []
+    return [1] * (len(layout) - len(dims)) + dims
+
+
+def _spreads(value: ir.Value, layout: Layout) -> bool:
+    """Whether an operand that broadcasts can be adapted without moving its data."""
+    return moves_only_ones(_aligned(value, layout), layout)
+
+
+def _broadcast_operand(editor: Editor, node: ir.Node, value: ir.Value, layout: Layout) -> ir.Value:
+    """An operand of lower rank, or a constant, so that it broadcasts against permuted data."""
+    dims = _aligned(value, layout)
+    array = constant_of(value)
+    if array is None:
+        return editor.viewed(node.graph, value, permuted(dims, layout), before=node)
+    stored = array.reshape(dims).transpose(inverse(layout))
+    while stored.ndim > 1 and stored.shape[0] == 1:
+        stored = stored[0]
+    return value if stored.shape == array.shape else editor.constant(node.graph, stored, value.name)
+
+
+# Operators with an axis
+
+#: The inputs that are permuted along, and the axis where the attribute is left out.
+_AXIS = {
+    "Concat": (None, None),
+    "Softmax": ((0,), -1),
+    "LogSoftmax": ((0,), -1),
+    "Hardmax": ((0,), -1),
+    "Split": ((0,), 0),
+    "TopK": ((0,), -1),
+    "GatherElements": ((0, 1), 0),
+    "ScatterElements": ((0, 1, 2), 0),
+}
+
+
+@carries(*_AXIS)
+def _with_axis(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
+    inputs, default = _AXIS[node.op_type]
+    along = [*(node.inputs if inputs is None else [node.inputs[i] for i in inputs]), *node.outputs]
+
+    def adapt(editor: Editor) -> None:
+        _set_axis(node, layout, default)
+
+    return _together(along, layout, adapt) if value in along else None
+
+
+def _set_axis(node: ir.Node, layout: Layout, default: int | None) -> None:
+    axis = integer(node, "axis", default)  # pyright: ignore[reportArgumentType]
+    node.attributes["axis"] = ir.AttrInt64("axis", layout[axis % len(layout)])
+
+
+@carries("CumSum", "CumProd")
+def _cumulative(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
+    axis = constant_of(node.inputs[1])
+    if axis is None:
+        return None
+
+    def adapt(editor: Editor) -> None:
+        node.replace_input_with(1, editor.constant(node.graph, np.array(layout[int(axis) % len(layout)]), "axis"))
+
+    return _together([node.inputs[0], node.outputs[0]], layout, adapt)
+
+
+@carries("LayerNormalization", "RMSNormalization")
+def _normalization(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
+    first = integer(node, "axis", -1) % len(layout)
+    stays = all(layout[axis] == axis for axis in range(first, len(layout))) and len(node.outputs) == 1
+    return _together([node.inputs[0], node.outputs[0]], layout) if stays else None
+
+
+# Operators with a vector of axes, or one entry per axis
+
+
+@carries("Slice")
+def _slice(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
+    return _axes_operand(node, value, layout, 3, (1, 2, 4))
+
+
+@carries("Pad")
+def _pad(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
+    return _axes_operand(node, value, layout, 3, (1,))
+
+
+def _axes_operand(node: ir.Node, value: ir.Value, layout: Layout, place: int, entries: Sequence[int]) -> Carry | None:
+    """An operator whose operand at `place` says for which axes the operands at `entries` are meant."""
+    axes = constant_of(operand(node, place))
+    along = [node.inputs[0], node.outputs[0]]
+    if value not in along or (axes is None and operand(node, place) is not None):
+        return None
+
+    def adapt(editor: Editor) -> None:
+        if axes is not None:
+            stored = np.array([layout[int(axis) % len(layout)] for axis in axes])
+            node.replace_input_with(place, editor.constant(node.graph, stored, "axes"))
+            return
+        for index in entries:
+            if operand(node, index) is not None:
+                node.replace_input_with(index, per_axis(editor, node, node.inputs[index], layout))
+
+    return _together(along, layout, adapt)
+
+
+def per_axis(editor: Editor, node: ir.Node, vector: ir.Value, layout: Layout) -> ir.Value:
+    """A vector with one entry per axis, or several such vectors in a row, for the stored axes; maybe fewer entries."""
+    array = constant_of(vector)
+    length = len(array) if array is not None else (dims_of(vector) or [len(layout)])[0]
+    order = np.array(inverse(layout))
+    picks = np.concatenate([order + start for start in range(0, int(length), len(layout))])
+    if array is not None:
+        return editor.constant(node.graph, array[picks], vector.name)
+    picked = editor.constant(node.graph, picks, "order")
+    return editor.insert(node.graph, "Gather", [vector, picked], before=node, like=vector, shape=[len(picks)])
+
+
+@carries("Tile", "Expand")
+def _tile(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
+    length = dims_of(node.inputs[1])
+    if value is node.inputs[1] or length != [len(layout)] or rank_of(node.inputs[0]) not in (len(layout), 0):
+        return None
+
+    def adapt(editor: Editor) -> None:
+        node.replace_input_with(1, per_axis(editor, node, node.inputs[1], layout))
+
+    return _together([v for v in (node.inputs[0], node.outputs[0]) if rank_of(v)], layout, adapt)
+
+
+@carries("Resize")
+def _resize(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
+    axes = integers(node, "axes")
+    if operand(node, 1) is not None and constant_of(operand(node, 1)) is None:
+        return None
+
+    def adapt(editor: Editor) -> None:
+        if axes is not None:
+            node.attributes["axes"] = ir.AttrInt64s("axes", [layout[axis % len(layout)] for axis in axes])
+            return
+        for index in (2, 3):
+            if operand(node, index) is not None and rank_of(node.inputs[index]):
+                node.replace_input_with(index, per_axis(editor, node, node.inputs[index], layout))
+
+    regions = constant_of(operand(node, 1))
+    plain = regions is None or not regions.size
+    return _together([node.inputs[0], node.outputs[0]], layout, adapt) if plain else None
+
+
+@carries("Shape")
+def _shape(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
+    start, end, _ = slice(integer(node, "start", 0), integer(node, "end", len(layout))).indices(len(layout))
+    if end - start != 1 or value is not node.inputs[0]:
+        return None
+
+    def adapt(editor: Editor) -> None:
+        node.attributes["start"] = ir.AttrInt64("start", layout[start])
+        node.attributes["end"] = ir.AttrInt64("end", layout[start] + 1)
+
+    return Carry({value: layout}, adapt)
+
+
+# Products
+
+
+@carries("MatMul")
+def _matmul(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
+    """A product with a constant matrix over the last axis is a convolution of size one where that axis is the second."""
+    x, matrix = node.inputs
+    array = constant_of(matrix)
+    takes = x.dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16) and array is not None and array.ndim == 2
+    if not takes or value is matrix or len(layout) < 4 or layout[-1] != 1:
+        return None
+
+    def adapt(editor: Editor) -> None:
+        kernel = array.T.reshape(*array.T.shape, *[1] * (len(layout) - 2))
+        node.replace_input_with(1, editor.constant(node.graph, kernel, matrix.name))
+        node.op_type = "Conv"
+
+    return _together([x, node.outputs[0]], layout, adapt)

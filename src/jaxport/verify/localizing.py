@@ -1,0 +1,145 @@
+"""Finding the first place where the two sides part.
+
+The results of all blocks are made outputs of the program, on both sides; the first that differs names the block. The
+same for the equations of that block, and of those around it, names the equation. Scans are seen into: what is computed
+in one is compared step by step, and an earlier step comes before a later one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from jax.extend import core as jex_core
+
+from jaxport.blocks import Block, block_p
+from jaxport.errors import JaxportError
+from jaxport.export.exported import Exported
+from jaxport.export.rules import BLOCK_RULES
+from jaxport.export.walker import source_lines
+from jaxport.verify import reference
+from jaxport.verify.comparing import difference
+from jaxport.verify.report import Divergence
+from jaxport.verify.taps import Choice, Tap, tapped
+
+#: What JAX raises for a program that it cannot lower with symbolic dims, and ours.
+_FAILURES = (JaxportError, NotImplementedError, RuntimeError, TypeError, ValueError)
+
+
+@dataclass(frozen=True)
+class Localizer:
+    """Finds where a model parts from the JAX function.
+
+    Attributes:
+      exported: the model.
+      leaves: the arguments of the JAX function, as operands of the traced program.
+      inputs: the same as inputs of the model.
+      rtol, atol: what results may differ by; by default what their dtypes justify.
+    """
+
+    exported: Exported
+    leaves: Sequence[Any]
+    inputs: Mapping[str, np.ndarray]
+    rtol: float | None = None
+    atol: float | None = None
+
+    def divergence(self) -> Divergence:
+        """The first block, and the first equation in it, whose result differs."""
+        try:
+            block = self._first(lambda equation, _: equation.primitive is block_p)
+            chain = () if block is None else _chain([*block.tap.around, block.tap.equation])
+
+            def in_chain(equation: jex_core.JaxprEqn, around: tuple[jex_core.JaxprEqn, ...]) -> bool:
+                inner = _chain(around)
+                return equation.primitive is not block_p and inner == chain[: len(inner)]
+
+            equation = self._first(in_chain)
+        except _FAILURES as error:
+            return Divergence("not localized", "", f"{type(error).__name__}: {str(error).splitlines()[0]}")
+        differing = [found for found in (equation, block) if found is not None]
+        if not differing:
+            return Divergence(
+                "no equation differs by itself",
+                "",
+                "where intermediate values are outputs the difference is gone: a graph pass, or a fusion of the "
+                "runtime, is to blame; compare with `to_onnx(passes=[])`",
+            )
+        found = min(differing, key=_Found.time)
+        source = _source([*found.tap.around, found.tap.equation])
+        return Divergence(_place(found), source + self._rule(found.tap, source), found.problem)
+
+    def _first(self, choice: Choice) -> _Found | None:
+        """The first of the chosen values that differs."""
+        traced = self.exported.traced
+        jaxpr, taps = tapped(traced.jaxpr, choice, frozenset(BLOCK_RULES))
+        if not taps:
+            return None
+        names = (f"tap_{index}" for index in range(len(taps)))
+        paths = (*traced.output_paths, *traced.state_outputs, *names)
+        model = self.exported.again(replace(traced, jaxpr=jaxpr, output_paths=paths, state_outputs=()))
+        results = model.session.run({**model.defaults, **self.inputs})[-len(taps) :]
+        actual = [port.to_jax(result) for port, result in zip(model.outputs[-len(taps) :], results, strict=True)]
+        weights = [weight.value for weight in traced.weights]
+        expected = reference.run_program(jaxpr, [*weights, *self.leaves])[-len(taps) :]
+        found = map(self._compared, taps, map(np.asarray, expected), actual)
+        return min((f for f in found if f is not None), key=_Found.time, default=None)
+
+    def _compared(self, tap: Tap, expected: np.ndarray, actual: np.ndarray) -> _Found | None:
+        """The first step in which a value differs."""
+        whole = difference(expected, actual, self.rtol, self.atol).problem
+        if not whole or expected.shape != actual.shape:
+            return _Found(tap, (0,) * tap.steps, expected.shape, whole) if whole else None
+        differing = []
+        for steps in np.ndindex(expected.shape[: tap.steps]):
+            problem = difference(expected[steps], actual[steps], self.rtol, self.atol).problem
+            if problem:
+                differing.append(_Found(tap, steps, expected.shape, problem))
+        # A value that is small in every step may differ as a whole only.
+        whole_found = _Found(tap, (0,) * tap.steps, expected.shape, whole)
+        return min(differing, key=_Found.time, default=whole_found)
+
+    def _rule(self, tap: Tap, source: str) -> str:
+        """The rule that the equation was exported by."""
+        for record in self.exported.records:
+            if record.place.primitive == tap.equation.primitive.name and record.place.source == source:
+                return f", exported by `{record.rule}`"
+        return ""
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A tap that differs, the steps of the scans around it in which it does first, and what differs."""
+
+    tap: Tap
+    steps: tuple[int, ...]
+    shape: tuple[int, ...]
+    problem: str
+
+    def time(self) -> tuple[float, ...]:
+        """When it is computed."""
+        return self.tap.time(self.steps)
+
+
+def _chain(around: Sequence[jex_core.JaxprEqn]) -> tuple[Block, ...]:
+    return tuple(equation.params["block"] for equation in around if equation.primitive is block_p)
+
+
+def _place(found: _Found) -> str:
+    tap = found.tap
+    blocks = _chain([*tap.around, tap.equation])
+    inside = f"`{blocks[-1].path or blocks[-1].name}` ({blocks[-1].target})" if blocks else ""
+    if tap.equation.primitive is block_p:
+        place = f"the block {inside}"
+    else:
+        place = f"`{tap.equation.primitive.name}` " + (f"in the block {inside}" if inside else "outside of all blocks")
+    steps = [f"step {step} of {count}" for step, count in zip(found.steps, found.shape, strict=False)]
+    return ", ".join([place, *steps])
+
+
+def _source(equations: Sequence[jex_core.JaxprEqn]) -> str:
+    """The user's line of the last equation, or of the innermost one around it that has any."""
+    tracebacks = [equation.source_info.traceback for equation in reversed(equations)]
+    lines = [source_lines(traceback) for traceback in tracebacks if traceback is not None]
+    return next((users for users, _ in lines if users), lines[0][1] if lines else "")

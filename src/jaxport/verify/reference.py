@@ -1,0 +1,29 @@
+"""The JAX side of a comparison: what was traced, run by JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax import export
+from jax.extend import core as jex_core
+
+from jaxport import blocks
+from jaxport.export import dims
+
+
+def run_program(jaxpr: jex_core.ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:
+    """The results of a program, which may have blocks and symbolic dims, for concrete operands."""
+    plain = blocks.ungroup(jaxpr)
+    function = jax.jit(jex_core.jaxpr_as_fun(plain))
+    if all(dims.all_static(getattr(aval, "shape", ())) for aval in plain.in_avals):
+        return list(function(*operands))
+    # Its parameters hold the symbolic dims, so that it cannot be run as it is: JAX lowers it with them.
+    specs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in plain.in_avals]
+    return list(export.export(function)(*specs).call(*operands))
+
+
+def run_traced(traced: blocks.Traced, inputs: Sequence[Any]) -> list[Any]:
+    """The outputs of what was traced, those of the state included."""
+    return run_program(traced.jaxpr, [*(weight.value for weight in traced.weights), *inputs])

@@ -1,0 +1,130 @@
+"""What a verification found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from jaxport.errors import VerificationFailed
+from jaxport.verify.comparing import Difference
+
+
+@dataclass(frozen=True)
+class Output:
+    """How one output compares at one set of sizes.
+
+    Attributes:
+      name: the name of the output.
+      dtype, shape: what JAX gives.
+      sizes: of the symbolic dims.
+      difference: by how much the model's value differs.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    sizes: Mapping[str, int]
+    difference: Difference
+
+    @property
+    def ok(self) -> bool:
+        """Whether the two sides agree."""
+        return not self.difference.problem
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Where the two sides part.
+
+    Attributes:
+      place: the block, or the equation outside of all blocks, as text; the first whose result differs.
+      source: the user's line.
+      problem: what differs there.
+    """
+
+    place: str
+    source: str
+    problem: str
+
+    def __str__(self) -> str:
+        return "\n".join(text for text in (self.place, self.source, self.problem) if text)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a verification found.
+
+    >>> import jaxport
+    >>> report = jaxport.to_onnx(lambda x: x * 2, [("B", 3)]).verify()
+    >>> report.ok, [output.shape for output in report.outputs]
+    (True, [(4, 3), (1, 3)])
+
+    Attributes:
+      name: of the model.
+      outputs: one per output and set of sizes.
+      divergence: where the two sides part, if they do, and if that was found out.
+    """
+
+    name: str
+    outputs: tuple[Output, ...]
+    divergence: Divergence | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether all outputs agree at all sizes."""
+        return all(output.ok for output in self.outputs)
+
+    @property
+    def failures(self) -> list[Output]:
+        """The outputs that do not agree."""
+        return [output for output in self.outputs if not output.ok]
+
+    def raise_if_failed(self) -> None:
+        """Raise what the report says.
+
+        Raises:
+          VerificationFailed: an output does not agree.
+        """
+        if self.ok:
+            return
+        worst = self.failures[0]
+        more = len(self.failures) - 1
+        also = f" (and {more} more)" if more else ""
+        raise VerificationFailed(
+            f"the output `{worst.name}` of `{self.name}` differs{_at(worst.sizes)}{also}",
+            where=str(self.divergence or ""),
+            why=worst.difference.problem,
+            instead="if such an error is expected here, say so: `verify(rtol=..., atol=...)`",
+        )
+
+    def __str__(self) -> str:
+        head = ("sizes", "output", "dtype", "shape", "max error", "relative", "ulps", "")
+        rows = [head, *map(_row, self.outputs)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        verdict = "agrees" if self.ok else "differs"
+        text = [f"`{self.name}` {verdict} in JAX and in ONNX Runtime", *(f"  {line}" for line in lines)]
+        if self.divergence is not None:
+            text += ["first divergence:", *(f"  {line}" for line in str(self.divergence).splitlines())]
+        return "\n".join(text)
+
+
+def _row(output: Output) -> tuple[str, ...]:
+    found = output.difference
+    note = found.problem
+    if not note and found.finite < 1:
+        note = f"{found.finite:.0%} finite" if found.finite else "nothing finite: give inputs of your own"
+    return (
+        ", ".join(f"{name}={size}" for name, size in output.sizes.items()) or "-",
+        output.name,
+        output.dtype,
+        "×".join(map(str, output.shape)) or "scalar",
+        f"{found.absolute:.2g}",
+        f"{found.relative:.2g}",
+        "-" if found.ulps is None else str(found.ulps),
+        note,
+    )
+
+
+def _at(sizes: Mapping[str, int]) -> str:
+    return " at " + ", ".join(f"{name}={size}" for name, size in sizes.items()) if sizes else ""

@@ -1,0 +1,247 @@
+"""Making values inside a program outputs of it, also those inside scans, loops and branches.
+
+A program of JAX is rewritten, not run, so that both sides of a comparison can be given the same taps. A value that a
+scan computes at every step becomes an output with the steps as its leading axis; of a `while` loop the last step is
+seen; of a branch that is not taken, zeros.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core as jex_core
+
+from jaxport.blocks import block_p
+from jaxport.export.ports import is_key
+
+#: Primitives that run one body once: their equations take its place.
+_CALLS = frozenset(("checkpoint", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "jit", "remat2"))
+
+Atom = jex_core.Var | jex_core.Literal
+
+
+@dataclass(frozen=True)
+class Tap:
+    """A value that became an output.
+
+    Attributes:
+      equation: the equation that it is a result of.
+      around: the equations whose bodies the equation is in, the outermost first: blocks, scans, calls.
+      order: where it is computed: the position of each equation on the way to it; a scan puts its direction (1 or -1,
+        as a `Step`) after its own position.
+    """
+
+    equation: jex_core.JaxprEqn
+    around: tuple[jex_core.JaxprEqn, ...]
+    order: tuple[Any, ...]
+
+    @property
+    def steps(self) -> int:
+        """How many leading axes are steps of scans around it."""
+        return sum(isinstance(element, Step) for element in self.order)
+
+    def time(self, steps: Sequence[int]) -> tuple[float, ...]:
+        """When it is computed in these steps of the scans around it: earlier times compare as smaller."""
+        remaining = iter(steps)
+        return tuple(e.direction * next(remaining) if isinstance(e, Step) else e for e in self.order)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Stands in an order for the step of a scan, which runs forward (1) or in reverse (-1)."""
+
+    direction: int
+
+
+#: Whether the results of an equation shall be tapped, given the equations around it.
+Choice = Callable[[jex_core.JaxprEqn, tuple[jex_core.JaxprEqn, ...]], bool]
+#: A variable of the body at hand that stands for a tap.
+_Tapped = tuple[jex_core.Var, Tap]
+#: The position of an equation's own results: after all that is inside it.
+_LAST = math.inf
+
+
+def tapped(
+    jaxpr: jex_core.ClosedJaxpr, choice: Choice, closed: frozenset[str] = frozenset()
+) -> tuple[jex_core.ClosedJaxpr, list[Tap]]:
+    """A program with the chosen values as further outputs, in the order in which they are computed.
+
+    Args:
+      jaxpr: the program.
+      choice: which equations are tapped.
+      closed: targets of blocks that stay whole, since a rule serves them.
+    """
+    body, taps = _Tapping(choice, closed).body(jaxpr.jaxpr, ())
+    return jex_core.ClosedJaxpr(body, jaxpr.consts), taps
+
+
+class _Tapping:
+    def __init__(self, choice: Choice, closed: frozenset[str]):
+        self.choice, self.closed = choice, closed
+
+    def body(self, jaxpr: jex_core.Jaxpr, around: tuple[jex_core.JaxprEqn, ...]) -> tuple[jex_core.Jaxpr, list[Tap]]:
+        """A body whose taps follow its own outputs."""
+        equations: list[jex_core.JaxprEqn] = []
+        env: dict[jex_core.Var, Atom] = {}
+        found = self.append(jaxpr, around, equations, env, nested=False)
+        outvars = [_read(env, atom) for atom in jaxpr.outvars]
+        # Names of arguments and results are of the old ones.
+        debug_info = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
+        outvars += [variable for variable, _ in found]
+        return jaxpr.replace(eqns=equations, outvars=outvars, debug_info=debug_info), [tap for _, tap in found]
+
+    def append(
+        self,
+        jaxpr: jex_core.Jaxpr,
+        around: tuple[jex_core.JaxprEqn, ...],
+        out: list[jex_core.JaxprEqn],
+        env: dict[jex_core.Var, Atom],
+        nested: bool,
+    ) -> list[_Tapped]:
+        """Append the equations of a body to `out`; `env` says what stands for its variables.
+
+        The variables of a body that is put in the place of a call are renamed: two calls may share a body.
+        """
+        found: list[_Tapped] = []
+        for position, equation in enumerate(jaxpr.eqns):
+            outvars = [
+                jex_core.Var(v.aval) if nested or isinstance(v, jex_core.DropVar) else v for v in equation.outvars
+            ]
+            moved = equation.replace(invars=[_read(env, atom) for atom in equation.invars], outvars=outvars)
+            results, taps = self.equation(moved, around, out)
+            env.update(zip(equation.outvars, results, strict=True))
+            found += [(variable, replace(tap, order=(position, *tap.order))) for variable, tap in taps]
+        return found
+
+    def equation(
+        self, equation: jex_core.JaxprEqn, around: tuple[jex_core.JaxprEqn, ...], out: list[jex_core.JaxprEqn]
+    ) -> tuple[Sequence[Atom], list[_Tapped]]:
+        """Append one equation to `out`; returns its results and its taps, which follow those inside it."""
+        name, params, results = equation.primitive.name, equation.params, equation.outvars
+        source = equation
+        bodies = list(jex_core.jaxprs_in_params(params))
+        wanted = self.choice(equation, around)
+        found: list[_Tapped] = []
+        if equation.primitive is block_p:
+            if params["block"].target not in self.closed:
+                equation, found = self._block(equation, around)
+        elif name == "scan":
+            equation, found = self._scan(equation, around)
+        elif name == "while":
+            equation, found = self._while(equation, around, out)
+        elif name == "cond":
+            equation, found = self._cond(equation, around)
+        elif name in _CALLS and len(bodies) == 1 and not bodies[0].constvars:
+            inside: list[jex_core.JaxprEqn] = []
+            env: dict[jex_core.Var, Atom] = dict(zip(bodies[0].invars, equation.invars, strict=True))
+            found = self.append(bodies[0], (*around, equation), inside, env, nested=True)
+            if found:
+                out += inside
+                return [_read(env, atom) for atom in bodies[0].outvars], found
+        out.append(equation)
+        if wanted:
+            found += [(v, Tap(source, around, (_LAST,))) for v in results if _is_array(v.aval)]
+        return results, found
+
+    def _block(
+        self, equation: jex_core.JaxprEqn, around: tuple[jex_core.JaxprEqn, ...]
+    ) -> tuple[jex_core.JaxprEqn, list[_Tapped]]:
+        inner = equation.params["jaxpr"]
+        body, taps = self.body(inner.jaxpr, (*around, equation))
+        return _extended(equation, {"jaxpr": jex_core.ClosedJaxpr(body, inner.consts)}, _variables(body, taps), taps)
+
+    def _scan(
+        self, equation: jex_core.JaxprEqn, around: tuple[jex_core.JaxprEqn, ...]
+    ) -> tuple[jex_core.JaxprEqn, list[_Tapped]]:
+        inner, length = equation.params["jaxpr"], equation.params["length"]
+        body, taps = self.body(inner.jaxpr, (*around, equation))
+        stacked = [
+            jex_core.Var(variable.aval.update(shape=(length, *variable.aval.shape)))
+            for variable in _variables(body, taps)
+        ]
+        step = Step(-1 if equation.params["reverse"] else 1)
+        taps = [replace(tap, order=(step, *tap.order)) for tap in taps]
+        return _extended(equation, {"jaxpr": jex_core.ClosedJaxpr(body, inner.consts)}, stacked, taps)
+
+    def _while(
+        self, equation: jex_core.JaxprEqn, around: tuple[jex_core.JaxprEqn, ...], out: list[jex_core.JaxprEqn]
+    ) -> tuple[jex_core.JaxprEqn, list[_Tapped]]:
+        """The taps are carried, from zeros on."""
+        params = equation.params
+        body, taps = self.body(params["body_jaxpr"].jaxpr, (*around, equation))
+        if not taps:
+            return equation, []
+        carried = _variables(body, taps)
+        zeros = _zeros(carried, out)
+        condition = params["cond_jaxpr"].jaxpr
+        unused = [[jex_core.Var(v.aval) for v in carried] for _ in range(2)]
+        new = {
+            "body_jaxpr": jex_core.ClosedJaxpr(
+                body.replace(invars=[*body.invars, *unused[0]]), params["body_jaxpr"].consts
+            ),
+            "cond_jaxpr": jex_core.ClosedJaxpr(
+                condition.replace(
+                    invars=[*condition.invars, *unused[1]], debug_info=condition.debug_info._replace(arg_names=None)
+                ),
+                params["cond_jaxpr"].consts,
+            ),
+        }
+        equation = equation.replace(invars=[*equation.invars, *zeros])
+        return _extended(equation, new, carried, taps)
+
+    def _cond(
+        self, equation: jex_core.JaxprEqn, around: tuple[jex_core.JaxprEqn, ...]
+    ) -> tuple[jex_core.JaxprEqn, list[_Tapped]]:
+        """Every branch gives the taps of all; those of the others are zeros."""
+        branches = equation.params["branches"]
+        bodies = [self.body(branch.jaxpr, (*around, equation)) for branch in branches]
+        everything = [tap for _, taps in bodies for tap in taps]
+        if not everything:
+            return equation, []
+        variables = [variable for body, taps in bodies for variable in _variables(body, taps)]
+        new, start = [], 0
+        for (body, taps), branch in zip(bodies, branches, strict=True):
+            own = range(start, start + len(taps))
+            start += len(taps)
+            equations = list(body.eqns)
+            zeros = _zeros([v for index, v in enumerate(variables) if index not in own], equations)
+            results = list(body.outvars[: len(body.outvars) - len(taps)])
+            results += [*zeros[: own.start], *_variables(body, taps), *zeros[own.start :]]
+            new.append(jex_core.ClosedJaxpr(body.replace(eqns=equations, outvars=results), branch.consts))
+        return _extended(equation, {"branches": tuple(new)}, variables, everything)
+
+
+def _extended(
+    equation: jex_core.JaxprEqn, params: dict[str, Any], results: Sequence[jex_core.Var], taps: Sequence[Tap]
+) -> tuple[jex_core.JaxprEqn, list[_Tapped]]:
+    """An equation with other bodies and, at its end, one more result per tap."""
+    if not taps:
+        return equation, []
+    new = [jex_core.Var(variable.aval) for variable in results]
+    equation = equation.replace(outvars=[*equation.outvars, *new], params={**equation.params, **params})
+    return equation, list(zip(new, taps, strict=True))
+
+
+def _variables(body: jex_core.Jaxpr, taps: Sequence[Tap]) -> list[Any]:
+    """What stands for the taps in a body: its last outputs."""
+    return list(body.outvars[len(body.outvars) - len(taps) :])
+
+
+def _zeros(like: Sequence[Any], out: list[jex_core.JaxprEqn]) -> list[Atom]:
+    """Zeros of the shapes and dtypes of some variables; the equations that make them are appended to `out`."""
+    made = jax.make_jaxpr(lambda: [jnp.zeros(v.aval.shape, v.aval.dtype) for v in like])().jaxpr
+    out += made.eqns
+    return list(made.outvars)
+
+
+def _read(env: dict[jex_core.Var, Atom], atom: Atom) -> Atom:
+    return env.get(atom, atom) if isinstance(atom, jex_core.Var) else atom
+
+
+def _is_array(aval: Any) -> bool:
+    return hasattr(aval, "dtype") and hasattr(aval, "shape") and not is_key(aval.dtype)

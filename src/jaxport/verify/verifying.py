@@ -1,0 +1,297 @@
+"""`verify`: the two sides on the same inputs, at several sizes."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+import numpy as np
+
+from jaxport import blocks
+from jaxport.errors import InvalidArgument
+from jaxport.export import dims, specs
+from jaxport.export.api import read_inputs
+from jaxport.export.ports import Port, is_key, stored
+from jaxport.verify import reference, sampling, sizes as size_choice
+from jaxport.verify.comparing import difference
+from jaxport.verify.localizing import Localizer
+from jaxport.verify.report import Divergence, Output, Report
+from jaxport.verify.runtime import Session
+
+if TYPE_CHECKING:
+    from jaxport.export.exported import Exported
+
+#: Makes an argument for an input, or returns None to leave it to the default: `sampler(port, sizes, generator)`.
+Sampler = Callable[[Port, Mapping[str, int], np.random.Generator], Any]
+
+
+def verify(
+    exported: Exported,
+    inputs: Sequence[Any] | Mapping[str, Any] | Sampler | None = None,
+    *,
+    check: bool = True,
+    sizes: Sequence[Mapping[str, int]] | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    seed: int = 0,
+) -> Report:
+    """Run the JAX function and the exported model on the same inputs, and compare every output, dtype and shape.
+
+    Inputs that are not given are sampled: floats of both signs, masks, and integers that are valid where the function
+    selects with them. Where dims are symbolic, several sizes are run; they satisfy the constraints and leave no array
+    empty.
+
+    Args:
+      exported: the model.
+      inputs: the positional arguments of the function; or some arguments by input name; or a sampler, called with the
+        port, the sizes and a NumPy generator, which returns an array or None.
+      check: whether to raise where the two sides disagree.
+      sizes: of the symbolic dims, one mapping per run.
+      rtol: how much an element may differ relative to itself; by default what the output's dtype justifies.
+      atol: how much any element may differ; by default what the dtype justifies for the output's largest element.
+        Integers and booleans are compared exactly where neither is given.
+      seed: of the sampled inputs and sizes.
+
+    Returns:
+      The report, which names the first block that diverges where the two sides disagree.
+
+    Raises:
+      VerificationFailed: they disagree, and `check` is true.
+      InvalidArgument: the inputs or sizes do not fit the model.
+      RunError: ONNX Runtime refuses the model, or fails.
+      NotInstalled: there is no ONNX Runtime.
+
+    >>> import jaxport
+    >>> exported = jaxport.to_onnx(lambda x: x @ x.T, [("B", 3)])
+    >>> print(verify(exported, sizes=[{"B": 2}, {"B": 5}], atol=1e-5))
+    `lambda` agrees in JAX and in ONNX Runtime
+      sizes  output  dtype    shape  max error  relative  ulps
+      B=2    output  float32  2×2    ...
+      B=5    output  float32  5×5    ...
+    """
+    subject = _Subject(
+        name=exported.model.graph.name or "model",
+        fn=exported.fn,
+        traced=exported.traced,
+        inputs=[port for port in exported.inputs if not port.weight],
+        outputs=exported.outputs,
+        session=exported.session,
+        defaults=exported.defaults,
+        state=exported.state,
+        x64=exported.x64,
+        exported=exported,
+    )
+    return subject.report(inputs, sizes, rtol, atol, seed, check)
+
+
+def verify_file(
+    path: str | os.PathLike[str],
+    fn: Callable[..., Any],
+    inputs: Sequence[Any] = (),
+    *,
+    input_params: Mapping[str, Any] | None = None,
+    static_params: Mapping[str, Any] | None = None,
+    inputs_as_nchw: Sequence[int] = (),
+    outputs_as_nchw: Sequence[int] = (),
+    constraints: Sequence[str] = (),
+    double_precision: bool = False,
+    state: Literal["refuse", "outputs", "discard"] = "refuse",
+    check: bool = True,
+    sizes: Sequence[Mapping[str, int]] | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    seed: int = 0,
+) -> Report:
+    """Compare a saved model with a JAX callable: see `verify`.
+
+    The inputs of the file are those of the function by name, or else by position; the outputs by position. Inputs
+    that are named like weights of the callable get these.
+
+    Args:
+      path: the ONNX file.
+      fn: the callable that it came from.
+      inputs, input_params, static_params, inputs_as_nchw, outputs_as_nchw, constraints, double_precision, state: as
+        `to_onnx` takes them.
+      check, sizes, rtol, atol, seed: as `verify` takes them.
+
+    Raises:
+      VerificationFailed: they disagree, and `check` is true.
+      InvalidArgument: the file has other inputs or outputs than the function.
+      RunError: ONNX Runtime refuses the model, or fails.
+      NotInstalled: there is no ONNX Runtime.
+    """
+    session = Session(path)
+    bound = functools.partial(fn, **static_params) if static_params else fn
+    with jax.enable_x64(double_precision or _x64()):
+        args, kwargs = read_inputs(inputs, input_params, constraints, double_precision)
+        traced = blocks.trace(bound, args, kwargs, state=state)
+        x64 = _x64()
+    weights = {weight.path: stored(weight.value) for weight in traced.weights if weight.path in session.input_names}
+    names = [name for name in session.input_names if name not in weights]
+    if set(names) == set(traced.input_paths):
+        names = list(traced.input_paths)
+    for kind, found, wanted in (
+        ("inputs", names, traced.input_paths),
+        ("outputs", session.output_names, (*traced.output_paths, *traced.state_outputs)),
+    ):
+        if len(found) != len(wanted):
+            raise InvalidArgument(
+                f"the file has the {kind} {', '.join(found)}",
+                where=f"`{path}`",
+                why=f"the function has {', '.join(wanted)}",
+                instead="give the inputs and the parameters that the file was exported with",
+            )
+    avals = traced.jaxpr.in_avals[len(traced.weights) :]
+    subject = _Subject(
+        name=Path(path).name,
+        fn=bound,
+        traced=traced,
+        inputs=_ports(names, avals, inputs_as_nchw),
+        outputs=_ports(session.output_names, traced.jaxpr.out_avals, outputs_as_nchw),
+        session=session,
+        defaults=weights,
+        state=state,
+        x64=x64,
+    )
+    return subject.report(None, sizes, rtol, atol, seed, check)
+
+
+def _ports(names: Sequence[str], avals: Sequence[Any], as_nchw: Sequence[int]) -> list[Port]:
+    return [
+        Port(name, tuple(aval.shape), aval.dtype, nchw=index in as_nchw)
+        for index, (name, aval) in enumerate(zip(names, avals, strict=True))
+    ]
+
+
+def _x64() -> bool:
+    return bool(jax.dtypes.canonicalize_dtype(np.float64) == np.float64)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One set of sizes with arguments of the JAX function, by the names of the ports."""
+
+    sizes: dict[str, int]
+    leaves: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """The two sides of a comparison: a traced callable, and a session with the ports that connect it."""
+
+    name: str
+    fn: Callable[..., Any]
+    traced: blocks.Traced
+    inputs: Sequence[Port]
+    outputs: Sequence[Port]
+    session: Session
+    defaults: Mapping[str, np.ndarray]
+    state: Any
+    x64: bool
+    exported: Exported | None = None
+
+    def report(
+        self,
+        inputs: Any,
+        sizes: Sequence[Mapping[str, int]] | None,
+        rtol: float | None,
+        atol: float | None,
+        seed: int,
+        check: bool,
+    ) -> Report:
+        """Run both sides and compare."""
+        outputs: list[Output] = []
+        divergence: Divergence | None = None
+        with jax.enable_x64(self.x64):
+            for run in self._runs(inputs, sizes, seed):
+                arrays = {port.name: port.to_model(run.leaves[port.name], self.x64) for port in self.inputs}
+                leaves = [port.to_jax(arrays[port.name]) for port in self.inputs]  # JAX gets what the model gets
+                expected = map(_plain, self._in_jax(leaves))
+                results = self.session.run({**self.defaults, **arrays})
+                actual = (_plain(port.to_jax(result)) for port, result in zip(self.outputs, results, strict=True))
+                compared = [
+                    Output(port.name, str(value.dtype), value.shape, run.sizes, difference(value, result, rtol, atol))
+                    for port, value, result in zip(self.outputs, expected, actual, strict=True)
+                ]
+                outputs += compared
+                if divergence is None and self.exported is not None and not all(output.ok for output in compared):
+                    divergence = Localizer(self.exported, leaves, arrays, rtol, atol).divergence()
+        report = Report(self.name, tuple(outputs), divergence)
+        if check:
+            report.raise_if_failed()
+        return report
+
+    def _in_jax(self, leaves: Sequence[Any]) -> list[Any]:
+        """The outputs of the JAX side; where dims are symbolic, the function is traced again at these sizes."""
+        traced = self.traced
+        if not all(dims.all_static(port.shape) for port in self.inputs):
+            args, kwargs = jax.tree.unflatten(traced.in_tree, self._with_static(leaves))
+            traced = blocks.trace(self.fn, args, kwargs, state=self.state)
+        return reference.run_traced(traced, leaves)
+
+    def _with_static(self, leaves: Sequence[Any]) -> list[Any]:
+        static, arrays = self.traced.static_inputs, iter(leaves)
+        count = self.traced.in_tree.num_leaves
+        return [static[index] if index in static else next(arrays) for index in range(count)]
+
+    def _runs(self, inputs: Any, sizes: Sequence[Mapping[str, int]] | None, seed: int) -> Iterator[_Run]:
+        """The arguments to run on, at each set of sizes."""
+        given, sampler = self._given(inputs)
+        ports = {port.name: port for port in self.inputs}
+        known = specs.sizes_of({name: ports[name].shape for name in given}, given)
+        conditions = size_choice.Conditions(self.traced.jaxpr)
+        if sizes:
+            sets = size_choice.checked(conditions, sizes)
+        else:
+            sets = size_choice.chosen(conditions, known, seed=seed)
+        bounds, first = sampling.bounds(self.traced.jaxpr), len(self.traced.weights)
+        for number, at in enumerate(sets):
+            generator = np.random.default_rng([seed, number])
+            leaves = dict(given)
+            for index, (name, port) in enumerate(ports.items()):
+                if name not in leaves and sampler is not None:
+                    leaves[name] = sampler(port, at, generator)
+                if leaves.get(name) is None:
+                    leaves[name] = sampling.sample(port, at, generator, bounds.get(first + index, ()))
+            specs.sizes_of({name: port.shape for name, port in ports.items()}, leaves)
+            yield _Run(at, leaves)
+
+    def _given(self, inputs: Any) -> tuple[dict[str, Any], Sampler | None]:
+        """The arguments that the user gives, by the names of their ports, and the sampler."""
+        if inputs is None or callable(inputs):
+            return {}, inputs
+        names = [port.name for port in self.inputs]
+        if isinstance(inputs, Mapping):
+            unknown = sorted(set(inputs) - set(names))
+            if unknown:
+                raise InvalidArgument(
+                    f"`{unknown[0]}` is no input of the model",
+                    where="`verify(inputs=...)`",
+                    instead=f"the inputs are {', '.join(names)}",
+                )
+            return {name: _shaped(value) for name, value in inputs.items()}, None
+        leaves, tree = jax.tree.flatten(tuple(inputs))
+        wanted = self.traced.in_tree.children()[0]
+        if tree != wanted:
+            raise InvalidArgument(
+                "the arguments have another structure than the function was exported with",
+                where=f"`verify(inputs=...)`: {tree}",
+                why=f"exported with {wanted}",
+                instead="pass the positional arguments, or a mapping from input names to arrays",
+            )
+        arrays = [leaf for index, leaf in enumerate(leaves) if index not in self.traced.static_inputs]
+        return {name: _shaped(leaf) for name, leaf in zip(names, arrays, strict=False)}, None
+
+
+def _shaped(leaf: Any) -> Any:
+    return leaf if hasattr(leaf, "shape") else np.asarray(leaf)
+
+
+def _plain(value: Any) -> np.ndarray:
+    """A result as NumPy compares it: PRNG keys as their data."""
+    return np.asarray(jax.random.key_data(value) if is_key(value.dtype) else value)

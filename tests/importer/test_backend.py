@@ -1,0 +1,45 @@
+"""The official backend suite, case by case: as a program, and as printed source where jaxport cannot be imported."""
+
+from __future__ import annotations
+
+import pytest
+
+from jaxport.importer import from_onnx
+from tests.importer import backend, printed
+
+CASES = backend.cases()
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=backend.marks(name)) for name in CASES])
+def test_program(name: str) -> None:
+    backend.run(CASES[name])
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=backend.marks(name)) for name in CASES])
+def test_source(name: str) -> None:
+    printed.check(CASES[name])
+
+
+@pytest.mark.parametrize("group", backend.EXCLUDED)
+def test_exclusions_name_cases(group: str) -> None:
+    assert [name for name in backend.EXCLUDED[group] if name not in CASES] == []
+
+
+def test_what_runs_eagerly_has_a_shape_that_depends_on_data() -> None:
+    """A few cases that must run under `jax.jit`, so that a gap in folding shows."""
+    for name in (
+        "test_attention_4d_expanded",
+        "test_rms_normalization_2d_axis0",
+        "test_range_int32_type_negative_delta",
+    ):
+        assert backend.run(CASES[name]) == "jitted"
+
+
+def test_every_case_compares_something() -> None:
+    case = CASES["test_add"]
+    model = case.model()
+    inputs, expected = next(iter(case.data(model)))
+    outputs = (from_onnx(model)(*inputs),)
+    backend.compare(outputs, expected, case.test.rtol, case.test.atol)
+    with pytest.raises(AssertionError):
+        backend.compare((outputs[0] + 1,), expected, case.test.rtol, case.test.atol)
