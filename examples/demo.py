@@ -45,7 +45,7 @@ def main(size: Size = "real", folder: Path = Path("out")) -> None:
         jax_seconds = best_of(lambda x=x: jax.block_until_ready(in_jax(weights, x)))
         onnx_seconds = best_of(lambda x=x: exported(x))
         rows[f"batch of {batch}"] = (
-            f"largest error {output.difference.absolute:.1e}, "
+            f"relative error {output.difference.relative:.1e}, "
             f"JAX {1000 * jax_seconds:.0f} ms, ONNX Runtime {1000 * onnx_seconds:.0f} ms"
         )
 

@@ -41,6 +41,8 @@ SPECIAL: dict[str, tuple[Sequence[Any], dict[str, Any]]] = {
     "Concat": ([(T, MATRIX), (T, MATRIX)], {"axis": 0}),
     "Conv": ([(T, IMAGE), (T, (1, 1, 2, 2))], {}),
     "ConvTranspose": ([(T, IMAGE), (T, (1, 1, 2, 2))], {}),
+    "Compress": ([(T, MATRIX), np.array([True, False])], {"axis": 0}),
+    "CumProd": ([(T, MATRIX), np.array(0)], {}),
     "CumSum": ([(T, MATRIX), np.array(0)], {}),
     "DFT": ([(T, (1, 4, 1))], {}),
     "Einsum": ([(T, MATRIX), (T, MATRIX)], {"equation": "ij,jk->ik"}),
@@ -68,6 +70,7 @@ SPECIAL: dict[str, tuple[Sequence[Any], dict[str, Any]]] = {
     "Unsqueeze": ([(T, MATRIX), np.array([0])], {}),
     "Where": ([np.ones(MATRIX, bool), (T, MATRIX), (T, MATRIX)], {}),
 }
+OUTPUTS = {"Split": 2, "TopK": 2}
 UNARY = """Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor Gelu Identity IsInf IsNaN Log LogSoftmax Neg
 Not BitwiseNot Reciprocal Relu Round Sigmoid Sign Sin Sinh Softmax Softplus Sqrt Tan Tanh Shape NonZero
 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum""".split()
@@ -83,6 +86,11 @@ def calls() -> dict[str, tuple[Sequence[Any], dict[str, Any]]]:
         **{"Mod": ([(T, MATRIX), (T, MATRIX)], {"fmod": 1})},
         **SPECIAL,
     }
+
+
+def opset_of(op_type: str) -> int:
+    """The opset that an operator is tried at: the default one, or the one that brought it."""
+    return max(opsets.DEFAULT, schema.first_opset("", op_type) or 0)
 
 
 def runs(op_type: str, operands: Sequence[Any], attributes: dict[str, Any], dtype: np.dtype) -> bool:
@@ -102,16 +110,13 @@ def runs(op_type: str, operands: Sequence[Any], attributes: dict[str, Any], dtyp
             nodes.append(ir.Node("", "Cast", [outer], [ir.AttrInt64("to", int(data_type(dtype)))], outputs=[inner]))
             feed[outer] = np.full(shape, 0.5 if dtype.kind not in "iub" else 1, np.float32)
             inputs.append(inner)
-    facts = schema.find("", op_type, opsets.DEFAULT)
-    assert facts is not None, op_type
-    result = ir.Value(name="result")
-    nodes.append(ir.Node("", op_type, inputs, ir.convenience.convert_attributes(attributes), outputs=[result]))
+    results = [ir.Value(name=f"result{index}") for index in range(OUTPUTS.get(op_type, 1))]
+    nodes.append(ir.Node("", op_type, inputs, ir.convenience.convert_attributes(attributes), outputs=results))
     last = ir.Value(name="last", type=ir.TensorType(ir.DataType.FLOAT))
-    nodes.append(ir.Node("", "Cast", [result], [ir.AttrInt64("to", int(ir.DataType.FLOAT))], outputs=[last]))
-    graph = ir.Graph(
-        list(feed), [last], nodes=nodes, initializers=initializers, opset_imports={"": opsets.DEFAULT}, name="one"
-    )
-    model = ir.Model(graph, ir_version=opsets.IR_VERSIONS[opsets.DEFAULT])
+    nodes.append(ir.Node("", "Cast", results[:1], [ir.AttrInt64("to", int(ir.DataType.FLOAT))], outputs=[last]))
+    opset = opset_of(op_type)
+    graph = ir.Graph(list(feed), [last], nodes=nodes, initializers=initializers, opset_imports={"": opset}, name="one")
+    model = ir.Model(graph, ir_version=opsets.IR_VERSIONS[opset])
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -129,7 +134,7 @@ def missing() -> dict[str, list[str]]:
     """By operator, the dtypes that the schema allows and the runtime cannot compute."""
     table = {}
     for op_type, (operands, attributes) in sorted(calls().items()):
-        facts = schema.find("", op_type, opsets.DEFAULT)
+        facts = schema.find("", op_type, opset_of(op_type))
         assert facts is not None, op_type
         accepted = next(f.dtypes for f, o in zip(facts.inputs * 2, operands, strict=False) if isinstance(o, tuple))
         lacking = [d.name for d in DTYPES if d in accepted and not runs(op_type, operands, attributes, d)]

@@ -61,7 +61,7 @@ __version__ = "0.1.0"
 _LAZY = {
     "Exported": "jaxport.export.exported",
     "onnx_function": "jaxport.export.functions",
-    "rule": "jaxport.export.registry",
+    "rule": "jaxport.export.rules",  # ours are registered before the first of the user's
     "to_onnx": "jaxport.export.api",
 }
 

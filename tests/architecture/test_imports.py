@@ -81,3 +81,18 @@ def test_an_optional_or_slow_library_is_imported_late(library: str):
     late_parts = {"cli", "testing", "verify"}
     early = [found for found in imports_of(PACKAGE) if found.at_import and found.module.split(".")[0] == library]
     assert [str(found) for found in early if part_of(found.file) not in late_parts] == []
+
+
+def test_a_rule_may_be_replaced_before_the_first_export():
+    """Names of the package are loaded late: whoever registers a rule finds ours there already."""
+    program = """
+import jaxport, jax.numpy as jnp
+
+@jaxport.rule("tanh", replace=True)
+def tanh(op, x):
+    return op.Sin(x)
+
+print([node.op_type for node in jaxport.to_onnx(jnp.tanh, [("B",)]).model.graph])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "['Sin']\n"

@@ -78,7 +78,7 @@ def run_page(page: Path, text: str) -> None:
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Pages write files and register rules: in a folder of their own, and undone afterwards."""
-    from jaxport.export import registry
+    from jaxport.export import rules as registry
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])

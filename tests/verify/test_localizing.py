@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from flax import nnx
 from jax import lax
@@ -113,6 +112,14 @@ def test_scans_inside_scans_are_seen():
     assert divergence_of(fn, f32(2, 3)).place == "`tanh` outside of all blocks, step 0 of 2, step 0 of 3"
 
 
+@jax.custom_jvp
+def activation(x):
+    return jnp.cos(jnp.tanh(x))
+
+
+activation.defjvps(lambda tangent, answer, x: tangent * answer)
+
+
 @pytest.mark.parametrize(
     "fn",
     [
@@ -120,7 +127,7 @@ def test_scans_inside_scans_are_seen():
         jax.checkpoint(lambda x: jnp.cos(jnp.tanh(x))),
         lambda x: lax.cond(x.sum() > 100, jnp.sin, jnp.tanh, x),
         lambda x: lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, jnp.tanh(c[1])), (0, x))[1],
-        jax.custom_jvp(lambda x: jnp.cos(jnp.tanh(x))),
+        activation,
         jax.value_and_grad(lambda x: jnp.tanh(x).sum()),
     ],
     ids=["jit", "checkpoint", "cond", "while", "custom_jvp", "grad"],
@@ -155,25 +162,17 @@ def test_a_model_with_state_outputs_is_localized():
 
 
 def spoiled(model):
-    """A graph pass that changes what the model means."""
-    import onnx_ir as ir
-
-    nodes = [node for node in model.graph if node.op_type == "Mul" and node.outputs[0].is_graph_output()]
-    for node in nodes:
-        node.replace_input_with(1, node.inputs[0])
-    assert ir is not None
+    """A graph pass that changes what a model means, if it has one output."""
+    for node in list(model.graph) if len(model.graph.outputs) == 1 else ():
+        node.op_type = {"Sin": "Cos"}.get(node.op_type, node.op_type)
 
 
 def test_a_pass_is_blamed_where_the_difference_vanishes():
-    """The pass changes only the product that is an output of the graph by itself."""
-
-    def fn(x):
-        return (jnp.sin(x) * 3.0).astype(jnp.float32)
-
-    exported = jaxport.to_onnx(fn, [("B",)], passes=[spoiled])
-    report = exported.verify(check=False)
-    assert report.divergence is not None
-    assert "mul" in report.divergence.place or "pass" in report.divergence.problem
+    exported = jaxport.to_onnx(lambda x: jnp.sin(x) * 3, [("B",)], passes=[spoiled])
+    found = exported.verify(check=False).divergence
+    assert found is not None
+    assert found.place == "no equation differs by itself"
+    assert "to_onnx(passes=[])" in found.problem
 
 
 def test_the_error_tells_all_of_it():
@@ -184,4 +183,4 @@ def test_the_error_tells_all_of_it():
     for part in ("the output `output` of `Stack` differs at B=2", "`tanh` in the block `layers.1`", "in __call__"):
         assert part in text
     assert "elements differ, by up to" in caught.value.why
-    assert np.isfinite(exported.verify(sizes=[{"B": 2}], check=False).outputs[0].difference.absolute)
+    assert "wrong_tanh" in caught.value.where

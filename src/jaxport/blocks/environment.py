@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxport.blocks.block import FrozenMapping
 from jaxport.blocks.closures import Node, opened
 from jaxport.blocks.framework import Framework, Leaf, Lifted
 from jaxport.blocks.recorder import Recorder, joined
@@ -40,29 +39,30 @@ def merged(changes: Iterable[Changes]) -> Changes:
 
 @dataclass(frozen=True)
 class Model:
-    """A module inside a trace, and what it held before the call; `lifted` is None where no call can change it."""
+    """A module inside a trace, and what it held before the call; `before` is None where no call can change it."""
 
     name: str
     value: object
-    lifted: Lifted | None
+    before: Lifted | None
     arrays: Sequence[object] = ()
-    static: Mapping[str, object] = FrozenMapping()
 
     def changes(self) -> Changes:
         """What the call did to it."""
-        if self.lifted is None:
+        if self.before is None:
             return Changes({}, ())
-        before = dict(zip((leaf.path for leaf in self.lifted.leaves), self.arrays, strict=True))
-        after, static = self.lifted.state(self.value), self.lifted.static(self.value)
-        arrays = {
+        arrays = dict(zip((leaf.path for leaf in self.before.leaves), self.arrays, strict=True))
+        after = self.before.snapshot(self.value)
+        changed = {
             joined(self.name, path): leaf.value
-            for path, leaf in after.items()
-            if before.get(path) is not leaf.value and not leaf.counter
+            for path, leaf in after.leaves.items()
+            if arrays.get(path) is not leaf.value and not leaf.counter
         }
-        kept = {path for path in self.static if path in static and _same(self.static[path], static[path])}
-        others = [path for path in before if path not in after]
-        others += [path for path in {**self.static, **static} if path not in kept]
-        return Changes(arrays, tuple(joined(self.name, path) for path in others))
+        others = [path for path in arrays if path not in after.leaves]
+        if after.rest != self.before.rest:
+            one, other = self.before.attributes(self.before.value), self.before.attributes(self.value)
+            kept = {path for path in one if path in other and _same(one[path], other[path])}
+            others += [path for path in {**one, **other} if path not in kept]
+        return Changes(changed, tuple(joined(self.name, path) for path in others))
 
 
 def models_in(named: Iterable[tuple[str, object]], recorder: Recorder) -> list[Model]:
@@ -76,11 +76,7 @@ def models_in(named: Iterable[tuple[str, object]], recorder: Recorder) -> list[M
                 path = joined(name, jax.tree_util.keystr(keys, simple=True, separator="."))
                 recorder.register(value, path)
                 lifted = framework.lift(value)
-                if lifted is None:
-                    models.append(Model(path, value, None))
-                else:
-                    arrays = [leaf.value for leaf in lifted.leaves]
-                    models.append(Model(path, value, lifted, arrays, lifted.static(value)))
+                models.append(Model(path, value, lifted, [leaf.value for leaf in lifted.leaves] if lifted else ()))
     return models
 
 
@@ -178,7 +174,7 @@ class Environment:
     def changes(self, copies: Sequence[object], values: Sequence[object]) -> list[Changes]:
         """What became of the copies, which were made of `values`."""
         return [
-            Model(root.name, made, root.lifted, values[span], root.lifted.static(root.value)).changes()
+            Model(root.name, made, root.lifted, values[span]).changes()
             for (root, span), made in zip(self._lifted, copies, strict=True)
         ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from jaxport.blocks.block import freeze
 from jaxport.blocks.values import is_array
 
-__all__ = ["Framework", "Leaf", "Lifted", "OwnPlace", "public_name", "static_items"]
+__all__ = ["Framework", "Leaf", "Lifted", "OwnPlace", "Snapshot", "public_name", "static_items"]
 
 
 @dataclass(frozen=True)
@@ -41,17 +42,27 @@ class OwnPlace:
 
 
 @dataclass(frozen=True)
+class Snapshot:
+    """What a module holds: its arrays by path, and everything else as something that can be compared."""
+
+    leaves: Mapping[str, Leaf]
+    rest: object
+
+
+@dataclass(frozen=True)
 class Lifted:
     """A module with mutable state, taken apart so that a trace works on a copy of it.
 
-    `rebuild(values)` makes the copy from one value per leaf, inside the trace; `state(copy)` gives the leaves of the
-    copy after the call, by path, and `static(copy)` its attributes that are no arrays.
+    `rebuild(values)` makes the copy from one value per leaf, inside the trace; `snapshot(copy)` looks at it again
+    after the call. Where the rests of two snapshots differ, `attributes(copy)` tells what is in them, by path.
     """
 
+    value: object
     leaves: tuple[Leaf, ...]
+    rest: object
     rebuild: Callable[[Sequence[object]], object]
-    state: Callable[[object], Mapping[str, Leaf]]
-    static: Callable[[object], Mapping[str, object]]
+    snapshot: Callable[[object], Snapshot]
+    attributes: Callable[[object], Mapping[str, object]]
 
 
 class Framework:
@@ -156,7 +167,13 @@ def static_items(fields: Mapping[str, object], is_dynamic: Callable[[object], bo
     }
 
 
+# Most fields are of one of these types; nothing is to be found in them.
+_SIMPLE = frozenset({int, float, str, bool, type(None), type, types.FunctionType, types.BuiltinFunctionType})
+
+
 def _holds(value: object, predicate: Callable[[object], bool]) -> bool:
+    if type(value) in _SIMPLE:
+        return False
     if isinstance(value, list | tuple | set):
         return any(_holds(item, predicate) for item in value)
     if isinstance(value, Mapping):

@@ -132,17 +132,18 @@ class _Body:
 
     def grouped(self) -> Grouped:
         for index, equation in enumerate(self.jaxpr.eqns):
-            given = [self.resolved(atom) for atom in equation.invars]
-            given_labels = labels_of(given, self.labels)
-            if any(given_labels):
-                made = self.grouping.flow.of_equation(equation, given_labels)
+            equation = _with_inputs(equation, [self.resolved(atom) for atom in equation.invars])
+            given = labels_of(equation.invars, self.labels)
+            if any(given):
+                made = self.grouping.flow.of_equation(equation, given)
                 self.labels.update((v, label) for v, label in zip(equation.outvars, made, strict=True) if label)
             if equation.primitive is block_enter_p:
-                self.enter(equation.replace(invars=given), given_labels)
+                self.enter(equation, given)
             elif equation.primitive is block_exit_p:
-                self.exit(equation.replace(invars=given), index)
+                self.exit(equation, index)
             else:
-                self.add(equation.replace(invars=given, params=self.params(equation, given_labels)))
+                params = self.params(equation, given)
+                self.add(equation if params is equation.params else equation.replace(params=params))
         while len(self.frames) > 1:
             self.dissolve()
         outvars = [self.resolved(atom) for atom in self.jaxpr.outvars]
@@ -177,7 +178,7 @@ class _Body:
         frame = self.frames[-1]
         if frame.inside:
             invars = [frame.inside.get(a, a) if isinstance(a, jex_core.Var) else a for a in equation.invars]
-            equation = equation.replace(invars=invars)
+            equation = _with_inputs(equation, invars)
         frame.equations.append(equation)
 
     # -- calls -----------------------------------------------------------------------------------------------------
@@ -347,3 +348,9 @@ class _Body:
             results=results,
             batched=batched,
         )
+
+
+def _with_inputs(equation: jex_core.JaxprEqn, invars: list[Atom]) -> jex_core.JaxprEqn:
+    if all(new is old for new, old in zip(invars, equation.invars, strict=True)):
+        return equation
+    return equation.replace(invars=invars)

@@ -67,6 +67,7 @@ class Recorder:
         self.frameworks = frameworks
         self._boundaries = boundaries
         self._frames: list[_Frame] = []
+        self._types: dict[type, tuple[Framework | None, Framework | None, bool, bool]] = {}
         # Objects are kept with their ids, so that no id is used a second time.
         self._places: dict[int, tuple[object, Place]] = {}
         self._bodies: dict[int, tuple[object, Anchor]] = {}
@@ -77,19 +78,31 @@ class Recorder:
 
     def framework_of(self, value: object) -> Framework | None:
         """The framework that `value` is a module of, if any."""
-        return next((framework for framework in self.frameworks if framework.is_module(value)), None)
+        return self._about(value)[0]
 
     def root_framework_of(self, value: object) -> Framework | None:
         """The framework that `value` is a model, or a piece of one, of."""
-        return next((framework for framework in self.frameworks if framework.is_root(value)), None)
-
-    def is_variable(self, value: object) -> bool:
-        """Whether `value` is a box around an array."""
-        return any(framework.is_variable(value) for framework in self.frameworks)
+        return self._about(value)[1]
 
     def is_opaque(self, value: object) -> bool:
         """Whether markers leave `value` alone: modules and the like."""
-        return any(framework.is_opaque(value) for framework in self.frameworks)
+        return self._about(value)[2]
+
+    def is_variable(self, value: object) -> bool:
+        """Whether `value` is a box around an array."""
+        return self._about(value)[3]
+
+    def _about(self, value: object) -> tuple[Framework | None, Framework | None, bool, bool]:
+        """What the frameworks say about a value; they go by its type."""
+        known = self._types.get(type(value))
+        if known is None:
+            known = self._types[type(value)] = (
+                next((framework for framework in self.frameworks if framework.is_module(value)), None),
+                next((framework for framework in self.frameworks if framework.is_root(value)), None),
+                any(framework.is_opaque(value) for framework in self.frameworks),
+                any(framework.is_variable(value) for framework in self.frameworks),
+            )
+        return known
 
     def register(self, module: object, path: str, anchor: Anchor | None = None) -> None:
         """Notes the place of a module and of all modules below it; what is known already keeps its place."""

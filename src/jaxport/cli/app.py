@@ -8,19 +8,17 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 
 from jaxport import __version__
 from jaxport.cli import specs
 from jaxport.cli.summary import summarize
-from jaxport.cli.tables import file_size, key_values, print_wide, summary_view
+from jaxport.cli.tables import console, file_size, key_values, summary_view
 from jaxport.cli.targets import load_target
 from jaxport.errors import VerificationFailed
 
 __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown")
-_console = Console(highlight=False)
 
 _TARGET_HELP = (
     "`module:attribute`: a model object, a function, a class or a function without parameters (both are called), "
@@ -65,7 +63,7 @@ AbsoluteTolerance = Annotated[float | None, typer.Option("--atol", help=_ATOL_HE
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        _console.print(f"jaxport {__version__}")
+        typer.echo(f"jaxport {__version__}")
         raise typer.Exit
 
 
@@ -125,16 +123,16 @@ def export(
         constraints=constraints,
     )
     if explain:
-        print_wide(_console, str(exported.explain()))
+        typer.echo(str(exported.explain()))
     if verify:
         report = exported.verify(sizes=specs.parse_sizes(sizes), rtol=rtol, atol=atol, check=False)
-        print_wide(_console, str(report))
+        typer.echo(str(report))
         if not report.ok:
             raise VerificationFailed(f"`{output}` was not written", why="the exported model and the function differ")
     exported.save(output, external_data=external_data)
     summary = summarize(output)
     nodes = sum(summary.operators.values())
-    _console.print(
+    console().print(
         key_values(
             {
                 "written": f"{output} ({file_size(summary.file_bytes)})",
@@ -158,7 +156,7 @@ def inspect(
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(summary), indent=2))
     else:
-        print_wide(_console, summary_view(summary, everything=everything))
+        console().print(summary_view(summary, everything=everything))
 
 
 @app.command()
@@ -198,6 +196,6 @@ def verify(
         seed=seed,
         check=False,
     )
-    print_wide(_console, str(report))
+    typer.echo(str(report))
     if not report.ok:
         raise typer.Exit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console, Group, RenderableType
@@ -11,7 +12,7 @@ from rich.tree import Tree
 
 from jaxport.cli.summary import Module, Summary, Tensor
 
-__all__ = ["file_size", "key_values", "operator_table", "print_wide", "shape_text", "summary_view"]
+__all__ = ["console", "file_size", "key_values", "operator_table", "shape_text", "summary_view"]
 
 
 def file_size(count: int) -> str:
@@ -78,9 +79,10 @@ def summary_view(summary: Summary, *, everything: bool = False) -> RenderableTyp
     return Group(*(item for part in parts for item in (part, Text())))
 
 
-def print_wide(console: Console, view: RenderableType) -> None:
-    """Prints without wrapping where no terminal sets the width, so that a pipe gets whole names."""
-    console.print(view, width=None if console.is_terminal else 160)
+def console() -> Console:
+    """A console as wide as the terminal; where the output goes elsewhere, wide enough that names stay whole."""
+    plain = Console(highlight=False)
+    return plain if plain.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, width=160)
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:

@@ -143,14 +143,10 @@ class Printer:
                 pattern = self.target(parameter, None, "x")
                 unpacking.append(ast.Assign([pattern], name(arguments[-1]), lineno=0))
         body = self.statements(function.steps, function.result)
-        return ast.FunctionDef(
-            chosen,
-            ast.arguments([], [ast.arg(a) for a in arguments], None, [], [], None, []),
-            [*unpacking, *body],
-            [],
-            lineno=0,
-            type_params=[],
-        )
+        definition = ast.parse(f"def {chosen}({', '.join(arguments)}): pass").body[0]
+        assert isinstance(definition, ast.FunctionDef)
+        definition.body = [*unpacking, *body]
+        return definition
 
     def is_short(self, function: Function) -> bool:
         """Whether a function is one short expression, and becomes a `lambda`."""
@@ -216,8 +212,8 @@ class Printer:
             return self.size(number(value))
         if isinstance(value, slice):
             return call("slice", *(self.value(bound) for bound in (value.start, value.stop, value.step)))
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            fields = {key: self.value(part) for key, part in zip(value._fields, value, strict=True)}
+        if isinstance(value, tuple) and hasattr(value, "_asdict"):
+            fields = {key: self.value(part) for key, part in value._asdict().items()}  # pyright: ignore[reportAttributeAccessIssue]
             return call(f"lax.{type(value).__name__}", **fields)
         if isinstance(value, tuple):
             return ast.Tuple([self.value(part) for part in value], ast.Load())

@@ -102,9 +102,9 @@ class SpecReader:
         text = dim.strip()
         if re.fullmatch(r"\d+", text):
             return int(text)
+        if self.scope is None:
+            self.scope = self._new_scope()
         try:
-            if self.scope is None:
-                self.scope = export.SymbolicScope(self.constraints)
             (result,) = export.symbolic_shape(text, scope=self.scope)
         except Exception as error:  # JAX raises several kinds for a malformed expression
             raise InvalidArgument(
@@ -114,6 +114,17 @@ class SpecReader:
                 instead="use a name, a size, or an expression of names such as 2*B + 1",
             ) from error
         return result
+
+    def _new_scope(self) -> Any:
+        try:
+            return export.SymbolicScope(self.constraints)
+        except ValueError as error:
+            raise InvalidArgument(
+                f"the constraints {', '.join(map(repr, self.constraints))} cannot be read",
+                where="`constraints`",
+                why=str(error).splitlines()[0],
+                instead='write each like "T >= 2"',
+            ) from error
 
 
 def sizes_of(shapes: Mapping[str, Sequence[dims.Dim]], arrays: Mapping[str, Any]) -> dict[str, int]:

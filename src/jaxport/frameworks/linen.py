@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields
 
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import linen
 from jax.extend import source_info_util
 
-from jaxport.blocks.framework import Framework, Leaf, Lifted, OwnPlace, static_items
+from jaxport.blocks.framework import Framework, Leaf, Lifted, OwnPlace, Snapshot, static_items
 from jaxport.blocks.targets import BOUNDARY
 from jaxport.blocks.values import is_array
 
@@ -94,10 +94,10 @@ class Linen(Framework):
                 new[index] = value
             return unbound.bind(jax.tree.unflatten(tree, new), rngs=rngs, mutable=module.scope.mutable)
 
-        def state(bound: object) -> Mapping[str, Leaf]:
-            return {leaf.path: leaf for leaf in _leaves(bound.variables)}
+        def snapshot(bound: linen.Module) -> Snapshot:
+            return Snapshot({leaf.path: leaf for leaf in _leaves(bound.variables)}, None)
 
-        return Lifted(leaves, rebuild, state, lambda _: {})
+        return Lifted(module, leaves, None, rebuild, snapshot, lambda _: {})
 
     def signature(self, fn: object) -> inspect.Signature | None:
         """That of `apply` names no inputs: they are those of the method that is applied."""

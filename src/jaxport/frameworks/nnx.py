@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import jax
 from flax import nnx
 
-from jaxport.blocks.framework import Framework, Leaf, Lifted, static_items
+from jaxport.blocks.framework import Framework, Leaf, Lifted, Snapshot, static_items
+from jaxport.blocks.recorder import joined
 from jaxport.blocks.targets import subclasses
 from jaxport.blocks.values import is_array
 
@@ -45,11 +46,29 @@ class Nnx(Framework):
         return subclasses(nnx.Module)
 
     def submodules(self, module: object) -> Iterator[tuple[str, object]]:
-        """Parents come first."""
-        if isinstance(module, nnx.Variable):
-            return iter(())
-        found = [(path, node) for path, node in nnx.iter_graph(module, graph=True) if isinstance(node, nnx.Module)]
-        return ((_dotted(path), node) for path, node in reversed(found))
+        """Parents come first; a shared module is at the first of its paths in the order of their names."""
+        seen: set[int] = set()
+        waiting = [("", module)]
+        while waiting:
+            path, node = waiting.pop()
+            if isinstance(node, nnx.Pytree):
+                if id(node) in seen:
+                    continue
+                seen.add(id(node))
+                if isinstance(node, nnx.Module):
+                    yield path, node
+                children = sorted(vars(node).items())
+            elif isinstance(node, list | tuple):
+                children = list(enumerate(node))
+            elif isinstance(node, dict):
+                children = list(node.items())
+            else:
+                continue
+            waiting += [
+                (joined(path, str(key)), child)
+                for key, child in reversed(children)
+                if isinstance(child, nnx.Pytree) or type(child) in (list, tuple, dict)
+            ]
 
     def leaves(self, module: object) -> list[Leaf]:
         """One leaf per array of a Variable, and those that are attributes themselves."""
@@ -69,14 +88,15 @@ class Nnx(Framework):
             nodes = [jax.tree.map(lambda leaf: next(waiting) if is_array(leaf) else leaf, node) for _, node in flat]
             return nnx.merge(graphdef, nnx.from_flat_state(zip((path for path, _ in flat), nodes, strict=True)))
 
-        return Lifted(leaves, rebuild, self._state, self._static)
+        return Lifted(module, leaves, graphdef, rebuild, self._snapshot, self._attributes)
 
-    def _state(self, copy: object) -> Mapping[str, Leaf]:
-        return {leaf.path: leaf for leaf in self.leaves(copy)}
+    def _snapshot(self, copy: object) -> Snapshot:
+        graphdef, flat = _flat(copy)
+        return Snapshot({leaf.path: leaf for path, node in flat for leaf in _leaves_of(path, node)}, graphdef)
 
-    def _static(self, copy: object) -> Mapping[str, object]:
+    def _attributes(self, copy: object) -> Mapping[str, object]:
         return {
-            f"{path}.{name}" if path else name: value
+            joined(path, name): value
             for path, module in self.submodules(copy)
             for name, value in self.config(module).items()
         }

@@ -256,8 +256,8 @@ def _comparison(symbol: str) -> Callable[[HostValue, Any], Any]:
             return _COMPARISONS[symbol](jnp.asarray(self.to_jax()), other)
         if not isinstance(other, HostValue | np.ndarray | np.generic | int | float | bool | str) and not is_dim(other):
             return NotImplemented
-        theirs = other.data if isinstance(other, HostValue) else other
-        if self.data.dtype != object and getattr(theirs, "dtype", None) != object and not is_dim(theirs):
+        theirs: Any = other.data if isinstance(other, HostValue) else other
+        if object not in (self.data.dtype, np.asarray(theirs).dtype):
             return HostValue(np.asarray(_COMPARISONS[symbol](self.data, theirs)))
         compared = np.frompyfunc(lambda left, right: dims_compare(symbol, left, right), 2, 1)(self.data, theirs)
         return HostValue(np.asarray(compared, dtype=bool))

@@ -60,8 +60,7 @@ def load(source: ModelSource) -> ir.Model:
             instead="export it again",
         )
     if proto is source and any(_is_sparse(holder) for holder in _holders(proto)):
-        proto = onnx.ModelProto()
-        proto.CopyFrom(source)
+        proto = onnx.ModelProto.FromString(proto.SerializeToString())
     for holder in _holders(proto):
         _check_and_densify(holder)
     try:

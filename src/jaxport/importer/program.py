@@ -167,6 +167,7 @@ class Program:
         Args:
           params: arrays for the initializers, by name, as `Program.params` has them.
           inputs: the inputs in the model's order: arrays, lists of arrays for sequences, None for an absent optional.
+            Under `jax.jit`, what is closed over as a NumPy array is known where shapes, loops and branches depend on it.
           named: inputs by name, or by the name made into a Python identifier.
           rng: a `jax.random` key for the model's random operators; without one they draw the same numbers each time.
 
@@ -245,7 +246,7 @@ class Program:
                 )
             given = given.astype(canonical(wanted))
         self._check_shape(declared, given.shape)
-        if declared in self._static and isinstance(given, np.ndarray | np.generic):
+        if isinstance(given, np.ndarray | np.generic) and (declared in self._static or given.size == 1):
             return HostValue(np.asarray(given))
         return given if isinstance(given, jax.Array | Recorded | HostValue) else jnp.asarray(host(given).to_jax())
 
@@ -265,7 +266,7 @@ class Program:
 
     @cached_property
     def _tuple_type(self) -> Any:
-        return namedtuple("Outputs", unique_identifiers(self.output_names, "output"))  # type: ignore[misc]
+        return namedtuple("Outputs", unique_identifiers(self.output_names, "output"))
 
     def _packed(self, outputs: list[Any]) -> Any:
         return outputs[0] if len(outputs) == 1 else self._tuple_type(*outputs)

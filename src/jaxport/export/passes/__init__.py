@@ -21,6 +21,8 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common
 
 from jaxport.errors import ExportError
+from jaxport.export.passes.convolution import average_pools, convolution_biases
+from jaxport.export.passes.identities import identities
 from jaxport.export.passes.layout import layout
 from jaxport.export.passes.tidy import tidy
 
@@ -37,9 +39,12 @@ class PassReport:
 
 #: The passes that `to_onnx` runs, in order.
 DEFAULT: tuple[Pass, ...] = (
-    common.IdentityEliminationPass(),
+    identities,
+    average_pools,
     tidy,
     layout,
+    tidy,
+    convolution_biases,
     common.CommonSubexpressionEliminationPass(),
     common.RemoveUnusedNodesPass(),
 )

@@ -10,6 +10,9 @@ import onnx_ir as ir
 
 Dim = int | str | ir.SymbolicDim
 
+#: Constants of at most so many bytes are told apart by their content.
+SMALL = 256
+
 
 def graphs(model: ir.Model) -> Iterator[ir.Graph]:
     """All graphs of a model: the main graph, the functions, and the subgraphs of both."""
@@ -68,6 +71,8 @@ class Editor:
         self._main = model.graph
         self._names = {name for graph in graphs(model) for name in _names(graph)}
         self._root = {graph: root for root in roots(model) for graph in (root, *root.subgraphs())}
+        self._small: dict[tuple, ir.Value] = {}
+        self._shared: set[ir.Value] = set()
 
     def unique(self, wish: str) -> str:
         """A name that is not taken: `wish`, or with a number."""
@@ -79,8 +84,15 @@ class Editor:
         return name
 
     def constant(self, graph: ir.Graph, array: np.ndarray, name: str) -> ir.Value:
-        """A constant that `graph` can use: an initializer of the main graph, or a node in a function."""
-        root, name = self._root[graph], self.unique(name)
+        """A constant that `graph` can use: an initializer of the main graph, or a node in a function.
+
+        Small constants of one content are stored once.
+        """
+        root = self._root[graph]
+        key = (root, str(array.dtype), array.shape, array.tobytes()) if array.nbytes <= SMALL else None
+        if key is not None and key in self._small:
+            return self._small[key]
+        name = self.unique(name)
         tensor = ir.Tensor(array, name=name)
         value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape))
         if root is self._main:
@@ -89,7 +101,21 @@ class Editor:
         else:
             node = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[value], name=name)
             _put_first(root, node)
+        if key is not None:
+            self._small[key] = value
+            self._shared.add(value)
         return value
+
+    def replace_constant(self, node: ir.Node, index: int, array: np.ndarray) -> None:
+        """Give a node another constant instead of the one at `index`; a weight that only it uses keeps its name."""
+        value = node.inputs[index]
+        array = array.astype(value.dtype.numpy(), copy=False)
+        own = value.is_initializer() and len(value.uses()) == 1 and value not in self._shared
+        if own and not value.is_graph_output():
+            value.const_value = ir.Tensor(array, dtype=value.dtype, name=value.name)
+            value.shape = ir.Shape(array.shape)
+        else:
+            node.replace_input_with(index, self.constant(node.graph, array, value.name))
 
     def insert(
         self,

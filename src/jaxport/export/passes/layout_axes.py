@@ -75,7 +75,7 @@ def _reduce(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
         if given is None:
             node.attributes["axes"] = ir.AttrInt64s("axes", stored)
         else:
-            node.replace_input_with(1, editor.constant(node.graph, np.array(stored), "axes"))
+            editor.replace_constant(node, 1, np.array(stored))
 
     return _without(node, value, layout, hit, integer(node, "keepdims", 1), adapt)
 
@@ -143,8 +143,7 @@ def _ones(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
 
     def adapt(editor: Editor, before: Layout, after: Layout) -> None:
         long = before if short == 1 else after
-        stored = np.array(sorted(long[axis] for axis in ones))
-        node.replace_input_with(1, editor.constant(node.graph, stored, "axes"))
+        editor.replace_constant(node, 1, np.array(sorted(long[axis] for axis in ones)))
 
     return _carried(node, value, layout, groups, adapt)
 

@@ -118,7 +118,7 @@ def _elementwise(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None
 
     def adapt(editor: Editor) -> None:
         for index in small:
-            node.replace_input_with(index, _broadcast_operand(editor, node, node.inputs[index], layout))
+            _broadcast_operand(editor, node, index, layout)
 
     return _together(along, layout, adapt) if value in along else None
 
@@ -134,16 +134,18 @@ def _spreads(value: ir.Value, layout: Layout) -> bool:
     return moves_only_ones(_aligned(value, layout), layout)
 
 
-def _broadcast_operand(editor: Editor, node: ir.Node, value: ir.Value, layout: Layout) -> ir.Value:
-    """An operand of lower rank, or a constant, so that it broadcasts against permuted data."""
-    dims = _aligned(value, layout)
-    array = constant_of(value)
+def _broadcast_operand(editor: Editor, node: ir.Node, index: int, layout: Layout) -> None:
+    """Let an operand of lower rank, or a constant, broadcast against permuted data."""
+    value = node.inputs[index]
+    dims, array = _aligned(value, layout), constant_of(value)
     if array is None:
-        return editor.viewed(node.graph, value, permuted(dims, layout), before=node)
+        node.replace_input_with(index, editor.viewed(node.graph, value, permuted(dims, layout), before=node))
+        return
     stored = array.reshape(dims).transpose(inverse(layout))
     while stored.ndim > 1 and stored.shape[0] == 1:
         stored = stored[0]
-    return value if stored.shape == array.shape else editor.constant(node.graph, stored, value.name)
+    if stored.shape != array.shape or stored.ndim > 1:
+        editor.replace_constant(node, index, stored)
 
 
 # Operators with an axis
@@ -184,7 +186,7 @@ def _cumulative(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
         return None
 
     def adapt(editor: Editor) -> None:
-        node.replace_input_with(1, editor.constant(node.graph, np.array(layout[int(axis) % len(layout)]), "axis"))
+        editor.replace_constant(node, 1, np.array(layout[int(axis) % len(layout)]))
 
     return _together([node.inputs[0], node.outputs[0]], layout, adapt)
 
@@ -218,26 +220,27 @@ def _axes_operand(node: ir.Node, value: ir.Value, layout: Layout, place: int, en
 
     def adapt(editor: Editor) -> None:
         if axes is not None:
-            stored = np.array([layout[int(axis) % len(layout)] for axis in axes])
-            node.replace_input_with(place, editor.constant(node.graph, stored, "axes"))
+            editor.replace_constant(node, place, np.array([layout[int(axis) % len(layout)] for axis in axes]))
             return
         for index in entries:
             if operand(node, index) is not None:
-                node.replace_input_with(index, per_axis(editor, node, node.inputs[index], layout))
+                per_axis(editor, node, index, layout)
 
     return _together(along, layout, adapt)
 
 
-def per_axis(editor: Editor, node: ir.Node, vector: ir.Value, layout: Layout) -> ir.Value:
-    """A vector with one entry per axis, or several such vectors in a row, for the stored axes; maybe fewer entries."""
-    array = constant_of(vector)
-    length = len(array) if array is not None else (dims_of(vector) or [len(layout)])[0]
-    order = np.array(inverse(layout))
-    picks = np.concatenate([order + start for start in range(0, int(length), len(layout))])
+def per_axis(editor: Editor, node: ir.Node, index: int, layout: Layout) -> None:
+    """Put an operand with one entry per axis, or with two rows of entries, in the order of the stored axes."""
+    vector = node.inputs[index]
+    array, order = constant_of(vector), np.array(inverse(layout))
+    length = int((dims_of(vector) or [len(layout)])[0])
+    picks = np.concatenate([order + start for start in range(0, length, len(layout))])
     if array is not None:
-        return editor.constant(node.graph, array[picks], vector.name)
+        editor.replace_constant(node, index, array[picks])
+        return
     picked = editor.constant(node.graph, picks, "order")
-    return editor.insert(node.graph, "Gather", [vector, picked], before=node, like=vector, shape=[len(picks)])
+    entries = editor.insert(node.graph, "Gather", [vector, picked], before=node, like=vector, shape=[length])
+    node.replace_input_with(index, entries)
 
 
 @carries("Tile", "Expand")
@@ -247,7 +250,7 @@ def _tile(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
         return None
 
     def adapt(editor: Editor) -> None:
-        node.replace_input_with(1, per_axis(editor, node, node.inputs[1], layout))
+        per_axis(editor, node, 1, layout)
 
     return _together([v for v in (node.inputs[0], node.outputs[0]) if rank_of(v)], layout, adapt)
 
@@ -264,7 +267,7 @@ def _resize(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
             return
         for index in (2, 3):
             if operand(node, index) is not None and rank_of(node.inputs[index]):
-                node.replace_input_with(index, per_axis(editor, node, node.inputs[index], layout))
+                per_axis(editor, node, index, layout)
 
     regions = constant_of(operand(node, 1))
     plain = regions is None or not regions.size
@@ -289,16 +292,39 @@ def _shape(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
 
 @carries("MatMul")
 def _matmul(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
-    """A product with a constant matrix over the last axis is a convolution of size one where that axis is the second."""
+    if layout[-1] == 1 and len(layout) > 3:
+        return _as_convolution(node, value, layout)
+    return _of_matrices(node, value, layout) if set(layout[-2:]) == {len(layout) - 2, len(layout) - 1} else None
+
+
+def _as_convolution(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
+    """A product of the last axis with a constant matrix is a convolution of size one, where that axis is second."""
     x, matrix = node.inputs
     array = constant_of(matrix)
-    takes = x.dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16) and array is not None and array.ndim == 2
-    if not takes or value is matrix or len(layout) < 4 or layout[-1] != 1:
+    if array is None or array.ndim != 2 or x.dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
         return None
 
     def adapt(editor: Editor) -> None:
         kernel = array.T.reshape(*array.T.shape, *[1] * (len(layout) - 2))
-        node.replace_input_with(1, editor.constant(node.graph, kernel, matrix.name))
+        editor.replace_constant(node, 1, kernel)
         node.op_type = "Conv"
 
     return _together([x, node.outputs[0]], layout, adapt)
+
+
+def _of_matrices(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
+    """Axes of the batch in another order, or the transpose of a product: the product of the transposes, swapped."""
+    swapped = layout[-1] < layout[-2]
+    constants = [index for index in (0, 1) if constant_of(node.inputs[index]) is not None]
+    if any(rank_of(node.inputs[index]) != 2 for index in constants):
+        return None
+
+    def adapt(editor: Editor) -> None:
+        if swapped:
+            for index in constants:
+                editor.replace_constant(node, index, constant_of(node.inputs[index]).T)
+            left, right = node.inputs
+            node.replace_input_with(0, right)
+            node.replace_input_with(1, left)
+
+    return _together([*(v for i, v in enumerate(node.inputs) if i not in constants), *node.outputs], layout, adapt)

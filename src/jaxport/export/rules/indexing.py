@@ -54,9 +54,8 @@ def gather(op, x, indices, *, dimension_numbers, slice_sizes, mode, fill_value):
     shared = dict(zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True))
     columns = window_starts.columns(op, indices, numbers.start_index_map)
     if not shared:
-        shared = window_starts.counted(columns, x.shape, slice_sizes, batch)
+        shared = window_starts.counted(op, columns, x.shape, slice_sizes, batch)
     starts = window_starts.of(op, x.shape, slice_sizes, columns, batch, check=fill)
-    x = sliced(op, x, {a: 0 for a in range(x.rank) if a not in starts.at and a not in shared}, slice_sizes)
     if batch:
         result, labels = many_windows(op, x, starts, shared, slice_sizes)
         result = arranged(op, result, labels, numbers, slice_sizes)
@@ -76,8 +75,12 @@ def many_windows(op, x, starts, shared, sizes):
       The windows, and what their axes are: ("batch", i) is axis i of the indices, ("window", a) what the windows hold
       of axis a of `x`; where that is one element, the axis may be missing.
     """
+    # Where all windows begin at the same place, the rest of the operand is cut off beforehand.
     free = [i for i in range(len(starts.batch)) if i not in shared.values()]
-    indexed = sorted(starts.at)
+    same = {a: int(c.flat[0]) for a, v in starts.at.items() if (c := v.constant) is not None and (c == c.flat[0]).all()}
+    same = same if len(starts.at) > 1 else {}
+    indexed = [a for a in sorted(starts.at) if a not in same]
+    x = sliced(op, x, {a: same.get(a, 0) for a in range(x.rank) if a not in indexed and a not in shared}, sizes)
     wide = [a for a in indexed if not dims.same(sizes[a], 1)]
     rest = [a for a in range(x.rank) if a not in shared and a not in indexed]
     if not shared and len(indexed) == 1:

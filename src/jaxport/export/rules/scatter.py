@@ -19,8 +19,7 @@ from jax.lax import GatherScatterMode
 
 from jaxport.export import dims
 from jaxport.export.registry import rule
-from jaxport.export.rules import starts as window_starts
-from jaxport.export.rules import elementwise
+from jaxport.export.rules import elementwise, starts as window_starts
 from jaxport.export.rules.indexing import one_window, sliced, stacked
 from jaxport.export.rules.starts import INT64
 from jaxport.export.rules.windows import highest, lowest
@@ -50,9 +49,9 @@ class Combination:
         return self.reduction is not None and opset >= self.since
 
 
-REPLACE = Combination(lambda op, old, new: new, "none")
+REPLACE = Combination(lambda _op, _old, new: new, "none")
 ADD = Combination(lambda op, old, new: op.Add(old, new), "add", lambda dtype: 0 if dtype.kind in "iu" else -0.0)
-MULTIPLY = Combination(lambda op, old, new: op.Mul(old, new), "mul", lambda dtype: 1)
+MULTIPLY = Combination(lambda op, old, new: op.Mul(old, new), "mul", lambda _: 1)
 MAXIMUM = Combination(lambda op, old, new: op.Max(old, new), "max", lowest, since=18)
 MINIMUM = Combination(lambda op, old, new: op.Min(old, new), "min", highest, since=18)
 
@@ -107,7 +106,7 @@ def combined(op, x, indices, updates, combination, numbers, mode, unique):
         sizes[axis] = updates.shape[position]
     columns = window_starts.columns(op, indices, numbers.scatter_dims_to_operand_dims)
     if not shared:
-        shared = window_starts.counted(columns, x.shape, sizes, batch)
+        shared = window_starts.counted(op, columns, x.shape, sizes, batch)
     negative = bool(batch) or len(narrower(sizes, x.shape)) == 1
     check = mode != GatherScatterMode.CLIP
     starts = window_starts.of(op, x.shape, sizes, columns, batch, check=check, negative=negative)

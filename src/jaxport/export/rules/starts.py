@@ -85,6 +85,7 @@ def of(
 
 
 def counted(
+    op: Any,
     columns: dict[int, Value], shape: Sequence[dims.Dim], window: Sequence[dims.Dim], batch: Sequence[dims.Dim]
 ) -> dict[int, int]:
     """The axes whose index counts along an axis of the batch, as in `x[jnp.arange(n), i]`: batch axes, written out.
@@ -100,7 +101,8 @@ def counted(
         place = long[0] + len(batch) - column.rank if len(long) == 1 else None
         if place is None or place in found.values() or not dims.same(window[axis], 1):
             continue
-        if dims.same(shape[axis], batch[place]) and is_iota(column):
+        unwrapped = _unwrapped(op, column, shape[axis])
+        if dims.same(shape[axis], batch[place]) and is_iota(unwrapped or column):
             found[axis] = place
             del columns[axis]
     return found
@@ -124,7 +126,7 @@ def columns(op: Any, indices: Value, axes: Sequence[int]) -> dict[int, Value]:
     if joined is None and len(axes) == 1:
         joined = [indices]
     if joined is not None:
-        return {axis: signed(op, _unstacked(op, column, batch)) for axis, column in zip(axes, joined, strict=True)}
+        return {axis: signed(op, _unstacked(op, column)) for axis, column in zip(axes, joined, strict=True)}
     return {
         axis: signed(op, op.Gather(indices, op.const(number, INT64), axis=len(batch)))
         for number, axis in enumerate(axes)
@@ -152,16 +154,25 @@ def _joined(indices: Value) -> list[Value] | None:
     return parts if len(parts) == len(origin.operands) else None
 
 
-def _unstacked(op: Any, column: Value, batch: Sequence[dims.Dim]) -> Value:
-    """A column without its last axis of size one, and before it was broadcast."""
+def _unstacked(op: Any, column: Value) -> Value:
+    """A column without its last axis of size one, and as it was before it was broadcast to the batch."""
+    column = _unexpanded(column)
+    whole = column.shape[:-1] if column.rank else ()
+    lean = whole
+    while lean and dims.same(lean[0], 1):
+        lean = lean[1:]
     for value in (column, *sources(column, ("Unsqueeze", "Reshape"))):
-        if len(value.shape) == len(batch) and all(map(dims.same, value.shape, batch)):
-            return next(reversed([value, *sources(value, ("Expand",))]))
-    column = next(reversed([column, *sources(column, ("Expand",))]))
-    kept = column.shape[:-1] if column.rank else ()
-    while kept and dims.same(kept[0], 1):
-        kept = kept[1:]
-    return op.reshape(column, kept)
+        if _same_shape(value.shape, whole) or _same_shape(value.shape, lean):
+            return _unexpanded(value)
+    return op.reshape(column, lean)
+
+
+def _unexpanded(value: Value) -> Value:
+    return [value, *sources(value, ("Expand",))][-1]
+
+
+def _same_shape(a: Sequence[dims.Dim], b: Sequence[dims.Dim]) -> bool:
+    return len(a) == len(b) and all(map(dims.same, a, b))
 
 
 def sources(value: Value, op_types: Sequence[str]) -> list[Value]:

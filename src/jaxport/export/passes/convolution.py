@@ -1,0 +1,142 @@
+"""What stands around convolutions and pools and belongs into them.
+
+`average_pools`, before the layout pass, on what the rule for sums over windows emits (mean times size):
+1. divided by the size again: AveragePool alone;
+2. divided by the same sum of ones: AveragePool that does not count the padding.
+
+`convolution_biases`, after the layout pass:
+3. Conv, ConvTranspose plus, or minus, one number per channel: their bias.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.export.passes.editing import Dim, Editor, constant_of, dims_of, graphs, integer, is_op, operand, substitute
+
+
+def average_pools(model: ir.Model) -> str:
+    """Recognise means over windows."""
+    editor, found = Editor(model), 0
+    for graph in graphs(model):
+        for node in list(graph):
+            found += is_op(node, "Div") and _average(editor, node)
+    return f"{found} means recognised" if found else "nothing to do"
+
+
+@dataclass(frozen=True)
+class _WindowSum:
+    """A sum over windows: `Mul(AveragePool, size)`, perhaps transposed afterwards."""
+
+    pool: ir.Node
+    size: float
+    transpose: ir.Node | None
+
+
+def _window_sum(value: ir.Value) -> _WindowSum | None:
+    node = value.producer()
+    transpose = node if is_op(node, "Transpose") else None
+    product = transpose.inputs[0].producer() if transpose is not None else node
+    if not is_op(product, "Mul"):
+        return None
+    pool, size = product.inputs[0].producer(), constant_of(product.inputs[1])
+    if not is_op(pool, "AveragePool") or size is None or size.ndim or not integer(pool, "count_include_pad", 0):
+        return None
+    whole = math.prod(pool.attributes["kernel_shape"].as_ints())
+    return _WindowSum(pool, float(size), transpose) if size == whole else None
+
+
+def _average(editor: Editor, node: ir.Node) -> bool:
+    total = _window_sum(node.inputs[0])
+    if total is None:
+        return False
+    divisor, counts = constant_of(node.inputs[1]), _window_sum(node.inputs[1])
+    if divisor is not None and divisor.size == 1 and float(divisor.ravel()[0]) == total.size:
+        counts_padding = True
+    elif counts is not None and _counts_elements(total, counts):
+        counts_padding = False
+    else:
+        return False
+    pool = total.pool
+    attributes = {name: attribute.value for name, attribute in pool.attributes.items()}
+    if not counts_padding or not ({"pads", "auto_pad"} & attributes.keys()):
+        del attributes["count_include_pad"]
+    mean = editor.insert(
+        node.graph,
+        "AveragePool",
+        [pool.inputs[0]],
+        before=node,
+        like=pool.outputs[0],
+        shape=dims_of(pool.outputs[0]),
+        **attributes,
+    )
+    if total.transpose is not None:
+        perm = total.transpose.attributes["perm"].as_ints()
+        mean = editor.insert(
+            node.graph, "Transpose", [mean], before=node, like=mean, shape=dims_of(node.outputs[0]), perm=perm
+        )
+    return substitute(node.outputs[0], mean)
+
+
+def _counts_elements(total: _WindowSum, counts: _WindowSum) -> bool:
+    """Whether one sum is that of ones over the same windows as another, so that it counts their elements."""
+    perms = [None if s.transpose is None else s.transpose.attributes["perm"].as_ints() for s in (total, counts)]
+    attributes = [{name: a.value for name, a in s.pool.attributes.items()} for s in (total, counts)]
+    shapes = [dims_of(s.pool.inputs[0]) for s in (total, counts)]
+    alike = perms[0] == perms[1] and attributes[0] == attributes[1] and None not in shapes
+    return alike and shapes[0][2:] == shapes[1][2:] and _is_one(counts.pool.inputs[0])
+
+
+def _is_one(value: ir.Value) -> bool:
+    """Whether a value is one everywhere."""
+    while is_op(value.producer(), "Transpose", "Expand", "Reshape", "Squeeze", "Unsqueeze"):
+        value = value.producer().inputs[0]
+    array = constant_of(value)
+    return array is not None and array.size > 0 and bool((array == 1).all())
+
+
+def convolution_biases(model: ir.Model) -> str:
+    """Make what is added to a convolution its bias."""
+    editor, found = Editor(model), 0
+    for graph in graphs(model):
+        for node in list(graph):
+            found += is_op(node, "Add", "Sub") and _bias(editor, node)
+    return f"{found} biases" if found else "nothing to do"
+
+
+def _bias(editor: Editor, node: ir.Node) -> bool:
+    for place in (0, 1) if node.op_type == "Add" else (0,):
+        value, added = node.inputs[place], node.inputs[1 - place]
+        convolution = value.producer()
+        if not is_op(convolution, "Conv", "ConvTranspose") or operand(convolution, 2) is not None:
+            continue
+        if len(value.uses()) > 1 or value.is_graph_output() or convolution.graph is not node.graph:
+            continue
+        bias = _per_channel(editor, node, added, dims_of(value))
+        if bias is not None:
+            convolution.resize_inputs(3)
+            node.graph.remove(convolution)
+            node.graph.insert_before(node, convolution)  # where the bias is known
+            convolution.replace_input_with(2, bias)
+            return substitute(node.outputs[0], value)
+    return False
+
+
+def _per_channel(editor: Editor, node: ir.Node, added: ir.Value, dims: list[Dim] | None) -> ir.Value | None:
+    """What is added to a value of some dims, as one number per channel; None where it differs in other axes too."""
+    given, array = dims_of(added), constant_of(added)
+    if dims is None or given is None or len(given) > len(dims) or not isinstance(dims[1], int):
+        return None
+    aligned = [1] * (len(dims) - len(given)) + given
+    if any(dim != 1 for axis, dim in enumerate(aligned) if axis != 1) or aligned[1] not in (1, dims[1]):
+        return None
+    if array is not None:
+        signed = array if node.op_type == "Add" else -array
+        return editor.constant(node.graph, np.broadcast_to(signed.ravel(), (dims[1],)), added.name)
+    if aligned[1] != dims[1] or node.op_type == "Sub":
+        return None
+    return editor.viewed(node.graph, added, [dims[1]], before=node)

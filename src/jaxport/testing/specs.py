@@ -1,0 +1,55 @@
+"""Specifications of inputs in a word, and values for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def spec(*shape: Any, dtype: Any = np.float32) -> jax.ShapeDtypeStruct:
+    """A specification: dims are integers, names, or expressions such as `"2*B"`.
+
+    >>> spec("B", 3, dtype="bfloat16")
+    ShapeDtypeStruct(shape=('B', 3), dtype=bfloat16)
+    """
+    return jax.ShapeDtypeStruct(shape, np.dtype(dtype))
+
+
+def f32(*shape: Any) -> jax.ShapeDtypeStruct:
+    """A float32 specification."""
+    return spec(*shape)
+
+
+def f64(*shape: Any) -> jax.ShapeDtypeStruct:
+    """A float64 specification."""
+    return spec(*shape, dtype=np.float64)
+
+
+def i32(*shape: Any) -> jax.ShapeDtypeStruct:
+    """An int32 specification."""
+    return spec(*shape, dtype=np.int32)
+
+
+def boolean(*shape: Any) -> jax.ShapeDtypeStruct:
+    """A boolean specification."""
+    return spec(*shape, dtype=np.bool_)
+
+
+def sample(generator: np.random.Generator, shape: Sequence[int], dtype: Any) -> np.ndarray:
+    """Values that show mistakes of an operation: both signs, also of integers, and several equal ones.
+
+    What a whole model is run on has to be valid too: see `jaxport.verify.sampling`.
+    """
+    dtype = np.dtype(dtype)
+    if jax.dtypes.issubdtype(dtype, np.bool_):
+        return generator.random(shape) > 0.5
+    if jax.dtypes.issubdtype(dtype, np.integer):
+        limits = jax.numpy.iinfo(dtype)
+        low, high = max(-9, int(limits.min)), min(10, int(limits.max) + 1)
+        return generator.integers(low, high, shape).astype(dtype)
+    if dtype.kind == "c":
+        return ((generator.normal(size=shape) + 1j * generator.normal(size=shape)) * 2).astype(dtype)
+    return (generator.normal(size=shape) * 2).astype(dtype)

@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import onnx
+import pytest
+
+from examples import demo
+
+
+def test_the_demo_exports_verifies_and_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    demo.main("small", tmp_path / "out")
+    shown = capsys.readouterr().out
+    path = tmp_path / "out" / "resnet50.onnx"
+    onnx.checker.check_model(path, full_check=True)
+    assert path.name in shown
+    assert re.search(r"Conv\s*│\s*\d+", shown)
+    errors = [float(error) for error in re.findall(r"relative error (\S+),", shown)]
+    assert len(errors) == len(demo.BATCHES)
+    assert max(errors) < 1e-4

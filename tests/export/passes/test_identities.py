@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+import jaxport
+from jaxport.export.passes.identities import identities
+from jaxport.testing import check, f32
+
+
+@pytest.mark.parametrize(
+    ("fn", "names"),
+    [
+        (lambda x: (jnp.sin(x),) * 3, ["output_0", "output_1", "output_2"]),
+        (lambda x: (jnp.sin(x), jnp.sin(x)), ["output_0", "output_1"]),
+        (lambda x: (x, x), ["output_0", "output_1"]),
+        (lambda x: (jnp.ones(2), jnp.ones(2), x), ["output_0", "output_1", "output_2"]),
+    ],
+)
+def test_equal_outputs_keep_their_own_names(fn, names):
+    exported = check(fn, f32("B"))
+    assert [value.name for value in exported.model.graph.outputs] == names
+
+
+def test_what_a_branch_takes_from_outside_is_still_its_own_output():
+    check(lambda x: lax.cond(x.sum() > 0, lambda y: (y, y), lambda y: (jnp.sin(y), x), jnp.cos(x)), f32("B"))
+
+
+def test_an_identity_inside_is_removed():
+    def copied(op, x):
+        return op.Sin(op.Identity(x))
+
+    exported = jaxport.to_onnx(lambda x: jnp.sin(x) * 2, [("B",)], rules={"sin": copied})
+    assert [node.op_type for node in exported.model.graph] == ["Sin", "Mul"]
+    assert identities(exported.model) == "nothing to do"
