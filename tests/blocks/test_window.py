@@ -175,6 +175,39 @@ def test_functions_in_a_cache_are_traced_again():
     assert "block" not in str(jax.make_jaxpr(jitted)(X))
 
 
+def test_a_cached_function_serves_other_roots_and_other_targets():
+    layer = eqx.nn.Linear(3, 3, key=jax.random.key(0))
+    jitted = jax.jit(lambda x: jax.nn.gelu(layer(x)))
+    assert check(jitted, X[0], expect=[""]).weights[0].path == "weight"
+    other = eqx.nn.Linear(3, 3, key=jax.random.key(1))
+    for functions in ((), ("jax.nn.gelu",), ()):
+        expect = ["layer", "gelu", "other"] if functions else ["layer", "other"]
+        traced = check(lambda x: other(jitted(x)), X[0], expect=expect, functions=functions)
+        assert [w.path for w in traced.weights] == ["layer.weight", "layer.bias", "other.weight", "other.bias"]
+
+
+def test_a_cached_function_sees_a_class_that_was_decorated_since():
+    class Late:
+        def __call__(self, x):
+            return x * 2
+
+    late = Late()
+    jitted = jax.jit(lambda x: late(x))
+    check(jitted, X, expect=[])
+    boundary(Late)
+    check(jitted, X, expect=["Late"])
+
+
+def test_a_cached_body_that_hides_its_model_is_named_by_type():
+    layer = eqx.nn.MLP(3, 3, 3, 1, key=jax.random.key(0))
+    jitted = jax.jit(lambda x: layer(x))
+    check(jitted, X[0], expect=["", "layers.0", "layers.1"])
+    hidden = type("Hidden", (), {"__slots__": ("call",)})()
+    hidden.call = jitted
+    traced = check(lambda x: hidden.call(x), X[0], expect=["MLP", "MLP.layers.0", "MLP.layers.1"])
+    assert traced.weights[0].path == "constant_0"
+
+
 def test_one_jitted_function_serves_two_models():
     def apply(layer, x):
         return layer(x)

@@ -76,8 +76,8 @@ def test_weights_may_be_inputs_with_defaults(mlp, weights, expected):
     assert exported.input_names == ["x"]
     assert sorted([*initializers(exported), *expected]) == WEIGHTS
     x = np.ones((2, 3), np.float32)
-    zeros = {name: np.zeros_like(exported.defaults[name]) for name in expected}
-    assert not np.array_equal(exported.run({"x": x, **zeros})[0], exported.run({"x": x})[0])
+    others = {name: np.full_like(exported.defaults[name], 0.5) for name in expected}
+    assert not np.array_equal(exported.run({"x": x, **others})[0], exported.run({"x": x})[0])
 
 
 def test_run_is_raw_and_calling_is_not(mlp):

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ import onnx
 import pytest
 from onnx.backend.test import loader
 
-from jaxport.errors import ValueNotKnown
+from jaxport.errors import Unsupported, ValueNotKnown
 from jaxport.importer import Program, from_onnx
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
@@ -31,6 +32,17 @@ def marks(name: str) -> list[pytest.MarkDecorator]:
     """Why a case is not run, or is expected to be refused."""
     reasons = [reason for reason, names in EXCLUDED.items() if name in names]
     return [pytest.mark.skip(reason=reason) for reason in reasons]
+
+
+@contextmanager
+def missing_operators_skipped() -> Iterator[None]:
+    """Skips a case whose model has operators that no function computes."""
+    try:
+        yield
+    except Unsupported as error:
+        if isinstance(error, ValueNotKnown):
+            raise
+        pytest.skip(", ".join(sorted({refusal.name for refusal in error.refusals})))
 
 
 class Case(NamedTuple):

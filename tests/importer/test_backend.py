@@ -12,12 +12,14 @@ CASES = backend.cases()
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=backend.marks(name)) for name in CASES])
 def test_program(name: str) -> None:
-    backend.run(CASES[name])
+    with backend.missing_operators_skipped():
+        backend.run(CASES[name])
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=backend.marks(name)) for name in CASES])
 def test_source(name: str) -> None:
-    printed.check(CASES[name])
+    with backend.missing_operators_skipped():
+        printed.check(CASES[name])
 
 
 @pytest.mark.parametrize("group", backend.EXCLUDED)

@@ -8,7 +8,7 @@ from typing import TypeVar
 from jaxport.blocks.block import FrozenMapping
 from jaxport.blocks.framework import public_name
 from jaxport.blocks.recorder import Boundary
-from jaxport.blocks.targets import class_boundaries, with_markers
+from jaxport.blocks.targets import declare, with_markers
 from jaxport.blocks.window import current_recorder
 from jaxport.errors import InvalidArgument
 
@@ -52,7 +52,7 @@ def boundary(
     ['block', 'add']
     """
     if isinstance(thing, type):
-        class_boundaries[thing] = Boundary(target, FrozenMapping(options or {}), prepare)
+        declare(thing, Boundary(target, FrozenMapping(options or {}), prepare))
         return thing
     if isinstance(thing, staticmethod | classmethod):
         return type(thing)(boundary(thing.__func__, target=target, options=options, prepare=prepare))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-__all__ = ["LIBRARIES", "Node", "Reference", "World", "opened", "package_of"]
+__all__ = ["LIBRARIES", "Node", "Reference", "World", "bound_again", "opened", "package_of"]
 
 
 class World(Protocol):
@@ -102,15 +102,30 @@ def _partial(value: functools.partial) -> Node:
     return Node((Reference("", value.func), *(Reference(*item) for item in given)), rebuild)
 
 
+def bound_again(method: object, owner: object = None) -> object:
+    """The method as the class of its owner has it now, None where that is the same function or another method.
+
+    >>> class Model:
+    ...     def call(self):
+    ...         return 1
+    >>> call = Model().call
+    >>> bound_again(call) is None
+    True
+    """
+    function = getattr(method, "__func__", None)
+    name = getattr(function, "__name__", "")
+    owner = getattr(method, "__self__", None) if owner is None else owner
+    current = getattr(type(owner), name, None)
+    if current is None or current is function or inspect.unwrap(current) is not inspect.unwrap(function):
+        return None
+    return getattr(owner, name)
+
+
 def _method(value: types.MethodType) -> Node:
     def rebuild(world: World) -> Iterator[object]:
-        owner, function = world.made(value.__self__), value.__func__
-        # The method was bound before the window opened: bound again, it is the one that is patched now.
-        current = getattr(type(owner), getattr(function, "__name__", ""), None)
-        if current is not None and inspect.unwrap(current) is inspect.unwrap(function):
-            yield getattr(owner, function.__name__)
-        else:
-            yield type(value)(world.made(function), owner)
+        owner = world.made(value.__self__)
+        again = bound_again(value, owner)
+        yield type(value)(world.made(value.__func__), owner) if again is None else again
 
     return Node((Reference("", value.__self__), Reference("", value.__func__)), rebuild)
 

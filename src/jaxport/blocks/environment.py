@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxport.blocks.closures import Node, opened
+from jaxport.blocks.closures import Node, bound_again, opened
 from jaxport.blocks.framework import Framework, Leaf, Lifted
-from jaxport.blocks.recorder import Recorder, joined
+from jaxport.blocks.places import Places, joined
 from jaxport.blocks.values import is_array
 
 __all__ = ["Changes", "Environment", "Model", "merged", "models_in"]
@@ -65,16 +65,16 @@ class Model:
         return Changes(changed, tuple(joined(self.name, path) for path in others))
 
 
-def models_in(named: Iterable[tuple[str, object]], recorder: Recorder) -> list[Model]:
+def models_in(named: Iterable[tuple[str, object]], places: Places) -> list[Model]:
     """The modules among the arguments, registered with their paths."""
     models = []
     for name, tree in named:
-        is_root = lambda value: recorder.root_framework_of(value) is not None
+        is_root = lambda value: places.types.root_framework_of(value) is not None
         for keys, value in jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_root)[0]:
-            framework = recorder.root_framework_of(value)
+            framework = places.types.root_framework_of(value)
             if framework is not None:
                 path = joined(name, jax.tree_util.keystr(keys, simple=True, separator="."))
-                recorder.register(value, path)
+                places.register(value, path)
                 lifted = framework.lift(value)
                 models.append(Model(path, value, lifted, [leaf.value for leaf in lifted.leaves] if lifted else ()))
     return models
@@ -96,8 +96,8 @@ class Environment:
     `leaves` are the arrays of the modules that were taken out; the trace gives a value for each to `rebuilt`.
     """
 
-    def __init__(self, fn: Callable, recorder: Recorder):
-        self.fn, self.recorder = fn, recorder
+    def __init__(self, fn: Callable, places: Places):
+        self.fn, self.places = fn, places
         self._nodes: dict[int, tuple[object, Node]] = {}
         self._roots: dict[int, _Root] = {}
         self._visit(fn, "", True)
@@ -119,7 +119,7 @@ class Environment:
                 self.leaves += [replace(leaf, path=joined(root.name, leaf.path)) for leaf in root.lifted.leaves]
                 self._lifted.append((root, slice(before, len(self.leaves))))
             else:
-                recorder.register(root.value, root.name)
+                places.register(root.value, root.name)
                 for leaf in root.framework.leaves(root.value) if root.framework else _arrays_in(root.value):
                     named = replace(leaf, path=joined(root.name, leaf.path))
                     self._arrays.setdefault(_identity(leaf.value), named)
@@ -130,7 +130,7 @@ class Environment:
         """Notes `value` if it is a model or holds arrays, and looks into it if it is anything else."""
         if id(value) in self._nodes or id(value) in self._roots:
             return
-        framework = self.recorder.root_framework_of(value)
+        framework = self.places.types.root_framework_of(value)
         if framework is not None:
             self._roots[id(value)] = _Root(name, value, framework, framework.lift(value) if rebuildable else None)
             return
@@ -147,11 +147,13 @@ class Environment:
 
     def _holds_callables(self, value: object) -> bool:
         """Whether a container holds modules or functions, so that it has to be looked into."""
-        return any(opened(leaf) is not None or self.recorder.root_framework_of(leaf) for leaf in self._leaves_of(value))
+        return any(
+            opened(leaf) is not None or self.places.types.root_framework_of(leaf) for leaf in self._leaves_of(value)
+        )
 
     def _leaves_of(self, value: object) -> list[object]:
         try:
-            return jax.tree.leaves(value, is_leaf=lambda leaf: self.recorder.root_framework_of(leaf) is not None)
+            return jax.tree.leaves(value, is_leaf=lambda leaf: self.places.types.root_framework_of(leaf) is not None)
         except ValueError:  # a pytree that may not be read any more, such as an old state of Equinox
             return []
 
@@ -161,15 +163,13 @@ class Environment:
         """The callable around copies of the modules that were taken out, made of `values`; and the copies."""
         copies = [root.lifted.rebuild(values[span]) for root, span in self._lifted]
         for (root, _), made in zip(self._lifted, copies, strict=True):
-            self.recorder.register(made, root.name)
+            self.places.register(made, root.name)
         replaced = {id(root.value): made for (root, _), made in zip(self._lifted, copies, strict=True)}
         return _Rebuilding(self._nodes, replaced, self._methods()).made(self.fn), copies
 
     def _methods(self) -> list[int]:
-        """The bound methods of modules: they were bound before the window opened."""
-        return [
-            key for key, (value, _) in self._nodes.items() if self.recorder.is_called(getattr(value, "__self__", None))
-        ]
+        """The bound methods that the window has patched since they were bound."""
+        return [key for key, (value, _) in self._nodes.items() if bound_again(value) is not None]
 
     def changes(self, copies: Sequence[object], values: Sequence[object]) -> list[Changes]:
         """What became of the copies, which were made of `values`."""

@@ -16,7 +16,7 @@ from jax.extend import core as jex_core
 from jaxport.blocks.block import Block, FrozenMapping, block_p
 from jaxport.blocks.labels import Flow, Label, Labels, bodies, labels_of, replace_bodies
 from jaxport.blocks.markers import Anchor, Call, block_enter_p, block_exit_p
-from jaxport.blocks.recorder import joined
+from jaxport.blocks.places import Places, joined
 
 __all__ = ["Grouped", "Roots", "group"]
 
@@ -27,11 +27,13 @@ Atom = jex_core.Var | jex_core.Literal
 class Roots:
     """The inputs of the whole program: their paths in the user's pytrees, and which of them are parameters.
 
-    An input that is an argument is found to be a parameter when a module claims it (Linen).
+    An input that is an argument is found to be a parameter when a module claims it (Linen). `places` knows where the
+    modules are that calls name.
     """
 
     paths: Sequence[str]
     parameters: set[int]
+    places: Places | None = None
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class _Context:
         for known, path in reversed(self.places):
             if known is anchor:
                 return path
-        return joined(self.enclosing, anchor.fallback)
+        return joined(self.enclosing, anchor.kind[0].__name__)
 
 
 @dataclass
@@ -193,10 +195,7 @@ class _Body:
             context = self.placed(call.anchored, extra[:anchors], context)
             extra = extra[anchors:]
         self.grouping.roots.parameters.update(label.root for label in extra if label and label.is_parameter)
-        if call.finished is not None:
-            path = call.finished.path
-        else:
-            path = call.path if call.anchor is None else joined(context.of(call.anchor), call.path)
+        path = self.path_of(call, context)
         # The arguments become the first inputs of the block: inside, they go by the names of the marker's results.
         outvars = [jex_core.Var(v.aval) if isinstance(v, jex_core.DropVar) else v for v in entered.outvars]
         inside: dict[jex_core.Var, jex_core.Var] = {}
@@ -205,6 +204,19 @@ class _Body:
                 inside.setdefault(atom, inner)
                 self.last_use[atom] = max(self.last_use.get(atom, -1), self.last_use.get(inner, -1))
         self.frames.append(_Frame(context, entered.replace(outvars=outvars), path, inside=inside))
+
+    def path_of(self, call: Call, context: _Context) -> str:
+        if call.finished is not None:
+            return call.finished.path
+        if call.anchor is not None:
+            return joined(context.of(call.anchor), call.path)
+        places = self.grouping.roots.places
+        if call.owner is not None and places is not None:
+            if places.find(call.owner) is None:
+                # A function in one of JAX's caches brought a module that this callable does not show.
+                places.register(call.owner, joined(context.enclosing, call.short_name))
+            return places.find(call.owner) or ""
+        return joined(context.enclosing, call.short_name)
 
     def placed(self, anchor: Anchor, labels: Labels, context: _Context) -> _Context:
         """The context in which the place of `anchor` is known."""
@@ -237,13 +249,15 @@ class _Body:
 
     def chosen(self, voted: Sequence[str], anchor: Anchor, context: _Context) -> str:
         """The place that the arrays voted for, unless only another one holds such a module."""
-        if voted and (voted[0] in anchor.like or len(anchor.like) != 1):
+        places = self.grouping.roots.places
+        like = places.like(anchor.kind) if places is not None else ()
+        if voted and (voted[0] in like or len(like) != 1):
             return voted[0]
-        near = [path for path in anchor.like if not context.enclosing or path.startswith(f"{context.enclosing}.")]
-        for candidates in (near, anchor.like):
+        near = [path for path in like if not context.enclosing or path.startswith(f"{context.enclosing}.")]
+        for candidates in (near, like):
             if len(candidates) == 1:
                 return candidates[0]
-        return joined(context.enclosing, anchor.fallback)
+        return joined(context.enclosing, anchor.kind[0].__name__)
 
     def forget_arguments(self, frame: _Frame) -> None:
         """Outside the call, its arguments go by their old names again."""

@@ -29,16 +29,14 @@ class Anchor:
       paths: the path of each such array within the module.
       groups: the group of each array. A framework that keeps its parameters in collections (Linen) has the name of
         the collection between the root and the path.
-      like: places of the model that hold a module of the same type and config.
-      fallback: the name to give below the enclosing block where nothing else is known.
+      kind: its type and config; a model that has one such module has it there.
       own_path: where the module believes that it is; None where it does not know. It may be wrong: a body that was
         traced for one module serves others.
     """
 
     paths: tuple[str, ...]
     groups: tuple[str, ...]
-    like: tuple[str, ...]
-    fallback: str
+    kind: tuple
     own_path: str | None = None
 
 
@@ -46,15 +44,17 @@ class Anchor:
 class Call:
     """What a pair of markers says about the call between them.
 
-    `anchor` is None where `path` is absolute, else `path` is relative to the anchored module. `finished` is set for
-    a block that was grouped before (see `ungroup`): it is taken as it is.
+    Its module is the `owner`, if the callable brought it along; else it is at `path` within the module of the
+    `anchor`; a call with neither is below the call around it. `finished` is set for a block that was grouped before
+    (see `ungroup`): it is taken as it is.
     """
 
     target: str
     kind: str
     method: str
-    path: str = ""
+    owner: object = None
     anchor: Anchor | None = None
+    path: str = ""
     config: Mapping[str, object] = field(default_factory=FrozenMapping)
     options: Mapping[str, object] = field(default_factory=FrozenMapping)
     arguments: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class Call:
 
     def __repr__(self) -> str:
         # Jaxprs print their params; an address would make the text differ from run to run.
-        return f"{self.target}:{self.path}"
+        return self.target
 
 
 def _marker(name: str) -> jex_core.Primitive:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import jax
 
-from jaxport.blocks.recorder import Recorder, joined
+from jaxport.blocks.places import Types, joined
 
 __all__ = ["argument_values", "leaf_paths", "output_paths", "signature_of"]
 
@@ -75,21 +75,21 @@ def _argument_names(signature: inspect.Signature | None, args: Sequence[object])
     return names
 
 
-def signature_of(fn: Callable, recorder: Recorder) -> inspect.Signature | None:
+def signature_of(fn: Callable, types: Types) -> inspect.Signature | None:
     """The signature of a callable, under the names that its user knows; None where it has none."""
     if all(hasattr(fn, name) for name in ("func", "args", "keywords")):  # a partial, or another library's
-        inner = signature_of(fn.func, recorder)
+        inner = signature_of(fn.func, types)
         if inner is None:
             return None
         given = list(_argument_names(inner, fn.args))
         rest = [p for name, p in inner.parameters.items() if name not in given]
         return inner.replace(parameters=rest)
-    for framework in recorder.frameworks:
+    for framework in types.frameworks:
         signature = framework.signature(fn)
         if signature is not None:
             return signature
     if isinstance(getattr(fn, "__wrapped__", None), functools.partial):  # `jax.jit` of a partial
-        return signature_of(fn.__wrapped__, recorder)
+        return signature_of(fn.__wrapped__, types)
     try:
         return inspect.signature(fn)
     except (TypeError, ValueError):  # it has none

@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from jax.extend import core as jex_core, source_info_util
 
 from jaxport.blocks.block import FrozenMapping, freeze
 from jaxport.blocks.framework import Framework, public_name
 from jaxport.blocks.markers import Anchor, Call, block_enter_p, block_exit_p
+from jaxport.blocks.places import Places, Types, kind_of
 from jaxport.blocks.values import Found, exchange, find, put_back
 
-__all__ = ["Boundary", "Place", "Recorder", "joined"]
+__all__ = ["Boundary", "Recorder"]
 
 source_info_util.register_exclusion(__file__)
-
-
-def joined(*parts: str) -> str:
-    """The path made of those of the parts that are not empty.
-
-    >>> joined("layers.0", "", "attn")
-    'layers.0.attn'
-    """
-    return ".".join(part for part in parts if part)
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a module is: absolutely, or relative to the anchored module of a traced body."""
-
-    anchor: Anchor | None
-    path: str
 
 
 @dataclass(frozen=True)
@@ -49,117 +33,78 @@ class Boundary:
 
 @dataclass(frozen=True)
 class _Frame:
-    """A running call: the object and method it is on, the function that was entered, and its place."""
+    """A running call: the object and method it is on, and the function that was entered."""
 
     owner: object
     method: str
     function: object
-    place: Place
+
+
+@dataclass
+class _Origin:
+    """Where a call says that its module is, and the arrays that prove it."""
+
+    owner: object = None
+    anchor: Anchor | None = None
+    path: str = ""
+    anchored: Anchor | None = None
+    arrays: list[object] = field(default_factory=list)
 
 
 class Recorder:
     """The state of one window; it belongs to one thread.
 
-    `boundaries` are what decorators and selections say about classes.
+    `targets` are the functions with a boundary by name; `boundaries` what decorators and selections say about classes. What it writes into markers outlives the
+    window, in JAX's caches: nothing in it depends on what else the window sees.
     """
 
-    def __init__(self, frameworks: Sequence[Framework], boundaries: Mapping[object, Boundary]):
-        self.frameworks = frameworks
+    def __init__(
+        self, frameworks: Sequence[Framework], targets: Collection[str], boundaries: Mapping[object, Boundary]
+    ):
+        self.types = Types(frameworks)
+        self.targets = frozenset(targets)
+        self.places = Places(self.types)
         self._boundaries = boundaries
         self._frames: list[_Frame] = []
-        self._types: dict[type, tuple[Framework | None, Framework | None, bool, bool]] = {}
-        # Objects are kept with their ids, so that no id is used a second time.
-        self._places: dict[int, tuple[object, Place]] = {}
+        # Modules of traced bodies, and the bodies of modules that know their own path. Objects are kept with their
+        # ids, so that no id is used a second time.
+        self._anchored: dict[int, tuple[object, Anchor, str]] = {}
         self._bodies: dict[int, tuple[object, Anchor]] = {}
-        self._by_kind: dict[object, list[str]] | None = None
-        self._signatures: dict[int, tuple[object, inspect.Signature | None]] = {}
+        self._names: dict[int, tuple[object, _Names]] = {}
 
-    # -- where things are ------------------------------------------------------------------------------------------
-
-    def framework_of(self, value: object) -> Framework | None:
-        """The framework that `value` is a module of, if any."""
-        return self._about(value)[0]
-
-    def root_framework_of(self, value: object) -> Framework | None:
-        """The framework that `value` is a model, or a piece of one, of."""
-        return self._about(value)[1]
-
-    def is_opaque(self, value: object) -> bool:
-        """Whether markers leave `value` alone: modules and the like."""
-        return self._about(value)[2]
-
-    def is_variable(self, value: object) -> bool:
-        """Whether `value` is a box around an array."""
-        return self._about(value)[3]
-
-    def _about(self, value: object) -> tuple[Framework | None, Framework | None, bool, bool]:
-        """What the frameworks say about a value; they go by its type."""
-        known = self._types.get(type(value))
-        if known is None:
-            known = self._types[type(value)] = (
-                next((framework for framework in self.frameworks if framework.is_module(value)), None),
-                next((framework for framework in self.frameworks if framework.is_root(value)), None),
-                any(framework.is_opaque(value) for framework in self.frameworks),
-                any(framework.is_variable(value) for framework in self.frameworks),
-            )
-        return known
-
-    def register(self, module: object, path: str, anchor: Anchor | None = None) -> None:
-        """Notes the place of a module and of all modules below it; what is known already keeps its place."""
-        framework = self.root_framework_of(module)
-        if framework is None:
-            return
-        for below, submodule in framework.submodules(module):
-            place = Place(anchor, joined(path, below))
-            self._places.setdefault(id(submodule), (submodule, place))
-        if anchor is None:
-            self._by_kind = None
-
-    def _like(self, framework: Framework, module: object) -> tuple[str, ...]:
-        """The places of the modules of the same type and config, or at least of the same type."""
-        if self._by_kind is None:
-            self._by_kind = {}
-            for known, place in self._places.values():
-                if place.anchor is None:
-                    for kind in (type(known), _kind_of(self.framework_of(known), known)):
-                        self._by_kind.setdefault(kind, []).append(place.path)
-        same_type = self._by_kind.get(type(module), ())
-        return tuple(self._by_kind.get(_kind_of(framework, module), same_type))
-
-    def _place(self, framework: Framework, module: object) -> tuple[Place, Anchor | None, list]:
-        """The place of a module; for one that was never seen before also its anchor and the arrays that anchor it."""
+    def _origin(self, framework: Framework, module: object) -> _Origin:
         own = framework.own_place(module)
         if own is not None:
             known_body = self._bodies.get(id(own.body))
             if known_body is not None:
-                return Place(known_body[1], own.path), None, []
-            grouped = own.leaves()
-            body_path, below = own.body_path, own.path
+                return _Origin(anchor=known_body[1], path=own.path)
+            leaves, body_path, below = own.leaves(), own.body_path, own.path
         else:
-            known = self._places.get(id(module))
+            if self.places.find(module) is not None:
+                return _Origin(owner=module)
+            known = self._anchored.get(id(module))
             if known is not None:
-                return known[1], None, []
-            grouped = [("", leaf) for leaf in framework.leaves(module)]
-            body_path, below = None, ""
-        grouped = [(name, leaf) for name, leaf in grouped if jex_core.valid_jaxtype(leaf.value)]
+                return _Origin(anchor=known[1], path=known[2])
+            leaves, body_path, below = [("", leaf) for leaf in framework.leaves(module)], None, ""
+        leaves = [(group, leaf) for group, leaf in leaves if jex_core.valid_jaxtype(leaf.value)]
         anchor = Anchor(
-            paths=tuple(leaf.path for _, leaf in grouped),
-            groups=tuple(name for name, _ in grouped),
-            like=self._like(framework, module),
-            fallback=type(module).__name__,
+            paths=tuple(leaf.path for _, leaf in leaves),
+            groups=tuple(group for group, _ in leaves),
+            kind=kind_of(framework, module),
             own_path=body_path,
         )
         if own is not None:
             self._bodies[id(own.body)] = own.body, anchor
         else:
-            self.register(module, "", anchor)
-        return Place(anchor, below), anchor, [leaf.value for _, leaf in grouped]
+            for path, submodule in framework.submodules(module):
+                self._anchored.setdefault(id(submodule), (submodule, anchor, path))
+        return _Origin(None, anchor, below, anchor, [leaf.value for _, leaf in leaves])
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
     def is_called(self, owner: object) -> bool:
         """Whether calls of the methods of `owner` are blocks: it is a module, or its class was decorated."""
-        return type(owner) in self._boundaries or self.framework_of(owner) is not None
+        return type(owner) in self._boundaries or self.types.framework_of(owner) is not None
 
     def call_method(
         self,
@@ -169,9 +114,13 @@ class Recorder:
         args: tuple,
         kwargs: dict,
         boundary: Boundary | None = None,
+        named_by: Callable | None = None,
     ) -> object:
-        """Calls `function(*args, **kwargs)`, the bound `method` of `owner`, between markers."""
-        framework = self.framework_of(owner)
+        """Calls `function(*args, **kwargs)`, the bound `method` of `owner`, between markers.
+
+        The arguments are named by the signature of `named_by`, where `function` hides its own.
+        """
+        framework = self.types.framework_of(owner)
         entered = getattr(function, "__func__", function)
         if self._frames:
             frame = self._frames[-1]
@@ -179,57 +128,43 @@ class Recorder:
             if frame.owner is owner and frame.method == method and frame.function is not entered:
                 return function(*args, **kwargs)
         boundary = boundary or self._boundaries.get(type(owner), Boundary())
-        parameters: list[object] = []
-        if framework is None:
-            place, anchor, anchored = self._below(type(owner).__name__), None, []
-            config: dict[str, object] = {}
-        else:
-            place, anchor, anchored = self._place(framework, owner)
-            config = framework.config(owner)
-            parameters = framework.parameters(owner)
+        origin = _Origin() if framework is None else self._origin(framework, owner)
         call = Call(
             target=boundary.target or public_name(type(owner), framework.namespaces if framework else ()),
             kind="module",
             method=method,
-            path=place.path,
-            anchor=place.anchor,
+            owner=origin.owner,
+            anchor=origin.anchor,
+            path=origin.path,
             options=boundary.options,
             short_name=type(owner).__name__,
-            anchored=anchor,
+            anchored=origin.anchored,
         )
-        extra, kwargs = [*anchored, *parameters], boundary.prepare(kwargs)
-        return self._marked(call, config, extra, _Frame(owner, method, entered, place), function, args, kwargs)
+        config = framework.config(owner) if framework else {}
+        extra = [*origin.arrays, *(framework.parameters(owner) if framework else ())]
+        frame = _Frame(owner, method, entered)
+        return self._marked(call, config, extra, frame, function, args, boundary.prepare(kwargs), named_by)
 
     def call_function(self, boundary: Boundary, function: Callable, args: tuple, kwargs: dict) -> object:
         """Calls `function(*args, **kwargs)` between markers, as a block of the boundary's target."""
         target = boundary.target or public_name(function, ())
-        short_name = target.rpartition(".")[2]
-        place = self._below(short_name)
-        call = Call(
-            target=target,
-            kind="function",
-            method="",
-            path=place.path,
-            anchor=place.anchor,
-            options=boundary.options,
-            short_name=short_name,
-        )
-        frame = _Frame(None, "", function, place)
-        return self._marked(call, {}, [], frame, function, args, boundary.prepare(kwargs))
-
-    def _below(self, name: str) -> Place:
-        """The place of something that has none of its own: below the running call."""
-        if not self._frames:
-            return Place(None, name)
-        place = self._frames[-1].place
-        return Place(place.anchor, joined(place.path, name))
+        call = Call(target, "function", "", options=boundary.options, short_name=target.rpartition(".")[2])
+        return self._marked(call, {}, [], _Frame(None, "", function), function, args, boundary.prepare(kwargs))
 
     def _marked(
-        self, call: Call, config: dict, extra: list, frame: _Frame, function: Callable, args: tuple, kwargs: dict
+        self,
+        call: Call,
+        config: dict,
+        extra: list,
+        frame: _Frame,
+        function: Callable,
+        args: tuple,
+        kwargs: dict,
+        named_by: Callable | None = None,
     ) -> object:
         found, seen = Found(), set()
-        for name, value in self._named(function, args, kwargs):
-            find(value, name, self.is_opaque, found, seen)
+        for name, value in self._named(named_by or function, args, kwargs):
+            find(value, name, self.types.is_opaque, found, seen)
         # A static argument that is not given leaves the module's own field in force.
         config |= {name: freeze(value) for name, value in found.static.items() if value is not None}
         call.config, call.arguments = FrozenMapping(config), tuple(found.paths)
@@ -239,8 +174,11 @@ class Recorder:
         undo: list = []
         seen = set()
         args, kwargs = (
-            tuple(exchange(a, lambda v, _: inside.get(id(v), v), self.is_opaque, undo, seen) for a in args),
-            {k: exchange(a, lambda v, _: inside.get(id(v), v), self.is_opaque, undo, seen) for k, a in kwargs.items()},
+            tuple(exchange(a, lambda v, _: inside.get(id(v), v), self.types.is_opaque, undo, seen) for a in args),
+            {
+                k: exchange(a, lambda v, _: inside.get(id(v), v), self.types.is_opaque, undo, seen)
+                for k, a in kwargs.items()
+            },
         )
         self._frames.append(frame)
         try:
@@ -250,7 +188,7 @@ class Recorder:
             put_back(undo)
 
         results = Found()
-        find(result, "", self.is_opaque, results, set())
+        find(result, "", self.types.is_opaque, results, set())
         left = block_exit_p.bind(*results.arrays, call=call, extra=0, batched=0)
         outside = {id(before): after for before, after in zip(results.arrays, left, strict=True)}
         arguments = {id(array) for array in (*found.arrays, *entered)}
@@ -259,35 +197,39 @@ class Recorder:
             # In a container that the caller holds too an argument stays the value that the caller put there.
             return value if shared and id(value) in arguments else outside.get(id(value), value)
 
-        return exchange(result, leave, self.is_opaque, [], set())
+        return exchange(result, leave, self.types.is_opaque, [], set())
 
     def _named(self, function: Callable, args: tuple, kwargs: dict) -> list[tuple[str, object]]:
         """The arguments with their names, in the order of the signature."""
-        signature = self._signature(function)
-        if signature is not None:
-            try:
-                bound = signature.bind(*args, **kwargs)
-            except TypeError:  # the call itself will tell the user
-                return []
-            named = []
-            for name, value in bound.arguments.items():
-                spread = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
-                named += list(value.items()) if spread else [(name, value)]
-            return named
-        return [*((f"args.{index}", value) for index, value in enumerate(args)), *kwargs.items()]
-
-    def _signature(self, function: Callable) -> inspect.Signature | None:
         key = getattr(function, "__func__", function)
-        cached = self._signatures.get(id(key))
-        if cached is None:
-            try:
-                signature = inspect.signature(function)
-            except (TypeError, ValueError):  # some callables of C have none
-                signature = None
-            cached = self._signatures[id(key)] = (key, signature)
-        return cached[1]
+        known = self._names.get(id(key))
+        if known is None:
+            known = self._names[id(key)] = key, _Names.of(function)
+        return known[1].of_call(args, kwargs)
 
 
-def _kind_of(framework: Framework, module: object) -> tuple:
-    config = framework.config(module)
-    return type(module), repr(sorted(config.items(), key=lambda item: item[0]))
+@dataclass(frozen=True)
+class _Names:
+    """The names of the positional parameters of a function, of what takes the rest, and the order of all."""
+
+    positional: tuple[str, ...]
+    rest: str
+    order: Mapping[str, int]
+
+    @classmethod
+    def of(cls, function: Callable) -> _Names:
+        try:
+            parameters = inspect.signature(function).parameters
+        except (TypeError, ValueError):  # some callables of C have none
+            return cls((), "args", {})
+        kinds = inspect.Parameter
+        rest = [name for name, p in parameters.items() if p.kind is kinds.VAR_POSITIONAL]
+        first = (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
+        positional = tuple(name for name, p in parameters.items() if p.kind in first)
+        return cls(positional, *rest or ["args"], {name: position for position, name in enumerate(parameters)})
+
+    def of_call(self, args: tuple, kwargs: dict) -> list[tuple[str, object]]:
+        count = len(self.positional)
+        named = list(zip(self.positional, args, strict=False))
+        named += [(f"{self.rest}.{index}", value) for index, value in enumerate(args[count:])]
+        return named + sorted(kwargs.items(), key=lambda item: self.order.get(item[0], len(self.order)))

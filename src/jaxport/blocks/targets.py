@@ -27,6 +27,17 @@ Patch = tuple[object, str, Callable[[object], object]]
 # What `boundary` said about classes. Weak, so that decorating a class does not keep it.
 class_boundaries: weakref.WeakKeyDictionary[type, Boundary] = weakref.WeakKeyDictionary()
 
+# Functions traced before a class was decorated are to be traced again.
+declarations = 0
+
+
+def declare(cls: type, boundary: Boundary) -> None:
+    """Gives a class a boundary."""
+    class_boundaries[cls] = boundary
+    global declarations  # noqa: PLW0603 - a version number
+    declarations += 1
+
+
 # A decorated function carries its boundary under this name; `functools.wraps` hands it on to wrappers around it.
 BOUNDARY = "__jaxport_boundary__"
 
@@ -140,7 +151,13 @@ def resolve_target(target: str) -> tuple[object, str, object]:
 def _selected(raw: object, *, target: str, recorder: _CurrentRecorder) -> object:
     if isinstance(raw, staticmethod | classmethod):
         return type(raw)(_selected(raw.__func__, target=target, recorder=recorder))
-    return with_markers(raw, Boundary(target), recorder)
+
+    def selecting() -> Recorder | None:
+        # Another thread may have the function selected, and this one not.
+        current = recorder()
+        return current if current is not None and target in current.targets else None
+
+    return with_markers(raw, Boundary(target), selecting)
 
 
 def with_markers(function: Callable, boundary: Boundary, recorder: _CurrentRecorder) -> Callable:
@@ -152,7 +169,7 @@ def with_markers(function: Callable, boundary: Boundary, recorder: _CurrentRecor
         current = recorder()
         if current is None:
             return function(*args, **kwargs)
-        if is_method and args and current.framework_of(args[0]) is not None:
+        if is_method and args and current.types.framework_of(args[0]) is not None:
             bound = function.__get__(args[0], type(args[0]))
             return current.call_method(args[0], function.__name__, bound, args[1:], kwargs, boundary)
         return current.call_function(boundary, function, args, kwargs)

@@ -117,12 +117,13 @@ class _Trace:
         self.static_inputs = {index: leaf for index, leaf in enumerate(leaves) if index not in self.inputs}
 
     def traced(self) -> Traced:
-        with activation(self.functions) as self.recorder:
-            self.signature = signature_of(self.fn, self.recorder)
+        with activation(self.functions) as recorder:
+            self.places, types = recorder.places, recorder.types
+            self.signature = signature_of(self.fn, types)
             named = argument_values(self.signature, self.args, self.kwargs)
-            paths = leaf_paths(named, self.recorder.is_variable)
+            paths = leaf_paths(named, types.is_variable)
             self.input_paths = tuple(paths[index] for index in self.inputs)
-            self.environment = Environment(self.fn, self.recorder)
+            self.environment = Environment(self.fn, self.places)
             # Every trace has its own function: `make_jaxpr` keeps what it traced by function.
             closed = jax.make_jaxpr(self.run)(
                 [leaf.value for leaf in self.environment.leaves], list(self.inputs.values())
@@ -136,7 +137,7 @@ class _Trace:
         jaxpr = jaxpr.replace(invars=arranged)
         paths = [*(weight.path for weight in weights), *self.input_paths]
         of_models = {len(weights) + index for index, path in enumerate(self.input_paths) if self.in_model(path)}
-        grouped = group(jaxpr, Roots(paths, {*range(len(weights)), *of_models}))
+        grouped = group(jaxpr, Roots(paths, {*range(len(weights)), *of_models}, self.places))
         return self.finished(
             grouped.jaxpr, [label and label.is_leaf and paths[label.root] for label in grouped.labels], weights
         )
@@ -146,11 +147,11 @@ class _Trace:
         fn, copies = self.environment.rebuilt(weights)
         leaves = {**self.static_inputs, **dict(zip(self.inputs, inputs, strict=True))}
         args, kwargs = jax.tree.unflatten(self.in_tree, [leaves[index] for index in range(len(leaves))])
-        self.models = models_in(argument_values(self.signature, args, kwargs), self.recorder)
+        self.models = models_in(argument_values(self.signature, args, kwargs), self.places)
         result = fn(*args, **kwargs)
         flat, self.out_tree = jax.tree.flatten(result)
         self.static_outputs = {index: leaf for index, leaf in enumerate(flat) if not jex_core.valid_jaxtype(leaf)}
-        paths = output_paths(result, self.recorder.is_variable)
+        paths = output_paths(result, self.places.types.is_variable)
         self.output_paths = tuple(path for index, path in enumerate(paths) if index not in self.static_outputs)
         self.changes = merged([*self.environment.changes(copies, weights), *(model.changes() for model in self.models)])
         outputs = [leaf for index, leaf in enumerate(flat) if index not in self.static_outputs]

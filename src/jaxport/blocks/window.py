@@ -9,11 +9,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import count
 
 import jax
 from jax.extend import source_info_util
 
+from jaxport.blocks import targets as targets_module
 from jaxport.blocks.framework import Framework, public_name
 from jaxport.blocks.recorder import Recorder
 from jaxport.blocks.targets import class_boundaries, method_patches, target_patches
@@ -23,10 +23,9 @@ __all__ = ["Patches", "activation", "current_recorder", "patched", "target_of"]
 # The frames of this package are none of the user's: jax leaves them out of the source lines that it keeps.
 source_info_util.register_exclusion(__file__)
 
-# A function that is already in one of JAX's caches is not traced again and would show no markers. Each window has a
-# token of its own, which is part of the caches' keys. (jax asks to make contexts at import.)
-_window_token = jax.make_user_context(None)
-_tokens = count(1)
+# A function that is already in one of JAX's caches is not traced again and would show no markers. Inside a window the
+# caches' keys have one more part: what the window sees. (jax asks to make contexts at import.)
+_view = jax.make_user_context(None)
 _local = threading.local()
 
 
@@ -121,9 +120,9 @@ def activation(targets: Iterable[str] = (), *, frameworks: Iterable[Framework] |
         from jaxport.frameworks import loaded
 
         frameworks = loaded()
-    frameworks = tuple(frameworks)
+    frameworks, targets = tuple(frameworks), tuple(targets)
     selected, patches = target_patches(targets, current_recorder)
-    recorder = Recorder(frameworks, {**class_boundaries, **selected})
+    recorder = Recorder(frameworks, targets, {**class_boundaries, **selected})
     patches += method_patches(frameworks, [*class_boundaries, *selected], current_recorder)
     with ExitStack() as stack:
         patched.enter(patches)
@@ -133,7 +132,8 @@ def activation(targets: Iterable[str] = (), *, frameworks: Iterable[Framework] |
         stack.callback(recorders.pop)
         for framework in frameworks:
             stack.enter_context(framework.interception(recorder.call_method))
-        stack.enter_context(_window_token(next(_tokens)))
+        names = tuple(type(framework).__qualname__ for framework in frameworks)
+        stack.enter_context(_view((recorder.targets, names, targets_module.declarations)))
         yield recorder
 
 

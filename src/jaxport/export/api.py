@@ -17,6 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport import blocks
+from jaxport.blocks.tracing import State
 from jaxport.errors import ExportError, InvalidArgument, JaxportError, Unsupported
 from jaxport.export import opsets, passes as graph_passes, prepare
 from jaxport.export.emitter import Emitter
@@ -44,7 +45,7 @@ def to_onnx(
     double_precision: bool = False,
     opset: int | None = None,
     weights: Any = "constants",
-    state: str = "refuse",
+    state: State = "refuse",
     functions: Any = None,
     constraints: Sequence[str] = (),
     unroll_scans: int = 0,
@@ -133,7 +134,7 @@ class Options:
     inputs_as_nchw: Sequence[int]
     outputs_as_nchw: Sequence[int]
     weights: Any
-    state: str
+    state: State
     wanted: Selector
     unroll_scans: int
     rules: Mapping[str, Rule]
@@ -203,7 +204,7 @@ def _trace(
     args: tuple,
     kwargs: dict,
     static_params: Mapping[str, Any] | None,
-    state: str,
+    state: State,
     name: str,
     wanted: Any,
 ) -> blocks.Traced:
@@ -250,8 +251,9 @@ def _enter(
         array = stored(weight.value)
         if is_input(weight.path):
             value = op.scope.add_input(Value(aval.dtype, aval.shape, name=weight.path))
-            ports.append(Port(value.ir.name, tuple(jax_aval.shape), jax_aval.dtype, weight=True))
-            defaults[value.ir.name] = array
+            name = str(op.scope.use(value).name)
+            ports.append(Port(name, tuple(jax_aval.shape), jax_aval.dtype, weight=True))
+            defaults[name] = array
         else:
             value = Value(aval.dtype, aval.shape, constant=array, name=weight.path)
         held.append(value)
@@ -328,7 +330,7 @@ def _check_nchw(positions: Sequence[int], shapes: Sequence[Sequence[Any]], argum
             )
 
 
-def _weight_selector(weights: Any) -> Callable[[str], bool]:
+def _weight_selector(weights: Any) -> Callable[[str], Any]:
     """Whether a parameter, by its path, becomes an input of the graph."""
     if callable(weights):
         return weights

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from jaxport.export.walker import Place, Walker
 
 INT64 = np.dtype(np.int64)
+#: Attributes that hold a data type.
+DTYPE_ATTRIBUTES = ("to", "dtype", "output_dtype", "stash_type")
 
 
 class Refused(Exception):
@@ -255,7 +257,8 @@ class Emitter:
             return np.dtype(getattr(chosen, "dtype", chosen))
         if len(formal.dtypes) == 1:
             return next(iter(formal.dtypes))
-        return np.dtype(np.float32) if facts.name == "ConstantOfShape" else values[0].dtype  # pyright: ignore
+        first = next((v.dtype for v in values if v is not None), np.dtype(np.float32))
+        return np.dtype(np.float32) if facts.name == "ConstantOfShape" else first
 
     def _check_dtypes(self, facts: schema.Schema, values: Sequence[Value | None]) -> None:
         """Fail where the schema does not take an operand's dtype, or asks two operands for the same one."""
@@ -314,7 +317,9 @@ class Emitter:
         for index, (dtype, shape) in enumerate(stamps):
             value_name = root.values.unique(name if len(stamps) == 1 else f"{name}:{index}")
             origin = None if domain else Origin(op_type, tuple(values), attributes, index)
-            result = Value(dtype, shape, scope=scope, name=value_name, ir_value=ir.Value(name=value_name), origin=origin)
+            result = Value(
+                dtype, shape, scope=scope, name=value_name, ir_value=ir.Value(name=value_name), origin=origin
+            )
             result.stamp()
             results.append(result)
         node = ir.Node(
@@ -375,8 +380,8 @@ class Emitter:
         """`x` with the broadcast that it stands for carried out."""
         if x.broadcast is None:
             return x
-        added = len(x.broadcast) - x.rank
-        if all(map(dims.same, (*[1] * added, *x.shape), x.broadcast)):
+        added, shape = len(x.broadcast) - x.rank, x.shape or ()
+        if all(map(dims.same, (*[1] * added, *shape), x.broadcast)):
             return self.reshape(x.stored(), x.broadcast)
         return self.expand(x.stored(), x.broadcast)
 
@@ -456,8 +461,8 @@ def _attribute(name: str, value: Any, facts: schema.Schema | None) -> ir.Attr:
     kind = facts.attributes[name] if facts else None
     if isinstance(value, ir.Graph):
         return ir.AttrGraph(name, value)
-    if name in ("to", "dtype", "output_dtype", "stash_type") and not isinstance(value, int):
-        return ir.AttrInt64(name, int(data_type(value)))
+    if name in DTYPE_ATTRIBUTES:
+        return ir.AttrInt64(name, int(value if isinstance(value, int) else data_type(value)))
     match kind:
         case ir.AttributeType.INT:
             return ir.AttrInt64(name, int(value))
@@ -475,4 +480,5 @@ def _attribute(name: str, value: Any, facts: schema.Schema | None) -> ir.Attr:
             return ir.AttrTensor(name, ir.Tensor(np.atleast_1d(value), dtype=data_type(np.asarray(value).dtype)))
         case None:
             return ir.convenience.convert_attribute(name, value)
-    raise RuleError(f"the attribute `{name}` of type {kind.name} cannot be written from {value!r}")
+        case _:
+            raise RuleError(f"the attribute `{name}` of type {kind.name} cannot be written from {value!r}")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import onnx
 
     from jaxport import blocks
+    from jaxport.blocks.tracing import State
     from jaxport.export.functions import Call
     from jaxport.export.passes import PassReport
     from jaxport.export.walker import Record
@@ -59,7 +60,7 @@ class Exported:
     outputs: tuple[Port, ...]
     defaults: Mapping[str, np.ndarray]
     traced: blocks.Traced
-    state: str
+    state: State
     x64: bool
     records: tuple[Record, ...]
     function_calls: tuple[Call, ...]

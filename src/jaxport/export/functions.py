@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import jax
 import jax.numpy as jnp
 import onnx_ir as ir
+from jax.core import Tracer
 
 from jaxport import blocks
 from jaxport.errors import ExportError, InvalidArgument
@@ -81,7 +81,7 @@ def onnx_function(
 
     def prepare(keywords: dict[str, Any]) -> dict[str, Any]:
         for key in static:
-            if isinstance(keywords.get(key), jax.core.Tracer):  # noqa: TID251  nothing else names a traced array
+            if isinstance(keywords.get(key), Tracer):
                 raise InvalidArgument(
                     f"`{key}` is static, and a call gives it a traced array",
                     where="`onnx_function(static=...)`",

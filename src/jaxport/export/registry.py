@@ -21,7 +21,9 @@ from typing import Any
 from jaxport.errors import InvalidArgument
 
 #: Parameters that say nothing about the value where they hold these defaults, of whatever primitive.
-HARMLESS: Mapping[str, Any] = {"accuracy": None, "sharding": None, "out_sharding": None, "out_dtype": None}
+HARMLESS: Mapping[str, Any] = {"accuracy": None, "out_dtype": None}
+#: Parameters that never say anything about the value: over which devices it is laid out.
+LAYOUT = frozenset({"sharding", "out_sharding"})
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Rule:
         for name, value in parameters.items():
             if name in self._named or self._open:  # pyright: ignore[reportAttributeAccessIssue]
                 taken[name] = value
-            elif name not in self.irrelevant and not self._is_default(name, value):
+            elif name not in self.irrelevant and name not in LAYOUT and not self._is_default(name, value):
                 refused.append(name)
         return taken, refused
 

@@ -81,9 +81,15 @@ def find(domain: str, name: str, opset: int) -> Schema | None:
 
     def formals(parameters: Iterable[onnx.defs.OpSchema.FormalParameter]) -> tuple[Formal, ...]:
         variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
-        return tuple(Formal(p.name, p.type_str, p.option == variadic, p.is_homogeneous, _dtypes(frozenset(p.types))) for p in parameters)
+        return tuple(
+            Formal(p.name, p.type_str, p.option == variadic, p.is_homogeneous, _dtypes(frozenset(p.types)))
+            for p in parameters
+        )
 
-    attributes = {name: ir.AttributeType[a.type.name] for name, a in schema.attributes.items()}
+    attributes = {
+        name: ir.AttributeType[a.type.name]  # pyright: ignore[reportAttributeAccessIssue]  a nanobind enum
+        for name, a in schema.attributes.items()
+    }
     return Schema(name, schema.since_version, formals(schema.inputs), formals(schema.outputs), attributes)
 
 

@@ -115,7 +115,7 @@ class Walker:
         values: dict[Var, Value] = dict(zip(jaxpr.invars, operands, strict=True))
 
         def read(atom: Any) -> Value:
-            return constant(atom.val, atom.aval.dtype) if isinstance(atom, Literal) else values[atom]
+            return constant(atom.val, _dtype(atom.aval)) if isinstance(atom, Literal) else values[atom]
 
         for equation in live_equations(jaxpr):
             source = op.place.source if op.place.in_rule else self.source(equation, op.place.source)
@@ -127,10 +127,11 @@ class Walker:
 
     def equation(self, op: Emitter, equation: JaxprEqn, operands: Sequence[Value]) -> list[Value]:
         """Export one equation. What cannot be exported is noted, and values are made up so that the walk goes on."""
-        if equation.outvars and not equation.effects and all(_is_empty(aval.shape) for aval in op.outs):
+        block = equation.params.get("block")
+        empty = bool(op.outs) and all(_is_empty(aval.shape) for aval in op.outs)
+        if block is None and empty and not equation.effects:
             self.records.append(Record(op.place, "a constant", (), "the result has no elements"))
             return [constant(np.zeros(aval.shape, _dtype(aval)), _dtype(aval)) for aval in op.outs]
-        block = equation.params.get("block")
         try:
             if block is not None:
                 return self.block(op, equation, operands)
@@ -226,16 +227,16 @@ class Walker:
     def finish_graph(self, op: Emitter, outputs: Sequence[Value], name: str) -> ir.Graph:
         """A graph from what stands in the scope of `op`, with these outputs."""
         scope, results = op.scope, []
-        seen = {value.ir for value in scope.inputs}
+        seen = {scope.use(value) for value in scope.inputs}
         for value in outputs:
             # An output is a value of this very graph, computed in it, and stands there once.
             value = op.expanded(value)
             own = value.scope is scope and value.ir not in seen
-            result = value if own else op.alias(value)
-            seen.add(result.ir)
-            results.append(result.ir)
+            result = scope.use(value if own else op.alias(value))
+            seen.add(result)
+            results.append(result)
         return ir.Graph(
-            [v.ir for v in scope.inputs],
+            [scope.use(v) for v in scope.inputs],
             results,
             nodes=scope.nodes,
             initializers=list(scope.initializers.values()),

@@ -50,7 +50,7 @@ class Linen(Framework):
             defined = getattr(type(module), name, None)
             if inner or defined is None or module.scope is None or hasattr(defined, BOUNDARY):
                 return method(*args, **kwargs)
-            return call(module, name, method, args, kwargs)
+            return call(module, name, method, args, kwargs, named_by=defined.__get__(module, type(module)))
 
         return linen.intercept_methods(intercept)
 

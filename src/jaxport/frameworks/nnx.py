@@ -8,7 +8,7 @@ import jax
 from flax import nnx
 
 from jaxport.blocks.framework import Framework, Leaf, Lifted, Snapshot, static_items
-from jaxport.blocks.recorder import joined
+from jaxport.blocks.places import joined
 from jaxport.blocks.targets import subclasses
 from jaxport.blocks.values import is_array
 

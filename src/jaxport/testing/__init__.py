@@ -1,3 +1,22 @@
 """What the tests here and a plugin author's tests share."""
 
-from jaxport.testing.checking import check as check, f32 as f32, f64 as f64, i32 as i32, spec as spec
+from jaxport.testing.checking import SIZES, VARIANTS, check, check_model
+from jaxport.testing.modules import seeded
+from jaxport.testing.specs import boolean, f32, f64, i32, sample, spec
+from jaxport.testing.structure import expect_graph, expectation
+
+__all__ = [
+    "SIZES",
+    "VARIANTS",
+    "boolean",
+    "check",
+    "check_model",
+    "expect_graph",
+    "expectation",
+    "f32",
+    "f64",
+    "i32",
+    "sample",
+    "seeded",
+    "spec",
+]

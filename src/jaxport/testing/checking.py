@@ -1,54 +1,44 @@
-"""One generic checker: export, run on both sides, compare."""
+"""One generic checker: export, run on both sides, compare; in all variants of a case that make sense."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import numpy as np
+import onnx.checker
+import onnx.shape_inference
 
-from jaxport.export import dims
+from jaxport import blocks
+from jaxport.errors import InvalidArgument
+from jaxport.export import dims, opsets
 from jaxport.export.api import to_onnx
 from jaxport.export.exported import Exported
 from jaxport.export.ports import is_key
+from jaxport.export.specs import is_shape
+from jaxport.testing.specs import sample
+from jaxport.verify.comparing import difference
+from jaxport.verify.reference import run_traced
+from jaxport.verify.runtime import Session
 
 #: Sizes that every symbolic case runs at: small, different from each other, and including one.
 SIZES: tuple[Mapping[str, int], ...] = ({"B": 2, "T": 5, "H": 6, "W": 7}, {"B": 1, "T": 3, "H": 9, "W": 8})
 
+#: The variants of a case beside the one that its specifications say.
+VARIANTS: Mapping[str, str] = {
+    "static": "each name replaced by a size, and another opset",
+    "float64": "float32 specifications read as float64",
+    "empty": "each name replaced by zero, where JAX accepts that",
+}
 
-def spec(*shape: Any, dtype: Any = np.float32) -> jax.ShapeDtypeStruct:
-    """A specification: dims are integers, names, or expressions."""
-    return jax.ShapeDtypeStruct(shape, np.dtype(dtype))
+#: What a single operation may differ by, in units of the precision of its dtype, relative and absolute, by its bits.
+_UNITS: Mapping[int, tuple[float, float]] = {4: (1, 1), 8: (1, 1), 16: (8, 4), 32: (100, 20), 64: (100, 20)}
 
-
-def f32(*shape: Any) -> jax.ShapeDtypeStruct:
-    """A float32 specification."""
-    return spec(*shape)
-
-
-def f64(*shape: Any) -> jax.ShapeDtypeStruct:
-    """A float64 specification."""
-    return spec(*shape, dtype=np.float64)
-
-
-def i32(*shape: Any) -> jax.ShapeDtypeStruct:
-    """An int32 specification."""
-    return spec(*shape, dtype=np.int32)
-
-
-def sample(generator: np.random.Generator, shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """Values of a dtype that show mistakes: both signs, no special values."""
-    dtype = np.dtype(dtype)
-    match dtype.kind:
-        case "b":
-            return generator.random(shape) > 0.5
-        case "u":
-            return generator.integers(0, 10, shape).astype(dtype)
-        case "i":
-            return generator.integers(-9, 10, shape).astype(dtype)
-        case _:
-            return (generator.normal(size=shape) * 2).astype(dtype)
+#: What JAX and user functions raise for shapes that they do not accept.
+_REFUSALS = (ArithmeticError, AssertionError, LookupError, NotImplementedError, TypeError, ValueError)
 
 
 def check(
@@ -58,55 +48,252 @@ def check(
     sizes: Sequence[Mapping[str, int]] = SIZES,
     rtol: float | None = None,
     atol: float | None = None,
+    without: Mapping[str, str] | None = None,
+    opsets: Sequence[int] | None = None,
+    shapes: Sequence[Sequence[Any]] | None = None,
+    dtypes: Sequence[Any] | None = None,
+    function_count: int | None = None,
+    changes_state: bool = False,
     **options: Any,
 ) -> Exported:
     """Export `fn`, run it in ONNX Runtime and in JAX on the same inputs, and compare all outputs.
 
+    A case is run as its specifications say, and in the variants that apply to it (see `VARIANTS`): where they have
+    names, also with sizes in the place of the names, at an opset that the case itself seeds, and with zeros; where
+    they are float32, also as float64. Every model passes ONNX's checker, and the shapes that it declares agree with
+    ONNX's own inference.
+
     Args:
       fn: the function.
-      specs: one specification per positional argument.
-      values: the arguments to run on; by default sampled, at each of `sizes` where a dim is symbolic.
+      specs: one specification per positional argument, as `to_onnx` takes them.
+      values: the positional arguments to run on; by default sampled, at each of `sizes` where a dim is symbolic.
       sizes: the sizes of the symbols.
       rtol, atol: tolerances of floats; integers and booleans are compared exactly.
+      without: the variants to leave out, each with its reason.
+      opsets: those of the static variant; where no dim is symbolic, the case is run at each of them too.
+      shapes: the shapes that the outputs must declare, with names.
+      dtypes: the dtypes that the outputs must have.
+      function_count: how many ONNX functions there must be.
+      changes_state: whether the call changes a module (its random streams), so that JAX runs what was traced.
       options: passed to `to_onnx`.
+
+    Returns:
+      The export of the case as its specifications say.
+
+    Raises:
+      AssertionError: the two sides differ, or the model is not what was expected.
+      InvalidArgument: a variant is unknown or left out without a reason, or a symbol has no size.
+
+    >>> import jax.numpy as jnp
+    >>> from jaxport.testing import f32
+    >>> exported = check(lambda x: jnp.tanh(x) + 1, f32("B", 3), shapes=[("B", 3)])
     """
-    exported = to_onnx(fn, list(specs), **options)
-    symbolic = any(not dims.all_static(port.shape) for port in exported.inputs)
-    for size in sizes if symbolic and values is None else sizes[:1]:
-        generator = np.random.default_rng(0)
-        if values is None:
-            leaves = [sample(generator, [dims.evaluate(d, size) for d in p.shape], p.dtype) for p in exported.inputs]
-            args, kwargs = jax.tree.unflatten(exported.traced.in_tree, leaves)
-        else:
-            args, kwargs = tuple(values), {}
-        with jax.enable_x64(bool(options.get("double_precision")) or jax.config.jax_enable_x64):
-            expected = jax.tree.leaves(jax.jit(fn)(*args, **kwargs))
-        actual = jax.tree.leaves(exported(*args, **kwargs))
-        for index, (e, a) in enumerate(zip(expected, actual, strict=True)):
-            assert_equal(_array(e), _array(a), f"output {index} at {dict(size)}", rtol, atol)
+    left_out = dict(without or {})
+    for variant, reason in left_out.items():
+        if variant not in VARIANTS or not reason.strip():
+            raise InvalidArgument(
+                f"the variant `{variant}` is {'left out without a reason' if variant in VARIANTS else 'unknown'}",
+                where="`check(without=...)`",
+                instead=f"say why, of one of {', '.join(VARIANTS)}: `without={{'static': 'the reason'}}`",
+            )
+    case = _Case(fn, rtol, atol, changes_state)
+    first, *others = _variants(fn, specs, values, sizes, opsets, options)
+    exported = case.run(first)
+    if shapes is not None:
+        found = [tuple(map(dims.label, port.shape)) for port in exported.outputs]
+        assert found == [tuple(shape) for shape in shapes], f"the outputs have the shapes {found}, not {shapes}"
+    if dtypes is not None:
+        found = [port.dtype for port in exported.outputs]
+        assert found == [np.dtype(dtype) for dtype in dtypes], f"the outputs have the dtypes {found}, not {dtypes}"
+    if function_count is not None:
+        functions = [f"{domain}.{name}" for domain, name, _ in exported.model.functions]
+        assert len(functions) == function_count, f"there are {len(functions)} functions: {functions}"
+    for variant in others:
+        if variant.name not in left_out:
+            case.run(variant, seed=str(exported.traced.jaxpr))
     return exported
 
 
-def _array(value: Any) -> np.ndarray:
+@dataclass(frozen=True)
+class _Variant:
+    """One way to export and run a case; `opset` None stands for one that the case seeds."""
+
+    name: str
+    specs: Sequence[Any]
+    options: Mapping[str, Any]
+    sizes: Sequence[Mapping[str, int]]
+    values: Sequence[Any] | None
+    opset: int | None = opsets.DEFAULT
+
+
+@dataclass(frozen=True)
+class _Case:
+    fn: Callable[..., Any]
+    rtol: float | None
+    atol: float | None
+    changes_state: bool
+    _expected: dict[tuple, list[Any]] = field(default_factory=dict)
+
+    def run(self, variant: _Variant, seed: str = "") -> Exported:
+        """Export a variant, run both sides, compare."""
+        opset = variant.opset
+        if opset is None:
+            choices = range(opsets.OLDEST, opsets.NEWEST + 1)
+            opset = choices[zlib.crc32(seed.encode()) % len(choices)]
+        exported = to_onnx(self.fn, list(variant.specs), **{"opset": opset, **variant.options})
+        what = f"{variant.name}, opset {exported.model.opset_imports['']}"
+        check_model(exported, what)
+        session = Session(exported.model, threads=1)
+        for sizes in variant.sizes:
+            args, kwargs = self._arguments(exported, variant, sizes)
+            results = session.run({**exported.defaults, **exported.flatten(args, kwargs)})
+            actual = [port.to_jax(result) for port, result in zip(exported.outputs, results, strict=True)]
+            # The static variant runs on the inputs of the first symbolic run: JAX need not compile that twice.
+            key = exported.x64, tuple(sizes.items())
+            if key not in self._expected:
+                self._expected[key] = self._in_jax(exported, args, kwargs)
+            at = ", ".join(f"{name}={size}" for name, size in sizes.items())
+            for port, expected, result in zip(exported.outputs, self._expected[key], actual, strict=True):
+                self._compare(_plain(expected), _plain(result), f"`{port.name}` ({what}; {at or 'as given'})")
+        return exported
+
+    def _arguments(
+        self, exported: Exported, variant: _Variant, sizes: Mapping[str, int]
+    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """The arguments to run on: those that the case gives, the others sampled."""
+        generator = np.random.default_rng(0)
+        given = iter(jax.tree.leaves(variant.values))
+        ports = [port for port in exported.inputs if not port.weight]
+        leaves = [
+            next(given, None)
+            if variant.values is not None
+            else port.to_jax(sample(generator, [dims.evaluate(d, sizes) for d in port.model_shape], port.model_dtype))
+            for port in ports
+        ]
+        return jax.tree.unflatten(exported.traced.in_tree, leaves)
+
+    def _in_jax(self, exported: Exported, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        with jax.enable_x64(exported.x64):
+            if exported.state == "refuse" and not self.changes_state:
+                return jax.tree.leaves(jax.jit(exported.fn)(*args, **kwargs))
+            traced = blocks.trace(exported.fn, args, kwargs, state=exported.state)
+            return run_traced(traced, jax.tree.leaves((args, kwargs)))
+
+    def _compare(self, expected: np.ndarray, actual: np.ndarray, what: str) -> None:
+        relative = absolute = None
+        if jax.dtypes.issubdtype(expected.dtype, np.inexact):
+            precision = jax.numpy.finfo(expected.dtype)
+            relative, absolute = (float(precision.eps) * units for units in _UNITS[precision.bits])
+        found = difference(
+            expected,
+            actual,
+            relative if self.rtol is None else self.rtol,
+            absolute if self.atol is None else self.atol,
+        )
+        assert not found.problem, f"{what}: {found.problem}\nexpected {expected}\ngot {actual}"
+
+
+def check_model(exported: Exported, what: str = "the model") -> None:
+    """Assert that a model passes ONNX's checker, and that the shapes it declares agree with ONNX's own inference."""
+    proto = exported.proto
+    try:
+        onnx.checker.check_model(proto, full_check=True)
+        onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise AssertionError(f"{what}: ONNX's checker refuses the model: {error}") from error
+
+
+def _variants(
+    fn: Callable[..., Any],
+    specs: Sequence[Any],
+    values: Sequence[Any] | None,
+    sizes: Sequence[Mapping[str, int]],
+    opsets: Sequence[int] | None,
+    options: Mapping[str, Any],
+) -> Iterator[_Variant]:
+    """The variants that apply to a case; first of all the case as it is."""
+    everything = [list(specs), dict(options.get("input_params") or {})]
+    names = sorted({name for leaf in _leaves(everything) for dim in leaf.shape for name in _names(dim)})
+    runs = [
+        {name: _size(name, given) for name in names} for given in (sizes if names and values is None else sizes[:1])
+    ]
+    yield _Variant("as given", specs, options, runs, values)
+
+    def changed(change: Callable[[Any], Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+        new_specs, params = jax.tree.map(change, everything, is_leaf=_is_spec)
+        return new_specs, {**options, **({"input_params": params} if params else {})}
+
+    static, static_options = changed(lambda leaf: _with_sizes(leaf, runs[0]))
+    if names or opsets:
+        for opset in opsets or [None]:
+            yield _Variant("static", static, static_options, runs[:1], values, opset)
+    if not options.get("double_precision") and any(leaf.dtype == np.float32 for leaf in _leaves(everything)):
+        wide = [_widened(leaf) for leaf in jax.tree.leaves(values)] if values is not None else None
+        wide_values = None if wide is None else jax.tree.unflatten(jax.tree.structure(values), wide)
+        wide_specs, wide_options = changed(lambda leaf: _widened(_with_sizes(leaf, runs[0])))
+        yield _Variant("float64", wide_specs, {**wide_options, "double_precision": True}, runs[:1], wide_values)
+    if names and values is None:
+        nothing = dict.fromkeys(names, 0)
+        empty, empty_options = changed(lambda leaf: _with_sizes(leaf, nothing))
+        if _accepts(fn, empty, empty_options):
+            yield _Variant("empty", empty, empty_options, [nothing], None)
+
+
+def _accepts(fn: Callable[..., Any], specs: Sequence[Any], options: Mapping[str, Any]) -> bool:
+    """Whether JAX can trace the function with these shapes at all."""
+    keywords = {**(options.get("input_params") or {}), **(options.get("static_params") or {})}
+    arguments = [jax.tree.map(_struct, value, is_leaf=_is_spec) for value in specs]
+    structs = {name: jax.tree.map(_struct, value, is_leaf=_is_spec) for name, value in keywords.items()}
+    try:
+        blocks.trace(fn, arguments, structs, state="discard")
+    except _REFUSALS:
+        return False
+    return True
+
+
+def _is_spec(leaf: Any) -> bool:
+    return is_shape(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
+
+
+def _struct(leaf: Any) -> Any:
+    return jax.ShapeDtypeStruct(leaf, np.float32) if is_shape(leaf) else leaf
+
+
+def _leaves(specs: Any) -> list[Any]:
+    """The specifications that have a shape and a dtype."""
+    found = map(_struct, jax.tree.leaves(specs, is_leaf=_is_spec))
+    return [leaf for leaf in found if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
+
+
+def _names(dim: Any) -> frozenset[str]:
+    return frozenset() if isinstance(dim, int | np.integer) else dims.symbols(str(dim))
+
+
+def _size(name: str, sizes: Mapping[str, int]) -> int:
+    if name not in sizes:
+        raise InvalidArgument(
+            f"the symbol `{name}` has no size",
+            where="`check(sizes=...)`",
+            why=f"the default sizes are of {', '.join(SIZES[0])}",
+            instead=f'give sizes: `sizes=[{{"{name}": 3}}, {{"{name}": 1}}]`',
+        )
+    return sizes[name]
+
+
+def _with_sizes(leaf: Any, sizes: Mapping[str, int]) -> Any:
+    if not _is_spec(leaf):
+        return leaf
+    shape = tuple(dims.evaluate(dim, sizes) for dim in (leaf if isinstance(leaf, tuple) else leaf.shape))
+    return shape if isinstance(leaf, tuple) else jax.ShapeDtypeStruct(shape, leaf.dtype)
+
+
+def _widened(leaf: Any) -> Any:
+    """A specification or a value in float64, where it is float32."""
+    if getattr(leaf, "dtype", None) != np.float32:
+        return leaf
+    return jax.ShapeDtypeStruct(leaf.shape, np.float64) if _is_spec(leaf) else np.asarray(leaf, np.float64)
+
+
+def _plain(value: Any) -> np.ndarray:
     """A result as NumPy has it; PRNG keys by their data."""
-    return np.asarray(jax.random.key_data(value) if is_key(value.dtype) else value)
-
-
-def assert_equal(expected: np.ndarray, actual: np.ndarray, what: str, rtol: float | None, atol: float | None) -> None:
-    """Equal dtypes, shapes and values, the latter within what the dtype justifies."""
-    assert actual.dtype == expected.dtype, f"{what}: dtype {actual.dtype}, expected {expected.dtype}"
-    assert actual.shape == expected.shape, f"{what}: shape {actual.shape}, expected {expected.shape}"
-    if expected.dtype.kind in "iub":
-        np.testing.assert_array_equal(actual, expected, err_msg=what)
-        return
-    epsilon = float(np.finfo(np.float32).eps) if expected.dtype.itemsize >= 4 else 2.0**-7
-    if expected.dtype == np.float64:
-        epsilon = float(np.finfo(np.float64).eps)
-    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
-    np.testing.assert_allclose(
-        actual.astype(wide),
-        expected.astype(wide),
-        rtol=100 * epsilon if rtol is None else rtol,
-        atol=20 * epsilon if atol is None else atol,
-        err_msg=what,
-    )
+    return np.asarray(jax.random.key_data(value) if is_key(getattr(value, "dtype", np.float32)) else value)

@@ -67,8 +67,8 @@ def chosen(
 ) -> list[dict[str, int]]:
     """Sizes to run at: `count` sets where there are symbols left to choose.
 
-    In the first set the symbols differ from one another, so that a mix-up shows; from one set to the next each symbol
-    differs, and the second prefers the size one. Small sizes come first.
+    The symbols differ from one another, so that a mix-up shows, and each differs from one set to the next. In the
+    second set one of them is 1, if it may. Small sizes come first.
 
     Args:
       conditions: what the sizes must satisfy.
@@ -89,7 +89,7 @@ def chosen(
         sizes = next(
             (
                 sizes
-                for sizes in _candidates(generator, known, open_symbols, smallest=1 if index == 1 else 2)
+                for sizes in _candidates(generator, known, open_symbols, with_one=index == 1)
                 if conditions.fulfilled(sizes) and not any(_alike(sizes, other, open_symbols) for other in sets)
             ),
             None,
@@ -132,13 +132,14 @@ def checked(conditions: Conditions, sizes: Iterable[Mapping[str, int]]) -> list[
 
 
 def _candidates(
-    generator: np.random.Generator, known: Mapping[str, int], symbols: Sequence[str], smallest: int
+    generator: np.random.Generator, known: Mapping[str, int], symbols: Sequence[str], with_one: bool
 ) -> Iterator[dict[str, int]]:
     for limit in LIMITS:
         for attempt in range(TRIES):
-            sizes = {name: int(generator.integers(smallest, smallest + limit)) for name in symbols}
-            distinct = len(set(sizes.values())) == len(sizes)
-            if distinct or smallest == 1 or attempt > TRIES // 2:
+            sizes = {name: int(generator.integers(2, 2 + limit)) for name in symbols}
+            if with_one and attempt < TRIES // 2:
+                sizes[symbols[int(generator.integers(len(symbols)))]] = 1
+            if len(set(sizes.values())) == len(sizes) or attempt > TRIES // 2:
                 yield {**known, **sizes}
 
 

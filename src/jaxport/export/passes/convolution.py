@@ -24,7 +24,7 @@ def average_pools(model: ir.Model) -> str:
     editor, found = Editor(model), 0
     for graph in graphs(model):
         for node in list(graph):
-            found += is_op(node, "Div") and _average(editor, node)
+            found += node.graph is not None and is_op(node, "Div") and _average(editor, node)
     return f"{found} means recognised" if found else "nothing to do"
 
 
@@ -104,19 +104,18 @@ def convolution_biases(model: ir.Model) -> str:
     editor, found = Editor(model), 0
     for graph in graphs(model):
         for node in list(graph):
-            found += is_op(node, "Add", "Sub") and _bias(editor, node)
+            found += node.graph is not None and is_op(node, "Add", "Sub") and _bias(editor, node)
     return f"{found} biases" if found else "nothing to do"
 
 
 def _bias(editor: Editor, node: ir.Node) -> bool:
     for place in (0, 1) if node.op_type == "Add" else (0,):
-        value, added = node.inputs[place], node.inputs[1 - place]
-        convolution = value.producer()
+        value, convolution = node.inputs[place], node.inputs[place].producer()
         if not is_op(convolution, "Conv", "ConvTranspose") or operand(convolution, 2) is not None:
             continue
         if len(value.uses()) > 1 or value.is_graph_output() or convolution.graph is not node.graph:
             continue
-        bias = _per_channel(editor, node, added, dims_of(value))
+        bias = _per_channel(editor, node, 1 - place, dims_of(value))
         if bias is not None:
             convolution.resize_inputs(3)
             node.graph.remove(convolution)
@@ -126,17 +125,20 @@ def _bias(editor: Editor, node: ir.Node) -> bool:
     return False
 
 
-def _per_channel(editor: Editor, node: ir.Node, added: ir.Value, dims: list[Dim] | None) -> ir.Value | None:
+def _per_channel(editor: Editor, node: ir.Node, place: int, dims: list[Dim] | None) -> ir.Value | None:
     """What is added to a value of some dims, as one number per channel; None where it differs in other axes too."""
-    given, array = dims_of(added), constant_of(added)
+    added, given = node.inputs[place], dims_of(node.inputs[place])
     if dims is None or given is None or len(given) > len(dims) or not isinstance(dims[1], int):
         return None
     aligned = [1] * (len(dims) - len(given)) + given
     if any(dim != 1 for axis, dim in enumerate(aligned) if axis != 1) or aligned[1] not in (1, dims[1]):
         return None
-    if array is not None:
-        signed = array if node.op_type == "Add" else -array
-        return editor.constant(node.graph, np.broadcast_to(signed.ravel(), (dims[1],)), added.name)
-    if aligned[1] != dims[1] or node.op_type == "Sub":
-        return None
-    return editor.viewed(node.graph, added, [dims[1]], before=node)
+    array = constant_of(added)
+    if array is None:
+        whole = aligned[1] == dims[1] and node.op_type == "Add"
+        return editor.viewed(node.graph, added, [dims[1]], before=node) if whole else None
+    per_channel = np.broadcast_to(array.ravel(), (dims[1],))
+    if node.op_type == "Sub":
+        return editor.constant(node.graph, -per_channel, f"{added.name}/negative")
+    editor.replace_constant(node, place, per_channel)
+    return node.inputs[place]

@@ -202,8 +202,26 @@ def _names(graph: ir.Graph) -> Iterator[str | None]:
 
 
 def substitute(old: ir.Value, new: ir.Value) -> bool:
-    """Let all users of `old` use `new`; False where `old` is an output of its graph that `new` cannot be."""
+    """Let all users of `old` use `new`, and drop what only `old` needed.
+
+    Nothing happens, and False is returned, where `old` is an output of its graph that `new` cannot be: an input, a
+    value of another graph, or another output.
+    """
     if old.is_graph_output() and (new.producer() is None or new.graph is not old.graph or new.is_graph_output()):
         return False
     old.replace_all_uses_with(new, replace_graph_outputs=True)
+    discard(old.producer())
     return True
+
+
+def discard(node: ir.Node | None) -> None:
+    """Remove a node that nothing uses, and what only it used."""
+    stack = [node]
+    while stack:
+        node = stack.pop()
+        if node is None or node.graph is None or any(v.uses() or v.is_graph_output() for v in node.outputs):
+            continue
+        if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
+            continue  # values are used inside, too
+        stack.extend(value.producer() for value in node.inputs if value is not None)
+        node.graph.remove(node, safe=True)

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes import layout_axes as layout_axes  # registers what it knows in `layout_ops`
-from jaxport.export.passes.editing import Editor, constant_of, dims_of, graphs, is_op, substitute
+from jaxport.export.passes import layout_axes  # noqa: F401  registers what it knows in `layout_ops`
+from jaxport.export.passes.editing import Editor, constant_of, dims_of, discard, graphs, is_op, substitute
 from jaxport.export.passes.layout_ops import Carry, Layout, carry, inverse, moves_only_ones, permuted
 
 #: Moving Transposes out of the way may let others meet; so often the regions are looked at again.
@@ -239,6 +239,7 @@ class _Move:
                     node.replace_input_with(index, stored)
                 for node in ended:
                     self.end(node, stored)
+                discard(value.producer())
         for node in self.region.carries:
             if node in self.chosen:
                 self.region.carries[node].adapt(self.editor)
@@ -280,9 +281,7 @@ class _Move:
         dims = dims_of(result)
         if dims is not None and dims != dims_of(stored):
             stored = self.editor.viewed(self.graph, stored, dims, after=stored.producer())
-        if substitute(result, stored):
-            self.graph.remove(node, safe=True)
-        else:
+        if not substitute(result, stored):
             node.replace_input_with(0, stored)
             node.attributes["perm"] = ir.AttrInt64s("perm", range(len(dims or ())))
 

@@ -14,8 +14,19 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.editing import Dim, Editor, constant_of, dims_of, graphs, integer, is_op, operand, substitute
-from jaxport.export.passes.layout_ops import moves_only_ones, inverse
+from jaxport.export.passes.editing import (
+    Dim,
+    Editor,
+    constant_of,
+    dims_of,
+    discard,
+    graphs,
+    integer,
+    is_op,
+    operand,
+    substitute,
+)
+from jaxport.export.passes.layout_ops import inverse, moves_only_ones
 
 VIEWS = ("Reshape", "Squeeze", "Unsqueeze")
 REDUCTIONS = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "ReduceLogSumExp")
@@ -24,7 +35,8 @@ REDUCTIONS = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
 def tidy(model: ir.Model) -> str:
     """Remove movements that cancel, in the graph, its subgraphs and its functions."""
     editor = Editor(model)
-    changed = sum(_simplified(editor, node) for graph in graphs(model) for node in list(graph) if not node.domain)
+    nodes = [node for graph in graphs(model) for node in graph if not node.domain]
+    changed = sum(_simplified(editor, node) for node in nodes if node.graph is not None)
     return f"{changed} nodes simplified" if changed else "nothing to do"
 
 
@@ -53,6 +65,7 @@ def _transpose(editor: Editor, node: ir.Node) -> bool:
         return substitute(node.outputs[0], editor.viewed(node.graph, source, dims, before=node))
     if merged:
         node.replace_input_with(0, source)
+        discard(before)
         node.attributes["perm"] = ir.AttrInt64s("perm", perm)
     return merged
 
@@ -93,21 +106,17 @@ def _view(editor: Editor, node: ir.Node) -> bool:
     if source is node.inputs[0]:
         return False
     added, dropped = added_ones(old, new), added_ones(new, old)
-    if added is not None or dropped is not None:
-        node.op_type = "Unsqueeze" if added is not None else "Squeeze"
-        operand_array = np.array(added if added is not None else dropped)
+    if added is not None:
+        op_type, name, entries = "Unsqueeze", "axes", added
+    elif dropped is not None:
+        op_type, name, entries = "Squeeze", "axes", dropped
     elif sum(not isinstance(dim, int) for dim in new) <= 1 and 0 not in new:
-        node.op_type = "Reshape"
-        operand_array = np.array([dim if isinstance(dim, int) else -1 for dim in new])
+        op_type, name, entries = "Reshape", "shape", [dim if isinstance(dim, int) else -1 for dim in new]
     else:
         return False
-    node.attributes.pop("allowzero", None)
-    node.resize_inputs(2)
-    node.replace_input_with(0, source)
-    node.replace_input_with(
-        1, editor.constant(node.graph, operand_array, "shape" if node.op_type == "Reshape" else "axes")
-    )
-    return True
+    operands = [source, editor.constant(node.graph, np.array(entries), name)]
+    view = editor.insert(node.graph, op_type, operands, before=node, like=node.outputs[0], shape=new)
+    return substitute(node.outputs[0], view)
 
 
 def added_ones(short: Sequence[Dim], long: Sequence[Dim]) -> list[int] | None:
@@ -138,6 +147,7 @@ def _cast(node: ir.Node) -> bool:
     if first.dtype == to:
         return substitute(node.outputs[0], first)
     node.replace_input_with(0, first)
+    discard(before)
     return True
 
 

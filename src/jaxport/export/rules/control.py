@@ -112,7 +112,10 @@ def scan(op, *operands, jaxpr, length, reverse, num_consts, num_carry, unroll):
     made = loop(op, numbered_step, state, count=op.dim(length), stacked=stamps(op.outs[num_carry:]))
     state, stacked = divided(made, num_carry)
     # A loop of no steps does not know the inner sizes of what it has not stacked.
-    stacked = [y if dims.all_static(y.shape) else op.Reshape(y, op.dims(y.shape), allowzero=1, results=stamps([y])) for y in stacked]
+    stacked = [
+        y if dims.all_static(y.shape) else op.Reshape(y, op.dims(y.shape), allowzero=1, results=stamps([y]))
+        for y in stacked
+    ]
     return [*state, *(rev(op, y, dimensions=[0]) if reverse else y for y in stacked)]
 
 
@@ -152,6 +155,7 @@ def loop(op, step, state, *, condition=None, count=None, stacked=()):
       count: how many steps, an int64 scalar.
       stacked: dtype and shape of each value that is stacked.
     """
+
     def build(inner, inputs):
         number, running, *state = inputs
         going, state, extra = step(inner, number, state)
@@ -170,7 +174,9 @@ def scanned(op, step, state, xs, stacked, reverse):
         return [], state, extra
 
     body, varying = body_of(op, build, [], state, [(x.dtype, x.shape[1:], "row") for x in xs])
-    directions = {f"scan_{end}_directions": [1] * n for end, n in (("input", len(xs)), ("output", len(stacked))) if n and reverse}
+    directions = {
+        f"scan_{end}_directions": [1] * n for end, n in (("input", len(xs)), ("output", len(stacked))) if n and reverse
+    }
     return looped(op, "Scan", [], state, varying, xs, stacked, body=body, num_scan_inputs=len(xs), **directions)
 
 

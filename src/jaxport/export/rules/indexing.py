@@ -43,9 +43,11 @@ def one_window(op, x, starts, sizes):
 def sliced(op, x, begins, sizes):
     """The part of `x` that begins at `begins` (dims, by axis) and has `sizes` on these axes."""
     cut = [a for a, begin in begins.items() if not dims.same(begin, 0) or not dims.same(sizes[a], x.shape[a])]
-    result = op.slice(x, [begins[a] for a in cut], [begins[a] + sizes[a] for a in cut], cut)
-    result.shape = tuple(sizes[a] if a in cut else size for a, size in enumerate(x.shape))
-    return result
+    if not cut:
+        return x
+    shape = [sizes[a] if a in cut else size for a, size in enumerate(x.shape)]
+    first, last = tuple(begins[a] for a in cut), tuple(begins[a] + sizes[a] for a in cut)
+    return op.emit("Slice", x, first, last, tuple(cut), results=[(x.dtype, shape)])
 
 
 @rule("gather", irrelevant=("indices_are_sorted", "unique_indices"))
@@ -58,7 +60,11 @@ def gather(op, x, indices, *, dimension_numbers, slice_sizes, mode, fill_value):
     starts = window_starts.of(op, x.shape, slice_sizes, columns, batch, check=fill)
     if batch:
         result, labels = many_windows(op, x, starts, shared, slice_sizes)
-        result = arranged(op, result, labels, numbers, slice_sizes)
+        hidden = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
+        windows = iter([("window", a) for a in range(x.rank) if a not in hidden])
+        rest = iter([("batch", i) for i in range(len(batch))])
+        wanted = [next(windows) if p in numbers.offset_dims else next(rest) for p in range(op.out.ndim)]
+        result = arranged(op, result, labels, wanted, op.out.shape)
     else:
         result = op.reshape(one_window(op, x, starts.at, slice_sizes), op.out.shape)
     if starts.inside is None:
@@ -105,18 +111,11 @@ def many_windows(op, x, starts, shared, sizes):
     return op.expand(x, (*lead, *[starts.batch[i] for i in free], *tail)), labels
 
 
-def arranged(op, result, labels, numbers, sizes):
-    """A result with labelled axes in the layout of the equation's."""
-    hidden = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
-    windows = iter([a for a in range(len(sizes)) if a not in hidden])
-    batch = iter(range(op.out.ndim))
-    wanted = [
-        ("window", next(windows)) if p in numbers.offset_dims else ("batch", next(batch)) for p in range(op.out.ndim)
-    ]
-    result = op.squeeze(result, [i for i, label in enumerate(labels) if label not in wanted])
+def arranged(op, x, labels, wanted, shape):
+    """`x`, whose axes have labels, with the axes `wanted` in this order, as `shape`; axes of size one may be missing."""
+    x = op.squeeze(x, [i for i, label in enumerate(labels) if label not in wanted])
     labels = [label for label in labels if label in wanted]
-    order = [labels.index(label) for label in wanted if label in labels]
-    return op.reshape(op.transpose(result, order), op.out.shape)
+    return op.reshape(op.transpose(x, [labels.index(label) for label in wanted if label in labels]), shape)
 
 
 def with_offsets(op, index, sizes, wide):

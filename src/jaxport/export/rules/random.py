@@ -119,7 +119,9 @@ def philox(*multipliers):
         for number in range(10):
             if number:
                 keys = [key + weyl for key, weyl in zip(keys, WEYL, strict=False)]
-            products = [(lax.mulhi(jnp.full_like(x, m), x), x * m) for m, x in zip(multipliers, counter[::2], strict=True)]
+            products = [
+                (lax.mulhi(jnp.full_like(x, m), x), x * m) for m, x in zip(multipliers, counter[::2], strict=True)
+            ]
             mixed = zip(products[::-1], counter[1::2], keys, strict=True)
             counter = [word for (high, low), x, key in mixed for word in (high ^ x ^ key, low)]
         return counter

@@ -20,7 +20,7 @@ from jax.lax import GatherScatterMode
 from jaxport.export import dims
 from jaxport.export.registry import rule
 from jaxport.export.rules import elementwise, starts as window_starts
-from jaxport.export.rules.indexing import one_window, sliced, stacked
+from jaxport.export.rules.indexing import arranged, many_windows, one_window, sliced, stacked
 from jaxport.export.rules.starts import INT64
 from jaxport.export.rules.windows import highest, lowest
 
@@ -112,16 +112,20 @@ def combined(op, x, indices, updates, combination, numbers, mode, unique):
     starts = window_starts.of(op, x.shape, sizes, columns, batch, check=check, negative=negative)
     if not batch:
         return one_update(op, x, op.reshape(updates, sizes), starts, combination)
-    if starts.inside is not None and combination.neutral is not None:
-        shown = [1 if p in numbers.update_window_dims else d for p, d in enumerate(updates.shape)]
-        inside = op.reshape(op.expand(starts.inside, starts.batch), shown)
-        updates = op.Where(inside, updates, op.const(combination.neutral(x.dtype), x.dtype))
-        starts.inside = None
-    order = [("batch", i) for i in range(len(starts.batch))]
-    labels = [order.pop(0) if p not in numbers.update_window_dims else None for p in range(updates.rank)]
+    rest = iter([("batch", i) for i in range(len(batch))])
+    labels = [next(rest) if p not in numbers.update_window_dims else None for p in range(updates.rank)]
     for axis, position in zip(windows, numbers.update_window_dims, strict=True):
         labels[position] = ("window", axis)
     many = Updates(updates, labels, sizes, starts, shared)
+    if starts.inside is not None and combination.neutral is not None:
+        neutral = op.const(combination.neutral(x.dtype), x.dtype)
+        many.settle(op.Where(many.inside(op), updates, neutral))
+    elif combination.neutral is None and len(shared) == len(batch):  # no two windows meet: each is a single one
+        if starts.inside is not None or combination is not REPLACE:
+            old = arranged(op, *many_windows(op, x, starts, shared, sizes), labels, updates.shape)
+            new = combination.apply(op, old, updates)
+            many.settle(new if starts.inside is None else elementwise.where(op, many.inside(op), new, old))
+        combination = REPLACE
     if many.along_one_axis() and starts.inside is None and combination.reduces(op.opset):
         return many.elements(op, x, combination)
     return many.rows(op, x, combination, unique)
@@ -188,18 +192,21 @@ class Updates:
     starts: window_starts.Starts
     shared: dict[int, int]
 
+    def inside(self, op: Any) -> Any:
+        """Which updates lie inside, in a shape that broadcasts to theirs."""
+        shown = [1 if label[0] == "window" else d for label, d in zip(self.labels, self.value.shape, strict=True)]
+        return op.reshape(op.expand(self.starts.inside, self.starts.batch), shown)
+
+    def settle(self, updates: Any) -> None:
+        """Take updates that change nothing where they do not lie inside."""
+        self.value, self.starts.inside = updates, None
+
     def along_one_axis(self) -> bool:
         """Whether ScatterElements does it, and the operand need not be transposed for ScatterND."""
         indexed = list(self.starts.at)
         if len(indexed) != 1 or not dims.same(self.sizes[indexed[0]], 1):
             return False
         return indexed[0] > 0 or bool(self.shared)
-
-    def arranged(self, op: Any, labels: list[Any], shape: list[Any]) -> Any:
-        """The updates with their axes in the order of `labels`, which leaves out some of size one, as `shape`."""
-        unit = [label for label in self.labels if label not in labels]
-        moved = op.transpose(self.value, [self.labels.index(label) for label in (*labels, *unit)])
-        return op.reshape(moved, shape)
 
     def elements(self, op: Any, x: Any, combination: Combination) -> Any:
         """The scatter along the only axis that has an index."""
@@ -213,9 +220,8 @@ class Updates:
             index_shape.append(math.prod(batch[i] for i in mine))
             shape.append(size if not mine and a != axis else index_shape[-1])
             labels += [("batch", i) for i in mine] or [("window", a)]
-        labels = [label for label in labels if label in self.labels]
         index = op.reshape(op.transpose(op.expand(start, batch), index_order), index_shape)
-        index, updates = op.expand(index, shape), self.arranged(op, labels, shape)
+        index, updates = op.expand(index, shape), arranged(op, self.value, self.labels, labels, shape)
         return reduced(
             op, lambda x, u, how: op.ScatterElements(x, index, u, axis=axis, reduction=how), x, updates, combination
         )
@@ -227,7 +233,7 @@ class Updates:
         rest = [a for a in range(x.rank) if a not in lead]
         wide = [a for a in lead if not dims.same(self.sizes[a], 1)]
         labels = [("batch", i) for i in range(len(batch))] + [("window", a) for a in (*wide, *rest)]
-        updates = self.arranged(op, labels, [*batch, *(self.sizes[a] for a in (*wide, *rest))])
+        updates = arranged(op, self.value, self.labels, labels, [*batch, *(self.sizes[a] for a in (*wide, *rest))])
         data = op.transpose(x, (*lead, *rest))
         columns = [op.expand(self.column(op, a), batch) for a in lead]
         if not lead:  # every window is the whole: a row of a matrix with one row

@@ -27,7 +27,9 @@ def shard_map(op, *operands, mesh, jaxpr, **_):
     sizes = dict(mesh.shape)
     if math.prod(sizes.values()) > 1:
         axes = ", ".join(f"`{name}` of {size}" for name, size in sizes.items())
-        op.refuse(f"runs on several devices (the mesh has {axes}); export the function that one device runs, over all data")
+        op.refuse(
+            f"runs on several devices (the mesh has {axes}); export the function that one device runs, over all data"
+        )
     return op.inline(jaxpr, *operands)
 
 
@@ -46,7 +48,14 @@ rule("pmax")(reduced(extremum("ReduceMax")))
 rule("pmin")(reduced(extremum("ReduceMin")))
 
 
-@rule("all_gather", "all_gather_invariant", "all_gather_reduced", "all_to_all", "reduce_scatter", "unreduced_reduce_scatter")
+@rule(
+    "all_gather",
+    "all_gather_invariant",
+    "all_gather_reduced",
+    "all_to_all",
+    "reduce_scatter",
+    "unreduced_reduce_scatter",
+)
 def regrouped(op, *xs, **_):
     """One array is cut into one piece, or one piece is joined: at most an axis of size one comes, goes or moves."""
     return [op.reshape(x, aval.shape) for x, aval in zip(xs, op.outs, strict=True)]

@@ -66,7 +66,7 @@ def attributes(window) -> dict[str, list[int] | None]:
     return {name: None if set(values) == {int(name != "pads")} else values for name, values in given.items()}
 
 
-def fitted(op, x, window, value, at_most=lambda w: np.inf):
+def fitted(op, x, window, value, at_most=None):
     """`x` and the attributes of Conv or a pool; what the attributes cannot say is padded beforehand.
 
     Args:
@@ -74,13 +74,15 @@ def fitted(op, x, window, value, at_most=lambda w: np.inf):
       x: a value whose last axes the window slides over.
       window: a `Window` per axis.
       value: what is padded with, a number or a scalar value.
-      at_most: the largest padding that the operator takes for a `Window`.
+      at_most: the largest padding that the operator takes for a `Window`; any by default.
     """
     auto_pad = same_padding(x.shape[-len(window) :], window)
     if auto_pad:
         return x, {**attributes([w.padless for w in window]), "auto_pad": auto_pad}
     said = [
-        w.base_dilation == 1 and all(dims.is_static(pad) and 0 <= pad <= at_most(w) for pad in w.pads) for w in window
+        w.base_dilation == 1
+        and all(dims.is_static(pad) and 0 <= pad <= (at_most(w) if at_most else pad) for pad in w.pads)
+        for w in window
     ]
     x = padded(op, x, [w.padless if kept else w for w, kept in zip(window, said, strict=True)], value)
     return x, attributes([w if kept else w.padless for w, kept in zip(window, said, strict=True)])
@@ -100,26 +102,11 @@ def same_padding(sizes, window) -> str | None:
 
 def padded(op, x, window, value: Any):
     """`x` with the padding and the gaps that a window over its last axes asks for."""
-    value = value if isinstance(value, Value) else op.const(value, x.dtype)
-    whole = [Window(1)] * (x.rank - len(window)) + list(window)
-    if any(w.base_dilation != 1 for w in whole):
-        x = op.call(spread, x, value, steps=tuple(w.base_dilation for w in whole))
-    axes = [axis for axis, w in enumerate(whole) if not w._replace(base_dilation=1).pads_nothing]
-    if not axes:
+    config = [(0, 0, 0)] * (x.rank - len(window)) + [(*w.pads, w.base_dilation - 1) for w in window]
+    if all(w.pads_nothing for w in window):
         return x
-    shape = tuple(size + sum(w.pads) for size, w in zip(x.shape, whole, strict=True))
-    if op.opset < 18:  # which brought the input `axes`
-        axes = list(range(x.rank))
-    amounts = [whole[axis].pads[end] for end in (0, 1) for axis in axes]
-    x = op.Pad(x, tuple(amounts), value, tuple(axes) if op.opset >= 18 else None)
-    x.shape = shape
-    x.stamp()
-    return x
-
-
-def spread(x, value, *, steps):
-    """`x` with `steps - 1` times `value` between every two elements along each axis."""
-    return lax.pad(x, value, [(0, 0, step - 1) for step in steps])
+    value = value if isinstance(value, Value) else op.const(value, x.dtype)
+    return op.call(lax.pad, x, value, padding_config=tuple(config))
 
 
 def gathered(op, x, window, counts):

@@ -88,8 +88,9 @@ def ranked(op, keys, axis, count, *, largest):
     for number, key in reversed(list(enumerate(keys))):
         key = key if order is None else op.GatherElements(key, order, axis=axis)
         size = count if number == 0 else key.shape[axis]
-        values, found = op.TopK(key, (size,), axis=axis, largest=int(largest), outputs=2)
-        values.shape = found.shape = (*key.shape[:axis], size, *key.shape[axis + 1 :])
+        shape = (*key.shape[:axis], size, *key.shape[axis + 1 :])
+        results = [(key.dtype, shape), (np.int64, shape)]
+        values, found = op.emit("TopK", key, (size,), axis=axis, largest=int(largest), outputs=2, results=results)
         order = found if order is None else op.GatherElements(order, found, axis=axis)
     return values, order
 

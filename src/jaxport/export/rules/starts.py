@@ -85,8 +85,7 @@ def of(
 
 
 def counted(
-    op: Any,
-    columns: dict[int, Value], shape: Sequence[dims.Dim], window: Sequence[dims.Dim], batch: Sequence[dims.Dim]
+    op: Any, columns: dict[int, Value], shape: Sequence[dims.Dim], window: Sequence[dims.Dim], batch: Sequence[dims.Dim]
 ) -> dict[int, int]:
     """The axes whose index counts along an axis of the batch, as in `x[jnp.arange(n), i]`: batch axes, written out.
 

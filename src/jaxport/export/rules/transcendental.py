@@ -123,9 +123,8 @@ def _cbrt(x):
 def _log1p(x):
     """Accurate near zero: log(u) * x / (u - 1) with u = 1 + x corrects the rounding of the sum (Kahan)."""
     u = 1 + x
-    small = u == 1
-    corrected = jnp.log(u) * (x / jnp.where(small, 1, u - 1))
-    return jnp.where(small, x, jnp.where(jnp.isinf(u), jnp.log(u), corrected))
+    corrected = jnp.log(u) * (x / jnp.where(u == 1, 1, u - 1))
+    return jnp.where(u != 1, jnp.where(jnp.isinf(u), jnp.log(u), corrected), x)  # Where keeps a -0.0 that comes last
 
 
 def _expm1(x):
@@ -134,7 +133,7 @@ def _expm1(x):
     log_u = jnp.log(u)
     corrected = (u - 1) * (x / jnp.where(log_u == 0, 1, log_u))
     plain = (u - 1 == -1) | jnp.isinf(u) | jnp.isnan(x)
-    return jnp.where(u == 1, x, jnp.where(plain, u - 1, corrected))
+    return jnp.where(u != 1, jnp.where(plain, u - 1, corrected), x)
 
 
 elementwise("atan2", via=in_single_precision(_atan2))

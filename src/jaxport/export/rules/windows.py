@@ -12,7 +12,7 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from jaxport.export import dims
 from jaxport.export.registry import rule
-from jaxport.export.rules.sliding import Window, fitted, gathered, padded, seen, windows
+from jaxport.export.rules.sliding import Window, fitted, padded, seen, windows
 
 #: The dtype that holds all values of an integer dtype and that the runtime pools.
 CARRIERS = {
@@ -52,12 +52,12 @@ def reduce_window_min(op, x, **parameters):
 
 def lowest(dtype):
     """The identity of the maximum."""
-    return False if dtype == bool else np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf
+    return False if dtype.kind == "b" else np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf
 
 
 def highest(dtype):
     """The identity of the minimum."""
-    return True if dtype == bool else np.iinfo(dtype).max if dtype.kind in "iu" else np.inf
+    return True if dtype.kind == "b" else np.iinfo(dtype).max if dtype.kind in "iu" else np.inf
 
 
 def pooled(op, x, window, identity, pool, reduction):
@@ -227,6 +227,7 @@ def selected_index(views, *, window, shape):
     places = [lax.broadcasted_iota(chosen.dtype, chosen.shape, axis) for axis in range(chosen.ndim)]
     for axis in reversed(range(chosen.ndim)):
         w = window[axis]
-        chosen, element = chosen // w.size, chosen % w.size
+        size = jnp.asarray(w.size, chosen.dtype)
+        chosen, element = lax.div(chosen, size), lax.rem(chosen, size)  # neither is negative
         flat = flat + (places[axis] * w.stride + element * w.dilation) * math.prod(shape[axis + 1 :])
     return flat.ravel()

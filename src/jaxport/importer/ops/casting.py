@@ -2,36 +2,53 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
 from jaxport.importer.dtypes import dtype_of
-from jaxport.importer.namespaces import cast
+from jaxport.importer.namespaces import cast, jnp
 from jaxport.importer.registry import ShapeOnly, op
+
+NARROW_INTEGERS = {"int2", "uint2", "int4", "uint4"}
+
+
+def converted(x: Any, dtype: np.dtype, saturate: int = 1) -> Any:
+    """`x` as `dtype`, with ONNX's saturation of 8-bit floats and the wrap-around of narrow integers."""
+    if dtype.name in NARROW_INTEGERS and x.dtype.kind != "i":
+        x = cast(x, np.int32)
+    elif dtype.name.startswith("float8") and saturate:
+        limit = float(ml_dtypes.finfo(dtype).max)
+        x = jnp.clip(x, -limit, limit)
+    return cast(x, dtype)
 
 
 @op("Cast", since=6, until=18)
 def cast_(input, *, to):
-    return cast(input, dtype_of(to))
+    return converted(input, dtype_of(to))
 
 
 @op("CastLike", since=15, until=18)
 def cast_like(input, target_type: ShapeOnly):
-    return cast(input, target_type.dtype)
+    return converted(input, target_type.dtype)
 
 
 @op("Cast", since=19, until=23)
 def cast_saturating(input, *, to, saturate=1):
-    return cast(input, dtype_of(to))
-
-
-@op("Cast", since=24)
-def cast_rounding(input, *, to, saturate=1, round_mode="up"):
-    return cast(input, dtype_of(to))
+    return converted(input, dtype_of(to), saturate)
 
 
 @op("CastLike", since=19, until=23)
 def cast_like_saturating(input, target_type: ShapeOnly, *, saturate=1):
-    return cast(input, target_type.dtype)
+    return converted(input, target_type.dtype, saturate)
+
+
+@op("Cast", since=24)
+def cast_rounding(input, *, to, saturate=1, round_mode="up"):
+    return converted(input, dtype_of(to), saturate)
 
 
 @op("CastLike", since=24)
 def cast_like_rounding(input, target_type: ShapeOnly, *, saturate=1, round_mode="up"):
-    return cast(input, target_type.dtype)
+    return converted(input, target_type.dtype, saturate)

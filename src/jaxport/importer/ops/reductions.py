@@ -4,15 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from jaxport.importer.namespaces import jnp, nn
 from jaxport.importer.registry import Host, op
+
+
+def _of_nothing(x: Any, limit: str) -> dict[str, Any]:
+    """What the largest or smallest element of nothing is: the limit of the type."""
+    if 0 not in x.shape:
+        return {}
+    if x.dtype.kind == "b":
+        return {"initial": limit == "max"}
+    return {
+        "initial": getattr(np.iinfo(x.dtype), limit)
+        if x.dtype.kind in "iu"
+        else float("-inf" if limit == "min" else "inf")
+    }
+
 
 REDUCTIONS: dict[str, Any] = {
     "ReduceSum": jnp.sum,
     "ReduceMean": jnp.mean,
     "ReduceProd": jnp.prod,
-    "ReduceMax": jnp.max,
-    "ReduceMin": jnp.min,
+    "ReduceMax": lambda x, **over: jnp.max(x, **over, **_of_nothing(x, "min")),
+    "ReduceMin": lambda x, **over: jnp.min(x, **over, **_of_nothing(x, "max")),
     "ReduceL1": lambda x, **over: jnp.sum(jnp.abs(x), **over),
     "ReduceL2": lambda x, **over: jnp.sqrt(jnp.sum(x * x, **over)),
     "ReduceLogSum": lambda x, **over: jnp.log(jnp.sum(x, **over)),

@@ -1,0 +1,95 @@
+"""Where the modules of the traced callable are: their paths, by identity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from jaxport.blocks.framework import Framework
+
+__all__ = ["Places", "Types", "joined", "kind_of"]
+
+
+def joined(*parts: str) -> str:
+    """The path made of those of the parts that are not empty.
+
+    >>> joined("layers.0", "", "attn")
+    'layers.0.attn'
+    """
+    return ".".join(part for part in parts if part)
+
+
+class Types:
+    """What the frameworks say about values; they go by the type, and each type is asked about once."""
+
+    def __init__(self, frameworks: Sequence[Framework]):
+        self.frameworks = tuple(frameworks)
+        self._known: dict[type, tuple[Framework | None, Framework | None, bool, bool]] = {}
+
+    def framework_of(self, value: object) -> Framework | None:
+        """The framework that `value` is a module of, if any."""
+        return self._about(value)[0]
+
+    def root_framework_of(self, value: object) -> Framework | None:
+        """The framework that `value` is a model, or a piece of one, of."""
+        return self._about(value)[1]
+
+    def is_opaque(self, value: object) -> bool:
+        """Whether markers leave `value` alone: modules and the like."""
+        return self._about(value)[2]
+
+    def is_variable(self, value: object) -> bool:
+        """Whether `value` is a box around an array."""
+        return self._about(value)[3]
+
+    def _about(self, value: object) -> tuple[Framework | None, Framework | None, bool, bool]:
+        known = self._known.get(type(value))
+        if known is None:
+            known = self._known[type(value)] = (
+                next((framework for framework in self.frameworks if framework.is_module(value)), None),
+                next((framework for framework in self.frameworks if framework.is_root(value)), None),
+                any(framework.is_opaque(value) for framework in self.frameworks),
+                any(framework.is_variable(value) for framework in self.frameworks),
+            )
+        return known
+
+
+class Places:
+    """The paths of modules. Objects are kept with their ids, so that no id is used a second time."""
+
+    def __init__(self, types: Types):
+        self.types = types
+        self._paths: dict[int, tuple[object, str]] = {}
+        self._by_kind: dict[object, list[str]] | None = None
+
+    def register(self, module: object, path: str) -> None:
+        """Notes the path of a module and of all modules below it; what is known already keeps its path."""
+        for below, submodule in self.below(module):
+            self._paths.setdefault(id(submodule), (submodule, joined(path, below)))
+        self._by_kind = None
+
+    def below(self, module: object) -> Iterator[tuple[str, object]]:
+        """The module and the modules below it, with their relative paths."""
+        framework = self.types.root_framework_of(module)
+        return iter(()) if framework is None else framework.submodules(module)
+
+    def find(self, module: object) -> str | None:
+        """The path of a module, None where it is not known."""
+        known = self._paths.get(id(module))
+        return None if known is None else known[1]
+
+    def like(self, kind: tuple) -> Sequence[str]:
+        """The paths of the modules of the same type and config (see `kind_of`), or at least of the same type."""
+        if self._by_kind is None:
+            self._by_kind = {}
+            for module, path in self._paths.values():
+                framework = self.types.framework_of(module)
+                if framework is not None:
+                    for key in (type(module), kind_of(framework, module)):
+                        self._by_kind.setdefault(key, []).append(path)
+        return self._by_kind.get(kind) or self._by_kind.get(kind[0]) or ()
+
+
+def kind_of(framework: Framework, module: object) -> tuple:
+    """The type and the config of a module, as something that can be compared."""
+    config = framework.config(module)
+    return type(module), repr(sorted(config.items(), key=lambda item: item[0]))

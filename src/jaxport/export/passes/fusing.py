@@ -1,0 +1,187 @@
+"""What fusions share: one walk that finds them, checks that they pay, puts the operator in and says what it did.
+
+A fusion is a function of a node that may be the last one of what it looks for. It returns a `Fusion`, the reason why
+something that looks alike is left as it is, or None where there is nothing of the kind.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.export import legalize
+from jaxport.export.passes.editing import Dim, Editor, dims_of, graphs, substitute
+from jaxport.export.passes.matching import between
+
+SHOWN = 5
+"""So many values are named for each reason why a fusion was declined."""
+
+
+class Builder:
+    """Emits the operators that take the place of others, next to the node whose result is replaced.
+
+    Attributes:
+      editor: puts constants where they belong.
+      node: the node whose result is replaced.
+      opset: the opset of the model.
+    """
+
+    def __init__(self, editor: Editor, node: ir.Node, opset: int, replaced: dict[ir.Value, ir.Value]):
+        self.editor, self.node, self.opset, self._replaced = editor, node, opset, replaced
+
+    def emit(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        shape: Sequence[Dim] | None,
+        dtype: ir.DataType | None = None,
+        outputs: int = 1,
+        **attributes: Any,
+    ) -> Any:
+        """A node named after the scope of the node it replaces; its result, or a tuple of them."""
+        scope, _, _ = (self.node.name or "").rpartition("/")
+        name = self.editor.unique(f"{scope}/{op_type}" if scope else op_type)
+        dtype = self.node.outputs[0].dtype if dtype is None else dtype
+        results = [
+            ir.Value(name=name if outputs == 1 else f"{name}:{i}", type=None if dtype is None else ir.TensorType(dtype))
+            for i in range(outputs)
+        ]
+        results[0].shape = None if shape is None else ir.Shape(shape)
+        origin = {key: text for key, text in self.node.metadata_props.items() if key != "jaxport.primitive"}
+        given = [None if value is None else self.now(value) for value in inputs]
+        self.node.graph.insert_before(
+            self.node, ir.node(op_type, given, attributes, outputs=results, name=name, metadata_props=origin)
+        )
+        return results[0] if outputs == 1 else tuple(results)
+
+    def now(self, value: ir.Value) -> ir.Value:
+        """What stands for a value that was matched: another fusion may have replaced it in the meantime."""
+        while value in self._replaced:
+            value = self._replaced[value]
+        return value
+
+    def constant(self, array: np.ndarray, name: str) -> ir.Value:
+        """A constant that the node can use."""
+        return self.editor.constant(self.node.graph, array, name)
+
+    def integers(self, numbers: Sequence[int], name: str) -> ir.Value:
+        """A vector of int64: axes, or a shape."""
+        return self.constant(np.array(numbers, np.int64), name)
+
+    def viewed(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
+        """A value with axes of size one in other places."""
+        return self.editor.viewed(self.node.graph, self.now(value), dims, before=self.node)
+
+    def expanded(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
+        """A value broadcast to dims that are integers; the value itself where it has them."""
+        if dims_of(value) == list(dims):
+            return value
+        return self.emit("Expand", [value, self.integers(dims, "shape")], dims, dtype=value.dtype)  # pyright: ignore
+
+
+@dataclass(eq=False)
+class Fusion:
+    """Nodes that one operator, or a few, can take the place of.
+
+    Attributes:
+      operator: the name of what takes their place, for the report.
+      result: the value that is computed another way.
+      leaves: the values that it is computed from.
+      build: emits the new computation and returns its result.
+    """
+
+    operator: str
+    result: ir.Value
+    leaves: Sequence[ir.Value]
+    build: Callable[[Builder], ir.Value]
+    inner: set[ir.Node] = field(default_factory=set)
+
+    def used_elsewhere(self, inside: set[ir.Node]) -> ir.Value | None:
+        """A value in between that a node outside needs, so that nothing would be saved."""
+        for node in self.inner:
+            for value in node.outputs:
+                if value is self.result:
+                    continue
+                if value.is_graph_output() or any(user not in inside for user, _ in value.uses()):
+                    return value
+        return None
+
+
+Find = Callable[[ir.Node], "Fusion | str | None"]
+
+
+def fuse(model: ir.Model, find: Find) -> str:
+    """Replace all that `find` finds, in the graph, its subgraphs and its functions; returns the report."""
+    editor, opset = Editor(model), model.opset_imports[""]
+    made: dict[str, int] = collections.Counter()
+    declined: dict[str, list[str | None]] = collections.defaultdict(list)
+    for graph in list(graphs(model)):
+        found: dict[ir.Value, Fusion] = {}
+        for node in graph:
+            fusion = find(node)
+            if isinstance(fusion, str):
+                declined[fusion].append(node.outputs[0].name)
+            elif fusion is not None and _delimited(fusion):
+                found[fusion.result] = fusion
+        for reason, name in _unprofitable(found):
+            declined[reason].append(name)
+        replaced: dict[ir.Value, ir.Value] = {}
+        for fusion in found.values():
+            producer = fusion.result.producer()
+            assert producer is not None
+            value = fusion.build(Builder(editor, producer, opset, replaced))
+            if fusion.result.name and fusion.result.is_graph_output():
+                value.name = editor.unique(fusion.result.name)
+            substitute(fusion.result, value)
+            replaced[fusion.result] = value
+            made[fusion.operator] += 1
+    return report(made, declined)
+
+
+def _delimited(fusion: Fusion) -> bool:
+    inner = between(fusion.result, fusion.leaves)
+    fusion.inner = inner or set()
+    return bool(inner) and all(node.graph is fusion.result.graph for node in fusion.inner)
+
+
+def _unprofitable(found: dict[ir.Value, Fusion]) -> Iterable[tuple[str, str | None]]:
+    """Drop the fusions after which their nodes would be needed still; what several of them share is no hindrance."""
+    while True:
+        inside = {node for fusion in found.values() for node in fusion.inner}
+        for result, fusion in list(found.items()):
+            needed = fusion.used_elsewhere(inside)
+            if needed is not None:
+                del found[result]
+                yield f"`{needed.name}` in it is used elsewhere too", result.name
+                break
+        else:
+            return
+
+
+def report(made: Mapping[str, int], declined: Mapping[str, Sequence[str | None]]) -> str:
+    """What a pass says of itself.
+
+    >>> report({"Softmax": 2}, {"it is over two axes": ["a/Div"]})
+    '2 Softmax; 1 declined: it is over two axes (a/Div)'
+    """
+    texts = [", ".join(f"{count} {operator}" for operator, count in made.items())] if made else []
+    for reason, names in declined.items():
+        more = ", …" if len(names) > SHOWN else ""
+        texts.append(f"{len(names)} declined: {reason} ({', '.join(map(str, names[:SHOWN]))}{more})")
+    return "; ".join(texts) or "nothing to do"
+
+
+def lacks_kernel(op_type: str, dtype: ir.DataType | None) -> bool:
+    """Whether the runtime cannot compute an operator in a dtype."""
+    return dtype is None or dtype.numpy() in legalize.missing(op_type)
+
+
+def same_dims(one: ir.Value, other: ir.Value) -> bool:
+    """Whether two values are known to have the same shape."""
+    dims = dims_of(one)
+    return dims is not None and dims == dims_of(other)

@@ -1,0 +1,226 @@
+"""Matching computations in a graph, whatever views stand in between and in whatever order operands are written.
+
+A `Seen` is a value together with the axes along which it is seen from elsewhere: `axes[i]` is the label of its axis `i`,
+or None where it has size one. Unsqueeze, Squeeze, Transpose, Expand and Reshapes that move ones only change labels, so
+matchers look through them without mistaking one axis for another: the mean over the last axis is told from the mean
+over the one before, wherever it was kept, dropped, brought back or moved.
+
+>>> x = ir.Value(name="x", shape=ir.Shape(["B", 1, 4]), type=ir.TensorType(ir.DataType.FLOAT))
+>>> Seen.whole(x).axes
+(0, None, 2)
+>>> turned = ir.node("Transpose", [x], {"perm": [2, 0, 1]}).outputs[0]
+>>> turned.shape = ir.Shape([4, "B", 1])
+>>> look(turned, ("row", "column", "ones"))
+Seen(value=x, axes=('column', None, 'row'))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.export.passes.editing import Dim, constant_of, dims_of, integer, integers, is_op, operand
+
+Axis = Hashable | None
+VIEWS = ("Identity", "Unsqueeze", "Squeeze", "Transpose", "Expand", "Reshape")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A value, and the label of each of its axes as it is seen from elsewhere.
+
+    Attributes:
+      value: the value behind all views.
+      axes: the labels of its axes.
+      entry: the value that the views lead to, where it is looked at from.
+    """
+
+    value: ir.Value
+    axes: tuple[Axis, ...]
+    entry: ir.Value = field(compare=False)
+
+    def __repr__(self) -> str:
+        return f"Seen(value={self.value.name}, axes={self.axes})"
+
+    @classmethod
+    def whole(cls, value: ir.Value) -> Seen | None:
+        """A value seen from itself: each axis has its position as its label. None where its rank is not known."""
+        dims = dims_of(value)
+        return None if dims is None else look(value, range(len(dims)))
+
+    @property
+    def node(self) -> ir.Node | None:
+        """The node that computes it."""
+        return self.value.producer()
+
+    def is_op(self, *op_types: str) -> bool:
+        """Whether it is computed by one of these operators of the default domain."""
+        return is_op(self.node, *op_types)
+
+    @property
+    def scalar(self) -> float | None:
+        """The number that it is everywhere, or None."""
+        array = constant_of(self.value)
+        if array is None or not array.size or array.dtype == object:
+            return None
+        first = array.flat[0]
+        return float(first) if array.size == 1 or bool((array == first).all()) else None
+
+    def operands(self, *op_types: str) -> list[Seen] | None:
+        """The operands of the elementwise operator that computes it, as they broadcast to it.
+
+        None where it is computed by another operator than `op_types`, or an operand's axes cannot be told.
+        """
+        if not self.is_op(*op_types):
+            return None
+        dims = dims_of(self.value)
+        found = [_broadcast(given, dims, self.axes) for given in self.node.inputs]
+        return None if dims is None or None in found else found  # pyright: ignore[reportReturnType]
+
+    def commuted(self, op_type: str, wanted: Callable[[Seen], object]) -> tuple[object, Seen] | None:
+        """What `wanted` finds in one of two operands, and the other operand, whichever comes first."""
+        for one, other in _orders(self.operands(op_type)):
+            found = wanted(one)
+            if found is not None and found is not False:
+                return found, other
+        return None
+
+    def reduced(self, *op_types: str) -> Seen | None:
+        """The operand of the reduction that computes it; the axes that are reduced have labels of their own."""
+        if not self.is_op(*op_types):
+            return None
+        node = self.node
+        dims, axes = dims_of(node.inputs[0]), reduction_axes(node)
+        if dims is None or axes is None:
+            return None
+        kept = iter(self.axes)
+        keepdims = integer(node, "keepdims", 1)
+        labels: list[Axis] = []
+        for axis in range(len(dims)):
+            if axis in axes and not keepdims:
+                labels.append(Reduced(node, axis))
+            else:
+                label = next(kept)
+                labels.append(Reduced(node, axis) if axis in axes else label)
+        return look(node.inputs[0], labels)
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """The label of an axis that a reduction takes away, by its place in the operand."""
+
+    node: ir.Node
+    place: int
+
+
+def _orders(operands: Sequence[Seen] | None) -> Iterable[tuple[Seen, Seen]]:
+    if operands is None or len(operands) != 2:
+        return ()
+    first, second = operands
+    return ((first, second), (second, first))
+
+
+def look(value: ir.Value, axes: Iterable[Axis]) -> Seen:
+    """What is seen through `value` and all views behind it, when its axes have these labels."""
+    entry, axes = value, _without_ones(value, axes)
+    while is_op(value.producer(), *VIEWS):
+        node = value.producer()
+        source = node.inputs[0]
+        behind = None if source is None else _through(node, source, axes)
+        if behind is None:
+            break
+        value, axes = source, _without_ones(source, behind)
+    return Seen(value, axes, entry)
+
+
+def _without_ones(value: ir.Value, axes: Iterable[Axis]) -> tuple[Axis, ...]:
+    dims = dims_of(value)
+    return tuple(axes) if dims is None else tuple(None if d == 1 else a for d, a in zip(dims, axes, strict=True))
+
+
+def _through(node: ir.Node, source: ir.Value, axes: tuple[Axis, ...]) -> list[Axis] | None:
+    """The labels of a view's operand, given those of its result."""
+    if node.op_type == "Identity":
+        return list(axes)
+    if node.op_type == "Transpose":
+        order = integers(node, "perm") or list(range(len(axes)))[::-1]
+        return [axes[order.index(axis)] for axis in range(len(axes))]
+    old, new = dims_of(source), dims_of(node.outputs[0])
+    if old is None or new is None:
+        return None
+    if node.op_type == "Expand":
+        found = _broadcast(source, new, axes, behind=False)
+        return None if found is None else list(found.axes)
+    if [d for d in old if d != 1] != [d for d in new if d != 1]:
+        return None
+    labels = iter([axis for axis, d in zip(axes, new, strict=True) if d != 1])
+    return [None if d == 1 else next(labels) for d in old]
+
+
+def _broadcast(
+    value: ir.Value | None, dims: Sequence[Dim] | None, axes: Sequence[Axis], behind: bool = True
+) -> Seen | None:
+    """An operand that broadcasts to a result of some dims, seen along the result's axes."""
+    own = None if value is None else dims_of(value)
+    if value is None or own is None or dims is None or len(own) > len(dims):
+        return None
+    start = len(dims) - len(own)
+    if any(d not in (1, dims[start + i]) for i, d in enumerate(own)):
+        return None
+    labels = axes[start:]
+    return look(value, labels) if behind else Seen(value, _without_ones(value, labels), value)
+
+
+def reduction_axes(node: ir.Node) -> set[int] | None:
+    """The axes that a reduction goes over, or None where they are not known."""
+    dims, given = dims_of(node.inputs[0]), operand(node, 1)
+    axes = integers(node, "axes") if given is None else constant_of(given)
+    if dims is None or (axes is None and (given is not None or integer(node, "noop_with_empty_axes", 0))):
+        return None
+    return set(range(len(dims))) if axes is None or not len(axes) else {int(axis) % len(dims) for axis in axes}
+
+
+def over(reduced: Seen, of: Seen) -> tuple[Axis, ...] | None:
+    """The labels in `of` that a reduction goes over, where `reduced`, its operand, is the value that `of` is.
+
+    None where they are two values, or differ in an axis that is kept.
+    """
+    if reduced.value is not of.value:
+        return None
+    axes = []
+    for inside, outside in zip(reduced.axes, of.axes, strict=True):
+        if isinstance(inside, Reduced) and inside != outside:
+            axes.append(outside)
+        elif inside != outside:
+            return None
+    return tuple(axes) if axes and None not in axes else None
+
+
+def between(result: ir.Value, leaves: Iterable[ir.Value]) -> set[ir.Node] | None:
+    """The nodes that compute `result` from `leaves` and constants; None where it depends on anything else."""
+    ends, nodes, stack = set(leaves), set(), [result]
+    while stack:
+        value = stack.pop()
+        if value in ends or constant_of(value) is not None:
+            continue
+        node = value.producer()
+        if node is None:
+            return None
+        if node not in nodes:
+            nodes.add(node)
+            data = node.inputs[:1] if is_op(node, *VIEWS) else node.inputs
+            stack.extend(given for given in data if given is not None)
+    return nodes
+
+
+def close(one: float, other: float, dtype: ir.DataType | None) -> bool:
+    """Whether two numbers are one and the same, but for the rounding of a dtype.
+
+    >>> close(0.1, float(np.float32(0.1)), ir.DataType.FLOAT)
+    True
+    """
+    epsilon = 1e-15 if dtype is ir.DataType.DOUBLE else 3e-7 if dtype is ir.DataType.FLOAT else 2e-3
+    return one == other or bool(np.isclose(one, other, rtol=epsilon, atol=0))

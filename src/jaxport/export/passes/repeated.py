@@ -1,0 +1,68 @@
+"""Nodes that compute the same thing twice: one of them is enough.
+
+Two nodes are the same where operator, attributes and operands are, in whatever order where the order does not matter;
+small constants are compared by their content. A subgraph also uses what the graphs around it have computed before.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import onnx_ir as ir
+
+from jaxport.export.passes.editing import constant_of, roots, substitute
+from jaxport.export.value import SMALL
+
+COMMUTATIVE = frozenset(
+    "Add And BitwiseAnd BitwiseOr BitwiseXor Equal Max Mean Min Mul Or Sum Xor".split(),
+)
+RANDOM = frozenset("Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split())
+
+Known = collections.ChainMap[tuple, ir.Node]
+
+
+def repeated(model: ir.Model) -> str:
+    """Compute each thing once, in the graph, its subgraphs and its functions."""
+    removed = sum(_shared(root, collections.ChainMap()) for root in roots(model))
+    return f"{removed} nodes removed" if removed else "nothing to do"
+
+
+def _shared(graph: ir.Graph, known: Known) -> int:
+    removed = 0
+    for node in list(graph):
+        if node.graph is None:
+            continue
+        inner = [a.as_graph() for a in node.attributes.values() if a.type is ir.AttributeType.GRAPH]
+        for subgraph in inner:
+            removed += _shared(subgraph, known.new_child())
+        if inner or node.op_type in RANDOM:
+            continue
+        key = _key(node)
+        first = known.setdefault(key, node)
+        if first is not node:
+            removed += all([substitute(old, new) for old, new in zip(node.outputs, first.outputs, strict=True)])
+    return removed
+
+
+def _key(node: ir.Node) -> tuple:
+    """What tells a node's results from those of others."""
+    operands = [_operand_key(value) for value in node.inputs]
+    if node.op_type in COMMUTATIVE:
+        operands.sort(key=str)
+    attributes = sorted((name, _attribute_key(node, attribute)) for name, attribute in node.attributes.items())
+    return (node.op_identifier(), len(node.outputs), tuple(operands), tuple(attributes))
+
+
+def _operand_key(value: ir.Value | None) -> Any:
+    array = constant_of(value)
+    if array is None or array.nbytes > SMALL or array.dtype == object:
+        return id(value)
+    return (str(array.dtype), array.shape, array.tobytes())
+
+
+def _attribute_key(node: ir.Node, attribute: ir.Attr) -> Any:
+    if attribute.type is ir.AttributeType.TENSOR:
+        tensor = attribute.as_tensor()
+        return id(node) if tensor.nbytes > SMALL else (str(tensor.dtype), str(tensor.shape), tensor.tobytes())
+    return str(attribute.value)

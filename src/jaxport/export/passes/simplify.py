@@ -1,0 +1,131 @@
+"""What a value does not need to be computed from.
+
+1. `not not x`: x. `cast(b) == 0` of a boolean: not b; `cast(b) == 1`: b.
+2. Where whose condition is constant, or whose branches are one value: the branch.
+3. An operand that leaves the other one as it is (x + 0, x · 1, x and true, …): the other one.
+4. An operand that was expanded to the shape of the result, which the others have anyway: what was expanded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.export import folding
+from jaxport.export.passes.editing import Editor, constant_of, dims_of, graphs, is_op, substitute
+from jaxport.export.passes.fusing import same_dims
+from jaxport.export.passes.matching import VIEWS, Seen
+
+BROADCASTING = frozenset(
+    """Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min
+    Mod Mul Or PRelu Pow Sub Sum Where Xor""".split()
+)
+
+
+def simplify(model: ir.Model) -> str:
+    """Leave out what has no effect, in the graph, its subgraphs and its functions."""
+    editor, changed = Editor(model), 0
+    for graph in graphs(model):
+        for node in list(graph):
+            if not node.domain and node.graph is not None and len(node.outputs) == 1:
+                changed += _spread(editor, node) + _replaced(node)
+    return f"{changed} nodes simplified" if changed else "nothing to do"
+
+
+def _replaced(node: ir.Node) -> bool:
+    rule = RULES.get(node.op_type) or (_neutral if node.op_type in _NEUTRAL else None)
+    value = None if rule is None else rule(node)
+    return value is not None and same_dims(value, node.outputs[0]) and substitute(node.outputs[0], value)
+
+
+def _not(node: ir.Node) -> ir.Value | None:
+    before = node.inputs[0].producer()
+    return before.inputs[0] if is_op(before, "Not") else None
+
+
+def _equal(node: ir.Node) -> ir.Value | None:
+    """A boolean that was cast to numbers, compared with one of them: the node becomes Not where that is 0."""
+    for given, number in (node.inputs, node.inputs[::-1]):
+        cast, array = given.producer(), constant_of(number)
+        if not is_op(cast, "Cast") or cast.inputs[0].dtype != ir.DataType.BOOL or array is None or array.size != 1:
+            continue
+        if float(array.ravel()[0]) == 1:
+            return cast.inputs[0]
+        if float(array.ravel()[0]) == 0 and same_dims(cast.inputs[0], node.outputs[0]):
+            node.op_type = "Not"
+            node.resize_inputs(1)
+            node.replace_input_with(0, cast.inputs[0])
+            return None
+    return None
+
+
+def _where(node: ir.Node) -> ir.Value | None:
+    condition, chosen, other = node.inputs
+    array = constant_of(condition)
+    if chosen is other:
+        return chosen
+    if array is None or not array.size or array.any() != array.all():
+        return None
+    return chosen if array.all() else other
+
+
+_NEUTRAL = {**folding.NEUTRAL, **folding.NEUTRAL_SECOND}
+
+
+def _neutral(node: ir.Node) -> ir.Value | None:
+    for place in (1, 0) if node.op_type in folding.NEUTRAL else (1,):
+        array = constant_of(node.inputs[place]) if len(node.inputs) == 2 else None
+        neutral = None if array is None or not array.size else _NEUTRAL[node.op_type](array.dtype)
+        if neutral is not None and bool((array == neutral).all()):
+            return node.inputs[1 - place]
+    return None
+
+
+RULES: dict[str, Callable[[ir.Node], ir.Value | None]] = {"Not": _not, "Equal": _equal, "Where": _where}
+
+
+def _spread(editor: Editor, node: ir.Node) -> bool:
+    """Take operands from before they were expanded."""
+    result, changed = Seen.whole(node.outputs[0]), False
+    dims = dims_of(node.outputs[0])
+    if node.op_type not in BROADCASTING or result is None or dims is None or result.value is not node.outputs[0]:
+        return False
+    for place, given in enumerate(node.inputs):
+        if not _is_expanded(given) or not _spans(node, place, dims):
+            continue
+        seen = (result.operands(node.op_type) or [None] * len(node.inputs))[place]
+        along = [] if seen is None else [axis for axis in seen.axes if axis is not None]
+        if seen is None or along != sorted(along):  # pyright: ignore[reportArgumentType]
+            continue
+        source = dims_of(seen.value) or []
+        if constant_of(seen.value) is not None and not along:
+            value = editor.constant(node.graph, constant_of(seen.value).reshape(()), "scalar")
+        else:
+            first = min(along, default=len(dims))  # pyright: ignore[reportArgumentType]
+            wanted = [d if axis in along else 1 for axis, d in enumerate(dims)][first:]
+            value = seen.value if source == wanted else editor.viewed(node.graph, seen.value, wanted, before=node)
+        node.replace_input_with(place, value)
+        changed = True
+    return changed
+
+
+def _is_expanded(value: ir.Value | None) -> bool:
+    """Whether there is an Expand among the views that lead to a value."""
+    while value is not None and is_op(value.producer(), *VIEWS):
+        if is_op(value.producer(), "Expand"):
+            return True
+        value = value.producer().inputs[0]
+    return False
+
+
+def _spans(node: ir.Node, left_out: int, dims: list) -> bool:
+    """Whether the other operands give the result its dims."""
+    missing = {axis for axis, d in enumerate(dims) if d != 1}
+    for place, value in enumerate(node.inputs):
+        own = None if value is None or place == left_out else dims_of(value)
+        for axis, d in enumerate(reversed(own or ())):
+            if d != 1:
+                missing.discard(len(dims) - 1 - axis)
+    return not missing

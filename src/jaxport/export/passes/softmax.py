@@ -1,0 +1,108 @@
+"""Softmax and LogSoftmax, from their definitions.
+
+1. `e / sum(e)` with `e = exp(x - max(x))`: Softmax.
+2. `s - log(sum(exp(s)))` with `s = x - max(x)`: LogSoftmax.
+
+The maximum may be the exact one, which is NaN where an element is, or the runtime's: Softmax is NaN there in any case.
+Sums and maxima over chosen elements alone (`where=`) are something else and stay, and so does an exponential without
+the maximum taken off, which overflows where Softmax does not.
+"""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from jaxport.export.passes.editing import dims_of
+from jaxport.export.passes.fusing import Builder, Fusion, fuse, lacks_kernel, same_dims
+from jaxport.export.passes.matching import Axis, Seen, over
+
+
+def softmax(model: ir.Model) -> str:
+    """Recognise Softmax and LogSoftmax, in the graph, its subgraphs and its functions."""
+    return fuse(model, _find)
+
+
+def _find(node: ir.Node) -> Fusion | str | None:
+    if node.domain or node.op_type not in ("Div", "Sub"):
+        return None
+    seen = Seen.whole(node.outputs[0])
+    operands = None if seen is None else seen.operands("Div", "Sub")
+    if operands is None or seen.value is not node.outputs[0]:
+        return None
+    first, second = operands
+    if node.op_type == "Div":
+        exponential, total, op_type = first, second, "Softmax"
+    else:
+        exponential, total, op_type = None, _operand(second, "Log"), "LogSoftmax"
+    summed = None if total is None else total.reduced("ReduceSum")
+    if summed is None or not summed.is_op("Exp"):
+        return None
+    if exponential is None:
+        axes = over_operand(summed, first)
+        shifted = first
+    else:
+        axes = over(summed, exponential)
+        shifted = _operand(exponential, "Exp")
+    found = None if axes is None or shifted is None else _shifted(shifted, axes)
+    if found is None:
+        return None
+    x = found.entry
+    if len(axes) > 1:
+        return f"{op_type} is over one axis, this is over {len(axes)}"
+    if not same_dims(x, node.outputs[0]):
+        return f"`{x.name}` is broadcast to the shape of the result"
+    if lacks_kernel(op_type, x.dtype) or (op_type == "LogSoftmax" and x.dtype == ir.DataType.DOUBLE):
+        return f"the runtime has no exact {op_type} of {x.dtype.name}"
+
+    def build(builder: Builder) -> ir.Value:
+        return builder.emit(op_type, [x], node.outputs[0].shape, axis=axis_attribute(axes[0], x))
+
+    return Fusion(op_type, node.outputs[0], [x], build)
+
+
+def axis_attribute(axis: Axis, x: ir.Value) -> int:
+    """An axis as people write it: the last one is -1."""
+    assert isinstance(axis, int)
+    return -1 if axis == len(dims_of(x) or ()) - 1 else axis
+
+
+def _operand(seen: Seen, op_type: str) -> Seen | None:
+    operands = seen.operands(op_type)
+    return operands[0] if operands else None
+
+
+def over_operand(summed: Seen, of: Seen) -> tuple[Axis, ...] | None:
+    """The axes that a sum goes over, which is that of a function of `of`."""
+    inside = summed.operands("Exp")
+    return over(inside[0], of) if inside else None
+
+
+def _shifted(seen: Seen, axes: tuple[Axis, ...]) -> Seen | None:
+    """`x`, where `seen` is `x - max(x)` over these axes."""
+    operands = seen.operands("Sub")
+    if operands is None:
+        return None
+    x, largest = operands
+    greatest = maximum_of(largest)
+    return x if greatest is not None and over(greatest, x) == axes else None
+
+
+def maximum_of(seen: Seen) -> Seen | None:
+    """The operand of a maximum: that of the runtime, or the exact one, which is NaN where an element is."""
+    choice = seen.operands("Where")
+    if choice is None:
+        return seen.reduced("ReduceMax")
+    any_nan, nan, largest = choice
+    x, where = largest.reduced("ReduceMax"), _operand(any_nan, "Cast")
+    flags = None if where is None else where.reduced("ReduceMax")
+    flag = None if flags is None else _operand(flags, "Cast")
+    of = None if flag is None else _operand(flag, "IsNaN")
+    if x is None or of is None or nan.scalar is None or not math.isnan(nan.scalar) or x.value is not of.value:
+        return None
+    return x if [_place(a) for a in x.axes] == [_place(a) for a in of.axes] else None
+
+
+def _place(axis: Axis) -> Axis:
+    return getattr(axis, "place", axis)

@@ -1,0 +1,72 @@
+"""Modules and layers with fixed seeds, and with parameters in which a mistake shows."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def seeded(
+    make: Callable[..., Any],
+    *args: Any,
+    dtype: Any = np.float32,
+    seed: int = 0,
+    inputs: Sequence[Any] | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Build a module of any framework from a fixed seed, with parameters in the dtype that is asked for.
+
+    `make` gets what its signature has of `rngs` or `key`, and of `dtype` and `param_dtype`. Parameters that start at
+    zero or one (biases, scales, statistics) are moved off it, so that leaving one out shows.
+
+    Args:
+      make: a class or a function that builds a module.
+      args, kwargs: its arguments.
+      dtype: of the parameters and the computation.
+      seed: of the parameters.
+      inputs: for a module that gets its parameters by `init` (Flax Linen): arrays to call it on. Then the result is
+        its `apply` with the parameters bound.
+
+    Returns:
+      The module; with `inputs`, a function.
+
+    >>> import equinox
+    >>> layer = seeded(equinox.nn.Linear, 4, 3, dtype=np.float16)
+    >>> layer(np.ones(4, np.float16)).dtype
+    dtype('float16')
+    """
+    signature = inspect.signature(make)
+    offered: dict[str, Callable[[], Any]] = {
+        "rngs": lambda: sys.modules["flax.nnx"].Rngs(seed),  # who passes such a class has imported it
+        "key": lambda: jax.random.key(seed),
+        "dtype": lambda: dtype,
+        "param_dtype": lambda: dtype,
+    }
+    extra = {name: value() for name, value in offered.items() if name in signature.parameters and name not in kwargs}
+    module = make(*args, **extra, **kwargs)
+    if inputs is None:
+        return perturbed(module, seed)
+    return functools.partial(module.apply, perturbed(module.init(jax.random.key(seed), *inputs), seed))
+
+
+def perturbed(tree: Any, seed: int = 0) -> Any:
+    """A pytree whose arrays of floats are each moved by a tenth of a normal deviate, away from zero and one.
+
+    Variances and scales stay positive: nothing that is positive becomes negative.
+    """
+    generator = np.random.default_rng(seed)
+
+    def moved(leaf: Any) -> Any:
+        if not (hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, np.inexact)):
+            return leaf
+        array = np.asarray(leaf)
+        noise = np.abs(generator.normal(size=array.shape)) * 0.1 + 0.05
+        return jax.numpy.asarray((array + np.where(array < 0, -noise, noise)).astype(array.dtype))
+
+    return jax.tree.map(moved, tree)
