@@ -216,7 +216,9 @@ class _Body:
                 # A function in one of JAX's caches brought a module that this callable does not show.
                 places.register(call.owner, joined(context.enclosing, call.short_name))
             return places.find(call.owner) or ""
-        return joined(context.enclosing, call.short_name)
+        # A call that failed has no exit: what follows it is not in it.
+        around = next((frame.path for frame in reversed(self.frames) if frame.call is call.around), context.enclosing)
+        return joined(around, call.short_name)
 
     def placed(self, anchor: Anchor, labels: Labels, context: _Context) -> _Context:
         """The context in which the place of `anchor` is known."""

@@ -55,6 +55,7 @@ class Call:
     owner: object = None
     anchor: Anchor | None = None
     path: str = ""
+    around: Call | None = None
     config: Mapping[str, object] = field(default_factory=FrozenMapping)
     options: Mapping[str, object] = field(default_factory=FrozenMapping)
     arguments: tuple[str, ...] = ()

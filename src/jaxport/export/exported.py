@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument
-from jaxport.export import dims, saving, specs
+from jaxport.export import dims, functions, saving, specs
 from jaxport.export.explain import Explanation
 from jaxport.export.ports import Port
 
@@ -208,6 +208,10 @@ class Exported:
         from jaxport.verify import verify
 
         return verify(self, inputs, check=check, sizes=sizes, rtol=rtol, atol=atol, seed=seed)
+
+    def inlined(self) -> Exported:
+        """The same without ONNX functions: their calls are replaced by their bodies, the weights are not copied."""
+        return replace(self, model=functions.inlined(self.model))
 
     def explain(self) -> Explanation:
         """What became of each equation: the user's line, the block's path, the rule, the nodes; print it."""
