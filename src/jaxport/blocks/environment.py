@@ -58,10 +58,9 @@ class Model:
             if arrays.get(path) is not leaf.value and not leaf.counter
         }
         others = [path for path in arrays if path not in after.leaves]
-        if after.rest != self.before.rest:
-            one, other = self.before.attributes(self.before.value), self.before.attributes(self.value)
-            kept = {path for path in one if path in other and _same(one[path], other[path])}
-            others += [path for path in {**one, **other} if path not in kept]
+        one, other = self.before.attributes, after.attributes
+        kept = {path for path in one if path in other and _same(one[path], other[path])}
+        others += [path for path in {**one, **other} if path not in kept]
         return Changes(changed, tuple(joined(self.name, path) for path in others))
 
 

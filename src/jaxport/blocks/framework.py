@@ -43,10 +43,10 @@ class OwnPlace:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a module holds: its arrays by path, and everything else as something that can be compared."""
+    """What a module holds: its arrays, and its other attributes, by path."""
 
     leaves: Mapping[str, Leaf]
-    rest: object
+    attributes: Mapping[str, object]
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,13 @@ class Lifted:
     """A module with mutable state, taken apart so that a trace works on a copy of it.
 
     `rebuild(values)` makes the copy from one value per leaf, inside the trace; `snapshot(copy)` looks at it again
-    after the call. Where the rests of two snapshots differ, `attributes(copy)` tells what is in them, by path.
+    after the call.
     """
 
-    value: object
     leaves: tuple[Leaf, ...]
-    rest: object
+    attributes: Mapping[str, object]
     rebuild: Callable[[Sequence[object]], object]
     snapshot: Callable[[object], Snapshot]
-    attributes: Callable[[object], Mapping[str, object]]
 
 
 class Framework:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jax.extend import core as jex_core
@@ -134,7 +134,7 @@ class _Body:
 
     def grouped(self) -> Grouped:
         for index, equation in enumerate(self.jaxpr.eqns):
-            equation = _with_inputs(equation, [self.resolved(atom) for atom in equation.invars])
+            equation = _renamed(equation, self.alias)
             given = labels_of(equation.invars, self.labels)
             if any(given):
                 made = self.grouping.flow.of_equation(equation, given)
@@ -148,14 +148,9 @@ class _Body:
                 self.add(equation if params is equation.params else equation.replace(params=params))
         while len(self.frames) > 1:
             self.dissolve()
-        outvars = [self.resolved(atom) for atom in self.jaxpr.outvars]
+        outvars = [_resolved(atom, self.alias) for atom in self.jaxpr.outvars]
         jaxpr = self.jaxpr.replace(eqns=self.frames[0].equations, outvars=outvars)
         return Grouped(jaxpr, labels_of(outvars, self.labels))
-
-    def resolved(self, atom: Atom) -> Atom:
-        while isinstance(atom, jex_core.Var) and atom in self.alias:
-            atom = self.alias[atom]
-        return atom
 
     def rename(self, old: Atom, new: Atom) -> None:
         """From here on `old` goes by the name `new`."""
@@ -167,7 +162,7 @@ class _Body:
 
     def params(self, equation: jex_core.JaxprEqn, labels: Labels) -> dict[str, object]:
         """The params of an equation with the bodies in them grouped."""
-        inner = list(bodies(equation.params))
+        inner = bodies(equation.params)
         if not any(map(self.grouping.is_marked, inner)):
             return equation.params
         frame = self.frames[-1]
@@ -178,10 +173,7 @@ class _Body:
 
     def add(self, equation: jex_core.JaxprEqn) -> None:
         frame = self.frames[-1]
-        if frame.inside:
-            invars = [frame.inside.get(a, a) if isinstance(a, jex_core.Var) else a for a in equation.invars]
-            equation = _with_inputs(equation, invars)
-        frame.equations.append(equation)
+        frame.equations.append(_renamed(equation, frame.inside))
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
@@ -217,7 +209,8 @@ class _Body:
                 places.register(call.owner, joined(context.enclosing, call.short_name))
             return places.find(call.owner) or ""
         # A call that failed has no exit: what follows it is not in it.
-        around = next((frame.path for frame in reversed(self.frames) if frame.call is call.around), context.enclosing)
+        frames = (f for f in reversed(self.frames) if (f.call.key if f.call else None) is call.around)
+        around = next((frame.path for frame in frames), context.enclosing)
         return joined(around, call.short_name)
 
     def placed(self, anchor: Anchor, labels: Labels, context: _Context) -> _Context:
@@ -272,8 +265,7 @@ class _Body:
         outer = dict(zip(frame.entered.outvars, frame.entered.invars, strict=False))
         self.forget_arguments(frame)
         for equation in frame.equations:
-            invars = [outer.get(a, a) if isinstance(a, jex_core.Var) else a for a in equation.invars]
-            self.add(equation.replace(invars=invars))
+            self.add(_renamed(equation, outer))
 
     def exit(self, left: jex_core.JaxprEqn, index: int) -> None:
         call = left.params["call"]
@@ -366,7 +358,14 @@ class _Body:
         )
 
 
-def _with_inputs(equation: jex_core.JaxprEqn, invars: list[Atom]) -> jex_core.JaxprEqn:
-    if all(new is old for new, old in zip(invars, equation.invars, strict=True)):
+def _resolved(atom: Atom, names: Mapping[jex_core.Var, Atom]) -> Atom:
+    while isinstance(atom, jex_core.Var) and atom in names:
+        atom = names[atom]
+    return atom
+
+
+def _renamed(equation: jex_core.JaxprEqn, names: Mapping[jex_core.Var, Atom]) -> jex_core.JaxprEqn:
+    """The equation with other names for its operands; most equations have none to change."""
+    if not names or not any(type(atom) is not jex_core.Literal and atom in names for atom in equation.invars):
         return equation
-    return equation.replace(invars=invars)
+    return equation.replace(invars=[_resolved(atom, names) for atom in equation.invars])

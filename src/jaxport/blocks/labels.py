@@ -62,14 +62,16 @@ class Label:
 Labels = tuple[Label | None, ...]
 
 
-def bodies(params: Mapping[str, object]) -> Iterator[jex_core.Jaxpr]:
+def bodies(params: Mapping[str, object]) -> list[jex_core.Jaxpr]:
     """The jaxprs in the params of an equation, closed or not, in a fixed order."""
+    found = []
     for value in params.values():
         for item in value if isinstance(value, tuple | list) else (value,):
             if isinstance(item, jex_core.ClosedJaxpr):
-                yield item.jaxpr
+                found.append(item.jaxpr)
             elif isinstance(item, jex_core.Jaxpr):
-                yield item
+                found.append(item)
+    return found
 
 
 def replace_bodies(params: Mapping[str, object], new: Iterator[jex_core.Jaxpr]) -> dict[str, object]:
@@ -135,7 +137,7 @@ class Flow:
                 results = [self.through(*body) for body in zip(bodies(params), given, strict=True)]
                 return tuple(found[0] if len(set(found)) == 1 else None for found in zip(*results, strict=True))
             case _:
-                inner = list(bodies(params))
+                inner = bodies(params)
                 if len(inner) == 1 and len(inner[0].outvars) == len(equation.outvars):
                     return self.through(inner[0], self.within(equation, labels)[0])
                 return none
@@ -156,7 +158,7 @@ class Flow:
             case "cond":
                 return [labels[1:]] * len(params["branches"])
             case _:
-                inner = list(bodies(params))
+                inner = bodies(params)
                 direct = len(inner) == 1 and len(inner[0].invars) == len(labels)
                 return [labels if direct else (None,) * len(body.invars) for body in inner]
 
@@ -179,4 +181,4 @@ class Flow:
 
 def labels_of(atoms: Sequence[jex_core.Var | jex_core.Literal], env: Mapping[jex_core.Var, Label | None]) -> Labels:
     """The labels of some operands."""
-    return tuple(None if isinstance(atom, jex_core.Literal) else env.get(atom) for atom in atoms)
+    return tuple([None if type(atom) is jex_core.Literal else env.get(atom) for atom in atoms])

@@ -45,8 +45,8 @@ class Call:
     """What a pair of markers says about the call between them.
 
     Its module is the `owner`, if the callable brought it along; else it is at `path` within the module of the
-    `anchor`; a call with neither is below the call around it. `finished` is set for a block that was grouped before
-    (see `ungroup`): it is taken as it is.
+    `anchor`; a call with neither is below the call whose `key` is `around`. `finished` is set for a block that was
+    grouped before (see `ungroup`): it is taken as it is.
     """
 
     target: str
@@ -55,7 +55,8 @@ class Call:
     owner: object = None
     anchor: Anchor | None = None
     path: str = ""
-    around: Call | None = None
+    key: object = field(default_factory=object)
+    around: object = None
     config: Mapping[str, object] = field(default_factory=FrozenMapping)
     options: Mapping[str, object] = field(default_factory=FrozenMapping)
     arguments: tuple[str, ...] = ()

@@ -35,7 +35,7 @@ class Boundary:
 class _Frame:
     """A running call: the object and method it is on, and the function that was entered."""
 
-    call: Call
+    key: object
     owner: object
     method: str
     function: object
@@ -143,14 +143,16 @@ class Recorder:
         )
         config = framework.config(owner) if framework else {}
         extra = [*origin.arrays, *(framework.parameters(owner) if framework else ())]
-        frame = _Frame(call, owner, method, entered)
+        frame = _Frame(call.key, owner, method, entered)
         return self._marked(call, config, extra, frame, function, args, boundary.prepare(kwargs), named_by)
 
     def call_function(self, boundary: Boundary, function: Callable, args: tuple, kwargs: dict) -> object:
         """Calls `function(*args, **kwargs)` between markers, as a block of the boundary's target."""
         target = boundary.target or public_name(function, ())
         call = Call(target, "function", "", options=boundary.options, short_name=target.rpartition(".")[2])
-        return self._marked(call, {}, [], _Frame(call, None, "", function), function, args, boundary.prepare(kwargs))
+        return self._marked(
+            call, {}, [], _Frame(call.key, None, "", function), function, args, boundary.prepare(kwargs)
+        )
 
     def _marked(
         self,
@@ -163,7 +165,7 @@ class Recorder:
         kwargs: dict,
         named_by: Callable | None = None,
     ) -> object:
-        call.around = self._frames[-1].call if self._frames else None
+        call.around = self._frames[-1].key if self._frames else None
         found, seen = Found(), set()
         for name, value in self._named(named_by or function, args, kwargs):
             find(value, name, self.types.is_opaque, found, seen)

@@ -71,7 +71,7 @@ class _Ungrouping:
             outvars = [v if isinstance(v, jex_core.DropVar) else jex_core.Var(v.aval) for v in outvars]
             env.update(zip(equation.outvars, outvars, strict=True))
         params = equation.params
-        inner = list(bodies(params))
+        inner = bodies(params)
         new = [self.body(body) for body in inner]
         if any(a is not b for a, b in zip(new, inner, strict=True)):
             params = replace_bodies(params, iter(new))

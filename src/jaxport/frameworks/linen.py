@@ -95,9 +95,9 @@ class Linen(Framework):
             return unbound.bind(jax.tree.unflatten(tree, new), rngs=rngs, mutable=module.scope.mutable)
 
         def snapshot(bound: linen.Module) -> Snapshot:
-            return Snapshot({leaf.path: leaf for leaf in _leaves(bound.variables)}, None)
+            return Snapshot({leaf.path: leaf for leaf in _leaves(bound.variables)}, {})
 
-        return Lifted(module, leaves, None, rebuild, snapshot, lambda _: {})
+        return Lifted(leaves, {}, rebuild, snapshot)
 
     def signature(self, fn: object) -> inspect.Signature | None:
         """That of `apply` names no inputs: they are those of the method that is applied."""

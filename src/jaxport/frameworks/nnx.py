@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 from flax import nnx
+from flax.nnx import graphlib
 
 from jaxport.blocks.framework import Framework, Leaf, Lifted, Snapshot, static_items
 from jaxport.blocks.places import joined
@@ -13,10 +14,6 @@ from jaxport.blocks.targets import subclasses
 from jaxport.blocks.values import is_array
 
 __all__ = ["framework"]
-
-
-def _dotted(path: Sequence[object]) -> str:
-    return ".".join(str(key) for key in path)
 
 
 class Nnx(Framework):
@@ -47,32 +44,13 @@ class Nnx(Framework):
 
     def submodules(self, module: object) -> Iterator[tuple[str, object]]:
         """Parents come first; a shared module is at the first of its paths in the order of their names."""
-        seen: set[int] = set()
-        waiting = [("", module)]
-        while waiting:
-            path, node = waiting.pop()
-            if isinstance(node, nnx.Pytree):
-                if id(node) in seen:
-                    continue
-                seen.add(id(node))
-                if isinstance(node, nnx.Module):
-                    yield path, node
-                children = sorted(vars(node).items())
-            elif isinstance(node, list | tuple):
-                children = list(enumerate(node))
-            elif isinstance(node, dict):
-                children = list(node.items())
-            else:
-                continue
-            waiting += [
-                (joined(path, str(key)), child)
-                for key, child in reversed(children)
-                if isinstance(child, nnx.Pytree) or type(child) in (list, tuple, dict)
-            ]
+        return (
+            (path, node) for path, node in _walk(module) if _category(node) == "node" and isinstance(node, nnx.Module)
+        )
 
     def leaves(self, module: object) -> list[Leaf]:
         """One leaf per array of a Variable, and those that are attributes themselves."""
-        return [leaf for path, node in _flat(module)[1] for leaf in _leaves_of(path, node)]
+        return [leaf for path, node in _walk(module) for leaf in _leaves_of(path, node)]
 
     def config(self, module: object) -> dict[str, object]:
         """The attributes that hold no arrays, Variables or modules."""
@@ -80,41 +58,91 @@ class Nnx(Framework):
 
     def lift(self, module: object) -> Lifted:
         """Split outside, merge inside the trace: counts and statistics never leak into the user's module."""
-        graphdef, flat = _flat(module)
-        leaves = tuple(leaf for path, node in flat for leaf in _leaves_of(path, node))
+        graphdef, flat = graphlib.flatten(module, graph=True)
+        nodes = list(flat)
+        leaves = tuple(leaf for path, node in nodes for leaf in _leaves_of(".".join(map(str, path)), node))
 
         def rebuild(values: Sequence[object]) -> object:
             waiting = iter(values)
-            nodes = [jax.tree.map(lambda leaf: next(waiting) if is_array(leaf) else leaf, node) for _, node in flat]
-            return nnx.merge(graphdef, nnx.from_flat_state(zip((path for path, _ in flat), nodes, strict=True)))
+            new = [
+                (path, jax.tree.map(lambda leaf: next(waiting) if is_array(leaf) else leaf, node))
+                for path, node in nodes
+            ]
+            return nnx.merge(graphdef, nnx.from_flat_state(new))
 
-        return Lifted(module, leaves, graphdef, rebuild, self._snapshot, self._attributes)
+        return Lifted(leaves, _attributes(_walk(module)), rebuild, self._snapshot)
 
     def _snapshot(self, copy: object) -> Snapshot:
-        graphdef, flat = _flat(copy)
-        return Snapshot({leaf.path: leaf for path, node in flat for leaf in _leaves_of(path, node)}, graphdef)
-
-    def _attributes(self, copy: object) -> Mapping[str, object]:
-        return {
-            joined(path, name): value
-            for path, module in self.submodules(copy)
-            for name, value in self.config(module).items()
-        }
+        visited = list(_walk(copy))
+        leaves = {leaf.path: leaf for path, node in visited for leaf in _leaves_of(path, node)}
+        return Snapshot(leaves, _attributes(visited))
 
 
-def _flat(module: object) -> tuple[nnx.GraphDef, list[tuple[tuple, object]]]:
-    graphdef, state = nnx.split(module, graph=True)
-    return graphdef, list(nnx.to_flat_state(state))
+# What a value is in a module's graph goes by its type, and NNX's own checks of it are slow.
+_categories: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
 
 
-def _leaves_of(path: tuple, node: object) -> Iterator[Leaf]:
-    trainable, counter = isinstance(node, nnx.Param), isinstance(node, nnx.RngCount)
-    is_variable = isinstance(node, nnx.Variable)
-    value = node.get_raw_value() if is_variable else node
-    for keys, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
-        if is_array(leaf):
-            below = jax.tree_util.keystr(keys, simple=True, separator=".")
-            yield Leaf(".".join(filter(None, [_dotted(path), below])), leaf, trainable, counter)
+def _category(value: object) -> str:
+    """What a value is: a "node" of the graph, a "variable", an "array", a "container" of them, or "" for the rest."""
+    known = _categories.get(type(value))
+    if known is None:
+        tests = {"node": nnx.Pytree, "variable": nnx.Variable, "container": list | tuple | dict}
+        known = (
+            "array" if is_array(value) else next((name for name, cls in tests.items() if isinstance(value, cls)), "")
+        )
+        _categories[type(value)] = known
+    return known
+
+
+def _walk(module: object) -> Iterator[tuple[str, object]]:
+    """All graph nodes, Variables and arrays of a module, each once, with their paths; parents come first."""
+    seen: set[int] = set()
+    waiting: list[tuple[str, object]] = [("", module)]
+    while waiting:
+        path, node = waiting.pop()
+        category = _category(node)
+        if category in ("node", "variable"):
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+        if category != "container":
+            yield path, node
+        prefix = f"{path}." if path else ""
+        waiting += [(f"{prefix}{key}", child) for key, child in reversed(_children(node, category)) if _category(child)]
+
+
+def _children(node: object, category: str) -> list[tuple[object, object]]:
+    if category == "node":
+        return sorted(vars(node).items())
+    if category == "container":
+        return list(node.items() if isinstance(node, dict) else enumerate(node))
+    return []
+
+
+def _attributes(visited: Iterable[tuple[str, object]]) -> dict[str, object]:
+    """What modules hold beside arrays and each other, by path."""
+    return {
+        joined(path, name): value
+        for path, node in visited
+        if _category(node) == "node"
+        for name, value in vars(node).items()
+        if not _category(value) and not name.startswith("_pytree__")
+    }
+
+
+def _leaves_of(path: str, node: object) -> Iterator[Leaf]:
+    if is_array(node):
+        yield Leaf(path, node, trainable=False)
+    elif isinstance(node, nnx.Variable):
+        trainable, counter = isinstance(node, nnx.Param), isinstance(node, nnx.RngCount)
+        value = node.get_raw_value()
+        if is_array(value):
+            yield Leaf(path, value, trainable, counter)
+            return
+        for keys, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
+            if is_array(leaf):
+                below = jax.tree_util.keystr(keys, simple=True, separator=".")
+                yield Leaf(joined(path, below), leaf, trainable, counter)
 
 
 framework = Nnx()

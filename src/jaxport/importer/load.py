@@ -162,9 +162,16 @@ _COMPLEX = (onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128)
 
 def _check_data(tensor: onnx.TensorProto, where: str = "") -> None:
     """Refuses a tensor that has more or less data than its shape asks for."""
-    if tensor.data_location == onnx.TensorProto.EXTERNAL:
-        return
     where = where or f"tensor `{tensor.name}`"
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        for entry in tensor.external_data:
+            if entry.key in ("offset", "length") and not entry.value.isdecimal():
+                raise ModelError(
+                    f"the {entry.key} `{entry.value}` of external data is no size",
+                    where=where,
+                    instead="export the model again",
+                )
+        return
     if any(size < 0 for size in tensor.dims):
         raise ModelError(
             f"the shape {list(tensor.dims)} has a negative size", where=where, instead="export the model again"

@@ -139,7 +139,7 @@ class _Resolver:
         if attributes is None:
             return None
         inputs = tuple(value if value is not None and value.name else None for value in node.inputs)
-        _check_inputs(node, inputs, target)
+        _check_inputs(node, inputs, target, schema)
         outputs = tuple(value if value.name else None for value in node.outputs)
         self.count += 1
         return Node(node, target, inputs, outputs, attributes, _output_types(schema, inputs, len(outputs)), self.count)
@@ -334,17 +334,20 @@ def _expire(body: Body) -> None:
         seen.update(node.expired)
 
 
-def _check_inputs(node: ir.Node, inputs: tuple[ir.Value | None, ...], target: object) -> None:
+def _check_inputs(node: ir.Node, inputs: tuple[ir.Value | None, ...], target: object, schema: Any) -> None:
     if isinstance(target, BodyFunction):
         most, required = len(target.body.inputs), 0
     elif isinstance(target, Operator) and not target.plain:
         most = None if target.variadic else len(target.inputs)
         required = sum(parameter.default is Parameter.empty for parameter in target.inputs)
+    elif schema is not None:
+        most, required = schema.max_input, schema.min_input
     else:
         return
     missing = [index for index in range(required) if index >= len(inputs) or inputs[index] is None]
     if missing or (most is not None and len(inputs) > most):
-        names = [parameter.name for parameter in target.inputs] if isinstance(target, Operator) else []
+        formal = target.inputs if isinstance(target, Operator) and not target.plain else list(schema.inputs)
+        names = [parameter.name for parameter in formal]
         raise ModelError(
             f"the input `{names[missing[0]]}` is missing"
             if missing

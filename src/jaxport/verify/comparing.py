@@ -72,8 +72,8 @@ def difference(expected: Any, actual: Any, rtol: float | None = None, atol: floa
     a, b = actual.astype(wide), expected.astype(wide)
     same = (actual == expected) | ((actual != actual) & (expected != expected))
     finite = np.isfinite(a) & np.isfinite(b) if inexact else np.ones(expected.shape, bool)
-    error = np.abs(np.where(finite & ~same, a - b, 0)).astype(np.float64)
-    size = np.abs(np.where(finite, b, 0)).astype(np.float64)
+    a, b = np.where(finite, a, 0), np.where(finite, b, 0)
+    error, size = np.abs(a - b), np.abs(b)
     largest = float(size.max())
     relative, scaled = tolerances(expected.dtype)
     rtol = relative if rtol is None else rtol

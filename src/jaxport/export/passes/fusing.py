@@ -130,6 +130,7 @@ def fuse(model: ir.Model, find: Find) -> str:
                 found[fusion.result] = fusion
         for reason, name in _unprofitable(found):
             declined[reason].append(name)
+        _drop_parts(found)
         replaced: dict[ir.Value, ir.Value] = {}
         for fusion in found.values():
             producer = fusion.result.producer()
@@ -161,6 +162,13 @@ def _unprofitable(found: dict[ir.Value, Fusion]) -> Iterable[tuple[str, str | No
                 break
         else:
             return
+
+
+def _drop_parts(found: dict[ir.Value, Fusion]) -> None:
+    """Drop the fusions that are parts of larger ones."""
+    owners = {node: fusion for fusion in found.values() for node in fusion.inner if node is not fusion.result.producer()}
+    for result in [result for result in found if result.producer() in owners]:
+        del found[result]
 
 
 def report(made: Mapping[str, int], declined: Mapping[str, Sequence[str | None]]) -> str:

@@ -39,8 +39,10 @@ def _shared(graph: ir.Graph, known: Known) -> int:
         if inner or node.op_type in RANDOM:
             continue
         key = _key(node)
-        first = known.setdefault(key, node)
-        if first is not node:
+        first = known.get(key)
+        if first is None or first.graph is None:  # it may have gone together with what alone used it
+            known[key] = node
+        else:
             removed += all([substitute(old, new) for old, new in zip(node.outputs, first.outputs, strict=True)])
     return removed
 

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.export import folding
-from jaxport.export.passes.editing import Editor, constant_of, dims_of, graphs, is_op, substitute
+from jaxport.export.passes.editing import Editor, constant_of, dims_of, discard, graphs, is_op, substitute
 from jaxport.export.passes.fusing import same_dims
 from jaxport.export.passes.matching import VIEWS, Seen
 
@@ -107,6 +107,7 @@ def _spread(editor: Editor, node: ir.Node) -> bool:
             wanted = [d if axis in along else 1 for axis, d in enumerate(dims)][first:]
             value = seen.value if source == wanted else editor.viewed(node.graph, seen.value, wanted, before=node)
         node.replace_input_with(place, value)
+        discard(given.producer())
         changed = True
     return changed
 

@@ -11,6 +11,7 @@ from jaxport.export.rules import (
     indexing,
     linear,
     padding,
+    ragged,
     random,
     reduce,
     refused,

@@ -10,7 +10,6 @@ import numpy as np
 
 from jaxport.export import dims
 from jaxport.export.registry import rule
-from jaxport.export.rules.shape import rev
 
 
 def stamps(values):
@@ -116,7 +115,12 @@ def scan(op, *operands, jaxpr, length, reverse, num_consts, num_carry, unroll):
         y if dims.all_static(y.shape) else op.Reshape(y, op.dims(y.shape), allowzero=1, results=stamps([y]))
         for y in stacked
     ]
-    return [*state, *(rev(op, y, dimensions=[0]) if reverse else y for y in stacked)]
+    return [*state, *(flipped(op, y) if reverse else y for y in stacked)]
+
+
+def flipped(op, x):
+    """`x` with its first axis reversed."""
+    return op.Slice(x, (-1,), (np.iinfo(np.int64).min,), (0,), (-1,), results=stamps([x]))
 
 
 def divided(values, count):

@@ -40,7 +40,7 @@ def cummin(op, x, *, axis, reverse):
 
 @rule("cumlogsumexp")
 def cumlogsumexp(op, x, *, axis, reverse):
-    return doubling(op, lambda op, x, y: op.call(jnp.logaddexp, x, y), -np.inf, x, axis, reverse)
+    return doubling(op, lambda op, x, y: op.expanded(op.call(jnp.logaddexp, x, y)), -np.inf, x, axis, reverse)
 
 
 def doubling(op, combine, identity, x, axis, reverse):

@@ -14,17 +14,21 @@ def dot_general(op, x, y, *, dimension_numbers, preferred_element_type):
     x, y = accumulated(op, x, dtype), accumulated(op, y, dtype)
     x_free = [a for a in range(x.rank) if a not in (*x_contracted, *x_batch)]
     y_free = [a for a in range(y.rank) if a not in (*y_contracted, *y_batch)]
-    if not x_batch and len(x_contracted) == 1 and y.rank == 2 and x_contracted[0] == x.rank - 1:
-        # x [..., K] times a matrix: MatMul takes all leading axes of x as they are.
-        product = op.MatMul(x, y if y_contracted[0] == 0 else op.transpose(y, (1, 0)))
-        product.shape = op.out.shape
-        return op.cast(product, dtype)
-    batch = [x.shape[a] for a in x_batch]
-    left = flattened(op, x, x_batch, x_free, x_contracted)
-    right = flattened(op, y, y_batch, y_contracted, y_free)
-    product = op.MatMul(left, right)
-    product.shape = (*batch, size(x, x_free), size(y, y_free))
-    return op.cast(op.reshape(product, op.out.shape), dtype)
+    if x_batch:
+        left = flattened(op, x, x_batch, x_free, x_contracted)
+        right = flattened(op, y, y_batch, y_contracted, y_free)
+        product = op.MatMul(left, right)
+        product.shape = (*(x.shape[a] for a in x_batch), size(x, x_free), size(y, y_free))
+        return op.cast(op.reshape(product, op.out.shape), dtype)
+    straight = moved(x, x_free, x_contracted) + moved(y, y_contracted, y_free)
+    crossed = moved(y, y_free, y_contracted) + moved(x, x_contracted, x_free) + bool(x_free and y_free)
+    if straight < crossed or (straight == crossed and x.constant is None and x.rank >= y.rank):
+        product = times_matrix(op, x, x_free, x_contracted, y, y_contracted, y_free)
+        return op.cast(op.reshape(product, op.out.shape), dtype)
+    product = times_matrix(op, y, y_free, y_contracted, x, x_contracted, x_free)
+    product = op.reshape(product, (*(y.shape[a] for a in y_free), *(x.shape[a] for a in x_free)))
+    order = [*range(len(y_free), len(y_free) + len(x_free)), *range(len(y_free))]
+    return op.cast(op.transpose(product, order), dtype)
 
 
 def accumulated(op, x, dtype):
@@ -35,6 +39,26 @@ def accumulated(op, x, dtype):
 def size(x, axes):
     """The product of some dims of `x`."""
     return math.prod([x.shape[a] for a in axes])
+
+
+def moved(x, rows, columns):
+    """What it costs to bring the axes of `x` into this order: nothing for a constant, little for a matrix."""
+    in_order = [*rows, *columns] == sorted([*rows, *columns])
+    return 0 if in_order or x.constant is not None else min(x.rank, 3) - 1
+
+
+def times_matrix(op, x, free, contracted, matrix, rows, columns):
+    """`x` with its free axes as they are, times another operand as a matrix; one axis for the columns.
+
+    The matrix is never a vector: ONNX Runtime 1.31 joins a Transpose with a MatMul, and gets that one wrong.
+    """
+    x = op.transpose(x, (*free, *contracted))
+    lead = x.shape[: len(free)]
+    count, width = math.prod(x.shape[len(free) :]), size(matrix, columns)
+    matrix = op.reshape(op.transpose(matrix, (*rows, *columns)), (count, width))
+    product = op.MatMul(op.reshape(x, (*lead, count)), matrix)
+    product.shape = (*lead, width)
+    return product
 
 
 def flattened(op, x, batch, rows, columns):

@@ -70,7 +70,7 @@ def scatter(op, x, indices, updates, *, dimension_numbers, mode, unique_indices,
         return combined(op, x, indices, updates, REPLACE, dimension_numbers, mode, unique_indices)
     scalar = jaxpr_as_fun(ClosedJaxpr(update_jaxpr, update_consts))
     function = jnp.vectorize(lambda old, new: scalar(old, new)[0])
-    change = Combination(lambda op, old, new: op.call(function, old, new))
+    change = Combination(lambda op, old, new: op.expanded(op.call(function, old, new)))
     return combined(op, x, indices, updates, change, dimension_numbers, mode, unique_indices)
 
 

@@ -121,6 +121,8 @@ def is_iota(value: Value) -> bool:
 def columns(op: Any, indices: Value, axes: Sequence[int]) -> dict[int, Value]:
     """The last axis of an index tensor taken apart: for each of `axes` its index, as it was before it was stacked."""
     batch = indices.shape[:-1]
+    if not axes:
+        return {}
     joined = _joined(indices)
     if joined is None and len(axes) == 1:
         joined = [indices]

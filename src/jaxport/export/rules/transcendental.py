@@ -120,20 +120,23 @@ def _cbrt(x):
     return jnp.where(regular, jnp.sign(x) * root, x)
 
 
+# The last step of these two is a product, which keeps the sign of -0.0; the runtime's Where does not.
+
+
 def _log1p(x):
-    """Accurate near zero: log(u) * x / (u - 1) with u = 1 + x corrects the rounding of the sum (Kahan)."""
+    """Accurate near zero: x * log(u) / (u - 1) with u = 1 + x corrects the rounding of the sum (Kahan)."""
     u = 1 + x
-    corrected = jnp.log(u) * (x / jnp.where(u == 1, 1, u - 1))
-    return jnp.where(u != 1, jnp.where(jnp.isinf(u), jnp.log(u), corrected), x)  # Where keeps a -0.0 that comes last
+    same = (u == 1) | (u == np.inf)
+    return x * jnp.where(same, 1, jnp.log(u) / jnp.where(same, 1, u - 1))
 
 
 def _expm1(x):
-    """Accurate near zero: (u - 1) * x / log(u) with u = exp(x) corrects the rounding of the difference (Kahan)."""
+    """Accurate near zero: x * (u - 1) / log(u) with u = exp(x) corrects the rounding of the difference (Kahan)."""
     u = jnp.exp(x)
     log_u = jnp.log(u)
-    corrected = (u - 1) * (x / jnp.where(log_u == 0, 1, log_u))
-    plain = (u - 1 == -1) | jnp.isinf(u) | jnp.isnan(x)
-    return jnp.where(u != 1, jnp.where(plain, u - 1, corrected), x)
+    far = (u - 1 == -1) | jnp.isinf(u)  # there log(u) is of no use, and u - 1 as good as exact
+    near = jnp.where(far | (u == 1), 1, (u - 1) / jnp.where(far | (u == 1), 1, log_u))
+    return jnp.where(far, u - 1, x) * near
 
 
 elementwise("atan2", via=in_single_precision(_atan2))

@@ -8,17 +8,30 @@ import ml_dtypes
 import numpy as np
 
 from jaxport.importer.dtypes import dtype_of
-from jaxport.importer.namespaces import cast, jnp
+from jaxport.importer.namespaces import cast, helper, jnp, lax
 from jaxport.importer.registry import ShapeOnly, op
 
 NARROW_INTEGERS = {"int2", "uint2", "int4", "uint4"}
 
 
-def converted(x: Any, dtype: np.dtype, saturate: int = 1) -> Any:
+@helper
+def to_power_of_two(x, saturate, round_mode):
+    """`x` as float8_e8m0: its exponent, rounded `up`, `down` or to the `nearest` power of two."""
+    bits = lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32)
+    exponent, mantissa = (bits >> 23) & 0xFF, bits & 0x7FFFFF
+    rounds_up = {"up": mantissa > 0, "down": False, "nearest": mantissa >= 0x400000}[round_mode]
+    largest = 254 if saturate else 255
+    exponent = jnp.where(jnp.isnan(x), 255, jnp.minimum(exponent + rounds_up, largest))
+    return lax.bitcast_convert_type(exponent.astype(jnp.uint8), jnp.float8_e8m0fnu)
+
+
+def converted(x: Any, dtype: np.dtype, saturate: int = 1, round_mode: str = "up") -> Any:
     """`x` as `dtype`, with ONNX's saturation of 8-bit floats and the wrap-around of narrow integers."""
+    if dtype.name == "float8_e8m0fnu":
+        return to_power_of_two(x, saturate, round_mode)
     if dtype.name in NARROW_INTEGERS and x.dtype.kind != "i":
         x = cast(x, np.int32)
-    elif dtype.name.startswith("float8") and saturate:
+    if dtype.name.startswith("float8") and saturate:
         limit = float(ml_dtypes.finfo(dtype).max)
         x = jnp.clip(x, -limit, limit)
     return cast(x, dtype)
@@ -46,9 +59,9 @@ def cast_like_saturating(input, target_type: ShapeOnly, *, saturate=1):
 
 @op("Cast", since=24)
 def cast_rounding(input, *, to, saturate=1, round_mode="up"):
-    return converted(input, dtype_of(to), saturate)
+    return converted(input, dtype_of(to), saturate, round_mode)
 
 
 @op("CastLike", since=24)
 def cast_like_rounding(input, target_type: ShapeOnly, *, saturate=1, round_mode="up"):
-    return converted(input, target_type.dtype, saturate)
+    return converted(input, target_type.dtype, saturate, round_mode)

@@ -1,0 +1,293 @@
+"""Patterns that are JAX functions: what the exporter emits for a function is what is looked for in graphs.
+
+So a pattern follows the rules wherever they go. It is matched by meaning, not letter by letter: a product is the
+product of its factors, in whatever order and association and with the constants wherever they stand; so is a sum.
+
+>>> import jax.numpy as jnp
+>>> pattern = Pattern.of(lambda x: x * (1 + jnp.tanh(x)), np.dtype("float32"), 23)
+>>> written = Pattern.of(lambda x: (jnp.tanh(x) + 1) * x, np.dtype("float32"), 23)
+>>> pattern.match(written.result) == Match(written.inputs[0], {})
+True
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.export.emitter import Emitter
+from jaxport.export.passes.constants import constants
+from jaxport.export.passes.editing import constant_of, is_op
+from jaxport.export.passes.identities import identities
+from jaxport.export.passes.matching import close
+from jaxport.export.passes.repeated import COMMUTATIVE, repeated
+from jaxport.export.passes.simplify import simplify
+from jaxport.export.passes.tidy import tidy
+from jaxport.export.value import Scope, Value
+
+PRODUCTS = ("Mul", "Div", "Neg")
+SUMS = ("Add", "Sub")
+#: A pattern has no more factors, or terms, than this: longer products in graphs are not taken apart further.
+LIMIT = 8
+
+T = TypeVar("T")
+Bindings = dict[ir.Value, "ir.Value | float"]
+
+
+@dataclass(frozen=True)
+class Match:
+    """What a pattern's argument is in a graph, and what its parameters are."""
+
+    x: ir.Value
+    parameters: dict[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """A computation of one array and some numbers, as a graph.
+
+    Attributes:
+      inputs: the array, then the numbers.
+      names: the names of the numbers.
+      result: what is computed.
+    """
+
+    inputs: tuple[ir.Value, ...]
+    names: tuple[str, ...]
+    result: ir.Value
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], dtype: np.dtype, opset: int) -> Pattern:
+        """The pattern of a JAX function of an array, and of keyword-only parameters that are numbers."""
+        from jaxport.export.rules import RULES  # the rules may use passes
+        from jaxport.export.walker import Place, Walker
+
+        names = tuple(p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY)
+        walker = Walker(opset, RULES, {})
+        op = Emitter(walker, Scope("main"), Place())
+        x = op.scope.add_input(Value(dtype, (2, 3), name="x"))
+        numbers = [op.scope.add_input(Value(dtype, (), name=name)) for name in names]
+
+        def positional(x: Any, *numbers: Any) -> Any:
+            return function(x, **dict(zip(names, numbers, strict=True)))
+
+        outputs = [op.expanded(op.call(positional, x, *numbers))]
+        graph = walker.finish_graph(op, outputs, name="pattern")
+        graph.opset_imports[""] = opset
+        model = ir.Model(graph, ir_version=10)
+        for graph_pass in (identities, tidy, constants, simplify, repeated):
+            graph_pass(model)
+        return cls(tuple(graph.inputs), names, graph.outputs[0])
+
+    @property
+    def root(self) -> str:
+        """What the last operator has to be: products and sums go by the names of their kind."""
+        return _kind(self.result)
+
+    def match(self, value: ir.Value) -> Match | None:
+        """How a value of a graph is what the pattern computes, or None where it is not."""
+        if _kind(value) != self.root:
+            return None
+        for bindings in self._unify(self.result, value, {}):
+            x = bindings.get(self.inputs[0])
+            numbers = [bindings.get(number) for number in self.inputs[1:]]
+            if isinstance(x, ir.Value) and all(isinstance(number, float) for number in numbers):
+                return Match(x, dict(zip(self.names, numbers, strict=True)))  # pyright: ignore[reportArgumentType]
+        return None
+
+    def _unify(self, own: ir.Value, value: ir.Value, bindings: Bindings) -> Iterator[Bindings]:
+        """All ways in which `value` is what the pattern computes as `own`."""
+        known = bindings.get(own)
+        if known is not None:
+            if known is value or (isinstance(known, float) and _is_number(value, known)):
+                yield bindings
+            return
+        for found in self._ways(own, value, bindings):
+            yield {**found, own: value} if len(own.uses()) > 1 and own not in found else found
+
+    def _ways(self, own: ir.Value, value: ir.Value, bindings: Bindings) -> Iterator[Bindings]:
+        if own in self.inputs:
+            number = _number(value)
+            if own is self.inputs[0] and number is None and value.dtype == own.dtype:
+                yield {**bindings, own: value}
+            elif own is not self.inputs[0] and number is not None:
+                yield {**bindings, own: number}
+        elif constant_of(own) is not None:
+            number = _number(own)
+            if number is not None and _is_number(value, number):
+                yield bindings
+        elif is_op(own.producer(), *PRODUCTS):
+            for other in _distinct(Product.of(value, depth) for depth in (LIMIT, 1)):
+                yield from self._unify_products(Product.of(own, LIMIT), other, bindings)
+        elif is_op(own.producer(), *SUMS):
+            for other in _distinct(Sum.of(value, depth) for depth in (LIMIT, 1)):
+                yield from self._unify_sums(Sum.of(own, LIMIT), other, bindings)
+        else:
+            yield from self._unify_nodes(own.producer(), value.producer(), bindings)
+
+    def _unify_nodes(self, own: ir.Node | None, node: ir.Node | None, bindings: Bindings) -> Iterator[Bindings]:
+        if own is None or node is None or own.op_identifier() != node.op_identifier():
+            return
+        if len(own.inputs) != len(node.inputs) or _attributes(own) != _attributes(node):
+            return
+        yield from self._unify_all(own.inputs, node.inputs, bindings)
+        if own.op_type in COMMUTATIVE and own.inputs[0] is not own.inputs[-1]:
+            yield from self._unify_all(own.inputs, node.inputs[::-1], bindings)
+
+    def _unify_all(
+        self, own: Sequence[ir.Value | None], values: Sequence[ir.Value | None], bindings: Bindings
+    ) -> Iterator[Bindings]:
+        if not own:
+            yield bindings
+        elif own[0] is None or values[0] is None:
+            if own[0] is values[0]:
+                yield from self._unify_all(own[1:], values[1:], bindings)
+        else:
+            for found in self._unify(own[0], values[0], bindings):
+                yield from self._unify_all(own[1:], values[1:], found)
+
+    def _unify_products(self, own: Product, other: Product, bindings: Bindings) -> Iterator[Bindings]:
+        numbers = [value for value in own.factors if value in self.inputs[1:]]
+        mine = [(value, count) for value, count in own.factors.items() if value not in numbers]
+        if len(mine) != len(other.factors) or len(numbers) > 1:
+            return
+        ratio = other.coefficient / own.coefficient if own.coefficient else math.inf
+        for found in self._unify_factors(mine, list(other.factors.items()), bindings):
+            if not numbers:
+                if _close(ratio, 1):
+                    yield found
+                continue
+            (number,) = numbers
+            fitting = ratio ** own.factors[number] if ratio else math.inf
+            if _close(float(found.get(number, fitting)), fitting):  # pyright: ignore[reportArgumentType]
+                yield {number: fitting, **found}
+
+    def _unify_factors(
+        self, own: Sequence[tuple[ir.Value, int]], others: list[tuple[ir.Value, int]], bindings: Bindings
+    ) -> Iterator[Bindings]:
+        """Each factor of the pattern with one of the graph, which has the same exponent."""
+        if not own:
+            yield bindings
+            return
+        (value, exponent), *rest = own
+        for place, (other, count) in enumerate(others):
+            if count == exponent:
+                for found in self._unify(value, other, bindings):
+                    yield from self._unify_factors(rest, others[:place] + others[place + 1 :], found)
+
+    def _unify_sums(self, own: Sum, other: Sum, bindings: Bindings) -> Iterator[Bindings]:
+        if len(own.terms) == len(other.terms) and _close(own.constant, other.constant):
+            yield from self._unify_terms(own.terms, other.terms, bindings)
+
+    def _unify_terms(self, own: list[Product], others: list[Product], bindings: Bindings) -> Iterator[Bindings]:
+        if not own:
+            yield bindings
+            return
+        for place, other in enumerate(others):
+            for found in self._unify_products(own[0], other, bindings):
+                yield from self._unify_terms(own[1:], others[:place] + others[place + 1 :], found)
+
+
+@dataclass
+class Product:
+    """A number times values to the power of integers."""
+
+    coefficient: float = 1.0
+    factors: dict[ir.Value, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, value: ir.Value, depth: int) -> Product:
+        """The factors of a value, taking so many operators apart on the way to each."""
+        product = cls()
+        product._add(value, 1, depth, root=True)
+        return product
+
+    def _add(self, value: ir.Value, exponent: int, depth: int, root: bool = False) -> None:
+        number, node = _number(value), value.producer()
+        if number is not None:
+            self.coefficient *= number**exponent if number or exponent > 0 else math.inf
+        elif depth and is_op(node, *PRODUCTS) and (root or len(value.uses()) == 1) and len(self.factors) < LIMIT:
+            first, *second = node.inputs
+            self._add(first, exponent, depth - 1)
+            if second:
+                self._add(second[0], -exponent if node.op_type == "Div" else exponent, depth - 1)
+            else:
+                self.coefficient *= -1
+        else:
+            self.factors[value] = self.factors.get(value, 0) + exponent
+
+
+@dataclass
+class Sum:
+    """A number plus products."""
+
+    constant: float = 0.0
+    terms: list[Product] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, value: ir.Value, depth: int) -> Sum:
+        """The terms of a value, taking so many operators apart on the way to each."""
+        total = cls()
+        total._add(value, 1, depth, root=True)
+        return total
+
+    def _add(self, value: ir.Value, sign: int, depth: int, root: bool = False) -> None:
+        number, node = _number(value), value.producer()
+        if number is not None:
+            self.constant += sign * number
+        elif depth and is_op(node, *SUMS) and (root or len(value.uses()) == 1) and len(self.terms) < LIMIT:
+            self._add(node.inputs[0], sign, depth - 1)
+            self._add(node.inputs[1], -sign if node.op_type == "Sub" else sign, depth - 1)
+        else:
+            term = Product.of(value, LIMIT if len(value.uses()) == 1 else 0)
+            term.coefficient *= sign
+            self.terms.append(term)
+
+
+def _distinct(ways: Iterable[T]) -> Iterator[T]:
+    """The first of two ways to take a value apart, and the second where it differs."""
+    first, second = ways
+    yield first
+    if second != first:
+        yield second
+
+
+def _kind(value: ir.Value) -> str:
+    node = value.producer()
+    if node is None or node.domain:
+        return ""
+    return "product" if node.op_type in PRODUCTS else "sum" if node.op_type in SUMS else node.op_type
+
+
+def _number(value: ir.Value) -> float | None:
+    """The number that a constant is everywhere."""
+    array = constant_of(value)
+    if array is None or not array.size or array.size > 1:
+        return None
+    return float(array.ravel()[0])
+
+
+def _is_number(value: ir.Value, expected: float) -> bool:
+    number = _number(value)
+    return number is not None and (_close(number, expected) or (math.isnan(number) and math.isnan(expected)))
+
+
+def _close(one: float, other: float) -> bool:
+    return close(one, other, ir.DataType.FLOAT)
+
+
+def _attributes(node: ir.Node) -> dict[str, str]:
+    return {name: str(attribute.value) for name, attribute in node.attributes.items()}
+
+
+@functools.lru_cache(maxsize=512)
+def pattern_of(function: Callable[..., Any], dtype: np.dtype, opset: int) -> Pattern:
+    """The pattern of a function, made once."""
+    return Pattern.of(function, dtype, opset)

@@ -1,0 +1,16 @@
+"""Products over groups of rows (mixtures of experts), by JAX's own definition in terms of masks and `dot_general`."""
+
+from __future__ import annotations
+
+from jax._src.lax.lax import _ragged_dot_general_impl  # noqa: TID251  JAX's own definition has no public name
+
+from jaxport.export.registry import rule
+
+
+def _ragged_dot(x, y, group_sizes, *, ragged_dot_dimension_numbers, preferred_element_type):
+    return _ragged_dot_general_impl(
+        x, y, group_sizes, ragged_dot_dimension_numbers, preferred_element_type=preferred_element_type
+    )
+
+
+rule("ragged_dot_general", via=_ragged_dot, defaults={"group_offset": None}, irrelevant=("precision",))

@@ -1,0 +1,52 @@
+"""Every example, exported with symbolic dims and compared with JAX at two sets of sizes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import jaxport
+from examples.models import build, cells
+from jaxport.export import dims
+
+#: Relative to the largest element of an output. Rounding alone gives some 1e-6 in the deepest of the small models.
+LIMIT = 1e-5
+
+
+def compare(name, framework, size):
+    """Export a cell, and compare at each of its sizes on its own samples."""
+    example = build(name, framework, size)
+    exported = jaxport.to_onnx(example.fn, list(example.inputs), **example.options)
+    symbols = {name for port in exported.inputs for dim in port.shape for name in dims.symbols(str(dim))}
+    assert symbols == set().union(*example.sizes), "a named dimension was lost on the way"
+    for sizes in example.sizes:
+        arguments = example.sample(np.random.default_rng(0), sizes)
+        report = exported.verify(list(arguments), atol=None)
+        for output in report.outputs:
+            assert output.difference.relative <= LIMIT, f"{output.name} at {sizes}: {report}"
+    return exported
+
+
+@pytest.mark.parametrize(("name", "framework"), cells())
+def test_small(name, framework):
+    compare(name, framework, "small")
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("name", "framework"), cells())
+def test_real(name, framework):
+    compare(name, framework, "real")
+
+
+def transposes(exported):
+    return sum(node.op_type == "Transpose" for node in exported.model.graph.all_nodes())
+
+
+@pytest.mark.parametrize("framework", ["nnx", "linen"])
+@pytest.mark.parametrize("name", ["resnet50", "mobilenet_v2"])
+def test_convolutional_models_keep_transposes_at_the_border_only(name, framework):
+    example = build(name, framework)
+    exported = jaxport.to_onnx(example.fn, list(example.inputs), **example.options)
+    assert transposes(exported) == 1
+    nchw = jaxport.to_onnx(example.fn, list(example.inputs), inputs_as_nchw=[0], **example.options)
+    assert transposes(nchw) == 0

@@ -1,0 +1,17 @@
+"""Small models for tests, written in ONNX's text format."""
+
+from __future__ import annotations
+
+import onnx
+import onnx.parser
+
+from jaxport.importer import Program, from_onnx
+
+
+def model(graph: str, opset: int = 18, functions: str = "", domains: str = "") -> onnx.ModelProto:
+    """The model of a graph in ONNX's text format, with functions after it."""
+    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}{domains}]> {graph} {functions}')
+
+
+def program(graph: str, opset: int = 18, functions: str = "", domains: str = "") -> Program:
+    return from_onnx(model(graph, opset, functions, domains))

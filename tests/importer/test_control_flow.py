@@ -1,0 +1,121 @@
+"""If, Loop and Scan: known on the host, traced, with values of the graph around them."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from jaxport.errors import ValueNotKnown
+from tests.importer.models import program
+
+X = np.array([1.0, 2.0], np.float32)
+IF = """g (bool c, float[2] x) => (float[2] y) { k = Neg(x) y = If(c)
+    <then_branch = t () => (float[2] a) { a = Add(k, x) }, else_branch = e () => (float[2] b) { b = Mul(k, x) }> }"""
+
+
+@pytest.mark.parametrize("condition", [True, False])
+def test_if_takes_a_branch(condition: bool) -> None:
+    branches = program(IF)
+    expected = 0 * X if condition else -X * X
+    np.testing.assert_array_equal(branches(np.array(condition), X), expected)
+    np.testing.assert_array_equal(jax.jit(branches)(condition, X), expected)
+
+
+def test_if_differentiates_through_the_branch_taken() -> None:
+    gradient = jax.grad(lambda x: program(IF)(np.array(False), x).sum())(X)
+    np.testing.assert_array_equal(gradient, -2 * X)
+
+
+def test_a_known_condition_leaves_no_branch() -> None:
+    traced = jax.make_jaxpr(lambda x: program(IF)(np.array(True), x))(X)
+    assert "cond" not in str(traced)
+
+
+UNEVEN = """g (bool c, float[2] x) => (float[N] y) { y = If(c)
+    <then_branch = t () => (float[2] a) { a = Neg(x) }, else_branch = e () => (float[4] b) { b = Concat<axis = 0>(x, x) }> }"""
+
+
+def test_branches_of_different_shapes_need_a_known_condition() -> None:
+    assert program(UNEVEN)(np.array(False), X).shape == (4,)
+    with pytest.raises(ValueNotKnown, match="a branch that decides a shape or a type cannot be traced") as caught:
+        jax.jit(program(UNEVEN))(False, X)
+    assert "the If that makes `y`" in str(caught.value)
+
+
+def loop(carry: str, more: str = "", cond: str = "Identity(go)") -> str:
+    """`x` is updated by `carry` at most `n` times; each value is collected."""
+    return f"""g (int64 n, bool c, float[2] x) => (float[2] y, float[A, 2] ys) {{ k = Neg(x) y, ys = Loop(n, c, x)
+        <body = b (int64 i, bool go, float[2] v) => (bool next, float[2] w, float[2] row)
+            {{ {more} w = {carry} next = {cond} row = Identity(w) }}> }}"""
+
+
+@pytest.mark.parametrize("trips", [0, 1, 3, 9])
+def test_loop_of_known_length(trips: int) -> None:
+    counted = program(loop("Sub(v, k)"))
+    n, go = np.array(trips), np.array(True)
+    outputs = counted(n, go, X)
+    np.testing.assert_array_equal(outputs.y, X * (trips + 1))
+    np.testing.assert_array_equal(outputs.ys, X * np.arange(2, trips + 2)[:, None])
+    np.testing.assert_array_equal(jax.jit(lambda x: counted(n, go, x).ys)(X), outputs.ys)
+
+
+def test_a_long_loop_is_a_scan_and_a_short_one_unrolled() -> None:
+    counted = program(loop("Sub(v, k)"))
+    for trips, scans in ((3, 0), (50, 1)):
+        traced = jax.make_jaxpr(lambda x, trips=trips: counted(np.array(trips), np.array(True), x))(X)
+        assert str(traced).count("scan[") == scans
+
+
+def test_a_loop_that_stops_early() -> None:
+    below = "t = Constant<value_float = 7.0>() s = ReduceSum<keepdims = 0>(v)"
+    stopping = program(loop("Add(v, v)", below, "Less(s, t)"))
+    outputs = stopping(np.array(100), np.array(True), X)
+    np.testing.assert_array_equal(outputs.ys, [X * 2, X * 4, X * 8])
+    assert stopping(np.array(100), np.array(False), X).ys.shape == (0, 2)
+    with pytest.raises(ValueNotKnown, match="a loop whose length depends on the data cannot be traced"):
+        jax.jit(lambda x: stopping(np.array(100), np.array(True), x))(X)
+
+
+WHILE = """g (float[2] x, int64 n) => (float[2] y) { t = Constant<value_float = 7.0>() yes = Constant<value = bool {1}>() y = Loop(n, yes, x)
+    <body = b (int64 i, bool go, float[2] v) => (bool next, float[2] w) {
+        w = Add(v, x) s = ReduceSum<keepdims = 0>(w) next = Less(s, t) }> }"""
+
+
+def test_a_loop_without_collected_values_becomes_a_while_loop() -> None:
+    looping = program(WHILE)
+    np.testing.assert_array_equal(jax.jit(looping)(X, 100), X * 3)
+    np.testing.assert_array_equal(jax.jit(looping)(X, 1), X * 2)
+    np.testing.assert_array_equal(looping(X, np.array(100)), X * 3)
+
+
+GROWING = """g (float[N] x) => (float[M] y) { three = Constant<value_int = 9>() y = Loop(three, , x)
+    <body = b (int64 i, bool go, float[K] v) => (bool next, float[L] w) { next = Identity(go) w = Concat<axis = 0>(v, x) }> }"""
+
+
+def test_a_loop_whose_values_grow_is_unrolled() -> None:
+    np.testing.assert_array_equal(jax.jit(program(GROWING))(X), np.tile(X, 10))
+
+
+SCAN = """g (float[2] s, float[3, 2] a, float[2, 3] b) => (float[2] t, float[2, 3] y) { t, y = Scan
+    <num_scan_inputs = 2, scan_input_axes = [0, 1], scan_input_directions = [0, 1], scan_output_axes = [1],
+     body = f (float[2] c, float[2] p, float[2] q) => (float[2] d, float[2] r) { d = Add(c, p) r = Mul(d, q) }>(s, a, b) }"""
+
+
+def test_scan_with_axes_and_directions() -> None:
+    a, b = np.arange(6, dtype=np.float32).reshape(3, 2), np.arange(6, dtype=np.float32).reshape(2, 3)
+    states = X + np.cumsum(a, 0)
+    outputs = jax.jit(program(SCAN))(X, a, b)
+    np.testing.assert_array_equal(outputs.t, states[-1])
+    np.testing.assert_array_equal(outputs.y, (states * b.T[::-1]).T)
+
+
+SEQUENCES = """g (float[N] x) => (float[M] y, int64 n) { s = SequenceConstruct(x, x) p = Constant<value_int = 0>() z = Neg(x)
+    t = SequenceInsert(s, z, p) y = ConcatFromSequence<axis = 0>(t) n = SequenceLength(t) }"""
+
+
+def test_sequences_are_known_in_length() -> None:
+    with jax.enable_x64(True):
+        outputs = jax.jit(program(SEQUENCES))(X)
+    np.testing.assert_array_equal(outputs.y, [-1, -2, 1, 2, 1, 2])
+    assert outputs.n == 3
