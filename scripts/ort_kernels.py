@@ -35,6 +35,7 @@ MATRIX, VECTOR, IMAGE = (2, 2), (2,), (1, 1, 4, 4)
 SPECIAL: dict[str, tuple[Sequence[Any], dict[str, Any]]] = {
     "ArgMax": ([(T, MATRIX)], {"axis": 0}),
     "ArgMin": ([(T, MATRIX)], {"axis": 0}),
+    "Attention": ([(T, (1, 1, 2, 4)), (T, (1, 1, 2, 4)), (T, (1, 1, 2, 4))], {}),
     "AveragePool": ([(T, IMAGE)], {"kernel_shape": [2, 2]}),
     "BitShift": ([(T, MATRIX), (T, MATRIX)], {"direction": "LEFT"}),
     "Clip": ([(T, MATRIX), (T, ()), (T, ())], {}),
@@ -58,6 +59,7 @@ SPECIAL: dict[str, tuple[Sequence[Any], dict[str, Any]]] = {
     "RMSNormalization": ([(T, MATRIX), (T, VECTOR)], {}),
     "Reshape": ([(T, MATRIX), np.array([4])], {}),
     "Resize": ([(T, IMAGE), None, None, np.array([1, 1, 8, 8])], {"mode": "linear"}),
+    "RotaryEmbedding": ([(T, (1, 1, 2, 4)), (T, (1, 2, 2)), (T, (1, 2, 2))], {}),
     "ScatterElements": ([(T, MATRIX), np.array([[0, 1]]), (T, (1, 2))], {}),
     "ScatterND": ([(T, MATRIX), np.array([[0, 1]]), (T, (1,))], {}),
     "Slice": ([(T, MATRIX), np.array([0]), np.array([1])], {}),
@@ -71,9 +73,9 @@ SPECIAL: dict[str, tuple[Sequence[Any], dict[str, Any]]] = {
     "Where": ([np.ones(MATRIX, bool), (T, MATRIX), (T, MATRIX)], {}),
 }
 OUTPUTS = {"Split": 2, "TopK": 2}
-UNARY = """Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor Gelu Identity IsInf IsNaN Log LogSoftmax Neg
-Not BitwiseNot Reciprocal Relu Round Sigmoid Sign Sin Sinh Softmax Softplus Sqrt Tan Tanh Shape NonZero
-ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum""".split()
+UNARY = """Abs Acos Acosh Asin Asinh Atan Atanh Ceil Celu Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid HardSwish Identity
+IsInf IsNaN LeakyRelu Log LogSoftmax Mish Neg Not BitwiseNot Reciprocal Relu Round Selu Sigmoid Sign Sin Sinh Softmax
+Softplus Softsign Sqrt Tan Tanh Shape NonZero ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum""".split()
 BINARY = """Add And BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual MatMul Max Min Mul
 Or Pow Sub Xor Gemm""".split()
 

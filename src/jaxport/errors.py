@@ -3,8 +3,14 @@
 Every error says what was refused, where, why, and what to do instead. All of them derive from
 `JaxportError`, so that a caller can catch the family.
 
->>> print(InvalidArgument("opset 99 is out of range", where="`to_onnx(opset=99)`",
-...                       why="opsets 17 to 26 can be written", instead="leave `opset` out"))
+>>> print(
+...     InvalidArgument(
+...         "opset 99 is out of range",
+...         where="`to_onnx(opset=99)`",
+...         why="opsets 17 to 26 can be written",
+...         instead="leave `opset` out",
+...     )
+... )
 opset 99 is out of range
   where:   `to_onnx(opset=99)`
   why:     opsets 17 to 26 can be written
@@ -111,9 +117,15 @@ class Refusal:
 class Unsupported(JaxportError):
     """Some operations of a model cannot be converted: all of them, reported together.
 
-    >>> print(Unsupported("2 operations of `policy` cannot be exported", [
-    ...     Refusal("pure_callback", "train.py:88 in step", "runs Python on the host"),
-    ...     Refusal("all_gather", "model.py:41 in attend", "needs several devices")]))
+    >>> print(
+    ...     Unsupported(
+    ...         "2 operations of `policy` cannot be exported",
+    ...         [
+    ...             Refusal("pure_callback", "train.py:88 in step", "runs Python on the host"),
+    ...             Refusal("all_gather", "model.py:41 in attend", "needs several devices"),
+    ...         ],
+    ...     )
+    ... )
     2 operations of `policy` cannot be exported
       pure_callback   train.py:88 in step     runs Python on the host
       all_gather      model.py:41 in attend   needs several devices

@@ -11,8 +11,7 @@ import pytest
 from jaxport.errors import ModelError
 from jaxport.importer.folding import _ROWS, fold
 from jaxport.importer.host import HostValue, dims_compare, host
-from jaxport.importer.namespaces import cast, known
-from jaxport.importer.namespaces import jnp as shared
+from jaxport.importer.namespaces import cast, jnp as shared, known
 
 BATCH, SEQ = jax.export.symbolic_shape("batch, seq")
 SHAPE = host([BATCH, SEQ, 8])

@@ -76,14 +76,14 @@ def test_external_data_behind_a_link_is_refused(tmp_path: Path) -> None:
 def test_external_data_that_is_missing(tmp_path: Path) -> None:
     path = external(tmp_path)
     (tmp_path / "weights.bin").unlink()
-    with pytest.raises(ModelError, match="the data file `weights.bin` is missing"):
+    with pytest.raises(ModelError, match=r"the data file `weights\.bin` is missing"):
         from_onnx(path)
     with pytest.raises(ModelError, match="the bytes has no folder"):
         from_onnx(path.read_bytes())
 
 
 def test_no_model() -> None:
-    with pytest.raises(InvalidArgument, match="there is no file `nowhere.onnx`"):
+    with pytest.raises(InvalidArgument, match=r"there is no file `nowhere\.onnx`"):
         from_onnx("nowhere.onnx")
     with pytest.raises(InvalidArgument, match="a model cannot be read from a `int`"):
         from_onnx(3)  # type: ignore[arg-type]

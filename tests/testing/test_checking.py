@@ -123,7 +123,7 @@ def test_the_seeded_opset_is_stable_and_differs_between_cases(monkeypatch):
 
 
 def test_values_may_be_given():
-    table = np.arange(6.0, dtype=np.float32)
+    table = jnp.arange(6, dtype=jnp.float32)
     check(lambda x: x[0], f32(3), values=[np.float32([7, 8, 9])])
     check(lambda i: table[i], i32("B"), values=[np.int32([5, 0])])
     with pytest.raises(AssertionError, match="elements differ"):
@@ -145,7 +145,12 @@ def test_borders_in_nchw():
 
 def test_weights_and_state_and_random_streams():
     check(nnx.Linear(3, 2, rngs=nnx.Rngs(0)), f32("B", 3), weights="inputs")
-    check(nnx.BatchNorm(3, rngs=nnx.Rngs(0)), f32("B", 3), state="outputs")
+    check(
+        nnx.BatchNorm(3, rngs=nnx.Rngs(0)),
+        f32("B", 3),
+        state="outputs",
+        without={"float64": "the statistics are float32, and Flax warns where they meet float64"},
+    )
     check(nnx.Dropout(0.5, rngs=nnx.Rngs(0)), f32(2, 3), changes_state=True)
 
 
@@ -173,7 +178,7 @@ def test_a_symbol_without_a_size_is_refused():
 
 def test_shapes_that_jax_refuses_when_empty_are_left_out():
     check(lambda x: x.max(axis=0), f32("B", 3))
-    check(lambda x: lax.top_k(x, 3)[0], f32("B", "T"))
+    check(lambda x: lax.top_k(x, 3)[0], f32("B", "T"), constraints=["T >= 3"])
 
 
 def test_the_default_sizes_tell_symbols_apart():

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from jax.extend import core as jex_core
 
 __all__ = ["Block", "FrozenMapping", "block_p", "freeze"]
 
 
-class FrozenMapping(Mapping[object, object]):
+class FrozenMapping(Mapping[Any, Any]):
     """An immutable mapping, hashable where its values are, equal to any mapping with the same items.
 
     >>> FrozenMapping({"features": 10})
@@ -27,10 +28,10 @@ class FrozenMapping(Mapping[object, object]):
 
     __slots__ = ("_items",)
 
-    def __init__(self, items: Mapping | None = None, /, **more: object):
+    def __init__(self, items: Mapping | None = None, /, **more: Any):
         self._items = dict(items or {}, **more)
 
-    def __getitem__(self, key: object) -> object:
+    def __getitem__(self, key: Any) -> Any:
         return self._items[key]
 
     def __iter__(self) -> Iterator:
@@ -49,7 +50,7 @@ class FrozenMapping(Mapping[object, object]):
         return FrozenMapping, (self._items,)
 
 
-def freeze(value: object) -> object:
+def freeze(value: Any) -> Any:
     """Returns `value` with its lists, dicts and sets (nested ones too) replaced by immutable ones.
 
     >>> freeze({"axes": [0, 1]})
@@ -94,9 +95,9 @@ class Block:
     path: str = ""
     kind: str = "module"
     method: str = "__call__"
-    config: Mapping[str, object] = field(default_factory=FrozenMapping)
+    config: Mapping[str, Any] = field(default_factory=FrozenMapping)
     weights: Mapping[int, str] = field(default_factory=FrozenMapping)
-    options: Mapping[str, object] = field(default_factory=FrozenMapping)
+    options: Mapping[str, Any] = field(default_factory=FrozenMapping)
     arguments: tuple[str, ...] = ()
     results: int = 1
     batched: int = 0
@@ -107,12 +108,12 @@ block_p.multiple_results = True
 
 
 @block_p.def_impl
-def _refuse_to_run(*_: object, block: Block, **__: object) -> None:
+def _refuse_to_run(*_: Any, block: Block, **__: Any) -> None:
     raise TypeError(f"the block `{block.target}` is data and cannot be run; `ungroup` the jaxpr first")
 
 
 @block_p.def_effectful_abstract_eval
-def _abstract_eval(*_: object, jaxpr: jex_core.ClosedJaxpr, **__: object) -> tuple[list, set]:
+def _abstract_eval(*_: Any, jaxpr: jex_core.ClosedJaxpr, **__: Any) -> tuple[list, set]:
     positions = {variable: index for index, variable in enumerate(jaxpr.jaxpr.invars)}
     effects = set()
     for effect in jaxpr.effects:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from jaxport.blocks.block import FrozenMapping
 from jaxport.blocks.framework import public_name
@@ -21,7 +21,7 @@ def boundary(
     thing: Decorated,
     *,
     target: str | None = None,
-    options: Mapping[str, object] | None = None,
+    options: Mapping[str, Any] | None = None,
     prepare: Callable[[dict], dict] = dict,
 ) -> Decorated:
     """Makes each call of `thing` a block, wherever it is called from while a trace is running.

@@ -10,7 +10,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 __all__ = ["LIBRARIES", "Node", "Reference", "World", "bound_again", "opened", "package_of"]
 
@@ -18,11 +18,11 @@ __all__ = ["LIBRARIES", "Node", "Reference", "World", "bound_again", "opened", "
 class World(Protocol):
     """What stands for each object once some of them are replaced."""
 
-    def is_new(self, value: object) -> bool:
+    def is_new(self, value: Any) -> bool:
         """Whether something else stands for `value`."""
         ...
 
-    def made(self, value: object) -> object:
+    def made(self, value: Any) -> Any:
         """What stands for `value`: itself, if it is not new."""
         ...
 
@@ -32,7 +32,7 @@ class Reference:
     """An object that another refers to, and the name by which it does."""
 
     name: str
-    value: object
+    value: Any
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Node:
     """
 
     references: tuple[Reference, ...]
-    rebuild: Callable[[World], Iterator[object]] | None = None
+    rebuild: Callable[[World], Iterator[Any]] | None = None
     is_place: bool = False
 
 
@@ -52,7 +52,7 @@ class Node:
 LIBRARIES = frozenset({*sys.stdlib_module_names, "equinox", "flax", "jax", "jaxlib", "jaxport", "numpy", "optax"})
 
 
-def opened(value: object) -> Node | None:
+def opened(value: Any) -> Node | None:
     """What `value` refers to; None for an object that is not looked into.
 
     >>> opened(functools.partial(print, end="")).references[1]
@@ -78,7 +78,7 @@ def opened(value: object) -> Node | None:
     return None
 
 
-def package_of(thing: object) -> str:
+def package_of(thing: Any) -> str:
     """The top-level package that a class or function was defined in.
 
     >>> package_of(Node)
@@ -94,7 +94,7 @@ def _partial(value: functools.partial) -> Node:
         names = []
     names += [f"args_{index}" for index in range(len(names), len(value.args))]
 
-    def rebuild(world: World) -> Iterator[object]:
+    def rebuild(world: World) -> Iterator[Any]:
         keywords = {name: world.made(item) for name, item in value.keywords.items()}
         yield type(value)(world.made(value.func), *map(world.made, value.args), **keywords)
 
@@ -102,7 +102,7 @@ def _partial(value: functools.partial) -> Node:
     return Node((Reference("", value.func), *(Reference(*item) for item in given)), rebuild)
 
 
-def bound_again(method: object, owner: object = None) -> object:
+def bound_again(method: Any, owner: Any = None) -> Any:
     """The method as the class of its owner has it now, None where that is the same function or another method.
 
     >>> class Model:
@@ -122,7 +122,7 @@ def bound_again(method: object, owner: object = None) -> object:
 
 
 def _method(value: types.MethodType) -> Node:
-    def rebuild(world: World) -> Iterator[object]:
+    def rebuild(world: World) -> Iterator[Any]:
         owner = world.made(value.__self__)
         again = bound_again(value, owner)
         yield type(value)(world.made(value.__func__), owner) if again is None else again
@@ -134,7 +134,7 @@ def _container(value: list | tuple | dict) -> Node:
     items = value.items() if isinstance(value, dict) else enumerate(value)
     references = tuple(Reference(str(key), item) for key, item in items)
 
-    def rebuild(world: World) -> Iterator[object]:
+    def rebuild(world: World) -> Iterator[Any]:
         if isinstance(value, tuple):
             made = map(world.made, value)
             yield type(value)(*made) if hasattr(value, "_fields") else tuple(made)
@@ -147,8 +147,8 @@ def _container(value: list | tuple | dict) -> Node:
     return Node(references, rebuild, is_place=True)
 
 
-def _instance(value: object) -> Node:
-    def rebuild(world: World) -> Iterator[object]:
+def _instance(value: Any) -> Node:
+    def rebuild(world: World) -> Iterator[Any]:
         new = copy.copy(value)
         yield new
         vars(new).update({name: world.made(item) for name, item in vars(value).items()})
@@ -163,7 +163,7 @@ def _function(value: types.FunctionType) -> Node:
     positional = code.co_varnames[: code.co_argcount]
     global_names = _global_names(value)
 
-    def rebuild(world: World) -> Iterator[object]:
+    def rebuild(world: World) -> Iterator[Any]:
         changed = {name: value.__globals__[name] for name in global_names if world.is_new(value.__globals__[name])}
         # A cell is shared with other functions that write to it: only one whose content changes is a new one.
         new_cells = [types.CellType() if world.is_new(_content(cell)) else cell for cell in cells]
@@ -189,7 +189,7 @@ def _function(value: types.FunctionType) -> Node:
     return Node(tuple(references), None if assigns and global_names else rebuild)
 
 
-def _content(cell: types.CellType) -> object:
+def _content(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
     except ValueError:  # not yet assigned

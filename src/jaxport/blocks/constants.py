@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 from jax.extend import core as jex_core
@@ -15,10 +16,10 @@ from jaxport.blocks.labels import bodies
 
 __all__ = ["hoisted"]
 
-_VariableOf = Callable[[object], jex_core.Var]
+_VariableOf = Callable[[Any], jex_core.Var]
 
 
-def hoisted(closed: jex_core.ClosedJaxpr) -> tuple[jex_core.Jaxpr, list[object]]:
+def hoisted(closed: jex_core.ClosedJaxpr) -> tuple[jex_core.Jaxpr, list[Any]]:
     """Returns a jaxpr without consts, and the arrays that are its new inputs.
 
     The inputs are those of `closed` with the arrays put between the weights and the rest by `Hoisting.split`: they
@@ -39,8 +40,8 @@ class _Hoisting:
     """Lifts consts body by body; what a body lifts becomes new *leading* operands of the equation that calls it."""
 
     def __init__(self) -> None:
-        self._lifted: dict[int, tuple[jex_core.Jaxpr, list[object]]] = {}
-        self._kept: list[object] = []  # so that no id is used twice
+        self._lifted: dict[int, tuple[jex_core.Jaxpr, list[Any]]] = {}
+        self._kept: list[Any] = []  # so that no id is used twice
         self._needs: dict[int, bool] = {}
 
     def needs(self, jaxpr: jex_core.Jaxpr) -> bool:
@@ -55,14 +56,14 @@ class _Hoisting:
             ) or any(self.needs(body) for equation in jaxpr.eqns for body in bodies(equation.params))
         return self._needs[id(jaxpr)]
 
-    def lifted(self, jaxpr: jex_core.Jaxpr, consts: Sequence[object]) -> tuple[jex_core.Jaxpr, list[object]]:
+    def lifted(self, jaxpr: jex_core.Jaxpr, consts: Sequence[Any]) -> tuple[jex_core.Jaxpr, list[Any]]:
         """`jaxpr` with its consts, and those of the bodies within it, as leading inputs; and the arrays."""
         if id(jaxpr) in self._lifted:
             return self._lifted[id(jaxpr)]
         self._kept.append(jaxpr)
         # One input per array, however often the program meets it.
         variables: dict[int, jex_core.Var] = {}
-        arrays: list[object] = []
+        arrays: list[Any] = []
         alias: dict[jex_core.Var, jex_core.Var] = {}
         for variable, const in zip(jaxpr.constvars, consts, strict=True):
             if id(const) in variables:
@@ -71,7 +72,7 @@ class _Hoisting:
                 variables[id(const)] = variable
                 arrays.append(const)
 
-        def variable_of(array: object) -> jex_core.Var:
+        def variable_of(array: Any) -> jex_core.Var:
             if id(array) not in variables:
                 variables[id(array)] = jex_core.Var(jax.typeof(array))
                 arrays.append(array)
@@ -102,7 +103,7 @@ class _Hoisting:
         return rule(self, equation, variable_of)
 
 
-def _closed(hoisting: _Hoisting, body: jex_core.ClosedJaxpr) -> tuple[jex_core.ClosedJaxpr, list[object]]:
+def _closed(hoisting: _Hoisting, body: jex_core.ClosedJaxpr) -> tuple[jex_core.ClosedJaxpr, list[Any]]:
     if not body.consts and not hoisting.needs(body.jaxpr):
         return body, []
     jaxpr, arrays = hoisting.lifted(body.jaxpr, body.consts)
@@ -121,7 +122,7 @@ def _jit(hoisting: _Hoisting, equation: jex_core.JaxprEqn, variable_of: _Variabl
 
 
 @functools.cache
-def _unspecified() -> dict[str, object]:
+def _unspecified() -> dict[str, Any]:
     """What a `jit` equation says of an operand that nothing was said about."""
     params = jax.make_jaxpr(jax.jit(lambda x: x))(0.0).eqns[0].params
     return {name: params[name][0] for name in ("in_shardings", "in_layouts", "donated_invars")}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +27,7 @@ __all__ = ["Changes", "Environment", "Model", "merged", "models_in"]
 class Changes:
     """What a call did to module state: new values of arrays, by path, and the paths of everything else."""
 
-    arrays: Mapping[str, object]
+    arrays: Mapping[str, Any]
     others: tuple[str, ...]
 
 
@@ -42,9 +43,9 @@ class Model:
     """A module inside a trace, and what it held before the call; `before` is None where no call can change it."""
 
     name: str
-    value: object
+    value: Any
     before: Lifted | None
-    arrays: Sequence[object] = ()
+    arrays: Sequence[Any] = ()
 
     def changes(self) -> Changes:
         """What the call did to it."""
@@ -64,7 +65,7 @@ class Model:
         return Changes(changed, tuple(joined(self.name, path) for path in others))
 
 
-def models_in(named: Iterable[tuple[str, object]], places: Places) -> list[Model]:
+def models_in(named: Iterable[tuple[str, Any]], places: Places) -> list[Model]:
     """The modules among the arguments, registered with their paths."""
     models = []
     for name, tree in named:
@@ -84,7 +85,7 @@ class _Root:
     """A module, or a container of arrays, and the name by which the callable refers to it."""
 
     name: str
-    value: object
+    value: Any
     framework: Framework | None = None
     lifted: Lifted | None = None
 
@@ -97,7 +98,7 @@ class Environment:
 
     def __init__(self, fn: Callable, places: Places):
         self.fn, self.places = fn, places
-        self._nodes: dict[int, tuple[object, Node]] = {}
+        self._nodes: dict[int, tuple[Any, Node]] = {}
         self._roots: dict[int, _Root] = {}
         self._visit(fn, "", True)
         holding = [root for root in self._roots.values() if not is_array(root.value) and _has_parameters(root)]
@@ -111,7 +112,7 @@ class Environment:
             self._roots[id(root.value)] = replace(root, name=name)
         self.leaves: list[Leaf] = []
         self._lifted: list[tuple[_Root, slice]] = []
-        self._arrays: dict[object, Leaf] = {}
+        self._arrays: dict[Any, Leaf] = {}
         for root in self._roots.values():
             if root.lifted is not None:
                 before = len(self.leaves)
@@ -125,7 +126,7 @@ class Environment:
 
         self._positions = {identity: position for position, identity in enumerate(self._arrays)}
 
-    def _visit(self, value: object, name: str, rebuildable: bool) -> None:
+    def _visit(self, value: Any, name: str, rebuildable: bool) -> None:
         """Notes `value` if it is a model or holds arrays, and looks into it if it is anything else."""
         if id(value) in self._nodes or id(value) in self._roots:
             return
@@ -144,13 +145,13 @@ class Environment:
             for reference in node.references:
                 self._visit(reference.value, joined(around, reference.name), rebuildable and node.rebuild is not None)
 
-    def _holds_callables(self, value: object) -> bool:
+    def _holds_callables(self, value: Any) -> bool:
         """Whether a container holds modules or functions, so that it has to be looked into."""
         return any(
             opened(leaf) is not None or self.places.types.root_framework_of(leaf) for leaf in self._leaves_of(value)
         )
 
-    def _leaves_of(self, value: object) -> list[object]:
+    def _leaves_of(self, value: Any) -> list[Any]:
         try:
             return jax.tree.leaves(value, is_leaf=lambda leaf: self.places.types.root_framework_of(leaf) is not None)
         except ValueError:  # a pytree that may not be read any more, such as an old state of Equinox
@@ -158,7 +159,7 @@ class Environment:
 
     # -- copies ----------------------------------------------------------------------------------------------------
 
-    def rebuilt(self, values: Sequence[object]) -> tuple[Callable, list[object]]:
+    def rebuilt(self, values: Sequence[Any]) -> tuple[Callable, list[Any]]:
         """The callable around copies of the modules that were taken out, made of `values`; and the copies."""
         copies = [root.lifted.rebuild(values[span]) for root, span in self._lifted]
         for (root, _), made in zip(self._lifted, copies, strict=True):
@@ -170,7 +171,7 @@ class Environment:
         """The bound methods that the window has patched since they were bound."""
         return [key for key, (value, _) in self._nodes.items() if bound_again(value) is not None]
 
-    def changes(self, copies: Sequence[object], values: Sequence[object]) -> list[Changes]:
+    def changes(self, copies: Sequence[Any], values: Sequence[Any]) -> list[Changes]:
         """What became of the copies, which were made of `values`."""
         return [
             Model(root.name, made, root.lifted, values[span]).changes()
@@ -179,11 +180,11 @@ class Environment:
 
     # -- names -----------------------------------------------------------------------------------------------------
 
-    def order_of(self, constant: object) -> int:
+    def order_of(self, constant: Any) -> int:
         """The position of an array that was closed over among all that the callable has; unknown ones come last."""
         return self._positions.get(_identity(constant), len(self._positions))
 
-    def named(self, constants: Iterable[object], taken: set[str]) -> Iterator[Leaf]:
+    def named(self, constants: Iterable[Any], taken: set[str]) -> Iterator[Leaf]:
         """A leaf for each array that was closed over: where the callable has it, or else under a name of its own."""
         unknown = 0
         for constant in constants:
@@ -221,11 +222,9 @@ def _has_parameters(root: _Root) -> bool:
 class _Rebuilding:
     """The objects on the way to the modules that were taken out, made anew; all others stand for themselves."""
 
-    def __init__(
-        self, nodes: Mapping[int, tuple[object, Node]], replaced: Mapping[int, object], methods: Iterable[int]
-    ):
+    def __init__(self, nodes: Mapping[int, tuple[Any, Node]], replaced: Mapping[int, Any], methods: Iterable[int]):
         self._nodes = nodes
-        self._made: dict[int, object] = dict(replaced)
+        self._made: dict[int, Any] = dict(replaced)
         self._new = {*replaced, *methods}
         referrers: dict[int, list[int]] = {}
         for key, (_, node) in nodes.items():
@@ -239,10 +238,10 @@ class _Rebuilding:
                     self._new.add(key)
                     waiting.append(key)
 
-    def is_new(self, value: object) -> bool:
+    def is_new(self, value: Any) -> bool:
         return id(value) in self._new
 
-    def made(self, value: object) -> object:
+    def made(self, value: Any) -> Any:
         if id(value) not in self._new:
             return value
         if id(value) not in self._made:
@@ -253,17 +252,17 @@ class _Rebuilding:
         return self._made[id(value)]
 
 
-def _arrays_in(value: object) -> Iterator[Leaf]:
+def _arrays_in(value: Any) -> Iterator[Leaf]:
     for keys, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
         if is_array(leaf):
             yield Leaf(jax.tree_util.keystr(keys, simple=True, separator="."), leaf, _is_inexact(leaf))
 
 
-def _is_inexact(array: object) -> bool:
+def _is_inexact(array: Any) -> bool:
     return bool(jnp.issubdtype(array.dtype, jnp.inexact))
 
 
-def _identity(array: object) -> object:
+def _identity(array: Any) -> Any:
     """What an array and the constant that JAX makes of it have in common."""
     if isinstance(array, jax.Array):
         return id(array)
@@ -272,7 +271,7 @@ def _identity(array: object) -> object:
     return (view.__array_interface__["data"][0], view.shape, str(view.dtype)) if view.size else id(array)
 
 
-def _same(one: object, other: object) -> bool:
+def _same(one: Any, other: Any) -> bool:
     if one is other:
         return True
     try:

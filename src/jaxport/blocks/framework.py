@@ -8,6 +8,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 from jaxport.blocks.block import freeze
 from jaxport.blocks.values import is_array
@@ -23,7 +24,7 @@ class Leaf:
     """
 
     path: str
-    value: object
+    value: Any
     trainable: bool = True
     counter: bool = False
 
@@ -35,7 +36,7 @@ class OwnPlace:
     `leaves()` gives some arrays of the body, each with the name of its collection.
     """
 
-    body: object
+    body: Any
     body_path: str
     path: str
     leaves: Callable[[], list[tuple[str, Leaf]]]
@@ -46,7 +47,7 @@ class Snapshot:
     """What a module holds: its arrays, and its other attributes, by path."""
 
     leaves: Mapping[str, Leaf]
-    attributes: Mapping[str, object]
+    attributes: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,9 @@ class Lifted:
     """
 
     leaves: tuple[Leaf, ...]
-    attributes: Mapping[str, object]
-    rebuild: Callable[[Sequence[object]], object]
-    snapshot: Callable[[object], Snapshot]
+    attributes: Mapping[str, Any]
+    rebuild: Callable[[Sequence[Any]], Any]
+    snapshot: Callable[[Any], Snapshot]
 
 
 class Framework:
@@ -69,19 +70,19 @@ class Framework:
     #: the public names of the framework's namespaces, in the order in which they are searched
     namespaces: tuple[str, ...] = ()
 
-    def is_module(self, value: object) -> bool:
+    def is_module(self, value: Any) -> bool:
         """Whether `value` is a module of this framework."""
         raise NotImplementedError
 
-    def is_opaque(self, value: object) -> bool:
+    def is_opaque(self, value: Any) -> bool:
         """Whether an argument of a call is to be left alone: modules and what else has identity."""
         return self.is_module(value)
 
-    def is_root(self, value: object) -> bool:
+    def is_root(self, value: Any) -> bool:
         """Whether `value` is a model or a piece of one that a callable may bring with it."""
         return self.is_module(value)
 
-    def is_variable(self, value: object) -> bool:
+    def is_variable(self, value: Any) -> bool:
         """Whether `value` is a box around an array, which has no name of its own in paths."""
         del value
         return False
@@ -93,7 +94,7 @@ class Framework:
     #: classes whose methods are not calls of a module: the framework's own bases
     bases: tuple[type, ...] = ()
 
-    def interception(self, call: Callable[..., object]) -> AbstractContextManager[object]:
+    def interception(self, call: Callable[..., Any]) -> AbstractContextManager[Any]:
         """A window in which the framework itself hands each call of a module to `call`, in this thread only.
 
         `call` is `Recorder.call_method`.
@@ -101,40 +102,40 @@ class Framework:
         del call
         return nullcontext()
 
-    def submodules(self, module: object) -> Iterator[tuple[str, object]]:
+    def submodules(self, module: Any) -> Iterator[tuple[str, Any]]:
         """The module itself and all modules below it, with their paths; shared ones once, at their first path."""
         raise NotImplementedError
 
-    def leaves(self, module: object) -> list[Leaf]:
+    def leaves(self, module: Any) -> list[Leaf]:
         """All arrays of the module and of what lies below it."""
         raise NotImplementedError
 
-    def config(self, module: object) -> dict[str, object]:
+    def config(self, module: Any) -> dict[str, Any]:
         """The static fields of a module."""
         raise NotImplementedError
 
-    def own_place(self, module: object) -> OwnPlace | None:
+    def own_place(self, module: Any) -> OwnPlace | None:
         """Where the module itself believes that it is, or None for modules that do not know."""
         del module
         return None
 
-    def parameters(self, module: object) -> list[object]:
+    def parameters(self, module: Any) -> list[Any]:
         """Arrays that are the module's own parameters although they reach the trace as arguments."""
         del module
         return []
 
-    def signature(self, fn: object) -> inspect.Signature | None:
+    def signature(self, fn: Any) -> inspect.Signature | None:
         """The signature of a callable of the framework that hides the names of its arguments, else None."""
         del fn
         return None
 
-    def lift(self, module: object) -> Lifted | None:
+    def lift(self, module: Any) -> Lifted | None:
         """The module taken apart, or None where a call cannot change it."""
         del module
         return None
 
 
-def public_name(thing: object, namespaces: Sequence[str]) -> str:
+def public_name(thing: Any, namespaces: Sequence[str]) -> str:
     """The qualified name of a class or function, as its users spell it where one of `namespaces` has it.
 
     >>> import jax
@@ -151,7 +152,7 @@ def public_name(thing: object, namespaces: Sequence[str]) -> str:
     return f"{getattr(thing, '__module__', type(thing).__module__)}.{name}"
 
 
-def static_items(fields: Mapping[str, object], is_dynamic: Callable[[object], bool]) -> dict[str, object]:
+def static_items(fields: Mapping[str, Any], is_dynamic: Callable[[Any], bool]) -> dict[str, Any]:
     """The public fields without those that hold arrays or are `is_dynamic`, with their values frozen.
 
     >>> import numpy as np
@@ -169,7 +170,7 @@ def static_items(fields: Mapping[str, object], is_dynamic: Callable[[object], bo
 _SIMPLE = frozenset({int, float, str, bool, type(None), type, types.FunctionType, types.BuiltinFunctionType})
 
 
-def _holds(value: object, predicate: Callable[[object], bool]) -> bool:
+def _holds(value: Any, predicate: Callable[[Any], bool]) -> bool:
     if type(value) in _SIMPLE:
         return False
     if isinstance(value, list | tuple | set):

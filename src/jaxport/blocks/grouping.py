@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from jax.extend import core as jex_core
 
@@ -160,7 +161,7 @@ class _Body:
         if isinstance(new, jex_core.Var):
             self.last_use[new] = max(self.last_use.get(new, -1), self.last_use.get(old, -1))
 
-    def params(self, equation: jex_core.JaxprEqn, labels: Labels) -> dict[str, object]:
+    def params(self, equation: jex_core.JaxprEqn, labels: Labels) -> dict[str, Any]:
         """The params of an equation with the bodies in them grouped."""
         inner = bodies(equation.params)
         if not any(map(self.grouping.is_marked, inner)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from jax.extend import core as jex_core
 
@@ -44,7 +45,7 @@ class Label:
         """The value is the leaf or, inside a scan, its slice."""
         return all(step == _SLICE for step in self.steps)
 
-    def then(self, step: object) -> Label:
+    def then(self, step: Any) -> Label:
         """The label after one more step."""
         if step == _DERIVED or _DERIVED in self.steps:
             return Label(self.root, (_DERIVED,))
@@ -62,7 +63,7 @@ class Label:
 Labels = tuple[Label | None, ...]
 
 
-def bodies(params: Mapping[str, object]) -> list[jex_core.Jaxpr]:
+def bodies(params: Mapping[str, Any]) -> list[jex_core.Jaxpr]:
     """The jaxprs in the params of an equation, closed or not, in a fixed order."""
     found = []
     for value in params.values():
@@ -74,10 +75,10 @@ def bodies(params: Mapping[str, object]) -> list[jex_core.Jaxpr]:
     return found
 
 
-def replace_bodies(params: Mapping[str, object], new: Iterator[jex_core.Jaxpr]) -> dict[str, object]:
+def replace_bodies(params: Mapping[str, Any], new: Iterator[jex_core.Jaxpr]) -> dict[str, Any]:
     """The params with their jaxprs replaced, in the order in which `bodies` gives them."""
 
-    def replaced(item: object) -> object:
+    def replaced(item: Any) -> Any:
         if isinstance(item, jex_core.ClosedJaxpr):
             jaxpr = next(new)
             return item if jaxpr is item.jaxpr else jex_core.ClosedJaxpr(jaxpr, item.consts)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
@@ -52,13 +53,13 @@ class Call:
     target: str
     kind: str
     method: str
-    owner: object = None
+    owner: Any = None
     anchor: Anchor | None = None
     path: str = ""
-    key: object = field(default_factory=object)
-    around: object = None
-    config: Mapping[str, object] = field(default_factory=FrozenMapping)
-    options: Mapping[str, object] = field(default_factory=FrozenMapping)
+    key: Any = field(default_factory=object)
+    around: Any = None
+    config: Mapping[str, Any] = field(default_factory=FrozenMapping)
+    options: Mapping[str, Any] = field(default_factory=FrozenMapping)
     arguments: tuple[str, ...] = ()
     short_name: str = ""
     finished: Block | None = None
@@ -83,7 +84,7 @@ def _marker(name: str) -> jex_core.Primitive:
         results = marker.bind(*operands, batched=batched + 1, extra=extra, call=call)
         return results, passed(dims, extra)
 
-    def transpose(cotangents: Sequence, *operands: object, extra: int, **_: object) -> list:
+    def transpose(cotangents: Sequence, *operands: Any, extra: int, **_: Any) -> list:
         through = [*cotangents, *[None] * extra]
         return [c if ad.is_undefined_primal(o) else None for c, o in zip(through, operands, strict=True)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 
@@ -14,8 +15,8 @@ __all__ = ["argument_values", "leaf_paths", "output_paths", "signature_of"]
 
 
 def argument_values(
-    signature: inspect.Signature | None, args: Sequence[object], kwargs: Mapping[str, object]
-) -> list[tuple[str, object]]:
+    signature: inspect.Signature | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[tuple[str, Any]]:
     """The arguments with their names, in the order in which ``(args, kwargs)`` is flattened.
 
     >>> argument_values(inspect.signature(lambda x, *more, scale: x), (1, 2, 3), {"scale": 4})
@@ -24,7 +25,7 @@ def argument_values(
     return [*zip(_argument_names(signature, args), args, strict=True), *sorted(kwargs.items())]
 
 
-def leaf_paths(named: Sequence[tuple[str, object]], is_variable: Callable[[object], bool]) -> list[str]:
+def leaf_paths(named: Sequence[tuple[str, Any]], is_variable: Callable[[Any], bool]) -> list[str]:
     """A path per leaf of the named trees; a variable, a box around an array, has the path of the box.
 
     >>> leaf_paths([("batch", {"ids": 1, "mask": (2, 3)})], lambda value: False)
@@ -39,7 +40,7 @@ def leaf_paths(named: Sequence[tuple[str, object]], is_variable: Callable[[objec
     return paths
 
 
-def dotted(keys: Sequence[object]) -> str:
+def dotted(keys: Sequence[Any]) -> str:
     """A key path as text.
 
     >>> dotted((jax.tree_util.DictKey("layers"), jax.tree_util.SequenceKey(0)))
@@ -48,7 +49,7 @@ def dotted(keys: Sequence[object]) -> str:
     return jax.tree_util.keystr(tuple(keys), simple=True, separator=".")
 
 
-def output_paths(result: object, is_variable: Callable[[object], bool]) -> list[str]:
+def output_paths(result: Any, is_variable: Callable[[Any], bool]) -> list[str]:
     """A path per leaf of a result; a bare result is ``output``, the results of a tuple ``output_0``, ``output_1``.
 
     >>> output_paths((1, {"loss": 2}), lambda value: False), output_paths(1, lambda value: False)
@@ -60,7 +61,7 @@ def output_paths(result: object, is_variable: Callable[[object], bool]) -> list[
     return [path or "output" for path in paths]
 
 
-def _argument_names(signature: inspect.Signature | None, args: Sequence[object]) -> list[str]:
+def _argument_names(signature: inspect.Signature | None, args: Sequence[Any]) -> list[str]:
     if signature is not None:
         try:
             bound = signature.bind_partial(*args)

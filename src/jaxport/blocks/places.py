@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from jaxport.blocks.framework import Framework
 
@@ -25,23 +26,23 @@ class Types:
         self.frameworks = tuple(frameworks)
         self._known: dict[type, tuple[Framework | None, Framework | None, bool, bool]] = {}
 
-    def framework_of(self, value: object) -> Framework | None:
+    def framework_of(self, value: Any) -> Framework | None:
         """The framework that `value` is a module of, if any."""
         return self._about(value)[0]
 
-    def root_framework_of(self, value: object) -> Framework | None:
+    def root_framework_of(self, value: Any) -> Framework | None:
         """The framework that `value` is a model, or a piece of one, of."""
         return self._about(value)[1]
 
-    def is_opaque(self, value: object) -> bool:
+    def is_opaque(self, value: Any) -> bool:
         """Whether markers leave `value` alone: modules and the like."""
         return self._about(value)[2]
 
-    def is_variable(self, value: object) -> bool:
+    def is_variable(self, value: Any) -> bool:
         """Whether `value` is a box around an array."""
         return self._about(value)[3]
 
-    def _about(self, value: object) -> tuple[Framework | None, Framework | None, bool, bool]:
+    def _about(self, value: Any) -> tuple[Framework | None, Framework | None, bool, bool]:
         known = self._known.get(type(value))
         if known is None:
             known = self._known[type(value)] = (
@@ -58,21 +59,21 @@ class Places:
 
     def __init__(self, types: Types):
         self.types = types
-        self._paths: dict[int, tuple[object, str]] = {}
-        self._by_kind: dict[object, list[str]] | None = None
+        self._paths: dict[int, tuple[Any, str]] = {}
+        self._by_kind: dict[Any, list[str]] | None = None
 
-    def register(self, module: object, path: str) -> None:
+    def register(self, module: Any, path: str) -> None:
         """Notes the path of a module and of all modules below it; what is known already keeps its path."""
         for below, submodule in self.below(module):
             self._paths.setdefault(id(submodule), (submodule, joined(path, below)))
         self._by_kind = None
 
-    def below(self, module: object) -> Iterator[tuple[str, object]]:
+    def below(self, module: Any) -> Iterator[tuple[str, Any]]:
         """The module and the modules below it, with their relative paths."""
         framework = self.types.root_framework_of(module)
         return iter(()) if framework is None else framework.submodules(module)
 
-    def find(self, module: object) -> str | None:
+    def find(self, module: Any) -> str | None:
         """The path of a module, None where it is not known."""
         known = self._paths.get(id(module))
         return None if known is None else known[1]
@@ -89,7 +90,7 @@ class Places:
         return self._by_kind.get(kind) or self._by_kind.get(kind[0]) or ()
 
 
-def kind_of(framework: Framework, module: object) -> tuple:
+def kind_of(framework: Framework, module: Any) -> tuple:
     """The type and the config of a module, as something that can be compared."""
     config = framework.config(module)
     return type(module), repr(sorted(config.items(), key=lambda item: item[0]))

@@ -5,6 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
+from weakref import WeakKeyDictionary
 
 from jax.extend import core as jex_core, source_info_util
 
@@ -27,7 +30,7 @@ class Boundary:
     """
 
     target: str | None = None
-    options: Mapping[str, object] = FrozenMapping()
+    options: Mapping[str, Any] = FrozenMapping()
     prepare: Callable[[dict], dict] = dict
 
 
@@ -35,21 +38,21 @@ class Boundary:
 class _Frame:
     """A running call: the object and method it is on, and the function that was entered."""
 
-    key: object
-    owner: object
+    key: Any
+    owner: Any
     method: str
-    function: object
+    function: Any
 
 
 @dataclass
 class _Origin:
     """Where a call says that its module is, and the arrays that prove it."""
 
-    owner: object = None
+    owner: Any = None
     anchor: Anchor | None = None
     path: str = ""
     anchored: Anchor | None = None
-    arrays: list[object] = field(default_factory=list)
+    arrays: list[Any] = field(default_factory=list)
 
 
 class Recorder:
@@ -59,9 +62,7 @@ class Recorder:
     window, in JAX's caches: nothing in it depends on what else the window sees.
     """
 
-    def __init__(
-        self, frameworks: Sequence[Framework], targets: Collection[str], boundaries: Mapping[object, Boundary]
-    ):
+    def __init__(self, frameworks: Sequence[Framework], targets: Collection[str], boundaries: Mapping[Any, Boundary]):
         self.types = Types(frameworks)
         self.targets = frozenset(targets)
         self.places = Places(self.types)
@@ -69,11 +70,10 @@ class Recorder:
         self._frames: list[_Frame] = []
         # Modules of traced bodies, and the bodies of modules that know their own path. Objects are kept with their
         # ids, so that no id is used a second time.
-        self._anchored: dict[int, tuple[object, Anchor, str]] = {}
-        self._bodies: dict[int, tuple[object, Anchor]] = {}
-        self._names: dict[int, tuple[object, _Names]] = {}
+        self._anchored: dict[int, tuple[Any, Anchor, str]] = {}
+        self._bodies: dict[int, tuple[Any, Anchor]] = {}
 
-    def _origin(self, framework: Framework, module: object) -> _Origin:
+    def _origin(self, framework: Framework, module: Any) -> _Origin:
         own = framework.own_place(module)
         if own is not None:
             known_body = self._bodies.get(id(own.body))
@@ -103,20 +103,20 @@ class Recorder:
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
-    def is_called(self, owner: object) -> bool:
+    def is_called(self, owner: Any) -> bool:
         """Whether calls of the methods of `owner` are blocks: it is a module, or its class was decorated."""
         return type(owner) in self._boundaries or self.types.framework_of(owner) is not None
 
     def call_method(
         self,
-        owner: object,
+        owner: Any,
         method: str,
         function: Callable,
         args: tuple,
         kwargs: dict,
         boundary: Boundary | None = None,
         named_by: Callable | None = None,
-    ) -> object:
+    ) -> Any:
         """Calls `function(*args, **kwargs)`, the bound `method` of `owner`, between markers.
 
         The arguments are named by the signature of `named_by`, where `function` hides its own.
@@ -146,7 +146,7 @@ class Recorder:
         frame = _Frame(call.key, owner, method, entered)
         return self._marked(call, config, extra, frame, function, args, boundary.prepare(kwargs), named_by)
 
-    def call_function(self, boundary: Boundary, function: Callable, args: tuple, kwargs: dict) -> object:
+    def call_function(self, boundary: Boundary, function: Callable, args: tuple, kwargs: dict) -> Any:
         """Calls `function(*args, **kwargs)` between markers, as a block of the boundary's target."""
         target = boundary.target or public_name(function, ())
         call = Call(target, "function", "", options=boundary.options, short_name=target.rpartition(".")[2])
@@ -164,7 +164,7 @@ class Recorder:
         args: tuple,
         kwargs: dict,
         named_by: Callable | None = None,
-    ) -> object:
+    ) -> Any:
         call.around = self._frames[-1].key if self._frames else None
         found, seen = Found(), set()
         for name, value in self._named(named_by or function, args, kwargs):
@@ -197,19 +197,23 @@ class Recorder:
         outside = {id(before): after for before, after in zip(results.arrays, left, strict=True)}
         arguments = {id(array) for array in (*found.arrays, *entered)}
 
-        def leave(value: object, shared: bool) -> object:
+        def leave(value: Any, shared: bool) -> Any:
             # In a container that the caller holds too an argument stays the value that the caller put there.
             return value if shared and id(value) in arguments else outside.get(id(value), value)
 
         return exchange(result, leave, self.types.is_opaque, [], set())
 
-    def _named(self, function: Callable, args: tuple, kwargs: dict) -> list[tuple[str, object]]:
+    def _named(self, function: Callable, args: tuple, kwargs: dict) -> list[tuple[str, Any]]:
         """The arguments with their names, in the order of the signature."""
-        key = getattr(function, "__func__", function)
-        known = self._names.get(id(key))
-        if known is None:
-            known = self._names[id(key)] = key, _Names.of(function)
-        return known[1].of_call(args, kwargs)
+        plain = getattr(function, "__func__", function)
+        if type(plain) is not FunctionType:
+            return _Names.of(function).of_call(args, kwargs)
+        # A bound method leaves out what it is bound to, the function of it does not.
+        known = _names.setdefault(plain, {})
+        bound = plain is not function
+        if bound not in known:
+            known[bound] = _Names.of(function)
+        return known[bound].of_call(args, kwargs)
 
 
 @dataclass(frozen=True)
@@ -232,8 +236,11 @@ class _Names:
         positional = tuple(name for name, p in parameters.items() if p.kind in first)
         return cls(positional, *rest or ["args"], {name: position for position, name in enumerate(parameters)})
 
-    def of_call(self, args: tuple, kwargs: dict) -> list[tuple[str, object]]:
+    def of_call(self, args: tuple, kwargs: dict) -> list[tuple[str, Any]]:
         count = len(self.positional)
         named = list(zip(self.positional, args, strict=False))
         named += [(f"{self.rest}.{index}", value) for index, value in enumerate(args[count:])]
         return named + sorted(kwargs.items(), key=lambda item: self.order.get(item[0], len(self.order)))
+
+
+_names: WeakKeyDictionary[Callable, dict[bool, _Names]] = WeakKeyDictionary()

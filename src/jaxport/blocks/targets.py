@@ -9,6 +9,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
+from typing import Any
 
 from jax.extend import source_info_util
 
@@ -22,7 +23,7 @@ __all__ = ["BOUNDARY", "Patch", "class_boundaries", "method_patches", "resolve_t
 source_info_util.register_exclusion(__file__)
 
 # An attribute of an owner, and what makes its replacement from what is there.
-Patch = tuple[object, str, Callable[[object], object]]
+Patch = tuple[Any, str, Callable[[Any], Any]]
 
 # What `boundary` said about classes. Weak, so that decorating a class does not keep it.
 class_boundaries: weakref.WeakKeyDictionary[type, Boundary] = weakref.WeakKeyDictionary()
@@ -63,7 +64,7 @@ def method_patches(
     return list(patches.values())
 
 
-def _is_method(name: str, raw: object) -> bool:
+def _is_method(name: str, raw: Any) -> bool:
     if name != "__call__" and name.startswith("_"):
         return False
     if isinstance(raw, type | staticmethod | classmethod | property | functools.cached_property):
@@ -75,7 +76,7 @@ def _is_method(name: str, raw: object) -> bool:
 
 def _method(raw: Callable, *, name: str, recorder: _CurrentRecorder) -> Callable:
     @functools.wraps(raw)
-    def method(self: object, *args: object, **kwargs: object) -> object:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         bound = raw.__get__(self, type(self))
         current = recorder()
         if current is None or not current.is_called(self):
@@ -93,7 +94,7 @@ def target_patches(targets: Iterable[str], recorder: _CurrentRecorder) -> tuple[
     """
     classes: dict[type, Boundary] = {}
     patches: list[Patch] = []
-    functions: dict[int, tuple[object, str]] = {}
+    functions: dict[int, tuple[Any, str]] = {}
     for target in targets:
         owner, name, value = resolve_target(target)
         if isinstance(value, type):
@@ -116,7 +117,7 @@ def target_patches(targets: Iterable[str], recorder: _CurrentRecorder) -> tuple[
     return classes, patches
 
 
-def resolve_target(target: str) -> tuple[object, str, object]:
+def resolve_target(target: str) -> tuple[Any, str, Any]:
     """The owner, the attribute and the value that a qualified name stands for.
 
     Raises:
@@ -128,7 +129,7 @@ def resolve_target(target: str) -> tuple[object, str, object]:
     parts = target.split(".")
     for depth in range(len(parts) - 1, 0, -1):
         try:
-            owner: object = importlib.import_module(".".join(parts[:depth]))
+            owner: Any = importlib.import_module(".".join(parts[:depth]))
         except ModuleNotFoundError:
             continue
         *between, name = parts[depth:]
@@ -148,7 +149,7 @@ def resolve_target(target: str) -> tuple[object, str, object]:
     )
 
 
-def _selected(raw: object, *, target: str, recorder: _CurrentRecorder) -> object:
+def _selected(raw: Any, *, target: str, recorder: _CurrentRecorder) -> Any:
     if isinstance(raw, staticmethod | classmethod):
         return type(raw)(_selected(raw.__func__, target=target, recorder=recorder))
 
@@ -165,7 +166,7 @@ def with_markers(function: Callable, boundary: Boundary, recorder: _CurrentRecor
     is_method = _looks_like_method(function)
 
     @functools.wraps(function)
-    def marked(*args: object, **kwargs: object) -> object:
+    def marked(*args: Any, **kwargs: Any) -> Any:
         current = recorder()
         if current is None:
             return function(*args, **kwargs)
@@ -182,7 +183,7 @@ def with_markers(function: Callable, boundary: Boundary, recorder: _CurrentRecor
     return marked
 
 
-def _looks_like_method(function: object) -> bool:
+def _looks_like_method(function: Any) -> bool:
     parts = getattr(function, "__qualname__", "").split("<locals>.")[-1].split(".")
     return len(parts) > 1 and hasattr(function, "__get__")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 from jax.extend import core as jex_core, source_info_util
@@ -29,7 +29,7 @@ class Weight:
     """An array that belongs to the traced callable: `path` in its pytree, `value`, and whether training changes it."""
 
     path: str
-    value: object
+    value: Any
     trainable: bool = True
 
 
@@ -57,14 +57,14 @@ class Traced:
     input_paths: tuple[str, ...]
     output_paths: tuple[str, ...]
     state_outputs: tuple[str, ...]
-    static_inputs: Mapping[int, object]
-    static_outputs: Mapping[int, object]
+    static_inputs: Mapping[int, Any]
+    static_outputs: Mapping[int, Any]
 
 
 def trace(
     fn: Callable,
-    args: Sequence[object] = (),
-    kwargs: Mapping[str, object] | None = None,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
     *,
     state: State = "refuse",
     functions: Iterable[str] = (),
@@ -161,14 +161,14 @@ class _Trace:
         """Whether an input belongs to a model that was given as an argument."""
         return any(path == model.name or path.startswith(f"{model.name}.") for model in self.models)
 
-    def weights(self, constants: Sequence[object]) -> list[Weight]:
+    def weights(self, constants: Sequence[Any]) -> list[Weight]:
         """The weights of all leading inputs: the leaves taken out of modules, then the arrays closed over."""
         weights = [Weight(leaf.path, leaf.value, leaf.trainable) for leaf in self.environment.leaves]
         taken = {weight.path for weight in weights} | set(self.input_paths)
         named = self.environment.named(constants, taken)
         return weights + [Weight(leaf.path, leaf.value, leaf.trainable) for leaf in named]
 
-    def finished(self, jaxpr: jex_core.Jaxpr, sources: Sequence[object], weights: Sequence[Weight]) -> Traced:
+    def finished(self, jaxpr: jex_core.Jaxpr, sources: Sequence[Any], weights: Sequence[Weight]) -> Traced:
         """The result: state treated as asked for, and without the weights that nothing uses.
 
         `sources` has the path of the leaf that an output is, where it is one.
@@ -206,7 +206,7 @@ class _Trace:
         )
 
 
-def _state_changed(fn: object, paths: Sequence[str], state: str) -> StateChanged:
+def _state_changed(fn: Any, paths: Sequence[str], state: str) -> StateChanged:
     shown = [f"`{path}`" for path in paths[:20]] + [f"and {len(paths) - 20} more"] * (len(paths) > 20)
     name = getattr(fn, "__qualname__", type(fn).__qualname__)
     if state == "outputs":
@@ -224,5 +224,5 @@ def _state_changed(fn: object, paths: Sequence[str], state: str) -> StateChanged
     )
 
 
-def _is_input(leaf: object) -> bool:
+def _is_input(leaf: Any) -> bool:
     return isinstance(leaf, jax.ShapeDtypeStruct | jax.core.ShapedArray) or is_array(leaf)

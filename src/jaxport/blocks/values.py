@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,7 +20,7 @@ __all__ = ["Found", "exchange", "find", "is_array", "is_tracer", "put_back"]
 _MUTABLE = {list: enumerate, dict: dict.items, OrderedDict: dict.items, defaultdict: dict.items}
 
 
-def is_array(value: object) -> bool:
+def is_array(value: Any) -> bool:
     """Whether `value` is a JAX array, a tracer or a NumPy array.
 
     >>> is_array(np.zeros(3)), is_array(3.0)
@@ -28,7 +29,7 @@ def is_array(value: object) -> bool:
     return isinstance(value, jax.Array | np.ndarray) or is_tracer(value)
 
 
-def is_tracer(value: object) -> bool:
+def is_tracer(value: Any) -> bool:
     """Whether `value` is a traced value (of an array or of a mutable reference).
 
     >>> is_tracer(np.zeros(3))
@@ -37,7 +38,7 @@ def is_tracer(value: object) -> bool:
     return isinstance(value, jax.core.Tracer)
 
 
-def _is_reference(value: object) -> bool:
+def _is_reference(value: Any) -> bool:
     # A mutable reference is no value: a marker that passed it on would make an alias of it.
     return is_tracer(value) and not isinstance(jax.typeof(value), jax.core.ShapedArray)
 
@@ -46,16 +47,16 @@ def _is_reference(value: object) -> bool:
 class Found:
     """The arrays found in some values: `arrays[i]` has the path `paths[i]`; `static` is what is no array, by path."""
 
-    arrays: list[object] = field(default_factory=list)
+    arrays: list[Any] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
-    static: dict[str, object] = field(default_factory=dict)
+    static: dict[str, Any] = field(default_factory=dict)
 
 
-def _joined(path: str, key: object) -> str:
+def _joined(path: str, key: Any) -> str:
     return f"{path}.{key}" if path else str(key)
 
 
-def find(value: object, path: str, is_opaque: Callable[[object], bool], found: Found, seen: set[int]) -> None:
+def find(value: Any, path: str, is_opaque: Callable[[Any], bool], found: Found, seen: set[int]) -> None:
     """Adds what `value` holds to `found`, in a fixed order; modules (`is_opaque`) are passed over."""
     if is_array(value):
         if not _is_reference(value):
@@ -79,11 +80,11 @@ def find(value: object, path: str, is_opaque: Callable[[object], bool], found: F
         find(item, _joined(path, key), is_opaque, found, seen)
 
 
-def _named_items(value: tuple) -> Iterator[tuple[object, object]]:
+def _named_items(value: tuple) -> Iterator[tuple[Any, Any]]:
     return zip(getattr(value, "_fields", range(len(value))), value, strict=True)
 
 
-def _pytree_children(value: object) -> list[tuple[object, object]] | None:
+def _pytree_children(value: Any) -> list[tuple[Any, Any]] | None:
     if value is None or isinstance(value, str | int | float | complex | bool | type) or callable(value):
         return None
     leaves = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda node: node is not value)[0]
@@ -93,13 +94,13 @@ def _pytree_children(value: object) -> list[tuple[object, object]] | None:
 
 
 def exchange(
-    value: object,
-    new: Callable[[object, bool], object],
-    is_opaque: Callable[[object], bool],
+    value: Any,
+    new: Callable[[Any, bool], Any],
+    is_opaque: Callable[[Any], bool],
     undo: list,
     seen: set[int],
     shared: bool = False,
-) -> object:
+) -> Any:
     """Returns `value` with `new(tracer, shared)` for each tracer in reach; each change in a container goes to `undo`.
 
     `shared` says whether the tracer lies in a container that others may hold too. An entry of `undo` is (container, key, the value before, the value after); the values in it stay alive with it.
@@ -126,7 +127,7 @@ def exchange(
 
 def put_back(undo: list) -> None:
     """Reverts what `exchange` changed, wherever in its container the callee may have moved it."""
-    before_by_container: dict[int, tuple[object, dict[int, object]]] = {}
+    before_by_container: dict[int, tuple[Any, dict[int, Any]]] = {}
     for container, _, before, after in undo:
         before_by_container.setdefault(id(container), (container, {}))[1][id(after)] = before
     for container, before_by_id in before_by_container.values():

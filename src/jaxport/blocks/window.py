@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import jax
 from jax.extend import source_info_util
@@ -61,7 +62,7 @@ class Patches:
     def __bool__(self) -> bool:
         return bool(self._patched)
 
-    def enter(self, patches: Iterable[tuple[object, str, Callable[[object], object]]]) -> None:
+    def enter(self, patches: Iterable[tuple[Any, str, Callable[[Any], Any]]]) -> None:
         """Replaces each attribute of each owner by ``wrap(what is there)``, or counts one more user of it."""
         done = []
         with self._lock:
@@ -80,7 +81,7 @@ class Patches:
                 self.leave(done)
                 raise
 
-    def leave(self, patches: Iterable[tuple[object, str]]) -> None:
+    def leave(self, patches: Iterable[tuple[Any, str]]) -> None:
         """Counts one user less of each attribute; the last one restores it."""
         with self._lock:
             for owner, attribute in patches:

@@ -162,7 +162,7 @@ class Printer:
     def expression(self, step: Step) -> ast.expr:
         args = list(step.args)
         if step.form in ("operator", "call"):
-            args = _weakened(step, args)
+            args = [_shortest(step, arg) for arg in _weakened(step, args)]
         keywords = {key: self.value(value) for key, value in step.kwargs.items()}
         if step.form == "operator":
             return self.operator(step.name, [self.value(arg) for arg in args])
@@ -273,6 +273,14 @@ def _weakened(step: Step, args: list[Any]) -> list[Any]:
         if any(array.dtype == canonical(value.dtype) and len(array.shape) >= value.ndim for array in arrays):
             args[index] = value.data.reshape(())[()]
     return args
+
+
+def _shortest(step: Step, value: Any) -> Any:
+    """A Python float that only meets float32 arrays, as float32, which prints with fewer digits."""
+    if type(value) is not float or np.float32(value) != value:
+        return value
+    arrays = [leaf for leaf in _leaves((step.args, step.kwargs, step.outputs)) if isinstance(leaf, Variable)]
+    return np.float32(value) if all(array.dtype == np.float32 for array in arrays) else value
 
 
 def _functions(tree: Any) -> Iterator[Function]:

@@ -65,8 +65,8 @@ def to_source(recorded: RecordedProgram) -> Source:
     ...     onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
     ...     agraph (float[batch, 2] x) => (float[batch, 2] y) { h = Add(x, x)  y = Tanh(h) }''')
     ... )
-    >>> print(to_source(record(program)).code.partition("def ")[2])
-    model(params: dict[str, Array], x: Array) -> Array:
+    >>> print(to_source(record(program)).code.partition("def model")[2])
+    (params: dict[str, Array], x: Array) -> Array:
         \"\"\"The graph `agraph`.
     <BLANKLINE>
         Args:
@@ -76,7 +76,7 @@ def to_source(recorded: RecordedProgram) -> Source:
         Returns:
           y: float32[batch, 2]
         \"\"\"
-        h = jnp.add(x, x)
+        h = x + x
         return jnp.tanh(h)
     <BLANKLINE>
     """

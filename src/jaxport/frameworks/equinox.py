@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
+from typing import Any
 
 import equinox
 import jax
@@ -22,11 +23,11 @@ class Equinox(Framework):
     namespaces = ("equinox.nn", "equinox")
     bases = (equinox.Module,)
 
-    def is_module(self, value: object) -> bool:
+    def is_module(self, value: Any) -> bool:
         """An `eqx.Module` that is not one of Equinox's own wrappers around functions."""
         return isinstance(value, equinox.Module) and _is_layer(type(value))
 
-    def is_opaque(self, value: object) -> bool:
+    def is_opaque(self, value: Any) -> bool:
         """All modules, and `eqx.nn.State`, which may be read once only."""
         return isinstance(value, equinox.Module | equinox.nn.State | equinox.nn.StateIndex)
 
@@ -34,7 +35,7 @@ class Equinox(Framework):
         """All layers: Equinox's and the user's."""
         return (cls for cls in subclasses(equinox.Module) if _is_layer(cls))
 
-    def submodules(self, module: object) -> Iterator[tuple[str, object]]:
+    def submodules(self, module: Any) -> Iterator[tuple[str, Any]]:
         """Parents come first."""
         seen: set[int] = set()
         waiting = [("", module)]
@@ -55,7 +56,7 @@ class Equinox(Framework):
                 continue
             waiting += [(f"{path}.{key}" if path else str(key), child) for key, child in reversed(children)]
 
-    def leaves(self, module: object) -> list[Leaf]:
+    def leaves(self, module: Any) -> list[Leaf]:
         """The arrays among the leaves of the pytree."""
         return [
             Leaf(jax.tree_util.keystr(keys, simple=True, separator="."), leaf, jnp.issubdtype(leaf.dtype, jnp.inexact))
@@ -63,7 +64,7 @@ class Equinox(Framework):
             if is_array(leaf)
         ]
 
-    def config(self, module: object) -> dict[str, object]:
+    def config(self, module: Any) -> dict[str, Any]:
         """The fields that hold no arrays or modules."""
         values = {field.name: getattr(module, field.name, None) for field in fields(module)}
         return static_items(values, lambda item: isinstance(item, equinox.Module))

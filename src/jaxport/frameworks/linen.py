@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,18 +33,18 @@ class Linen(Framework):
 
     namespaces = ("flax.linen",)
 
-    def is_module(self, value: object) -> bool:
+    def is_module(self, value: Any) -> bool:
         """An `nn.Module`."""
         return isinstance(value, linen.Module)
 
-    def is_opaque(self, value: object) -> bool:
+    def is_opaque(self, value: Any) -> bool:
         """A module, bound or not, and Linen's own handle on variables."""
         return isinstance(value, linen.Module | linen.module.Variable)
 
-    def interception(self, call: Callable[..., object]) -> AbstractContextManager[object]:
+    def interception(self, call: Callable[..., Any]) -> AbstractContextManager[Any]:
         """Linen's own hook, which is local to the thread."""
 
-        def intercept(method: Callable, args: tuple, kwargs: dict, context: linen.module.InterceptorContext) -> object:
+        def intercept(method: Callable, args: tuple, kwargs: dict, context: linen.module.InterceptorContext) -> Any:
             module, name = context.module, context.method_name
             inner = name in _INNER_METHODS or (name.startswith("_") and name != "__call__")
             # What a lifted transformation calls is no method of the class; what is decorated marks itself.
@@ -54,7 +55,7 @@ class Linen(Framework):
 
         return linen.intercept_methods(intercept)
 
-    def own_place(self, module: object) -> OwnPlace:
+    def own_place(self, module: Any) -> OwnPlace:
         """A bound module knows its path; a lifted transformation gives its body a root scope of its own."""
         root = module.scope.root
 
@@ -65,20 +66,20 @@ class Linen(Framework):
 
         return OwnPlace(root, ".".join(root.path), ".".join(module.path[len(root.path) :]), leaves)
 
-    def submodules(self, module: object) -> Iterator[tuple[str, object]]:
+    def submodules(self, module: Any) -> Iterator[tuple[str, Any]]:
         """The module alone: those below it are made anew in each call."""
         yield "", module
 
-    def leaves(self, module: object) -> list[Leaf]:
+    def leaves(self, module: Any) -> list[Leaf]:
         """None of its own: variables are arguments."""
         del module
         return []
 
-    def parameters(self, module: object) -> list[object]:
+    def parameters(self, module: Any) -> list[Any]:
         """The arrays of the module's own scope; those of its submodules are found in their own calls."""
         return [value for values in module.variables.values() for value in values.values() if is_array(value)]
 
-    def lift(self, module: object) -> Lifted | None:
+    def lift(self, module: Any) -> Lifted | None:
         """A bound module holds variables, which a call may change."""
         if module.scope is None:
             return None
@@ -88,7 +89,7 @@ class Linen(Framework):
         positions = [index for index, leaf in enumerate(flat) if is_array(leaf)]
         rngs = {name: rng.as_jax_rng() for name, rng in module.scope.rngs.items()}
 
-        def rebuild(values: Sequence[object]) -> object:
+        def rebuild(values: Sequence[Any]) -> Any:
             new = list(flat)
             for index, value in zip(positions, values, strict=True):
                 new[index] = value
@@ -99,7 +100,7 @@ class Linen(Framework):
 
         return Lifted(leaves, {}, rebuild, snapshot)
 
-    def signature(self, fn: object) -> inspect.Signature | None:
+    def signature(self, fn: Any) -> inspect.Signature | None:
         """That of `apply` names no inputs: they are those of the method that is applied."""
         if getattr(fn, "__func__", None) is not linen.Module.apply:
             return None
@@ -112,13 +113,13 @@ class Linen(Framework):
         # A default that comes before an input without one is of no use here: only the names count.
         return inspect.Signature([p.replace(default=inspect.Parameter.empty) for p in order])
 
-    def config(self, module: object) -> dict[str, object]:
+    def config(self, module: Any) -> dict[str, Any]:
         """The dataclass fields."""
         values = {field.name: getattr(module, field.name, None) for field in fields(module)}
         return static_items({k: v for k, v in values.items() if k not in ("name", "parent")}, self.is_opaque)
 
 
-def _leaves(tree: object) -> Iterator[Leaf]:
+def _leaves(tree: Any) -> Iterator[Leaf]:
     for keys, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         if is_array(leaf):
             path = jax.tree_util.keystr(keys, simple=True, separator=".")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import jax
 from flax import nnx
@@ -22,19 +24,19 @@ class Nnx(Framework):
     namespaces = ("flax.nnx",)
     bases = (nnx.Module, nnx.Pytree)
 
-    def is_module(self, value: object) -> bool:
+    def is_module(self, value: Any) -> bool:
         """An `nnx.Module`."""
         return isinstance(value, nnx.Module)
 
-    def is_opaque(self, value: object) -> bool:
+    def is_opaque(self, value: Any) -> bool:
         """All of NNX's graph objects have identity."""
         return isinstance(value, nnx.Pytree | nnx.Variable | nnx.GraphDef | nnx.State)
 
-    def is_root(self, value: object) -> bool:
+    def is_root(self, value: Any) -> bool:
         """Random number streams and single Variables are state too."""
         return isinstance(value, nnx.Pytree | nnx.Variable)
 
-    def is_variable(self, value: object) -> bool:
+    def is_variable(self, value: Any) -> bool:
         """An `nnx.Variable`."""
         return isinstance(value, nnx.Variable)
 
@@ -42,27 +44,29 @@ class Nnx(Framework):
         """All subclasses of `nnx.Module`."""
         return subclasses(nnx.Module)
 
-    def submodules(self, module: object) -> Iterator[tuple[str, object]]:
+    def submodules(self, module: Any) -> Iterator[tuple[str, Any]]:
         """Parents come first; a shared module is at the first of its paths in the order of their names."""
         return (
-            (path, node) for path, node in _walk(module) if _category(node) == "node" and isinstance(node, nnx.Module)
+            (path, node)
+            for path, node in _visited(module)[0]
+            if _category(node) == "node" and isinstance(node, nnx.Module)
         )
 
-    def leaves(self, module: object) -> list[Leaf]:
+    def leaves(self, module: Any) -> list[Leaf]:
         """One leaf per array of a Variable, and those that are attributes themselves."""
-        return [leaf for path, node in _walk(module) for leaf in _leaves_of(path, node)]
+        return [leaf for path, node in _visited(module)[0] for leaf in _leaves_of(path, node)]
 
-    def config(self, module: object) -> dict[str, object]:
+    def config(self, module: Any) -> dict[str, Any]:
         """The attributes that hold no arrays, Variables or modules."""
         return static_items(vars(module), self.is_opaque)
 
-    def lift(self, module: object) -> Lifted:
+    def lift(self, module: Any) -> Lifted:
         """Split outside, merge inside the trace: counts and statistics never leak into the user's module."""
         graphdef, flat = graphlib.flatten(module, graph=True)
         nodes = list(flat)
         leaves = tuple(leaf for path, node in nodes for leaf in _leaves_of(".".join(map(str, path)), node))
 
-        def rebuild(values: Sequence[object]) -> object:
+        def rebuild(values: Sequence[Any]) -> Any:
             waiting = iter(values)
             new = [
                 (path, jax.tree.map(lambda leaf: next(waiting) if is_array(leaf) else leaf, node))
@@ -70,19 +74,18 @@ class Nnx(Framework):
             ]
             return nnx.merge(graphdef, nnx.from_flat_state(new))
 
-        return Lifted(leaves, _attributes(_walk(module)), rebuild, self._snapshot)
+        return Lifted(leaves, _visited(module)[1], rebuild, self._snapshot)
 
-    def _snapshot(self, copy: object) -> Snapshot:
-        visited = list(_walk(copy))
-        leaves = {leaf.path: leaf for path, node in visited for leaf in _leaves_of(path, node)}
-        return Snapshot(leaves, _attributes(visited))
+    def _snapshot(self, copy: Any) -> Snapshot:
+        visited, attributes = _visited(copy)
+        return Snapshot({leaf.path: leaf for path, node in visited for leaf in _leaves_of(path, node)}, attributes)
 
 
 # What a value is in a module's graph goes by its type, and NNX's own checks of it are slow.
 _categories: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
 
 
-def _category(value: object) -> str:
+def _category(value: Any) -> str:
     """What a value is: a "node" of the graph, a "variable", an "array", a "container" of them, or "" for the rest."""
     known = _categories.get(type(value))
     if known is None:
@@ -94,43 +97,44 @@ def _category(value: object) -> str:
     return known
 
 
-def _walk(module: object) -> Iterator[tuple[str, object]]:
-    """All graph nodes, Variables and arrays of a module, each once, with their paths; parents come first."""
+def _visited(module: Any) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
+    """All graph nodes, Variables and arrays of a module, each once, and its other attributes, all with their paths.
+
+    Parents come first, and what is shared is at the first of its paths in the order of their names.
+    """
     seen: set[int] = set()
-    waiting: list[tuple[str, object]] = [("", module)]
+    found: list[tuple[str, Any]] = []
+    attributes: dict[str, Any] = {}
+    waiting: list[tuple[str, Any, str]] = [("", module, _category(module))]
     while waiting:
-        path, node = waiting.pop()
-        category = _category(node)
+        path, node, category = waiting.pop()
         if category in ("node", "variable"):
             if id(node) in seen:
                 continue
             seen.add(id(node))
         if category != "container":
-            yield path, node
+            found.append((path, node))
         prefix = f"{path}." if path else ""
-        waiting += [(f"{prefix}{key}", child) for key, child in reversed(_children(node, category)) if _category(child)]
+        below = []
+        for key, child in _children(node, category):
+            child_category = _category(child)
+            if child_category:
+                below.append((f"{prefix}{key}", child, child_category))
+            elif not str(key).startswith("_pytree__"):
+                attributes[f"{prefix}{key}"] = child
+        waiting += reversed(below)
+    return found, attributes
 
 
-def _children(node: object, category: str) -> list[tuple[object, object]]:
+def _children(node: Any, category: str) -> Iterable[tuple[Any, Any]]:
     if category == "node":
         return sorted(vars(node).items())
     if category == "container":
-        return list(node.items() if isinstance(node, dict) else enumerate(node))
-    return []
+        return node.items() if isinstance(node, dict) else enumerate(node)
+    return ()
 
 
-def _attributes(visited: Iterable[tuple[str, object]]) -> dict[str, object]:
-    """What modules hold beside arrays and each other, by path."""
-    return {
-        joined(path, name): value
-        for path, node in visited
-        if _category(node) == "node"
-        for name, value in vars(node).items()
-        if not _category(value) and not name.startswith("_pytree__")
-    }
-
-
-def _leaves_of(path: str, node: object) -> Iterator[Leaf]:
+def _leaves_of(path: str, node: Any) -> Iterator[Leaf]:
     if is_array(node):
         yield Leaf(path, node, trainable=False)
     elif isinstance(node, nnx.Variable):

@@ -25,6 +25,7 @@ SAME, BOOL, INDEX = "same", "bool", "index"
 def fold(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result of the namespace function `name` on host values, or NotImplemented where it has to be array code.
 
+    >>> from jaxport.importer.host import host
     >>> fold("jnp.concatenate", ([host([1]), host([2, 3])],), {"axis": 0})
     host([1, 2, 3], int64)
     """

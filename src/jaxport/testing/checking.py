@@ -30,7 +30,7 @@ SIZES: tuple[Mapping[str, int], ...] = ({"B": 2, "T": 5, "H": 6, "W": 7}, {"B": 
 #: The variants of a case beside the one that its specifications say.
 VARIANTS: Mapping[str, str] = {
     "static": "each name replaced by a size, and another opset",
-    "float64": "float32 specifications read as float64",
+    "float64": "float32 specifications read as float64, unless 64-bit types are enabled already",
     "empty": "each name replaced by zero, where JAX accepts that",
 }
 
@@ -149,7 +149,7 @@ class _Case:
             results = session.run({**exported.defaults, **exported.flatten(args, kwargs)})
             actual = [port.to_jax(result) for port, result in zip(exported.outputs, results, strict=True)]
             # The static variant runs on the inputs of the first symbolic run: JAX need not compile that twice.
-            key = exported.x64, tuple(sizes.items())
+            key = (exported.x64, tuple(str(port.dtype) for port in exported.inputs), *sizes.items())
             if key not in self._expected:
                 self._expected[key] = self._in_jax(exported, args, kwargs)
             at = ", ".join(f"{name}={size}" for name, size in sizes.items())
@@ -228,7 +228,8 @@ def _variants(
     if names or opsets:
         for opset in opsets or [None]:
             yield _Variant("static", static, static_options, runs[:1], values, opset)
-    if not options.get("double_precision") and any(leaf.dtype == np.float32 for leaf in _leaves(everything)):
+    x64 = options.get("double_precision") or jax.dtypes.canonicalize_dtype(np.float64) == np.float64
+    if not x64 and any(leaf.dtype == np.float32 for leaf in _leaves(everything)):
         wide = [_widened(leaf) for leaf in jax.tree.leaves(values)] if values is not None else None
         wide_values = None if wide is None else jax.tree.unflatten(jax.tree.structure(values), wide)
         wide_specs, wide_options = changed(lambda leaf: _widened(_with_sizes(leaf, runs[0])))

@@ -41,14 +41,15 @@ def seeded(
     >>> layer(np.ones(4, np.float16)).dtype
     dtype('float16')
     """
-    signature = inspect.signature(make)
+    # A framework may hide the signature of a class behind a metaclass; that of its `__init__` is the user's.
+    parameters = inspect.signature(make.__init__ if isinstance(make, type) else make).parameters
     offered: dict[str, Callable[[], Any]] = {
         "rngs": lambda: sys.modules["flax.nnx"].Rngs(seed),  # who passes such a class has imported it
         "key": lambda: jax.random.key(seed),
         "dtype": lambda: dtype,
         "param_dtype": lambda: dtype,
     }
-    extra = {name: value() for name, value in offered.items() if name in signature.parameters and name not in kwargs}
+    extra = {name: value() for name, value in offered.items() if name in parameters and name not in kwargs}
     module = make(*args, **extra, **kwargs)
     if inputs is None:
         return perturbed(module, seed)

@@ -174,7 +174,6 @@ def scan_in_scan(x):
         pytest.param(lambda x: running_sum(x[:0]), [f32(3, B)], id="empty"),
         pytest.param(lambda x: running_sum(x[:1]), [f32(3, B)], id="one-step"),
         pytest.param(power_iteration, [f32(3, 3)], id="no-rows"),
-        pytest.param(lambda x: lax.scan(lambda c, _: (c, c * 2), x, None, length=x.shape[0])[1], [f32(T)], id="no-rows-symbolic"),
         pytest.param(lambda x: lax.scan(lambda _, row: (None, row * 2), None, x)[1], [f32(T)], id="no-state"),
         pytest.param(lambda x: lax.scan(lambda c, row: (c + row, None), 0.0, x)[0], [f32(T)], id="nothing-stacked"),
         pytest.param(lambda x, y: lax.scan(lambda c, r: (c + r[0] * r[1], r), 0.0, (x, y), reverse=True), [f32(T), f32(T)], id="two"),

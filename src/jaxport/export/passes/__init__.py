@@ -21,9 +21,15 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common
 
 from jaxport.errors import ExportError
+from jaxport.export.passes.activations import activations
+from jaxport.export.passes.constants import constants
 from jaxport.export.passes.convolution import average_pools, convolution_biases
 from jaxport.export.passes.identities import identities
 from jaxport.export.passes.layout import layout
+from jaxport.export.passes.normalization import normalization
+from jaxport.export.passes.repeated import repeated
+from jaxport.export.passes.simplify import simplify
+from jaxport.export.passes.softmax import softmax
 from jaxport.export.passes.tidy import tidy
 
 Pass = Callable[[ir.Model], Any]
@@ -42,10 +48,16 @@ DEFAULT: tuple[Pass, ...] = (
     identities,
     average_pools,
     tidy,
+    constants,
+    simplify,
+    repeated,
+    softmax,
+    normalization,
+    activations,
     layout,
     tidy,
     convolution_biases,
-    common.CommonSubexpressionEliminationPass(),
+    repeated,
     common.RemoveUnusedNodesPass(),
 )
 

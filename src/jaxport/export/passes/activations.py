@@ -5,7 +5,7 @@ The table says what each operator computes, as JAX functions; the patterns are w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,14 @@ import numpy as np
 import onnx_ir as ir
 from jax import lax
 
-from jaxport.export import schema
 from jaxport.export.passes.editing import dims_of, graphs
-from jaxport.export.passes.fusing import Builder, Fusion, fuse, lacks_kernel, same_dims
+from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle, same_dims
 from jaxport.export.passes.patterns import Match, pattern_of
 
 _TANH_GELU = (2 / np.pi) ** 0.5
+
+Emit = Callable[..., ir.Value]
+"""Emits an elementwise operator of values and numbers, with attributes."""
 
 
 @dataclass(frozen=True)
@@ -28,40 +30,67 @@ class Activation:
     """An operator, and a JAX function that it computes.
 
     Attributes:
-      op_type: the operator.
-      function: the JAX function of an array, whose keyword-only parameters are attributes of the operator.
-      needs: an operator that no pattern of it goes without: where a graph has none, nothing is looked for.
-      attributes: further attributes.
+      op_type: the operator; it has to exist at the opset, in the dtype.
+      function: the JAX function of an array, and of keyword-only parameters that are numbers.
+      needs: an operator that its pattern does not go without: where a graph has none, nothing is looked for.
+      attributes: attributes of the operator; the parameters are further ones.
+      emit: where one operator with attributes is not enough, what to emit for the array and the parameters.
     """
 
     op_type: str
     function: Callable[..., Any]
     needs: str
     attributes: tuple[tuple[str, Any], ...] = ()
+    emit: Callable[..., ir.Value] | None = None
+
+    def values(self, parameters: Mapping[str, float]) -> Iterable[Any]:
+        """What the attributes of the operator are set to."""
+        return () if self.emit is not None else (*dict(self.attributes).values(), *parameters.values())
+
+    def emits(self, op: Emit, x: ir.Value, parameters: Mapping[str, float]) -> ir.Value:
+        """Emit what computes the function of `x`."""
+        if self.emit is not None:
+            return self.emit(op, x, **parameters)
+        return op(self.op_type, x, **dict(self.attributes), **parameters)
 
 
+def _gelu_by_erf(op: Emit, x: ir.Value) -> ir.Value:
+    """As runtimes know it from the time before there was an operator."""
+    return op("Mul", op("Mul", x, op("Add", op("Erf", op("Div", x, 2**0.5)), 1)), 0.5)
+
+
+_BY_TANH = (("approximate", "tanh"),)
+
+#: Where several are alike, the first that exists is taken.
 ACTIVATIONS = (
     Activation("Gelu", lambda x: jax.nn.gelu(x, approximate=False), "Exp"),
+    Activation("Erf", lambda x: jax.nn.gelu(x, approximate=False), "Exp", emit=_gelu_by_erf),
     Activation("Gelu", lambda x: 0.5 * x * (1 + lax.erf(x / 2**0.5)), "Erf"),
-    Activation("Gelu", lambda x: jax.nn.gelu(x, approximate=True), "Tanh", (("approximate", "tanh"),)),
-    Activation(
-        "Gelu",
-        lambda x: 0.5 * x * (1 + jnp.tanh(_TANH_GELU * x * (1 + 0.044715 * x * x))),
-        "Tanh",
-        (("approximate", "tanh"),),
-    ),
+    Activation("Gelu", lambda x: jax.nn.gelu(x, approximate=True), "Tanh", _BY_TANH),
+    Activation("Gelu", lambda x: 0.5 * x * (1 + jnp.tanh(_TANH_GELU * x * (1 + 0.044715 * x * x))), "Tanh", _BY_TANH),
     Activation("Mish", jax.nn.mish, "Tanh"),
     Activation("Softplus", jax.nn.softplus, "Exp"),
     Activation("Selu", jax.nn.selu, "Exp"),
     Activation("Elu", lambda x, *, alpha: jax.nn.elu(x, alpha), "Exp"),
     Activation("Celu", lambda x, *, alpha: jax.nn.celu(x, alpha), "Exp"),
     Activation("Sigmoid", lambda x: 1 / (1 + jnp.exp(-x)), "Exp"),
+    Activation(
+        "Sigmoid", lambda x: x / (1 + jnp.exp(-x)), "Exp", emit=lambda op, x: op("Mul", x, op("Sigmoid", x))
+    ),
     Activation("HardSwish", jax.nn.hard_swish, "Min"),
     Activation("HardSigmoid", jax.nn.hard_sigmoid, "Min", (("alpha", 1 / 6), ("beta", 0.5))),
     Activation("LeakyRelu", lambda x, *, alpha: jax.nn.leaky_relu(x, alpha), "Where"),
     Activation("Softsign", jax.nn.soft_sign, "Abs"),
+    Activation(
+        "Clip",
+        lambda x, *, low, high: jnp.minimum(jnp.maximum(x, low), high),
+        "Min",
+        emit=lambda op, x, low, high: op("Clip", x, low, high),
+    ),
     Activation("Relu", jax.nn.relu, "Max"),
 )
+
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 def activations(model: ir.Model) -> str:
@@ -71,58 +100,38 @@ def activations(model: ir.Model) -> str:
     wanted = [activation for activation in ACTIVATIONS if activation.needs in present]
 
     def find(node: ir.Node) -> Fusion | str | None:
-        result = node.outputs[0]
-        if node.domain or not wanted or result.dtype not in _DTYPES:
+        result, hindrance = node.outputs[0], None
+        if node.domain or result.dtype not in _FLOATS:
             return None
-        for activation, match in _matches(wanted, result, opset):
-            return _fusion(activation, match, result, opset)
-        return None
+        for activation in wanted:
+            pattern = pattern_of(activation.function, result.dtype.numpy(), opset)  # pyright: ignore
+            match = pattern.match(result)
+            if match is not None and same_dims(match.x, result):
+                dtype = ir.DataType.FLOAT if result.dtype is ir.DataType.BFLOAT16 else result.dtype
+                numbers = [x for x in activation.values(match.parameters) if isinstance(x, float)]
+                hindrance = obstacle(activation.op_type, dtype, opset, numbers)
+                if hindrance is None:
+                    return _fusion(activation, match, result)
+        return hindrance
 
     return fuse(model, find)
 
 
-_DTYPES = {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
-
-
-def _matches(wanted: Iterable[Activation], result: ir.Value, opset: int) -> Iterator[tuple[Activation, Match]]:
-    for activation in wanted:
-        pattern = pattern_of(activation.function, result.dtype.numpy(), opset)  # pyright: ignore
-        match = pattern.match(result)
-        if match is not None and same_dims(match.x, result):
-            yield activation, match
-
-
-def _fusion(activation: Activation, match: Match, result: ir.Value, opset: int) -> Fusion | str:
-    op_type, dtype = activation.op_type, match.x.dtype
-    attributes = dict(activation.attributes) | match.parameters
-    exists = schema.find("", op_type, opset) is not None
-    by_erf = op_type == "Gelu" and not attributes and not exists
-    if not exists and not by_erf:
-        return f"{op_type} needs opset {schema.first_opset('', op_type)}"
-    narrow = dtype == ir.DataType.BFLOAT16
-    if not narrow and lacks_kernel("Erf" if by_erf else op_type, dtype):
-        return f"the runtime has no {op_type} of {dtype.name}"  # pyright: ignore[reportOptionalMemberAccess]
+def _fusion(activation: Activation, match: Match, result: ir.Value) -> Fusion:
+    narrow = match.x.dtype is ir.DataType.BFLOAT16
+    wide = ir.DataType.FLOAT if narrow else match.x.dtype
+    dims = dims_of(result)
 
     def build(builder: Builder) -> ir.Value:
-        dims, x = dims_of(result), match.x
-        wide = ir.DataType.FLOAT if narrow else x.dtype
-        if narrow:
-            x = builder.emit("Cast", [x], dims, wide, to=wide)
-        value = _gelu_by_erf(builder, x) if by_erf else builder.emit(op_type, [x], dims, wide, **attributes)
+        def op(op_type: str, *operands: ir.Value | float, **attributes: Any) -> ir.Value:
+            inputs = [x if isinstance(x, ir.Value) else number(x) for x in operands]
+            return builder.emit(op_type, inputs, dims, wide, **attributes)
+
+        def number(value: float) -> ir.Value:
+            return builder.constant(np.asarray(value, wide.numpy()), "scalar")  # pyright: ignore
+
+        x = op("Cast", match.x, to=wide) if narrow else match.x
+        value = activation.emits(op, x, match.parameters)
         return builder.emit("Cast", [value], dims, to=result.dtype) if narrow else value
 
-    return Fusion("Gelu by Erf" if by_erf else op_type, result, [match.x], build)
-
-
-def _gelu_by_erf(builder: Builder, x: ir.Value) -> ir.Value:
-    """`x / 2 (1 + erf(x / sqrt 2))`, as runtimes know it from before there was an operator."""
-    dims, dtype = dims_of(x), x.dtype.numpy()  # pyright: ignore[reportOptionalMemberAccess]
-
-    def number(value: float) -> ir.Value:
-        return builder.constant(np.asarray(value, dtype), "scalar")
-
-    def emit(op_type: str, *operands: ir.Value) -> ir.Value:
-        return builder.emit(op_type, operands, dims, x.dtype)
-
-    error = emit("Erf", emit("Div", x, number(2**0.5)))
-    return emit("Mul", emit("Mul", x, emit("Add", error, number(1))), number(0.5))
+    return Fusion(activation.op_type, result, [match.x], build)

@@ -16,7 +16,18 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.editing import Dim, Editor, constant_of, dims_of, graphs, integer, is_op, operand, substitute
+from jaxport.export.passes.editing import (
+    Dim,
+    Editor,
+    constant_of,
+    dims_of,
+    discard,
+    graphs,
+    integer,
+    is_op,
+    operand,
+    substitute,
+)
 
 
 def average_pools(model: ir.Model) -> str:
@@ -28,26 +39,35 @@ def average_pools(model: ir.Model) -> str:
     return f"{found} means recognised" if found else "nothing to do"
 
 
+#: What may stand between a sum and its division: movements, which the mean is moved by alike.
+MOVEMENTS = ("Transpose", "Reshape", "Squeeze", "Unsqueeze")
+
+
 @dataclass(frozen=True)
 class _WindowSum:
-    """A sum over windows: `Mul(AveragePool, size)`, perhaps transposed afterwards."""
+    """A sum over windows, `Mul(AveragePool, size)`, that is moved afterwards and used once."""
 
     pool: ir.Node
+    product: ir.Node
     size: float
-    transpose: ir.Node | None
+    moves: tuple[ir.Node, ...]
 
 
 def _window_sum(value: ir.Value) -> _WindowSum | None:
+    moves: list[ir.Node] = []
     node = value.producer()
-    transpose = node if is_op(node, "Transpose") else None
-    product = transpose.inputs[0].producer() if transpose is not None else node
-    if not is_op(product, "Mul"):
+    while is_op(node, *MOVEMENTS):
+        moves.append(node)
+        node = node.inputs[0].producer()
+    if not is_op(node, "Mul") or any(
+        len(n.outputs[0].uses()) > 1 or n.outputs[0].is_graph_output() for n in (*moves, node)
+    ):
         return None
-    pool, size = product.inputs[0].producer(), constant_of(product.inputs[1])
+    pool, size = node.inputs[0].producer(), constant_of(node.inputs[1])
     if not is_op(pool, "AveragePool") or size is None or size.ndim or not integer(pool, "count_include_pad", 0):
         return None
     whole = math.prod(pool.attributes["kernel_shape"].as_ints())
-    return _WindowSum(pool, float(size), transpose) if size == whole else None
+    return _WindowSum(pool, node, float(size), tuple(moves)) if size == whole else None
 
 
 def _average(editor: Editor, node: ir.Node) -> bool:
@@ -55,45 +75,42 @@ def _average(editor: Editor, node: ir.Node) -> bool:
     if total is None:
         return False
     divisor, counts = constant_of(node.inputs[1]), _window_sum(node.inputs[1])
-    if divisor is not None and divisor.size == 1 and float(divisor.ravel()[0]) == total.size:
-        counts_padding = True
-    elif counts is not None and _counts_elements(total, counts):
-        counts_padding = False
-    else:
+    counts_padding = divisor is not None and divisor.size == 1 and float(divisor.ravel()[0]) == total.size
+    if not counts_padding and (counts is None or not _counts_elements(total, counts, node.outputs[0])):
         return False
-    pool = total.pool
+    pool, result = total.pool, total.pool.outputs[0]
     attributes = {name: attribute.value for name, attribute in pool.attributes.items()}
-    if not counts_padding or not ({"pads", "auto_pad"} & attributes.keys()):
+    if not counts_padding or not {"pads", "auto_pad"} & attributes.keys():
         del attributes["count_include_pad"]
     mean = editor.insert(
-        node.graph,
-        "AveragePool",
-        [pool.inputs[0]],
-        before=node,
-        like=pool.outputs[0],
-        shape=dims_of(pool.outputs[0]),
-        **attributes,
+        node.graph, "AveragePool", pool.inputs, after=total.product, like=result, shape=dims_of(result), **attributes
     )
-    if total.transpose is not None:
-        perm = total.transpose.attributes["perm"].as_ints()
-        mean = editor.insert(
-            node.graph, "Transpose", [mean], before=node, like=mean, shape=dims_of(node.outputs[0]), perm=perm
-        )
-    return substitute(node.outputs[0], mean)
+    moved = node.inputs[0]
+    total.product.outputs[0].replace_all_uses_with(mean)
+    discard(total.product)
+    return substitute(node.outputs[0], moved if total.moves else mean)
 
 
-def _counts_elements(total: _WindowSum, counts: _WindowSum) -> bool:
-    """Whether one sum is that of ones over the same windows as another, so that it counts their elements."""
-    perms = [None if s.transpose is None else s.transpose.attributes["perm"].as_ints() for s in (total, counts)]
+def _counts_elements(total: _WindowSum, counts: _WindowSum, quotient: ir.Value) -> bool:
+    """Whether one sum is that of ones over the same windows as another, moved alike: it counts their elements."""
+    perms = [
+        [m.attributes["perm"].as_ints() if is_op(m, "Transpose") else m.op_type for m in s.moves]
+        for s in (total, counts)
+    ]
     attributes = [{name: a.value for name, a in s.pool.attributes.items()} for s in (total, counts)]
     shapes = [dims_of(s.pool.inputs[0]) for s in (total, counts)]
-    alike = perms[0] == perms[1] and attributes[0] == attributes[1] and None not in shapes
-    return alike and shapes[0][2:] == shapes[1][2:] and _is_one(counts.pool.inputs[0])
+    if perms[0] != perms[1] or attributes[0] != attributes[1] or None in shapes or not _is_one(counts.pool.inputs[0]):
+        return False
+    ends = [dims_of(s.moves[0].outputs[0] if s.moves else s.product.outputs[0]) for s in (total, counts)]
+    spread = (
+        ends[0] is not None and ends[1] is not None and len(ends[0]) == len(ends[1]) and ends[0] == dims_of(quotient)
+    )
+    return spread and shapes[0][2:] == shapes[1][2:] and all(one in (1, dim) for dim, one in zip(*ends, strict=True))
 
 
 def _is_one(value: ir.Value) -> bool:
     """Whether a value is one everywhere."""
-    while is_op(value.producer(), "Transpose", "Expand", "Reshape", "Squeeze", "Unsqueeze"):
+    while is_op(value.producer(), "Expand", *MOVEMENTS):
         value = value.producer().inputs[0]
     array = constant_of(value)
     return array is not None and array.size > 0 and bool((array == 1).all())

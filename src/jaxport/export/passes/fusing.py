@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export import legalize
+from jaxport.export import legalize, schema
 from jaxport.export.passes.editing import Dim, Editor, dims_of, graphs, substitute
 from jaxport.export.passes.matching import between
 
@@ -166,7 +166,9 @@ def _unprofitable(found: dict[ir.Value, Fusion]) -> Iterable[tuple[str, str | No
 
 def _drop_parts(found: dict[ir.Value, Fusion]) -> None:
     """Drop the fusions that are parts of larger ones."""
-    owners = {node: fusion for fusion in found.values() for node in fusion.inner if node is not fusion.result.producer()}
+    owners = {
+        node: fusion for fusion in found.values() for node in fusion.inner if node is not fusion.result.producer()
+    }
     for result in [result for result in found if result.producer() in owners]:
         del found[result]
 
@@ -184,9 +186,23 @@ def report(made: Mapping[str, int], declined: Mapping[str, Sequence[str | None]]
     return "; ".join(texts) or "nothing to do"
 
 
-def lacks_kernel(op_type: str, dtype: ir.DataType | None) -> bool:
-    """Whether the runtime cannot compute an operator in a dtype."""
-    return dtype is None or dtype.numpy() in legalize.missing(op_type)
+def obstacle(op_type: str, dtype: ir.DataType | None, opset: int, numbers: Iterable[float] = ()) -> str | None:
+    """Why an operator cannot be used: the opset, the dtype, or numbers in its attributes; None where it can.
+
+    >>> obstacle("Gelu", ir.DataType.FLOAT, 18)
+    'Gelu needs opset 20'
+    >>> obstacle("LayerNormalization", ir.DataType.DOUBLE, 23, [0.1])
+    'the attributes of LayerNormalization are float32, 0.1 is not'
+    """
+    facts = schema.find("", op_type, opset)
+    if facts is None:
+        return f"{op_type} needs opset {schema.first_opset('', op_type)}"
+    if dtype is None:
+        return "the dtype is not known"
+    if dtype.numpy() in legalize.missing(op_type) or dtype.numpy() not in facts.inputs[0].dtypes:
+        return f"the runtime has no {op_type} of {dtype.name}"
+    rounded = [x for x in numbers if dtype is ir.DataType.DOUBLE and float(np.float32(x)) != x]
+    return f"the attributes of {op_type} are float32, {rounded[0]} is not" if rounded else None
 
 
 def same_dims(one: ir.Value, other: ir.Value) -> bool:

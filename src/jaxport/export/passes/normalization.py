@@ -18,9 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export import schema
 from jaxport.export.passes.editing import Dim, constant_of, dims_of, is_op
-from jaxport.export.passes.fusing import Builder, Fusion, fuse, lacks_kernel, same_dims
+from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle, same_dims
 from jaxport.export.passes.matching import Axis, Seen, close, over
 from jaxport.export.passes.softmax import axis_attribute
 
@@ -151,7 +150,9 @@ def mean_of(seen: Seen) -> Seen | None:
 def _size(summed: Seen, total: Seen) -> int | None:
     """The number of elements that go into each sum."""
     dims = dims_of(summed.value)
-    reduced = [d for d, axis in zip(dims or (), summed.axes, strict=True) if axis not in total.axes and axis is not None]
+    reduced = [
+        d for d, axis in zip(dims or (), summed.axes, strict=True) if axis not in total.axes and axis is not None
+    ]
     return math.prod(reduced) if all(isinstance(d, int) for d in reduced) else None
 
 
@@ -195,19 +196,13 @@ def _hindrance(found: Normalized, product: ir.Value, opset: int) -> str | None:
     """Why the operator cannot compute this, or None."""
     dims, x = dims_of(product) or [], found.x.entry
     first = min(axis for axis in found.axes if isinstance(axis, int))
-    if schema.find("", found.op_type, opset) is None:
-        return f"{found.op_type} needs opset {schema.first_opset('', found.op_type)}"
     if any(axis not in found.axes and dim != 1 for axis, dim in enumerate(dims) if axis >= first):
         return "the normalized axes are not the last ones"
     if not same_dims(x, product):
         return f"`{x.name}` is broadcast to the shape of the result"
-    if lacks_kernel(found.op_type, x.dtype):
-        return f"the runtime has no {found.op_type} of {x.dtype.name}"  # pyright: ignore[reportOptionalMemberAccess]
-    if x.dtype == ir.DataType.DOUBLE and float(np.float32(found.epsilon)) != found.epsilon:
-        return f"the operator's epsilon is a float32, {found.epsilon} is not"
     if len(found.scales) > 1 or not all(map(found.is_parameter, found.scales)):
         return "it is scaled along other axes than the normalized ones"
-    return None
+    return obstacle(found.op_type, x.dtype, opset, [found.epsilon])
 
 
 def _fusion(found: Normalized, product: ir.Value) -> Fusion:

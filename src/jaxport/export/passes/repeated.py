@@ -17,7 +17,9 @@ from jaxport.export.value import SMALL
 COMMUTATIVE = frozenset(
     "Add And BitwiseAnd BitwiseOr BitwiseXor Equal Max Mean Min Mul Or Sum Xor".split(),
 )
-RANDOM = frozenset("Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split())
+RANDOM = frozenset(
+    "Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
+)
 
 Known = collections.ChainMap[tuple, ir.Node]
 

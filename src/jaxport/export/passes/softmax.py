@@ -15,16 +15,17 @@ import math
 import onnx_ir as ir
 
 from jaxport.export.passes.editing import dims_of
-from jaxport.export.passes.fusing import Builder, Fusion, fuse, lacks_kernel, same_dims
+from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle, same_dims
 from jaxport.export.passes.matching import Axis, Seen, over
 
 
 def softmax(model: ir.Model) -> str:
     """Recognise Softmax and LogSoftmax, in the graph, its subgraphs and its functions."""
-    return fuse(model, _find)
+    opset = model.opset_imports[""]
+    return fuse(model, lambda node: _find(node, opset))
 
 
-def _find(node: ir.Node) -> Fusion | str | None:
+def _find(node: ir.Node, opset: int) -> Fusion | str | None:
     if node.domain or node.op_type not in ("Div", "Sub"):
         return None
     seen = Seen.whole(node.outputs[0])
@@ -53,8 +54,11 @@ def _find(node: ir.Node) -> Fusion | str | None:
         return f"{op_type} is over one axis, this is over {len(axes)}"
     if not same_dims(x, node.outputs[0]):
         return f"`{x.name}` is broadcast to the shape of the result"
-    if lacks_kernel(op_type, x.dtype) or (op_type == "LogSoftmax" and x.dtype == ir.DataType.DOUBLE):
-        return f"the runtime has no exact {op_type} of {x.dtype.name}"
+    if op_type == "LogSoftmax" and x.dtype is ir.DataType.DOUBLE:
+        return "the runtime's LogSoftmax of DOUBLE loses NaN"
+    hindrance = obstacle(op_type, x.dtype, opset)
+    if hindrance is not None:
+        return hindrance
 
     def build(builder: Builder) -> ir.Value:
         return builder.emit(op_type, [x], node.outputs[0].shape, axis=axis_attribute(axes[0], x))

@@ -84,7 +84,7 @@ def _kept_axes(node: ir.Node) -> bool:
     )
     if integer(reduction, "keepdims", 1) or dims is None or reduced is None or source.is_graph_output():
         return False
-    if {int(axis) % len(dims) for axis in axes} != {int(axis) % len(dims) for axis in reduced}:
+    if len(axes) != len(reduced) or {int(a) % len(dims) for a in axes} != {int(a) % len(dims) for a in reduced}:
         return False
     if not substitute(node.outputs[0], source):
         return False

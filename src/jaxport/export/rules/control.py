@@ -97,7 +97,7 @@ def scan(op, *operands, jaxpr, length, reverse, num_consts, num_carry, unroll):
     def step(op, state, slices):
         return divided(op.inline(jaxpr, *consts, *state, *slices), num_carry)
 
-    longest = max(1, op.walker.unroll_scans, unroll if unroll > 1 else 1)
+    longest = max(1, unroll, op.walker.unroll_scans)
     if dims.is_static(length) and length <= longest:
         return written_out(op, step, state, xs, range(length)[:: -1 if reverse else 1], op.outs[num_carry:])
     if xs and dims.known(lambda: length >= 1):

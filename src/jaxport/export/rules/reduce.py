@@ -40,6 +40,10 @@ def extremum(op_type):
     def emits(op, x, *, axes):
         if not axes:
             return x
+        if x.dtype == np.uint64:  # no kernel; the same order in int64, by the highest bit turned
+            turned = op.const(1 << 63, np.uint64)
+            ordered = op.cast(op.Add(x, turned), np.int64)
+            return op.Add(op.cast(reduced(op, op_type, ordered, axes), np.uint64), turned)
         result = reduced(op, op_type, x, axes)
         if x.dtype.kind not in "fV":
             return result

@@ -66,7 +66,7 @@ def attributes(window) -> dict[str, list[int] | None]:
     return {name: None if set(values) == {int(name != "pads")} else values for name, values in given.items()}
 
 
-def fitted(op, x, window, value, at_most=None):
+def fitted(op, x, window, value):
     """`x` and the attributes of Conv or a pool; what the attributes cannot say is padded beforehand.
 
     Args:
@@ -74,16 +74,11 @@ def fitted(op, x, window, value, at_most=None):
       x: a value whose last axes the window slides over.
       window: a `Window` per axis.
       value: what is padded with, a number or a scalar value.
-      at_most: the largest padding that the operator takes for a `Window`; any by default.
     """
     auto_pad = same_padding(x.shape[-len(window) :], window)
     if auto_pad:
         return x, {**attributes([w.padless for w in window]), "auto_pad": auto_pad}
-    said = [
-        w.base_dilation == 1
-        and all(dims.is_static(pad) and 0 <= pad <= (at_most(w) if at_most else pad) for pad in w.pads)
-        for w in window
-    ]
+    said = [w.base_dilation == 1 and all(dims.is_static(pad) and pad >= 0 for pad in w.pads) for w in window]
     x = padded(op, x, [w.padless if kept else w for w, kept in zip(window, said, strict=True)], value)
     return x, attributes([w if kept else w.padless for w, kept in zip(window, said, strict=True)])
 

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax._src.lax import special as jax_special  # noqa: TID251  JAX's own definitions, which have no public name
-from scipy import special as scipy_special
 
 from jaxport.export.registry import rule
 
@@ -243,9 +242,11 @@ def polygamma(order, x):
 @functools.lru_cache(maxsize=2)
 def _i1e_coefficients():
     """Chebyshev coefficients of I1e(x) / x on [0, 8], and of sqrt(x) I1e(x) over 1/x beyond."""
+    from scipy import special  # a dependency of JAX, and slow to import
+
     fit = np.polynomial.chebyshev.chebinterpolate
-    below = lambda t: np.where(t > -1, scipy_special.i1e(4 * t + 4) / np.maximum(4 * t + 4, 1e-300), 0.5)
-    above = lambda t: scipy_special.i1e(16 / (t + 1)) * np.sqrt(16 / (t + 1))
+    below = lambda t: np.where(t > -1, special.i1e(4 * t + 4) / np.maximum(4 * t + 4, 1e-300), 0.5)
+    above = lambda t: special.i1e(16 / (t + 1)) * np.sqrt(16 / (t + 1))
     return fit(below, 36), fit(above, 24)
 
 

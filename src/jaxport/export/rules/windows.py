@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
@@ -14,19 +18,28 @@ from jaxport.export import dims
 from jaxport.export.registry import rule
 from jaxport.export.rules.sliding import Window, fitted, padded, seen, windows
 
-#: The dtype that holds all values of an integer dtype and that the runtime pools.
-CARRIERS = {
-    np.dtype(dtype): np.dtype(carrier)
-    for dtype, carrier in {
-        "bool": "uint8",
-        "int8": "int8",
-        "uint8": "uint8",
-        "int16": "float32",
-        "uint16": "float32",
-        "int32": "float64",
-        "uint32": "float64",
-    }.items()
-}
+
+@dataclass(frozen=True)
+class Reduction:
+    """A reduction over windows.
+
+    Attributes:
+      identity: what is padded with, in a dtype.
+      over_axes: the reduction over axes, a function of `jax.numpy`.
+      pool: the reduction by a pooling operator: `(op, x, attributes, exact)`, where integers are exact.
+      dtypes: the dtypes that are pooled by that operator, each with the one that it is computed in.
+    """
+
+    identity: Callable[[np.dtype], Any]
+    over_axes: Callable[..., Any]
+    pool: Callable[..., Any]
+    dtypes: Mapping[np.dtype, np.dtype]
+
+
+def computed_in(**rows: str) -> dict[np.dtype, np.dtype]:
+    """A table of dtypes from their names, with several in one entry."""
+    named = lambda name: np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+    return {named(name): named(carrier) for carrier, names in rows.items() for name in names.split()}
 
 
 def window_over(*, window_dimensions, window_strides, padding, window_dilation=None, base_dilation=None):
@@ -35,19 +48,94 @@ def window_over(*, window_dimensions, window_strides, padding, window_dilation=N
     return windows(window_dimensions, window_strides, padding, window_dilation or ones, base_dilation or ones)
 
 
-@rule("reduce_window_sum")
-def reduce_window_sum(op, x, **parameters):
-    return pooled(op, x, window_over(**parameters), 0, sum_pool, jnp.sum)
+def pooled(op, x, window, reduction):
+    """A reduction over a window: by a pooling operator where it can, else axis by axis."""
+    out, identity = op.out.shape, reduction.identity(x.dtype)
+    if any(dims.same(size, 0) for size in (*x.shape, *out)):
+        return op.expand(op.const(identity, x.dtype), out)
+    axes = [axis for axis, w in enumerate(window) if w.slides]
+    if all(window[axis] == Window(x.shape[axis], window[axis].stride) for axis in axes):  # there is but one place
+        return op.call(reduced, x, over_axes=reduction.over_axes, axes=tuple(axes)) if axes else x
+    sliding = [window[axis] for axis in axes]
+    if x.dtype in reduction.dtypes and poolable(op, sliding, reduction):
+        order = [axis for axis in range(x.rank) if axis not in axes] + axes
+        images, options = fitted(op, channels_first(op, op.transpose(x, order), len(axes)), sliding, identity)
+        images, options["kernel_shape"] = op.cast(images, reduction.dtypes[x.dtype]), [w.size for w in sliding]
+        result = op.cast(reduction.pool(op, images, options, x.dtype.kind in "iub"), x.dtype)
+        return op.transpose(op.reshape(result, [out[axis] for axis in order]), np.argsort(order))
+    x = padded(op, x, window, identity)
+    for axis in axes:
+        x = op.Gather(x, seen(op, window[axis], out[axis]), axis=axis)
+        x = op.call(reduced, x, over_axes=reduction.over_axes, axes=(axis + 1,), keepdims=False)
+    return x
 
 
-@rule("reduce_window_max")
-def reduce_window_max(op, x, **parameters):
-    return pooled(op, x, window_over(**parameters), lowest(x.dtype), max_pool, jnp.max)
+def reduced(x, *, over_axes, axes, keepdims=True):
+    """A sum, maximum or minimum over axes in the dtype of `x`."""
+    return over_axes(x, axis=axes, keepdims=keepdims).astype(x.dtype)
 
 
-@rule("reduce_window_min")
-def reduce_window_min(op, x, **parameters):
-    return pooled(op, x, window_over(**parameters), highest(x.dtype), min_pool, jnp.min)
+def poolable(op, window, reduction):
+    """Whether a pooling operator takes a window: up to three axes, and some of the data at each place."""
+    if len(window) > 3 or not dims.all_static([w.size for w in window]):
+        return False
+    if reduction is SUM and op.opset < 19 and any(w.dilation != 1 for w in window):
+        return False  # AveragePool took no dilation before
+    # Not even where a Pad stands before it: ONNX Runtime makes the two one operator, which it refuses then.
+    largest = lambda w: w.size - 1 if w.dilation == 1 else 0
+    static = [w for w in window if dims.all_static(w.pads)]
+    return all(w.base_dilation == 1 for w in window) and all(0 <= p <= largest(w) for w in static for p in w.pads)
+
+
+def channels_first(op, x, spatial):
+    """`x` as (N, C, ...): all axes before the spatial ones as two."""
+    lead = x.shape[: x.rank - spatial]
+    return op.reshape(x, (math.prod(lead[:-1]), math.prod(lead[-1:]), *x.shape[x.rank - spatial :]))
+
+
+def sum_pool(op, x, options, exact):
+    """A sum as the mean times the number of elements."""
+    size = op.const(math.prod(options["kernel_shape"]), x.dtype)
+    return op.Mul(op.AveragePool(x, count_include_pad=1, **options), size)
+
+
+def max_pool(op, x, options, exact):
+    """The maximum. The runtime's passes over NaN, and takes the lowest finite float32 for minus infinity."""
+    if exact:
+        return op.MaxPool(x, **options)
+    any_nan = op.cast(op.MaxPool(op.cast(op.IsNaN(x), np.uint8), **options), np.bool_)
+    if x.dtype == np.float64 or bounded_below(x.ir):
+        result = op.MaxPool(x, **options)
+    else:  # of halves, none of which is the lowest float, and twice which is minus infinity
+        result = op.Mul(op.MaxPool(op.Mul(x, op.const(0.5, x.dtype)), **options), op.const(2, x.dtype))
+    return op.Where(any_nan, op.const(np.nan, x.dtype), result)
+
+
+def min_pool(op, x, options, exact):
+    """The minimum, as the negative of the maximum of negatives."""
+    return op.Neg(max_pool(op, op.Neg(x), options, exact))
+
+
+def bounded_below(value):
+    """Whether a value is known not to be minus infinity, since it comes out of a `relu` or the like."""
+    node = value.producer()
+    if node is None:
+        return value.const_value is not None and bool(np.isfinite(value.const_value.numpy()).all())
+    match node.op_type:
+        case "Transpose" | "Reshape" | "Squeeze" | "Unsqueeze" | "Cast":
+            return bounded_below(node.inputs[0])
+        case "Max" | "Relu" | "Sigmoid":
+            return node.op_type != "Max" or any(v.producer() is None and bounded_below(v) for v in node.inputs)
+        case "Min":
+            return all(map(bounded_below, node.inputs))
+        case "Clip":
+            return node.inputs[1] is not None and bounded_below(node.inputs[1])
+    return False
+
+
+def zero(dtype):
+    """The identity of the sum."""
+    return np.zeros((), dtype)
 
 
 def lowest(dtype):
@@ -60,73 +148,36 @@ def highest(dtype):
     return True if dtype.kind == "b" else np.iinfo(dtype).max if dtype.kind in "iu" else np.inf
 
 
-def pooled(op, x, window, identity, pool, reduction):
-    """A reduction over a window: by a pooling operator where it takes the dtype and the rank, else axis by axis."""
-    out = op.out.shape
-    if any(dims.same(size, 0) for size in (*x.shape, *out)):
-        return op.expand(op.const(identity, x.dtype), out)
-    axes = [axis for axis, w in enumerate(window) if w.slides]
-    if all(window[axis] == Window(x.shape[axis], window[axis].stride) for axis in axes):  # there is but one place
-        return op.call(reduced, x, reduction=reduction, axes=tuple(axes)) if axes else x
-    if len(axes) <= 3 and dims.all_static([window[axis].size for axis in axes]):
-        order = [axis for axis in range(x.rank) if axis not in axes] + axes
-        images = channels_first(op, op.transpose(x, order), len(axes))
-        result = pool(op, images, [window[axis] for axis in axes], identity)
-        if result is not None:
-            return op.transpose(op.reshape(result, [out[axis] for axis in order]), np.argsort(order))
-    x = padded(op, x, window, identity)
-    for axis in axes:
-        x = op.Gather(x, seen(op, window[axis], out[axis]), axis=axis)
-        x = op.call(reduced, x, reduction=reduction, axes=(axis + 1,), keepdims=False)
-    return x
+SUM = Reduction(zero, jnp.sum, sum_pool, computed_in(float32="float16 bfloat16 float32"))
+MAX = Reduction(
+    lowest,
+    jnp.max,
+    max_pool,
+    computed_in(
+        uint8="bool uint8", int8="int8", float32="int16 uint16 float16 bfloat16 float32", float64="int32 uint32 float64"
+    ),
+)
+MIN = Reduction(
+    highest,
+    jnp.min,
+    min_pool,
+    computed_in(float32="bool int8 uint8 int16 uint16 float16 bfloat16 float32", float64="int32 uint32 float64"),
+)
 
 
-def reduced(x, *, reduction, axes, keepdims=True):
-    """A sum, maximum or minimum over axes in the dtype of `x`."""
-    return reduction(x, axis=axes, keepdims=keepdims).astype(x.dtype)
+@rule("reduce_window_sum")
+def reduce_window_sum(op, x, **parameters):
+    return pooled(op, x, window_over(**parameters), SUM)
 
 
-def channels_first(op, x, spatial):
-    """`x` as (N, C, ...): all axes before the spatial ones as two."""
-    lead = x.shape[: x.rank - spatial]
-    return op.reshape(x, (math.prod(lead[:-1]), math.prod(lead[-1:]), *x.shape[x.rank - spatial :]))
+@rule("reduce_window_max")
+def reduce_window_max(op, x, **parameters):
+    return pooled(op, x, window_over(**parameters), MAX)
 
 
-def reachable(w):
-    """The padding that leaves at least one element of the data in every window, as pooling operators ask."""
-    return w.size - 1 if w.dilation == 1 else 0
-
-
-def sum_pool(op, x, window, identity):
-    """A sum as the mean times the number of elements."""
-    dilated = any(w.dilation != 1 for w in window)
-    if x.dtype == np.float64 or x.dtype.kind in "iu" or (dilated and op.opset < 19):
-        return None
-    sizes, dtype = [w.size for w in window], x.dtype
-    x, options = fitted(op, op.cast(x, np.float32), window, identity, reachable)
-    mean = op.AveragePool(x, kernel_shape=sizes, count_include_pad=1, **options)
-    return op.cast(op.Mul(mean, op.const(math.prod(sizes), np.float32)), dtype)
-
-
-def max_pool(op, x, window, identity):
-    """The maximum, which is NaN where a NaN is in the window: the runtime sees only some of them."""
-    dtype, integer = x.dtype, x.dtype.kind in "iub"
-    if integer and dtype not in CARRIERS:
-        return None
-    x, options = fitted(op, x, window, identity, reachable)
-    options["kernel_shape"] = [w.size for w in window]
-    if integer:
-        return op.cast(op.MaxPool(op.cast(x, CARRIERS[dtype]), **options), dtype)
-    any_nan = op.MaxPool(op.cast(op.IsNaN(x), np.uint8), **options)
-    return op.Where(op.cast(any_nan, np.bool_), op.const(np.nan, dtype), op.MaxPool(x, **options))
-
-
-def min_pool(op, x, window, identity):
-    """The minimum as the opposite of the maximum of the opposites: negatives, or complements of integers."""
-    kind = x.dtype.kind
-    opposite = op.Not if kind == "b" else op.BitwiseNot if kind in "iu" else op.Neg
-    result = max_pool(op, opposite(x), window, lowest(x.dtype))
-    return result if result is None else opposite(result)
+@rule("reduce_window_min")
+def reduce_window_min(op, x, **parameters):
+    return pooled(op, x, window_over(**parameters), MIN)
 
 
 @rule("reduce_window")
@@ -202,7 +253,8 @@ def select_and_scatter_add(op, source, x, *, select_prim, **parameters):
 
 
 def ascending(op, x, select_prim):
-    """`x`, or its negative where a window selects the smallest element."""
+    """`x`, or its negative where a window selects the smallest element, in a dtype that the runtime compares."""
+    x = op.cast(x, np.float32) if x.dtype.itemsize < 4 else x
     return op.Neg(x) if select_prim.name == "le" else x
 
 

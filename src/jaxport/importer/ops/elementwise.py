@@ -41,6 +41,11 @@ def div(A, B):
     return lax.div(*jnp.broadcast_arrays(A, B)) if A.dtype.kind in "iu" else A / B
 
 
+@op("Pow", since=7)
+def power(X, Y):
+    return jnp.power(X, Y)
+
+
 def _aligned(A: Any, B: Any, axis: int | None, broadcast: int) -> Any:
     """`B` with trailing axes of size one, so that its first axis meets `axis` of `A` (opset 6 and older)."""
     if not broadcast or axis is None:
@@ -48,38 +53,36 @@ def _aligned(A: Any, B: Any, axis: int | None, broadcast: int) -> Any:
     return jnp.reshape(B, (*B.shape, *[1] * (A.ndim - axis % A.ndim - B.ndim)))
 
 
-def _legacy(name: str, function: Any) -> None:
-    """Registers the versions of a binary operator that broadcast only where an attribute says so."""
+def _legacy(name: str, since: int, function: Any) -> None:
+    """Registers the version of a binary operator that broadcasts only where an attribute says so."""
 
+    @op(name, since=since, until=6)
     def aligned(A, B, *, axis=None, broadcast=0):
         return function(A, _aligned(A, B, axis, broadcast))
 
-    op(name, since=1 if function in (jnp.logical_and, jnp.logical_or, jnp.logical_xor) else 6, until=6)(aligned)
+
+for _name, _function in (*BINARY.items(), ("Div", div), ("Pow", power)):
+    _legacy(_name, 6 if _name in ("Add", "Sub", "Mul", "Div") else 1, _function)
 
 
-@op("Max", since=8)
+@op("Max", since=6)
 def maximum(*data_0):
     return reduce(jnp.maximum, data_0)
 
 
-@op("Min", since=8)
+@op("Min", since=6)
 def minimum(*data_0):
     return reduce(jnp.minimum, data_0)
 
 
-@op("Sum", since=8)
+@op("Sum", since=6)
 def sum_(*data_0):
     return reduce(operator.add, data_0)
 
 
-@op("Mean", since=8)
+@op("Mean", since=6)
 def mean(*data_0):
     return reduce(operator.add, data_0) / len(data_0)
-
-
-@op("Pow", since=7)
-def power(X, Y):
-    return jnp.power(X, Y)
 
 
 @op("Mod", since=10)

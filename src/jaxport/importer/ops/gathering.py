@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
+from jaxport.importer.host import is_dim
 from jaxport.importer.namespaces import jnp
 from jaxport.importer.registry import Host, op
 
@@ -11,11 +15,19 @@ def gather(data, indices, *, axis=0):
     return jnp.take(data, indices, axis=axis)
 
 
-def _sliced(data, starts, ends, axes, steps):
-    index = [slice(None)] * data.ndim
+def _sliced(data: Any, starts: Iterable[Any], ends: Iterable[Any], axes: Iterable[int], steps: Iterable[int]) -> Any:
+    """`data[start:end:step]` along some axes; ONNX clamps what lies outside as Python does."""
+    index: list[Any] = [slice(None)] * data.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        index[axis] = slice(start, end, step)
-    return data[tuple(index)]
+        index[axis] = slice(start, None if _is_open(end, step) else end, None if step == 1 else step)
+    while len(index) > 1 and index[-1] == slice(None):
+        index.pop()
+    return data[tuple(index) if len(index) > 1 else index[0]]
+
+
+def _is_open(end: Any, step: int) -> bool:
+    """Whether an end is one of the numbers that exporters write for "to the end"."""
+    return not is_dim(end) and (end if step > 0 else -end) >= 2**31 - 1
 
 
 @op("Slice", since=1, until=9)

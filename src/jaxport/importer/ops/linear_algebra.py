@@ -26,6 +26,11 @@ def gemm_with_bias(A, B, C, *, alpha=1.0, beta=1.0, transA=0, transB=0):
     return gemm(A, B, C, alpha=alpha, beta=beta, transA=transA, transB=transB)
 
 
+@op("Gemm", since=6, until=6)
+def gemm_broadcasting(A, B, C, *, alpha=1.0, beta=1.0, broadcast=0, transA=0, transB=0):
+    return gemm(A, B, C, alpha=alpha, beta=beta, transA=transA, transB=transB)
+
+
 @op("Einsum", since=12)
 def einsum(*Inputs, equation):
     return jnp.einsum(equation, *Inputs)

@@ -1,0 +1,79 @@
+"""What keeps operator functions recordable: shared namespaces only, and few methods of their operands."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import jaxport.importer.ops
+
+FOLDER = Path(jaxport.importer.ops.__file__).parent
+FILES = sorted(FOLDER.rglob("*.py"))
+MODULES = {
+    "__future__",
+    "collections",
+    "functools",
+    "itertools",
+    "math",
+    "ml_dtypes",
+    "numpy",
+    "operator",
+    "re",
+    "string",
+    "typing",
+    "jaxport",
+}
+# Methods that arrays have and recorded values have not: the namespaces have functions for them.
+METHODS = set(
+    "all any argmax argmin argsort astype clip conj cumprod cumsum diagonal dot flatten imag max mean min nonzero prod ravel "
+    "real repeat round sort squeeze std sum swapaxes take trace transpose var view".split()
+)
+
+
+def violations(source: str) -> list[str]:
+    """What in a file of operators cannot be recorded."""
+    tree = ast.parse(source)
+    free = {inner for node in ast.walk(tree) if _is_helper(node) for inner in ast.walk(node)}
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [f"{node.lineno}: imports {a.name}" for a in node.names if a.name.partition(".")[0] not in MODULES]
+        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] not in MODULES:
+            found.append(f"{node.lineno}: imports {node.module}")
+        if node in free or not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        owner = node.func.value
+        of_module = isinstance(owner, ast.Name) and owner.id in {"jnp", "lax", "nn", "np", "random", "math"}
+        of_host_data = isinstance(owner, ast.Attribute) and owner.attr == "data"
+        if node.func.attr in METHODS and not of_module and not of_host_data:
+            found.append(f"{node.lineno}: calls the method `{node.func.attr}`")
+    return found
+
+
+def _is_helper(node: ast.AST) -> bool:
+    """A helper is printed as it is written: it may use all of JAX."""
+    return isinstance(node, ast.FunctionDef) and any(
+        isinstance(d, ast.Name) and d.id == "helper" for d in node.decorator_list
+    )
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_operators_are_recordable(path: Path) -> None:
+    assert violations(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import jax", ["1: imports jax"]),
+        ("from jax import numpy", ["1: imports jax"]),
+        ("def f(x):\n    return x.sum()", ["2: calls the method `sum`"]),
+        ("def f(x):\n    return jnp.sum(x.T, axis=0)", []),
+        ("def f(x):\n    return x.data.sum()", []),
+        ("@helper\ndef f(x):\n    return x.sum()", []),
+    ],
+)
+def test_the_lint_sees_what_it_must(source: str, found: list[str]) -> None:
+    assert violations(source) == found
