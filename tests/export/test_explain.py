@@ -24,7 +24,8 @@ class Model(nnx.Module):
 
 
 def test_each_equation_has_its_line_block_rule_and_nodes():
-    rows = explanation(lambda x: jnp.exp(Model(nnx.Rngs(0))(x)), ("B", 3)).rows
+    model = Model(nnx.Rngs(0))
+    rows = explanation(lambda x: jnp.exp(model(x)), ("B", 3)).rows
     found = [row for row in rows if row.nodes]
     assert [row.primitive for row in found] == ["dot_general", "add", "sin"] * 2 + ["exp"]
     assert found[0].path.endswith("layers.0")

@@ -14,7 +14,7 @@ from typing import Any
 
 from jax.extend import core as jex_core
 
-__all__ = ["Block", "FrozenMapping", "block_p", "freeze"]
+__all__ = ["Block", "FrozenMapping", "block_p", "freeze", "reference_of"]
 
 
 class FrozenMapping(Mapping[Any, Any]):
@@ -117,11 +117,23 @@ def _abstract_eval(*_: Any, jaxpr: jex_core.ClosedJaxpr, **__: Any) -> tuple[lis
     positions = {variable: index for index, variable in enumerate(jaxpr.jaxpr.invars)}
     effects = set()
     for effect in jaxpr.effects:
-        # The effect of reading or writing a reference names the variable it acts on (jax has no public type for it);
-        # an abstract evaluation names positions, and references made inside the block do not concern the outside.
-        variable = getattr(effect, "input", None)
-        if variable is None:
+        # An abstract evaluation names positions; references made inside the block do not concern the outside.
+        reference = reference_of(effect)
+        if reference is None:
             effects.add(effect)
-        elif variable in positions:
-            effects.add(effect.replace(positions[variable]))
+        elif reference in positions:
+            effects.add(effect.replace(positions[reference]))
     return list(jaxpr.out_avals), effects
+
+
+def reference_of(effect: Any) -> jex_core.Var | None:
+    """The mutable reference that an effect of an equation reads or writes, None for all other effects.
+
+    jax has no public name for such effects.
+
+    >>> import jax
+    >>> jaxpr = jax.make_jaxpr(lambda x: jax.new_ref(x)[...])(1.0)
+    >>> reference_of(next(iter(jaxpr.eqns[1].effects))) is jaxpr.eqns[0].outvars[0]
+    True
+    """
+    return getattr(effect, "input", None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from jaxport.blocks.block import FrozenMapping
 from jaxport.blocks.framework import public_name
@@ -14,7 +14,7 @@ from jaxport.errors import InvalidArgument
 
 __all__ = ["boundary"]
 
-Decorated = TypeVar("Decorated", bound=Callable)
+Decorated = TypeVar("Decorated")
 
 
 def boundary(
@@ -53,9 +53,10 @@ def boundary(
     """
     if isinstance(thing, type):
         declare(thing, Boundary(target, FrozenMapping(options or {}), prepare))
-        return thing
+        return cast("Decorated", thing)
     if isinstance(thing, staticmethod | classmethod):
-        return type(thing)(boundary(thing.__func__, target=target, options=options, prepare=prepare))
+        inner = boundary(thing.__func__, target=target, options=options, prepare=prepare)
+        return cast("Decorated", type(thing)(inner))
     if not callable(thing):
         raise InvalidArgument(
             f"`{thing!r}` cannot be given a boundary",
@@ -64,4 +65,4 @@ def boundary(
             instead="decorate a function, a method or a class",
         )
     named = Boundary(target or public_name(thing, ()), FrozenMapping(options or {}), prepare)
-    return with_markers(thing, named, current_recorder)
+    return cast("Decorated", with_markers(thing, named, current_recorder))

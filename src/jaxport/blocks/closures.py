@@ -70,9 +70,9 @@ def opened(value: Any) -> Node | None:
         return _container(value)
     if all(hasattr(value, name) for name in ("func", "args", "keywords")):  # another library's partial
         return replace(_partial(value), rebuild=None)
-    if callable(value) and callable(getattr(value, "__wrapped__", None)):
+    if callable(value) and callable(wrapped := getattr(value, "__wrapped__", None)):
         # `jax.jit` and the like: with what options they were made is not known, so they stay as they are.
-        return Node((Reference("", value.__wrapped__),))
+        return Node((Reference("", wrapped),))
     if hasattr(value, "__dict__") and package_of(type(value)) not in LIBRARIES:
         return _instance(value)
     return None
@@ -116,7 +116,12 @@ def bound_again(method: Any, owner: Any = None) -> Any:
     name = getattr(function, "__name__", "")
     owner = getattr(method, "__self__", None) if owner is None else owner
     current = getattr(type(owner), name, None)
-    if current is None or current is function or inspect.unwrap(current) is not inspect.unwrap(function):
+    if (
+        function is None
+        or current is None
+        or current is function
+        or inspect.unwrap(current) is not inspect.unwrap(function)
+    ):
         return None
     return getattr(owner, name)
 

@@ -17,7 +17,8 @@ import numpy as np
 
 from jaxport.blocks.closures import Node, bound_again, opened
 from jaxport.blocks.framework import Framework, Leaf, Lifted
-from jaxport.blocks.places import Places, joined
+from jaxport.blocks.naming import dotted, leaf_paths
+from jaxport.blocks.places import Places, Types, joined
 from jaxport.blocks.values import is_array
 
 __all__ = ["Changes", "Environment", "Model", "merged", "models_in"]
@@ -73,7 +74,7 @@ def models_in(named: Iterable[tuple[str, Any]], places: Places) -> list[Model]:
         for keys, value in jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_root)[0]:
             framework = places.types.root_framework_of(value)
             if framework is not None:
-                path = joined(name, jax.tree_util.keystr(keys, simple=True, separator="."))
+                path = joined(name, dotted(keys))
                 places.register(value, path)
                 lifted = framework.lift(value)
                 models.append(Model(path, value, lifted, [leaf.value for leaf in lifted.leaves] if lifted else ()))
@@ -101,7 +102,7 @@ class Environment:
         self._nodes: dict[int, tuple[Any, Node]] = {}
         self._roots: dict[int, _Root] = {}
         self._visit(fn, "", True)
-        holding = [root for root in self._roots.values() if not is_array(root.value) and _has_parameters(root)]
+        holding = [root for root in self._roots.values() if not is_array(root.value) and _has_parameters(root, types)]
         modules = [root for root in holding if root.framework is not None]
         # A single model needs no name of its own; nor does a single tree of parameters.
         alone = next((group[0] for group in (modules, holding) if len(group) == 1), None)
@@ -111,16 +112,16 @@ class Environment:
             taken.add(name)
             self._roots[id(root.value)] = replace(root, name=name)
         self.leaves: list[Leaf] = []
-        self._lifted: list[tuple[_Root, slice]] = []
+        self._lifted: list[tuple[_Root, Lifted, slice]] = []
         self._arrays: dict[Any, Leaf] = {}
         for root in self._roots.values():
             if root.lifted is not None:
                 before = len(self.leaves)
                 self.leaves += [replace(leaf, path=joined(root.name, leaf.path)) for leaf in root.lifted.leaves]
-                self._lifted.append((root, slice(before, len(self.leaves))))
+                self._lifted.append((root, root.lifted, slice(before, len(self.leaves))))
             else:
                 places.register(root.value, root.name)
-                for leaf in root.framework.leaves(root.value) if root.framework else _arrays_in(root.value):
+                for leaf in root.framework.leaves(root.value) if root.framework else _arrays_in(root.value, types):
                     named = replace(leaf, path=joined(root.name, leaf.path))
                     self._arrays.setdefault(_identity(leaf.value), named)
 
@@ -161,10 +162,10 @@ class Environment:
 
     def rebuilt(self, values: Sequence[Any]) -> tuple[Callable, list[Any]]:
         """The callable around copies of the modules that were taken out, made of `values`; and the copies."""
-        copies = [root.lifted.rebuild(values[span]) for root, span in self._lifted]
-        for (root, _), made in zip(self._lifted, copies, strict=True):
+        copies = [lifted.rebuild(values[span]) for _, lifted, span in self._lifted]
+        for (root, _, _), made in zip(self._lifted, copies, strict=True):
             self.places.register(made, root.name)
-        replaced = {id(root.value): made for (root, _), made in zip(self._lifted, copies, strict=True)}
+        replaced = {id(root.value): made for (root, _, _), made in zip(self._lifted, copies, strict=True)}
         return _Rebuilding(self._nodes, replaced, self._methods()).made(self.fn), copies
 
     def _methods(self) -> list[int]:
@@ -174,8 +175,8 @@ class Environment:
     def changes(self, copies: Sequence[Any], values: Sequence[Any]) -> list[Changes]:
         """What became of the copies, which were made of `values`."""
         return [
-            Model(root.name, made, root.lifted, values[span]).changes()
-            for (root, span), made in zip(self._lifted, copies, strict=True)
+            Model(root.name, made, lifted, values[span]).changes()
+            for (root, lifted, span), made in zip(self._lifted, copies, strict=True)
         ]
 
     # -- names -----------------------------------------------------------------------------------------------------
@@ -210,12 +211,12 @@ def unused(name: str, taken: Collection[str]) -> str:
     return candidate
 
 
-def _has_parameters(root: _Root) -> bool:
+def _has_parameters(root: _Root, types: Types) -> bool:
     """Whether there are arrays that training could change (no keys, no counts): those make a model."""
     if root.lifted is not None:
         leaves = root.lifted.leaves
     else:
-        leaves = root.framework.leaves(root.value) if root.framework else _arrays_in(root.value)
+        leaves = root.framework.leaves(root.value) if root.framework else _arrays_in(root.value, types)
     return any(_is_inexact(leaf.value) for leaf in leaves)
 
 
@@ -223,12 +224,12 @@ class _Rebuilding:
     """The objects on the way to the modules that were taken out, made anew; all others stand for themselves."""
 
     def __init__(self, nodes: Mapping[int, tuple[Any, Node]], replaced: Mapping[int, Any], methods: Iterable[int]):
-        self._nodes = nodes
+        self._rebuilds = {key: node.rebuild for key, (_, node) in nodes.items() if node.rebuild is not None}
         self._made: dict[int, Any] = dict(replaced)
-        self._new = {*replaced, *methods}
+        self._new = {*replaced, *(key for key in methods if key in self._rebuilds)}
         referrers: dict[int, list[int]] = {}
         for key, (_, node) in nodes.items():
-            if node.rebuild is not None:
+            if key in self._rebuilds:
                 for reference in node.references:
                     referrers.setdefault(id(reference.value), []).append(key)
         waiting = list(self._new)
@@ -245,17 +246,20 @@ class _Rebuilding:
         if id(value) not in self._new:
             return value
         if id(value) not in self._made:
-            steps = self._nodes[id(value)][1].rebuild(self)
+            steps = self._rebuilds[id(value)](self)
             self._made[id(value)] = next(steps)
             for _ in steps:
                 pass
         return self._made[id(value)]
 
 
-def _arrays_in(value: Any) -> Iterator[Leaf]:
-    for keys, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
-        if is_array(leaf):
-            yield Leaf(jax.tree_util.keystr(keys, simple=True, separator="."), leaf, _is_inexact(leaf))
+def _arrays_in(value: Any, types: Types) -> list[Leaf]:
+    paths = leaf_paths([("", value)], types.is_variable)
+    return [
+        Leaf(path, leaf, _is_inexact(leaf))
+        for path, leaf in zip(paths, jax.tree.leaves(value), strict=True)
+        if is_array(leaf)
+    ]
 
 
 def _is_inexact(array: Any) -> bool:

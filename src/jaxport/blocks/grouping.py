@@ -14,7 +14,7 @@ from typing import Any
 
 from jax.extend import core as jex_core
 
-from jaxport.blocks.block import Block, FrozenMapping, block_p
+from jaxport.blocks.block import Block, FrozenMapping, block_p, reference_of
 from jaxport.blocks.labels import Flow, Label, Labels, bodies, labels_of, replace_bodies
 from jaxport.blocks.markers import Anchor, Call, block_enter_p, block_exit_p
 from jaxport.blocks.places import Places, joined
@@ -57,15 +57,15 @@ class _Context:
 class _Frame:
     """A call whose exit has not come yet: its equations so far, with its own arguments in place of the outer values."""
 
+    entered: jex_core.JaxprEqn
     context: _Context
-    entered: jex_core.JaxprEqn | None = None
-    path: str = ""
+    path: str
+    inside: dict[jex_core.Var, jex_core.Var]
     equations: list[jex_core.JaxprEqn] = field(default_factory=list)
-    inside: dict[jex_core.Var, jex_core.Var] = field(default_factory=dict)
 
     @property
-    def call(self) -> Call | None:
-        return self.entered.params["call"] if self.entered else None
+    def call(self) -> Call:
+        return self.entered.params["call"]
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,9 @@ class _Body:
         self.grouping = grouping
         self.jaxpr = jaxpr
         self.labels: dict[jex_core.Var, Label | None] = dict(zip(jaxpr.invars, labels, strict=True))
-        self.frames = [_Frame(context)]
+        self.context = context
+        self.equations: list[jex_core.JaxprEqn] = []
+        self.frames: list[_Frame] = []
         # A value that goes by another name from here on.
         self.alias: dict[jex_core.Var, Atom] = {}
         self.last_use: dict[jex_core.Var, int] = {}
@@ -147,10 +149,10 @@ class _Body:
             else:
                 params = self.params(equation, given)
                 self.add(equation if params is equation.params else equation.replace(params=params))
-        while len(self.frames) > 1:
+        while self.frames:
             self.dissolve()
         outvars = [_resolved(atom, self.alias) for atom in self.jaxpr.outvars]
-        jaxpr = self.jaxpr.replace(eqns=self.frames[0].equations, outvars=outvars)
+        jaxpr = self.jaxpr.replace(eqns=self.equations, outvars=outvars)
         return Grouped(jaxpr, labels_of(outvars, self.labels))
 
     def rename(self, old: Atom, new: Atom) -> None:
@@ -166,22 +168,26 @@ class _Body:
         inner = bodies(equation.params)
         if not any(map(self.grouping.is_marked, inner)):
             return equation.params
-        frame = self.frames[-1]
-        context = replace(frame.context, enclosing=frame.path)
+        context = self.here()
         within = self.grouping.flow.within(equation, labels)
         new = [self.grouping.body(body, given, context).jaxpr for body, given in zip(inner, within, strict=True)]
         return replace_bodies(equation.params, iter(new))
 
     def add(self, equation: jex_core.JaxprEqn) -> None:
-        frame = self.frames[-1]
-        frame.equations.append(_renamed(equation, frame.inside))
+        if self.frames:
+            self.frames[-1].equations.append(_renamed(equation, self.frames[-1].inside))
+        else:
+            self.equations.append(equation)
+
+    def here(self) -> _Context:
+        """The context of what comes next."""
+        return replace(self.frames[-1].context, enclosing=self.frames[-1].path) if self.frames else self.context
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
     def enter(self, entered: jex_core.JaxprEqn, labels: Labels) -> None:
         call: Call = entered.params["call"]
-        around = self.frames[-1]
-        context = replace(around.context, enclosing=around.path)
+        context = self.here()
         extra = labels[len(entered.outvars) :]
         if call.anchored is not None:
             anchors = len(call.anchored.paths)
@@ -196,7 +202,7 @@ class _Body:
             if isinstance(atom, jex_core.Var):
                 inside.setdefault(atom, inner)
                 self.last_use[atom] = max(self.last_use.get(atom, -1), self.last_use.get(inner, -1))
-        self.frames.append(_Frame(context, entered.replace(outvars=outvars), path, inside=inside))
+        self.frames.append(_Frame(entered.replace(outvars=outvars), context, path, inside))
 
     def path_of(self, call: Call, context: _Context) -> str:
         if call.finished is not None:
@@ -210,8 +216,8 @@ class _Body:
                 places.register(call.owner, joined(context.enclosing, call.short_name))
             return places.find(call.owner) or ""
         # A call that failed has no exit: what follows it is not in it.
-        frames = (f for f in reversed(self.frames) if (f.call.key if f.call else None) is call.around)
-        around = next((frame.path for frame in frames), context.enclosing)
+        around = self.context.enclosing if call.around is None else context.enclosing
+        around = next((frame.path for frame in reversed(self.frames) if frame.call.key is call.around), around)
         return joined(around, call.short_name)
 
     def placed(self, anchor: Anchor, labels: Labels, context: _Context) -> _Context:
@@ -318,7 +324,7 @@ class _Body:
             for equation in frame.equations
             for effect in equation.effects
             # An effect on a reference that was made inside stays inside.
-            if getattr(effect, "input", None) is None or effect.input in closed_over
+            if reference_of(effect) is None or reference_of(effect) in closed_over
         }
         # Unbatched arguments may meet batched parameters: then it is the results that tell.
         batched = max(entered.params["batched"], left.params["batched"])

@@ -11,7 +11,7 @@ import jax
 
 from jaxport.blocks.places import Types, joined
 
-__all__ = ["argument_values", "leaf_paths", "output_paths", "signature_of"]
+__all__ = ["argument_values", "dotted", "leaf_paths", "output_paths", "signature_of"]
 
 
 def argument_values(
@@ -62,12 +62,11 @@ def output_paths(result: Any, is_variable: Callable[[Any], bool]) -> list[str]:
 
 
 def _argument_names(signature: inspect.Signature | None, args: Sequence[Any]) -> list[str]:
-    if signature is not None:
-        try:
-            bound = signature.bind_partial(*args)
-        except TypeError:  # the call itself will tell the user
-            signature = None
-    if signature is None:
+    try:
+        bound = signature.bind_partial(*args) if signature is not None else None
+    except TypeError:  # the call itself will tell the user
+        bound = None
+    if signature is None or bound is None:
         return [f"x_{index}" if len(args) > 1 else "x" for index in range(len(args))]
     names: list[str] = []
     for name, value in bound.arguments.items():
@@ -76,7 +75,7 @@ def _argument_names(signature: inspect.Signature | None, args: Sequence[Any]) ->
     return names
 
 
-def signature_of(fn: Callable, types: Types) -> inspect.Signature | None:
+def signature_of(fn: Any, types: Types) -> inspect.Signature | None:
     """The signature of a callable, under the names that its user knows; None where it has none."""
     if all(hasattr(fn, name) for name in ("func", "args", "keywords")):  # a partial, or another library's
         inner = signature_of(fn.func, types)

@@ -234,7 +234,9 @@ class _Names:
         rest = [name for name, p in parameters.items() if p.kind is kinds.VAR_POSITIONAL]
         first = (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
         positional = tuple(name for name, p in parameters.items() if p.kind in first)
-        return cls(positional, *rest or ["args"], {name: position for position, name in enumerate(parameters)})
+        return cls(
+            positional, rest[0] if rest else "args", {name: position for position, name in enumerate(parameters)}
+        )
 
     def of_call(self, args: tuple, kwargs: dict) -> list[tuple[str, Any]]:
         count = len(self.positional)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
+from jax import core as jax_core
 from jax.extend import core as jex_core, source_info_util
 
 from jaxport.blocks.constants import hoisted
@@ -52,8 +53,8 @@ class Traced:
 
     jaxpr: jex_core.ClosedJaxpr
     weights: tuple[Weight, ...]
-    in_tree: jax.tree_util.PyTreeDef
-    out_tree: jax.tree_util.PyTreeDef
+    in_tree: Any
+    out_tree: Any
     input_paths: tuple[str, ...]
     output_paths: tuple[str, ...]
     state_outputs: tuple[str, ...]
@@ -225,4 +226,4 @@ def _state_changed(fn: Any, paths: Sequence[str], state: str) -> StateChanged:
 
 
 def _is_input(leaf: Any) -> bool:
-    return isinstance(leaf, jax.ShapeDtypeStruct | jax.core.ShapedArray) or is_array(leaf)
+    return isinstance(leaf, jax.ShapeDtypeStruct | jax_core.ShapedArray) or is_array(leaf)

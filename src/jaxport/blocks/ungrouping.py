@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any, cast
 
-import jax
 from jax.extend import core as jex_core
 
-from jaxport.blocks.block import FrozenMapping, block_p
+from jaxport.blocks.block import FrozenMapping, block_p, reference_of
 from jaxport.blocks.labels import bodies, replace_bodies
 from jaxport.blocks.markers import Call, block_enter_p, block_exit_p
+from jaxport.blocks.values import is_value
 
 __all__ = ["ungroup"]
 
@@ -80,9 +81,9 @@ class _Ungrouping:
             out.append(equation)
             return
         # The effect of reading or writing a reference names its variable.
-        effects = {
-            effect.replace(env.get(effect.input, effect.input)) if hasattr(effect, "input") else effect
-            for effect in equation.effects
+        effects: set[Any] = {
+            effect if reference is None else effect.replace(env.get(reference, reference))
+            for effect, reference in ((effect, reference_of(effect)) for effect in cast("set[Any]", equation.effects))
         }
         out.append(equation.replace(invars=invars, outvars=outvars, params=params, effects=effects))
 
@@ -92,7 +93,7 @@ class _Ungrouping:
         call = Call(block.target, block.kind, block.method)
         if self.mark:
             # A mutable reference is no value that a marker could pass on; the blocks found again have it behind.
-            passed = [index for index, atom in enumerate(invars) if isinstance(atom.aval, jax.core.ShapedArray)]
+            passed = [index for index, atom in enumerate(invars) if is_value(atom.aval)]
             weights = {new: block.weights[old] for new, old in enumerate(passed) if old in block.weights}
             call.finished = replace(block, weights=FrozenMapping(weights))
             marked = _marked(block_enter_p, call, [invars[index] for index in passed], equation, out)

@@ -14,8 +14,9 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import core as jax_core
 
-__all__ = ["Found", "exchange", "find", "is_array", "is_tracer", "put_back"]
+__all__ = ["Found", "exchange", "find", "is_array", "is_tracer", "is_value", "put_back"]
 
 _MUTABLE = {list: enumerate, dict: dict.items, OrderedDict: dict.items, defaultdict: dict.items}
 
@@ -35,12 +36,16 @@ def is_tracer(value: Any) -> bool:
     >>> is_tracer(np.zeros(3))
     False
     """
-    return isinstance(value, jax.core.Tracer)
+    return isinstance(value, jax_core.Tracer)
 
 
-def _is_reference(value: Any) -> bool:
-    # A mutable reference is no value: a marker that passed it on would make an alias of it.
-    return is_tracer(value) and not isinstance(jax.typeof(value), jax.core.ShapedArray)
+def is_value(aval: Any) -> bool:
+    """Whether an aval is that of an array. A marker that passed a mutable reference on would make an alias of it.
+
+    >>> is_value(jax.typeof(np.zeros(3)))
+    True
+    """
+    return isinstance(aval, jax_core.ShapedArray)
 
 
 @dataclass
@@ -59,7 +64,7 @@ def _joined(path: str, key: Any) -> str:
 def find(value: Any, path: str, is_opaque: Callable[[Any], bool], found: Found, seen: set[int]) -> None:
     """Adds what `value` holds to `found`, in a fixed order; modules (`is_opaque`) are passed over."""
     if is_array(value):
-        if not _is_reference(value):
+        if not is_tracer(value) or is_value(jax.typeof(value)):
             found.arrays.append(value)
             found.paths.append(path)
         return

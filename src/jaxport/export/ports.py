@@ -98,7 +98,7 @@ class Port:
         array = np.asarray(value)
         if array.dtype == dtype:
             return array
-        if isinstance(value, bool | int | float | complex):
+        if type(value) in (bool, int, float, complex):  # `np.float64` is a `float`, but has a dtype of its own
             fits = _weaker(array.dtype, dtype) and _holds(dtype, value)
         else:
             fits = not x64 and jax.dtypes.canonicalize_dtype(array.dtype) == dtype

@@ -44,7 +44,7 @@ def test_floats_from_bits_and_back(dtype, opset):
         [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, jnp.finfo(dtype).max, jnp.finfo(dtype).tiny, 3e-45], dtype
     )
     values = np.concatenate([special, integers(bits).view(dtype)])
-    values = values[~np.isnan(values.astype(np.float64))]
+    values = values[values == values]  # noqa: PLR0124  no NaN; NumPy warns where it casts one
     with jax.enable_x64(True):
         to_bits = lambda x: lax.bitcast_convert_type(x, bits)
         from_bits = lambda x: lax.bitcast_convert_type(lax.bitcast_convert_type(x, dtype) * 1, bits)

@@ -93,7 +93,7 @@ INDICES = np.array([1, 7, -2], np.int32)
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "uint32", "int64", "uint64"])
 @pytest.mark.parametrize("mode", ["clip", "fill", "promise_in_bounds"])
 def test_every_dtype_of_indices(dtype, mode):
-    indices = np.array([0, 1, 3, 100, np.iinfo(dtype).max]).astype(dtype)
+    indices = np.array([0, 1, 3, 100, np.iinfo(dtype).max], dtype)
     with jax.enable_x64(True):
         check(lambda x, i: x.at[i].get(mode=mode), f32(4, 3), spec(5, dtype=dtype), values=(GRID, indices))
 
@@ -144,7 +144,7 @@ def test_gather_in_general(seed):
 GRAPHS = {
     "an embedding": (lambda t, i: t[i], [f32(10, 3), i32("B", "T")], ["Clip -> Gather[B, T, 3]"]),
     "constants in range cost nothing": (lambda x: x[:, np.array([0, -1])], [CUBE], ["Gather[4, 2, 6]"]),
-    "along an axis": (lambda x, i: jnp.take_along_axis(x, i, 1, mode="clip"), [CUBE, i32(4, 2, 6)], None),
+    "along an axis": (lambda x, i: jnp.take_along_axis(x, i, 1, mode="clip"), [CUBE, i32(4, 2, 6)], ["Clip -> GatherElements"]),
     "an element each": (lambda x, i: x[jnp.arange(4), i], [f32(4, 5), i32(4)], ["Clip -> Unsqueeze -> Cast -> GatherND[4]"]),
     "of argmax": (lambda x: x[:, jnp.argmax(x[0])], [i32(4, 5)], ["Slice -> Reshape -> ArgMax -> Cast -> Gather[4]"]),
     "of argsort": (lambda x: x[jnp.argsort(x[:, 0])], [i32("B", 5)], ["Slice -> Squeeze -> TopK -> Cast -> Gather[B, 5]", "Shape"]),
@@ -157,7 +157,6 @@ GRAPHS = {
 @pytest.mark.parametrize("name", GRAPHS)
 def test_what_the_graph_looks_like(name):
     fn, specs, paths = GRAPHS[name]
-    paths = paths or ["Less", "Add", "Where", "Max", "Min", "GatherElements"]
     expect_graph(jaxport.to_onnx(fn, specs), paths, exact=True)
 
 

@@ -9,6 +9,7 @@ of floats are computed in double precision and rounded, which is as good as any 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.export import folding
-from jaxport.export.passes.editing import Editor, constant_of, graphs, substitute
+from jaxport.export.passes.editing import Editor, constant_of, dims_of, graphs, substitute
 from jaxport.export.value import SMALL
 
 _IN_DOUBLE: dict[str, Callable[..., Any]] = {
@@ -97,5 +98,7 @@ def _only_sliced(node: ir.Node) -> bool:
     users = [user for user, _ in weight.uses()]
     if weight.is_graph_output() or any(user.op_type != "Slice" or user.domain for user in users):
         return False
-    sizes = [user.outputs[0].shape.numpy() if user.outputs[0].shape is not None else None for user in users]
-    return None not in sizes and sum(map(np.prod, sizes)) <= weight.shape.size  # pyright: ignore
+    sizes = [dims_of(user.outputs[0]) or [None] for user in users]
+    if any(not isinstance(dim, int) for dims in sizes for dim in dims):
+        return False
+    return sum(map(math.prod, sizes)) <= math.prod(dims_of(weight) or [])  # pyright: ignore[reportArgumentType]

@@ -106,6 +106,8 @@ LessOrEqual Max Mean Min Mod Mul Or PRelu Pow Sub Sum Where Xor""".split()
 def _elementwise(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
     """Operands of full rank are permuted along; smaller ones, which broadcast, and constants are adapted."""
     along, small = [node.outputs[0]], []
+    if rank_of(node.outputs[0]) != len(layout):
+        return None
     for index, given in enumerate(node.inputs):
         if given is None or rank_of(given) == 0:
             continue

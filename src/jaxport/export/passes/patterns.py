@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import jax
 import numpy as np
 import onnx_ir as ir
 
@@ -78,7 +79,8 @@ class Pattern:
         def positional(x: Any, *numbers: Any) -> Any:
             return function(x, **dict(zip(names, numbers, strict=True)))
 
-        outputs = [op.expanded(op.call(positional, x, *numbers))]
+        with jax.enable_x64(dtype == np.float64):
+            outputs = [op.expanded(op.call(positional, x, *numbers))]
         graph = walker.finish_graph(op, outputs, name="pattern")
         graph.opset_imports[""] = opset
         model = ir.Model(graph, ir_version=10)
