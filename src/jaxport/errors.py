@@ -19,6 +19,7 @@ opset 99 is out of range
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -133,9 +134,13 @@ class Unsupported(JaxportError):
 
     def __init__(self, headline: str, refusals: Sequence[Refusal]):
         self.refusals = tuple(refusals)
-        name_width = max((len(r.name) for r in refusals), default=0)
-        where_width = max((len(r.where) for r in refusals), default=0)
-        rows = [f"  {r.name:<{name_width}}   {r.where:<{where_width}}   {r.why}".rstrip() for r in refusals]
+        counted = Counter(self.refusals)  # the same line may run many times
+        name_width = max((len(r.name) for r in counted), default=0)
+        where_width = max((len(r.where) for r in counted), default=0)
+        rows = [
+            f"  {r.name:<{name_width}}   {r.where:<{where_width}}   {r.why}{f' ({n} times)' if n > 1 else ''}".rstrip()
+            for r, n in counted.items()
+        ]
         super().__init__("\n".join([headline, *rows]))
 
 

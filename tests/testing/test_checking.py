@@ -11,7 +11,7 @@ from jax import lax
 
 import jaxport
 from jaxport.export.registry import Rule
-from jaxport.testing import SIZES, check, check_model, f32, f64, i32, sample, seeded, spec
+from jaxport.testing import SIZES, check, check_declared, check_model, f32, f64, i32, sample, seeded, spec
 
 
 def only(condition, right="Sin", wrong="Cos"):
@@ -231,3 +231,16 @@ def test_no_parameter_is_left_at_zero_or_one():
     for leaf in leaves_of(seeded(nnx.BatchNorm, 6)):
         assert np.all((leaf != 0) & (leaf != 1))
         assert np.all(leaf > 0)
+
+
+@pytest.mark.parametrize("stale", [("B", 4), ("T", 3), (2, 3), ("B", 3, 1), (7, 3)])
+def test_shapes_that_are_stale_at_run_time_are_found(stale):
+    exported = jaxport.to_onnx(lambda x: jnp.sin(x) + 1, [("B", 3)])
+    value, inputs, sizes = exported.model.graph[0].outputs[0], {"x": np.ones((5, 3), np.float32)}, {"B": 5, "T": 6}
+    check_declared(exported, inputs, sizes)
+    for honest in (("B", 3), ("B", None), (None, None)):
+        value.shape = type(value.shape)(honest)
+        check_declared(exported, inputs, sizes)
+    value.shape = type(value.shape)(stale)
+    with pytest.raises((AssertionError, jaxport.RunError)):
+        check_declared(exported, inputs, sizes)

@@ -99,6 +99,7 @@ class Environment:
 
     def __init__(self, fn: Callable, places: Places):
         self.fn, self.places = fn, places
+        types = places.types
         self._nodes: dict[int, tuple[Any, Node]] = {}
         self._roots: dict[int, _Root] = {}
         self._visit(fn, "", True)
@@ -124,7 +125,6 @@ class Environment:
                 for leaf in root.framework.leaves(root.value) if root.framework else _arrays_in(root.value, types):
                     named = replace(leaf, path=joined(root.name, leaf.path))
                     self._arrays.setdefault(_identity(leaf.value), named)
-
         self._positions = {identity: position for position, identity in enumerate(self._arrays)}
 
     def _visit(self, value: Any, name: str, rebuildable: bool) -> None:
@@ -135,28 +135,20 @@ class Environment:
         if framework is not None:
             self._roots[id(value)] = _Root(name, value, framework, framework.lift(value) if rebuildable else None)
             return
-        if not callable(value) and not self._holds_callables(value):
-            if any(map(is_array, self._leaves_of(value))):
-                self._roots[id(value)] = _Root(name, value)
-            return
-        node = opened(value)
+        node = opened(value) if callable(value) or self._holds_callables(value) else None
         if node is not None:
             self._nodes[id(value)] = value, node
             around = name if node.is_place else ""
             for reference in node.references:
                 self._visit(reference.value, joined(around, reference.name), rebuildable and node.rebuild is not None)
+        elif any(map(is_array, _leaves_of(value))):
+            self._roots[id(value)] = _Root(name, value)
 
     def _holds_callables(self, value: Any) -> bool:
         """Whether a container holds modules or functions, so that it has to be looked into."""
-        return any(
-            opened(leaf) is not None or self.places.types.root_framework_of(leaf) for leaf in self._leaves_of(value)
-        )
-
-    def _leaves_of(self, value: Any) -> list[Any]:
-        try:
-            return jax.tree.leaves(value, is_leaf=lambda leaf: self.places.types.root_framework_of(leaf) is not None)
-        except ValueError:  # a pytree that may not be read any more, such as an old state of Equinox
-            return []
+        types = self.places.types
+        leaves = _leaves_of(value, is_leaf=lambda leaf: types.root_framework_of(leaf) is not None)
+        return any(opened(leaf) is not None or types.root_framework_of(leaf) for leaf in leaves)
 
     # -- copies ----------------------------------------------------------------------------------------------------
 
@@ -251,6 +243,13 @@ class _Rebuilding:
             for _ in steps:
                 pass
         return self._made[id(value)]
+
+
+def _leaves_of(value: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
+    try:
+        return jax.tree.leaves(value, is_leaf=is_leaf)
+    except ValueError:  # a pytree that may not be read any more, such as an old state of Equinox
+        return []
 
 
 def _arrays_in(value: Any, types: Types) -> list[Leaf]:

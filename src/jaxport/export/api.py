@@ -155,7 +155,7 @@ def export_traced(traced: blocks.Traced, options: Options) -> Exported:
     operands, ports, defaults = _enter(op, traced, program, options)
     outputs = walker.inline(op, program.jaxpr, operands)
     if walker.refusals:
-        count = len(walker.refusals)
+        count = len(set(walker.refusals))
         noun = "1 operation" if count == 1 else f"{count} operations"
         raise Unsupported(f"{noun} of `{options.name}` cannot be exported", walker.refusals)
     walker.functions.check_all_used()

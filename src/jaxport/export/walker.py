@@ -24,13 +24,11 @@ from jaxport.export.emitter import Declined, Emitter, Refused
 from jaxport.export.registry import Rule
 from jaxport.export.value import Value
 
-_LIBRARIES = tuple(
-    os.path.join(path, "")
-    for path in {
-        *(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
-        os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
-    }
-)
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_PATHS = [sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
+#: Where frames are that are not the user's, and where those are that nobody wants to see.
+_LIBRARIES = tuple(os.path.join(path, "") for path in (_OWN, *_PATHS))
+_MACHINERY = tuple(os.path.join(path, "") for path in (_OWN, os.path.dirname(jax.__file__)))
 
 
 @dataclass(frozen=True)
@@ -299,9 +297,11 @@ def checked_results(rule: Rule, op: Emitter, results: Sequence[Any]) -> list[Val
         elif value.shape is None:
             value.shape = tuple(aval.shape)
             value.stamp()
+        elif value.broadcast is not None and dims.shapes_differ(value.broadcast, aval.shape):
+            found = f"shape {value.broadcast}, not {aval.shape}"
         elif rule.broadcasts and not fits(value.shape, aval.shape):
             found = f"shape {value.shape}, which does not broadcast to {aval.shape}"
-        elif rule.broadcasts:
+        elif rule.broadcasts or value.broadcast is not None:
             value = value.to(aval.shape)
         elif dims.shapes_differ(value.shape, aval.shape):
             found = f"shape {value.shape}, not {aval.shape}"
@@ -329,10 +329,10 @@ def _where(rule: Rule, op: Emitter) -> str:
 
 
 def source_lines(traceback: Any) -> tuple[str, str]:
-    """The innermost frame that is in no installed library, and the outermost of all."""
+    """The innermost frame that is in no installed library, and the innermost that is neither JAX's nor ours."""
     frames = traceback.frames
     users = next((f for f in frames if not f.file_name.startswith(_LIBRARIES)), None)
-    return _line(users), _line(frames[-1] if frames else None)
+    return _line(users), _line(next((f for f in frames if not f.file_name.startswith(_MACHINERY)), None))
 
 
 def _line(frame: Any) -> str:

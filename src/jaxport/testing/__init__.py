@@ -1,6 +1,7 @@
 """What the tests here and a plugin author's tests share."""
 
 from jaxport.testing.checking import SIZES, VARIANTS, check, check_model
+from jaxport.testing.declared import check_declared
 from jaxport.testing.modules import seeded
 from jaxport.testing.specs import boolean, f32, f64, i32, sample, spec
 from jaxport.testing.structure import expect_graph, expectation
@@ -10,6 +11,7 @@ __all__ = [
     "VARIANTS",
     "boolean",
     "check",
+    "check_declared",
     "check_model",
     "expect_graph",
     "expectation",

@@ -19,6 +19,7 @@ from jaxport.export.api import to_onnx
 from jaxport.export.exported import Exported
 from jaxport.export.ports import is_key
 from jaxport.export.specs import is_shape
+from jaxport.testing.declared import check_declared
 from jaxport.testing.specs import sample
 from jaxport.verify.comparing import difference
 from jaxport.verify.reference import run_traced
@@ -61,7 +62,7 @@ def check(
     A case is run as its specifications say, and in the variants that apply to it (see `VARIANTS`): where they have
     names, also with sizes in the place of the names, at an opset that the case itself seeds, and with zeros; where
     they are float32, also as float64. Every model passes ONNX's checker, and the shapes that it declares agree with
-    ONNX's own inference.
+    ONNX's own inference, and with those of the values at run time.
 
     Args:
       fn: the function.
@@ -146,7 +147,8 @@ class _Case:
         session = Session(exported.model, threads=1)
         for sizes in variant.sizes:
             args, kwargs = self._arguments(exported, variant, sizes)
-            results = session.run({**exported.defaults, **exported.flatten(args, kwargs)})
+            inputs = exported.flatten(args, kwargs)
+            results = session.run({**exported.defaults, **inputs})
             actual = [port.to_jax(result) for port, result in zip(exported.outputs, results, strict=True)]
             # The static variant runs on the inputs of the first symbolic run: JAX need not compile that twice.
             key = (exported.x64, tuple(str(port.dtype) for port in exported.inputs), *sizes.items())
@@ -155,6 +157,8 @@ class _Case:
             at = ", ".join(f"{name}={size}" for name, size in sizes.items())
             for port, expected, result in zip(exported.outputs, self._expected[key], actual, strict=True):
                 self._compare(_plain(expected), _plain(result), f"`{port.name}` ({what}; {at or 'as given'})")
+            if variant.name == "as given" and sizes is variant.sizes[0]:
+                check_declared(exported, inputs, sizes)
         return exported
 
     def _arguments(

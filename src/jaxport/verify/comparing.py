@@ -69,8 +69,9 @@ def difference(expected: Any, actual: Any, rtol: float | None = None, atol: floa
         return Difference()
     inexact = jnp.issubdtype(expected.dtype, np.inexact)
     wide = np.complex128 if expected.dtype.kind == "c" else np.float64
-    a, b = actual.astype(wide), expected.astype(wide)
-    same = (actual == expected) | ((actual != actual) & (expected != expected))
+    with np.errstate(invalid="ignore"):  # NumPy warns of NaN in the narrow types
+        a, b = actual.astype(wide), expected.astype(wide)
+        same = (actual == expected) | ((actual != actual) & (expected != expected))
     finite = np.isfinite(a) & np.isfinite(b) if inexact else np.ones(expected.shape, bool)
     a, b = np.where(finite, a, 0), np.where(finite, b, 0)
     error, size = np.abs(a - b), np.abs(b)

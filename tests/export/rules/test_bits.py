@@ -44,7 +44,8 @@ def test_floats_from_bits_and_back(dtype, opset):
         [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, jnp.finfo(dtype).max, jnp.finfo(dtype).tiny, 3e-45], dtype
     )
     values = np.concatenate([special, integers(bits).view(dtype)])
-    values = values[values == values]  # noqa: PLR0124  no NaN; NumPy warns where it casts one
+    with np.errstate(invalid="ignore"):  # NumPy warns of some of the NaN that random bits are
+        values = values[~np.isnan(values.astype(np.float64))]
     with jax.enable_x64(True):
         to_bits = lambda x: lax.bitcast_convert_type(x, bits)
         from_bits = lambda x: lax.bitcast_convert_type(lax.bitcast_convert_type(x, dtype) * 1, bits)

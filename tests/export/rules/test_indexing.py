@@ -10,9 +10,11 @@ from jax import lax
 
 import jaxport
 from jaxport.testing import check, expect_graph, f32, i32, spec
+from tests.export.rules.indices import DTYPES, EMPTY, random_case
 
 CUBE = f32(4, 5, 6)
-DTYPES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 bfloat16 float32 float64".split()
+INDICES = np.array([1, 7, -2], np.int32)
+GRID = np.arange(12, dtype=np.float32).reshape(4, 3)
 
 #: Sampled integers lie from -9 to 9: most of them are negative or out of range.
 CASES = {
@@ -69,7 +71,6 @@ CASES = {
     "gradient": (lambda x, i: jax.grad(lambda x: jnp.sum(x[i] ** 2))(x), CUBE, i32(3)),
     "hessian": (lambda x, i: jax.hessian(lambda x: jnp.sum(x[i] ** 3))(x), f32(4), i32(3)),
 }
-EMPTY = {"empty": "JAX does not index an axis without elements"}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -87,46 +88,12 @@ def test_every_dtype(dtype):
         check(fn, spec(4, 3, dtype=jnp.dtype(dtype)), i32(3), values=(np.arange(12).reshape(4, 3).astype(dtype), INDICES))
 
 
-INDICES = np.array([1, 7, -2], np.int32)
-
-
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "uint32", "int64", "uint64"])
 @pytest.mark.parametrize("mode", ["clip", "fill", "promise_in_bounds"])
 def test_every_dtype_of_indices(dtype, mode):
     indices = np.array([0, 1, 3, 100, np.iinfo(dtype).max], dtype)
     with jax.enable_x64(True):
         check(lambda x, i: x.at[i].get(mode=mode), f32(4, 3), spec(5, dtype=dtype), values=(GRID, indices))
-
-
-GRID = np.arange(12, dtype=np.float32).reshape(4, 3)
-
-
-def random_case(seed):
-    """Dimension numbers of a gather or a scatter, with every freedom that they have."""
-    generator = np.random.default_rng(seed)
-    integer = lambda low, high: int(generator.integers(low, high))
-    rank = integer(1, 5)
-    shape = [integer(1, 5) for _ in range(rank)]
-    axes = generator.permutation(rank).tolist()
-    batching = sorted(axes[: integer(0, min(rank, 2) + 1)] if generator.random() < 0.5 else [])
-    free = [a for a in axes if a not in batching]
-    indexed = free[: integer(0, len(free) + 1)]
-    batch = [integer(1, 4) for _ in range(len(batching) + integer(0, 3))]
-    shared = generator.permutation(len(batch)).tolist()[: len(batching)]
-    for axis, place in zip(batching, shared, strict=True):
-        batch[place] = shape[axis]
-    sizes = [1 if a in batching else int(generator.choice([1, integer(1, d + 1), d])) for a, d in enumerate(shape)]
-    hidden = [a for a in free if sizes[a] == 1 and generator.random() < 0.7]
-    windows = [a for a in range(rank) if a not in batching and a not in hidden]
-    out_rank = len(batch) + len(windows)
-    offset = sorted(generator.permutation(out_rank).tolist()[: len(windows)])
-    indices = generator.integers(-3, 6, (*batch, len(indexed))).astype(np.int32)
-    numbers = (tuple(offset), tuple(sorted(hidden)), tuple(indexed), tuple(batching), tuple(shared))
-    x = generator.integers(-4, 5, shape).astype(np.float32)
-    places, rest = iter(windows), iter(batch)
-    out_shape = [sizes[next(places)] if p in offset else next(rest) for p in range(out_rank)]
-    updates = generator.integers(-4, 5, out_shape).astype(np.float32)
-    return x, indices, updates, numbers, tuple(sizes)
 
 
 @pytest.mark.parametrize("seed", range(45))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
 
 from jaxport.export.registry import rule
@@ -37,13 +38,15 @@ def reduce_prod(op, x, *, axes):
 
 
 def extremum(op_type):
+    position = {"ReduceMax": jnp.argmax, "ReduceMin": jnp.argmin}[op_type]
+
     def emits(op, x, *, axes):
         if not axes:
             return x
-        if x.dtype == np.uint64:  # no kernel; the same order in int64, by the highest bit turned
-            turned = op.const(1 << 63, np.uint64)
-            ordered = op.cast(op.Add(x, turned), np.int64)
-            return op.Add(op.cast(reduced(op, op_type, ordered, axes), np.uint64), turned)
+        if x.dtype.kind in "iu" and x.dtype.itemsize == 8:  # the runtime compares int64 by halves, with wrong results
+            return op.call(_at_position, x, axes=tuple(axes), position=position)
+        if x.dtype == np.uint32:  # nothing wider but int64
+            return op.cast(reduced(op, op_type, op.cast(x, np.float64), axes), np.uint32)
         result = reduced(op, op_type, x, axes)
         if x.dtype.kind not in "fV":
             return result
@@ -53,6 +56,13 @@ def extremum(op_type):
 
     emits.__qualname__ = f"extremum {op_type}"
     return emits
+
+
+def _at_position(x, *, axes, position):
+    """The element over some axes that `argmax` or `argmin` finds."""
+    kept = [a for a in range(x.ndim) if a not in axes]
+    rows = x.transpose(*kept, *axes).reshape(*(x.shape[a] for a in kept), -1)
+    return jnp.take_along_axis(rows, position(rows, axis=-1, keepdims=True), -1).squeeze(-1)
 
 
 rule("reduce_max")(extremum("ReduceMax"))

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 
+from jax import lax
+
 from jaxport.export.registry import rule
-from jaxport.export.rules.reduce import extremum, reduce_sum
 
 
 @rule("sharding_constraint", "reshard", "layout_constraint", broadcasts=True)
@@ -38,14 +39,14 @@ def reduced(reduce):
 
     def over_axes(op, *xs, axes, axis_index_groups=None, **_):
         positions = tuple(axis for axis in axes if isinstance(axis, int))
-        return [reduce(op, x, axes=positions) for x in xs]
+        return [op.call(reduce, x, axes=positions) for x in xs] if positions else xs
 
     return over_axes
 
 
-rule("psum", "psum_invariant", "unreduced_psum")(reduced(reduce_sum))
-rule("pmax")(reduced(extremum("ReduceMax")))
-rule("pmin")(reduced(extremum("ReduceMin")))
+rule("psum", "psum_invariant", "unreduced_psum")(reduced(lax.reduce_sum))
+rule("pmax")(reduced(lax.reduce_max))
+rule("pmin")(reduced(lax.reduce_min))
 
 
 @rule(

@@ -61,7 +61,12 @@ def _legacy(name: str, since: int, function: Any) -> None:
         return function(A, _aligned(A, B, axis, broadcast))
 
 
-for _name, _function in (*BINARY.items(), ("Div", div), ("Pow", power)):
+@op("Pow", since=1, until=6)
+def power_aligned(X, Y, *, axis=None, broadcast=0):
+    return power(X, _aligned(X, Y, axis, broadcast))
+
+
+for _name, _function in (*BINARY.items(), ("Div", div)):
     _legacy(_name, 6 if _name in ("Add", "Sub", "Mul", "Div") else 1, _function)
 
 
