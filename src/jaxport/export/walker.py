@@ -297,7 +297,7 @@ def checked_results(rule: Rule, op: Emitter, results: Sequence[Any]) -> list[Val
         elif value.shape is None:
             value.shape = tuple(aval.shape)
             value.stamp()
-        elif value.broadcast is not None and dims.shapes_differ(value.broadcast, aval.shape):
+        elif not rule.broadcasts and value.broadcast is not None and dims.shapes_differ(value.broadcast, aval.shape):
             found = f"shape {value.broadcast}, not {aval.shape}"
         elif rule.broadcasts and not fits(value.shape, aval.shape):
             found = f"shape {value.shape}, which does not broadcast to {aval.shape}"

@@ -21,7 +21,7 @@ __all__ = ["framework"]
 class Nnx(Framework):
     """`flax.nnx`."""
 
-    namespaces = ("flax.nnx",)
+    namespaces = ("flax.nnx", "flax.nnx.bridge")
     bases = (nnx.Module, nnx.Pytree)
 
     def is_module(self, value: Any) -> bool:

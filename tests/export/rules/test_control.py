@@ -41,6 +41,7 @@ def nested_cond(c, d, x):
         pytest.param(lambda c, x: jax.vmap(lambda c, x: lax.cond(c, jnp.sin, jnp.cos, x))(c, x), [boolean(B), f32(B)], id="vmap"),
         pytest.param(lambda c, x: jax.vmap(lambda x: lax.cond(c, jnp.sin, jnp.cos, x))(x), [boolean(), f32(B, 2)], id="vmap-x"),
         pytest.param(jax.grad(lambda x: lax.cond(x.sum() > 0, jnp.sin, jnp.exp, x).sum()), [f32(B)], id="grad"),
+        pytest.param(jax.hessian(lambda x: lax.cond(x.sum() > 0, lambda x: (x**3).sum(), jnp.sum, x)), [f32(3)], id="hessian"),
         pytest.param(lambda x, t: jax.jvp(lambda x: lax.cond(x.sum() > 0, jnp.sin, jnp.exp, x), (x,), (t,)), [f32(B), f32(B)], id="jvp"),
         pytest.param(lambda x: lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos), [f32(B)], id="platform"),
         pytest.param(lambda x: lax.platform_dependent(x, tpu=jnp.sin, default=jnp.cos), [f32(B)], id="other-platform"),
@@ -197,6 +198,11 @@ def scan_in_scan(x):
 )  # fmt: skip
 def test_scan(fn, specs):
     check(fn, *specs)
+
+
+def test_a_scan_of_no_steps_has_the_shapes_of_its_rows():
+    sizes = [{"T": 1, "B": 3}, {"T": 4, "B": 2}]
+    check(lambda x, y: lax.scan(lambda c, r: (c + 1, y * r), 0.0, x[1:]), f32(T), f32(B), sizes=sizes)
 
 
 def test_a_scan_with_weights_closed_over_and_stacked():

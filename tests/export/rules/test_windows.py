@@ -238,5 +238,8 @@ def test_structure():
     expect_graph(check(lambda x: counted(x), IMAGES), average, exact=True)
     expect_graph(check(lambda x: counted(x), f32("B", 6, 7, 3)), average, exact=True)
     expect_graph(check(eqx.nn.AvgPool2d(2), f32(3, 6, 7)), ["Reshape -> AveragePool -> Reshape"], exact=True)
+    nans = "IsNaN -> Cast -> MaxPool -> Cast -> Where -> Transpose"
     largest = check(lambda x: nn.max_pool(x, (2, 2)), IMAGES)
-    expect_graph(largest, ["Transpose -> MaxPool -> Where -> Transpose", "IsNaN -> Cast -> MaxPool -> Cast -> Where"])
+    expect_graph(largest, ["Transpose -> Mul -> MaxPool -> Mul -> Where", nans])
+    largest = check(lambda x: nn.max_pool(nn.relu6(x), (2, 2)), IMAGES)  # which is nowhere minus infinity
+    expect_graph(largest, ["Transpose -> MaxPool -> Where", nans], counts={"Mul": 0})

@@ -22,6 +22,7 @@ import onnx_ir.passes.common as common
 
 from jaxport.errors import ExportError
 from jaxport.export.passes.activations import activations
+from jaxport.export.passes.attention import attention
 from jaxport.export.passes.constants import constants
 from jaxport.export.passes.convolution import average_pools, convolution_biases
 from jaxport.export.passes.identities import identities
@@ -54,6 +55,7 @@ DEFAULT: tuple[Pass, ...] = (
     softmax,
     normalization,
     activations,
+    attention,
     layout,
     tidy,
     convolution_biases,

@@ -5,7 +5,7 @@
 2. divided by the same sum of ones: AveragePool that does not count the padding.
 
 `convolution_biases`, after the layout pass:
-3. Conv, ConvTranspose plus, or minus, one number per channel: their bias.
+3. Conv or ConvTranspose, plus or minus one number per channel: their bias.
 """
 
 from __future__ import annotations
@@ -128,11 +128,11 @@ def convolution_biases(model: ir.Model) -> str:
 def _bias(editor: Editor, node: ir.Node) -> bool:
     for place in (0, 1) if node.op_type == "Add" else (0,):
         value, convolution = node.inputs[place], node.inputs[place].producer()
-        if not is_op(convolution, "Conv", "ConvTranspose") or operand(convolution, 2) is not None:
+        if not is_op(convolution, "Conv", "ConvTranspose") or convolution.graph is not node.graph:
             continue
-        if len(value.uses()) > 1 or value.is_graph_output() or convolution.graph is not node.graph:
+        if len(value.uses()) > 1 or value.is_graph_output():
             continue
-        bias = _per_channel(editor, node, 1 - place, dims_of(value))
+        bias = _per_channel(editor, node, 1 - place, dims_of(value), operand(convolution, 2))
         if bias is not None:
             convolution.resize_inputs(3)
             node.graph.remove(convolution)
@@ -142,20 +142,24 @@ def _bias(editor: Editor, node: ir.Node) -> bool:
     return False
 
 
-def _per_channel(editor: Editor, node: ir.Node, place: int, dims: list[Dim] | None) -> ir.Value | None:
-    """What is added to a value of some dims, as one number per channel; None where it differs in other axes too."""
+def _per_channel(
+    editor: Editor, node: ir.Node, place: int, dims: list[Dim] | None, before: ir.Value | None
+) -> ir.Value | None:
+    """The bias that an operand of `node` makes of the one before; None where it is no number per channel."""
     added, given = node.inputs[place], dims_of(node.inputs[place])
     if dims is None or given is None or len(given) > len(dims) or not isinstance(dims[1], int):
         return None
     aligned = [1] * (len(dims) - len(given)) + given
     if any(dim != 1 for axis, dim in enumerate(aligned) if axis != 1) or aligned[1] not in (1, dims[1]):
         return None
-    array = constant_of(added)
-    if array is None:
-        whole = aligned[1] == dims[1] and node.op_type == "Add"
+    array, first = constant_of(added), constant_of(before)
+    if array is None or (before is not None and first is None):
+        whole = before is None and aligned[1] == dims[1] and node.op_type == "Add"
         return editor.viewed(node.graph, added, [dims[1]], before=node) if whole else None
-    per_channel = np.broadcast_to(array.ravel(), (dims[1],))
+    numbers = np.broadcast_to(array.ravel(), (dims[1],))
     if node.op_type == "Sub":
-        return editor.constant(node.graph, -per_channel, f"{added.name}/negative")
-    editor.replace_constant(node, place, per_channel)
+        return editor.constant(node.graph, (0 if first is None else first) - numbers, f"{added.name}/Neg")
+    if first is not None:
+        return editor.constant(node.graph, first + numbers, f"{added.name}/Add")
+    editor.replace_constant(node, place, numbers)
     return node.inputs[place]

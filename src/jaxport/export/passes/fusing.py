@@ -7,7 +7,7 @@ something that looks alike is left as it is, or None where there is nothing of t
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +15,8 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.export import legalize, schema
-from jaxport.export.passes.editing import Dim, Editor, dims_of, graphs, substitute
-from jaxport.export.passes.matching import between
+from jaxport.export.passes.editing import Dim, Editor, dims_of, is_op, roots, substitute
+from jaxport.export.passes.matching import VIEWS, between
 
 SHOWN = 5
 """So many values are named for each reason why a fusion was declined."""
@@ -28,11 +28,11 @@ class Builder:
     Attributes:
       editor: puts constants where they belong.
       node: the node whose result is replaced.
-      opset: the opset of the model.
+      root: the main graph, or the body of the function, that the node stands in.
     """
 
-    def __init__(self, editor: Editor, node: ir.Node, opset: int, replaced: dict[ir.Value, ir.Value]):
-        self.editor, self.node, self.opset, self._replaced = editor, node, opset, replaced
+    def __init__(self, editor: Editor, root: ir.Graph, node: ir.Node, replaced: dict[ir.Value, ir.Value]):
+        self.editor, self.root, self.node, self._replaced = editor, root, node, replaced
 
     def emit(
         self,
@@ -78,10 +78,34 @@ class Builder:
         return self.editor.viewed(self.node.graph, self.now(value), dims, before=self.node)
 
     def expanded(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
-        """A value broadcast to dims that are integers; the value itself where it has them."""
-        if dims_of(value) == list(dims):
+        """A value broadcast to some dims; the value itself where it has them."""
+        old = dims_of(value) or []
+        if old == list(dims):
             return value
-        return self.emit("Expand", [value, self.integers(dims, "shape")], dims, dtype=value.dtype)  # pyright: ignore
+        wanted = [1 if len(old) == len(dims) and old[i] == d else d for i, d in enumerate(dims)]
+        return self.emit("Expand", [value, self.shape(wanted)], dims, dtype=value.dtype)
+
+    def shape(self, dims: Sequence[Dim]) -> ir.Value:
+        """Dims as a vector: those that are not integers are taken from an input of the graph that has them."""
+        if all(isinstance(d, int) for d in dims):
+            return self.integers(dims, "shape")  # pyright: ignore[reportArgumentType]
+        pieces = [self.integers([d], "dim") if isinstance(d, int) else self._dim(d) for d in dims]
+        return self.emit("Concat", pieces, [len(dims)], ir.DataType.INT64, axis=0)
+
+    def _dim(self, dim: Dim) -> ir.Value:
+        carrier, axis = next(self._carriers(dim))
+        return self.emit("Shape", [carrier], [1], ir.DataType.INT64, start=axis, end=axis + 1)
+
+    def has_dims(self, dims: Iterable[Dim]) -> bool:
+        """Whether `shape` can be told of these dims."""
+        return all(isinstance(d, int) or any(True for _ in self._carriers(d)) for d in dims)
+
+    def _carriers(self, dim: Dim) -> Iterator[tuple[ir.Value, int]]:
+        """The values that have a dim, and where: inputs of the graph, then what the node itself sees."""
+        for value in (*self.root.inputs, *self.node.inputs):
+            for axis, own in enumerate(dims_of(value) or () if value is not None else ()):
+                if own == dim:
+                    yield value, axis
 
 
 @dataclass(eq=False)
@@ -102,10 +126,10 @@ class Fusion:
     inner: set[ir.Node] = field(default_factory=set)
 
     def used_elsewhere(self, inside: set[ir.Node]) -> ir.Value | None:
-        """A value in between that a node outside needs, so that nothing would be saved."""
+        """A value in between that a node outside needs, so that nothing would be saved; views cost nothing."""
         for node in self.inner:
             for value in node.outputs:
-                if value is self.result:
+                if value is self.result or is_op(node, *VIEWS):
                     continue
                 if value.is_graph_output() or any(user not in inside for user, _ in value.uses()):
                     return value
@@ -117,10 +141,10 @@ Find = Callable[[ir.Node], "Fusion | str | None"]
 
 def fuse(model: ir.Model, find: Find) -> str:
     """Replace all that `find` finds, in the graph, its subgraphs and its functions; returns the report."""
-    editor, opset = Editor(model), model.opset_imports[""]
+    editor = Editor(model)
     made: dict[str, int] = collections.Counter()
     declined: dict[str, list[str | None]] = collections.defaultdict(list)
-    for graph in list(graphs(model)):
+    for root, graph in [(main, graph) for main in roots(model) for graph in (main, *main.subgraphs())]:
         found: dict[ir.Value, Fusion] = {}
         for node in graph:
             fusion = find(node)
@@ -135,7 +159,7 @@ def fuse(model: ir.Model, find: Find) -> str:
         for fusion in found.values():
             producer = fusion.result.producer()
             assert producer is not None
-            value = fusion.build(Builder(editor, producer, opset, replaced))
+            value = fusion.build(Builder(editor, root, producer, replaced))
             if fusion.result.name and fusion.result.is_graph_output():
                 value.name = editor.unique(fusion.result.name)
             substitute(fusion.result, value)

@@ -16,13 +16,15 @@ Seen(value=x, axes=('column', None, 'row'))
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.editing import Dim, constant_of, dims_of, integer, integers, is_op, operand
+from jaxport.export.passes.editing import Dim, constant_of, dims_of, integer, integers, is_op, operand, rank_of
 
 Axis = Hashable | None
 VIEWS = ("Identity", "Unsqueeze", "Squeeze", "Transpose", "Expand", "Reshape")
@@ -108,12 +110,55 @@ class Seen:
         return look(node.inputs[0], labels)
 
 
+    def contracted(self) -> tuple[Seen, Seen] | None:
+        """The operands of the product of matrices that computes it; the axis that is summed has a label of its own."""
+        if not self.is_op("MatMul"):
+            return None
+        node, rank = self.node, len(self.axes)
+        if rank < 2 or any(value is None or rank_of(value) != rank for value in node.inputs):
+            return None
+        batch, summed = self.axes[:-2], Reduced(node, rank - 1)
+        left, right = node.inputs
+        return look(left, (*batch, self.axes[-2], summed)), look(right, (*batch, summed, self.axes[-1]))
+
+
 @dataclass(frozen=True)
 class Reduced:
-    """The label of an axis that a reduction takes away, by its place in the operand."""
+    """The label of an axis that a reduction or product takes away, by its place in the (first) operand."""
 
     node: ir.Node
     place: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """The label of an axis that is one of several which were merged into one."""
+
+    whole: Axis
+    place: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The label of an axis that several were merged into."""
+
+    parts: tuple[Axis, ...]
+
+
+def joined(parts: Sequence[Axis]) -> Axis:
+    """The label of axes that were merged: that of the whole where they are all parts of one."""
+    first = parts[0]
+    if isinstance(first, Part) and list(parts) == [Part(first.whole, i, first.count) for i in range(first.count)]:
+        return first.whole
+    return Joined(tuple(parts))
+
+
+def parts_of(whole: Axis, count: int) -> list[Axis]:
+    """The labels of the axes that were merged into one."""
+    if isinstance(whole, Joined) and len(whole.parts) == count:
+        return list(whole.parts)
+    return [Part(whole, place, count) for place in range(count)]
 
 
 def _orders(operands: Sequence[Seen] | None) -> Iterable[tuple[Seen, Seen]]:
@@ -154,10 +199,62 @@ def _through(node: ir.Node, source: ir.Value, axes: tuple[Axis, ...]) -> list[Ax
     if node.op_type == "Expand":
         found = _broadcast(source, new, axes, behind=False)
         return None if found is None else list(found.axes)
-    if [d for d in old if d != 1] != [d for d in new if d != 1]:
-        return None
-    labels = iter([axis for axis, d in zip(axes, new, strict=True) if d != 1])
-    return [None if d == 1 else next(labels) for d in old]
+    return _regrouped(old, new, axes)
+
+
+def _regrouped(old: Sequence[Dim], new: Sequence[Dim], axes: Sequence[Axis]) -> list[Axis] | None:
+    """The labels of a reshaped operand: axes are kept, merged, split, or of size one; None where it is otherwise."""
+    labels: list[Axis] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        if i < len(old) and old[i] == 1:
+            labels.append(None)
+            i += 1
+        elif j < len(new) and new[j] == 1:
+            j += 1
+        elif i == len(old) or j == len(new):
+            return None
+        elif old[i] == new[j]:
+            labels.append(axes[j])
+            i, j = i + 1, j + 1
+        elif (count := _equal_to(old[i], new[j:])) is not None:
+            labels.append(joined([axis for axis, d in zip(axes[j : j + count], new[j:], strict=False) if d != 1]))
+            i, j = i + 1, j + count
+        elif (count := _equal_to(new[j], old[i:])) is not None:
+            wide = [d for d in old[i : i + count] if d != 1]
+            parts = iter(parts_of(axes[j], len(wide)))
+            labels.extend(None if d == 1 else next(parts) for d in old[i : i + count])
+            i, j = i + count, j + 1
+        else:
+            return None
+    return labels
+
+
+def _equal_to(whole: Dim, dims: Sequence[Dim]) -> int | None:
+    """How many dims from the first on make a whole as their product."""
+    target = _monomial(whole)
+    for count in range(2, len(dims) + 1):
+        factors = [_monomial(d) for d in dims[:count]]
+        product = math.prod(f[0] for f in factors), tuple(sorted(name for f in factors for name in f[1]))
+        if product == target:
+            return count
+    return None
+
+
+def _monomial(dim: Dim) -> tuple[int, tuple[str, ...]]:
+    """The coefficient and the symbols of a dim that is a product; what is none is a symbol of its own.
+
+    >>> _monomial("2*B*T"), _monomial("T + 1")
+    ((2, ('B', 'T')), (1, ('T + 1',)))
+    """
+    if isinstance(dim, int):
+        return dim, ()
+    text = dim if isinstance(dim, str) else f"unknown {id(dim)}"
+    factors = text.split("*")
+    if not all(re.fullmatch(r"\w+", factor) for factor in factors):
+        return 1, (text,)
+    numbers = [int(factor) for factor in factors if factor.isdigit()]
+    return math.prod(numbers), tuple(sorted(factor for factor in factors if not factor.isdigit()))
 
 
 def _broadcast(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import onnx_ir as ir
 
 from jaxport.export import folding

@@ -9,6 +9,7 @@ from typing import Any
 from jax.extend.core import ClosedJaxpr
 
 from jaxport.export.prepare.keys import without_keys
+from jaxport.export.prepare.references import without_references
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Program:
 
 
 #: Rewritings of the jaxpr, in order.
-STEPS: list[Callable[[ClosedJaxpr], ClosedJaxpr]] = [without_keys]
+STEPS: list[Callable[[ClosedJaxpr], ClosedJaxpr]] = [without_references, without_keys]
 
 
 def rewritten(jaxpr: ClosedJaxpr) -> ClosedJaxpr:

@@ -108,14 +108,16 @@ def scan(op, *operands, jaxpr, length, reverse, num_consts, num_carry, unroll):
         state, extra = step(op, state, [op.Gather(x, number, axis=0) for x in xs])
         return None, state, extra
 
-    made = loop(op, numbered_step, state, count=op.dim(length), stacked=stamps(op.outs[num_carry:]))
-    state, stacked = divided(made, num_carry)
-    # A loop of no steps does not know the inner sizes of what it has not stacked.
-    stacked = [
-        y if dims.all_static(y.shape) else op.Reshape(y, op.dims(y.shape), allowzero=1, results=stamps([y]))
-        for y in stacked
+    stacked = stamps(op.outs[num_carry:])
+    # A loop of no steps does not know the inner sizes of what it has not stacked: they are said afterwards.
+    sized = [dims.all_static(shape[1:]) for _, shape in stacked]
+    unsized = [(dtype, shape if known else None) for (dtype, shape), known in zip(stacked, sized, strict=True)]
+    state, made = divided(loop(op, numbered_step, state, count=op.dim(length), stacked=unsized), num_carry)
+    made = [
+        y if known else op.Reshape(y, op.dims(stamp[1]), allowzero=1, results=[stamp])
+        for y, known, stamp in zip(made, sized, stacked, strict=True)
     ]
-    return [*state, *(flipped(op, y) if reverse else y for y in stacked)]
+    return [*state, *(flipped(op, y) if reverse else y for y in made)]
 
 
 def flipped(op, x):

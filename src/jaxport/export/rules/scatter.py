@@ -260,20 +260,17 @@ def scattered_rows(op, x, index, updates, batch_rank, kept, combination, unique)
     if combination.reduction is None and unique:
         updates, combination = combination.apply(op, op.GatherND(x, index), updates), REPLACE
     in_turn = not combination.reduces(op.opset)
+    index_row, row = index.shape[batch_rank:], updates.shape[batch_rank:]
     if kept is not None or in_turn:  # one axis for all of the batch
-        flat = lambda v: op.reshape(v, (math.prod(v.shape[:batch_rank]), *v.shape[batch_rank:]))
-        index, updates = flat(index), flat(updates)
-    if kept is not None:
-        keep = op.reshape(kept, (index.shape[0],))
-        index, updates = (left_over(op, v, keep) for v in (index, updates))
+        count = math.prod(index.shape[:batch_rank])
+        index, updates = op.reshape(index, (count, *index_row)), op.reshape(updates, (count, *row))
+        if kept is not None:
+            kept = op.reshape(kept, (count,))
+            index = op.emit("Compress", index, kept, axis=0, results=[(INT64, None)])
+            updates = op.emit("Compress", updates, kept, axis=0, results=[(x.dtype, None)])
     if in_turn:
-        return one_by_one(op, x, index, updates, combination)
+        return one_by_one(op, x, (index, index_row), (updates, row), combination)
     return reduced(op, lambda x, u, how: op.ScatterND(x, index, u, reduction=how), x, updates, combination)
-
-
-def left_over(op, x, keep):
-    """The elements of `x` along its first axis that are kept."""
-    return op.emit("Compress", x, keep, axis=0, results=[(x.dtype, (None, *x.shape[1:]))])
 
 
 def reduced(op, scatter, x, updates, combination):
@@ -288,13 +285,13 @@ def reduced(op, scatter, x, updates, combination):
 
 
 def one_by_one(op, x, index, updates, combination):
-    """Updates combined into `x` in turn, each with what those before it left there."""
+    """Updates combined into `x` in turn, each with what those before it left; `index` and `updates` with a row's shape."""
 
     def body(op, turn, go_on, x):
-        place, update = (op.emit("Gather", v, turn, results=[(v.dtype, v.shape[1:])]) for v in (index, updates))
+        place, update = (op.emit("Gather", v, turn, results=[(v.dtype, shape)]) for v, shape in (index, updates))
         new = combination.apply(op, op.GatherND(x, place), update)
         return op.alias(go_on), op.ScatterND(x, place, new)
 
     inputs = [(INT64, (), "turn"), (np.bool_, (), "go_on"), (x.dtype, x.shape, "x")]
-    count = op.squeeze(op.emit("Shape", index, start=0, end=1, results=[(INT64, (1,))]), (0,))
+    count = op.squeeze(op.emit("Shape", index[0], start=0, end=1, results=[(INT64, (1,))]), (0,))
     return op.emit("Loop", count, None, x, body=op.graph(body, inputs), results=[(x.dtype, x.shape)])

@@ -30,6 +30,11 @@ def iota(op, *dynamic_sizes, dtype, shape, dimension):
     return op.reshape(steps, [size if axis == dimension else 1 for axis in range(len(shape))])
 
 
+@rule("empty", "empty2", broadcasts=True, irrelevant=("shape", "dtype", "memory_space"))
+def empty(op):
+    return op.const(0, op.out.dtype)
+
+
 @rule("dim_as_value")
 def dim_as_value(op, *, dim):
     return op.dim(dim, op.out.dtype)

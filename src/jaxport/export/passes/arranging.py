@@ -1,0 +1,146 @@
+"""Bringing the axes of a value into another order and grouping, by their labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from jaxport.export.passes.editing import Dim, dims_of
+from jaxport.export.passes.fusing import Builder
+from jaxport.export.passes.matching import Axis, Joined, Part, Seen, parts_of
+
+
+def atoms(axes: Iterable[Axis], split: Iterable[Axis] = ()) -> list[Axis]:
+    """The labels of axes with merged ones taken apart, and the whole of each part in `split` taken apart, too."""
+    counts = {part.whole: part.count for part in split if isinstance(part, Part)}
+    found: list[Axis] = []
+    for axis in axes:
+        if isinstance(axis, Joined):
+            found.extend(atoms(axis.parts, split))
+        elif axis in counts:
+            found.extend(parts_of(axis, counts[axis]))
+        elif axis is not None:
+            found.append(axis)
+    return found
+
+
+def sizes_of(*seen: Seen) -> dict[Axis, Dim]:
+    """The size along each label, of parts as well as of what is whole."""
+    sizes: dict[Axis, Dim] = {}
+    for one in seen:
+        sizes.update(zip(one.axes, dims_of(one.value) or (), strict=True))
+    for label in list(sizes):  # of two parts, the size of the other one follows
+        if isinstance(label, Part) and label.count == 2 and label.whole in sizes:
+            other = Part(label.whole, 1 - label.place, 2)
+            whole, known = sizes[label.whole], sizes[label]
+            if other not in sizes and isinstance(whole, int) and isinstance(known, int):
+                sizes[other] = whole // known
+    return sizes
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """A value's axes taken apart, put into another order, and merged.
+
+    Attributes:
+      dims: the shape of the value.
+      apart: its shape with all axes taken apart.
+      order: which of these axes comes where.
+      merged: the shape in the end.
+    """
+
+    dims: tuple[Dim, ...]
+    apart: tuple[Dim, ...]
+    order: tuple[int, ...]
+    merged: tuple[Dim, ...]
+
+    @classmethod
+    def of(
+        cls, dims: Sequence[Dim], axes: Sequence[Axis], groups: Sequence[Sequence[Axis]], sizes: Mapping[Axis, Dim]
+    ) -> Arrangement | None:
+        """How to bring axes into groups, each of which becomes one axis; what a group lacks has size one.
+
+        None where an axis is in no group, a size is not known, or the shapes cannot be told in advance.
+        """
+        wanted = [label for group in groups for label in group]
+        own = atoms(axes, wanted)
+        if any(label not in wanted or label not in sizes for label in own) or len(set(own)) != len(own):
+            return None
+        present = [[label for label in group if label in own] for group in groups]
+        order = tuple(own.index(label) for group in present for label in group)
+        merged = [_product([sizes[label] for label in group]) for group in present]
+        if None in merged:
+            return None
+        found = cls(tuple(dims), tuple(sizes[label] for label in own), order, tuple(merged))  # pyright: ignore
+        steps = [*found._steps(), *found._steps_back()]
+        return found if all(target(before, after) is not None for before, after in steps) else None
+
+    @property
+    def turned(self) -> tuple[Dim, ...]:
+        """The shape with all axes apart, in their new order."""
+        return tuple(self.apart[axis] for axis in self.order)
+
+    @property
+    def moves(self) -> bool:
+        """Whether axes change their order."""
+        return list(self.order) != sorted(self.order)
+
+    def _steps(self) -> list[tuple[tuple[Dim, ...], tuple[Dim, ...]]]:
+        if not self.moves:
+            return [(self.dims, self.merged)]
+        return [(self.dims, self.apart), (self.turned, self.merged)]
+
+    def _steps_back(self) -> list[tuple[tuple[Dim, ...], tuple[Dim, ...]]]:
+        return [(after, before) for before, after in reversed(self._steps())]
+
+    def apply(self, builder: Builder, value: ir.Value) -> ir.Value:
+        """The value in the new arrangement."""
+        if not self.moves:
+            return reshaped(builder, value, self.merged)
+        value = reshaped(builder, value, self.apart)
+        value = builder.emit("Transpose", [value], self.turned, value.dtype, perm=self.order)
+        return reshaped(builder, value, self.merged)
+
+    def revert(self, builder: Builder, value: ir.Value) -> ir.Value:
+        """The value in the old arrangement, where it is in the new one."""
+        if not self.moves:
+            return reshaped(builder, value, self.dims)
+        value = reshaped(builder, value, self.turned)
+        back = sorted(range(len(self.order)), key=self.order.__getitem__)
+        value = builder.emit("Transpose", [value], self.apart, value.dtype, perm=back)
+        return reshaped(builder, value, self.dims)
+
+
+def _product(sizes: Sequence[Dim]) -> Dim | None:
+    symbols = [d for d in sizes if not isinstance(d, int)]
+    number = math.prod(d for d in sizes if isinstance(d, int))
+    if not symbols:
+        return number
+    return symbols[0] if number == 1 and len(symbols) == 1 else None
+
+
+def target(before: Sequence[Dim], after: Sequence[Dim]) -> list[int] | None:
+    """What Reshape has to be told for a shape, with no shape computed in the graph; None where that is not enough.
+
+    >>> target(["B", "T", 4, 8], ["B", "T", 32]), target(["B", 4, "T"], ["B*T", 4])
+    ([0, 0, 32], [-1, 4])
+    """
+    if 0 in after or 0 in before:
+        return None
+    copied = [i < len(before) and before[i] == d for i, d in enumerate(after)]
+    vector = [d if isinstance(d, int) else 0 if same else -1 for d, same in zip(after, copied, strict=True)]
+    return vector if vector.count(-1) <= 1 else None
+
+
+def reshaped(builder: Builder, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
+    """The same elements in another shape; the value itself where it has that shape."""
+    old = dims_of(value)
+    if old is None or old == list(dims):
+        return value
+    if [d for d in old if d != 1] == [d for d in dims if d != 1]:
+        return builder.viewed(value, dims)
+    vector = builder.integers(target(old, dims) or [], "shape")
+    return builder.emit("Reshape", [value, vector], dims, value.dtype)

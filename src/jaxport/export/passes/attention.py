@@ -1,0 +1,320 @@
+"""Attention (opset 23), from softmax(Q Kᵀ · scale + mask) V, however the axes lie.
+
+The two products of matrices around a Softmax are read as sums over labelled axes, so that it does not matter which
+operand was transposed, or whether heads are merged, split or grouped (fewer heads of keys than of queries).
+
+Of masks these are taken, with which the operator gives what the graph gave:
+1. `where(i >= j, scores, low)` of positions: the causal mask of the operator.
+2. `where(mask, scores, low)` with a finite low number: a bias that is 0 or -1e30. A row that is masked as a whole
+   then averages over all keys, as in the graph. A bias of -inf, or the lowest float, would give zeros there.
+3. A bias that is known to be finite, or to be `where(mask, finite, low)`.
+
+Scores are taken to be smaller than 1e9 in size, where the low number hides what it is added to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.export.passes.arranging import Arrangement, atoms, sizes_of
+from jaxport.export.passes.editing import Dim, constant_of, dims_of, integer, is_op
+from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle
+from jaxport.export.passes.matching import Axis, Seen, look
+
+#: What hides a score, and what is low enough to do so.
+HIDDEN, LOW = -1e30, -1e9
+
+
+def attention(model: ir.Model) -> str:
+    """Recognise Attention, in the graph, its subgraphs and its functions."""
+    opset = model.opset_imports[""]
+    return fuse(model, lambda node: _find(node, opset) if is_op(node, "MatMul") else None)
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The labels of the axes of an attention; None for one that is not there.
+
+    Attributes:
+      batch, heads, group: of the batch, of the heads of keys and values, and of the queries of each of these heads.
+      queries, keys: along the sequences.
+      inner, outer: along the vectors that are multiplied, and along those that are averaged.
+    """
+
+    batch: Axis
+    heads: Axis
+    group: Axis
+    queries: Axis
+    keys: Axis
+    inner: Axis
+    outer: Axis
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scaled scores before the softmax.
+
+    Attributes:
+      query, key: what is multiplied.
+      inner: the axis that is summed.
+      scale: the factor.
+      mask: what is added, or None.
+    """
+
+    query: Seen
+    key: Seen
+    inner: Axis
+    scale: float
+    mask: Mask | None
+
+
+@dataclass(frozen=True)
+class Mask:
+    """What is added to the scores: `seen` itself, or a number where it holds and another where it does not."""
+
+    seen: Seen
+    numbers: tuple[float, float] | None
+
+    def is_causal(self, axes: Axes) -> bool:
+        """Whether it hides the keys after a query's own position."""
+        operands = self.seen.operands("GreaterOrEqual") or (self.seen.operands("LessOrEqual") or [])[::-1]
+        if len(operands) != 2 or self.numbers is None or not self.numbers[1] <= LOW < self.numbers[0] == 0:
+            return False
+        along = [[axis for axis in operand.axes if axis is not None] for operand in operands]
+        return along == [[axes.queries], [axes.keys]] and all(map(_are_positions, operands))
+
+
+def _find(node: ir.Node, opset: int) -> Fusion | str | None:
+    result = Seen.whole(node.outputs[0])
+    operands = None if result is None else result.contracted()
+    if result is None or operands is None:
+        return None
+    for weights, value in (operands, operands[::-1]):
+        if not weights.is_op("Softmax") or weights.node.graph is not node.graph:
+            continue
+        keys = weights.axes[integer(weights.node, "axis", -1)]
+        if keys not in value.axes or keys in result.axes or keys is None:
+            continue
+        scores = _scores(look(weights.node.inputs[0], weights.axes))
+        if isinstance(scores, str) or scores is None:
+            return scores
+        axes = _axes(scores, value, keys)
+        if axes is None:
+            return "its axes are not those of batches, heads, queries and keys"
+        dtype = node.outputs[0].dtype
+        if dtype is ir.DataType.DOUBLE:
+            return "the runtime's Attention of DOUBLE computes in single precision"
+        return obstacle("Attention", dtype, opset) or _fusion(result, weights, scores, value, axes)
+    return None
+
+
+# The scores
+
+
+def _scores(seen: Seen) -> Scores | str | None:
+    found = _masked(seen)
+    if isinstance(found, str):
+        return found
+    plain, mask = found
+    product, scale = _unscaled(plain)
+    operands = product.contracted()
+    if operands is None:
+        return None
+    (query, left), (key, right) = map(_unscaled, operands)
+    inner = next((axis for axis in operands[0].axes if axis in operands[1].axes and axis not in product.axes), None)
+    if inner is None:
+        return "its queries and keys have one element"
+    if scale * left * right <= 0:
+        return "its scale is not positive"
+    return Scores(query, key, inner, scale * left * right, mask)
+
+
+def _unscaled(seen: Seen) -> tuple[Seen, float]:
+    """A value without the numbers that it is multiplied with and divided by, and these."""
+    scale = 1.0
+    while len(seen.value.uses()) == 1 and not seen.value.is_graph_output():
+        divided, factor = seen.operands("Div"), seen.commuted("Mul", lambda operand: operand.scalar)
+        if divided is not None and divided[1].scalar:
+            seen, scale = divided[0], scale / divided[1].scalar
+        elif factor is not None:
+            seen, scale = factor[1], scale * factor[0]  # pyright: ignore[reportOperatorIssue]
+        else:
+            break
+    return seen, scale
+
+
+def _masked(seen: Seen) -> tuple[Seen, Mask | None] | str:
+    """Scores without their mask, and the mask."""
+    chosen, added = seen.operands("Where"), seen.operands("Add")
+    if chosen is not None:
+        condition, one, other = chosen
+        kept, low = (one, other.scalar) if other.scalar is not None else (other, one.scalar)
+        if low is None or not low <= LOW:
+            return "what is masked is not a low number"
+        return kept, Mask(condition, (0.0, low) if kept is one else (low, 0.0))
+    for scores, bias in (added, added[::-1]) if added is not None else ():
+        if _unscaled(scores)[0].is_op("MatMul"):
+            mask = _bias(bias)
+            return "the bias that is added may hide all keys" if mask is None else (scores, mask)
+    return seen, None
+
+
+def _bias(seen: Seen) -> Mask | None:
+    """A bias that is known to be moderate, or to choose between two numbers."""
+    condition, one, other = seen.operands("Where") or (None, None, None)
+    if condition is not None and one.scalar is not None and other.scalar is not None:
+        return Mask(condition, (one.scalar, other.scalar))
+    return Mask(seen, None) if _is_bounded(seen.value) else None
+
+
+def _is_bounded(value: ir.Value) -> bool:
+    """Whether a value is a constant of moderate numbers, or picked from one."""
+    while is_op(value.producer(), "Gather", "Slice", "Transpose", "Reshape", "Unsqueeze", "Squeeze", "Expand"):
+        value = value.producer().inputs[0]
+    array = constant_of(value)
+    return array is not None and array.dtype.kind == "f" and bool((np.abs(array) < -HIDDEN).all())
+
+
+def _are_positions(seen: Seen) -> bool:
+    while seen.is_op("Cast"):
+        seen = (seen.operands("Cast") or [seen])[0]
+    array = constant_of(seen.value)
+    if array is not None:
+        return array.ndim > 0 and bool((array.ravel() == np.arange(array.size)).all())
+    if not seen.is_op("Range"):
+        return False
+    start, _, step = map(constant_of, seen.node.inputs)
+    return start is not None and step is not None and float(start) == 0 and float(step) == 1
+
+
+# The axes
+
+
+def _axes(scores: Scores, value: Seen, keys: Axis) -> Axes | None:
+    """What each axis stands for."""
+    query, key = atoms(scores.query.axes, scores.key.axes), atoms(scores.key.axes, scores.query.axes)
+    values = atoms(value.axes, scores.query.axes)
+    inner = scores.inner
+    shared = [axis for axis in query if axis in key and axis != inner]
+    alone = [axis for axis in query if axis not in key]
+    outer = [axis for axis in values if axis not in (*shared, keys)]
+    expected = {*shared, keys, inner} == set(key) and {*shared, keys, *outer} == set(values)
+    if not expected or len(shared) > 2 or len(alone) > 2 or len(outer) > 1 or inner not in query:
+        return None
+    sizes = sizes_of(scores.query, scores.key, value)
+    if len(shared) == 2:
+        batch, heads = shared if isinstance(sizes.get(shared[1]), int) else shared[::-1]
+    elif shared and query[:1] != shared:
+        batch, heads = None, shared[0]
+    else:
+        batch, heads = (*shared, None)[0], None
+    group = None
+    if len(alone) == 2:  # the queries that share a head of keys lie next to it
+        group = next((axis for axis in alone if heads is not None and query.index(axis) == query.index(heads) + 1), None)
+        if group is None:
+            return None
+    queries = next((axis for axis in alone if axis != group), None)
+    return Axes(batch, heads, group, queries, keys, inner, (*outer, None)[0])
+
+
+def _groups(axes: Axes, along: Axis, heads: list[Axis], vector: Axis, flat: bool) -> list[list[Axis]]:
+    """The axes of an operand: (batch, sequence, heads and vectors), or (batch, heads, sequence, vectors)."""
+    if flat:
+        return [[axes.batch], [along], [*heads, vector]]
+    return [[axes.batch], heads, [along], [vector]]
+
+
+def _fusion(result: Seen, weights: Seen, scores: Scores, value: Seen, axes: Axes) -> Fusion | str:
+    sizes = sizes_of(result, weights, scores.query, scores.key, value) | {None: 1}
+    many, few = [axes.heads, axes.group], [axes.heads]
+    counts = [sizes.get(axis) for axis in (axes.heads, axes.group)]
+    if not all(isinstance(size, int) for size in (*counts, sizes.get(axes.inner), sizes.get(axes.outer))):
+        return "the number or size of its heads is not known"
+    options = []
+    for flat in (True, False):
+        sides = (
+            (scores.query, axes.queries, many, axes.inner),
+            (scores.key, axes.keys, few, axes.inner),
+            (value, axes.keys, few, axes.outer),
+            (result, axes.queries, many, axes.outer),
+        )
+        arranged = [
+            Arrangement.of(dims_of(seen.value) or (), seen.axes, _groups(axes, along, heads, vector, flat), sizes)
+            for seen, along, heads, vector in sides
+        ]
+        if None not in arranged:
+            turned = _is_transposed(result.value)
+            options.append((sum(a.moves for a in arranged[:3]) + (arranged[3].moves != turned), not flat, arranged))
+    causal = scores.mask is not None and scores.mask.is_causal(axes)
+    hindrance = None if scores.mask is None or causal else _mask_hindrance(scores.mask, axes, result.value.dtype)
+    if not options or hindrance is not None:
+        return hindrance or "its shapes cannot be told before it runs"
+    _, _, arranged = min(options, key=lambda option: option[:2])
+    inputs = [scores.query.value, scores.key.value, value.value]
+    kv_heads, per_head = counts
+
+    def build(builder: Builder) -> ir.Value:
+        given = [how.apply(builder, builder.now(one)) for how, one in zip(arranged[:3], inputs, strict=True)]
+        flat = len(arranged[0].merged) == 3
+        attributes = {"q_num_heads": kv_heads * per_head, "kv_num_heads": kv_heads} if flat else {}
+        if causal:
+            attributes["is_causal"] = 1
+        elif scores.mask is not None:
+            given.append(_added(builder, scores.mask, axes, sizes))
+        shape = arranged[3].merged
+        attended = builder.emit("Attention", given, shape, scale=scores.scale, **attributes)
+        return arranged[3].revert(builder, attended)
+
+    leaves = [*inputs, *([scores.mask.seen.value] if scores.mask is not None else [])]
+    return Fusion("Attention", result.value, leaves, build)
+
+
+def _is_transposed(value: ir.Value) -> bool:
+    """Whether a value goes into a Transpose alone, perhaps after a Reshape."""
+    while len(value.uses()) == 1 and not value.is_graph_output():
+        ((user, _),) = value.uses()
+        if is_op(user, "Transpose"):
+            return True
+        if not is_op(user, "Reshape", "Squeeze", "Unsqueeze"):
+            return False
+        value = user.outputs[0]
+    return False
+
+
+# The mask
+
+
+def _mask_groups(axes: Axes) -> list[list[Axis]]:
+    return [[axes.batch], [axes.heads, axes.group], [axes.queries], [axes.keys]]
+
+
+def _mask_hindrance(mask: Mask, axes: Axes, dtype: ir.DataType | None) -> str | None:
+    """Why a mask cannot be that of the operator, or None."""
+    if dtype is not ir.DataType.FLOAT:
+        return "a row that is masked as a whole is known to be right in single precision alone"
+    if mask.numbers is not None and not np.isfinite(mask.numbers).all():
+        return "a row that is masked with -inf as a whole would not be NaN"
+    labels = [label for group in _mask_groups(axes) for label in group if label is not None]
+    own = atoms(mask.seen.axes, labels)
+    ungrouped = axes.group is not None and (axes.heads in own) != (axes.group in own)
+    sizes = sizes_of(mask.seen) | dict.fromkeys(labels, 2)
+    known = Arrangement.of(dims_of(mask.seen.value) or (), mask.seen.axes, _mask_groups(axes), sizes)
+    return "the axes of its mask are others" if ungrouped or known is None else None
+
+
+def _added(builder: Builder, mask: Mask, axes: Axes, sizes: dict[Axis, Dim]) -> ir.Value:
+    """The bias that stands for a mask, as the operator takes it: over all queries and keys."""
+    how = Arrangement.of(dims_of(mask.seen.value) or (), mask.seen.axes, _mask_groups(axes), sizes)
+    assert how is not None
+    value = how.apply(builder, builder.now(mask.seen.value))
+    if mask.numbers is not None:
+        numbers = [
+            builder.constant(np.float32(max(number, HIDDEN)), "hidden" if number <= LOW else "seen")
+            for number in mask.numbers
+        ]
+        value = builder.emit("Where", [value, *numbers], how.merged, ir.DataType.FLOAT)
+    full = [*how.merged[:2], sizes[axes.queries], sizes[axes.keys]]
+    return builder.expanded(value, full)

@@ -1,0 +1,25 @@
+"""Mutable arrays (`jax.new_ref`) become values: each write makes a new one, which the reads after it see."""
+
+from __future__ import annotations
+
+from jax._src.core import internal_mutable_array_effect  # no public name tells a jaxpr that has mutable arrays inside
+from jax._src.state.discharge import discharge_state  # what JAX itself does before it compiles, without a public name
+from jax.extend.core import ClosedJaxpr
+
+from jaxport import blocks
+
+
+def without_references(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The program on values alone; the same object where it has no mutable arrays. Its blocks are dissolved.
+
+    >>> import jax
+    >>> def doubled(x):
+    ...     array = jax.new_ref(x)
+    ...     array[...] = array[...] * 2
+    ...     return array[...]
+    >>> [equation.primitive.name for equation in without_references(jax.make_jaxpr(doubled)(1.0)).eqns]
+    ['mul']
+    """
+    if internal_mutable_array_effect not in closed.effects:
+        return closed
+    return discharge_state(blocks.ungroup(closed))
