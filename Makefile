@@ -18,6 +18,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 TORCH_BIN := .venv-torch/bin
 TORCH_INSTALLED := .venv-torch/.installed
+PEERS_INSTALLED := .venv-peers/.installed
 # JAX looks for accelerators first and warns when it finds none that it can use: tests compare on the CPU.
 export JAX_PLATFORMS ?= cpu
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -44,6 +45,9 @@ $(INSTALLED): pyproject.toml
 $(TORCH_INSTALLED): pyproject.toml tests/torch/requirements.txt
 	$(call create_environment,.venv-torch,--editable '.[test]' --requirement tests/torch/requirements.txt)
 
+$(PEERS_INSTALLED): benchmarks/peers.txt
+	$(call create_environment,.venv-peers,--requirement benchmarks/peers.txt)
+
 demo: $(INSTALLED) ## export a Flax ResNet-50, run it in ONNX Runtime, compare
 	@$(BIN)/python -m examples.demo
 
@@ -59,8 +63,8 @@ test-real: $(INSTALLED) ## every example at its published size
 test-torch: $(TORCH_INSTALLED) ## what needs PyTorch, in an environment of its own
 	@$(TORCH_BIN)/python -m pytest -n $(JOBS) -q -m torch $(ARGS)
 
-bench: $(INSTALLED) ## the figures of the documentation, one after the other
-	@for benchmark in benchmarks/bench_*.py; do echo "== $$benchmark"; $(BIN)/python "$$benchmark"; done
+bench: $(INSTALLED) $(PEERS_INSTALLED) ## the figures of the documentation, one after the other
+	@for benchmark in import layers memory examples; do $(BIN)/python -m benchmarks.bench_$$benchmark; done
 
 lint: $(INSTALLED) ## ruff: rules and layout
 	@$(BIN)/ruff check .

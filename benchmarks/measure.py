@@ -33,12 +33,13 @@ def run(program: str, python: str | os.PathLike[str] = sys.executable) -> dict[s
         "PYTHONPATH": str(ROOT),
         "PYTHONDONTWRITEBYTECODE": "",
     }
-    finished = subprocess.run(  # its error is shown below
+    finished = subprocess.run(
         [python, "-W", "ignore", "-c", textwrap.dedent(program) + _EPILOGUE],
         env=environment,
         capture_output=True,
         text=True,
         cwd=ROOT,
+        check=False,  # its own error is shown below
     )
     if finished.returncode:
         raise SystemExit(f"the measured program failed:\n{finished.stderr[-3000:]}")

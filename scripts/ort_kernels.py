@@ -85,7 +85,7 @@ def calls() -> dict[str, tuple[Sequence[Any], dict[str, Any]]]:
     return {
         **{name: ([(T, MATRIX)], {}) for name in UNARY},
         **{name: ([(T, MATRIX), (T, MATRIX)], {}) for name in BINARY},
-        **{"Mod": ([(T, MATRIX), (T, MATRIX)], {"fmod": 1})},
+        "Mod": ([(T, MATRIX), (T, MATRIX)], {"fmod": 1}),
         **SPECIAL,
     }
 

@@ -242,6 +242,7 @@ def test_static_arguments_are_baked_in():
         (jnp.sin, (X,), {}, ("x",)),
         (jax.jit(lambda image: image), (X,), {}, ("image",)),
         (linen.Dense(3).apply, ({"params": {"kernel": W, "bias": B}}, X), {}, ("variables.params.bias", "variables.params.kernel", "inputs")),
+        (functools.partial(linen.Embed(3, 3).apply, {"params": {"embedding": W}}, method="attend"), (X,), {}, ("query",)),
         (GLOBAL_MODEL, (X,), {}, ("inputs",)),
     ],
 )  # fmt: skip

@@ -135,6 +135,17 @@ def test_a_concrete_array_is_an_argument_too_and_stays_concrete():
     assert blocks(traced.jaxpr.jaxpr)[0].arguments == ("x", "mask")
 
 
+def test_arrays_that_jax_does_not_know_are_static_arguments():
+    import numpy as np
+
+    @boundary
+    def f(x, names):
+        return x * len(names)
+
+    traced = check(lambda x: f(x, np.array(["a", "b"])), X)
+    assert blocks(traced.jaxpr.jaxpr)[0].arguments == ("x",)
+
+
 def test_a_callee_may_write_into_a_list_or_dict_it_is_given():
     @boundary
     def append(items, table, x):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -152,6 +154,31 @@ def test_the_text_of_the_refusals(model):
         "  why:     only new values of arrays can be outputs; these are other attributes, or were removed",
         '  instead: pass `state="discard"`, or keep the attributes as they are during the call',
     ]
+
+
+class Pair(NamedTuple):
+    first: jax.Array
+    second: nnx.Module
+
+
+def test_a_model_that_holds_other_pytrees():
+    class Model(nnx.Module):
+        def __init__(self):
+            self.pair = nnx.data(Pair(jnp.ones(3), nnx.BatchNorm(3, rngs=nnx.Rngs(0))))
+            self.sizes, self.nothing = (3, 4), None
+
+        def __call__(self, x):
+            return self.pair.second(x) * self.pair.first
+
+        def swap(self, x):
+            self.pair = nnx.data(Pair(x[0], self.pair.second))
+            return x
+
+    model = Model()
+    assert trace(model, (X,), state="outputs").state_outputs == ("pair.second.mean", "pair.second.var")
+    assert trace(model.swap, (X,), state="outputs").state_outputs == ("pair.first",)
+    model.eval()
+    assert [w.path for w in trace(model, (X,)).weights][:2] == ["pair.first", "pair.second.bias"]
 
 
 def test_a_model_in_the_arguments_changes_too(model):

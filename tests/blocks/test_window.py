@@ -105,6 +105,43 @@ def test_windows_nest():
     assert paths(trace(fn, (X,)).jaxpr.jaxpr) == ["", "linear"]
 
 
+def test_a_window_inside_of_another_has_its_own_selection():
+    outer_only, both, alias = ("jax.nn.gelu",), ("jax.nn.gelu", "jax.nn.silu"), ("flax.nnx.swish",)
+    fn = lambda x: jax.nn.gelu(jax.nn.silu(x))
+
+    def traced(functions):
+        return [block.target for block in blocks(trace(lambda x: fn(x), (X,), functions=functions).jaxpr.jaxpr)]
+
+    found = []
+
+    def body(x):
+        found.extend(traced(functions) for functions in ((), outer_only, both, alias))
+        return fn(x)
+
+    assert [b.target for b in blocks(trace(body, (X,), functions=both).jaxpr.jaxpr)] == ["jax.nn.silu", "jax.nn.gelu"]
+    assert found == [[], ["jax.nn.gelu"], ["jax.nn.silu", "jax.nn.gelu"], ["flax.nnx.swish"]]
+
+
+def test_a_selection_outlives_the_window_that_patched_first():
+    first_is_open, second_is_open, first_is_closed = (threading.Event() for _ in range(3))
+
+    def first():
+        with activation(["jax.nn.gelu"]):
+            first_is_open.set()
+            second_is_open.wait(30)
+        first_is_closed.set()
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert first_is_open.wait(30)
+    with activation(["jax.nn.gelu"]):
+        second_is_open.set()
+        assert first_is_closed.wait(30)
+        jaxpr = jax.make_jaxpr(lambda x: jax.nn.gelu(x))(X)
+    thread.join()
+    assert jaxpr.eqns[0].primitive.name == "block_enter"
+
+
 def test_overlapping_windows_in_threads_each_see_their_own_calls():
     first_is_open, second_is_open, first_is_closed = (threading.Event() for _ in range(3))
     found, failures = {}, []

@@ -73,8 +73,8 @@ EQX = {
 }
 
 
-def check_layer(fn, args, jit=jax.jit):
-    traced = check(fn, *args, jit=jit)
+def check_layer(fn, args):
+    traced = check(fn, *args, jit=None)
     assert paths(traced.jaxpr.jaxpr)[0] == ""
     # Equinox keeps the tables of rotary embeddings outside of its modules.
     rotary = blocks(traced.jaxpr.jaxpr)[0].target == "equinox.nn.RotaryPositionalEmbedding"
@@ -89,20 +89,20 @@ def check_layer(fn, args, jit=jax.jit):
 @pytest.mark.parametrize("name", NNX)
 def test_nnx(name):
     make, args = NNX[name]
-    check_layer(make(), args, jit=None)
+    check_layer(make(), args)
 
 
 @pytest.mark.parametrize("name", LINEN)
 def test_linen(name):
     model, args = LINEN[name]
     variables = model.init(KEY, *args)
-    check_layer(functools.partial(model.apply, variables), args, jit=None)
+    check_layer(functools.partial(model.apply, variables), args)
 
 
 @pytest.mark.parametrize("name", EQX)
 def test_equinox(name):
     model, args = EQX[name]
-    check_layer(model, args, jit=eqx.filter_jit)
+    check_layer(model, args)
 
 
 def test_nnx_decoding_changes_its_cache():

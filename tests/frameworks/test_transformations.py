@@ -94,7 +94,7 @@ def test_paths_and_values(make, name):
     if name == "value_and_grad" and make is FunctionalNnx:
         pytest.skip("the state holds keys and counts, which have no gradient")
     fn, times = settings(apply, apply.params)[name]
-    traced = check(fn, X)
+    traced = check(fn, X, jit=None)
     short = lambda block: block.target.rpartition(".")[2].removeprefix("Nnx").removeprefix("Eqx")
     found = [(short(block), block.path) for block in blocks(traced.jaxpr.jaxpr)]
     if times is not None:

@@ -130,6 +130,14 @@ def test_weights_are_carried_along(weights):
     assert export(layer, ("B", 4), weights=weights).verify().ok
 
 
+@pytest.mark.parametrize("shape", [("B", 4), (2, 4)])
+def test_a_module_may_be_trained_after_the_export(shape):
+    layer = nnx.Linear(4, 3, rngs=nnx.Rngs(0))
+    exported = export(layer, shape)
+    layer.kernel[...] = layer.kernel[...] + 1
+    assert exported.verify().ok
+
+
 def test_state_outputs_are_compared():
     norm = nnx.BatchNorm(4, rngs=nnx.Rngs(0))
     report = export(norm, ("B", 4), state="outputs").verify()

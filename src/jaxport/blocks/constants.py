@@ -40,7 +40,7 @@ class _Hoisting:
     """Lifts consts body by body; what a body lifts becomes new *leading* operands of the equation that calls it."""
 
     def __init__(self) -> None:
-        self._lifted: dict[int, tuple[jex_core.Jaxpr, list[Any]]] = {}
+        self._lifted: dict[tuple, tuple[jex_core.Jaxpr, list[Any]]] = {}
         self._kept: list[Any] = []  # so that no id is used twice
         self._needs: dict[int, bool] = {}
 
@@ -58,9 +58,10 @@ class _Hoisting:
 
     def lifted(self, jaxpr: jex_core.Jaxpr, consts: Sequence[Any]) -> tuple[jex_core.Jaxpr, list[Any]]:
         """`jaxpr` with its consts, and those of the bodies within it, as leading inputs; and the arrays."""
-        if id(jaxpr) in self._lifted:
-            return self._lifted[id(jaxpr)]
-        self._kept.append(jaxpr)
+        key = id(jaxpr), *map(id, consts)
+        if key in self._lifted:
+            return self._lifted[key]
+        self._kept += [jaxpr, *consts]
         # One input per array, however often the program meets it.
         variables: dict[int, jex_core.Var] = {}
         arrays: list[Any] = []
@@ -90,7 +91,7 @@ class _Hoisting:
             jaxpr.effects,
             jaxpr.debug_info._replace(arg_names=None),
         )
-        self._lifted[id(jaxpr)] = lifted, arrays
+        self._lifted[key] = lifted, arrays
         return lifted, arrays
 
     def equation(self, equation: jex_core.JaxprEqn, variable_of: _VariableOf, alias: Mapping) -> jex_core.JaxprEqn:

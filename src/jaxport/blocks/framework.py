@@ -124,9 +124,12 @@ class Framework:
         del module
         return []
 
-    def signature(self, fn: Any) -> inspect.Signature | None:
-        """The signature of a callable of the framework that hides the names of its arguments, else None."""
-        del fn
+    def signature(self, fn: Any, keywords: Mapping[str, Any]) -> inspect.Signature | None:
+        """The signature of a callable of the framework that hides the names of its arguments, else None.
+
+        `keywords` are given to it in any case.
+        """
+        del fn, keywords
         return None
 
     def lift(self, module: Any) -> Lifted | None:

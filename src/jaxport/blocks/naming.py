@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -75,21 +76,23 @@ def _argument_names(signature: inspect.Signature | None, args: Sequence[Any]) ->
     return names
 
 
-def signature_of(fn: Any, types: Types) -> inspect.Signature | None:
-    """The signature of a callable, under the names that its user knows; None where it has none."""
+def signature_of(fn: Any, types: Types, keywords: Mapping[str, Any] = MappingProxyType({})) -> inspect.Signature | None:
+    """The signature of a callable under the names that its user knows, or None where it has none.
+
+    `keywords` are given to it in any case.
+    """
     if all(hasattr(fn, name) for name in ("func", "args", "keywords")):  # a partial, or another library's
-        inner = signature_of(fn.func, types)
+        inner = signature_of(fn.func, types, {**fn.keywords, **keywords})
         if inner is None:
             return None
-        given = list(_argument_names(inner, fn.args))
-        rest = [p for name, p in inner.parameters.items() if name not in given]
-        return inner.replace(parameters=rest)
+        given = _argument_names(inner, fn.args)
+        return inner.replace(parameters=[p for name, p in inner.parameters.items() if name not in given])
     for framework in types.frameworks:
-        signature = framework.signature(fn)
+        signature = framework.signature(fn, keywords)
         if signature is not None:
             return signature
     if isinstance(getattr(fn, "__wrapped__", None), functools.partial):  # `jax.jit` of a partial
-        return signature_of(fn.__wrapped__, types)
+        return signature_of(fn.__wrapped__, types, keywords)
     try:
         return inspect.signature(fn)
     except (TypeError, ValueError):  # it has none

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
@@ -58,13 +58,19 @@ class _Origin:
 class Recorder:
     """The state of one window; it belongs to one thread.
 
-    `targets` are the functions with a boundary by name; `boundaries` what decorators and selections say about classes. What it writes into markers outlives the
-    window, in JAX's caches: nothing in it depends on what else the window sees.
+    `functions` are those selected by name, by their ids, each with its target; `boundaries` is what decorators and
+    selections say about classes. What is written into markers outlives the window, in JAX's caches: nothing in it
+    depends on what else the window sees.
     """
 
-    def __init__(self, frameworks: Sequence[Framework], targets: Collection[str], boundaries: Mapping[Any, Boundary]):
+    def __init__(
+        self,
+        frameworks: Sequence[Framework],
+        functions: Mapping[int, tuple[Any, str]],
+        boundaries: Mapping[Any, Boundary],
+    ):
         self.types = Types(frameworks)
-        self.targets = frozenset(targets)
+        self._functions = functions
         self.places = Places(self.types)
         self._boundaries = boundaries
         self._frames: list[_Frame] = []
@@ -102,6 +108,10 @@ class Recorder:
         return _Origin(None, anchor, below, anchor, [leaf.value for _, leaf in leaves])
 
     # -- calls -----------------------------------------------------------------------------------------------------
+
+    def selected(self, function: Any) -> str | None:
+        """The target that a function was selected by, if it was."""
+        return self._functions.get(id(function), (None, None))[1]
 
     def is_called(self, owner: Any) -> bool:
         """Whether calls of the methods of `owner` are blocks: it is a module, or its class was decorated."""

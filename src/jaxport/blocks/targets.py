@@ -7,8 +7,9 @@ import importlib
 import inspect
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from types import ModuleType
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import FunctionType, ModuleType
 from typing import Any
 
 from jax.extend import source_info_util
@@ -18,7 +19,7 @@ from jaxport.blocks.framework import Framework
 from jaxport.blocks.recorder import Boundary, Recorder
 from jaxport.errors import InvalidArgument
 
-__all__ = ["BOUNDARY", "Patch", "class_boundaries", "method_patches", "resolve_target", "target_patches"]
+__all__ = ["BOUNDARY", "Patch", "Selection", "class_boundaries", "method_patches", "resolve_target", "selection"]
 
 source_info_util.register_exclusion(__file__)
 
@@ -86,35 +87,71 @@ def _method(raw: Callable, *, name: str, recorder: _CurrentRecorder) -> Callable
     return method
 
 
-def target_patches(targets: Iterable[str], recorder: _CurrentRecorder) -> tuple[dict[type, Boundary], list[Patch]]:
-    """The classes among the targets, and the patches for the functions among them.
+@dataclass(frozen=True)
+class Selection:
+    """What the targets of a window stand for.
+
+    Attributes:
+      classes: the classes among them.
+      functions: by its id, each function among them and the target that it is.
+      patches: what makes their calls emit markers.
+    """
+
+    classes: Mapping[type, Boundary]
+    functions: Mapping[int, tuple[Any, str]]
+    patches: Sequence[Patch]
+
+
+def selection(targets: Iterable[str], recorder: _CurrentRecorder) -> Selection:
+    """Looks the targets up.
 
     Raises:
       InvalidArgument: a target names nothing, or nothing that can be called.
     """
     classes: dict[type, Boundary] = {}
-    patches: list[Patch] = []
     functions: dict[int, tuple[Any, str]] = {}
+    patches: list[Patch] = []
+    wrap = functools.partial(_selectable, recorder=recorder)
     for target in targets:
         owner, name, value = resolve_target(target)
+        value = _unselected(value)
         if isinstance(value, type):
             classes[value] = class_boundaries.get(value, Boundary(target))
-        elif hasattr(value, BOUNDARY):
-            continue  # decorated: it has its boundary wherever it goes
-        elif isinstance(owner, type):
-            patches.append((owner, name, functools.partial(_selected, target=target, recorder=recorder)))
-        else:
+        elif not hasattr(value, BOUNDARY):  # what is decorated has its boundary wherever it goes
             functions.setdefault(id(value), (value, target))
+            if isinstance(owner, type):
+                patches.append((owner, name, wrap))
     if functions:
         # `from jax.nn import gelu` gives another module an attribute of its own.
         for module in list(sys.modules.values()):
-            if not isinstance(module, ModuleType):
-                continue
-            for name, value in list(vars(module).items()):
-                if id(value) in functions:
-                    wrap = functools.partial(_selected, target=functions[id(value)][1], recorder=recorder)
-                    patches.append((module, name, wrap))
-    return classes, patches
+            if isinstance(module, ModuleType):
+                held = list(vars(module).items())
+                patches += [(module, name, wrap) for name, value in held if id(_unselected(value)) in functions]
+    return Selection(classes, functions, patches)
+
+
+# The wrapper of a function that some window selected has the function under this name.
+_SELECTABLE = "__jaxport_selectable__"
+
+
+def _unselected(value: Any) -> Any:
+    return value.__dict__.get(_SELECTABLE, value) if type(value) is FunctionType else value
+
+
+def _selectable(raw: Any, *, recorder: _CurrentRecorder) -> Any:
+    """A wrapper of a function whose calls emit markers in the windows that have selected it, and in no other."""
+    if isinstance(raw, staticmethod | classmethod):
+        return type(raw)(_selectable(raw.__func__, recorder=recorder))
+
+    @functools.wraps(raw)
+    def selectable(*args: Any, **kwargs: Any) -> Any:
+        current = recorder()
+        target = current.selected(raw) if current is not None else None
+        if current is None or target is None:
+            return raw(*args, **kwargs)
+        return _call(current, raw, Boundary(target), args, kwargs)
+
+    return _like(raw, selectable, _SELECTABLE, raw)
 
 
 def resolve_target(target: str) -> tuple[Any, str, Any]:
@@ -149,38 +186,33 @@ def resolve_target(target: str) -> tuple[Any, str, Any]:
     )
 
 
-def _selected(raw: Any, *, target: str, recorder: _CurrentRecorder) -> Any:
-    if isinstance(raw, staticmethod | classmethod):
-        return type(raw)(_selected(raw.__func__, target=target, recorder=recorder))
-
-    def selecting() -> Recorder | None:
-        # Another thread may have the function selected, and this one not.
-        current = recorder()
-        return current if current is not None and target in current.targets else None
-
-    return with_markers(raw, Boundary(target), selecting)
-
-
 def with_markers(function: Callable, boundary: Boundary, recorder: _CurrentRecorder) -> Callable:
     """A function that does what `function` does, and marks its calls inside a window."""
-    is_method = _looks_like_method(function)
 
     @functools.wraps(function)
     def marked(*args: Any, **kwargs: Any) -> Any:
         current = recorder()
         if current is None:
             return function(*args, **kwargs)
-        if is_method and args and current.types.framework_of(args[0]) is not None:
-            bound = function.__get__(args[0], type(args[0]))
-            return current.call_method(args[0], function.__name__, bound, args[1:], kwargs, boundary)
-        return current.call_function(boundary, function, args, kwargs)
+        return _call(current, function, boundary, args, kwargs)
 
-    # What a transformed function offers beyond a call (`jax.jit`'s `lower`, for one) stays there.
+    return _like(function, marked, BOUNDARY, boundary)
+
+
+def _call(recorder: Recorder, function: Callable, boundary: Boundary, args: tuple, kwargs: dict) -> Any:
+    if args and _looks_like_method(function) and recorder.types.framework_of(args[0]) is not None:
+        bound = function.__get__(args[0], type(args[0]))
+        return recorder.call_method(args[0], function.__name__, bound, args[1:], kwargs, boundary)
+    return recorder.call_function(boundary, function, args, kwargs)
+
+
+def _like(function: Callable, wrapper: Callable, mark: str, value: Any) -> Callable:
+    """The wrapper with what a transformed function offers beyond a call (`jax.jit`'s `lower`, for one)."""
     for name in dir(function):
-        if not name.startswith("_") and not hasattr(marked, name):
-            setattr(marked, name, getattr(function, name))
-    setattr(marked, BOUNDARY, boundary)
-    return marked
+        if not name.startswith("_") and not hasattr(wrapper, name):
+            setattr(wrapper, name, getattr(function, name))
+    setattr(wrapper, mark, value)
+    return wrapper
 
 
 def _looks_like_method(function: Any) -> bool:

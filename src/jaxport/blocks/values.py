@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import core as jax_core
+from jax.extend import core as jex_core
 
 __all__ = ["Found", "exchange", "find", "is_array", "is_tracer", "is_value", "put_back"]
 
@@ -22,12 +23,14 @@ _MUTABLE = {list: enumerate, dict: dict.items, OrderedDict: dict.items, defaultd
 
 
 def is_array(value: Any) -> bool:
-    """Whether `value` is a JAX array, a tracer or a NumPy array.
+    """Whether `value` is a JAX array, a tracer, or a NumPy array of a dtype that JAX has.
 
-    >>> is_array(np.zeros(3)), is_array(3.0)
-    (True, False)
+    >>> is_array(np.zeros(3)), is_array(3.0), is_array(np.array(["text"]))
+    (True, False, False)
     """
-    return isinstance(value, jax.Array | np.ndarray) or is_tracer(value)
+    if isinstance(value, np.ndarray):
+        return jex_core.valid_jaxtype(value)
+    return isinstance(value, jax.Array) or is_tracer(value)
 
 
 def is_tracer(value: Any) -> bool:

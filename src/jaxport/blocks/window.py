@@ -17,7 +17,7 @@ from jax.extend import source_info_util
 from jaxport.blocks import targets as targets_module
 from jaxport.blocks.framework import Framework, public_name
 from jaxport.blocks.recorder import Recorder
-from jaxport.blocks.targets import class_boundaries, method_patches, target_patches
+from jaxport.blocks.targets import class_boundaries, method_patches, selection
 
 __all__ = ["Patches", "activation", "current_recorder", "patched", "target_of"]
 
@@ -122,9 +122,10 @@ def activation(targets: Iterable[str] = (), *, frameworks: Iterable[Framework] |
 
         frameworks = loaded()
     frameworks, targets = tuple(frameworks), tuple(targets)
-    selected, patches = target_patches(targets, current_recorder)
-    recorder = Recorder(frameworks, targets, {**class_boundaries, **selected})
-    patches += method_patches(frameworks, [*class_boundaries, *selected], current_recorder)
+    selected = selection(targets, current_recorder)
+    recorder = Recorder(frameworks, selected.functions, {**class_boundaries, **selected.classes})
+    of_methods = method_patches(frameworks, [*class_boundaries, *selected.classes], current_recorder)
+    patches = [*selected.patches, *of_methods]
     with ExitStack() as stack:
         patched.enter(patches)
         stack.callback(patched.leave, [(owner, name) for owner, name, _ in patches])
@@ -134,7 +135,7 @@ def activation(targets: Iterable[str] = (), *, frameworks: Iterable[Framework] |
         for framework in frameworks:
             stack.enter_context(framework.interception(recorder.call_method))
         names = tuple(type(framework).__qualname__ for framework in frameworks)
-        stack.enter_context(_view((recorder.targets, names, targets_module.declarations)))
+        stack.enter_context(_view((frozenset(targets), names, targets_module.declarations)))
         yield recorder
 
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxport.export import dims
-from jaxport.export.value import Origin, Value
+from jaxport.export.shapes import Unknown, shape_of
+from jaxport.export.value import Origin, Value, beside
 
 #: How many nodes back an origin is followed.
 DEPTH = 24
@@ -44,12 +45,15 @@ def _interval(value: Value, known: dict[int, Interval], depth: int) -> Interval:
     limits = _limits(value.dtype)
     origin = value.origin
     rule = RULES.get(origin.op_type) if origin is not None else None
-    if rule is None or not depth:
+    if origin is None or rule is None or not depth:
         return limits
     if id(value) not in known:
         operands = [x for x in origin.operands if x is not None]
         ranges = [_interval(x, known, depth - 1) if x.dtype.kind in "iub" else _limits(x.dtype) for x in operands]
-        found = rule(origin, ranges)
+        try:
+            found = rule(origin, ranges)
+        except Unknown:  # a shape that is not known
+            found = None
         # Arithmetic that may leave the dtype wraps, and then says nothing. No dim is that large.
         known[id(value)] = found if found is not None and _fits(found, limits) else limits
     return known[id(value)]
@@ -114,10 +118,8 @@ def _position(index: int, default_axis: int) -> IntervalRule:
     """Positions along an axis of the first operand, as the result at `index`."""
 
     def rule(origin: Origin, operands: Sequence[Interval]) -> Interval | None:
-        source = origin.operands[0]
-        if source is None or source.shape is None or origin.index != index:
-            return None
-        return Interval(0, source.shape[origin.attributes.get("axis", default_axis)] - 1)
+        axis = origin.attributes.get("axis", default_axis)
+        return Interval(0, shape_of(origin.operands[0])[axis] - 1) if origin.result == index else None
 
     return rule
 
@@ -129,7 +131,7 @@ def _range(origin: Origin, operands: Sequence[Interval]) -> Interval | None:
 
 def _shape(origin: Origin, operands: Sequence[Interval]) -> Interval | None:
     source = origin.operands[0]
-    sizes = source.shape[origin.attributes.get("start") : origin.attributes.get("end")] if source else ()
+    sizes = shape_of(source)[origin.attributes.get("start") : origin.attributes.get("end")]
     return Interval(sizes[0], sizes[0]) if len(sizes) == 1 else None
 
 
@@ -150,11 +152,10 @@ def _concat(origin: Origin, operands: Sequence[Interval]) -> Interval | None:
 def _where(origin: Origin, operands: Sequence[Interval]) -> Interval | None:
     """Either side; of `where(i < 0, i + n, i)` with `i` never negative, `i`."""
     condition, _, plain = origin.operands
-    test = condition.origin if condition else None
-    if test and test.op_type == "Less" and test.operands[0] is plain and _at_most(0, operands[2].low):
-        bound = test.operands[1].constant if test.operands[1] else None
-        if bound is not None and not bound.any():
-            return operands[2]
+    bound = beside(condition, "Less", plain)
+    is_zero = bound is not None and bound.constant is not None and not bound.constant.any()
+    if is_zero and _at_most(0, operands[2].low):
+        return operands[2]
     return _hull(*operands[1:])
 
 

@@ -16,12 +16,12 @@ SMALL = 1024
 
 
 class Origin(NamedTuple):
-    """The node that computes a value, as its rule emitted it: rules look through it for simpler forms."""
+    """The node that computes a value, and which of its results it is: rules look through it for simpler forms."""
 
     op_type: str
     operands: tuple[Value | None, ...]
     attributes: Mapping[str, Any]
-    index: int
+    result: int
 
 
 class Value:
@@ -105,6 +105,14 @@ class Value:
         assert self.ir is not None
         self.ir.type = ir.TensorType(data_type(self.dtype))
         self.ir.shape = None if self.shape is None else ir.Shape([dims.label(d) for d in self.shape])
+
+
+def beside(value: Value | None, op_type: str, first: Value | None) -> Value | None:
+    """`y` of a value that is computed as `op_type(first, y)`, or None where it is not."""
+    if value is None or first is None or first.ir is None or value.origin is None or value.origin.op_type != op_type:
+        return None
+    x, y = value.origin.operands
+    return y if x is not None and x.ir is first.ir else None
 
 
 def data_type(dtype: Any) -> ir.DataType:

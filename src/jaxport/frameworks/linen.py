@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields
 from typing import Any
@@ -100,12 +100,14 @@ class Linen(Framework):
 
         return Lifted(leaves, {}, rebuild, snapshot)
 
-    def signature(self, fn: Any) -> inspect.Signature | None:
+    def signature(self, fn: Any, keywords: Mapping[str, Any]) -> inspect.Signature | None:
         """That of `apply` names no inputs: they are those of the method that is applied."""
         if getattr(fn, "__func__", None) is not linen.Module.apply:
             return None
         of_apply = inspect.signature(fn).parameters
-        of_call = inspect.signature(type(fn.__self__).__call__).parameters
+        method = keywords.get("method") or "__call__"
+        applied = getattr(type(fn.__self__), method) if isinstance(method, str) else method
+        of_call = inspect.signature(applied).parameters
         inputs = [p for name, p in list(of_call.items())[1:] if name not in of_apply or name in ("args", "kwargs")]
         options = [p for name, p in of_apply.items() if name not in ("variables", "args", "kwargs")]
         options = [p for p in options if p.kind is inspect.Parameter.KEYWORD_ONLY]

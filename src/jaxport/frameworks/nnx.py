@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from flax import nnx
 from flax.nnx import graphlib
 
 from jaxport.blocks.framework import Framework, Leaf, Lifted, Snapshot, static_items
+from jaxport.blocks.naming import dotted
 from jaxport.blocks.places import joined
 from jaxport.blocks.targets import subclasses
 from jaxport.blocks.values import is_array
@@ -86,13 +88,13 @@ _categories: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
 
 
 def _category(value: Any) -> str:
-    """What a value is: a "node" of the graph, a "variable", an "array", a "container" of them, or "" for the rest."""
+    """What a value is: a "node" of the graph, a "variable", an "array", a "container" (any pytree), or "" for the rest."""
     known = _categories.get(type(value))
     if known is None:
-        tests = {"node": nnx.Pytree, "variable": nnx.Variable, "container": list | tuple | dict}
-        known = (
-            "array" if is_array(value) else next((name for name, cls in tests.items() if isinstance(value, cls)), "")
-        )
+        tests = {"node": nnx.Pytree, "variable": nnx.Variable, "array": jax.Array | np.ndarray}
+        known = next((name for name, cls in tests.items() if isinstance(value, cls)), "")
+        if not known and not jax.tree_util.all_leaves([value]):
+            known = "container"
         _categories[type(value)] = known
     return known
 
@@ -130,7 +132,8 @@ def _children(node: Any, category: str) -> Iterable[tuple[Any, Any]]:
     if category == "node":
         return sorted(vars(node).items())
     if category == "container":
-        return node.items() if isinstance(node, dict) else enumerate(node)
+        children = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda child: child is not node)[0]
+        return [(dotted(keys), child) for keys, child in children]
     return ()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -231,7 +231,10 @@ class _Subject:
         traced = self.traced
         if not all(dims.all_static(port.shape) for port in self.inputs):
             args, kwargs = jax.tree.unflatten(traced.in_tree, self._with_static(leaves))
-            traced = blocks.trace(self.fn, args, kwargs, state=self.state)
+            again = blocks.trace(self.fn, args, kwargs, state=self.state)
+            # The module may have been trained since: the model has the weights that it was exported with.
+            exported = {weight.path: weight for weight in traced.weights}
+            traced = replace(again, weights=tuple(exported.get(weight.path, weight) for weight in again.weights))
         return reference.run_traced(traced, leaves)
 
     def _with_static(self, leaves: Sequence[Any]) -> list[Any]:

@@ -123,13 +123,13 @@ SEGMENTS = {
 ACCUMULATION = {
     "sums": (lambda x: (jnp.cumsum(x), jnp.cumsum(x, axis=1), jnp.nancumsum(x, 1)), S),
     "products": (lambda x: (jnp.cumprod(x, axis=0), jnp.nancumprod(x)), X),
-    "with the initial value": (lambda x: (jnp.cumulative_sum(x, axis=1, include_initial=True)), X),
+    "with the initial value": (lambda x: jnp.cumulative_sum(x, axis=1, include_initial=True), X),
     "a scan": (lambda x: lax.associative_scan(jnp.maximum, x, axis=1), X),
     "trapezoids": (lambda x: jnp.trapezoid(x), X),
 }
 GROUPS = [SELECTION, MOVEMENT, SEARCH, STATISTICS, SEGMENTS, ACCUMULATION]
 CASES = {name: case for group in GROUPS for name, case in group.items()}
-WITHOUT = {name: AXES for name in ("diagonals", "nonzero, symbolic", "roll at run time", "median, symbolic", "unique, symbolic")}
+WITHOUT = ["diagonals", "nonzero, symbolic", "roll at run time", "median, symbolic", "unique, symbolic"]
 
 
 def test_every_name_is_used_once():
@@ -139,4 +139,4 @@ def test_every_name_is_used_once():
 @pytest.mark.parametrize("name", CASES)
 def test_function(name):
     fn, *specs = CASES[name]
-    check(fn, *specs, without=WITHOUT.get(name))
+    check(fn, *specs, without=AXES if name in WITHOUT else None)

@@ -101,7 +101,9 @@ def test_calls(transform, name):
     [
         pytest.param(with_own_batching, id="custom_vmap"),
         pytest.param(jax.vmap(with_own_batching), id="custom_vmap-vmap"),
-        pytest.param(lambda x: lax.composite(lambda x, *, by: x * by, "my.scaled")(x, by=np.float32(3)), id="composite"),
+        pytest.param(
+            lambda x: lax.composite(lambda x, *, by: x * by, "my.scaled")(x, by=np.float32(3)), id="composite"
+        ),
         pytest.param(lambda x: jax.jvp(steep_sine, (x,), (x,)), id="custom_jvp-jvp"),
         pytest.param(lambda x: jax.linearize(steep_sine, x)[1](x), id="custom_jvp-linearize"),
         pytest.param(lambda x: jax.vjp(doubling_gradient, x)[1](x), id="custom_vjp-vjp"),

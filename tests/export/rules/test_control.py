@@ -93,14 +93,14 @@ def collatz(n):
         pytest.param(lambda n: lax.while_loop(lambda i: i < n, lambda i: i + 2, 7), [i32()], [np.int32(5)], id="no-step"),
         pytest.param(lambda x: lax.while_loop(lambda x: x.sum() < 99, lambda x: x * 2 + 1, x), [f32(3)], [np.ones(3)], id="data"),
         pytest.param(collatz, [i32()], [np.int32(27)], id="collatz"),
-        pytest.param(jax.vmap(collatz), [i32(5)], [np.int32([1, 2, 7, 27, 3])], id="vmap"),
-        pytest.param(jax.vmap(jax.vmap(collatz)), [i32(2, 2)], [np.int32([[1, 2], [7, 3]])], id="vmap-vmap"),
+        pytest.param(jax.vmap(collatz), [i32(5)], [np.array([1, 2, 7, 27, 3], np.int32)], id="vmap"),
+        pytest.param(jax.vmap(jax.vmap(collatz)), [i32(2, 2)], [np.array([[1, 2], [7, 3]], np.int32)], id="vmap-vmap"),
         pytest.param(lambda n, x: lax.fori_loop(0, n, lambda i, x: x * 2 + i, x), [i32(), f32(3)], [np.int32(4), np.ones(3)], id="fori"),
         pytest.param(lambda n, x: lax.fori_loop(n, 3, lambda i, x: x * i, x), [i32(), f32(3)], [np.int32(-2), np.ones(3)], id="fori-from"),
         pytest.param(lambda n, x: lax.fori_loop(0, n, lambda i, x: x, x), [i32(), f32(3)], [np.int32(4), np.ones(3)], id="fori-nothing"),
         pytest.param(
             lambda n, x: jax.vmap(lambda n, x: lax.fori_loop(0, n, lambda i, x: x * 2 + i, x))(n, x),
-            [i32(3), f32(3, 2)], [np.int32([4, 0, 2]), np.ones((3, 2))], id="vmap-fori",
+            [i32(3), f32(3, 2)], [np.array([4, 0, 2], np.int32), np.ones((3, 2))], id="vmap-fori",
         ),
         pytest.param(
             lambda n, x: lax.fori_loop(0, n, lambda i, x: lax.fori_loop(0, i, lambda j, x: x + j, x), x),

@@ -64,13 +64,19 @@ CASES = {
     "symbolic take along": (lambda x, i: jnp.take_along_axis(x, i, axis=1), f32("B", "T", 6), i32("B", "T", 6)),
     "symbolic vmap": (jax.vmap(lambda x, i: x[i]), f32("B", "T", 3), i32("B", 2)),
     "symbolic slice": (lambda x, i: lax.dynamic_slice_in_dim(x, i, 2, axis=1), f32("B", "2*T"), i32()),
+    "a slice of symbolic size": (
+        lambda x, y, i: lax.dynamic_slice_in_dim(x, i, y.shape[0]), f32("B + T"), f32("T"), i32()
+    ),
+    "slices of symbolic size": (
+        lambda x, y, i: jax.vmap(lambda i: lax.dynamic_slice_in_dim(x, i, y.shape[0]))(i), f32("B + T"), f32("T"), i32(3)
+    ),
     "symbolic windows": (lambda x: x[:, jnp.arange(x.shape[1] - 2)[:, None] + jnp.arange(3)], f32("B", "T")),
     "relative positions": (lambda t: t[jnp.arange(5)[:, None] - jnp.arange(5) + 4], f32(9, 2)),
     "nothing": (lambda x, i: x[i], CUBE, i32(2, 0)),
     "of nothing": (lambda x, i: x[:, i], f32(0, 3), i32(2)),
     "gradient": (lambda x, i: jax.grad(lambda x: jnp.sum(x[i] ** 2))(x), CUBE, i32(3)),
     "hessian": (lambda x, i: jax.hessian(lambda x: jnp.sum(x[i] ** 3))(x), f32(4), i32(3)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -82,10 +88,17 @@ def test_reading(name):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_dtype(dtype):
     def fn(x, i):
-        return x[i], jnp.take(x, i, axis=1), jnp.take_along_axis(x, i[None], 0), lax.dynamic_slice(x, (i[0], i[1]), (2, 2))
+        return (
+            x[i],
+            jnp.take(x, i, axis=1),
+            jnp.take_along_axis(x, i[None], 0),
+            lax.dynamic_slice(x, (i[0], i[1]), (2, 2)),
+        )
 
     with jax.enable_x64(True):
-        check(fn, spec(4, 3, dtype=jnp.dtype(dtype)), i32(3), values=(np.arange(12).reshape(4, 3).astype(dtype), INDICES))
+        check(
+            fn, spec(4, 3, dtype=jnp.dtype(dtype)), i32(3), values=(np.arange(12).reshape(4, 3).astype(dtype), INDICES)
+        )
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "uint32", "int64", "uint64"])

@@ -95,7 +95,9 @@ def test_a_seed_of_64_bits():
 
 
 def test_keys_that_are_closed_over():
-    check(lambda x: x + random.uniform(KEY, x.shape) + random.normal(random.key(3), x.shape), f32("B"), without=SINCE_18)
+    check(
+        lambda x: x + random.uniform(KEY, x.shape) + random.normal(random.key(3), x.shape), f32("B"), without=SINCE_18
+    )
 
 
 @pytest.mark.parametrize("implementation", ["threefry2x32", "threefry4x32", "philox2x32", "philox4x32"])
@@ -209,7 +211,13 @@ def test_dropout_in_training():
 
 
 def test_gradients_through_gamma():
-    check(lambda k, a: jax.grad(lambda a: random.gamma(k, a, (2,)).sum())(a), keys(), f32(), values=[KEY, np.float32(2)], rtol=1e-5)
+    check(
+        lambda k, a: jax.grad(lambda a: random.gamma(k, a, (2,)).sum())(a),
+        keys(),
+        f32(),
+        values=[KEY, np.float32(2)],
+        rtol=1e-5,
+    )
 
 
 def test_initializers():
@@ -238,5 +246,7 @@ def test_the_words_of_any_key_can_be_split():
 
 
 def test_opset_17_has_no_exclusive_or():
-    with pytest.raises(jaxport.Unsupported, match="needs BitwiseXor, which opset 18 brought; export with opset=18 or newer"):
+    with pytest.raises(
+        jaxport.Unsupported, match="needs BitwiseXor, which opset 18 brought; export with opset=18 or newer"
+    ):
         jaxport.to_onnx(lambda k: random.bits(k, (3,)), [keys()], opset=17)

@@ -7,10 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.experimental import checkify, io_callback
-from jax.experimental import pallas as pl
-from jax.sharding import AbstractMesh
-from jax.sharding import PartitionSpec as P
+from jax.experimental import checkify, io_callback, pallas as pl
+from jax.sharding import AbstractMesh, PartitionSpec as P
 
 import jaxport
 from jaxport.export.rules.refused import REASONS
@@ -31,6 +29,11 @@ def like(x):
     return jax.ShapeDtypeStruct(x.shape, x.dtype)
 
 
+def scaled(x):
+    numbers, scales = jnp.ones((1, 4, 32), jnp.float8_e4m3fn), jnp.ones((1, 4, 1), jnp.float8_e8m0fnu)
+    return numbers * x[0].astype(numbers.dtype), numbers, scales, scales
+
+
 COMPILED = jax.export.export(jax.jit(jnp.sin))(jnp.zeros(4))
 
 CASES = {
@@ -39,6 +42,7 @@ CASES = {
     "ffi_call": lambda x: jax.ffi.ffi_call("native", like(x))(x),
     "pallas_call": double,
     "call_exported": lambda x: COMPILED.call(x),
+    "scaled_matmul_wrapper": lambda x: jax.nn.scaled_matmul(*scaled(x)),
     "check": lambda x: (checkify.check(x.sum() > 0, "negative"), x)[1],
     "rng_bit_generator": lambda x: x + lax.rng_bit_generator(jnp.zeros(4, np.uint32), (4,))[1],
     "rng_uniform": lambda x: lax.rng_uniform(jnp.float32(0), jnp.float32(1), (4,)),
@@ -65,11 +69,13 @@ def test_refused_by_name_with_the_users_line(name):
 def test_every_reason_says_what_to_do_instead(name):
     why, _, instead = REASONS[name].partition("; ")
     assert why
-    assert instead.split()[0] in ("pass", "write", "export", "make", "use", "define")
+    assert instead.split()[0] in ("pass", "write", "export", "make", "use", "define", "scale")
 
 
 def test_all_at_once():
-    error = refusals(lambda x: io_callback(np.sin, like(x), jax.pure_callback(np.sin, like(x), x)), f32(4), name="policy")
+    error = refusals(
+        lambda x: io_callback(np.sin, like(x), jax.pure_callback(np.sin, like(x), x)), f32(4), name="policy"
+    )
     lines = str(error).splitlines()
     assert lines[0] == "2 operations of `policy` cannot be exported"
     assert lines[1].startswith("  pure_callback   test_refused.py:")
@@ -111,13 +117,13 @@ def test_debug_prints_are_left_out_with_a_warning():
         jax.debug.callback(lambda x: None, x)
         return lax.cond(x[0] > 0, lambda x: (jax.debug.print("positive"), x)[1], lambda x: -x, x) + 1
 
-    with pytest.warns(UserWarning) as warned:
+    with pytest.warns(UserWarning, match="it only shows values") as warned:
         exported = jaxport.to_onnx(shown, [f32(2)])
     texts = sorted(str(w.message) for w in warned)
     assert [text.split()[0] for text in texts] == ["`debug_callback`", "`debug_print`", "`debug_print`"]
     assert texts[1].startswith("`debug_print` at test_refused.py:")
     assert texts[1].endswith(" in shown is not in the exported model: it only shows values")
-    np.testing.assert_array_equal(exported(np.float32([-1, 2])), [2, -1])
+    np.testing.assert_array_equal(exported(np.array([-1, 2], np.float32)), [2, -1])
 
 
 def test_a_forward_derivative_that_jax_cannot_run_either():
@@ -135,8 +141,11 @@ def test_a_forward_derivative_that_jax_cannot_run_either():
 MESH = jax.make_mesh((1, 1), ("i", "j"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
 
 
-def mapped(fn, out_specs=P("i"), **options):
-    return jax.shard_map(fn, mesh=MESH, in_specs=P("i"), out_specs=out_specs, **options)
+SPLIT = P("i")
+
+
+def mapped(fn, out_specs=SPLIT, **options):
+    return jax.shard_map(fn, mesh=MESH, in_specs=SPLIT, out_specs=out_specs, **options)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", ["set", "add", "max"])
 @pytest.mark.parametrize("name", CASES)
 def test_writing(name, how):
     fn, *specs = CASES[name]
@@ -67,7 +67,13 @@ def test_nan_wins(how, dtype):
     x, u = np.array([1, np.nan, 3, 4], dtype), np.array([np.nan, 1, np.nan, 7, 5], dtype)
     indices = np.array([0, 1, 2, 2, 3], np.int32)
     with jax.enable_x64(True):
-        check(lambda x, i, u: getattr(x.at[i], how)(u), spec(4, dtype=dtype), i32(5), spec(5, dtype=dtype), values=(x, indices, u))
+        check(
+            lambda x, i, u: getattr(x.at[i], how)(u),
+            spec(4, dtype=dtype),
+            i32(5),
+            spec(5, dtype=dtype),
+            values=(x, indices, u),
+        )
 
 
 @pytest.mark.parametrize("how", HOW)

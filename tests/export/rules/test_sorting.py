@@ -120,5 +120,5 @@ def test_what_the_graph_looks_like(name):
 
 
 def test_a_reduction_that_keeps_candidates_is_refused():
-    with pytest.raises(jaxport.Unsupported, match="approx_top_k.*\n?.*aggregate_to_topk=True"):
+    with pytest.raises(jaxport.Unsupported, match=r"approx_top_k.*\n?.*aggregate_to_topk=True"):
         jaxport.to_onnx(lambda x: lax.approx_max_k(x, 3, aggregate_to_topk=False), [f32(100000)])

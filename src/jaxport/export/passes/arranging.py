@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from jaxport.export.passes.editing import Dim, dims_of
 from jaxport.export.passes.fusing import Builder
-from jaxport.export.passes.matching import Axis, Joined, Part, Seen, parts_of
+from jaxport.export.passes.matching import Axis, Joined, Part, Reduced, Seen, parts_of
 
 
 def atoms(axes: Iterable[Axis], split: Iterable[Axis] = ()) -> list[Axis]:
@@ -28,10 +28,13 @@ def atoms(axes: Iterable[Axis], split: Iterable[Axis] = ()) -> list[Axis]:
 
 
 def sizes_of(*seen: Seen) -> dict[Axis, Dim]:
-    """The size along each label, of parts as well as of what is whole."""
+    """The size along each label, also along those that are summed in a product of matrices."""
     sizes: dict[Axis, Dim] = {}
     for one in seen:
         sizes.update(zip(one.axes, dims_of(one.value) or (), strict=True))
+        if one.is_op("MatMul"):
+            left = dims_of(one.node.inputs[0]) or (None,)
+            sizes[Reduced(one.node, len(one.axes) - 1)] = left[-1]  # pyright: ignore
     for label in list(sizes):  # of two parts, the size of the other one follows
         if isinstance(label, Part) and label.count == 2 and label.whole in sizes:
             other = Part(label.whole, 1 - label.place, 2)

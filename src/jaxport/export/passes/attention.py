@@ -22,7 +22,7 @@ import onnx_ir as ir
 from jaxport.export.passes.arranging import Arrangement, atoms, sizes_of
 from jaxport.export.passes.editing import Dim, constant_of, dims_of, integer, is_op
 from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle
-from jaxport.export.passes.matching import Axis, Seen, look
+from jaxport.export.passes.matching import Axis, Reduced, Seen, look
 
 #: What hides a score, and what is low enough to do so.
 HIDDEN, LOW = -1e30, -1e9
@@ -58,15 +58,15 @@ class Scores:
     """Scaled scores before the softmax.
 
     Attributes:
+      product: the scores without scale and mask.
       query, key: what is multiplied.
-      inner: the axis that is summed.
       scale: the factor.
       mask: what is added, or None.
     """
 
+    product: Seen
     query: Seen
     key: Seen
-    inner: Axis
     scale: float
     mask: Mask | None
 
@@ -98,7 +98,7 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
         keys = weights.axes[integer(weights.node, "axis", -1)]
         if keys not in value.axes or keys in result.axes or keys is None:
             continue
-        scores = _scores(look(weights.node.inputs[0], weights.axes))
+        scores = _scores(look(weights.node.inputs[0], weights.axes), keys)
         if isinstance(scores, str) or scores is None:
             return scores
         axes = _axes(scores, value, keys)
@@ -114,7 +114,7 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
 # The scores
 
 
-def _scores(seen: Seen) -> Scores | str | None:
+def _scores(seen: Seen, keys: Axis) -> Scores | str | None:
     found = _masked(seen)
     if isinstance(found, str):
         return found
@@ -123,13 +123,10 @@ def _scores(seen: Seen) -> Scores | str | None:
     operands = product.contracted()
     if operands is None:
         return None
-    (query, left), (key, right) = map(_unscaled, operands)
-    inner = next((axis for axis in operands[0].axes if axis in operands[1].axes and axis not in product.axes), None)
-    if inner is None:
-        return "its queries and keys have one element"
+    (query, left), (key, right) = map(_unscaled, operands if keys in atoms(operands[1].axes) else operands[::-1])
     if scale * left * right <= 0:
         return "its scale is not positive"
-    return Scores(query, key, inner, scale * left * right, mask)
+    return Scores(product, query, key, scale * left * right, mask)
 
 
 def _unscaled(seen: Seen) -> tuple[Seen, float]:
@@ -197,14 +194,14 @@ def _axes(scores: Scores, value: Seen, keys: Axis) -> Axes | None:
     """What each axis stands for."""
     query, key = atoms(scores.query.axes, scores.key.axes), atoms(scores.key.axes, scores.query.axes)
     values = atoms(value.axes, scores.query.axes)
-    inner = scores.inner
+    inner = Reduced(scores.product.node, len(scores.product.axes) - 1)  # pyright: ignore[reportArgumentType]
     shared = [axis for axis in query if axis in key and axis != inner]
     alone = [axis for axis in query if axis not in key]
     outer = [axis for axis in values if axis not in (*shared, keys)]
     expected = {*shared, keys, inner} == set(key) and {*shared, keys, *outer} == set(values)
     if not expected or len(shared) > 2 or len(alone) > 2 or len(outer) > 1 or inner not in query:
         return None
-    sizes = sizes_of(scores.query, scores.key, value)
+    sizes = sizes_of(scores.product, scores.query, scores.key, value)
     if len(shared) == 2:
         batch, heads = shared if isinstance(sizes.get(shared[1]), int) else shared[::-1]
     elif shared and query[:1] != shared:
@@ -228,7 +225,7 @@ def _groups(axes: Axes, along: Axis, heads: list[Axis], vector: Axis, flat: bool
 
 
 def _fusion(result: Seen, weights: Seen, scores: Scores, value: Seen, axes: Axes) -> Fusion | str:
-    sizes = sizes_of(result, weights, scores.query, scores.key, value) | {None: 1}
+    sizes = sizes_of(result, scores.product, weights, scores.query, scores.key, value) | {None: 1}
     many, few = [axes.heads, axes.group], [axes.heads]
     counts = [sizes.get(axis) for axis in (axes.heads, axes.group)]
     if not all(isinstance(size, int) for size in (*counts, sizes.get(axes.inner), sizes.get(axes.outer))):
@@ -249,7 +246,7 @@ def _fusion(result: Seen, weights: Seen, scores: Scores, value: Seen, axes: Axes
             turned = _is_transposed(result.value)
             options.append((sum(a.moves for a in arranged[:3]) + (arranged[3].moves != turned), not flat, arranged))
     causal = scores.mask is not None and scores.mask.is_causal(axes)
-    hindrance = None if scores.mask is None or causal else _mask_hindrance(scores.mask, axes, result.value.dtype)
+    hindrance = None if scores.mask is None or causal else _mask_hindrance(scores.mask, axes, sizes, result.value.dtype)
     if not options or hindrance is not None:
         return hindrance or "its shapes cannot be told before it runs"
     _, _, arranged = min(options, key=lambda option: option[:2])
@@ -291,16 +288,16 @@ def _mask_groups(axes: Axes) -> list[list[Axis]]:
     return [[axes.batch], [axes.heads, axes.group], [axes.queries], [axes.keys]]
 
 
-def _mask_hindrance(mask: Mask, axes: Axes, dtype: ir.DataType | None) -> str | None:
+def _mask_hindrance(
+    mask: Mask, axes: Axes, sizes: dict[Axis, Dim], dtype: ir.DataType | None
+) -> str | None:
     """Why a mask cannot be that of the operator, or None."""
     if dtype is not ir.DataType.FLOAT:
         return "a row that is masked as a whole is known to be right in single precision alone"
     if mask.numbers is not None and not np.isfinite(mask.numbers).all():
         return "a row that is masked with -inf as a whole would not be NaN"
-    labels = [label for group in _mask_groups(axes) for label in group if label is not None]
-    own = atoms(mask.seen.axes, labels)
+    own = atoms(mask.seen.axes, [axes.heads, axes.group])
     ungrouped = axes.group is not None and (axes.heads in own) != (axes.group in own)
-    sizes = sizes_of(mask.seen) | dict.fromkeys(labels, 2)
     known = Arrangement.of(dims_of(mask.seen.value) or (), mask.seen.axes, _mask_groups(axes), sizes)
     return "the axes of its mask are others" if ungrouped or known is None else None
 

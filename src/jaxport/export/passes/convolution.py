@@ -26,6 +26,8 @@ from jaxport.export.passes.editing import (
     integer,
     is_op,
     operand,
+    permutation,
+    source,
     substitute,
 )
 
@@ -58,12 +60,12 @@ def _window_sum(value: ir.Value) -> _WindowSum | None:
     node = value.producer()
     while is_op(node, *MOVEMENTS):
         moves.append(node)
-        node = node.inputs[0].producer()
+        node = source(node).producer()
     if not is_op(node, "Mul") or any(
         len(n.outputs[0].uses()) > 1 or n.outputs[0].is_graph_output() for n in (*moves, node)
     ):
         return None
-    pool, size = node.inputs[0].producer(), constant_of(node.inputs[1])
+    pool, size = source(node).producer(), constant_of(node.inputs[1])
     if not is_op(pool, "AveragePool") or size is None or size.ndim or not integer(pool, "count_include_pad", 0):
         return None
     whole = math.prod(pool.attributes["kernel_shape"].as_ints())
@@ -71,10 +73,10 @@ def _window_sum(value: ir.Value) -> _WindowSum | None:
 
 
 def _average(editor: Editor, node: ir.Node) -> bool:
-    total = _window_sum(node.inputs[0])
+    total = _window_sum(source(node))
     if total is None:
         return False
-    divisor, counts = constant_of(node.inputs[1]), _window_sum(node.inputs[1])
+    divisor, counts = constant_of(node.inputs[1]), _window_sum(source(node, 1))
     counts_padding = divisor is not None and divisor.size == 1 and float(divisor.ravel()[0]) == total.size
     if not counts_padding and (counts is None or not _counts_elements(total, counts, node.outputs[0])):
         return False
@@ -93,25 +95,26 @@ def _average(editor: Editor, node: ir.Node) -> bool:
 
 def _counts_elements(total: _WindowSum, counts: _WindowSum, quotient: ir.Value) -> bool:
     """Whether one sum is that of ones over the same windows as another, moved alike: it counts their elements."""
-    perms = [
-        [m.attributes["perm"].as_ints() if is_op(m, "Transpose") else m.op_type for m in s.moves]
-        for s in (total, counts)
-    ]
-    attributes = [{name: a.value for name, a in s.pool.attributes.items()} for s in (total, counts)]
-    shapes = [dims_of(s.pool.inputs[0]) for s in (total, counts)]
-    if perms[0] != perms[1] or attributes[0] != attributes[1] or None in shapes or not _is_one(counts.pool.inputs[0]):
+    both = (total, counts)
+    moves = [[permutation(move) if is_op(move, "Transpose") else move.op_type for move in s.moves] for s in both]
+    attributes = [{name: a.value for name, a in s.pool.attributes.items()} for s in both]
+    if moves[0] != moves[1] or attributes[0] != attributes[1] or not _is_one(source(counts.pool)):
         return False
-    ends = [dims_of(s.moves[0].outputs[0] if s.moves else s.product.outputs[0]) for s in (total, counts)]
-    spread = (
-        ends[0] is not None and ends[1] is not None and len(ends[0]) == len(ends[1]) and ends[0] == dims_of(quotient)
+    data, ones = (dims_of(s.pool.inputs[0]) for s in both)
+    end, counted = (dims_of((s.moves[0] if s.moves else s.product).outputs[0]) for s in both)
+    if data is None or ones is None or end is None or counted is None or data[2:] != ones[2:]:
+        return False
+    return (
+        end == dims_of(quotient)
+        and len(end) == len(counted)
+        and all(n in (1, d) for d, n in zip(end, counted, strict=True))
     )
-    return spread and shapes[0][2:] == shapes[1][2:] and all(one in (1, dim) for dim, one in zip(*ends, strict=True))
 
 
 def _is_one(value: ir.Value) -> bool:
     """Whether a value is one everywhere."""
-    while is_op(value.producer(), "Expand", *MOVEMENTS):
-        value = value.producer().inputs[0]
+    while is_op(node := value.producer(), "Expand", *MOVEMENTS):
+        value = source(node)
     array = constant_of(value)
     return array is not None and array.size > 0 and bool((array == 1).all())
 
@@ -127,16 +130,17 @@ def convolution_biases(model: ir.Model) -> str:
 
 def _bias(editor: Editor, node: ir.Node) -> bool:
     for place in (0, 1) if node.op_type == "Add" else (0,):
-        value, convolution = node.inputs[place], node.inputs[place].producer()
-        if not is_op(convolution, "Conv", "ConvTranspose") or convolution.graph is not node.graph:
+        value, graph = source(node, place), node.graph
+        convolution = value.producer()
+        if not is_op(convolution, "Conv", "ConvTranspose") or graph is None or convolution.graph is not graph:
             continue
         if len(value.uses()) > 1 or value.is_graph_output():
             continue
         bias = _per_channel(editor, node, 1 - place, dims_of(value), operand(convolution, 2))
         if bias is not None:
             convolution.resize_inputs(3)
-            node.graph.remove(convolution)
-            node.graph.insert_before(node, convolution)  # where the bias is known
+            graph.remove(convolution)
+            graph.insert_before(node, convolution)  # where the bias is known
             convolution.replace_input_with(2, bias)
             return substitute(node.outputs[0], value)
     return False
@@ -146,7 +150,7 @@ def _per_channel(
     editor: Editor, node: ir.Node, place: int, dims: list[Dim] | None, before: ir.Value | None
 ) -> ir.Value | None:
     """The bias that an operand of `node` makes of the one before; None where it is no number per channel."""
-    added, given = node.inputs[place], dims_of(node.inputs[place])
+    added, given = source(node, place), dims_of(node.inputs[place])
     if dims is None or given is None or len(given) > len(dims) or not isinstance(dims[1], int):
         return None
     aligned = [1] * (len(dims) - len(given)) + given

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import onnx_ir as ir
@@ -26,7 +26,7 @@ def roots(model: ir.Model) -> list[ir.Graph]:
     return [model.graph, *(function.graph for function in model.functions.values())]
 
 
-def is_op(node: ir.Node | None, *op_types: str) -> bool:
+def is_op(node: ir.Node | None, *op_types: str) -> TypeGuard[ir.Node]:
     """Whether a node is one of these operators of the default domain."""
     return node is not None and not node.domain and node.op_type in op_types
 
@@ -46,15 +46,27 @@ def operand(node: ir.Node, index: int) -> ir.Value | None:
     return node.inputs[index] if index < len(node.inputs) else None
 
 
+def source(node: ir.Node, index: int = 0) -> ir.Value:
+    """An input that the operator cannot do without."""
+    value = node.inputs[index]
+    assert value is not None
+    return value
+
+
+def permutation(node: ir.Node) -> tuple[int, ...]:
+    """What a Transpose does."""
+    return tuple(node.attributes["perm"].as_ints())
+
+
 def constant_of(value: ir.Value | None) -> np.ndarray | None:
     """The array of a constant, else None."""
     tensor = None if value is None or value.is_graph_input() else ir.convenience.get_const_tensor(value)
     return None if tensor is None else tensor.numpy()
 
 
-def dims_of(value: ir.Value) -> list[Dim] | None:
+def dims_of(value: ir.Value | None) -> list[Dim] | None:
     """The dims of a value: integers, the text of an expression, or an unknown dim that equals only itself."""
-    if value.shape is None:
+    if value is None or value.shape is None:
         return None
     return [d if isinstance(d, int) else d if d.value is None else d.value for d in value.shape]
 
@@ -64,6 +76,23 @@ def rank_of(value: ir.Value | None) -> int | None:
     return None if value is None or value.shape is None else len(value.shape)
 
 
+def added_ones(short: Sequence[Dim], long: Sequence[Dim]) -> list[int] | None:
+    """The axes of size one that make `long` of `short`, or None where other axes differ too.
+
+    >>> added_ones(["B", 4], ["B", 1, 4, 1])
+    [1, 3]
+    """
+    axes, place = [], 0
+    for axis, dim in enumerate(long):
+        if place < len(short) and short[place] == dim:
+            place += 1
+        elif dim == 1:
+            axes.append(axis)
+        else:
+            return None
+    return axes if place == len(short) else None
+
+
 class Editor:
     """Puts nodes and constants into the graphs of a model, under names that nothing else has."""
 
@@ -71,27 +100,33 @@ class Editor:
         self._main = model.graph
         self._names = {name for graph in graphs(model) for name in _names(graph)}
         self._root = {graph: root for root in roots(model) for graph in (root, *root.subgraphs())}
+        self._next: dict[str, int] = {}
         self._small: dict[tuple, ir.Value] = {}
         self._shared: set[ir.Value] = set()
 
     def unique(self, wish: str) -> str:
         """A name that is not taken: `wish`, or with a number."""
-        name, count = wish, 0
+        name, count = wish, self._next.get(wish, 0)
         while name in self._names:
             count += 1
             name = f"{wish}_{count}"
+        self._next[wish] = count
         self._names.add(name)
         return name
 
-    def constant(self, graph: ir.Graph, array: np.ndarray, name: str) -> ir.Value:
+    def constant(self, graph: ir.Graph | None, array: np.ndarray, name: str) -> ir.Value:
         """A constant that `graph` can use: an initializer of the main graph, or a node in a function.
 
         Small constants of one content are stored once.
         """
+        assert graph is not None
         root = self._root[graph]
         key = (root, str(array.dtype), array.shape, array.tobytes()) if array.nbytes <= SMALL else None
         if key is not None and key in self._small:
-            return self._small[key]
+            known = self._small[key]
+            node = known.producer()
+            if node is None or node.graph is not None:  # not dropped meanwhile
+                return known
         name = self.unique(name)
         tensor = ir.Tensor(array, name=name)
         value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape))
@@ -108,18 +143,19 @@ class Editor:
 
     def replace_constant(self, node: ir.Node, index: int, array: np.ndarray) -> None:
         """Give a node another constant instead of the one at `index`; a weight that only it uses keeps its name."""
-        value = node.inputs[index]
+        value = source(node, index)
+        assert value.dtype is not None
         array = array.astype(value.dtype.numpy(), copy=False)
         own = value.is_initializer() and len(value.uses()) == 1 and value not in self._shared
         if own and not value.is_graph_output():
             value.const_value = ir.Tensor(array, dtype=value.dtype, name=value.name)
             value.shape = ir.Shape(array.shape)
         else:
-            node.replace_input_with(index, self.constant(node.graph, array, value.name))
+            node.replace_input_with(index, self.constant(node.graph, array, value.name or "constant"))
 
     def insert(
         self,
-        graph: ir.Graph,
+        graph: ir.Graph | None,
         op_type: str,
         inputs: Sequence[ir.Value | None],
         *,
@@ -142,6 +178,7 @@ class Editor:
           dtype: the dtype of the result; by default that of `like`.
           attributes: attributes of the node.
         """
+        assert graph is not None
         name = self.unique(f"{like.name}/{op_type}")
         producer = like.producer()
         dtype = like.dtype if dtype is None else dtype
@@ -165,7 +202,7 @@ class Editor:
 
     def viewed(
         self,
-        graph: ir.Graph,
+        graph: ir.Graph | None,
         value: ir.Value,
         dims: Sequence[Dim],
         *,
@@ -174,14 +211,16 @@ class Editor:
     ) -> ir.Value:
         """`value` with other places for its axes of size one: the other dims are those of `value`, in their order."""
         old = dims_of(value) or []
-        for op_type, shape, axes in (
-            ("Squeeze", [dim for dim in dims if dim != 1], [axis for axis, dim in enumerate(old) if dim == 1]),
-            ("Unsqueeze", dims, [axis for axis, dim in enumerate(dims) if dim == 1]),
-        ):
-            if axes and list(old) != list(dims):
-                where = self.constant(graph, np.array(axes), "axes")
-                value = self.insert(graph, op_type, [value, where], before=before, after=after, like=value, shape=shape)
-                after = None if after is None else value.producer()
+        added, dropped = added_ones(old, dims), added_ones(dims, old)
+        if added is None and dropped is None:  # some here and some there
+            kept = [dim for dim in dims if dim != 1]
+            value = self.viewed(graph, value, kept, before=before, after=after)
+            return self.viewed(graph, value, dims, before=before, after=value.producer() if after else None)
+        axes = added or dropped
+        if axes:
+            operands = [value, self.constant(graph, np.array(axes), "axes")]
+            op_type = "Unsqueeze" if added else "Squeeze"
+            value = self.insert(graph, op_type, operands, before=before, after=after, like=value, shape=dims)
         return value
 
 
@@ -201,12 +240,13 @@ def _names(graph: ir.Graph) -> Iterator[str | None]:
             yield value.name
 
 
-def substitute(old: ir.Value, new: ir.Value) -> bool:
+def substitute(old: ir.Value, new: ir.Value | None) -> bool:
     """Let all users of `old` use `new`, and drop what only `old` needed.
 
     Nothing happens, and False is returned, where `old` is an output of its graph that `new` cannot be: an input, a
     value of another graph, or another output.
     """
+    assert new is not None
     if old.is_graph_output() and (new.producer() is None or new.graph is not old.graph or new.is_graph_output()):
         return False
     old.replace_all_uses_with(new, replace_graph_outputs=True)

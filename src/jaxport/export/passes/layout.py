@@ -20,7 +20,17 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.export.passes import layout_axes  # noqa: F401  registers what it knows in `layout_ops`
-from jaxport.export.passes.editing import Editor, constant_of, dims_of, discard, graphs, is_op, substitute
+from jaxport.export.passes.editing import (
+    Editor,
+    constant_of,
+    dims_of,
+    discard,
+    graphs,
+    is_op,
+    permutation,
+    source,
+    substitute,
+)
 from jaxport.export.passes.layout_ops import Carry, Layout, carry, inverse, moves_only_ones, permuted
 
 #: Moving Transposes out of the way may let others meet; so often the regions are looked at again.
@@ -51,7 +61,7 @@ def _moved(editor: Editor, graph: ir.Graph) -> int:
         for node in list(graph):
             if not is_op(node, "Transpose") or node.graph is None:
                 continue
-            for value, wanted in ((node.outputs[0], _perm(node)), (node.inputs[0], inverse(_perm(node)))):
+            for value, wanted in ((node.outputs[0], permutation(node)), (source(node), inverse(permutation(node)))):
                 if (value, wanted) in seen or constant_of(value) is not None:
                     continue
                 region = Region.around(graph, value, wanted)
@@ -60,10 +70,6 @@ def _moved(editor: Editor, graph: ir.Graph) -> int:
         if moved == before:
             break
     return moved
-
-
-def _perm(node: ir.Node) -> Layout:
-    return tuple(node.attributes["perm"].as_ints())
 
 
 @dataclass
@@ -118,11 +124,11 @@ class Region:
     def cancels(self, value: ir.Value) -> bool:
         """Whether a value comes from a Transpose whose operand is what would be stored."""
         node = value.producer()
-        return is_op(node, "Transpose") and self.equivalent(value, _perm(node), self.layouts[value])
+        return is_op(node, "Transpose") and self.equivalent(value, permutation(node), self.layouts[value])
 
     def cancelled_by(self, value: ir.Value, node: ir.Node) -> bool:
         """Whether a Transpose of a value gives what would be stored."""
-        return is_op(node, "Transpose") and self.equivalent(value, inverse(_perm(node)), self.layouts[value])
+        return is_op(node, "Transpose") and self.equivalent(value, inverse(permutation(node)), self.layouts[value])
 
     @staticmethod
     def equivalent(value: ir.Value, one: Layout, other: Layout) -> bool:
@@ -256,7 +262,7 @@ class _Move:
         rest = []
         for node, index in others:
             if is_op(node, "Transpose") and node.graph is self.graph:
-                node.attributes["perm"] = ir.AttrInt64s("perm", [layout[axis] for axis in _perm(node)])
+                node.attributes["perm"] = ir.AttrInt64s("perm", [layout[axis] for axis in permutation(node)])
             else:
                 rest.append((node, index))
         if rest or value.is_graph_output():
@@ -290,13 +296,13 @@ class _Move:
         layout, producer, dims = self.region.layouts[value], value.producer(), dims_of(value)
         back, array = inverse(layout), constant_of(value)
         if array is not None:
-            return self.editor.constant(self.graph, array.transpose(back), value.name)
+            return self.editor.constant(self.graph, array.transpose(back), value.name or "constant")
         shape = None if dims is None else permuted(dims, layout)
         local = producer if producer is not None and producer.graph is self.graph else None
         if local is not None and is_op(local, "Transpose"):
-            source, perm = local.inputs[0], [_perm(local)[axis] for axis in back]
+            data, perm = source(local), [permutation(local)[axis] for axis in back]
         else:
-            source, perm = value, list(back)
-        if shape is not None and moves_only_ones(dims_of(source), inverse(perm)):
-            return self.editor.viewed(self.graph, source, shape, after=local)
-        return self.editor.insert(self.graph, "Transpose", [source], after=local, like=value, shape=shape, perm=perm)
+            data, perm = value, list(back)
+        if shape is not None and moves_only_ones(dims_of(data), inverse(perm)):
+            return self.editor.viewed(self.graph, data, shape, after=local)
+        return self.editor.insert(self.graph, "Transpose", [data], after=local, like=value, shape=shape, perm=perm)

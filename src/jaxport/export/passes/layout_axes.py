@@ -16,6 +16,7 @@ from jaxport.export.passes.editing import (
     integers,
     operand,
     rank_of,
+    source,
 )
 from jaxport.export.passes.layout_ops import Carry, Layout, carries, inverse, permuted
 
@@ -153,7 +154,7 @@ def _reshape(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
     """Axes that are split, merged next to each other, or of size one."""
     old, new = dims_of(node.inputs[0]), dims_of(node.outputs[0])
     groups = None if old is None or new is None else axis_groups(old, new)
-    if groups is None or value is node.inputs[1]:
+    if old is None or new is None or groups is None or value is node.inputs[1]:
         return None
     sources = {new_axis: old_axes[0] for old_axes, new_axes in groups if len(old_axes) == 1 for new_axis in new_axes}
     if any(
@@ -178,7 +179,7 @@ def _target(editor: Editor, node: ir.Node, dims: Sequence[int | tuple[int]]) -> 
     open_places = [place for place, dim in enumerate(dims) if isinstance(dim, tuple)]
     if not open_places or (len(open_places) == 1 and 0 not in dims):
         return editor.constant(node.graph, np.array([-1 if isinstance(d, tuple) else d for d in dims]), "shape")
-    pieces, data = [], node.inputs[0]
+    pieces, data = [], source(node)
     for dim in dims:
         if isinstance(dim, tuple):
             size = editor.insert(
@@ -236,12 +237,13 @@ def axis_groups(old: Sequence[Dim], new: Sequence[Dim]) -> Groups | None:
 
 def _factors(old: Sequence[Dim], new: Sequence[Dim], i: int, j: int) -> tuple[list[int], list[int]] | None:
     """The fewest axes from `i` and `j` on with equal products."""
-    left, right, products = [], [], [1, 1]
-    while not left or not right or products[0] != products[1]:
-        side = 0 if products[0] <= products[1] and (not left or products[0] < products[1]) else 1
-        dims, axis = (old, i + len(left)) if side == 0 else (new, j + len(right))
-        if axis >= len(dims) or not isinstance(dims[axis], int) or dims[axis] == 0:
+    sides, products = ((old, i, []), (new, j, [])), [1, 1]
+    while not all(axes for _, _, axes in sides) or products[0] != products[1]:
+        side = 0 if products[0] < products[1] or not sides[0][2] else 1
+        dims, start, axes = sides[side]
+        dim = dims[start + len(axes)] if start + len(axes) < len(dims) else None
+        if not isinstance(dim, int) or dim == 0:
             return None
-        (left if side == 0 else right).append(axis)
-        products[side] *= dims[axis]
-    return left, right
+        axes.append(start + len(axes))
+        products[side] *= dim
+    return sides[0][2], sides[1][2]

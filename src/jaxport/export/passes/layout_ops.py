@@ -23,6 +23,7 @@ from jaxport.export.passes.editing import (
     integers,
     operand,
     rank_of,
+    source,
 )
 
 Layout = tuple[int, ...]
@@ -138,12 +139,12 @@ def _spreads(value: ir.Value, layout: Layout) -> bool:
 
 def _broadcast_operand(editor: Editor, node: ir.Node, index: int, layout: Layout) -> None:
     """Let an operand of lower rank, or a constant, broadcast against permuted data."""
-    value = node.inputs[index]
+    value = source(node, index)
     dims, array = _aligned(value, layout), constant_of(value)
     if array is None:
         node.replace_input_with(index, editor.viewed(node.graph, value, permuted(dims, layout), before=node))
         return
-    stored = array.reshape(dims).transpose(inverse(layout))
+    stored = array.reshape([1] * (len(layout) - array.ndim) + list(array.shape)).transpose(inverse(layout))
     while stored.ndim > 1 and stored.shape[0] == 1:
         stored = stored[0]
     if stored.shape != array.shape or stored.ndim > 1:
@@ -233,9 +234,10 @@ def _axes_operand(node: ir.Node, value: ir.Value, layout: Layout, place: int, en
 
 def per_axis(editor: Editor, node: ir.Node, index: int, layout: Layout) -> None:
     """Put an operand with one entry per axis, or with two rows of entries, in the order of the stored axes."""
-    vector = node.inputs[index]
+    vector = source(node, index)
     array, order = constant_of(vector), np.array(inverse(layout))
-    length = int((dims_of(vector) or [len(layout)])[0])
+    (length,) = dims_of(vector) or [len(layout)]
+    assert isinstance(length, int)
     picks = np.concatenate([order + start for start in range(0, length, len(layout))])
     if array is not None:
         editor.replace_constant(node, index, array[picks])
@@ -268,7 +270,7 @@ def _resize(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
             node.attributes["axes"] = ir.AttrInt64s("axes", [layout[axis % len(layout)] for axis in axes])
             return
         for index in (2, 3):
-            if operand(node, index) is not None and rank_of(node.inputs[index]):
+            if rank_of(operand(node, index)):
                 per_axis(editor, node, index, layout)
 
     regions = constant_of(operand(node, 1))
@@ -301,8 +303,7 @@ def _matmul(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
 
 def _as_convolution(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
     """A product of the last axis with a constant matrix is a convolution of size one, where that axis is second."""
-    x, matrix = node.inputs
-    array = constant_of(matrix)
+    x, array = source(node), constant_of(node.inputs[1])
     if array is None or array.ndim != 2 or x.dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
         return None
 
@@ -317,14 +318,14 @@ def _as_convolution(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | N
 def _of_matrices(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
     """Axes of the batch in another order, or the transpose of a product: the product of the transposes, swapped."""
     swapped = layout[-1] < layout[-2]
-    constants = [index for index in (0, 1) if constant_of(node.inputs[index]) is not None]
-    if any(rank_of(node.inputs[index]) != 2 for index in constants):
+    constants = {index: array for index in (0, 1) if (array := constant_of(node.inputs[index])) is not None}
+    if any(array.ndim != 2 for array in constants.values()):
         return None
 
     def adapt(editor: Editor) -> None:
         if swapped:
-            for index in constants:
-                editor.replace_constant(node, index, constant_of(node.inputs[index]).T)
+            for index, array in constants.items():
+                editor.replace_constant(node, index, array.T)
             left, right = node.inputs
             node.replace_input_with(0, right)
             node.replace_input_with(1, left)

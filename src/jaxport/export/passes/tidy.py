@@ -9,21 +9,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import onnx_ir as ir
 
 from jaxport.export.passes.editing import (
-    Dim,
     Editor,
+    added_ones,
     constant_of,
     dims_of,
     discard,
     graphs,
     integer,
+    integers,
     is_op,
     operand,
+    permutation,
+    source,
     substitute,
 )
 from jaxport.export.passes.layout_ops import inverse, moves_only_ones
@@ -52,19 +53,18 @@ def _simplified(editor: Editor, node: ir.Node) -> bool:
 
 
 def _transpose(editor: Editor, node: ir.Node) -> bool:
-    source, perm = node.inputs[0], list(node.attributes["perm"].as_ints())
-    before = source.producer()
+    data, perm = source(node), list(permutation(node))
+    before = data.producer()
     merged = is_op(before, "Transpose")
-    if merged:
-        inner = before.attributes["perm"].as_ints()
-        source, perm = before.inputs[0], [inner[axis] for axis in perm]
+    if is_op(before, "Transpose"):
+        data, perm = source(before), [permutation(before)[axis] for axis in perm]
     if perm == sorted(perm):
-        return substitute(node.outputs[0], source)
+        return substitute(node.outputs[0], data)
     dims = dims_of(node.outputs[0])
-    if dims is not None and moves_only_ones(dims_of(source), inverse(perm)):
-        return substitute(node.outputs[0], editor.viewed(node.graph, source, dims, before=node))
+    if dims is not None and moves_only_ones(dims_of(data), inverse(perm)):
+        return substitute(node.outputs[0], editor.viewed(node.graph, data, dims, before=node))
     if merged:
-        node.replace_input_with(0, source)
+        node.replace_input_with(0, data)
         discard(before)
         node.attributes["perm"] = ir.AttrInt64s("perm", perm)
     return merged
@@ -72,38 +72,38 @@ def _transpose(editor: Editor, node: ir.Node) -> bool:
 
 def _kept_axes(node: ir.Node) -> bool:
     """A reduction that keeps its axes instead of an Unsqueeze that brings them back."""
-    source, axes = node.inputs[0], constant_of(operand(node, 1))
-    reduction = source.producer()
-    if node.op_type != "Unsqueeze" or axes is None or not is_op(reduction, *REDUCTIONS) or len(source.uses()) > 1:
+    reduced, axes, dims = source(node), constant_of(operand(node, 1)), dims_of(node.outputs[0])
+    reduction = reduced.producer()
+    if node.op_type != "Unsqueeze" or axes is None or dims is None or not is_op(reduction, *REDUCTIONS):
         return False
-    dims, given = dims_of(node.outputs[0]), operand(reduction, 1)
-    reduced = (
-        reduction.attributes["axes"].as_ints()
-        if given is None and "axes" in reduction.attributes
-        else constant_of(given)
-    )
-    if integer(reduction, "keepdims", 1) or dims is None or reduced is None or source.is_graph_output():
+    if integer(reduction, "keepdims", 1) or len(reduced.uses()) > 1 or reduced.is_graph_output():
         return False
-    if len(axes) != len(reduced) or {int(a) % len(dims) for a in axes} != {int(a) % len(dims) for a in reduced}:
+    given = operand(reduction, 1)
+    over = integers(reduction, "axes") if given is None else constant_of(given)
+    if (
+        over is None
+        or len(axes) != len(over)
+        or {int(a) % len(dims) for a in axes} != {int(a) % len(dims) for a in over}
+    ):
         return False
-    if not substitute(node.outputs[0], source):
+    if not substitute(node.outputs[0], reduced):
         return False
     reduction.attributes["keepdims"] = ir.AttrInt64("keepdims", 1)
-    source.shape = ir.Shape(dims)
+    reduced.shape = ir.Shape(dims)
     return True
 
 
 def _view(editor: Editor, node: ir.Node) -> bool:
     """The same elements in another shape, straight from where the shape was changed first."""
-    source = node.inputs[0]
-    while is_op(source.producer(), *VIEWS):
-        source = source.producer().inputs[0]
-    old, new = dims_of(source), dims_of(node.outputs[0])
+    data = source(node)
+    while is_op(view := data.producer(), *VIEWS):
+        data = source(view)
+    old, new = dims_of(data), dims_of(node.outputs[0])
     if old is None or new is None:
         return False
     if old == new and not any(isinstance(dim, ir.SymbolicDim) for dim in old):
-        return substitute(node.outputs[0], source)
-    if source is node.inputs[0]:
+        return substitute(node.outputs[0], data)
+    if data is node.inputs[0]:
         return False
     added, dropped = added_ones(old, new), added_ones(new, old)
     if added is not None:
@@ -114,35 +114,18 @@ def _view(editor: Editor, node: ir.Node) -> bool:
         op_type, name, entries = "Reshape", "shape", [dim if isinstance(dim, int) else -1 for dim in new]
     else:
         return False
-    operands = [source, editor.constant(node.graph, np.array(entries), name)]
-    view = editor.insert(node.graph, op_type, operands, before=node, like=node.outputs[0], shape=new)
-    return substitute(node.outputs[0], view)
-
-
-def added_ones(short: Sequence[Dim], long: Sequence[Dim]) -> list[int] | None:
-    """The axes of size one that make `long` of `short`, or None where other axes differ too.
-
-    >>> added_ones(["B", 4], ["B", 1, 4, 1])
-    [1, 3]
-    """
-    axes, place = [], 0
-    for axis, dim in enumerate(long):
-        if place < len(short) and short[place] == dim:
-            place += 1
-        elif dim == 1:
-            axes.append(axis)
-        else:
-            return None
-    return axes if place == len(short) else None
+    operands = [data, editor.constant(node.graph, np.array(entries), name)]
+    result = editor.insert(node.graph, op_type, operands, before=node, like=node.outputs[0], shape=new)
+    return substitute(node.outputs[0], result)
 
 
 def _cast(node: ir.Node) -> bool:
-    source, to = node.inputs[0], node.attributes["to"].as_int()
-    if source.dtype is not None and source.dtype == to:
-        return substitute(node.outputs[0], source)
-    before = source.producer()
-    first = before.inputs[0] if is_op(before, "Cast") else None
-    if first is None or first.dtype is None or source.dtype is None or not holds(source.dtype, first.dtype):
+    data, to = source(node), node.attributes["to"].as_int()
+    if data.dtype is not None and data.dtype == to:
+        return substitute(node.outputs[0], data)
+    before = data.producer()
+    first = source(before) if is_op(before, "Cast") else None
+    if first is None or first.dtype is None or data.dtype is None or not holds(data.dtype, first.dtype):
         return False
     if first.dtype == to:
         return substitute(node.outputs[0], first)

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from jaxport.errors import ExportError
@@ -70,7 +71,7 @@ class _Rewriting:
         elif not any(map(_is_keys, (*equation.invars, *equation.outvars))):
             return equation
         elif equation.primitive.name in RANDOM:
-            operand = equation.invars[0]
+            operand: Any = equation.invars[0]
             implementation = {"impl": key_implementation(operand.aval.dtype)} if _is_keys(operand) else {}
             new = equation.replace(params={**params, **implementation})
         elif any(_holds_jaxpr(value) for value in params.values()):
@@ -94,7 +95,7 @@ class _Rewriting:
 
 
 def _is_keys(atom: Any) -> bool:
-    return isinstance(atom.aval, jax.core.ShapedArray) and is_key(atom.aval.dtype)
+    return isinstance(atom.aval, ShapedArray) and is_key(atom.aval.dtype)
 
 
 def _holds_jaxpr(value: Any) -> bool:
@@ -107,8 +108,8 @@ def _words(value: Any) -> Any:
     return stored(value) if is_key(getattr(value, "dtype", np.float32)) else value
 
 
-def _words_aval(aval: Any) -> jax.core.ShapedArray:
-    return jax.core.ShapedArray((*aval.shape, *key_implementation(aval.dtype).key_shape), np.dtype(np.uint32))
+def _words_aval(aval: Any) -> ShapedArray:
+    return ShapedArray((*aval.shape, *key_implementation(aval.dtype).key_shape), np.dtype(np.uint32))
 
 
 def _renamed(atom: Any, renamed: dict[Var, Var]) -> Any:
@@ -135,7 +136,7 @@ def _word_by_word(equation: JaxprEqn) -> JaxprEqn:
 
     on_words.__name__ = primitive.name
     axes = [-1 if _is_keys(atom) else None for atom in equation.invars]
-    avals = [_words_aval(v.aval) if _is_keys(v) else v.aval for v in equation.invars]
+    avals: list[Any] = [_words_aval(v.aval) if _is_keys(v) else v.aval for v in equation.invars]
     traced = jax.make_jaxpr(jax.jit(on_words))(*(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals))
     (call,) = traced.jaxpr.eqns
     return call.replace(source_info=equation.source_info)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from jax._src.core import internal_mutable_array_effect  # no public name tells a jaxpr that has mutable arrays inside
-from jax._src.state.discharge import discharge_state  # what JAX itself does before it compiles, without a public name
+# What JAX itself does before it compiles has no public name, nor has the mark of a jaxpr that has mutable arrays.
+from jax._src.core import internal_mutable_array_effect  # noqa: TID251
+from jax._src.state.discharge import discharge_state  # noqa: TID251
 from jax.extend.core import ClosedJaxpr
 
 from jaxport import blocks

@@ -11,6 +11,7 @@ BODIES = {
     "checkpoint": "jaxpr",
     "closed_call": "call_jaxpr",
     "composite": "jaxpr",
+    "cudnn_fusion": "jaxpr",
     "compute_on": "jaxpr",
     "core_call": "call_jaxpr",
     "custom_jvp_call": "call_jaxpr",
@@ -50,8 +51,8 @@ def identities(op, *operands, **_):
     return operands
 
 
-@rule("copy", "copy_p", "name", "stage", "stop_gradient", broadcasts=True, irrelevant=("name",))
-def identity(op, x):
+@rule("copy", "copy_p", "name", "stage", "stop_gradient", "with_memory_space_constraint", broadcasts=True)
+def identity(op, x, **_):
     return x
 
 

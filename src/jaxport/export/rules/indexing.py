@@ -17,9 +17,9 @@ from jaxport.export.rules.elementwise import where
 from jaxport.export.rules.starts import INT64
 
 
-@rule("dynamic_slice", irrelevant=("dynamic_sizes",))
+@rule("dynamic_slice")
 def dynamic_slice(op, x, *indices, slice_sizes):
-    columns = {axis: window_starts.signed(op, index) for axis, index in enumerate(indices[: x.rank])}
+    columns = {axis: window_starts.signed(op, index) for axis, index in enumerate(indices)}
     starts = window_starts.of(op, x.shape, slice_sizes, columns)
     return one_window(op, x, starts.at, slice_sizes)
 

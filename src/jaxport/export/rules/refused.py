@@ -7,14 +7,17 @@ import warnings
 from jaxport.export.registry import rule
 
 _ACROSS = "talks to other devices; export the function that one device runs, over all of its data"
+_KERNEL = "is a kernel for one kind of device; pass `rules={%r: lambda op, *xs, **_: op.call(reference, *xs)}`"
+_CUDNN = "calls a library of NVIDIA's; use `implementation='xla'`"
 
 REASONS = {
     # Python and native code
     "pure_callback": "runs Python on the host; pass its result in as an input, or write it with jax.numpy",
     "io_callback": "runs Python on the host; pass its result in as an input, or write it with jax.numpy",
     "ffi_call": "calls native code, which ONNX cannot hold; pass `rules={'ffi_call': ...}` with a JAX function of it",
-    "pallas_call": "is a kernel for one kind of device; pass `rules={'pallas_call': lambda op, *xs, **_: "
-    "op.call(reference, *xs)}` with the JAX function that it computes",
+    **{name: _KERNEL % name for name in ("pallas_call", "core_map", "mpmd_map")},
+    "scaled_matmul_wrapper": "runs on NVIDIA's GPUs alone; scale the operands and use `jnp.matmul`",
+    **{f"dot_product_attention_{which}_wrapper": _CUDNN for which in ("fwd", "bwd", "fp8_fwd", "fp8_bwd")},
     "call_exported": "is compiled already, its equations are gone; export the function that it was made from",
     "check": "raises a Python error; export `checkify.checkify(fn)`, which returns it",
     # Generators of XLA
@@ -25,9 +28,7 @@ REASONS = {
     "custom_lin": "is the forward derivative of a `custom_vjp` function, which JAX cannot run either; "
     "define it with `custom_jvp`",
     # Several devices
-    "psend": _ACROSS,
-    "precv": _ACROSS,
-    "ragged_all_to_all": _ACROSS,
+    **dict.fromkeys(("psend", "precv", "ragged_all_to_all"), _ACROSS),
 }
 
 
@@ -43,6 +44,11 @@ def refuses(why):
 
 for _primitive, _why in REASONS.items():
     rule(_primitive, broadcasts=True)(refuses(_why))
+
+
+@rule("dce_sink", broadcasts=True)
+def sink(op, x, **_):
+    return []
 
 
 @rule("debug_callback", "debug_print", "inspect_sharding", broadcasts=True)

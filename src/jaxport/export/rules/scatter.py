@@ -153,6 +153,8 @@ def written(op, x, update, starts):
     axis, size = narrow[0], update.shape[narrow[0]]
     start = starts.get(axis, op.const(0, INT64))
     if start.constant is None and len(narrow) == 1 and dims.same(size, 1):
+        if axis == 0:
+            return op.ScatterND(x, op.cast(op.reshape(start, (1, 1)), INT64), update)
         index = op.expand(op.reshape(start, [1] * x.rank), update.shape)
         return op.ScatterElements(x, index, update, axis=axis)
     if len(narrow) > 1:

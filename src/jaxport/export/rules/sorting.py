@@ -84,7 +84,7 @@ def order_keys(op, x):
 
 def ranked(op, keys, axis, count, *, largest):
     """The values of the first key in order, and the positions that they and all that goes with them come from."""
-    order = None
+    values = order = None
     for number, key in reversed(list(enumerate(keys))):
         key = key if order is None else op.GatherElements(key, order, axis=axis)
         size = count if number == 0 else key.shape[axis]

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from jaxport.export import dims, intervals
-from jaxport.export.value import Value
+from jaxport.export.shapes import shape_of
+from jaxport.export.value import Value, beside
 
 INT64 = np.dtype(np.int64)
 
@@ -96,7 +97,7 @@ def counted(
     """
     found: dict[int, int] = {}
     for axis, column in list(columns.items()):
-        long = [i for i, size in enumerate(column.shape) if not dims.same(size, 1)]
+        long = [i for i, size in enumerate(shape_of(column)) if not dims.same(size, 1)]
         place = long[0] + len(batch) - column.rank if len(long) == 1 else None
         if place is None or place in found.values() or not dims.same(window[axis], 1):
             continue
@@ -120,7 +121,6 @@ def is_iota(value: Value) -> bool:
 
 def columns(op: Any, indices: Value, axes: Sequence[int]) -> dict[int, Value]:
     """The last axis of an index tensor taken apart: for each of `axes` its index, as it was before it was stacked."""
-    batch = indices.shape[:-1]
     if not axes:
         return {}
     joined = _joined(indices)
@@ -129,7 +129,7 @@ def columns(op: Any, indices: Value, axes: Sequence[int]) -> dict[int, Value]:
     if joined is not None:
         return {axis: signed(op, _unstacked(op, column)) for axis, column in zip(axes, joined, strict=True)}
     return {
-        axis: signed(op, op.Gather(indices, op.const(number, INT64), axis=len(batch)))
+        axis: signed(op, op.Gather(indices, op.const(number, INT64), axis=indices.rank - 1))
         for number, axis in enumerate(axes)
     }
 
@@ -158,12 +158,12 @@ def _joined(indices: Value) -> list[Value] | None:
 def _unstacked(op: Any, column: Value) -> Value:
     """A column without its last axis of size one, and as it was before it was broadcast to the batch."""
     column = _unexpanded(column)
-    whole = column.shape[:-1] if column.rank else ()
+    whole = shape_of(column)[:-1]
     lean = whole
     while lean and dims.same(lean[0], 1):
         lean = lean[1:]
     for value in (column, *sources(column, ("Unsqueeze", "Reshape"))):
-        if _same_shape(value.shape, whole) or _same_shape(value.shape, lean):
+        if any(_same_shape(shape_of(value), shape) for shape in (whole, lean)):
             return _unexpanded(value)
     return op.reshape(column, lean)
 
@@ -188,19 +188,14 @@ def sources(value: Value, op_types: Sequence[str]) -> list[Value]:
 
 def _unwrapped(op: Any, index: Value, size: dims.Dim) -> Value | None:
     """`i` of an index that is `where(i < 0, i + size, i)`, or None where it has another form."""
-    origin = index.origin
-    if origin is None or origin.op_type != "Where":
+    if index.origin is None or index.origin.op_type != "Where":
         return None
-    condition, wrapped, plain = origin.operands
-    negative = condition.origin if condition else None
-    added = wrapped.origin if wrapped else None
-    if negative is None or negative.op_type != "Less" or added is None or added.op_type != "Add":
+    condition, wrapped, plain = index.origin.operands
+    bound = beside(condition, "Less", plain)
+    added = beside(wrapped, "Add", plain)
+    if bound is None or added is None or bound.constant is None or bound.constant.any():
         return None
-    if negative.operands[0] is not plain or added.operands[0] is not plain:
-        return None
-    bound = negative.operands[1].constant
-    is_wrap = bound is not None and not bound.any() and _is_dim(op, added.operands[1], size)
-    return plain if is_wrap else None
+    return plain if _is_dim(op, added, size) else None
 
 
 def _is_dim(op: Any, value: Value, dim: dims.Dim) -> bool:

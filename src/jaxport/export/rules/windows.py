@@ -275,7 +275,8 @@ def selected_tangent(tangents, views):
 
 def selected_index(views, *, window, shape):
     """Where the selected elements lie in the flattened data that the window slides over."""
-    chosen, flat = selection(views), 0
+    chosen = selection(views)
+    flat = jnp.zeros_like(chosen)
     places = [lax.broadcasted_iota(chosen.dtype, chosen.shape, axis) for axis in range(chosen.ndim)]
     for axis in reversed(range(chosen.ndim)):
         w = window[axis]

@@ -1,0 +1,240 @@
+"""Pooling over windows and over whole feature maps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxport.importer.namespaces import helper, jnp, lax
+from jaxport.importer.ops.convolution import padding
+from jaxport.importer.registry import Host, OutputCount, op
+
+
+def _windows(
+    X: Any,
+    kernel: Sequence[int],
+    auto_pad: str,
+    pads: Sequence[int] | None,
+    strides: Sequence[int] | None,
+    dilations: Sequence[int] | None,
+    ceil_mode: int,
+) -> tuple[Any, ...]:
+    """Window, strides, padding and dilation of `lax.reduce_window` over an array with batch and channels in front."""
+    axes = len(kernel)
+    strides, dilations = strides or (1,) * axes, dilations or (1,) * axes
+    around = padding(auto_pad, pads, axes)
+    if not isinstance(around, str):
+        if ceil_mode:
+            around = tuple(map(_rounded_up, X.shape[2:], kernel, strides, dilations, around))
+        around = ((0, 0), (0, 0), *around)
+    options = {} if set(dilations) == {1} else {"window_dilation": (1, 1, *dilations)}
+    return (1, 1, *kernel), (1, 1, *strides), around, options
+
+
+def _rounded_up(size: Any, kernel: int, stride: int, dilation: int, around: tuple[int, int]) -> tuple[int, Any]:
+    """Padding with what a last, incomplete window needs; it has to start inside the input or the padding before it."""
+    low, high = around
+    span = (kernel - 1) * dilation + 1
+    missing = (span - size - low - high) % stride
+    return low, high + missing if missing < span - high else high
+
+
+def _lowest(dtype: np.dtype) -> Any:
+    return int(np.iinfo(dtype).min) if dtype.kind in "iu" else -math.inf
+
+
+@helper
+def max_pool_indices(x, window, strides, padding, dilation, column_major):
+    """Where in `x`, counted over all of its elements, the largest element of each window is."""
+    spatial = x.shape[2:]
+    if isinstance(padding, str):
+        spans = [(k - 1) * d + 1 for k, d in zip(window, dilation, strict=True)]
+        padding = lax.padtype_to_pads(x.shape, spans, strides, padding)
+    lowest = jnp.iinfo(x.dtype).min if jnp.issubdtype(x.dtype, jnp.integer) else -jnp.inf
+    padded = jnp.pad(x, padding, constant_values=lowest)
+    starts, values, positions = [low for low, _ in padding[2:]], [], []
+    strides, dilation = strides[2:], dilation[2:]
+    spans = [(k - 1) * d + 1 for k, d in zip(window[2:], dilation, strict=True)]
+    counts = [(n - span) // s + 1 for n, span, s in zip(padded.shape[2:], spans, strides, strict=True)]
+    order = range(len(spatial)) if column_major else reversed(range(len(spatial)))
+    steps, step = [0] * len(spatial), 1
+    for axis in order:
+        steps[axis], step = step, step * spatial[axis]
+    for offset in np.ndindex(*window[2:]):
+        first = [o * d for o, d in zip(offset, dilation, strict=True)]
+        index = tuple(slice(f, f + (c - 1) * s + 1, s) for f, c, s in zip(first, counts, strides, strict=True))
+        values.append(padded[(slice(None), slice(None), *index)])
+        at = 0
+        for axis, (f, c, s) in enumerate(zip(first, counts, strides, strict=True)):
+            along = (jnp.arange(c) * s + f - starts[axis]) * steps[axis]
+            at = at + along.reshape([-1 if a == axis else 1 for a in range(len(spatial))])
+        positions.append(at)
+    largest = jnp.argmax(jnp.stack(values), axis=0)
+    found = jnp.take_along_axis(jnp.stack(positions)[:, None, None], largest[None], axis=0)[0]
+    maps = jnp.arange(x.shape[0] * x.shape[1]) * step
+    return found + maps.reshape(x.shape[:2] + (1,) * len(spatial))
+
+
+@op("MaxPool", since=10)
+def max_pool(
+    X,
+    *,
+    auto_pad="NOTSET",
+    ceil_mode=0,
+    dilations=None,
+    kernel_shape,
+    pads=None,
+    storage_order=0,
+    strides=None,
+    outputs: OutputCount = 1,
+):
+    window, strides, around, options = _windows(X, kernel_shape, auto_pad, pads, strides, dilations, ceil_mode)
+    y = lax.reduce_window(X, _lowest(X.dtype), lax.max, window, strides, around, **options)
+    if outputs == 1:
+        return y
+    dilation = options.get("window_dilation", (1,) * X.ndim)
+    return y, max_pool_indices(X, window, strides, around, dilation, bool(storage_order))
+
+
+@op("MaxPool", since=8, until=9)
+def max_pool_floor(
+    X, *, auto_pad="NOTSET", kernel_shape, pads=None, storage_order=0, strides=None, outputs: OutputCount = 1
+):
+    return max_pool(
+        X,
+        auto_pad=auto_pad,
+        kernel_shape=kernel_shape,
+        pads=pads,
+        storage_order=storage_order,
+        strides=strides,
+        outputs=outputs,
+    )
+
+
+@op("MaxPool", since=1, until=7)
+def max_pool_values(X, *, auto_pad="NOTSET", kernel_shape, pads=None, strides=None):
+    return max_pool(X, auto_pad=auto_pad, kernel_shape=kernel_shape, pads=pads, strides=strides)
+
+
+@op("AveragePool", since=19)
+def average_pool(
+    X,
+    *,
+    auto_pad="NOTSET",
+    ceil_mode=0,
+    count_include_pad=0,
+    dilations=None,
+    kernel_shape,
+    pads=None,
+    strides=None,
+):
+    window, steps, around, options = _windows(X, kernel_shape, auto_pad, pads, strides, dilations, ceil_mode)
+    total = lax.reduce_window(X, 0.0, lax.add, window, steps, around, **options)
+    if around == "VALID" or (not isinstance(around, str) and not any(map(any, around))):
+        return total / math.prod(kernel_shape)
+    # An element counts where the input is, and where the padding is if that is asked for, not where rounding up put more.
+    counted = jnp.ones((1, 1, *X.shape[2:]), X.dtype)
+    if count_include_pad:
+        if isinstance(around, str):
+            return total / math.prod(kernel_shape)
+        asked = ((0, 0), (0, 0), *padding(auto_pad, pads, len(kernel_shape)))
+        counted = jnp.pad(counted, asked, constant_values=1)
+        around = tuple((0, high - more) for (_, high), (_, more) in zip(around, asked, strict=True))
+        if not any(map(any, around)):
+            return total / math.prod(kernel_shape)
+    return total / lax.reduce_window(counted, 0.0, lax.add, window, steps, around, **options)
+
+
+@op("AveragePool", since=10, until=18)
+def average_pool_dense(
+    X, *, auto_pad="NOTSET", ceil_mode=0, count_include_pad=0, kernel_shape, pads=None, strides=None
+):
+    return average_pool(
+        X,
+        auto_pad=auto_pad,
+        ceil_mode=ceil_mode,
+        count_include_pad=count_include_pad,
+        kernel_shape=kernel_shape,
+        pads=pads,
+        strides=strides,
+    )
+
+
+@op("AveragePool", since=7, until=9)
+def average_pool_floor(X, *, auto_pad="NOTSET", count_include_pad=0, kernel_shape, pads=None, strides=None):
+    return average_pool(
+        X,
+        auto_pad=auto_pad,
+        count_include_pad=count_include_pad,
+        kernel_shape=kernel_shape,
+        pads=pads,
+        strides=strides,
+    )
+
+
+@op("AveragePool", since=1, until=6)
+def average_pool_inside(X, *, auto_pad="NOTSET", kernel_shape, pads=None, strides=None):
+    return average_pool(X, auto_pad=auto_pad, kernel_shape=kernel_shape, pads=pads, strides=strides)
+
+
+def _root(x: Any, p: float) -> Any:
+    return x if p == 1 else jnp.sqrt(x) if p == 2 else jnp.power(x, 1 / p)
+
+
+def _powers(x: Any, p: float) -> Any:
+    return jnp.abs(x) if p == 1 else x * x if p == 2 else jnp.power(jnp.abs(x), p)
+
+
+@op("LpPool", since=18)
+def lp_pool(X, *, auto_pad="NOTSET", ceil_mode=0, dilations=None, kernel_shape, p=2, pads=None, strides=None):
+    window, steps, around, options = _windows(X, kernel_shape, auto_pad, pads, strides, dilations, ceil_mode)
+    return _root(lax.reduce_window(_powers(X, p), 0.0, lax.add, window, steps, around, **options), p)
+
+
+@op("LpPool", since=2, until=17)
+def lp_pool_floor(X, *, auto_pad="NOTSET", kernel_shape, p=2, pads=None, strides=None):
+    return lp_pool(X, auto_pad=auto_pad, kernel_shape=kernel_shape, p=p, pads=pads, strides=strides)
+
+
+def _spatial(X: Any) -> tuple[int, ...]:
+    return tuple(range(2, X.ndim))
+
+
+@op("GlobalAveragePool", since=1)
+def global_average_pool(X):
+    return jnp.mean(X, axis=_spatial(X), keepdims=True)
+
+
+@op("GlobalMaxPool", since=1)
+def global_max_pool(X):
+    return jnp.max(X, axis=_spatial(X), keepdims=True)
+
+
+@op("GlobalLpPool", since=1, until=1)
+def global_lp_pool_real(X, *, p=2.0):
+    return _root(jnp.sum(_powers(X, p), axis=_spatial(X), keepdims=True), p)
+
+
+@op("GlobalLpPool", since=2)
+def global_lp_pool(X, *, p=2):
+    return global_lp_pool_real(X, p=p)
+
+
+@op("MaxUnpool", since=9)
+def max_unpool(X, I, output_shape: Host | None = None, *, kernel_shape, pads=None, strides=None):  # noqa: E741
+    axes = len(kernel_shape)
+    strides, pads = strides or (1,) * axes, pads or (0,) * (2 * axes)
+    sizes = [
+        (n - 1) * stride + k - low - high
+        for n, stride, k, low, high in zip(X.shape[2:], strides, kernel_shape, pads[:axes], pads[axes:], strict=True)
+    ]
+    # The indices count the elements of what was pooled; a larger output only adds room at the end of each axis.
+    inferred = (*X.shape[:2], *sizes)
+    flat = jnp.zeros((math.prod(inferred),), X.dtype)
+    y = jnp.reshape(flat.at[jnp.reshape(I, (-1,))].set(jnp.reshape(X, (-1,))), inferred)
+    if output_shape is None:
+        return y
+    return jnp.pad(y, [(0, wanted - size) for wanted, size in zip(output_shape, inferred, strict=True)])

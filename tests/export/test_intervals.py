@@ -1,0 +1,54 @@
+"""What is known of the range of an index saves its clamp; what is not known must not."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jaxport
+from jaxport.testing import check, f32, i32, spec
+
+#: An index into an axis of size 6, and whether its range is known to fit.
+INDICES = {
+    "a range": (lambda i: jnp.arange(6), True),
+    "a range that is too long": (lambda i: jnp.arange(300), False),
+    "a computed range": (lambda i: 5 - jnp.arange(6), True),
+    "a stretched range": (lambda i: 2 * jnp.arange(3) + 1, True),
+    "argmax": (lambda i: jnp.argmax(i.reshape(1, 6), axis=1), True),
+    "argsort": (lambda i: jnp.argsort(i), True),
+    "top k": (lambda i: lax.top_k(i, 2)[1], True),
+    "a clip": (lambda i: jnp.clip(i, 0, 5), True),
+    "a clip that is too wide": (lambda i: jnp.clip(i, 0, 6), False),
+    "a minimum alone": (lambda i: jnp.minimum(i, 5), False),
+    "a choice": (lambda i: jnp.where(i > 0, 3, jnp.clip(i, 0, 1)), True),
+    "a concatenation": (lambda i: jnp.concatenate([jnp.clip(i, 0, 5), jnp.clip(i, 1, 2)]), True),
+    "a moved clip": (lambda i: jnp.clip(i, 0, 5).reshape(2, 3).T[:, ::-1], True),
+    "booleans": (lambda i: (i > 0).astype(np.int32), True),
+    "small integers": (lambda i: i.astype(np.uint8), False),
+    "anything": (lambda i: i, False),
+}
+
+
+@pytest.mark.parametrize("name", INDICES)
+def test_the_clamp_is_left_out_where_the_range_is_known(name):
+    make, known = INDICES[name]
+    exported = check(lambda x, i: x[make(i + 0)], f32(6, 2), i32(6))
+    assert ("Clip" not in [node.op_type for node in exported.model.graph]) == known
+
+
+def test_arithmetic_that_may_wrap_says_nothing():
+    x, i = np.arange(128, dtype=np.float32), np.array([127, 1, 0], np.int8)
+    check(lambda x, i: x[jnp.clip(i, 0, 120) + jnp.int8(10)], f32(100), spec(3, dtype=np.int8), values=(x[:100], i))
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+def test_symbolic_ranges(offset):
+    exported = check(lambda x: x[jnp.arange(x.shape[0]) + offset], f32("B", 2), without={"empty": "JAX refuses it"})
+    assert ("Clip" in [node.op_type for node in exported.model.graph]) == bool(offset)
+
+
+def test_what_a_clamp_of_the_user_costs_with_a_symbolic_size():
+    exported = jaxport.to_onnx(lambda x, i: x[jnp.clip(i, 0, x.shape[0] - 1)], [f32("B", 2), i32(4)])
+    assert "Clip" not in [node.op_type for node in exported.model.graph]

@@ -1,0 +1,139 @@
+"""From what was traced to what the walker takes: PRNG keys become words, mutable arrays become values."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax, random
+
+import jaxport
+from jaxport.export import prepare
+from jaxport.export.prepare.keys import without_keys
+from jaxport.export.prepare.references import without_references
+from jaxport.testing import boolean, check, f32
+
+KEYS = jax.ShapeDtypeStruct((3,), random.key(0).dtype)
+
+
+def dtypes(jaxpr):
+    """The dtypes of all variables, those of inner jaxprs included."""
+    found = {v.aval.dtype.name for v in (*jaxpr.invars, *jaxpr.outvars)}
+    for equation in jaxpr.eqns:
+        found |= {v.aval.dtype.name for v in (*equation.invars, *equation.outvars)}
+        for value in equation.params.values():
+            for inner in value if isinstance(value, tuple) else (value,):
+                if hasattr(inner, "jaxpr") or hasattr(inner, "eqns"):
+                    found |= dtypes(getattr(inner, "jaxpr", inner))
+    return found
+
+
+def everything(keys):
+    def step(carry, key):
+        carry = lax.cond(random.bits(key) > 9, lambda k: k, random.clone, carry)
+        return jax.jit(random.split)(carry)[0], key
+
+    last, _ = lax.scan(step, keys[0], keys)
+    return lax.while_loop(lambda k: random.bits(k) > 9, lambda k: random.fold_in(k, 1), last)
+
+
+def test_no_key_is_left_anywhere():
+    closed = jax.make_jaxpr(everything)(KEYS)
+    assert "key<fry>" in dtypes(closed.jaxpr)
+    assert "key<fry>" not in dtypes(without_keys(closed).jaxpr)
+    assert [a.shape for a in without_keys(closed).out_avals] == [(2,)]
+
+
+@pytest.mark.parametrize("step", prepare.STEPS)
+def test_a_program_without_them_is_left_alone(step):
+    closed = jax.make_jaxpr(lambda x: lax.scan(lambda c, r: (c + r, jax.jit(jnp.sin)(c)), x[0], x))(jnp.ones((3, 2)))
+    assert step(closed) is closed
+
+
+def test_a_shared_jaxpr_stays_shared():
+    once = jax.jit(random.split)
+    closed = without_keys(jax.make_jaxpr(lambda k: once(once(k)[0]))(random.key(0)))
+    calls = [equation.params["jaxpr"].jaxpr for equation in closed.eqns if equation.primitive.name == "jit"]
+    assert calls[0] is calls[-1]
+
+
+def test_a_primitive_that_looks_into_keys_is_refused():
+    key = jax.extend.core.Primitive("peek")
+    key.def_abstract_eval(lambda keys: jax.core.ShapedArray(keys.shape, jnp.dtype("int32")))
+    with pytest.raises(jaxport.ExportError) as error:
+        without_keys(jax.make_jaxpr(key.bind)(random.key(0)))
+    assert str(error.value) == (
+        "`peek` on PRNG keys has no meaning that is known here\n"
+        "  instead: apply it to `jax.random.key_data` of the keys"
+    )
+
+
+# Mutable arrays -------------------------------------------------------------------------------------------------------
+
+
+def in_place(x):
+    array = jax.new_ref(x)
+    array[...] = array[...] * 2
+    array[0] = x[0]
+    return array[...]
+
+
+def in_loop(x):
+    array = jax.new_ref(x)
+    lax.fori_loop(0, 3, lambda i, _: array.__setitem__(i, array[i] * 2), None)
+    return jax.freeze(array)
+
+
+def in_while(x):
+    array = jax.new_ref(x)
+    lax.while_loop(lambda i: i < 3, lambda i: (array.__setitem__(i, array[i] * 2), i + 1)[1], 0)
+    return array[...]
+
+
+def in_branch(chosen, x):
+    array = jax.new_ref(x)
+    lax.cond(chosen, lambda: array.__setitem__(0, 3.0), lambda: array.__setitem__(slice(None), x * 2))
+    return array[...]
+
+
+@jaxport.onnx_function
+def scaled(array, x):
+    array[...] = array[...] * 2 + x
+    return array[0]
+
+
+def in_block(x):
+    array = jax.new_ref(x)
+    return scaled(array, x) + array[...]
+
+
+@pytest.mark.parametrize(
+    ("fn", "specs"),
+    [
+        pytest.param(in_place, [f32("B")], id="plain"),
+        pytest.param(in_loop, [f32(4)], id="loop"),
+        pytest.param(in_while, [f32(4)], id="while"),
+        pytest.param(in_branch, [boolean(), f32(4)], id="branch"),
+        pytest.param(jax.jit(in_loop), [f32(4)], id="jit"),
+        pytest.param(jax.vmap(in_loop), [f32("B", 4)], id="vmap"),
+        pytest.param(jax.grad(lambda x: (in_loop(x) ** 2).sum()), [f32(4)], id="grad"),
+        pytest.param(in_block, [f32(4)], id="block"),
+    ],
+)
+def test_mutable_arrays(fn, specs):
+    check(fn, *specs)
+
+
+def test_a_mutable_key():
+    def draw(key):
+        stream = jax.new_ref(key)
+        stream[...] = random.split(stream[...])[0]
+        return random.bits(stream[...])
+
+    check(draw, jax.ShapeDtypeStruct((), KEYS.dtype))
+
+
+def test_mutable_arrays_are_gone():
+    closed = without_references(jax.make_jaxpr(in_loop)(jnp.ones(4)))
+    assert not closed.effects
+    assert "new_ref" not in str(closed)
