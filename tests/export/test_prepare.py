@@ -8,7 +8,8 @@ import pytest
 from jax import lax, random
 
 import jaxport
-from jaxport.export import prepare
+from jaxport import blocks
+from jaxport.export.prepare.dead_code import without_dead_code
 from jaxport.export.prepare.keys import without_keys
 from jaxport.export.prepare.references import without_references
 from jaxport.testing import boolean, check, f32
@@ -44,7 +45,7 @@ def test_no_key_is_left_anywhere():
     assert [a.shape for a in without_keys(closed).out_avals] == [(2,)]
 
 
-@pytest.mark.parametrize("step", prepare.STEPS)
+@pytest.mark.parametrize("step", [without_keys, without_references])
 def test_a_program_without_them_is_left_alone(step):
     closed = jax.make_jaxpr(lambda x: lax.scan(lambda c, r: (c + r, jax.jit(jnp.sin)(c)), x[0], x))(jnp.ones((3, 2)))
     assert step(closed) is closed
@@ -137,3 +138,28 @@ def test_mutable_arrays_are_gone():
     closed = without_references(jax.make_jaxpr(in_loop)(jnp.ones(4)))
     assert not closed.effects
     assert "new_ref" not in str(closed)
+
+
+# Dead code ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_loop_does_for_nothing_goes():
+    closed = jax.make_jaxpr(lambda x: lax.fori_loop(0, 5, lambda i, c: c * 2, x))(jnp.ones(3))
+    (loop,) = without_dead_code(closed).eqns
+    assert loop.params["num_carry"] == 1
+
+
+def test_dead_code_inside_of_a_block_goes_and_the_block_keeps_its_ends():
+    block = jaxport.onnx_function(lambda x: (lax.scan(lambda c, r: (c + r, r * 2), 0.0, x)[0], x.sum()))
+    closed = blocks.trace(lambda x: block(x)[0], (jnp.ones(3),)).jaxpr
+    (before,), (after,) = closed.eqns, without_dead_code(closed).eqns
+    assert len(before.outvars) == len(after.outvars)
+    assert [len(e.outvars) for e in before.params["jaxpr"].eqns if e.primitive.name == "scan"] == [2]
+    assert [len(e.outvars) for e in after.params["jaxpr"].eqns if e.primitive.name == "scan"] == [1]
+
+
+def test_what_is_not_needed_is_neither_computed_nor_refused():
+    exported = check(
+        lambda x: (jax.pure_callback(jnp.sin, x, x), lax.scan(lambda c, r: (c + r, r), 0.0, x)[0])[1], f32("T")
+    )
+    assert [len(node.outputs) for node in exported.model.graph] == [1]

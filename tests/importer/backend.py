@@ -24,7 +24,14 @@ from jaxport.importer import Program, from_onnx
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
 
 
-EXCLUDED: dict[str, tuple[str, ...]] = {}
+EXCLUDED: dict[str, tuple[str, ...]] = {
+    "the expected mask comes from NumPy's generator, which no attribute of the model names": (
+        "test_training_dropout",
+        "test_training_dropout_default",
+        "test_training_dropout_default_mask",
+        "test_training_dropout_mask",
+    ),
+}
 """Cases that are not run, grouped by the reason, which is ONNX's or the test's own fault."""
 
 

@@ -25,10 +25,13 @@ from jaxport.export.passes.activations import activations
 from jaxport.export.passes.attention import attention
 from jaxport.export.passes.constants import constants
 from jaxport.export.passes.convolution import average_pools, convolution_biases
+from jaxport.export.passes.double import double_factors
+from jaxport.export.passes.hoisting import hoisting
 from jaxport.export.passes.identities import identities
 from jaxport.export.passes.layout import layout
 from jaxport.export.passes.normalization import normalization
 from jaxport.export.passes.repeated import repeated
+from jaxport.export.passes.reshapes import reshapes
 from jaxport.export.passes.simplify import simplify
 from jaxport.export.passes.softmax import softmax
 from jaxport.export.passes.tidy import tidy
@@ -51,14 +54,17 @@ DEFAULT: tuple[Pass, ...] = (
     tidy,
     constants,
     simplify,
+    hoisting,
     repeated,
     softmax,
     normalization,
     activations,
     attention,
+    reshapes,
     layout,
     tidy,
     convolution_biases,
+    double_factors,
     repeated,
     common.RemoveUnusedNodesPass(),
 )

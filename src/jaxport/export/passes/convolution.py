@@ -129,38 +129,45 @@ def convolution_biases(model: ir.Model) -> str:
 
 
 def _bias(editor: Editor, node: ir.Node) -> bool:
+    graph = node.graph
     for place in (0, 1) if node.op_type == "Add" else (0,):
-        value, graph = source(node, place), node.graph
-        convolution = value.producer()
-        if not is_op(convolution, "Conv", "ConvTranspose") or graph is None or convolution.graph is not graph:
+        value = source(node, place)
+        chain = [value.producer()]  # the convolution, and perhaps a Transpose of its result
+        if is_op(chain[0], "Transpose"):
+            chain.insert(0, source(chain[0]).producer())
+        if graph is None or not is_op(chain[0], "Conv", "ConvTranspose"):
             continue
-        if len(value.uses()) > 1 or value.is_graph_output():
+        if any(n.graph is not graph or len(n.outputs[0].uses()) > 1 or n.outputs[0].is_graph_output() for n in chain):
             continue
-        bias = _per_channel(editor, node, 1 - place, dims_of(value), operand(convolution, 2))
+        channels = permutation(chain[1]).index(1) if len(chain) > 1 else 1
+        bias = _per_channel(editor, node, 1 - place, dims_of(value), channels, operand(chain[0], 2))
         if bias is not None:
-            convolution.resize_inputs(3)
-            graph.remove(convolution)
-            graph.insert_before(node, convolution)  # where the bias is known
-            convolution.replace_input_with(2, bias)
+            chain[0].resize_inputs(3)
+            for moved in chain:  # to where the bias is known
+                graph.remove(moved)
+                graph.insert_before(node, moved)
+            chain[0].replace_input_with(2, bias)
             return substitute(node.outputs[0], value)
     return False
 
 
 def _per_channel(
-    editor: Editor, node: ir.Node, place: int, dims: list[Dim] | None, before: ir.Value | None
+    editor: Editor, node: ir.Node, place: int, dims: list[Dim] | None, axis: int, before: ir.Value | None
 ) -> ir.Value | None:
     """The bias that an operand of `node` makes of the one before; None where it is no number per channel."""
     added, given = source(node, place), dims_of(node.inputs[place])
-    if dims is None or given is None or len(given) > len(dims) or not isinstance(dims[1], int):
+    if dims is None or given is None or len(given) > len(dims):
         return None
-    aligned = [1] * (len(dims) - len(given)) + given
-    if any(dim != 1 for axis, dim in enumerate(aligned) if axis != 1) or aligned[1] not in (1, dims[1]):
+    aligned, channels = [1] * (len(dims) - len(given)) + given, dims[axis]
+    if not isinstance(channels, int) or aligned[axis] not in (1, channels):
+        return None
+    if any(dim != 1 for place, dim in enumerate(aligned) if place != axis):
         return None
     array, first = constant_of(added), constant_of(before)
     if array is None or (before is not None and first is None):
-        whole = before is None and aligned[1] == dims[1] and node.op_type == "Add"
-        return editor.viewed(node.graph, added, [dims[1]], before=node) if whole else None
-    numbers = np.broadcast_to(array.ravel(), (dims[1],))
+        whole = before is None and aligned[axis] == channels and node.op_type == "Add"
+        return editor.viewed(node.graph, added, [channels], before=node) if whole else None
+    numbers = np.broadcast_to(array.ravel(), (channels,))
     if node.op_type == "Sub":
         return editor.constant(node.graph, (0 if first is None else first) - numbers, f"{added.name}/Neg")
     if first is not None:

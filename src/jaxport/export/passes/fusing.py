@@ -169,9 +169,10 @@ def fuse(model: ir.Model, find: Find) -> str:
 
 
 def _delimited(fusion: Fusion) -> bool:
-    inner = between(fusion.result, fusion.leaves)
-    fusion.inner = inner or set()
-    return bool(inner) and all(node.graph is fusion.result.graph for node in fusion.inner)
+    """Note the nodes of the graph that would go; those of graphs around it stay as they are."""
+    inner = between(fusion.result, fusion.leaves) or set()
+    fusion.inner = {node for node in inner if node.graph is fusion.result.graph}
+    return bool(inner)
 
 
 def _unprofitable(found: dict[ir.Value, Fusion]) -> Iterable[tuple[str, str | None]]:

@@ -199,35 +199,51 @@ def _through(node: ir.Node, source: ir.Value, axes: tuple[Axis, ...]) -> list[Ax
     if node.op_type == "Expand":
         found = _broadcast(source, new, axes, behind=False)
         return None if found is None else list(found.axes)
-    return _regrouped(old, new, axes)
+    return _relabelled(old, new, axes)
 
 
-def _regrouped(old: Sequence[Dim], new: Sequence[Dim], axes: Sequence[Axis]) -> list[Axis] | None:
-    """The labels of a reshaped operand: axes are kept, merged, split, or of size one; None where it is otherwise."""
-    labels: list[Axis] = []
+def _relabelled(old: Sequence[Dim], new: Sequence[Dim], axes: Sequence[Axis]) -> list[Axis] | None:
+    """The labels of a reshaped operand, given those of the result."""
+    groups = regrouped(old, new)
+    labels: list[Axis] = [None] * len(old)
+    for before, after in groups or ():
+        wide = [axis for axis in before if old[axis] != 1]
+        along = [axes[axis] for axis in after if new[axis] != 1]
+        if len(wide) == 1 and along:
+            labels[wide[0]] = along[0] if len(along) == 1 else joined(along)
+        elif len(along) == 1:
+            for axis, part in zip(wide, parts_of(along[0], len(wide)), strict=True):
+                labels[axis] = part
+    return None if groups is None else labels
+
+
+def regrouped(old: Sequence[Dim], new: Sequence[Dim]) -> list[tuple[list[int], list[int]]] | None:
+    """Which axes become which in a reshape: each is kept, split, merged with others, or of size one.
+
+    None where it is otherwise: several axes become several others.
+
+    >>> regrouped(["B", "T", 32], ["B", "T", 4, 8]), regrouped(["B", 1, "T"], ["B*T"])
+    ([([0], [0]), ([1], [1]), ([2], [2, 3])], [([0, 1, 2], [0])])
+    """
+    groups: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(old) or j < len(new):
-        if i < len(old) and old[i] == 1:
-            labels.append(None)
-            i += 1
-        elif j < len(new) and new[j] == 1:
-            j += 1
-        elif i == len(old) or j == len(new):
-            return None
-        elif old[i] == new[j]:
-            labels.append(axes[j])
-            i, j = i + 1, j + 1
-        elif (count := _equal_to(old[i], new[j:])) is not None:
-            labels.append(joined([axis for axis, d in zip(axes[j : j + count], new[j:], strict=False) if d != 1]))
-            i, j = i + 1, j + count
-        elif (count := _equal_to(new[j], old[i:])) is not None:
-            wide = [d for d in old[i : i + count] if d != 1]
-            parts = iter(parts_of(axes[j], len(wide)))
-            labels.extend(None if d == 1 else next(parts) for d in old[i : i + count])
-            i, j = i + count, j + 1
-        else:
-            return None
-    return labels
+        left, right = old[i] if i < len(old) else None, new[j] if j < len(new) else None
+        counts = (1, 1)
+        if left is None or right is None or left != right:
+            split = None if left is None else _equal_to(left, new[j:])
+            merged = None if right is None else _equal_to(right, old[i:])
+            if split is not None and left != 1:
+                counts = (1, split)
+            elif merged is not None and right != 1:
+                counts = (merged, 1)
+            elif left == 1 or right == 1:
+                counts = (int(left == 1), int(left != 1))
+            else:
+                return None
+        groups.append((list(range(i, i + counts[0])), list(range(j, j + counts[1]))))
+        i, j = i + counts[0], j + counts[1]
+    return groups
 
 
 def _equal_to(whole: Dim, dims: Sequence[Dim]) -> int | None:

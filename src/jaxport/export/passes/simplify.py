@@ -95,8 +95,8 @@ def _spread(editor: Editor, node: ir.Node) -> bool:
         if not _is_expanded(given) or not _spans(node, place, dims):
             continue
         seen = (result.operands(node.op_type) or [None] * len(node.inputs))[place]
-        along = [] if seen is None else [axis for axis in seen.axes if axis is not None]
-        if seen is None or along != sorted(along):  # pyright: ignore[reportArgumentType]
+        along = [axis for axis in seen.axes if axis is not None] if seen is not None else []
+        if seen is None or not all(isinstance(axis, int) for axis in along) or along != sorted(along):  # pyright: ignore
             continue
         source = dims_of(seen.value) or []
         if constant_of(seen.value) is not None and not along:

@@ -169,6 +169,8 @@ def loop(op, step, state, *, condition=None, count=None, stacked=()):
 
     before = [(np.int64, (), "step"), (np.bool_, (), "running")]
     body, varying = body_of(op, build, before, state, [])
+    if condition is None and not varying:
+        condition = op.const(True, np.bool_)  # an input that comes last cannot be left out
     return looped(op, "Loop", [count, condition], state, varying, [], stacked, body=body)
 
 

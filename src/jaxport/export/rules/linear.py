@@ -10,6 +10,10 @@ from jaxport.export.registry import rule
 @rule("dot_general", irrelevant=("precision",))
 def dot_general(op, x, y, *, dimension_numbers, preferred_element_type):
     (x_contracted, y_contracted), (x_batch, y_batch) = dimension_numbers
+    if x_contracted:  # in whatever order they come, the sum is the same
+        lead = 0 if y.constant is not None else 1 if x.constant is not None else int(y.rank > x.rank)
+        pairs = sorted(zip(x_contracted, y_contracted, strict=True), key=lambda pair: pair[lead])
+        x_contracted, y_contracted = zip(*pairs, strict=True)
     dtype = op.out.dtype
     x, y = accumulated(op, x, dtype), accumulated(op, y, dtype)
     x_free = [a for a in range(x.rank) if a not in (*x_contracted, *x_batch)]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxport.importer.namespaces import jnp
+import numpy as np
+
+from jaxport.importer.namespaces import cast, jnp
 from jaxport.importer.registry import op, renamed
 
 renamed(since=1, MatMul=jnp.matmul)
@@ -34,3 +36,9 @@ def gemm_broadcasting(A, B, C, *, alpha=1.0, beta=1.0, broadcast=0, transA=0, tr
 @op("Einsum", since=12)
 def einsum(*Inputs, equation):
     return jnp.einsum(equation, *Inputs)
+
+
+@op("Det", since=11)
+def det(X):
+    # Factorizations exist in float32 and float64 only; the evaluator casts back.
+    return jnp.linalg.det(cast(X, np.float32) if X.dtype.itemsize < 4 else X)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxport.importer.host import host
 from jaxport.importer.namespaces import helper, jnp, lax
 from jaxport.importer.ops.convolution import padding
 from jaxport.importer.registry import Host, OutputCount, op
@@ -43,7 +44,7 @@ def _rounded_up(size: Any, kernel: int, stride: int, dilation: int, around: tupl
 
 
 def _lowest(dtype: np.dtype) -> Any:
-    return int(np.iinfo(dtype).min) if dtype.kind in "iu" else -math.inf
+    return host(np.iinfo(dtype).min, dtype) if dtype.kind in "iu" else -math.inf
 
 
 @helper
@@ -224,7 +225,7 @@ def global_lp_pool(X, *, p=2):
 
 
 @op("MaxUnpool", since=9)
-def max_unpool(X, I, output_shape: Host | None = None, *, kernel_shape, pads=None, strides=None):  # noqa: E741
+def max_unpool(X, I, output_shape: Host | None = None, *, kernel_shape, pads=None, strides=None):
     axes = len(kernel_shape)
     strides, pads = strides or (1,) * axes, pads or (0,) * (2 * axes)
     sizes = [

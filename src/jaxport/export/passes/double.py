@@ -1,0 +1,53 @@
+"""Factors of float64 products that ONNX Runtime would round to float32.
+
+Where a MatMul stands next to a Mul or Div by one number, the runtime makes the two one operator whose factor is a
+float32 attribute. So in a model with such products the number is repeated along an axis of what it multiplies.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.export.passes.editing import Editor, constant_of, dims_of, graphs, is_op, source
+
+
+def double_factors(model: ir.Model) -> str:
+    """Repeat the numbers that multiply float64 values, in models that have products of float64 matrices."""
+    nodes = [node for graph in graphs(model) for node in graph]
+    if not any(is_op(node, "MatMul") and _is_double(node.outputs[0]) for node in nodes):
+        return "nothing to do"
+    editor = Editor(model)
+    found = sum(_repeated(editor, node) for node in nodes if is_op(node, "Mul", "Div") and _is_double(node.outputs[0]))
+    return f"{found} factors" if found else "nothing to do"
+
+
+def _is_double(value: ir.Value) -> bool:
+    return value.dtype == ir.DataType.DOUBLE
+
+
+def _repeated(editor: Editor, node: ir.Node) -> bool:
+    result = node.outputs[0]
+    dims = dims_of(result)
+    for index in (0, 1):
+        array = constant_of(node.inputs[index])
+        if array is None or array.size != 1 or dims is None or len(dims) < 2 or array.ndim > len(dims):
+            continue
+        known = [(axis, dim) for axis, dim in enumerate(dims) if isinstance(dim, int) and dim > 1]
+        name = source(node, index).name or "factor"
+        if known:
+            axis, size = known[-1]
+            shape = (size, *[1] * (len(dims) - 1 - axis))
+            number = editor.constant(node.graph, np.broadcast_to(array.ravel(), shape), name)
+        else:
+            other = source(node, 1 - index)
+            if dims_of(other) != dims:
+                continue  # the whole product is of numbers
+            last = editor.insert(
+                node.graph, "Shape", [other], before=node, like=other, shape=[1], dtype=ir.DataType.INT64, start=-1
+            )
+            number = editor.constant(node.graph, array.reshape(1), name)
+            number = editor.insert(node.graph, "Expand", [number, last], before=node, like=result, shape=dims[-1:])
+        node.replace_input_with(index, number)
+        return True
+    return False

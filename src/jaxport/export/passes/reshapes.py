@@ -1,0 +1,76 @@
+"""Reshapes that split axes, moved behind the arithmetic with constants that follows.
+
+A projection to several heads splits its result before a bias is added, and merges it again before it is used: with the
+Reshape behind the addition, product and bias stand next to each other, and two Reshapes meet.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.export.passes.editing import Dim, Editor, constant_of, dims_of, graphs, is_op
+from jaxport.export.passes.matching import regrouped
+from jaxport.export.passes.simplify import BROADCASTING
+
+
+def reshapes(model: ir.Model) -> str:
+    """Move Reshapes behind arithmetic with constants, in the graph, its subgraphs and its functions."""
+    editor, moved = Editor(model), 0
+    for graph in graphs(model):
+        for node in list(graph):
+            while is_op(node, "Reshape") and _moved(editor, node):
+                moved += 1
+    return f"{moved} moved" if moved else "nothing to do"
+
+
+def _moved(editor: Editor, node: ir.Node) -> bool:
+    """Move a Reshape behind its only user."""
+    source, result = node.inputs[0], node.outputs[0]
+    old, new = dims_of(source), dims_of(result)
+    if old is None or new is None or len(result.uses()) != 1 or result.is_graph_output():
+        return False
+    ((user, place),) = result.uses()
+    groups = regrouped(old, new)
+    if groups is None or user.graph is not node.graph or not is_op(user, *BROADCASTING):
+        return False
+    if any(len(before) > 1 for before, _ in groups) or dims_of(user.outputs[0]) != new:
+        return False
+    merged = {i: _merged(x, groups, old, new) for i, x in enumerate(user.inputs) if i != place}
+    if any(array is None for array in merged.values()):
+        return False
+    for index, array in merged.items():
+        editor.replace_constant(user, index, array)
+    user.replace_input_with(place, source)
+    after = user.outputs[0]
+    after.replace_all_uses_with(result, replace_graph_outputs=True)
+    after.shape, result.dtype = ir.Shape(old), after.dtype
+    node.replace_input_with(0, after)
+    node.graph.remove(node)
+    user.graph.insert_after(user, node)
+    return True
+
+
+def _merged(
+    value: ir.Value | None, groups: list[tuple[list[int], list[int]]], old: list[Dim], new: list[Dim]
+) -> np.ndarray | None:
+    """A constant operand as it broadcasts to the shape before the split."""
+    array = constant_of(value)
+    if array is None or array.ndim > len(new):
+        return None
+    aligned = array.reshape([1] * (len(new) - array.ndim) + list(array.shape))
+    spread, dims = list(aligned.shape), []
+    for before, after in groups:
+        if any(aligned.shape[axis] != 1 for axis in after):
+            if not all(isinstance(new[axis], int) for axis in after):
+                return None
+            for axis in after:
+                spread[axis] = new[axis]  # pyright: ignore[reportArgumentType]
+        size = math.prod(spread[axis] for axis in after)
+        dims.extend([size] if before else [])
+    merged = np.broadcast_to(aligned, spread).reshape(dims)
+    while merged.ndim and merged.shape[0] == 1:
+        merged = merged[0]
+    return merged

@@ -1,0 +1,147 @@
+"""Moving data around as sizes say: splitting, padding, cropping, blocks to depth and back, columns to images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+from jaxport.errors import Refusal, Unsupported
+from jaxport.importer.host import dims_compare, is_dim
+from jaxport.importer.namespaces import jnp, known, lax
+from jaxport.importer.ops.scattering import columns_to_image
+from jaxport.importer.registry import Host, OutputCount, op
+
+
+def _split_evenly(input: Any, count: int, axis: int) -> tuple[Any, ...]:
+    """`count` parts of the same size; the last one is smaller if it has to be."""
+    size = -(-input.shape[axis] // count)
+    return tuple(jnp.split(input, [size * i for i in range(1, count)], axis=axis))
+
+
+def _split(input: Any, sizes: Sequence[Any], axis: int) -> tuple[Any, ...]:
+    return tuple(jnp.split(input, list(accumulate(sizes))[:-1], axis=axis))
+
+
+@op("Split", since=2, until=12)
+def split_attribute(input, *, axis=0, split=None, outputs: OutputCount):
+    return _split_evenly(input, outputs, axis) if split is None else _split(input, split, axis)
+
+
+@op("Split", since=13, until=17)
+def split(input, split: Host | None = None, *, axis=0, outputs: OutputCount):
+    return _split_evenly(input, outputs, axis) if split is None else _split(input, split.tolist(), axis)
+
+
+@op("Split", since=18)
+def split_counted(input, split: Host | None = None, *, axis=0, num_outputs=None, outputs: OutputCount):
+    if split is not None:
+        return _split(input, split.tolist(), axis)
+    return _split_evenly(input, num_outputs or outputs, axis)
+
+
+MODES = ("constant", "reflect", "edge", "wrap")
+
+
+def _padded(data: Any, pads: Sequence[Any], axes: Sequence[int], mode: str, value: Any) -> Any:
+    """`data` with `pads` elements more (or fewer) before and after each axis: all befores, then all afters."""
+    if mode not in MODES:
+        raise Unsupported(
+            "an attribute has a value that ONNX does not define",
+            [Refusal("Pad", "", f"`mode` is {mode!r}; it has to be one of {', '.join(MODES)}")],
+        )
+    widths = [(0, 0)] * data.ndim
+    for axis, before, after in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):
+        widths[axis] = (before, after)
+    dims = any(is_dim(width) for pair in widths for width in pair)
+    if mode == "constant" and (dims or any(width < 0 for pair in widths for width in pair)):
+        filler = jnp.asarray(value, dtype=data.dtype)
+        return lax.pad(data, filler, [(before, after, 0) for before, after in widths])
+    crop = [
+        slice(-before if dims_compare("<", before, 0) else None, after if dims_compare("<", after, 0) else None)
+        for before, after in widths
+    ]
+    if any(part != slice(None) for part in crop):
+        data = data[tuple(crop)]
+        widths = [(max(before, 0), max(after, 0)) for before, after in widths]
+    zero = mode != "constant" or (isinstance(value, int | float) and value == 0)
+    return jnp.pad(data, widths, mode=mode) if zero else jnp.pad(data, widths, mode=mode, constant_values=value)
+
+
+def _scalar(value: Any) -> Any:
+    """A fill value: as a Python number if it is known."""
+    if value is None:
+        return 0
+    found = known(value)
+    return jnp.reshape(value, ()) if found is None else found.item()
+
+
+@op("Pad", since=18)
+def pad(data, pads: Host, constant_value=None, axes: Host | None = None, *, mode="constant"):
+    return _padded(data, list(pads), range(data.ndim) if axes is None else list(axes), mode, _scalar(constant_value))
+
+
+@op("Pad", since=11, until=17)
+def pad_all_axes(data, pads: Host, constant_value=None, *, mode="constant"):
+    return _padded(data, list(pads), range(data.ndim), mode, _scalar(constant_value))
+
+
+@op("Pad", since=2, until=10)
+def pad_attributes(data, *, mode="constant", pads, value=0.0):
+    return _padded(data, pads, range(data.ndim), mode, value)
+
+
+@op("Pad", since=1, until=1)
+def pad_paddings(data, *, mode="constant", paddings, value=0.0):
+    return _padded(data, paddings, range(data.ndim), mode, value)
+
+
+@op("CenterCropPad", since=18)
+def center_crop_pad(input_data, shape: Host, *, axes=None):
+    widths: list[tuple[Any, Any]] = [(0, 0)] * input_data.ndim
+    index: list[Any] = [slice(None)] * input_data.ndim
+    for axis, size in zip(range(input_data.ndim) if axes is None else axes, shape, strict=True):
+        more = size - input_data.shape[axis]
+        if dims_compare("<", more, 0):
+            index[axis] = slice(-more // 2, -more // 2 + size)
+        else:
+            widths[axis] = (more // 2, more - more // 2)
+    return jnp.pad(input_data[tuple(index)], widths)
+
+
+@op("DepthToSpace", since=11)
+def depth_to_space(input, *, blocksize, mode="DCR"):
+    n, c, h, w = input.shape
+    block, depth = (blocksize, blocksize), c // blocksize**2
+    if mode == "DCR":
+        y = jnp.transpose(jnp.reshape(input, (n, *block, depth, h, w)), (0, 3, 4, 1, 5, 2))
+    else:
+        y = jnp.transpose(jnp.reshape(input, (n, depth, *block, h, w)), (0, 1, 4, 2, 5, 3))
+    return jnp.reshape(y, (n, depth, h * blocksize, w * blocksize))
+
+
+@op("DepthToSpace", since=1, until=10)
+def depth_to_space_dcr(input, *, blocksize):
+    return depth_to_space(input, blocksize=blocksize)
+
+
+@op("SpaceToDepth", since=28)
+def space_to_depth(input, *, blocksize, mode="DCR"):
+    n, c, h, w = input.shape
+    h, w = h // blocksize, w // blocksize
+    y = jnp.reshape(input, (n, c, h, blocksize, w, blocksize))
+    y = jnp.transpose(y, (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4))
+    return jnp.reshape(y, (n, c * blocksize**2, h, w))
+
+
+@op("SpaceToDepth", since=1, until=27)
+def space_to_depth_dcr(input, *, blocksize):
+    return space_to_depth(input, blocksize=blocksize)
+
+
+@op("Col2Im", since=18)
+def column_to_image(input, image_shape: Host, block_shape: Host, *, dilations=None, pads=None, strides=None):
+    image, ones = image_shape.tolist(), (1,) * len(image_shape)
+    return columns_to_image(
+        input, image, block_shape.tolist(), dilations or ones, pads or (0,) * 2 * len(image), strides or ones
+    )

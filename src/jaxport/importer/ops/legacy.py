@@ -1,0 +1,81 @@
+"""Version 1 of operators: what a later version computes, and the attribute `consumed_inputs` (or a type's name)."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+
+from jaxport.importer.dtypes import from_type_string
+from jaxport.importer.namespaces import jnp
+from jaxport.importer.ops.activations import dropout_unless_test, selu
+from jaxport.importer.ops.casting import converted
+from jaxport.importer.ops.shapes import concat, reshape
+from jaxport.importer.registry import Host, RandomKey, lookup, op
+
+CONSUMED = inspect.Parameter("consumed_inputs", inspect.Parameter.KEYWORD_ONLY, default=None)
+"""A hint to reuse the memory of inputs; XLA decides that itself."""
+
+
+def _first_version(name: str, inputs: str | None = None) -> None:
+    """Registers version 1 as what version 6 computes.
+
+    `inputs` names the input of a function of JAX; the functions of this package have theirs in their signature.
+    """
+    later = lookup("", name, 6)
+    assert later is not None, name
+    own = [inspect.Parameter(inputs, inspect.Parameter.POSITIONAL_OR_KEYWORD)] if inputs else later.parameters
+
+    def first(*inputs: Any, consumed_inputs: Any = None, **attributes: Any) -> Any:
+        return later.function(*inputs, **attributes)
+
+    first.__signature__ = inspect.Signature([*own, CONSUMED])  # type: ignore[attr-defined]
+    op(name, since=1, until=5)(first)
+
+
+for _name in ("Abs", "Ceil", "Floor", "Neg", "Reciprocal", "Relu", "Sigmoid", "Sqrt"):
+    _first_version(_name, "X")
+for _name in ("Exp", "Log", "Tanh"):
+    _first_version(_name, "input")
+for _name in ("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Mean", "LeakyRelu", "PRelu", "Elu", "HardSigmoid"):
+    _first_version(_name)
+
+
+@op("Selu", since=1, until=5)
+def selu_rounded(X, *, alpha=1.6732, consumed_inputs=None, gamma=1.0507):
+    return selu(X, alpha=alpha, gamma=gamma)
+
+
+@op("Dropout", since=1, until=5)
+def dropout_consuming(data, *, consumed_inputs=None, is_test=0, ratio=0.5, key: RandomKey):
+    return dropout_unless_test(data, is_test=is_test, ratio=ratio, key=key)
+
+
+@op("Clip", since=1, until=5)
+def clip_where_given(input, *, consumed_inputs=None, max=None, min=None):
+    return jnp.clip(input, min, max)
+
+
+@op("Reshape", since=1, until=4)
+def reshape_attribute(data, *, consumed_inputs=None, shape=None):
+    return reshape(data, np.array(shape if shape is not None else (), np.int64))
+
+
+@op("Concat", since=1, until=3)
+def concat_default(*inputs, axis=None):
+    return concat(*inputs, axis=1 if axis is None else axis)
+
+
+@op("Tile", since=1, until=5)
+def tile_axis(input, tiles: Host, axis: Host):
+    repeats = [1] * input.ndim
+    repeats[int(axis)] = int(tiles)
+    return jnp.tile(input, repeats)
+
+
+@op("Cast", since=1, until=5)
+def cast_by_name(input, *, to):
+    dtype = from_type_string(f"tensor({to.lower()})")
+    assert dtype is not None
+    return converted(input, dtype)

@@ -1,0 +1,142 @@
+"""Normalization over batches, channels, groups and trailing axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from jaxport.importer.dtypes import dtype_of
+from jaxport.importer.namespaces import cast, jnp, lax
+from jaxport.importer.registry import OutputCount, op
+
+
+def _over(axes: Sequence[int]) -> dict[str, Any]:
+    return {"axis": axes[0] if len(axes) == 1 else tuple(axes), "keepdims": True}
+
+
+def standardized(x: Any, axes: Sequence[int], epsilon: float) -> tuple[Any, Any, Any]:
+    """`x` with mean zero and variance one over `axes`, the mean, and the inverse of the standard deviation."""
+    mean = jnp.mean(x, **_over(axes))
+    centered = x - mean
+    inverse = lax.rsqrt(jnp.mean(centered * centered, **_over(axes)) + epsilon)
+    return centered * inverse, mean, inverse
+
+
+def _at_least(x: Any, stash_type: int) -> Any:
+    """`x` in the type that statistics are computed in, unless its own is more precise."""
+    stash = dtype_of(stash_type)
+    return x if x.dtype.itemsize > stash.itemsize else cast(x, stash)
+
+
+def _per_channel(parameter: Any, x: Any) -> Any:
+    return parameter if x.ndim <= 2 else jnp.reshape(parameter, (-1, *[1] * (x.ndim - 2)))
+
+
+@op("LayerNormalization", since=17)
+def layer_normalization(X, Scale, B=None, *, axis=-1, epsilon=1e-5, stash_type=1):
+    y, mean, inverse = standardized(_at_least(X, stash_type), range(axis % X.ndim, X.ndim), epsilon)
+    y = cast(y, X.dtype) * Scale
+    return y if B is None else y + B, cast(mean, dtype_of(stash_type)), cast(inverse, dtype_of(stash_type))
+
+
+@op("RMSNormalization", since=23)
+def rms_normalization(X, scale, *, axis=-1, epsilon=1e-5, stash_type=1):
+    x = _at_least(X, stash_type)
+    y = x * lax.rsqrt(jnp.mean(x * x, **_over(range(axis % X.ndim, X.ndim))) + epsilon)
+    return cast(y, X.dtype) * scale
+
+
+@op("InstanceNormalization", since=6)
+def instance_normalization(input, scale, B, *, epsilon=1e-5):
+    y, _, _ = standardized(input, range(2, input.ndim), epsilon)
+    return y * _per_channel(scale, input) + _per_channel(B, input)
+
+
+@op("InstanceNormalization", since=1, until=5)
+def instance_normalization_consuming(input, scale, B, *, consumed_inputs=None, epsilon=1e-5):
+    return instance_normalization(input, scale, B, epsilon=epsilon)
+
+
+@op("GroupNormalization", since=21)
+def group_normalization(X, scale, bias, *, epsilon=1e-5, num_groups, stash_type=1):
+    batch, channels, *spatial = X.shape
+    grouped = jnp.reshape(_at_least(X, stash_type), (batch, num_groups, channels // num_groups * math.prod(spatial)))
+    y = cast(jnp.reshape(standardized(grouped, (2,), epsilon)[0], X.shape), X.dtype)
+    return y * _per_channel(scale, X) + _per_channel(bias, X)
+
+
+@op("MeanVarianceNormalization", since=9)
+def mean_variance_normalization(X, *, axes=(0, 2, 3)):
+    centered = X - jnp.mean(X, **_over(axes))
+    return centered / (jnp.sqrt(jnp.mean(centered * centered, **_over(axes))) + 1e-9)
+
+
+@op("LpNormalization", since=1)
+def lp_normalization(input, *, axis=-1, p=2):
+    total = jnp.sum(jnp.abs(input) if p == 1 else input * input, axis=axis, keepdims=True)
+    total = jnp.where(total == 0, 1, total)
+    return input / (total if p == 1 else jnp.sqrt(total))
+
+
+@op("LRN", since=1)
+def lrn(X, *, alpha=1e-4, beta=0.75, bias=1.0, size):
+    none = [(0, 0)] * (X.ndim - 2)
+    around = ((0, 0), ((size - 1) // 2, size // 2), *none)
+    window = (1, size, *[1] * len(none))
+    squares = lax.reduce_window(X * X, 0.0, lax.add, window, (1,) * X.ndim, around)
+    return X / (bias + alpha / size * squares) ** beta
+
+
+def _batch_normalized(X: Any, scale: Any, B: Any, mean: Any, var: Any, epsilon: float, spatial: int = 1) -> Any:
+    """`spatial=0`: the parameters are per element of a sample, not per channel."""
+    scale, B, mean, var = (_per_channel(p, X) if spatial else p for p in (scale, B, mean, var))
+    return (X - mean) * (scale * lax.rsqrt(var + epsilon)) + B
+
+
+def _batch_normalized_training(
+    X: Any, scale: Any, B: Any, mean: Any, var: Any, epsilon: float, momentum: float, spatial: int = 1
+) -> tuple[Any, Any, Any, Any, Any]:
+    """The result, the running mean and variance, and the mean and variance of the batch."""
+    axes = tuple(axis for axis in range(X.ndim if spatial else 1) if axis != 1)
+    batch_mean, batch_var = jnp.mean(X, axis=axes), jnp.var(X, axis=axes)
+    running = (mean * momentum + batch_mean * (1 - momentum), var * momentum + batch_var * (1 - momentum))
+    y = _batch_normalized(X, scale, B, batch_mean, batch_var, epsilon, spatial)
+    return y, *running, batch_mean, batch_var
+
+
+@op("BatchNormalization", since=14)
+def batch_normalization(X, scale, B, input_mean, input_var, *, epsilon=1e-5, momentum=0.9, training_mode=0):
+    if training_mode:
+        return _batch_normalized_training(X, scale, B, input_mean, input_var, epsilon, momentum)[:3]
+    return _batch_normalized(X, scale, B, input_mean, input_var, epsilon)
+
+
+@op("BatchNormalization", since=9, until=13)
+def batch_normalization_by_outputs(X, scale, B, mean, var, *, epsilon=1e-5, momentum=0.9, outputs: OutputCount = 1):
+    return batch_normalization_spatial(X, scale, B, mean, var, epsilon=epsilon, momentum=momentum, outputs=outputs)
+
+
+@op("BatchNormalization", since=7, until=8)
+def batch_normalization_spatial(
+    X, scale, B, mean, var, *, epsilon=1e-5, momentum=0.9, spatial=1, outputs: OutputCount = 1
+):
+    if outputs > 1:
+        return _batch_normalized_training(X, scale, B, mean, var, epsilon, momentum, spatial)
+    return _batch_normalized(X, scale, B, mean, var, epsilon, spatial)
+
+
+@op("BatchNormalization", since=6, until=6)
+def batch_normalization_testing(X, scale, B, mean, var, *, epsilon=1e-5, is_test=0, momentum=0.9, spatial=1):
+    if is_test:
+        return _batch_normalized(X, scale, B, mean, var, epsilon, spatial)
+    return _batch_normalized_training(X, scale, B, mean, var, epsilon, momentum, spatial)
+
+
+@op("BatchNormalization", since=1, until=5)
+def batch_normalization_consuming(
+    X, scale, B, mean, var, *, consumed_inputs, epsilon=1e-5, is_test=0, momentum=0.9, spatial=1
+):
+    return batch_normalization_testing(
+        X, scale, B, mean, var, epsilon=epsilon, is_test=is_test, momentum=momentum, spatial=spatial
+    )

@@ -1,0 +1,332 @@
+"""Recurrent layers: RNN, GRU and LSTM, in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from jaxport.errors import Refusal, Unsupported
+from jaxport.importer.namespaces import jnp, lax, nn
+from jaxport.importer.registry import op
+
+Activation = Callable[[Any], Any]
+
+ACTIVATIONS: dict[str, tuple[Any, ...]] = {
+    "relu": (nn.relu,),
+    "tanh": (jnp.tanh,),
+    "sigmoid": (nn.sigmoid,),
+    "affine": (lambda x, alpha, beta: alpha * x + beta, 1.0, 0.0),
+    "leakyrelu": (lambda x, alpha: jnp.where(x >= 0, x, alpha * x), 0.01),
+    "thresholdedrelu": (lambda x, alpha: jnp.where(x >= alpha, x, 0), 1.0),
+    "scaledtanh": (lambda x, alpha, beta: alpha * jnp.tanh(beta * x), 1.0, 1.0),
+    "hardsigmoid": (lambda x, alpha, beta: jnp.clip(alpha * x + beta, 0, 1), 0.2, 0.5),
+    "elu": (nn.elu, 1.0),
+    "softsign": (nn.soft_sign,),
+    "softplus": (nn.softplus,),
+}
+"""Each activation by its name in lower case, with the defaults of the constants that it takes."""
+
+
+def _activations(
+    operator: str,
+    names: Sequence[str],
+    alphas: Sequence[float] | None,
+    betas: Sequence[float] | None,
+    clip: float | None,
+) -> list[Activation]:
+    """The functions of both directions; constants are handed to those that take them, in order."""
+    alpha, beta = iter(alphas or ()), iter(betas or ())
+    return [_activation(operator, name.lower(), alpha, beta, clip) for name in names]
+
+
+def _activation(
+    operator: str, name: str, alphas: Iterator[float], betas: Iterator[float], clip: float | None
+) -> Activation:
+    if name not in ACTIVATIONS:
+        why = f"ONNX defines no activation `{name}`; it has to be one of {', '.join(ACTIVATIONS)}"
+        raise Unsupported("an activation is unknown", [Refusal(operator, "", why)])
+    function, *defaults = ACTIVATIONS[name]
+    constants = [next(given, default) for given, default in zip((alphas, betas), defaults, strict=False)]
+    return lambda x: function(x if clip is None else jnp.clip(x, -clip, clip), *constants)
+
+
+def _recurrent(
+    X: Any,
+    sequence_lens: Any,
+    initial: Sequence[Any],
+    hidden: int,
+    direction: str,
+    layout: int,
+    cell: Callable[[Any, int], tuple[Any, Any]],
+) -> tuple[Any, ...]:
+    """All outputs of a recurrent operator: the rows of the first state, and each state after the last step.
+
+    `cell(x, d)` gives, for direction `d`, what the steps take of the whole sequence `x` (seq, batch, features), and the
+    step from states and a row of that to the next states.
+    """
+    if layout:
+        X = jnp.swapaxes(X, 0, 1)
+        initial = [None if state is None else jnp.swapaxes(state, 0, 1) for state in initial]
+    backward = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
+    zeros = jnp.zeros((X.shape[1], hidden), X.dtype)
+    rows, finals = [], []
+    for d, reverse in enumerate(backward):
+        inputs, step = cell(X, d)
+        states = tuple(zeros if state is None else state[d] for state in initial)
+        ys, final = _scanned(step, states, inputs, sequence_lens, reverse)
+        rows.append(ys)
+        finals.append(final)
+    y = jnp.stack(rows, axis=1)
+    last = [jnp.stack(states) for states in zip(*finals, strict=True)]
+    if layout:
+        return jnp.transpose(y, (2, 0, 1, 3)), *(jnp.swapaxes(state, 0, 1) for state in last)
+    return y, *last
+
+
+def _scanned(step: Any, states: tuple[Any, ...], inputs: Any, lengths: Any, reverse: bool) -> tuple[Any, Any]:
+    """The first state at every step, and all states after the last; beyond its length a sequence stands still."""
+    options = {"reverse": True} if reverse else {}
+    if lengths is None:
+
+        def plain(states: Any, row: Any) -> Any:
+            states = step(states, row)
+            return states, states[0]
+
+        final, rows = lax.scan(plain, states, inputs, **options)
+        return rows, final
+
+    def masked(states: Any, row: Any) -> Any:
+        row, time = row
+        running = jnp.expand_dims(time < lengths, 1)
+        following = step(states, row)
+        states = tuple(jnp.where(running, new, old) for new, old in zip(following, states, strict=True))
+        return states, jnp.where(running, states[0], 0)
+
+    final, rows = lax.scan(masked, states, (inputs, jnp.arange(inputs.shape[0])), **options)
+    return rows, final
+
+
+def _biases(B: Any, d: int, size: int) -> tuple[Any, Any]:
+    """The biases of the input and of the recurrence in one direction; zero where there are none."""
+    return (0.0, 0.0) if B is None else (B[d, :size], B[d, size:])
+
+
+@op("RNN", since=14)
+def rnn(
+    X,
+    W,
+    R,
+    B=None,
+    sequence_lens=None,
+    initial_h=None,
+    *,
+    activation_alpha=None,
+    activation_beta=None,
+    activations=("Tanh", "Tanh"),
+    clip=None,
+    direction="forward",
+    hidden_size=None,
+    layout=0,
+):
+    hidden = R.shape[-1]
+    functions = _activations("RNN", activations, activation_alpha, activation_beta, clip)
+
+    def cell(x: Any, d: int) -> Any:
+        of_input, of_state = _biases(B, d, hidden)
+
+        def step(states: Any, row: Any) -> Any:
+            return (functions[d](row + states[0] @ R[d].T),)
+
+        return x @ W[d].T + (of_input + of_state), step
+
+    return _recurrent(X, sequence_lens, [initial_h], hidden, direction, layout, cell)
+
+
+@op("GRU", since=14)
+def gru(
+    X,
+    W,
+    R,
+    B=None,
+    sequence_lens=None,
+    initial_h=None,
+    *,
+    activation_alpha=None,
+    activation_beta=None,
+    activations=None,
+    clip=None,
+    direction="forward",
+    hidden_size=None,
+    layout=0,
+    linear_before_reset=0,
+):
+    hidden = R.shape[-1]
+    functions = _activations("GRU", activations or ("Sigmoid", "Tanh") * 2, activation_alpha, activation_beta, clip)
+
+    def cell(x: Any, d: int) -> Any:
+        gate, candidate = functions[2 * d : 2 * d + 2]
+        of_input, of_state = _biases(B, d, 3 * hidden)
+        of_candidate = of_state if B is None else of_state[2 * hidden :]
+
+        def step(states: Any, row: Any) -> Any:
+            (h,) = states
+            gates = row[:, : 2 * hidden] + h @ R[d, : 2 * hidden].T
+            if B is not None:
+                gates = gates + of_state[: 2 * hidden]
+            update, reset = gate(gates[:, :hidden]), gate(gates[:, hidden:])
+            recurrence = R[d, 2 * hidden :].T
+            if linear_before_reset:
+                proposal = reset * (h @ recurrence + of_candidate)
+            else:
+                proposal = (reset * h) @ recurrence + of_candidate
+            return ((1 - update) * candidate(row[:, 2 * hidden :] + proposal) + update * h,)
+
+        return x @ W[d].T + of_input, step
+
+    return _recurrent(X, sequence_lens, [initial_h], hidden, direction, layout, cell)
+
+
+@op("LSTM", since=14)
+def lstm(
+    X,
+    W,
+    R,
+    B=None,
+    sequence_lens=None,
+    initial_h=None,
+    initial_c=None,
+    P=None,
+    *,
+    activation_alpha=None,
+    activation_beta=None,
+    activations=None,
+    clip=None,
+    direction="forward",
+    hidden_size=None,
+    input_forget=0,
+    layout=0,
+):
+    hidden = R.shape[-1]
+    names = activations or ("Sigmoid", "Tanh", "Tanh") * 2
+    functions = _activations("LSTM", names, activation_alpha, activation_beta, clip)
+
+    def cell(x: Any, d: int) -> Any:
+        gate, candidate, output = functions[3 * d : 3 * d + 3]
+        of_input, of_state = _biases(B, d, 4 * hidden)
+        peepholes = None if P is None else [P[d, k * hidden : (k + 1) * hidden] for k in range(3)]
+
+        def peep(value: Any, c: Any, which: int) -> Any:
+            return value if peepholes is None else value + peepholes[which] * c
+
+        def step(states: Any, row: Any) -> Any:
+            h, c = states
+            i, o, f, g = jnp.split(row + h @ R[d].T, 4, axis=-1)
+            i = gate(peep(i, c, 0))
+            f = 1 - i if input_forget else gate(peep(f, c, 2))
+            c = f * c + i * candidate(g)
+            return gate(peep(o, c, 1)) * output(c), c
+
+        return x @ W[d].T + (of_input + of_state), step
+
+    return _recurrent(X, sequence_lens, [initial_h, initial_c], hidden, direction, layout, cell)
+
+
+@op("RNN", since=7, until=13)
+def rnn_time_first(
+    X,
+    W,
+    R,
+    B=None,
+    sequence_lens=None,
+    initial_h=None,
+    *,
+    activation_alpha=None,
+    activation_beta=None,
+    activations=("Tanh", "Tanh"),
+    clip=None,
+    direction="forward",
+    hidden_size=None,
+):
+    return rnn(
+        X,
+        W,
+        R,
+        B,
+        sequence_lens,
+        initial_h,
+        activation_alpha=activation_alpha,
+        activation_beta=activation_beta,
+        activations=activations,
+        clip=clip,
+        direction=direction,
+    )
+
+
+@op("GRU", since=7, until=13)
+def gru_time_first(
+    X,
+    W,
+    R,
+    B=None,
+    sequence_lens=None,
+    initial_h=None,
+    *,
+    activation_alpha=None,
+    activation_beta=None,
+    activations=None,
+    clip=None,
+    direction="forward",
+    hidden_size=None,
+    linear_before_reset=0,
+):
+    return gru(
+        X,
+        W,
+        R,
+        B,
+        sequence_lens,
+        initial_h,
+        activation_alpha=activation_alpha,
+        activation_beta=activation_beta,
+        activations=activations,
+        clip=clip,
+        direction=direction,
+        linear_before_reset=linear_before_reset,
+    )
+
+
+@op("LSTM", since=7, until=13)
+def lstm_time_first(
+    X,
+    W,
+    R,
+    B=None,
+    sequence_lens=None,
+    initial_h=None,
+    initial_c=None,
+    P=None,
+    *,
+    activation_alpha=None,
+    activation_beta=None,
+    activations=None,
+    clip=None,
+    direction="forward",
+    hidden_size=None,
+    input_forget=0,
+):
+    return lstm(
+        X,
+        W,
+        R,
+        B,
+        sequence_lens,
+        initial_h,
+        initial_c,
+        P,
+        activation_alpha=activation_alpha,
+        activation_beta=activation_beta,
+        activations=activations,
+        clip=clip,
+        direction=direction,
+        input_forget=input_forget,
+    )

@@ -1,0 +1,315 @@
+"""Resizing by interpolation along axes, and sampling at positions of a grid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from jaxport.errors import Refusal, Unsupported
+from jaxport.importer.host import is_dim
+from jaxport.importer.namespaces import helper, jnp, vmap
+from jaxport.importer.registry import Host, op
+
+
+@helper
+def resized_positions(n, size, scale, transform, roi):
+    """Where in an axis of `n` elements each of the `size` elements of the result lies."""
+    xp = np if isinstance(n, int) and isinstance(size, int) else jnp
+    at, length = xp.arange(size) * 1.0, size if scale is None else scale * n
+    scale = xp.true_divide(size, n) if scale is None else scale
+    if transform == "align_corners":
+        return at * xp.true_divide(n - 1, xp.where(length == 1, 1, length - 1)) * (length != 1)
+    if transform == "asymmetric":
+        return at / scale
+    if transform == "tf_crop_and_resize":
+        first, last = roi[0] * (n - 1), roi[1] * (n - 1)
+        if length == 1:
+            return at * 0 + (first + last) / 2
+        return first + at * (last - first) / (length - 1)
+    if transform == "tf_half_pixel_for_nn":
+        return (at + 0.5) / scale
+    if transform == "pytorch_half_pixel" and size == 1:
+        return at * 0
+    if transform == "half_pixel_symmetric":
+        return n / 2 * (1 - size / length) + (at + 0.5) / scale - 0.5
+    return (at + 0.5) / scale - 0.5
+
+
+@helper
+def cubic_weights(distance, a):
+    """Keys' kernel of cubic interpolation with the constant `a`."""
+    xp = np if isinstance(distance, np.ndarray) else jnp
+    x = xp.abs(distance)
+    near, far = ((a + 2) * x - (a + 3)) * x * x + 1, ((x - 5) * x + 8) * a * x - 4 * a
+    return xp.where(x <= 1, near, xp.where(x < 2, far, 0.0))
+
+
+@helper
+def resized_along(
+    x,
+    axis,
+    size,
+    scale=None,
+    mode="nearest",
+    transform="half_pixel",
+    nearest="round_prefer_floor",
+    cubic_a=-0.75,
+    antialias=False,
+    exclude_outside=False,
+    roi=None,
+    extrapolation=0.0,
+):
+    """`x` with `size` elements along `axis`, by the rules of ONNX's Resize; `scale` is `size / x.shape[axis]` if None."""
+    n = x.shape[axis]
+    at = resized_positions(n, size, scale, transform, roi)
+    xp = np if isinstance(at, np.ndarray) else jnp
+    column = [-1 if a == axis else 1 for a in range(x.ndim)]
+    if mode == "nearest":
+        rounded = {
+            "round_prefer_floor": lambda: xp.ceil(at - 0.5),
+            "round_prefer_ceil": lambda: xp.floor(at + 0.5),
+            "floor": lambda: xp.floor(at),
+            "ceil": lambda: xp.ceil(at),
+        }[nearest]()
+        y = jnp.take(x, xp.clip(rounded, 0, n - 1).astype(int), axis=axis)
+    else:
+        shrink = min(1.0, size / n if scale is None else scale) if antialias else 1.0
+        reach = (1 if mode == "linear" else 2) / shrink
+        taps = np.arange(int(np.ceil(2 * reach)) + (shrink < 1))[:, None] + xp.floor(at - reach) + 1
+        distance = (taps - at) * shrink
+        weights = xp.maximum(1 - xp.abs(distance), 0) if mode == "linear" else cubic_weights(distance, cubic_a)
+        if exclude_outside:
+            weights = xp.where((taps < 0) | (taps > n - 1), 0.0, weights)
+        if antialias or exclude_outside:
+            weights = weights / weights.sum(0)
+        indices = xp.clip(taps, 0, n - 1).astype(int)
+        x = x if x.dtype == jnp.float64 else x.astype(jnp.float32)
+        terms = [
+            jnp.take(x, index, axis=axis) * weight.reshape(column).astype(x.dtype)
+            for index, weight in zip(indices, weights, strict=True)
+        ]
+        y = sum(terms[1:], terms[0])
+    if transform == "tf_crop_and_resize":
+        y = jnp.where(((at < 0) | (at > n - 1)).reshape(column), extrapolation, y)
+    return y
+
+
+def _scaled_size(n: Any, scale: float) -> Any:
+    """`floor(n * scale)`, rounded as single precision rounds it."""
+    if not is_dim(n):
+        return int(np.float32(n) * np.float32(scale))
+    ratio = Fraction(scale).limit_denominator(1024)
+    if np.float32(float(ratio)) != np.float32(scale):
+        why = f"the scale {scale} of a size that only has a name is no simple fraction; give the axis a size"
+        raise Unsupported("a size cannot be scaled", [Refusal("Resize", "", why)])
+    return n * ratio.numerator // ratio.denominator
+
+
+def _kept_aspect(shape: Sequence[Any], sizes: Sequence[Any], policy: str) -> tuple[list[Any], list[Any]]:
+    """Sizes and scales of the resized axes; a scale of None is the quotient of the sizes."""
+    if policy == "stretch":
+        return list(sizes), [None] * len(sizes)
+    ratios = [int(size) / int(n) for n, size in zip(shape, sizes, strict=True)]
+    scale = min(ratios) if policy == "not_larger" else max(ratios)
+    return [int(scale * int(n) + 0.5) for n in shape], [scale] * len(sizes)
+
+
+@op("Resize", since=18)
+def resize_axes(
+    X,
+    roi: Host | None = None,
+    scales: Host | None = None,
+    sizes: Host | None = None,
+    *,
+    antialias=0,
+    axes=None,
+    coordinate_transformation_mode="half_pixel",
+    cubic_coeff_a=-0.75,
+    exclude_outside=0,
+    extrapolation_value=0.0,
+    keep_aspect_ratio_policy="stretch",
+    mode="nearest",
+    nearest_mode="round_prefer_floor",
+):
+    axes = [axis % X.ndim for axis in axes or range(X.ndim)]
+    shape = [X.shape[axis] for axis in axes]
+    if scales is not None and scales.size:
+        factors = scales.tolist()
+        wanted = [_scaled_size(n, scale) for n, scale in zip(shape, factors, strict=True)]
+    elif sizes is not None:
+        wanted, factors = _kept_aspect(shape, sizes.tolist(), keep_aspect_ratio_policy)
+    else:
+        why = "it has neither `scales` nor `sizes`; one of them has to be given"
+        raise Unsupported("a size is missing", [Refusal("Resize", "", why)])
+    options: dict[str, Any] = {"mode": mode, "transform": coordinate_transformation_mode}
+    if mode == "nearest":
+        options["nearest"] = nearest_mode
+    if mode == "cubic":
+        options["cubic_a"] = cubic_coeff_a
+    if antialias:
+        options["antialias"] = True
+    if exclude_outside:
+        options["exclude_outside"] = True
+    cropped = coordinate_transformation_mode == "tf_crop_and_resize"
+    if cropped:
+        options["extrapolation"] = extrapolation_value
+    for i, (axis, n, size, scale) in enumerate(zip(axes, shape, wanted, factors, strict=True)):
+        if cropped and roi is not None:
+            options["roi"] = (roi.tolist()[i], roi.tolist()[len(axes) + i])
+        unchanged = scale == 1 or (scale is None and str(size) == str(n))
+        if not unchanged or options.get("roi", (0, 1)) != (0, 1):
+            X = resized_along(X, axis, size, scale, **options)
+    return X
+
+
+@op("Resize", since=13, until=17)
+def resize_all(
+    X,
+    roi: Host | None = None,
+    scales: Host | None = None,
+    sizes: Host | None = None,
+    *,
+    coordinate_transformation_mode="half_pixel",
+    cubic_coeff_a=-0.75,
+    exclude_outside=0,
+    extrapolation_value=0.0,
+    mode="nearest",
+    nearest_mode="round_prefer_floor",
+):
+    return resize_axes(
+        X,
+        roi,
+        scales,
+        sizes,
+        coordinate_transformation_mode=coordinate_transformation_mode,
+        cubic_coeff_a=cubic_coeff_a,
+        exclude_outside=exclude_outside,
+        extrapolation_value=extrapolation_value,
+        mode=mode,
+        nearest_mode=nearest_mode,
+    )
+
+
+@op("Resize", since=11, until=12)
+def resize_with_roi(
+    X,
+    roi: Host,
+    scales: Host,
+    sizes: Host | None = None,
+    *,
+    coordinate_transformation_mode="half_pixel",
+    cubic_coeff_a=-0.75,
+    exclude_outside=0,
+    extrapolation_value=0.0,
+    mode="nearest",
+    nearest_mode="round_prefer_floor",
+):
+    return resize_axes(
+        X,
+        roi,
+        scales,
+        sizes,
+        coordinate_transformation_mode=coordinate_transformation_mode,
+        cubic_coeff_a=cubic_coeff_a,
+        exclude_outside=exclude_outside,
+        extrapolation_value=extrapolation_value,
+        mode=mode,
+        nearest_mode=nearest_mode,
+    )
+
+
+@op("Resize", since=10, until=10)
+def resize_scaled(X, scales: Host, *, mode="nearest"):
+    return _resized_from_corner(X, scales.tolist(), mode)
+
+
+def _resized_from_corner(X: Any, scales: Sequence[float], mode: str) -> Any:
+    """The resizing of opset 10 and older, whose coordinates start at the corner of the first element."""
+    for axis, scale in enumerate(scales):
+        if scale != 1:
+            options = {"nearest": "ceil" if scale < 1 else "floor"} if mode == "nearest" else {}
+            size = _scaled_size(X.shape[axis], scale)
+            X = resized_along(
+                X, axis, size, scale, mode="linear" if mode == "bilinear" else mode, transform="asymmetric", **options
+            )
+    return X
+
+
+@op("Upsample", since=9, until=9)
+def upsample(X, scales: Host, *, mode="nearest"):
+    return _resized_from_corner(X, scales.tolist(), mode)
+
+
+@op("Upsample", since=7, until=8)
+def upsample_constant(X, *, mode="nearest", scales):
+    return _resized_from_corner(X, scales, mode)
+
+
+@op("Upsample", since=1, until=6)
+def upsample_image(X, *, height_scale, mode="nearest", width_scale):
+    return _resized_from_corner(X, (1.0, 1.0, height_scale, width_scale), mode)
+
+
+@helper
+def grid_positions(at, n, align_corners, padding, rounded):
+    """Positions in an axis of `n` elements for grid values between -1 and 1, moved inside as `padding` says."""
+    at = (at + 1) / 2 * (n - 1) if align_corners else ((at + 1) * n - 1) / 2
+    at = jnp.round(at) if rounded else at
+    if padding == "border":
+        return jnp.clip(at, 0, n - 1)
+    return reflected(at, n, align_corners) if padding == "reflection" else at
+
+
+@helper
+def reflected(at, n, align_corners):
+    """Positions reflected at both ends of an axis until they are inside."""
+    low, high = (0.0, n - 1.0) if align_corners else (-0.5, n - 0.5)
+    if low == high:
+        return jnp.zeros_like(at)
+    span = high - low
+    away = jnp.mod(at - low, 2 * span)
+    return jnp.where((at < low) | (at > high), low + jnp.minimum(away, 2 * span - away), at)
+
+
+@helper
+def grid_sample(x, grid, mode, padding, align_corners):
+    """Samples of one array (channels, *spatial) at the positions of a grid (*points, axes), last axis first."""
+    spatial = x.shape[1:]
+    taps, weights = [], []
+    for axis, n in enumerate(spatial):
+        at = grid_positions(grid[..., -1 - axis], n, align_corners, padding, mode == "nearest")
+        if mode == "nearest":
+            near, share = at[None], jnp.ones_like(at)[None]
+        else:
+            reach = 1 if mode == "linear" else 2
+            offsets = jnp.arange(1 - reach, reach + 1).reshape(-1, *[1] * at.ndim)
+            near = jnp.floor(at) + offsets
+            distance = jnp.abs(near - at)
+            share = jnp.maximum(1 - distance, 0) if mode == "linear" else cubic_weights(distance, -0.75)
+        if padding == "zeros":
+            share = jnp.where((near < 0) | (near > n - 1), 0, share)
+        elif padding == "reflection":
+            near = reflected(near, n, align_corners)
+        taps.append(jnp.clip(jnp.trunc(near), 0, n - 1).astype(int))
+        weights.append(share)
+    y = 0.0
+    for choice in np.ndindex(*(len(near) for near in taps)):
+        weight = 1.0
+        for axis, tap in enumerate(choice):
+            weight = weight * weights[axis][tap]
+        y = y + x[(slice(None), *(taps[axis][tap] for axis, tap in enumerate(choice)))] * weight
+    return y
+
+
+@op("GridSample", since=20)
+def grid_sample_axes(X, grid, *, align_corners=0, mode="linear", padding_mode="zeros"):
+    return vmap(lambda x, points: grid_sample(x, points, mode, padding_mode, bool(align_corners)))(X, grid)
+
+
+@op("GridSample", since=16, until=19)
+def grid_sample_image(X, grid, *, align_corners=0, mode="bilinear", padding_mode="zeros"):
+    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
+    return grid_sample_axes(X, grid, align_corners=align_corners, mode=mode, padding_mode=padding_mode)

@@ -1,0 +1,142 @@
+"""Reading and writing elements at positions that are data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxport.errors import Refusal, Unsupported
+from jaxport.importer.namespaces import helper, jnp, lax
+from jaxport.importer.registry import op
+
+
+@op("GatherElements", since=11)
+def gather_elements(data, indices, *, axis=0):
+    axis %= data.ndim
+    # ONNX reads a corner of the other axes where there are fewer indices; JAX would repeat one index over them.
+    corner = [
+        slice(None) if i == axis or size == count else slice(count)
+        for i, (size, count) in enumerate(zip(data.shape, indices.shape, strict=True))
+    ]
+    corner = [] if all(part == slice(None) for part in corner) else corner
+    return jnp.take_along_axis(data[tuple(corner)] if corner else data, indices, axis=axis)
+
+
+@helper
+def gather_nd(data, indices, batch_dims):
+    """`data` at the positions in the last axis of `indices`; the first `batch_dims` axes of both go together."""
+    batch = [lax.broadcasted_iota(indices.dtype, indices.shape[:-1], axis) for axis in range(batch_dims)]
+    return jnp.asarray(data)[(*batch, *(indices[..., i] for i in range(indices.shape[-1])))]
+
+
+@op("GatherND", since=12)
+def gather_at(data, indices, *, batch_dims=0):
+    return gather_nd(data, indices, batch_dims)
+
+
+@op("GatherND", since=11, until=11)
+def gather_at_without_batch(data, indices):
+    return gather_nd(data, indices, 0)
+
+
+@helper
+def scatter_elements(data, indices, updates, axis, update):
+    """`data` where the element of `updates` at each position was written to `indices` along `axis`."""
+    index = [lax.broadcasted_iota(indices.dtype, indices.shape, i) for i in range(indices.ndim)]
+    index[axis] = indices
+    return getattr(jnp.asarray(data).at[tuple(index)], update)(updates)
+
+
+@helper
+def scatter_nd(data, indices, updates, update):
+    """`data` where `updates` were written to the positions in the last axis of `indices`."""
+    index = tuple(indices[..., i] for i in range(indices.shape[-1]))
+    return getattr(jnp.asarray(data).at[index], update)(updates)
+
+
+UPDATES = {"none": "set", "add": "add", "mul": "multiply", "max": "max", "min": "min"}
+"""What the methods of `x.at[index]` are called."""
+
+
+def _update(operator: str, reduction: str) -> str:
+    if reduction not in UPDATES:
+        raise Unsupported(
+            "an attribute has a value that ONNX does not define",
+            [Refusal(operator, "", f"`reduction` is {reduction!r}; it has to be one of {', '.join(UPDATES)}")],
+        )
+    return UPDATES[reduction]
+
+
+@op("ScatterElements", since=16)
+def scatter_elements_reduced(data, indices, updates, *, axis=0, reduction="none"):
+    return scatter_elements(data, indices, updates, axis, _update("ScatterElements", reduction))
+
+
+@op("ScatterND", since=16)
+def scatter_nd_reduced(data, indices, updates, *, reduction="none"):
+    return scatter_nd(data, indices, updates, _update("ScatterND", reduction))
+
+
+@op("ScatterND", since=11, until=15)
+def scatter_nd_set(data, indices, updates):
+    return scatter_nd(data, indices, updates, "set")
+
+
+def _scatter_set(data: Any, indices: Any, updates: Any, *, axis: int = 0) -> Any:
+    return scatter_elements(data, indices, updates, axis, "set")
+
+
+op("ScatterElements", since=11, until=15)(_scatter_set)
+op("Scatter", since=9, until=10)(_scatter_set)
+
+
+@helper
+def write_into_cache(cache, update, starts, axis, circular):
+    """`cache` with `update` written along `axis`, from its own start in each row of the batch."""
+    rows, update = jnp.moveaxis(cache, axis, 1), jnp.moveaxis(update, axis, 1)
+    positions = starts[:, None] + jnp.arange(update.shape[1])
+    if circular:
+        positions = positions % rows.shape[1]
+    batch = jnp.arange(rows.shape[0])[:, None]
+    return jnp.moveaxis(rows.at[batch, positions].set(update), 1, axis)
+
+
+@op("TensorScatter", since=24)
+def tensor_scatter(past_cache, update, write_indices=None, *, axis=-2, mode="linear"):
+    if write_indices is None:
+        return lax.dynamic_update_slice_in_dim(past_cache, update, 0, axis)
+    return write_into_cache(past_cache, update, write_indices, axis, mode == "circular")
+
+
+@helper
+def reverse_sequence(x, lengths, time_axis, batch_axis):
+    """`x` with the first `lengths[b]` steps of each sequence `b` in reverse order."""
+    steps = jnp.expand_dims(jnp.arange(x.shape[time_axis]), batch_axis)
+    lengths = jnp.expand_dims(lengths, time_axis)
+    source = jnp.where(steps < lengths, lengths - 1 - steps, steps)
+    return jnp.take_along_axis(x, source.reshape(source.shape + (1,) * (x.ndim - 2)), axis=time_axis)
+
+
+@op("ReverseSequence", since=10)
+def reversed_sequence(input, sequence_lens, *, batch_axis=1, time_axis=0):
+    return reverse_sequence(input, sequence_lens, time_axis, batch_axis)
+
+
+@helper
+def columns_to_image(x, image, block, dilations, pads, strides):
+    """The images whose blocks are the columns of `x` [N, C * prod(block), L]; where blocks overlap, they add up."""
+    rank = len(image)
+    padded = [size + pads[i] + pads[i + rank] for i, size in enumerate(image)]
+    counts = [
+        (size - step * (width - 1) - 1) // stride + 1
+        for size, step, width, stride in zip(padded, dilations, block, strides, strict=True)
+    ]
+    index = []
+    for i in range(rank):
+        offsets = jnp.arange(block[i])[:, None] * dilations[i] + jnp.arange(counts[i]) * strides[i]
+        index.append(
+            offsets.reshape([block[i] if j == i else counts[i] if j == i + rank else 1 for j in range(2 * rank)])
+        )
+    columns = x.reshape(x.shape[0], -1, *block, *counts)
+    canvas = jnp.zeros((*columns.shape[:2], *padded), x.dtype)
+    canvas = canvas.at[(slice(None), slice(None), *index)].add(columns)
+    return canvas[(..., *(slice(pads[i], pads[i] + size) for i, size in enumerate(image)))]

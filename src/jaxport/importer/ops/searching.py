@@ -1,0 +1,94 @@
+"""Order and position: extremes, the largest k, running sums, and what depends on the data in its shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from jaxport.importer.host import HostValue, host
+from jaxport.importer.namespaces import jnp, lax
+from jaxport.importer.registry import Host, op
+
+
+def _position(search: Any, data: Any, axis: int, keepdims: int, last: int) -> Any:
+    """Where the extreme element is; the last such if asked for."""
+    if not last:
+        return search(data, axis=axis, keepdims=bool(keepdims))
+    return data.shape[axis] - 1 - search(jnp.flip(data, axis), axis=axis, keepdims=bool(keepdims))
+
+
+def _register_search(name: str, search: Any) -> None:
+    @op(name, since=1, until=11)
+    def first(data, *, axis=0, keepdims=1):
+        return _position(search, data, axis, keepdims, 0)
+
+    @op(name, since=12)
+    def first_or_last(data, *, axis=0, keepdims=1, select_last_index=0):
+        return _position(search, data, axis, keepdims, select_last_index)
+
+
+_register_search("ArgMax", jnp.argmax)
+_register_search("ArgMin", jnp.argmin)
+
+
+@op("TopK", since=11)
+def top_k(X, K: Host, *, axis=-1, largest=1, sorted=1):
+    if largest:
+        return tuple(lax.top_k(X, K.item(), axis=axis % X.ndim))
+    # `~` reverses the order of integers of any kind; `-` has no negative for the smallest one.
+    reverse = jnp.bitwise_not if X.dtype.kind in "iu" else jnp.negative
+    values, indices = lax.top_k(reverse(X), K.item(), axis=axis % X.ndim)
+    return reverse(values), indices
+
+
+@op("TopK", since=10, until=10)
+def top_k_largest(X, K: Host, *, axis=-1):
+    return top_k(X, K, axis=axis)
+
+
+@op("TopK", since=1, until=9)
+def top_k_attribute(X, *, axis=-1, k):
+    return top_k(X, host(k), axis=axis)
+
+
+def _running(x: Any, axis: int, neutral: int, exclusive: int, reverse: int, plain: Any, directed: Any) -> Any:
+    axis %= x.ndim
+    if exclusive:  # one neutral element comes in, the element that no position includes falls out
+        shift = (-1, 1, 0) if reverse else (1, -1, 0)
+        x = lax.pad(x, jnp.full((), neutral, x.dtype), [shift if i == axis else (0, 0, 0) for i in range(x.ndim)])
+    return directed(x, axis=axis, reverse=True) if reverse else plain(x, axis=axis)
+
+
+@op("CumSum", since=11)
+def cumulative_sum(x, axis: Host, *, exclusive=0, reverse=0):
+    return _running(x, axis.item(), 0, exclusive, reverse, jnp.cumsum, lax.cumsum)
+
+
+@op("CumProd", since=26)
+def cumulative_product(x, axis: Host, *, exclusive=0, reverse=0):
+    return _running(x, axis.item(), 1, exclusive, reverse, jnp.cumprod, lax.cumprod)
+
+
+@op("NonZero", since=9)
+def nonzero(X: Host):
+    if X.ndim == 0:  # unlike NumPy: no axis, hence no row
+        return host(np.zeros((0, int(bool(X))), np.int64))
+    return host(np.array(X.data.nonzero(), np.int64))
+
+
+@op("Compress", since=9)
+def compress(input, condition: Host, *, axis=None):
+    data = jnp.reshape(input, (-1,)) if axis is None else input
+    return jnp.take(data, host(np.flatnonzero(condition.data)), axis=axis or 0)
+
+
+@op("Unique", since=11)
+def unique(X: Host, *, axis=None, sorted=1):
+    values, first, inverse, counts = np.unique(X.data, True, True, True, axis=axis)
+    inverse = inverse.reshape(-1)
+    if not sorted:
+        order = np.argsort(first)
+        values, first, counts = np.take(values, order, axis or 0), first[order], counts[order]
+        inverse = np.argsort(order)[inverse]
+    return (HostValue(values, X.dtype), *(host(part, np.int64) for part in (first, inverse, counts)))
