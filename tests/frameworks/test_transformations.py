@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import subprocess
+import sys
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
-from flax import nnx
+from flax import linen, nnx
 from jax import lax
 
 from tests.blocks.checks import blocks, check, weights_of
@@ -141,3 +146,48 @@ def test_weights_that_were_cast_still_say_where_they_are():
         return jax.vmap(half)(x.astype(jnp.bfloat16))
 
     check(fn, X, expect=["", "layers.0", "layers.1"])
+
+
+def test_lifted_vmap():
+    class Ensemble(nnx.Module):
+        def __init__(self):
+            make = nnx.vmap(lambda rngs: nnx.Linear(WIDTH, 2, rngs=rngs), in_axes=0, out_axes=0)
+            self.members = nnx.split_rngs(splits=2)(make)(nnx.Rngs(0))
+
+        def __call__(self, x):
+            return nnx.vmap(lambda member, v: member(v), in_axes=(0, None))(self.members, x)
+
+    traced = check(Ensemble(), X, expect=["", "members"], jit=None)
+    assert blocks(traced.jaxpr.jaxpr)[1].batched == 1
+
+    stacked = linen.vmap(
+        linen.Dense, variable_axes={"params": 0}, split_rngs={"params": True}, in_axes=None, axis_size=2
+    )
+    model = stacked(2)
+    variables = model.init(jax.random.key(0), X)
+    check(functools.partial(model.apply, variables), X, expect=[""])
+
+    members = eqx.filter_vmap(lambda key: eqx.nn.Linear(WIDTH, 2, key=key))(jax.random.split(jax.random.key(0), 2))
+    call = eqx.filter_vmap(lambda member, v: member(v), in_axes=(eqx.if_array(0), None))
+    check(lambda v: call(members, v), X[0], expect=[""])
+
+
+def test_names_do_not_depend_on_the_hash_seed():
+    code = """
+import jax
+from jaxport.blocks import trace
+from tests.blocks.checks import blocks
+from tests.frameworks.models import NnxModel, EqxModel, X, nnx
+for fn in (NnxModel("none", nnx.Rngs(0)), lambda x: jax.vmap(lambda v: EqxModel("none", jax.random.key(0))(v, None, None)[0])(x)):
+    traced = trace(fn, (X,))
+    print([w.path for w in traced.weights], [e.primitive.name for e in traced.jaxpr.eqns])
+    print([(b.target, b.path, b.arguments, b.weights, sorted(b.config)) for b in blocks(traced.jaxpr.jaxpr)])
+"""
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", code], check=True, capture_output=True, env={**os.environ, "PYTHONHASHSEED": seed}
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert outputs[0] == outputs[1]
+    assert len(outputs[0]) > 1000

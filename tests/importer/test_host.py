@@ -91,6 +91,7 @@ ARGUMENTS = {
     **{f"jnp.{name}": lambda x: ([x, x],) for name in ("concatenate", "stack", "hstack", "vstack")},
     **{f"jnp.{name}": lambda x: (abs(x), np.array(2, x.dtype)) for name in ("power", "left_shift", "right_shift")},
     "jnp.where": lambda x: (x > 0, x, x[::-1]),
+    "jnp.clip": lambda x: (x, np.array(-2, x.dtype), np.array(2, x.dtype)),
     "jnp.take": lambda x: (x, np.array([1, -1]), 1),
     "jnp.arange": lambda x: (np.array(2), np.array(11), np.array(3)),
     "jnp.tile": lambda x: (x, (2, 1)),

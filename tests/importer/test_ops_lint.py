@@ -15,6 +15,7 @@ MODULES = {
     "__future__",
     "collections",
     "functools",
+    "inspect",
     "itertools",
     "math",
     "ml_dtypes",

@@ -162,10 +162,11 @@ def static_items(fields: Mapping[str, Any], is_dynamic: Callable[[Any], bool]) -
     >>> static_items({"features": 3, "kernel": np.ones(3), "_cache": 1}, lambda value: False)
     {'features': 3}
     """
+    dynamic = lambda item: is_array(item) or is_dynamic(item)
     return {
-        name: freeze(value)
+        name: value if type(value) in _SIMPLE else freeze(value)
         for name, value in fields.items()
-        if not name.startswith("_") and not _holds(value, lambda item: is_array(item) or is_dynamic(item))
+        if not name.startswith("_") and (type(value) in _SIMPLE or not _holds(value, dynamic))
     }
 
 

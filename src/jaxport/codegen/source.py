@@ -23,6 +23,7 @@ from jaxport.errors import InvalidArgument
 from jaxport.importer.dtypes import STRING
 from jaxport.importer.host import HostValue, is_dim
 from jaxport.importer.names import unique_identifiers
+from jaxport.importer.namespaces import HELPERS
 from jaxport.importer.recording import Variable
 from jaxport.importer.tracing import RecordedProgram
 
@@ -81,7 +82,7 @@ def to_source(recorded: RecordedProgram) -> Source:
     <BLANKLINE>
     """
     sizes = _size_names(recorded)
-    printer = Printer({*_RESERVED.split(), *sizes, "model"})
+    printer = Printer({*_RESERVED.split(), *HELPERS, *sizes, "model"})
     for key, variable in recorded.params.items():
         printer.expressions[variable] = ast.Subscript(name("params"), ast.Constant(key), ast.Load())
     arguments = {}
@@ -232,8 +233,6 @@ def _docstring(recorded: RecordedProgram, arguments: dict[str, str], names: list
 
 def _helpers(code: str) -> list[str]:
     """The source of the helper functions that the code calls, and of those that they call."""
-    from jaxport.importer.namespaces import HELPERS
-
     found: dict[str, str] = {}
     pending = [code]
     while pending:

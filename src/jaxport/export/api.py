@@ -178,7 +178,9 @@ def export_traced(traced: blocks.Traced, options: Options) -> Exported:
         records=tuple(walker.records),
         function_calls=tuple(walker.functions.calls),
         pass_reports=tuple(reports),
-        again=lambda other: export_traced(other, replace(options, output_names=None)),
+        again=lambda other, passes=None: export_traced(
+            other, replace(options, output_names=None, passes=options.passes[:passes])
+        ),
     )
 
 

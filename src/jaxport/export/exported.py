@@ -51,7 +51,7 @@ class Exported:
       records: what became of each equation.
       function_calls: the calls of ONNX functions, and why they have the function that they have.
       pass_reports: what each graph pass did.
-      again: exports another trace of the function with the same options.
+      again: exports another trace of the function with the same options; `passes=n` runs the first of them only.
     """
 
     model: ir.Model
@@ -65,7 +65,7 @@ class Exported:
     records: tuple[Record, ...]
     function_calls: tuple[Call, ...]
     pass_reports: tuple[PassReport, ...]
-    again: Callable[[blocks.Traced], Exported]
+    again: Callable[..., Exported]
     _ports: Sequence[Port] = field(init=False)
 
     def __post_init__(self) -> None:

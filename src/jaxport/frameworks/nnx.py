@@ -70,11 +70,16 @@ class Nnx(Framework):
 
         def rebuild(values: Sequence[Any]) -> Any:
             waiting = iter(values)
-            new = [
-                (path, jax.tree.map(lambda leaf: next(waiting) if is_array(leaf) else leaf, node))
-                for path, node in nodes
-            ]
-            return nnx.merge(graphdef, nnx.from_flat_state(new))
+            # A Variable may hold a tree of arrays; most hold one, and are made anew from that.
+            return nnx.merge(
+                graphdef,
+                [
+                    next(waiting)
+                    if is_array(_raw(node))
+                    else jax.tree.map(lambda leaf: next(waiting) if is_array(leaf) else leaf, node)
+                    for _, node in nodes
+                ],
+            )
 
         return Lifted(leaves, _visited(module)[1], rebuild, self._snapshot)
 
@@ -137,12 +142,16 @@ def _children(node: Any, category: str) -> Iterable[tuple[Any, Any]]:
     return ()
 
 
+def _raw(node: Any) -> Any:
+    return node.get_raw_value() if isinstance(node, nnx.Variable) else node
+
+
 def _leaves_of(path: str, node: Any) -> Iterator[Leaf]:
     if is_array(node):
         yield Leaf(path, node, trainable=False)
     elif isinstance(node, nnx.Variable):
         trainable, counter = isinstance(node, nnx.Param), isinstance(node, nnx.RngCount)
-        value = node.get_raw_value()
+        value = _raw(node)
         if is_array(value):
             yield Leaf(path, value, trainable, counter)
             return

@@ -161,6 +161,11 @@ def _extreme(symbol: str) -> Callable[[Any, Any], Any]:
     return extreme
 
 
+def _clip(data: Any, low: Any = None, high: Any = None) -> Any:
+    data = data if low is None else _extreme(">=")(data, low)
+    return data if high is None else _extreme("<=")(data, high)
+
+
 def _where(condition: Any, left: Any, right: Any) -> Any:
     if np.asarray(condition).dtype == object:
         return NotImplemented
@@ -195,6 +200,7 @@ _ROWS: dict[str, tuple[Callable[..., Any], str]] = {
     },
     "jnp.maximum": (_extreme(">="), SAME),
     "jnp.minimum": (_extreme("<="), SAME),
+    "jnp.clip": (_clip, SAME),
     "jnp.where": (_where, SAME),
     "jnp.take": (_take, SAME),
     "jnp.arange": (_arange, SAME),
@@ -211,7 +217,7 @@ _SYMBOLIC = {
     f"jnp.{name}"
     for name in (
         "add subtract multiply floor_divide mod negative concatenate stack expand_dims squeeze reshape ravel transpose "
-        "swapaxes moveaxis flip roll sum prod cumsum cumprod split where take maximum minimum atleast_1d hstack vstack "
+        "swapaxes moveaxis flip roll sum prod cumsum cumprod split where take clip maximum minimum atleast_1d hstack vstack "
         "broadcast_arrays broadcast_to equal not_equal less less_equal greater greater_equal"
     ).split()
 } | {"lax.div", "lax.rem"}

@@ -222,6 +222,7 @@ _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "add": operator.add,
     "sub": operator.sub,
     "mul": operator.mul,
+    "matmul": operator.matmul,
     "truediv": operator.truediv,
     "floordiv": operator.floordiv,
     "mod": operator.mod,

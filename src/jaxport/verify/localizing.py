@@ -56,19 +56,34 @@ class Localizer:
                 return equation.primitive is not block_p and inner == chain[: len(inner)]
 
             equation = self._first(in_chain)
+            differing = [found for found in (equation, block) if found is not None]
+            if not differing:
+                return self._of_the_passes()
         except _FAILURES as error:
             return Divergence("not localized", "", f"{type(error).__name__}: {str(error).splitlines()[0]}")
-        differing = [found for found in (equation, block) if found is not None]
-        if not differing:
-            return Divergence(
-                "no equation differs by itself",
-                "",
-                "where intermediate values are outputs the difference is gone: a graph pass, or a fusion of the "
-                "runtime, is to blame; compare with `to_onnx(passes=[])`",
-            )
         found = min(differing, key=_Found.time)
         source = _source([*found.tap.around, found.tap.equation])
         return Divergence(_place(found), source + self._rule(found.tap, source), found.problem)
+
+    def _of_the_passes(self) -> Divergence:
+        """The graph pass after which the outputs differ, where no equation does by itself."""
+        traced = self.exported.traced
+        expected = [np.asarray(value) for value in self._in_jax(traced.jaxpr)]
+        names = [report.name for report in self.exported.pass_reports]
+        for count in range(len(names) + 1):
+            model = self.exported.again(traced, passes=count)
+            if any(difference(e, a, self.rtol, self.atol).problem for e, a in zip(expected, self._run(model))):
+                cause = f"the graph pass `{names[count - 1]}`" if count else "the runtime"
+                return Divergence(cause, "", "the graph agrees before it, and each equation by itself")
+        return Divergence("not localized", "", "exported once more, the model agrees")
+
+    def _in_jax(self, jaxpr: jex_core.ClosedJaxpr) -> list[Any]:
+        weights = [weight.value for weight in self.exported.traced.weights]
+        return reference.run_program(jaxpr, [*weights, *self.leaves])
+
+    def _run(self, model: Exported) -> list[Any]:
+        results = model.session.run({**model.defaults, **self.inputs})
+        return [port.to_jax(result) for port, result in zip(model.outputs, results, strict=True)]
 
     def _first(self, choice: Choice) -> _Found | None:
         """The first of the chosen values that differs."""
@@ -79,10 +94,7 @@ class Localizer:
         names = (f"tap_{index}" for index in range(len(taps)))
         paths = (*traced.output_paths, *traced.state_outputs, *names)
         model = self.exported.again(replace(traced, jaxpr=jaxpr, output_paths=paths, state_outputs=()))
-        results = model.session.run({**model.defaults, **self.inputs})[-len(taps) :]
-        actual = [port.to_jax(result) for port, result in zip(model.outputs[-len(taps) :], results, strict=True)]
-        weights = [weight.value for weight in traced.weights]
-        expected = reference.run_program(jaxpr, [*weights, *self.leaves])[-len(taps) :]
+        actual, expected = self._run(model)[-len(taps) :], self._in_jax(jaxpr)[-len(taps) :]
         found = map(self._compared, taps, map(np.asarray, expected), actual)
         return min((f for f in found if f is not None), key=_Found.time, default=None)
 

@@ -14,11 +14,8 @@ from jaxport.testing import boolean, check, f32, i32
 
 def bodies(exported):
     """The operators in the bodies of the loops of a model, the outer ones first."""
-    found = []
-    for node in exported.model.graph.all_nodes():
-        if node.op_type in ("Loop", "Scan"):
-            found.append([inner.op_type for inner in node.attributes["body"].as_graph()])
-    return found
+    loops = [node for node in exported.model.graph.all_nodes() if node.op_type in ("Loop", "Scan")]
+    return [[inner.op_type for inner in loop.attributes["body"].as_graph()] for loop in loops]
 
 
 def report(exported):

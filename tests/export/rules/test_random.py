@@ -133,32 +133,25 @@ def test_threefry_is_no_larger_than_it_has_to_be():
 # Distributions --------------------------------------------------------------------------------------------------------
 
 N = (6,)
+#: The rest of `jax.random` is made of these; the sweep over the whole module is elsewhere.
 DISTRIBUTIONS = {
-    "ball": lambda k: random.ball(k, 3, 2.0, (2,)),
     "bernoulli": lambda k: random.bernoulli(k, 0.3, N),
     "beta": lambda k: random.beta(k, 2.0, 0.7, N),
     "binomial": lambda k: random.binomial(k, 10.0, 0.3, N),
     "categorical": lambda k: random.categorical(k, jnp.arange(5.0), shape=N),
     "categorical-unique": lambda k: random.categorical(k, jnp.arange(5.0), shape=(3,), replace=False),
     "cauchy": lambda k: random.cauchy(k, N),
-    "chisquare": lambda k: random.chisquare(k, 3.0, N),
     "choice": lambda k: random.choice(k, 10, (4,)),
     "choice-p": lambda k: random.choice(k, 5, (4,), p=jnp.array([0.1, 0.2, 0.3, 0.2, 0.2])),
     "choice-unique": lambda k: random.choice(k, 10, (4,), replace=False),
     "choice-unique-p": lambda k: random.choice(k, 3, (2,), replace=False, p=jnp.array([0.1, 0.2, 0.7])),
     "dirichlet": lambda k: random.dirichlet(k, jnp.array([1.0, 2.0, 3.0]), (2,)),
-    "double_sided_maxwell": lambda k: random.double_sided_maxwell(k, 0.0, 1.0, N),
     "exponential": lambda k: random.exponential(k, N),
-    "f": lambda k: random.f(k, 3.0, 4.0, N),
     "gamma": lambda k: random.gamma(k, 2.5, N),
-    "generalized_normal": lambda k: random.generalized_normal(k, 2.0, N),
     "geometric": lambda k: random.geometric(k, 0.3, N),
     "gumbel": lambda k: random.gumbel(k, N),
     "laplace": lambda k: random.laplace(k, N),
-    "loggamma": lambda k: random.loggamma(k, 0.3, N),
     "logistic": lambda k: random.logistic(k, N),
-    "lognormal": lambda k: random.lognormal(k, 1.0, N),
-    "maxwell": lambda k: random.maxwell(k, N),
     "multinomial": lambda k: random.multinomial(k, 10.0, jnp.array([0.2, 0.3, 0.5])),
     "normal": lambda k: random.normal(k, (3, 4)),
     "pareto": lambda k: random.pareto(k, 2.0, N),
@@ -169,8 +162,6 @@ DISTRIBUTIONS = {
     "poisson-large": lambda k: random.poisson(k, 30.0, N),
     "rademacher": lambda k: random.rademacher(k, N),
     "randint": lambda k: random.randint(k, N, -3, 9),
-    "rayleigh": lambda k: random.rayleigh(k, 1.0, N),
-    "t": lambda k: random.t(k, 3.0, N),
     "triangular": lambda k: random.triangular(k, 0.0, 0.5, 1.0, N),
     "truncated_normal": lambda k: random.truncated_normal(k, -1.0, 2.0, N),
     "uniform": lambda k: random.uniform(k, N, minval=-2.0, maxval=3.0),
@@ -184,7 +175,7 @@ def test_distributions(name):
     check(DISTRIBUTIONS[name], keys(), values=[KEY], rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", ["categorical", "gamma", "geometric", "normal", "poisson", "randint", "uniform"])
+@pytest.mark.parametrize("name", ["categorical", "geometric", "normal", "randint", "uniform"])
 def test_distributions_in_double_precision(name):
     check(DISTRIBUTIONS[name], keys(), values=[KEY], rtol=1e-13, atol=1e-13, double_precision=True)
 
@@ -211,12 +202,11 @@ def test_dropout_in_training():
 
 
 def test_gradients_through_gamma():
+    def gradient(key, a):
+        return jax.grad(lambda a: random.gamma(key, a, (2,)).sum())(a)
+
     check(
-        lambda k, a: jax.grad(lambda a: random.gamma(k, a, (2,)).sum())(a),
-        keys(),
-        f32(),
-        values=[KEY, np.float32(2)],
-        rtol=1e-5,
+        gradient, keys(), f32(), values=[KEY, np.float32(2)], rtol=1e-5, without={"float64": "it takes twice the time"}
     )
 
 

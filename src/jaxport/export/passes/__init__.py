@@ -32,6 +32,7 @@ from jaxport.export.passes.layout import layout
 from jaxport.export.passes.normalization import normalization
 from jaxport.export.passes.repeated import repeated
 from jaxport.export.passes.reshapes import reshapes
+from jaxport.export.passes.rotary import rotary
 from jaxport.export.passes.simplify import simplify
 from jaxport.export.passes.softmax import softmax
 from jaxport.export.passes.tidy import tidy
@@ -59,6 +60,7 @@ DEFAULT: tuple[Pass, ...] = (
     softmax,
     normalization,
     activations,
+    rotary,
     attention,
     reshapes,
     layout,

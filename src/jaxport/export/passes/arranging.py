@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from jaxport.export.passes.editing import Dim, dims_of
+from jaxport.export.passes.editing import Dim, dims_of, is_op
 from jaxport.export.passes.fusing import Builder
 from jaxport.export.passes.matching import Axis, Joined, Part, Reduced, Seen, parts_of
 
 
 def atoms(axes: Iterable[Axis], split: Iterable[Axis] = ()) -> list[Axis]:
     """The labels of axes with merged ones taken apart, and the whole of each part in `split` taken apart, too."""
-    counts = {part.whole: part.count for part in split if isinstance(part, Part)}
+    counts = {part.whole: part.count for part in _apart(split) if isinstance(part, Part)}
     found: list[Axis] = []
+    for axis in _apart(axes):
+        found.extend(parts_of(axis, counts[axis]) if axis in counts else [axis])
+    return [axis for axis in found if axis is not None]
+
+
+def _apart(axes: Iterable[Axis]) -> Iterator[Axis]:
     for axis in axes:
-        if isinstance(axis, Joined):
-            found.extend(atoms(axis.parts, split))
-        elif axis in counts:
-            found.extend(parts_of(axis, counts[axis]))
-        elif axis is not None:
-            found.append(axis)
-    return found
+        yield from _apart(axis.parts) if isinstance(axis, Joined) else (axis,)
 
 
 def sizes_of(*seen: Seen) -> dict[Axis, Dim]:
@@ -147,3 +147,15 @@ def reshaped(builder: Builder, value: ir.Value, dims: Sequence[Dim]) -> ir.Value
         return builder.viewed(value, dims)
     vector = builder.integers(target(old, dims) or [], "shape")
     return builder.emit("Reshape", [value, vector], dims, value.dtype)
+
+
+def goes_into_transpose(value: ir.Value) -> bool:
+    """Whether a value goes into a Transpose alone, perhaps after a Reshape."""
+    while len(value.uses()) == 1 and not value.is_graph_output():
+        ((user, _),) = value.uses()
+        if is_op(user, "Transpose"):
+            return True
+        if not is_op(user, "Reshape", "Squeeze", "Unsqueeze"):
+            return False
+        value = user.outputs[0]
+    return False

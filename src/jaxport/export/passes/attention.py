@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.arranging import Arrangement, atoms, sizes_of
+from jaxport.export.passes.arranging import Arrangement, atoms, goes_into_transpose, sizes_of
 from jaxport.export.passes.editing import Dim, constant_of, dims_of, integer, is_op
 from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle
 from jaxport.export.passes.matching import Axis, Reduced, Seen, look
@@ -243,7 +243,7 @@ def _fusion(result: Seen, weights: Seen, scores: Scores, value: Seen, axes: Axes
             for seen, along, heads, vector in sides
         ]
         if None not in arranged:
-            turned = _is_transposed(result.value)
+            turned = goes_into_transpose(result.value)
             options.append((sum(a.moves for a in arranged[:3]) + (arranged[3].moves != turned), not flat, arranged))
     causal = scores.mask is not None and scores.mask.is_causal(axes)
     hindrance = None if scores.mask is None or causal else _mask_hindrance(scores.mask, axes, sizes, result.value.dtype)
@@ -267,18 +267,6 @@ def _fusion(result: Seen, weights: Seen, scores: Scores, value: Seen, axes: Axes
 
     leaves = [*inputs, *([scores.mask.seen.value] if scores.mask is not None else [])]
     return Fusion("Attention", result.value, leaves, build)
-
-
-def _is_transposed(value: ir.Value) -> bool:
-    """Whether a value goes into a Transpose alone, perhaps after a Reshape."""
-    while len(value.uses()) == 1 and not value.is_graph_output():
-        ((user, _),) = value.uses()
-        if is_op(user, "Transpose"):
-            return True
-        if not is_op(user, "Reshape", "Squeeze", "Unsqueeze"):
-            return False
-        value = user.outputs[0]
-    return False
 
 
 # The mask

@@ -132,21 +132,21 @@ def _bias(editor: Editor, node: ir.Node) -> bool:
     graph = node.graph
     for place in (0, 1) if node.op_type == "Add" else (0,):
         value = source(node, place)
-        chain = [value.producer()]  # the convolution, and perhaps a Transpose of its result
-        if is_op(chain[0], "Transpose"):
-            chain.insert(0, source(chain[0]).producer())
-        if graph is None or not is_op(chain[0], "Conv", "ConvTranspose"):
+        transpose = value.producer() if is_op(value.producer(), "Transpose") else None
+        convolution = value.producer() if transpose is None else source(transpose).producer()
+        if graph is None or convolution is None or not is_op(convolution, "Conv", "ConvTranspose"):
             continue
+        chain = [convolution] if transpose is None else [convolution, transpose]
         if any(n.graph is not graph or len(n.outputs[0].uses()) > 1 or n.outputs[0].is_graph_output() for n in chain):
             continue
-        channels = permutation(chain[1]).index(1) if len(chain) > 1 else 1
-        bias = _per_channel(editor, node, 1 - place, dims_of(value), channels, operand(chain[0], 2))
+        axis = 1 if transpose is None else permutation(transpose).index(1)
+        bias = _per_channel(editor, node, 1 - place, dims_of(value), axis, operand(convolution, 2))
         if bias is not None:
-            chain[0].resize_inputs(3)
             for moved in chain:  # to where the bias is known
                 graph.remove(moved)
                 graph.insert_before(node, moved)
-            chain[0].replace_input_with(2, bias)
+            convolution.resize_inputs(3)
+            convolution.replace_input_with(2, bias)
             return substitute(node.outputs[0], value)
     return False
 

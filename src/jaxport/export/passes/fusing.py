@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.export import legalize, schema
-from jaxport.export.passes.editing import Dim, Editor, dims_of, is_op, roots, substitute
+from jaxport.export.passes.editing import Dim, Editor, constant_of, dims_of, is_op, roots, substitute
 from jaxport.export.passes.matching import VIEWS, between
 
 SHOWN = 5
@@ -64,6 +64,13 @@ class Builder:
         while value in self._replaced:
             value = self._replaced[value]
         return value
+
+    def owned(self, value: ir.Value) -> ir.Value:
+        """What stands for a value that was matched; a constant that is in no graph enters this one."""
+        array = constant_of(value)
+        if array is None or value.is_initializer() or value.producer() is not None:
+            return self.now(value)
+        return self.constant(array, value.name or "constant")
 
     def constant(self, array: np.ndarray, name: str) -> ir.Value:
         """A constant that the node can use."""

@@ -119,6 +119,10 @@ class Region:
             _Move(self, editor, chosen).apply()
         return len(chosen)
 
+    def carried(self, node: ir.Node, value: ir.Value) -> bool:
+        """Whether an operator has an operand or a result permuted where it works on permuted data."""
+        return node in self.carries and value in self.carries[node].layouts
+
     # What stands at the border
 
     def cancels(self, value: ir.Value) -> bool:
@@ -155,7 +159,7 @@ class Region:
     def source(self, network: _Network, value: ir.Value) -> int | None:
         """The side on which a value is there without a Transpose; None where that is the same on both."""
         node = value.producer()
-        if node is not None and node in self.carries:
+        if node is not None and self.carried(node, value):
             return network.places[node]
         if self.cancels(value):
             return PERMUTED
@@ -166,8 +170,7 @@ class Region:
         if value.is_graph_output():
             yield AS_IS
         for node, index in value.uses():
-            found = self.carries.get(node)
-            if found is not None and value in found.layouts:
+            if self.carried(node, value):
                 yield network.places[node]
             elif self.cancelled_by(value, node) and index == 0:
                 yield PERMUTED
@@ -235,9 +238,10 @@ class _Move:
         """Rewire all values between the two sides, then adapt the operators."""
         for value in self.region.layouts:
             uses = value.uses()
-            along = [(node, index) for node, index in uses if self.carried(node, value)]
+            along = [(node, index) for node, index in uses if self.moved(node, value)]
             ended = [node for node, index in uses if index == 0 and self.region.cancelled_by(value, node)]
-            if value.producer() in self.chosen:
+            producer = value.producer()
+            if producer is not None and self.moved(producer, value):
                 self.permute_result(value, along, ended)
             elif along:
                 stored = self.stored(value)
@@ -245,14 +249,14 @@ class _Move:
                     node.replace_input_with(index, stored)
                 for node in ended:
                     self.end(node, stored)
-                discard(value.producer())
+                discard(producer)
         for node in self.region.carries:
             if node in self.chosen:
                 self.region.carries[node].adapt(self.editor)
 
-    def carried(self, node: ir.Node, value: ir.Value) -> bool:
-        """Whether a user of a value is among the moved, and takes that value permuted."""
-        return node in self.chosen and value in self.region.carries[node].layouts
+    def moved(self, node: ir.Node, value: ir.Value) -> bool:
+        """Whether an operator is among the moved, and has that operand or result permuted."""
+        return node in self.chosen and self.region.carried(node, value)
 
     def permute_result(self, value: ir.Value, along: Sequence[tuple[ir.Node, int]], ended: Sequence[ir.Node]) -> None:
         """The producer of a value is moved: the value itself is what is stored now."""

@@ -19,7 +19,7 @@ def padding(auto_pad: str, pads: Sequence[int] | None, axes: int) -> Any:
     return tuple(zip(pads[:axes], pads[axes:], strict=True))
 
 
-def _with_bias(y: Any, bias: Any) -> Any:
+def with_bias(y: Any, bias: Any) -> Any:
     return y if bias is None else y + jnp.reshape(bias, (-1, *[1] * (y.ndim - 2)))
 
 
@@ -29,7 +29,7 @@ def conv(X, W, B=None, *, auto_pad="NOTSET", dilations=None, group=1, kernel_sha
     options = {} if group == 1 else {"feature_group_count": group}
     if dilations is not None and set(dilations) != {1}:
         options["rhs_dilation"] = dilations
-    return _with_bias(
+    return with_bias(
         lax.conv_general_dilated(X, W, strides or (1,) * axes, padding(auto_pad, pads, axes), **options), B
     )
 
@@ -95,7 +95,7 @@ def conv_transpose(
         rhs_dilation=dilations,
         feature_group_count=group,
     )
-    return _with_bias(y, B)
+    return with_bias(y, B)
 
 
 @op("CausalConvWithState", since=27)
@@ -104,5 +104,5 @@ def causal_conv_with_state(input, weight, bias=None, past_state=None, *, activat
     if past_state is None:
         past_state = jnp.zeros((*input.shape[:2], kept), input.dtype)
     x = jnp.concatenate([past_state, input], axis=2)
-    y = _with_bias(lax.conv_general_dilated(x, weight, (1,), "VALID", feature_group_count=input.shape[1]), bias)
+    y = with_bias(lax.conv_general_dilated(x, weight, (1,), "VALID", feature_group_count=input.shape[1]), bias)
     return (nn.silu(y) if activation in ("silu", "swish") else y), x[:, :, x.shape[2] - kept :]

@@ -6,7 +6,7 @@ import operator
 from functools import reduce
 from typing import Any
 
-from jaxport.importer.namespaces import jnp, lax, nn
+from jaxport.importer.namespaces import jnp, known, lax, nn
 from jaxport.importer.registry import op, renamed
 
 renamed(since=6, Abs=jnp.abs, Ceil=jnp.ceil, Exp=jnp.exp, Floor=jnp.floor, Log=jnp.log, Neg=jnp.negative)
@@ -43,7 +43,11 @@ def div(A, B):
 
 @op("Pow", since=7)
 def power(X, Y):
-    return jnp.power(X, Y)
+    exponent = known(Y)
+    if exponent is None or exponent.size != 1 or exponent.ndim > X.ndim or X.dtype.kind != "f":
+        return jnp.power(X, Y)
+    number = exponent.item()
+    return X ** int(number) if number in (2, 3, 4) else jnp.power(X, Y)  # products are exact, fast and differentiable
 
 
 def _aligned(A: Any, B: Any, axis: int | None, broadcast: int) -> Any:

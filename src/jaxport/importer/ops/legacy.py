@@ -30,7 +30,7 @@ def _first_version(name: str, inputs: str | None = None) -> None:
     def first(*inputs: Any, consumed_inputs: Any = None, **attributes: Any) -> Any:
         return later.function(*inputs, **attributes)
 
-    first.__signature__ = inspect.Signature([*own, CONSUMED])  # type: ignore[attr-defined]
+    first.__signature__ = inspect.Signature([*own, CONSUMED])
     op(name, since=1, until=5)(first)
 
 

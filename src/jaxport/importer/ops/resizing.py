@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -101,11 +100,11 @@ def _scaled_size(n: Any, scale: float) -> Any:
     """`floor(n * scale)`, rounded as single precision rounds it."""
     if not is_dim(n):
         return int(np.float32(n) * np.float32(scale))
-    ratio = Fraction(scale).limit_denominator(1024)
-    if np.float32(float(ratio)) != np.float32(scale):
+    below = next((q for q in range(1, 1025) if np.float32(round(scale * q) / q) == np.float32(scale)), None)
+    if below is None:
         why = f"the scale {scale} of a size that only has a name is no simple fraction; give the axis a size"
         raise Unsupported("a size cannot be scaled", [Refusal("Resize", "", why)])
-    return n * ratio.numerator // ratio.denominator
+    return n * round(scale * below) // below
 
 
 def _kept_aspect(shape: Sequence[Any], sizes: Sequence[Any], policy: str) -> tuple[list[Any], list[Any]]:

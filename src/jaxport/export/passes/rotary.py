@@ -1,0 +1,211 @@
+"""RotaryEmbedding (opset 23): pairs of elements turned by angles that depend on the position.
+
+1. The halves of `x` as pairs: `concat(a cos - b sin, b cos + a sin)`.
+2. The same with the halves turned first: `x cos + concat(-b, a) sin`, with both tables repeated.
+3. Neighbours as pairs: `stack(a cos - b sin, b cos + a sin)` of every second element, merged into one axis.
+
+The axes are those of batches, positions, heads and vectors, in whatever order; the tables are of positions, or of
+positions and batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.export.passes.arranging import Arrangement, goes_into_transpose, sizes_of
+from jaxport.export.passes.editing import Dim, constant_of, dims_of, integer, is_op
+from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle
+from jaxport.export.passes.matching import Seen, look
+
+#: The label of the axis of vectors; the positions of the other axes are theirs.
+VECTOR = 3
+
+
+def rotary(model: ir.Model) -> str:
+    """Recognise RotaryEmbedding, in the graph, its subgraphs and its functions."""
+    opset = model.opset_imports[""]
+    return fuse(model, lambda node: _find(node, opset))
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """What is turned.
+
+    Attributes:
+      result: what is computed; the labels of its axes are their positions.
+      x: what is turned.
+      cos, sin: the tables, as they broadcast to half of `x`.
+      interleaved: whether neighbours are a pair, not the halves.
+    """
+
+    result: ir.Value
+    x: Seen
+    cos: Seen
+    sin: Seen
+    interleaved: bool
+
+
+def _find(node: ir.Node, opset: int) -> Fusion | str | None:
+    if not is_op(node, "Concat", "Add"):
+        return None
+    rank = len(dims_of(node.outputs[0]) or ())
+    found = next(_joined(node, rank) if is_op(node, "Concat") else _turned(node, rank), None)
+    if found is None:
+        return None
+    dims = dims_of(found.result) or []
+    if len(dims) != 4 or not isinstance(dims[VECTOR], int):
+        return "it is not of batches, heads and positions"
+    along = {axis for axis in (*found.cos.axes, *found.sin.axes) if axis is not None} - {0, VECTOR}
+    along = along or {axis for axis in (1, 2) if dims[axis] == 1}  # a sequence of one
+    sequence = next(iter(along), None)
+    if len(along) != 1 or not isinstance(sequence, int):
+        return "its angles depend on more than the position"
+    return obstacle("RotaryEmbedding", found.x.value.dtype, opset) or _fusion(found, dims, sequence)
+
+
+def _fusion(found: Rotation, dims: list[Dim], sequence: int) -> Fusion | str:
+    heads, width = dims[3 - sequence], dims[VECTOR]
+    sizes = dict(enumerate(dims))
+    table = [dims[0], dims[sequence], int(width) // 2]  # pyright: ignore[reportArgumentType]
+    tables = [
+        Arrangement.of(dims_of(seen.value) or (), seen.axes, [[0], [sequence], [VECTOR]], sizes | {VECTOR: table[2]})
+        for seen in (found.cos, found.sin)
+    ]
+    options = []
+    for flat in (True, False):
+        groups = [[0], [sequence], [3 - sequence, VECTOR]] if flat else [[0], [3 - sequence], [sequence], [VECTOR]]
+        x = Arrangement.of(dims_of(found.x.value) or (), found.x.axes, groups, sizes)
+        result = Arrangement.of(dims, range(4), groups, sizes)
+        if x is not None and result is not None:
+            moves = x.moves + (result.moves != goes_into_transpose(found.result))
+            options.append((moves, not flat, x, result))
+    if not isinstance(heads, int) or None in tables or not options:
+        return "its shapes cannot be told before it runs"
+    _, _, x, result = min(options, key=lambda option: option[:2])
+
+    def build(builder: Builder) -> ir.Value:
+        caches = [
+            builder.expanded(how.apply(builder, builder.owned(seen.value)), table)
+            for how, seen in zip(tables, (found.cos, found.sin), strict=True)
+        ]
+        attributes = {"interleaved": 1} if found.interleaved else {}
+        attributes |= {"num_heads": heads} if len(x.merged) == 3 else {}
+        given = x.apply(builder, builder.now(found.x.value))
+        turned = builder.emit("RotaryEmbedding", [given, *caches], x.merged, **attributes)
+        return result.revert(builder, turned)
+
+    leaves = [found.x.value, found.cos.value, found.sin.value]
+    return Fusion("RotaryEmbedding", found.result, leaves, build)
+
+
+def _joined(node: ir.Node, rank: int) -> Iterator[Rotation]:
+    """`a cos - b sin` and `b cos + a sin`, one after the other, or element by element in turn."""
+    result = node.outputs[0]
+    stacked = len(node.inputs) == 2 and all(is_op(given.producer(), "Unsqueeze") for given in node.inputs)  # pyright: ignore
+    if len(node.inputs) != 2 or integer(node, "axis", 0) % rank != rank - 1:
+        return
+    if stacked:
+        users = [user for user, _ in result.uses()]
+        if len(users) != 1 or not is_op(users[0], "Reshape") or rank != VECTOR + 2:
+            return
+        result = users[0].outputs[0]
+        dims, half = dims_of(result) or [], dims_of(node.inputs[0]) or []
+        if len(dims) != VECTOR + 1 or dims[:-1] != half[:-2] or dims[-1] != 2 * half[-2]:  # pyright: ignore
+            return
+    first, second = (look(given, range(rank)) for given in node.inputs)  # pyright: ignore[reportArgumentType]
+    for a, b, cos, sin in _pairs(first, second):
+        x = _parted(a, b, alternating=stacked)
+        if x is not None:
+            yield Rotation(result, x, cos, sin, stacked)
+
+
+def _pairs(first: Seen, second: Seen) -> Iterator[tuple[Seen, Seen, Seen, Seen]]:
+    """`(a, b, cos, sin)` where what is given is `a cos - b sin` and `b cos + a sin`."""
+    minus, plus = first.operands("Sub"), second.operands("Add")
+    one, other = (operand.operands("Mul") for operand in minus or ()) if minus else (None, None)
+    sums = [operand.operands("Mul") for operand in plus or ()]
+    if one is None or other is None or not sums or None in sums:
+        return
+    for a, cos in (one, one[::-1]):
+        for b, sin in (other, other[::-1]):
+            wanted = [{b, cos}, {a, sin}]
+            if [set(pair) for pair in sums] in (wanted, wanted[::-1]):  # pyright: ignore[reportArgumentType]
+                yield a, b, cos, sin
+
+
+def _turned(node: ir.Node, rank: int) -> Iterator[Rotation]:
+    """`x cos + concat(-b, a) sin`, with `a` and `b` the halves of `x`."""
+    products = look(node.outputs[0], range(rank)).operands("Add") or []
+    for straight, crossed in (products, products[::-1]) if products else ():
+        one, other = straight.operands("Mul"), crossed.operands("Mul")
+        for x, cos in (one, one[::-1]) if one and other else ():
+            for turned, sin in (other, other[::-1]):
+                halves = [_half_of(table) for table in (cos, sin)]
+                if _is_half_turned(turned, x) and None not in halves:
+                    yield Rotation(node.outputs[0], x, *halves, interleaved=False)  # pyright: ignore
+
+
+def _is_half_turned(seen: Seen, x: Seen) -> bool:
+    """Whether a value is `concat(-b, a)`, with `a` and `b` the halves of `x`."""
+    node = seen.node
+    if not seen.is_op("Concat") or len(node.inputs) != 2 or seen.axes[integer(node, "axis", 0)] != VECTOR:
+        return False
+    negative, a = (look(given, seen.axes) for given in node.inputs)
+    b = (negative.operands("Neg") or [None])[0]
+    return b is not None and _parted(a, b, alternating=False) == x
+
+
+def _parted(a: Seen, b: Seen, *, alternating: bool) -> Seen | None:
+    """What was parted along its vectors into `a` and `b`: two halves, or alternating elements."""
+    one, other = a.node, b.node
+    if a.axes != b.axes or VECTOR not in a.axes or one is None or other is None:
+        return None
+    place = a.axes.index(VECTOR)
+    width = (dims_of(one.inputs[0]) or [None] * (place + 1))[place] if one.inputs[0] is not None else None
+    if one.inputs[0] is not other.inputs[0] or not isinstance(width, int) or width % 2:
+        return None
+    if a.is_op("Split"):
+        halves = [one.outputs.index(a.value), other.outputs.index(b.value)] == [0, 1] and one is other
+        equal = dims_of(a.value) == dims_of(b.value) and len(one.outputs) == 2
+        found = halves and equal and not alternating and integer(one, "axis", 0) % len(a.axes) == place
+    elif a.is_op("Slice") and b.is_op("Slice"):
+        wanted = [range(0, width, 2), range(1, width, 2)]
+        wanted = wanted if alternating else [range(width // 2), range(width // 2, width)]
+        found = [_taken(node, place, width) for node in (one, other)] == wanted
+    else:
+        found = False
+    return look(one.inputs[0], a.axes) if found else None
+
+
+def _taken(node: ir.Node, place: int, width: int) -> range | None:
+    """Which elements a Slice takes along one axis, where it takes all along the others."""
+    arrays = [constant_of(value) for value in node.inputs[1:]]
+    if any(array is None or array.size != 1 for array in arrays) or len(arrays) < 3:
+        return None
+    start, end, axis, *step = (int(array.ravel()[0]) for array in arrays)  # pyright: ignore
+    if axis % len(dims_of(node.inputs[0]) or ()) != place:
+        return None
+    return range(width)[slice(start, end, *step)]
+
+
+def _half_of(table: Seen) -> Seen | None:
+    """Half of a table whose vectors are repeated; that of a constant is no value of the graph yet."""
+    if VECTOR not in table.axes:
+        return None
+    place, rank = table.axes.index(VECTOR), len(table.axes)
+    array, node = constant_of(table.value), table.node
+    if array is not None:
+        first, second = np.split(array, 2, place)
+        half = ir.Value(name=table.value.name, type=table.value.type, shape=ir.Shape(first.shape))
+        half.const_value = ir.Tensor(first, name=table.value.name)
+        return Seen(half, table.axes, half) if np.array_equal(first, second) else None
+    if table.is_op("Concat"):
+        repeated = [*node.inputs] == [node.inputs[0]] * 2 and integer(node, "axis", 0) % rank == place
+    else:
+        repeats = constant_of(node.inputs[1]) if table.is_op("Tile") else None
+        repeated = repeats is not None and repeats.tolist() == [1 + (axis == place) for axis in range(rank)]
+    return look(node.inputs[0], table.axes) if repeated else None

@@ -1,0 +1,140 @@
+"""Sampling at positions between elements: regions of interest and deformable convolution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from jaxport.errors import Refusal, ValueNotKnown
+from jaxport.importer.namespaces import helper, jnp, known, vmap
+from jaxport.importer.ops.convolution import with_bias
+from jaxport.importer.registry import op
+
+
+@helper
+def corner_terms(x, row, column):
+    """The four weighted neighbours of each position in maps (channels, rows, columns); zero outside of the maps."""
+    height, width = x.shape[1:]
+    terms = []
+    for near_row in (jnp.floor(row), jnp.floor(row) + 1):
+        for near_column in (jnp.floor(column), jnp.floor(column) + 1):
+            weight = (1 - jnp.abs(row - near_row)) * (1 - jnp.abs(column - near_column))
+            inside = (near_row >= 0) & (near_row < height) & (near_column >= 0) & (near_column < width)
+            at_row = jnp.clip(near_row, 0, height - 1).astype(int)
+            at_column = jnp.clip(near_column, 0, width - 1).astype(int)
+            terms.append(x[:, at_row, at_column] * jnp.where(inside, weight, 0))
+    return terms
+
+
+@helper
+def roi_align(x, roi, batch, size, samples, scale, half_pixel, mode):
+    """One region of interest (x1, y1, x2, y2) of maps (batch, channels, rows, columns), pooled to `size`."""
+    (rows, columns), (height, width) = samples, x.shape[2:]
+    first_x, first_y, last_x, last_y = roi * scale - (0.5 if half_pixel else 0.0)
+    extent_y, extent_x = last_y - first_y, last_x - first_x
+    if not half_pixel:
+        extent_y, extent_x = jnp.maximum(extent_y, 1.0), jnp.maximum(extent_x, 1.0)
+    at_y = first_y + (jnp.arange(size[0] * rows) + 0.5) * (extent_y / (size[0] * rows))
+    at_x = first_x + (jnp.arange(size[1] * columns) + 0.5) * (extent_x / (size[1] * columns))
+    row, column = jnp.meshgrid(at_y, at_x, indexing="ij")
+    outside = (row < -1) | (row > height) | (column < -1) | (column > width)
+    row, column = jnp.clip(row, 0, height - 1), jnp.clip(column, 0, width - 1)
+    terms = [jnp.where(outside, 0, term) for term in corner_terms(x[batch], row, column)]
+    shape = (x.shape[1], size[0], rows, size[1], columns)
+    if mode == "max":
+        return jnp.stack(terms).max(0).reshape(shape).max((2, 4))
+    return sum(terms[1:], terms[0]).reshape(shape).mean((2, 4))
+
+
+@op("RoiAlign", since=16)
+def roi_align_aligned(
+    X,
+    rois,
+    batch_indices,
+    *,
+    coordinate_transformation_mode="half_pixel",
+    mode="avg",
+    output_height=1,
+    output_width=1,
+    sampling_ratio=0,
+    spatial_scale=1.0,
+):
+    size, half_pixel = (output_height, output_width), coordinate_transformation_mode == "half_pixel"
+
+    def pooled(roi: Any, batch: Any, samples: tuple[int, int]) -> Any:
+        return roi_align(X, roi, batch, size, samples, spatial_scale, half_pixel, mode)
+
+    if sampling_ratio:
+        return vmap(lambda roi, batch: pooled(roi, batch, (sampling_ratio, sampling_ratio)))(rois, batch_indices)
+    regions = known(rois)
+    if regions is None:
+        why = (
+            "`sampling_ratio` 0 samples as many points as a region is large; call it outside `jax.jit`, or set a ratio"
+        )
+        raise ValueNotKnown("the size of a region has to be known", [Refusal("RoiAlign", "", why)])
+    least = 0.0 if half_pixel else 1.0
+    extents = np.maximum((regions.data[:, [3, 2]] - regions.data[:, [1, 0]]) * spatial_scale, least)
+    counts = np.maximum(np.ceil(extents / np.array(size)), 1).astype(int).tolist()
+    if not counts:
+        return jnp.zeros((0, X.shape[1], *size), X.dtype)
+    return jnp.stack([pooled(rois[i], batch_indices[i], tuple(count)) for i, count in enumerate(counts)])
+
+
+@op("RoiAlign", since=10, until=15)
+def roi_align_output_half_pixel(
+    X, rois, batch_indices, *, mode="avg", output_height=1, output_width=1, sampling_ratio=0, spatial_scale=1.0
+):
+    return roi_align_aligned(
+        X,
+        rois,
+        batch_indices,
+        coordinate_transformation_mode="output_half_pixel",
+        mode=mode,
+        output_height=output_height,
+        output_width=output_width,
+        sampling_ratio=sampling_ratio,
+        spatial_scale=spatial_scale,
+    )
+
+
+@helper
+def deformed_patches(x, offset, mask, kernel, strides, pads, dilations):
+    """What each tap of a kernel reads of maps (channels, rows, columns): (channels, *kernel, *output)."""
+    offset = offset.reshape(*kernel, 2, *offset.shape[1:])
+    mask = mask.reshape(*kernel, *mask.shape[1:])
+    steps = [jnp.arange(n) * s - low for n, s, low in zip(mask.shape[2:], strides, pads, strict=True)]
+    taps = [jnp.arange(k) * d for k, d in zip(kernel, dilations, strict=True)]
+    row = taps[0][:, None, None, None] + steps[0][:, None] + offset[:, :, 0]
+    column = taps[1][:, None, None] + steps[1] + offset[:, :, 1]
+    terms = corner_terms(x, row, column)
+    return sum(terms[1:], terms[0]) * mask
+
+
+@op("DeformConv", since=19)
+def deform_conv(
+    X,
+    W,
+    offset,
+    B=None,
+    mask=None,
+    *,
+    dilations=None,
+    group=1,
+    kernel_shape=None,
+    offset_group=1,
+    pads=None,
+    strides=None,
+):
+    kernel, (batch, channels, *image), (_, _, *output) = W.shape[2:], X.shape, offset.shape
+    if mask is None:
+        mask = jnp.ones((batch, offset.shape[1] // 2, *output), X.dtype)
+    maps = jnp.reshape(X, (batch, offset_group, channels // offset_group, *image))
+    offset = jnp.reshape(offset, (batch, offset_group, -1, *output))
+    mask = jnp.reshape(mask, (batch, offset_group, -1, *output))
+    options = (kernel, strides or (1, 1), (pads or (0, 0))[:2], dilations or (1, 1))
+    patches = vmap(vmap(lambda x, moved, kept: deformed_patches(x, moved, kept, *options)))(maps, offset, mask)
+    patches = jnp.reshape(patches, (batch, group, channels // group, *kernel, *output))
+    weights = jnp.reshape(W, (group, W.shape[0] // group, *W.shape[1:]))
+    y = jnp.einsum("ngcklhw,gmckl->ngmhw", patches, weights)
+    return with_bias(jnp.reshape(y, (batch, W.shape[0], *output)), B)
