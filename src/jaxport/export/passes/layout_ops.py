@@ -298,7 +298,7 @@ def _shape(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
 def _matmul(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
     if layout[-1] == 1 and len(layout) > 3:
         return _as_convolution(node, value, layout)
-    return _of_matrices(node, value, layout) if set(layout[-2:]) == {len(layout) - 2, len(layout) - 1} else None
+    return None
 
 
 def _as_convolution(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
@@ -313,21 +313,3 @@ def _as_convolution(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | N
         node.op_type = "Conv"
 
     return _together([x, node.outputs[0]], layout, adapt)
-
-
-def _of_matrices(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
-    """Axes of the batch in another order, or the transpose of a product: the product of the transposes, swapped."""
-    swapped = layout[-1] < layout[-2]
-    constants = {index: array for index in (0, 1) if (array := constant_of(node.inputs[index])) is not None}
-    if any(array.ndim != 2 for array in constants.values()):
-        return None
-
-    def adapt(editor: Editor) -> None:
-        if swapped:
-            for index, array in constants.items():
-                editor.replace_constant(node, index, array.T)
-            left, right = node.inputs
-            node.replace_input_with(0, right)
-            node.replace_input_with(1, left)
-
-    return _together([*(v for i, v in enumerate(node.inputs) if i not in constants), *node.outputs], layout, adapt)
