@@ -76,7 +76,7 @@ def test_bodies_that_differ_are_not_shared_and_explain_says_why():
 
 
 def test_a_selector_that_matches_nothing_is_an_error(model):
-    with pytest.raises(jaxport.ExportError, match="`functions='flax.nnx.Conv'` matches no call"):
+    with pytest.raises(jaxport.ExportError, match=r"`functions='flax\.nnx\.Conv'` matches no call"):
         jaxport.to_onnx(model, [("B", 4)], functions="flax.nnx.Conv")
 
 

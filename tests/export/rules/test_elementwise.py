@@ -45,7 +45,7 @@ LOOSE = {"float16": 4e-3, "bfloat16": 2e-2, "float32": 3e-6, "float64": 1e-13}
 def values_of(dtype, seed=0):
     dtype = jnp.dtype(dtype)
     generator = np.random.default_rng(seed)
-    if dtype == bool:
+    if dtype.kind == "b":
         return generator.random(40) > 0.5
     if dtype.kind in "iu":
         info = np.iinfo(dtype)

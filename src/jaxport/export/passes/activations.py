@@ -74,9 +74,7 @@ ACTIVATIONS = (
     Activation("Elu", lambda x, *, alpha: jax.nn.elu(x, alpha), "Exp"),
     Activation("Celu", lambda x, *, alpha: jax.nn.celu(x, alpha), "Exp"),
     Activation("Sigmoid", lambda x: 1 / (1 + jnp.exp(-x)), "Exp"),
-    Activation(
-        "Sigmoid", lambda x: x / (1 + jnp.exp(-x)), "Exp", emit=lambda op, x: op("Mul", x, op("Sigmoid", x))
-    ),
+    Activation("Sigmoid", lambda x: x / (1 + jnp.exp(-x)), "Exp", emit=lambda op, x: op("Mul", x, op("Sigmoid", x))),
     Activation("HardSwish", jax.nn.hard_swish, "Min"),
     Activation("HardSigmoid", jax.nn.hard_sigmoid, "Min", (("alpha", 1 / 6), ("beta", 0.5))),
     Activation("LeakyRelu", lambda x, *, alpha: jax.nn.leaky_relu(x, alpha), "Where"),
@@ -104,7 +102,7 @@ def activations(model: ir.Model) -> str:
         if node.domain or result.dtype not in _FLOATS:
             return None
         for activation in wanted:
-            pattern = pattern_of(activation.function, result.dtype.numpy(), opset)  # pyright: ignore
+            pattern = pattern_of(activation.function, result.dtype.numpy(), opset)
             match = pattern.match(result)
             if match is not None and same_dims(match.x, result):
                 dtype = ir.DataType.FLOAT if result.dtype is ir.DataType.BFLOAT16 else result.dtype
@@ -128,7 +126,7 @@ def _fusion(activation: Activation, match: Match, result: ir.Value) -> Fusion:
             return builder.emit(op_type, inputs, dims, wide, **attributes)
 
         def number(value: float) -> ir.Value:
-            return builder.constant(np.asarray(value, wide.numpy()), "scalar")  # pyright: ignore
+            return builder.constant(np.asarray(value, wide.numpy()), "scalar")
 
         x = op("Cast", match.x, to=wide) if narrow else match.x
         value = activation.emits(op, x, match.parameters)

@@ -34,7 +34,7 @@ def sizes_of(*seen: Seen) -> dict[Axis, Dim]:
         sizes.update(zip(one.axes, dims_of(one.value) or (), strict=True))
         if one.is_op("MatMul"):
             left = dims_of(one.node.inputs[0]) or (None,)
-            sizes[Reduced(one.node, len(one.axes) - 1)] = left[-1]  # pyright: ignore
+            sizes[Reduced(one.node, len(one.axes) - 1)] = left[-1]
     for label in list(sizes):  # of two parts, the size of the other one follows
         if isinstance(label, Part) and label.count == 2 and label.whole in sizes:
             other = Part(label.whole, 1 - label.place, 2)
@@ -77,7 +77,7 @@ class Arrangement:
         merged = [_product([sizes[label] for label in group]) for group in present]
         if None in merged:
             return None
-        found = cls(tuple(dims), tuple(sizes[label] for label in own), order, tuple(merged))  # pyright: ignore
+        found = cls(tuple(dims), tuple(sizes[label] for label in own), order, tuple(merged))
         steps = [*found._steps(), *found._steps_back()]
         return found if all(target(before, after) is not None for before, after in steps) else None
 

@@ -210,7 +210,9 @@ def _axes(scores: Scores, value: Seen, keys: Axis) -> Axes | None:
         batch, heads = (*shared, None)[0], None
     group = None
     if len(alone) == 2:  # the queries that share a head of keys lie next to it
-        group = next((axis for axis in alone if heads is not None and query.index(axis) == query.index(heads) + 1), None)
+        group = next(
+            (axis for axis in alone if heads is not None and query.index(axis) == query.index(heads) + 1), None
+        )
         if group is None:
             return None
     queries = next((axis for axis in alone if axis != group), None)
@@ -276,9 +278,7 @@ def _mask_groups(axes: Axes) -> list[list[Axis]]:
     return [[axes.batch], [axes.heads, axes.group], [axes.queries], [axes.keys]]
 
 
-def _mask_hindrance(
-    mask: Mask, axes: Axes, sizes: dict[Axis, Dim], dtype: ir.DataType | None
-) -> str | None:
+def _mask_hindrance(mask: Mask, axes: Axes, sizes: dict[Axis, Dim], dtype: ir.DataType | None) -> str | None:
     """Why a mask cannot be that of the operator, or None."""
     if dtype is not ir.DataType.FLOAT:
         return "a row that is masked as a whole is known to be right in single precision alone"

@@ -109,7 +109,6 @@ class Seen:
                 labels.append(Reduced(node, axis) if axis in axes else label)
         return look(node.inputs[0], labels)
 
-
     def contracted(self) -> tuple[Seen, Seen] | None:
         """The operands of the product of matrices that computes it; the axis that is summed has a label of its own."""
         if not self.is_op("MatMul"):

@@ -222,7 +222,7 @@ def _fusion(found: Normalized, product: ir.Value) -> Fusion:
             scale = _parameter(builder, found.scales[0], dims, first)
         else:
             dtype = found.x.entry.dtype.numpy()  # pyright: ignore[reportOptionalMemberAccess]
-            scale = builder.constant(np.ones([int(d) for d in dims[first:]], dtype), "ones")  # pyright: ignore
+            scale = builder.constant(np.ones([int(d) for d in dims[first:]], dtype), "ones")
         inputs = [found.x.entry, scale, *([_parameter(builder, bias, dims, first)] if bias else [])]
         axis = axis_attribute(first, found.x.entry)
         return builder.emit(found.op_type, inputs, dims, axis=axis, epsilon=found.epsilon)

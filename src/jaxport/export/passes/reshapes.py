@@ -38,7 +38,7 @@ def _moved(editor: Editor, node: ir.Node) -> bool:
         return False
     if any(len(before) > 1 for before, _ in groups) or dims_of(user.outputs[0]) != new:
         return False
-    merged = {i: _merged(x, groups, old, new) for i, x in enumerate(user.inputs) if i != place}
+    merged = {i: _merged(x, groups, new) for i, x in enumerate(user.inputs) if i != place}
     if any(array is None for array in merged.values()):
         return False
     for index, array in merged.items():
@@ -53,9 +53,7 @@ def _moved(editor: Editor, node: ir.Node) -> bool:
     return True
 
 
-def _merged(
-    value: ir.Value | None, groups: list[tuple[list[int], list[int]]], old: list[Dim], new: list[Dim]
-) -> np.ndarray | None:
+def _merged(value: ir.Value | None, groups: list[tuple[list[int], list[int]]], new: list[Dim]) -> np.ndarray | None:
     """A constant operand as it broadcasts to the shape before the split."""
     array = constant_of(value)
     if array is None or array.ndim > len(new):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.arranging import Arrangement, goes_into_transpose, sizes_of
+from jaxport.export.passes.arranging import Arrangement, goes_into_transpose
 from jaxport.export.passes.editing import Dim, constant_of, dims_of, integer, is_op
 from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle
 from jaxport.export.passes.matching import Seen, look
@@ -105,7 +105,7 @@ def _fusion(found: Rotation, dims: list[Dim], sequence: int) -> Fusion | str:
 def _joined(node: ir.Node, rank: int) -> Iterator[Rotation]:
     """`a cos - b sin` and `b cos + a sin`, one after the other, or element by element in turn."""
     result = node.outputs[0]
-    stacked = len(node.inputs) == 2 and all(is_op(given.producer(), "Unsqueeze") for given in node.inputs)  # pyright: ignore
+    stacked = len(node.inputs) == 2 and all(is_op(given.producer(), "Unsqueeze") for given in node.inputs)
     if len(node.inputs) != 2 or integer(node, "axis", 0) % rank != rank - 1:
         return
     if stacked:
@@ -114,7 +114,7 @@ def _joined(node: ir.Node, rank: int) -> Iterator[Rotation]:
             return
         result = users[0].outputs[0]
         dims, half = dims_of(result) or [], dims_of(node.inputs[0]) or []
-        if len(dims) != VECTOR + 1 or dims[:-1] != half[:-2] or dims[-1] != 2 * half[-2]:  # pyright: ignore
+        if len(dims) != VECTOR + 1 or dims[:-1] != half[:-2] or dims[-1] != 2 * half[-2]:
             return
     first, second = (look(given, range(rank)) for given in node.inputs)  # pyright: ignore[reportArgumentType]
     for a, b, cos, sin in _pairs(first, second):
@@ -146,7 +146,7 @@ def _turned(node: ir.Node, rank: int) -> Iterator[Rotation]:
             for turned, sin in (other, other[::-1]):
                 halves = [_half_of(table) for table in (cos, sin)]
                 if _is_half_turned(turned, x) and None not in halves:
-                    yield Rotation(node.outputs[0], x, *halves, interleaved=False)  # pyright: ignore
+                    yield Rotation(node.outputs[0], x, *halves, interleaved=False)
 
 
 def _is_half_turned(seen: Seen, x: Seen) -> bool:
@@ -186,7 +186,7 @@ def _taken(node: ir.Node, place: int, width: int) -> range | None:
     arrays = [constant_of(value) for value in node.inputs[1:]]
     if any(array is None or array.size != 1 for array in arrays) or len(arrays) < 3:
         return None
-    start, end, axis, *step = (int(array.ravel()[0]) for array in arrays)  # pyright: ignore
+    start, end, axis, *step = (int(array.ravel()[0]) for array in arrays)
     if axis % len(dims_of(node.inputs[0]) or ()) != place:
         return None
     return range(width)[slice(start, end, *step)]

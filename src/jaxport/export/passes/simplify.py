@@ -96,7 +96,7 @@ def _spread(editor: Editor, node: ir.Node) -> bool:
             continue
         seen = (result.operands(node.op_type) or [None] * len(node.inputs))[place]
         along = [axis for axis in seen.axes if axis is not None] if seen is not None else []
-        if seen is None or not all(isinstance(axis, int) for axis in along) or along != sorted(along):  # pyright: ignore
+        if seen is None or not all(isinstance(axis, int) for axis in along) or along != sorted(along):
             continue
         source = dims_of(seen.value) or []
         if constant_of(seen.value) is not None and not along:

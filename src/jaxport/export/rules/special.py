@@ -247,7 +247,7 @@ def _i1e_coefficients():
     fit = np.polynomial.chebyshev.chebinterpolate
     below = lambda t: np.where(t > -1, special.i1e(4 * t + 4) / np.maximum(4 * t + 4, 1e-300), 0.5)
     above = lambda t: special.i1e(16 / (t + 1)) * np.sqrt(16 / (t + 1))
-    return fit(below, 36), fit(above, 24)
+    return fit(below, 36), fit(above, 24)  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 def _chebyshev_sum(t, coefficients):

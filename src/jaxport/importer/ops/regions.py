@@ -45,7 +45,7 @@ def roi_align(x, roi, batch, size, samples, scale, half_pixel, mode):
     shape = (x.shape[1], size[0], rows, size[1], columns)
     if mode == "max":
         return jnp.stack(terms).max(0).reshape(shape).max((2, 4))
-    return sum(terms[1:], terms[0]).reshape(shape).mean((2, 4))
+    return jnp.stack(terms).sum(0).reshape(shape).mean((2, 4))
 
 
 @op("RoiAlign", since=16)
