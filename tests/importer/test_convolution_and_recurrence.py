@@ -85,6 +85,13 @@ def test_regions_of_adaptive_sampling_are_refused_under_jit() -> None:
         jax.jit(pooled)(np.ones((1, 1, 4, 4), np.float32), np.ones((1, 4), np.float32))
 
 
+def test_regions_of_adaptive_sampling_are_pooled_outside_of_jit() -> None:
+    graph = "graph (float[1,1,4,4] x, float[1,4] r) => (float y) { b = Constant<value = int64[1] {0}> () y = RoiAlign<%s> (x, r, b) }"
+    x, region = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4) ** 2, np.array([[0, 0, 3, 2.5]], np.float32)
+    adaptive, fixed = (program(graph % f"output_width=1, output_height=1, sampling_ratio={n}") for n in (0, 3))
+    np.testing.assert_allclose(adaptive(x, region), fixed(x, region), rtol=1e-6)
+
+
 def test_the_norm_of_nothing_has_a_gradient() -> None:
     normalized = program("graph (float[1,2] x) => (float y) { y = LpNormalization (x) }")
     assert np.isfinite(jax.grad(lambda x: normalized(x).sum())(np.zeros((1, 2), np.float32))).all()

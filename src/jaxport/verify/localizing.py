@@ -72,7 +72,8 @@ class Localizer:
         names = [report.name for report in self.exported.pass_reports]
         for count in range(len(names) + 1):
             model = self.exported.again(traced, passes=count)
-            if any(difference(e, a, self.rtol, self.atol).problem for e, a in zip(expected, self._run(model))):
+            pairs = zip(expected, self._run(model), strict=True)
+            if any(difference(wanted, found, self.rtol, self.atol).problem for wanted, found in pairs):
                 cause = f"the graph pass `{names[count - 1]}`" if count else "the runtime"
                 return Divergence(cause, "", "the graph agrees before it, and each equation by itself")
         return Divergence("not localized", "", "exported once more, the model agrees")

@@ -260,14 +260,12 @@ class _Move:
 
     def permute_result(self, value: ir.Value, along: Sequence[tuple[ir.Node, int]], ended: Sequence[ir.Node]) -> None:
         """The producer of a value is moved: the value itself is what is stored now."""
-        layout, dims = self.region.layouts[value], dims_of(value)
-        others = [use for use in value.uses() if use not in along and use[0] not in ended]
+        layout, dims, rest = self.region.layouts[value], dims_of(value), []
         value.shape = None if dims is None else ir.Shape(permuted(dims, layout))
-        rest = []
-        for node, index in others:
+        for node, index in value.uses():
             if is_op(node, "Transpose") and node.graph is self.graph:
                 node.attributes["perm"] = ir.AttrInt64s("perm", [layout[axis] for axis in permutation(node)])
-            else:
+            elif (node, index) not in along:
                 rest.append((node, index))
         if rest or value.is_graph_output():
             producer = value.producer()
@@ -286,14 +284,15 @@ class _Move:
             self.end(node, value)
 
     def end(self, node: ir.Node, stored: ir.Value) -> None:
-        """A Transpose of a value gives what is stored: its users take that."""
+        """A Transpose gives what is stored: its users take that, but for those that want its result permuted too."""
         result = node.outputs[0]
-        dims = dims_of(result)
+        dims, others = dims_of(result), [use for use in result.uses() if not self.moved(use[0], result)]
         if dims is not None and dims != dims_of(stored):
             stored = self.editor.viewed(self.graph, stored, dims, after=stored.producer())
-        if not substitute(result, stored):
-            node.replace_input_with(0, stored)
-            node.attributes["perm"] = ir.AttrInt64s("perm", range(len(dims or ())))
+        if len(others) == len(result.uses()) and substitute(result, stored):
+            return
+        for user, index in others:
+            user.replace_input_with(index, stored)
 
     def stored(self, value: ir.Value) -> ir.Value:
         """A value that no moved operator computes, as it would be stored."""

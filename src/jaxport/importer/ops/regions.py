@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -75,10 +76,10 @@ def roi_align_aligned(
         raise ValueNotKnown("the size of a region has to be known", [Refusal("RoiAlign", "", why)])
     least = 0.0 if half_pixel else 1.0
     extents = np.maximum((regions.data[:, [3, 2]] - regions.data[:, [1, 0]]) * spatial_scale, least)
-    counts = np.maximum(np.ceil(extents / np.array(size)), 1).astype(int).tolist()
+    counts = [tuple(max(math.ceil(part), 1) for part in parts) for parts in (extents / np.array(size)).tolist()]
     if not counts:
         return jnp.zeros((0, X.shape[1], *size), X.dtype)
-    return jnp.stack([pooled(rois[i], batch_indices[i], tuple(count)) for i, count in enumerate(counts)])
+    return jnp.stack([pooled(rois[i], batch_indices[i], count) for i, count in enumerate(counts)])
 
 
 @op("RoiAlign", since=10, until=15)

@@ -92,6 +92,8 @@ def tile(input, repeats: Host):
 
 def _spaced(start: HostValue, limit: HostValue, delta: HostValue, dtype: Any) -> Any:
     """`start`, `start + delta`, … up to `limit`, computed in `dtype`."""
+    # ONNX's own function bodies pass vectors of one element.
+    start, limit, delta = (value.reshape(()) for value in (start, limit, delta))
     if start.dtype.kind in "iu":
         return jnp.arange(start, limit, delta, dtype=start.dtype)
     count = max(math.ceil((float(limit) - float(start)) / float(delta)), 0)
