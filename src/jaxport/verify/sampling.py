@@ -39,10 +39,14 @@ class Range:
 
 @dataclass(frozen=True)
 class _Origin:
-    """Where a value comes from: inputs of the program, by index, or the positions along axes of these sizes."""
+    """Where a value comes from: inputs of the program, by index, or the positions along axes of these sizes.
+
+    An array of index vectors has in `columns` where each component is from.
+    """
 
     inputs: frozenset[int] = frozenset()
     positions: tuple[dims.Dim, ...] = ()
+    columns: tuple[_Origin, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.inputs or self.positions)
@@ -105,11 +109,7 @@ class _Flow:
             return self.bodies(equation, inner, given)
         if name not in _CARRIES:
             return nothing
-        merged = _Origin(
-            frozenset().union(*(origin.inputs for origin in given)),
-            next((origin.positions for origin in given if origin.positions), ()),
-        )
-        return [merged] * len(equation.outvars)
+        return [_merged(equation, given)] * len(equation.outvars)
 
     def bodies(
         self, equation: jex_core.JaxprEqn, inner: Sequence[jex_core.Jaxpr], given: list[_Origin]
@@ -127,22 +127,37 @@ class _Flow:
         return nothing
 
 
+def _merged(equation: jex_core.JaxprEqn, given: Sequence[_Origin]) -> _Origin:
+    """The origin of a result that carries on those of the operands."""
+    columns: tuple[_Origin, ...] = ()
+    if equation.primitive.name == "convert_element_type":
+        columns = given[0].columns
+    elif equation.primitive.name == "concatenate":
+        shapes: list[tuple[dims.Dim, ...]] = [getattr(atom.aval, "shape", ()) for atom in equation.invars]
+        if equation.params["dimension"] == len(shapes[0]) - 1 and all(dims.same(shape[-1], 1) for shape in shapes):
+            columns = tuple(given)
+    return _Origin(
+        frozenset().union(*(origin.inputs for origin in given)),
+        next((origin.positions for origin in given if origin.positions), ()),
+        columns,
+    )
+
+
 def _selections(equation: jex_core.JaxprEqn, given: Sequence[_Origin]) -> Iterator[tuple[_Origin, Range]]:
     """The operands that select, with what they select from."""
     name, params = equation.primitive.name, equation.params
     shapes = [getattr(atom.aval, "shape", ()) for atom in equation.invars]
-    if name == "gather":
-        axes = params["dimension_numbers"].start_index_map
-        yield from ((given[1], Range(0, shapes[0][axis])) for axis in axes)
-    elif name.startswith("scatter"):
-        axes = params["dimension_numbers"].scatter_dims_to_operand_dims
-        yield from ((given[1], Range(0, shapes[0][axis])) for axis in axes)
+    if name == "gather" or name.startswith("scatter"):
+        numbers = params["dimension_numbers"]
+        axes = numbers.start_index_map if name == "gather" else numbers.scatter_dims_to_operand_dims
+        columns = given[1].columns if len(given[1].columns) == len(axes) else [given[1]] * len(axes)
+        yield from ((origin, Range(0, shapes[0][axis])) for origin, axis in zip(columns, axes, strict=True))
     elif name == "dynamic_slice":
         yield from zip(given[1:], map(_starts, shapes[0], params["slice_sizes"]), strict=True)
     elif name == "dynamic_update_slice":
         yield from zip(given[2:], map(_starts, shapes[0], shapes[1]), strict=True)
     elif name in _EQUALITY or name in _ORDER:
-        shift = int(name in _ORDER)  # a length: none of the positions is a special case of its own
+        shift = int(name in _ORDER)  # a length: at least one, at most all of them
         for one, other in (given, given[::-1]):
             yield from ((one, Range(shift, size + shift)) for size in other.positions)
 
