@@ -11,7 +11,7 @@ from jax import export, lax
 
 from jaxport.export.ports import Port
 from jaxport.testing import f32, i32, spec
-from jaxport.verify.sampling import bounds, sample
+from jaxport.verify.sampling import Range, bounds, sample
 
 TABLE = jnp.arange(40.0).reshape(10, 4)
 
@@ -24,7 +24,11 @@ TABLE = jnp.arange(40.0).reshape(10, 4)
         (lambda ids: TABLE[ids.reshape(-1).astype(jnp.uint32)], [i32("B", 2)], {0: [10]}),
         (lambda ids, table: table[ids + 1], [i32("B"), f32("V", 3)], {0: ["V"]}),
         (lambda ids: jax.nn.one_hot(ids, 7), [i32("B")], {0: [7]}),
-        (lambda x, n: jnp.where(jnp.arange(x.shape[1]) < n[:, None], x, 0), [f32("B", "T"), i32("B")], {1: ["T"]}),
+        (
+            lambda x, n: jnp.where(jnp.arange(x.shape[1]) < n[:, None], x, 0),
+            [f32("B", "T"), i32("B")],
+            {1: ["1..T + 1"]},
+        ),
         (lambda c, x, p: lax.dynamic_update_slice(c, x, (0, p)), [f32("B", "T"), f32("B", 1), i32()], {2: ["T"]}),
         (lambda x, p: lax.dynamic_slice_in_dim(x, p, 3), [f32(8), i32()], {1: [6]}),
         (lambda x, i: x.at[i].add(1), [f32("B", 2), i32(3)], {1: ["B"]}),
@@ -38,7 +42,9 @@ TABLE = jnp.arange(40.0).reshape(10, 4)
             [i32(3)],
             {0: [10]},
         ),
-        (lambda i, j: TABLE[i, j], [i32("B"), i32("B")], {0: [4, 10], 1: [4, 10]}),
+        (lambda i, j: TABLE[i, j], [i32("B"), i32("B")], {0: [10], 1: [4]}),
+        (lambda i: TABLE[jnp.arange(3), i], [i32(3)], {0: [4]}),
+        (lambda x, i, j: x.at[i, j].set(0), [f32("B", "T"), i32(2), i32(2)], {1: ["B"], 2: ["T"]}),
         (lambda i: i // 3, [i32("B")], {}),
         (lambda x: jnp.floor(x), [f32("B")], {}),
         (lambda x: TABLE[jnp.argmax(x, axis=1)], [f32("B", 10)], {}),
@@ -53,19 +59,20 @@ def test_the_axes_that_an_integer_selects_from_are_found(fn, specs, expected):
         for s in specs
     ]
     found = bounds(jax.make_jaxpr(fn)(*structs))
-    assert {index: sorted({str(size) for size in sizes}) for index, sizes in found.items()} == {
-        index: sorted(map(str, sizes)) for index, sizes in expected.items()
+    texts = {index: {f"{r.first}..{r.stop}" for r in ranges} for index, ranges in found.items()}
+    assert texts == {
+        index: {size if ".." in str(size) else f"0..{size}" for size in sizes} for index, sizes in expected.items()
     }
 
 
-def drawn(dtype, bounded=(), shape=(200,)):
-    return sample(Port("x", shape, np.dtype(dtype)), {}, np.random.default_rng(0), bounded)
+def drawn(dtype, *valid, shape=(200,)):
+    return sample(Port("x", shape, np.dtype(dtype)), {}, np.random.default_rng(0), valid)
 
 
 def test_bounded_integers_are_valid_and_reach_both_ends():
-    values = drawn(np.int32, [10, 7])
+    values = drawn(np.int32, Range(0, 10), Range(1, 7))
     assert values.dtype == np.int32
-    assert (values.min(), values.max()) == (0, 6)
+    assert (values.min(), values.max()) == (1, 6)
 
 
 def test_free_values_have_both_signs():
@@ -80,8 +87,9 @@ def test_free_values_have_both_signs():
 
 
 def test_a_small_bound_beats_a_small_dtype():
-    assert drawn(np.uint8, [1000]).max() > 100
-    assert drawn(np.int32, [0]).tolist() == [0] * 200
+    assert drawn(np.uint8, Range(0, 1000)).max() > 100
+    assert drawn(np.int32, Range(0, 0)).tolist() == [0] * 200
+    assert drawn(np.int32, Range(1, 1)).tolist() == [0] * 200
 
 
 def test_keys_are_drawn_as_keys():

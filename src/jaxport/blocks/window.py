@@ -105,7 +105,8 @@ def activation(targets: Iterable[str] = (), *, frameworks: Iterable[Framework] |
     Args:
       targets: qualified names of functions or methods that get a boundary too: ``"jax.nn.gelu"``,
         ``"my.pkg.function"``, ``"my.pkg.Class.method"``. Every module attribute that holds such a function is
-        patched; a default argument or a closure that captured it is not reached.
+        patched; a default argument or a closure that captured it is not reached. Names of a framework that was not
+        imported are passed over.
       frameworks: the frameworks to look at; by default all that the process has imported.
 
     Raises:
@@ -117,11 +118,10 @@ def activation(targets: Iterable[str] = (), *, frameworks: Iterable[Framework] |
     >>> [equation.primitive.name for equation in jaxpr.eqns][0]
     'block_enter'
     """
-    if frameworks is None:
-        from jaxport.frameworks import loaded
+    from jaxport.frameworks import is_absent, loaded
 
-        frameworks = loaded()
-    frameworks, targets = tuple(frameworks), tuple(targets)
+    frameworks = loaded() if frameworks is None else tuple(frameworks)
+    targets = [target for target in targets if not is_absent(target)]
     selected = selection(targets, current_recorder)
     recorder = Recorder(frameworks, selected.functions, {**class_boundaries, **selected.classes})
     of_methods = method_patches(frameworks, [*class_boundaries, *selected.classes], current_recorder)

@@ -1,8 +1,9 @@
 """The border of a model: how an argument or a result of the JAX function is stored in the model.
 
-Most arrays are stored as they are. Three are not: an image may be NHWC in JAX and NCHW in the model; a complex array
+Most arrays are stored as they are. Four are not: an image may be NHWC in JAX and NCHW in the model; a complex array
 is stored as a float array with a trailing axis of two, the real and the imaginary part; and an array of PRNG keys as
-the uint32 array of their data (`jax.random.key_data`).
+the uint32 array of their data (`jax.random.key_data`). The derivative of an integer (`float0`), which has no values, is
+stored as booleans.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class Port:
         """
         if is_key(self.dtype):
             return np.dtype(np.uint32)
+        if self.dtype == jax.dtypes.float0:
+            return np.dtype(np.bool_)
         return np.empty(0, self.dtype).real.dtype if self.dtype.kind == "c" else self.dtype
 
     @property
@@ -90,6 +93,8 @@ class Port:
         """A result of the model as the JAX function gives it: a NumPy array, or an array of PRNG keys."""
         if is_key(self.dtype):
             return jax.random.wrap_key_data(array, impl=key_implementation(self.dtype))
+        if self.dtype == jax.dtypes.float0:
+            return np.zeros(array.shape, self.dtype)
         if self.dtype.kind == "c":
             array = np.ascontiguousarray(array).view(self.dtype)[..., 0]
         return array.transpose(NCHW_TO_NHWC) if self.nchw else array

@@ -264,7 +264,8 @@ def _is_empty(shape: Sequence[dims.Dim]) -> bool:
 
 
 def _dtype(aval: Any) -> np.dtype:
-    return np.dtype(aval.dtype)
+    """The dtype that stands for that of an abstract value: the derivative of an integer has no values, but a shape."""
+    return np.dtype(np.bool_ if aval.dtype == jax.dtypes.float0 else aval.dtype)
 
 
 def live_equations(jaxpr: Jaxpr) -> list[JaxprEqn]:

@@ -7,7 +7,7 @@ from importlib import import_module
 
 from jaxport.blocks.framework import Framework
 
-__all__ = ["loaded"]
+__all__ = ["is_absent", "loaded"]
 
 # What must have been imported -> the file that knows it. Equinox comes first: its modules are the cheapest to tell.
 _FRAMEWORKS = {
@@ -25,3 +25,13 @@ def loaded() -> tuple[Framework, ...]:
     True
     """
     return tuple(import_module(file).framework for name, file in _FRAMEWORKS.items() if name in sys.modules)
+
+
+def is_absent(target: str) -> bool:
+    """Whether a qualified name belongs to a framework that this process has not imported: then nothing calls it.
+
+    >>> import flax.nnx
+    >>> is_absent("flax.nnx.Linear"), is_absent("jax.nn.gelu")
+    (False, False)
+    """
+    return any(target.startswith(f"{name}.") and name not in sys.modules for name in _FRAMEWORKS)

@@ -1,8 +1,8 @@
 """Inputs that mean something to a program: both signs, masks, and integers that are valid where they are used.
 
 How an integer input is used is read from the jaxpr: it is followed through everything that moves, casts or shifts
-it, to where it selects from an axis (gather, scatter, dynamic slices) or is compared with the positions of one (a
-one-hot encoding, a mask from lengths). The size of that axis bounds it.
+it, to where it selects from an axis (gather, scatter, dynamic slices) or is compared with the positions of one: for
+equality (a one-hot encoding), or for order (a mask from lengths). The size of that axis bounds it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,27 @@ _CARRIES = frozenset(
     """add broadcast_in_dim clamp concatenate convert_element_type copy div dynamic_slice expand_dims gather max min mul
     optimization_barrier pad rem reshape rev select_n slice sort split squeeze sub transpose""".split()
 )
-_COMPARES = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
+_EQUALITY, _ORDER = frozenset(("eq", "ne")), frozenset(("lt", "le", "gt", "ge"))
+
+
+@dataclass(frozen=True)
+class Range:
+    """Integers from `first` up to, and without, `stop`, which may be symbolic."""
+
+    first: int
+    stop: dims.Dim
 
 
 @dataclass(frozen=True)
 class _Origin:
-    """Where a value comes from: inputs of the program, by index, or the positions along axes of these sizes."""
+    """Where a value comes from: inputs of the program, by index, or the positions along axes of these sizes.
+
+    An array of index vectors has in `columns` where each component is from.
+    """
 
     inputs: frozenset[int] = frozenset()
     positions: tuple[dims.Dim, ...] = ()
+    columns: tuple[_Origin, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.inputs or self.positions)
@@ -43,13 +55,13 @@ class _Origin:
 _NOWHERE = _Origin()
 
 
-def bounds(jaxpr: jex_core.ClosedJaxpr) -> dict[int, list[dims.Dim]]:
-    """For each integer input that selects elements: the sizes of the axes that it selects from.
+def bounds(jaxpr: jex_core.ClosedJaxpr) -> dict[int, list[Range]]:
+    """For each integer input that selects elements: from which ones.
 
     >>> import jax.numpy as jnp
     >>> table = jnp.ones((10, 4))
     >>> bounds(jax.make_jaxpr(lambda ids: table[ids])(jnp.zeros(3, int)))
-    {0: [10]}
+    {0: [Range(first=0, stop=10)]}
     """
     flow = _Flow()
     integers = [
@@ -64,7 +76,7 @@ class _Flow:
     """Follows integer inputs through a program."""
 
     def __init__(self) -> None:
-        self.found: dict[int, list[dims.Dim]] = {}
+        self.found: dict[int, list[Range]] = {}
         self._done: dict[tuple[int, tuple[_Origin, ...]], list[_Origin]] = {}
 
     def through(self, jaxpr: jex_core.Jaxpr, origins: Sequence[_Origin]) -> list[_Origin]:
@@ -89,19 +101,15 @@ class _Flow:
             return [_Origin(positions=(equation.params["shape"][equation.params["dimension"]],))]
         if not any(given):
             return nothing
-        for origin, size in _selections(equation, given):
+        for origin, valid in _selections(equation, given):
             for index in origin.inputs:
-                self.found.setdefault(index, []).append(size)
+                self.found.setdefault(index, []).append(valid)
         inner = list(jex_core.jaxprs_in_params(equation.params))
         if inner:
             return self.bodies(equation, inner, given)
         if name not in _CARRIES:
             return nothing
-        merged = _Origin(
-            frozenset().union(*(origin.inputs for origin in given)),
-            next((origin.positions for origin in given if origin.positions), ()),
-        )
-        return [merged] * len(equation.outvars)
+        return [_merged(equation, given)] * len(equation.outvars)
 
     def bodies(
         self, equation: jex_core.JaxprEqn, inner: Sequence[jex_core.Jaxpr], given: list[_Origin]
@@ -119,39 +127,53 @@ class _Flow:
         return nothing
 
 
-def _selections(equation: jex_core.JaxprEqn, given: Sequence[_Origin]) -> Iterator[tuple[_Origin, dims.Dim]]:
-    """The operands that select from axes, with the number of elements that each selects from."""
+def _merged(equation: jex_core.JaxprEqn, given: Sequence[_Origin]) -> _Origin:
+    """The origin of a result that carries on those of the operands."""
+    columns: tuple[_Origin, ...] = ()
+    if equation.primitive.name == "convert_element_type":
+        columns = given[0].columns
+    elif equation.primitive.name == "concatenate":
+        shapes: list[tuple[dims.Dim, ...]] = [getattr(atom.aval, "shape", ()) for atom in equation.invars]
+        if equation.params["dimension"] == len(shapes[0]) - 1 and all(dims.same(shape[-1], 1) for shape in shapes):
+            columns = tuple(given)
+    return _Origin(
+        frozenset().union(*(origin.inputs for origin in given)),
+        next((origin.positions for origin in given if origin.positions), ()),
+        columns,
+    )
+
+
+def _selections(equation: jex_core.JaxprEqn, given: Sequence[_Origin]) -> Iterator[tuple[_Origin, Range]]:
+    """The operands that select, with what they select from."""
     name, params = equation.primitive.name, equation.params
     shapes = [getattr(atom.aval, "shape", ()) for atom in equation.invars]
-    if name == "gather":
-        axes = params["dimension_numbers"].start_index_map
-        yield from ((given[1], shapes[0][axis]) for axis in axes)
-    elif name.startswith("scatter"):
-        axes = params["dimension_numbers"].scatter_dims_to_operand_dims
-        yield from ((given[1], shapes[0][axis]) for axis in axes)
+    if name == "gather" or name.startswith("scatter"):
+        numbers = params["dimension_numbers"]
+        axes = numbers.start_index_map if name == "gather" else numbers.scatter_dims_to_operand_dims
+        columns = given[1].columns if len(given[1].columns) == len(axes) else [given[1]] * len(axes)
+        yield from ((origin, Range(0, shapes[0][axis])) for origin, axis in zip(columns, axes, strict=True))
     elif name == "dynamic_slice":
-        yield from zip(given[1:], map(_places, shapes[0], params["slice_sizes"]), strict=True)
+        yield from zip(given[1:], map(_starts, shapes[0], params["slice_sizes"]), strict=True)
     elif name == "dynamic_update_slice":
-        yield from zip(given[2:], map(_places, shapes[0], shapes[1]), strict=True)
-    elif name in _COMPARES:
+        yield from zip(given[2:], map(_starts, shapes[0], shapes[1]), strict=True)
+    elif name in _EQUALITY or name in _ORDER:
+        shift = int(name in _ORDER)  # a length: at least one, at most all of them
         for one, other in (given, given[::-1]):
-            yield from ((one, size) for size in other.positions)
+            yield from ((one, Range(shift, size + shift)) for size in other.positions)
 
 
-def _places(size: dims.Dim, taken: dims.Dim) -> dims.Dim:
-    return size - taken + 1
+def _starts(size: dims.Dim, taken: dims.Dim) -> Range:
+    return Range(0, size - taken + 1)
 
 
-def sample(
-    port: Port, sizes: Mapping[str, int], generator: np.random.Generator, bounded: Iterable[dims.Dim] = ()
-) -> Any:
+def sample(port: Port, sizes: Mapping[str, int], generator: np.random.Generator, valid: Iterable[Range] = ()) -> Any:
     """An argument for an input: an array in JAX's layout and dtype, or an array of PRNG keys.
 
     Args:
       port: the input.
       sizes: of the symbols.
       generator: of the random numbers.
-      bounded: sizes of axes that an integer selects from.
+      valid: what an integer selects from.
     """
     shape = tuple(dims.evaluate(dim, sizes) for dim in port.shape)
     if is_key(port.dtype):
@@ -161,21 +183,27 @@ def sample(
         case "b":
             return generator.random(shape) < 0.6
         case "i" | "u":
-            return _integers(port.dtype, shape, generator, [dims.evaluate(dim, sizes) for dim in bounded])
+            limits = [(bound.first, dims.evaluate(bound.stop, sizes)) for bound in valid]
+            return _integers(port.dtype, shape, generator, limits)
         case "c":
             return (generator.normal(size=shape) + 1j * generator.normal(size=shape)).astype(port.dtype)
         case _:
             if jax.dtypes.issubdtype(port.dtype, np.integer):  # int4 and its kin
-                return _integers(port.dtype, shape, generator, [4])
+                return _integers(port.dtype, shape, generator, [(0, 4)])
             return generator.normal(size=shape).astype(port.dtype)
 
 
-def _integers(dtype: np.dtype, shape: Sequence[int], generator: np.random.Generator, limits: list[int]) -> np.ndarray:
-    low, high = (0, max(min(limits), 1)) if limits else FREE
-    if jax.dtypes.issubdtype(dtype, np.unsignedinteger):
-        low = max(low, 0)
-    largest = int(jax.numpy.iinfo(dtype).max)
-    return generator.integers(low, min(high, largest + 1), shape).astype(dtype)
+def _integers(
+    dtype: np.dtype, shape: Sequence[int], generator: np.random.Generator, limits: Sequence[tuple[int, int]]
+) -> np.ndarray:
+    low, high = FREE
+    if limits:
+        low, high = max(first for first, _ in limits), min(stop for _, stop in limits)
+    elif jax.dtypes.issubdtype(dtype, np.unsignedinteger):
+        low = 0
+    high = min(high, int(jax.numpy.iinfo(dtype).max) + 1)
+    low = min(low, max(high - 1, 0))  # where nothing is valid (an empty axis), zero
+    return generator.integers(low, max(high, low + 1), shape).astype(dtype)
 
 
 def _dtype(aval: Any) -> Any:

@@ -93,6 +93,10 @@ def collatz(n):
         pytest.param(lambda n: lax.while_loop(lambda i: i < n, lambda i: i + 2, 7), [i32()], [np.int32(5)], id="no-step"),
         pytest.param(lambda x: lax.while_loop(lambda x: x.sum() < 99, lambda x: x * 2 + 1, x), [f32(3)], [np.ones(3)], id="data"),
         pytest.param(collatz, [i32()], [np.int32(27)], id="collatz"),
+        pytest.param(
+            lambda x: jax.jvp(lambda x: lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * x), (0, x)), (x,), (x,)),
+            [f32(3)], [np.ones(3)], id="jvp",
+        ),
         pytest.param(jax.vmap(collatz), [i32(5)], [np.array([1, 2, 7, 27, 3], np.int32)], id="vmap"),
         pytest.param(jax.vmap(jax.vmap(collatz)), [i32(2, 2)], [np.array([[1, 2], [7, 3]], np.int32)], id="vmap-vmap"),
         pytest.param(lambda n, x: lax.fori_loop(0, n, lambda i, x: x * 2 + i, x), [i32(), f32(3)], [np.int32(4), np.ones(3)], id="fori"),

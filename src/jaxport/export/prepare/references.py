@@ -18,7 +18,7 @@ def without_references(closed: ClosedJaxpr) -> ClosedJaxpr:
     ...     array = jax.new_ref(x)
     ...     array[...] = array[...] * 2
     ...     return array[...]
-    >>> [equation.primitive.name for equation in without_references(jax.make_jaxpr(doubled)(1.0)).eqns]
+    >>> [equation.primitive.name for equation in without_references(jax.make_jaxpr(doubled)(jax.numpy.ones(3))).eqns]
     ['mul']
     """
     if internal_mutable_array_effect not in closed.effects:
