@@ -31,7 +31,7 @@ def sizes_of(*seen: Seen) -> dict[Axis, Dim]:
     """The size along each label, also along those that are summed in a product of matrices."""
     sizes: dict[Axis, Dim] = {}
     for one in seen:
-        sizes.update(one.sizes)
+        sizes.update(zip(one.axes, dims_of(one.value) or (), strict=True))
         if one.is_op("MatMul"):
             left = dims_of(one.node.inputs[0]) or (None,)
             sizes[Reduced(one.node, len(one.axes) - 1)] = left[-1]

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -38,13 +38,11 @@ class Seen:
       value: the value behind all views.
       axes: the labels of its axes.
       entry: the value that the views lead to, where it is looked at from.
-      sizes: the size along each label, also of those that the views merge and split on the way.
     """
 
     value: ir.Value
     axes: tuple[Axis, ...]
     entry: ir.Value = field(compare=False)
-    sizes: Mapping[Axis, Dim] = field(compare=False, default_factory=dict)
 
     def __repr__(self) -> str:
         return f"Seen(value={self.value.name}, axes={self.axes})"
@@ -172,7 +170,6 @@ def _orders(operands: Sequence[Seen] | None) -> Iterable[tuple[Seen, Seen]]:
 def look(value: ir.Value, axes: Iterable[Axis]) -> Seen:
     """What is seen through `value` and all views behind it, when its axes have these labels."""
     entry, axes = value, _without_ones(value, axes)
-    sizes = dict(zip(axes, dims_of(value) or (), strict=False))
     while is_op(value.producer(), *VIEWS):
         node = value.producer()
         source = node.inputs[0]
@@ -180,8 +177,7 @@ def look(value: ir.Value, axes: Iterable[Axis]) -> Seen:
         if behind is None:
             break
         value, axes = source, _without_ones(source, behind)
-        sizes.update(zip(axes, dims_of(value) or (), strict=False))
-    return Seen(value, axes, entry, sizes)
+    return Seen(value, axes, entry)
 
 
 def _without_ones(value: ir.Value, axes: Iterable[Axis]) -> tuple[Axis, ...]:

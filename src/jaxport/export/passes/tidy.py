@@ -59,11 +59,7 @@ def _transpose(editor: Editor, node: ir.Node) -> bool:
     if is_op(before, "Transpose"):
         data, perm = source(before), [permutation(before)[axis] for axis in perm]
     if perm == sorted(perm):
-        if not substitute(node.outputs[0], data):  # an output that has to be a value of its own
-            node.op_type = "Identity"
-            node.attributes.clear()
-            node.replace_input_with(0, data)
-        return True
+        return substitute(node.outputs[0], data)
     dims = dims_of(node.outputs[0])
     if dims is not None and moves_only_ones(dims_of(data), inverse(perm)):
         return substitute(node.outputs[0], editor.viewed(node.graph, data, dims, before=node))
