@@ -9,6 +9,8 @@ from tests.importer import backend, printed
 
 CASES = backend.cases()
 
+pytestmark = pytest.mark.slow  # the whole suite, twice: several minutes
+
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=backend.marks(name)) for name in CASES])
 def test_program(name: str) -> None:

@@ -258,9 +258,7 @@ def test_models_keep_transposes_at_the_border(cell, count):
 def test_a_unet_keeps_transposes_at_its_borders_and_around_attention(framework):
     exported = exported_example("unet", framework)
     left = transposes(exported.model)
-    attentions = {path for node in left if "attention" in (path := node.metadata_props.get("namespace", ""))}
     outside = [node for node in left if "ttention" not in node.metadata_props.get("namespace", "")]
-    assert attentions
     assert len(outside) <= 2 + 2 * 4, [node.name for node in outside]  # both borders; in and out of four attentions
 
 

@@ -35,9 +35,8 @@ from jaxport.export.passes.layout_ops import Carry, Layout, carry, inverse, move
 
 #: Moving Transposes out of the way may let others meet; so often the regions are looked at again.
 ROUNDS = 3
-#: Operators that take channels second: what the layouts are about.
-SPATIAL = """AveragePool Conv ConvInteger ConvTranspose DepthToSpace GlobalAveragePool GlobalMaxPool GridSample
-InstanceNormalization LpPool MaxPool Resize SpaceToDepth""".split()
+#: Matrices are left alone: a transposed operand of a product costs a runtime nothing, and the graph reads as written.
+LEAST_RANK = 3
 AS_IS, PERMUTED = 0, 1
 
 
@@ -62,7 +61,7 @@ def _moved(editor: Editor, graph: ir.Graph) -> int:
         seen: set[tuple[ir.Value, Layout]] = set()
         before = moved
         for node in list(graph):
-            if not is_op(node, "Transpose") or node.graph is None or not _meets_spatial(node):
+            if not is_op(node, "Transpose") or node.graph is None or len(permutation(node)) < LEAST_RANK:
                 continue
             for value, wanted in ((node.outputs[0], permutation(node)), (source(node), inverse(permutation(node)))):
                 if (value, wanted) in seen or constant_of(value) is not None:
@@ -73,14 +72,6 @@ def _moved(editor: Editor, graph: ir.Graph) -> int:
         if moved == before:
             break
     return moved
-
-
-def _meets_spatial(node: ir.Node) -> bool:
-    """Whether a Transpose stands beside an operator that asks for a layout: regions begin there alone.
-
-    Other Transposes (of matrices, of attention heads) are as cheap where they are, and the graph reads as written.
-    """
-    return is_op(source(node).producer(), *SPATIAL) or any(is_op(user, *SPATIAL) for user, _ in node.outputs[0].uses())
 
 
 @dataclass
