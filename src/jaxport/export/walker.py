@@ -22,7 +22,7 @@ from jaxport.errors import JaxportError, Refusal, RuleError
 from jaxport.export import dims, prepare
 from jaxport.export.emitter import Declined, Emitter, Refused
 from jaxport.export.registry import Rule
-from jaxport.export.value import Value
+from jaxport.export.value import Value, has_data_type
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _PATHS = [sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
@@ -136,6 +136,9 @@ class Walker:
             rule = self.rules.get(equation.primitive.name)
             if rule is None:
                 op.refuse("has no rule; register one with `@jaxport.rule`")
+            for dtype in (*(x.dtype for x in operands), *map(_dtype, op.outs)):
+                if not has_data_type(dtype):
+                    op.refuse(f"computes with {dtype}, which ONNX does not have; use another dtype")
             return self.apply(rule, op, equation.params, operands)
         except Refused as refusal:
             name = equation.primitive.name if block is None else block.target

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from tests.export.sweeps.cases import Case, names_of
-from tests.export.sweeps.tables import lax, nn
+from tests.export.sweeps.tables import lax, nn, numpy_arrays
 
 
 @dataclass(frozen=True)
@@ -47,4 +47,5 @@ class Namespace:
 NAMESPACES = [
     Namespace("jax.nn", jax.nn, nn.CASES, nn.REASONS, nn.REFUSED),
     Namespace("jax.lax", jax.lax, lax.CASES, lax.REASONS, lax.REFUSED, target=0.99),
+    Namespace("jax.numpy", jnp, numpy_arrays.CASES, numpy_arrays.REASONS, numpy_arrays.REFUSED, target=0.97),
 ]
