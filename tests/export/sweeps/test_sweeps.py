@@ -1,0 +1,79 @@
+"""Every public function of the swept namespaces is exported and compared, or listed with the reason why not.
+
+By default each runs once, and a seeded sample of the crossing; all of the crossing is `make sweeps`.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+
+import pytest
+
+from tests.export.sweeps.crossing import Cell, Job, accepted, cells, first, run, run_all
+from tests.export.sweeps.namespaces import NAMESPACES
+
+SUBJECTS = [(n, name, case) for n in NAMESPACES for name, case in n.cases.items()]
+REFUSED = [(n, name, case) for n in NAMESPACES for name, case in n.refused.items()]
+#: How many functions of the sample are crossed in a default run, and in how many cells each.
+SAMPLE, CELLS = 60, 3
+
+
+def identity(subject):
+    return f"{subject[0].name}.{subject[1]}" if isinstance(subject, tuple) else None
+
+
+@pytest.mark.parametrize("namespace", NAMESPACES, ids=lambda n: n.name)
+def test_every_public_name_has_a_case_or_a_reason(namespace):
+    known = [*namespace.cases, *namespace.reasons, *namespace.refused]
+    assert len(known) == len(set(known)), "a name stands twice"
+    assert sorted(known) == sorted(namespace.names)
+    assert all(namespace.reasons.values())
+
+
+@pytest.mark.parametrize("namespace", NAMESPACES, ids=lambda n: n.name)
+def test_the_share_that_is_exported(namespace, record_property):
+    record_property("sweep", (namespace.name, "refused", len(namespace.refused)))
+    assert namespace.share >= namespace.target
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("subject", SUBJECTS, ids=identity)
+def test_function(subject, record_property):
+    namespace, name, case = subject
+    job = first(name, case, getattr(namespace.module, name))
+    assert job is not None, "JAX accepts none of the dtypes: the case is wrong"
+    outcome = run([job])
+    assert outcome.status == "exported", f"{job.cell}: {outcome.status}: {outcome.why}"
+    record_property("sweep", (namespace.name, "exported", 1))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("subject", REFUSED, ids=identity)
+def test_a_refusal(subject):
+    """What is listed as refused is refused, by name and with a reason; what is not any more belongs among the cases."""
+    namespace, name, case = subject
+    job = first(name, case, getattr(namespace.module, name))
+    if job is None:
+        pytest.skip("JAX itself cannot trace it on one device")
+    outcome = run([job])
+    assert outcome.status == "refused", f"{outcome.status}: {outcome.why}"
+
+
+def sampled():
+    """Some cells of some functions, always the same ones."""
+    generator = random.Random(0)
+    return generator.sample(SUBJECTS, SAMPLE)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("subject", sampled(), ids=identity)
+def test_sample_of_the_crossing(subject, record_property):
+    namespace, name, case = subject
+    function = getattr(namespace.module, name)
+    choices: list[Cell] = list(cells(case))
+    random.Random(zlib.crc32(name.encode())).shuffle(choices)
+    jobs = [Job(name, case, cell, fn) for cell in choices[: 2 * CELLS] if (fn := accepted(case, function, cell))][:CELLS]
+    for job, outcome in zip(jobs, run_all(jobs), strict=True):
+        assert outcome.status == "exported", f"{job.cell}: {outcome.status}: {outcome.why}"
+    record_property("sweep", (namespace.name, "cells of the crossing", len(jobs)))
