@@ -9,6 +9,7 @@ from jaxport.export.rules import (
     cumulative,
     elementwise,
     indexing,
+    linalg,
     linear,
     padding,
     ragged,
