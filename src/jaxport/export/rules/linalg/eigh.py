@@ -56,8 +56,8 @@ def swept(round_, unfinished, state, size):
 def eigh(a, *, lower, sort_eigenvalues):
     """Eigenvectors as columns, and the eigenvalues, which rise."""
     n = a.shape[-1]
-    size = n + n % 2
-    half = size // 2
+    half = (n + 1) // 2
+    size = 2 * half
     triangle = jnp.tril(a, -1) if lower else jnp.triu(a, 1)
     matrix = triangle + adjoint(triangle) + jnp.eye(n, dtype=a.dtype) * real(diagonal(a))[..., None]
     scale = jnp.max(jnp.abs(matrix), axis=(-2, -1), keepdims=True, initial=0)

@@ -92,12 +92,12 @@ def householder_product(a, taus):
 def qr(a, *, pivoting, full_matrices, use_magma=None):
     """Q and R, and the order of columns where that is chosen."""
     count = core.min_dim(*a.shape[-2:])
-    packed, order, taus = geqp3(a) if pivoting else (lambda a, taus: (a, None, taus))(*geqrf(a))
+    packed, *order, taus = geqp3(a) if pivoting else geqrf(a)
     width = a.shape[-2] if full_matrices else count
     start = jnp.eye(a.shape[-2], width, dtype=a.dtype)
     q = ormqr(packed, taus, jnp.broadcast_to(start, (*a.shape[:-2], *start.shape)), left=True, transpose=False)
     r = jnp.triu(packed[..., :width, :])
-    return (q, r, order) if pivoting else (q, r)
+    return q, r, *order
 
 
 def hessenberg(a):

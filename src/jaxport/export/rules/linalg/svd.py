@@ -19,8 +19,8 @@ def svd(a, *, full_matrices, compute_uv):
     if dims.known(lambda: m < n):
         values, *vectors = svd(adjoint(a), full_matrices=full_matrices, compute_uv=compute_uv)
         return (values, adjoint(vectors[1]), adjoint(vectors[0])) if compute_uv else (values,)
-    rank, size = core.min_dim(m, n), n + n % 2
-    half = size // 2
+    rank, half = core.min_dim(m, n), (n + 1) // 2
+    size = 2 * half
     finite = jnp.all(jnp.isfinite(a), axis=(-2, -1))
     scale = jnp.max(jnp.abs(a), axis=(-2, -1), keepdims=True, initial=0)
     scale = jnp.where((scale > 0) & (scale < np.inf), scale, 1)
