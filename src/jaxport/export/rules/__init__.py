@@ -8,6 +8,7 @@ from jaxport.export.rules import (
     conv,
     cumulative,
     elementwise,
+    fft,
     indexing,
     linalg,
     linear,
