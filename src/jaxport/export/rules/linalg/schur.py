@@ -147,4 +147,4 @@ def real_schur(op, a, **parameters):
 
 
 rule("schur of complex numbers", via=schur, defaults={"sort_eig_vals": False}, irrelevant=("select_callable",))
-rule("eig of complex numbers", via=eig, irrelevant=("implementation",))
+rule("eig of complex numbers", via=eig, irrelevant=("implementation", "enable_eigvec_derivs"))
