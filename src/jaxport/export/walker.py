@@ -19,7 +19,7 @@ import onnx_ir as ir
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from jaxport.errors import JaxportError, Refusal, RuleError
-from jaxport.export import dims, prepare
+from jaxport.export import dims, plugins, prepare
 from jaxport.export.emitter import Declined, Emitter, Refused
 from jaxport.export.registry import Rule
 from jaxport.export.value import Value, has_data_type
@@ -135,7 +135,7 @@ class Walker:
                 return self.block(op, equation, operands)
             rule = self.rules.get(equation.primitive.name)
             if rule is None:
-                op.refuse("has no rule; register one with `@jaxport.rule`")
+                op.refuse(f"has no rule; register one with `@jaxport.rule`{plugins.failures()}")
             for dtype in (*(x.dtype for x in operands), *map(_dtype, op.outs)):
                 if not has_data_type(dtype):
                     op.refuse(f"computes with {dtype}, which ONNX does not have; use another dtype")
@@ -182,7 +182,10 @@ class Walker:
         place = op.place.enter(block)
         inner = Emitter(self, op.scope, place, op.outs)
         rule = self.block_rules.get(block.target)
-        if rule is not None:
+        if rule is not None and len(op.outs) > block.results:
+            note = "declined: values from inside are used outside, as a gradient does"
+            self.records.append(Record(place, _rule_name(rule), (), note))
+        elif rule is not None:
             start = len(op.scope.nodes)
             try:
                 return self.apply(rule, inner, {"block": block, "jaxpr": equation.params["jaxpr"]}, operands)

@@ -22,7 +22,7 @@ EXAMPLES = 2
 #: What a user function or JAX raises for what it does not accept.
 _REFUSALS = (
     ArithmeticError, AssertionError, LookupError, NotImplementedError, TypeError, ValueError,
-    jax.core.InconclusiveDimensionOperation,
+    jax.errors.InconclusiveDimensionOperation,
 )  # fmt: skip
 _CROSSED = dict.fromkeys(VARIANTS, "it is a cell of its own of the crossing")
 
