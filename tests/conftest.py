@@ -12,7 +12,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     for reports in terminalreporter.stats.values():
         for report in reports:
             for key, value in getattr(report, "user_properties", ()):
-                if key == "sweep":
+                if key == "sweep" and report.when == "call":
                     namespace, what, count = value
                     found.setdefault(namespace, Counter())[what] += count
     if found:

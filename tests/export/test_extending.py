@@ -67,7 +67,9 @@ def test_a_package_brings_rules(install):
 def test_a_plugin_that_fails_is_named_and_leaves_nothing_behind(install):
     install("broken", 'import jaxport\njaxport.rule("half_done")(lambda op, x: x)\nimport not_installed_anywhere\n')
     install("whole", 'import jaxport\njaxport.rule("done")(lambda op, x: op.Softsign(x))\n')
-    with pytest.warns(UserWarning, match=r"the rules `broken` of broken 1\.0 \(`broken`\) are not loaded: ModuleNotFound"):
+    with pytest.warns(
+        UserWarning, match=r"the rules `broken` of broken 1\.0 \(`broken`\) are not loaded: ModuleNotFound"
+    ):
         exported = jaxport.to_onnx(my_primitive("done").bind, [("B",)])
     assert operators(exported) == ["Softsign"]
     assert "half_done" not in RULES

@@ -102,11 +102,15 @@ def test_the_gradient_of_a_model(name, framework):
     specs = as_specs(example.inputs)
     sizes = example.sizes[0]
     arguments = example.sample(np.random.default_rng(0), sizes)
-    positions = [i for i, a in enumerate(arguments) if all(jnp.issubdtype(x.dtype, jnp.inexact) for x in jax.tree.leaves(a))]
+    positions = [
+        i for i, a in enumerate(arguments) if all(jnp.issubdtype(x.dtype, jnp.inexact) for x in jax.tree.leaves(a))
+    ]
     if not positions:
         pytest.skip("no argument of floats")
     function = jax.value_and_grad(lambda *args: squares(example.fn(*args)), positions[0])
-    static = jax.tree.map(lambda s: jax.ShapeDtypeStruct(tuple(dims.evaluate(d, sizes) for d in s.shape), s.dtype), specs)
+    static = jax.tree.map(
+        lambda s: jax.ShapeDtypeStruct(tuple(dims.evaluate(d, sizes) for d in s.shape), s.dtype), specs
+    )
     exported = jaxport.to_onnx(function, list(static), **{"state": "discard", **example.options})
     report = exported.verify(list(arguments), atol=None)
     for output in report.outputs:

@@ -221,7 +221,9 @@ def _trace(
         )
     bound = functools.partial(fn, **static_params) if static_params else fn
     try:
-        return blocks.trace(bound, args, kwargs, state=state, functions=(*plugins.block_targets(), *wanted.boundaries()))
+        return blocks.trace(
+            bound, args, kwargs, state=state, functions=(*plugins.block_targets(), *wanted.boundaries())
+        )
     except JaxportError:
         raise
     except Exception as error:  # anything the user's function or JAX raises under tracing

@@ -45,7 +45,8 @@ def load() -> None:
             package = f" of {entry.dist.name} {entry.dist.version}" if entry.dist else ""
             FAILED[entry.name] = f"{type(error).__name__}: {error}"
             warnings.warn(
-                f"the rules `{entry.name}`{package} (`{entry.value}`) are not loaded: {FAILED[entry.name]}", stacklevel=3
+                f"the rules `{entry.name}`{package} (`{entry.value}`) are not loaded: {FAILED[entry.name]}",
+                stacklevel=3,
             )
 
 

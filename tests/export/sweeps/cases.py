@@ -167,7 +167,9 @@ def ordered(generator: np.random.Generator, shape: Sequence[int], dtype: np.dtyp
 
 def definite(generator: np.random.Generator, shape: Sequence[int], dtype: np.dtype) -> Any:
     """Well-conditioned Hermitian positive definite matrices."""
-    root = sample(generator, shape, dtype).astype(np.result_type(np.float32, dtype) if dtype.kind != "V" else np.float32)
+    root = sample(generator, shape, dtype).astype(
+        np.result_type(np.float32, dtype) if dtype.kind != "V" else np.float32
+    )
     matrix = root @ np.conj(np.swapaxes(root, -1, -2)) / shape[-1] + np.eye(shape[-1])
     return matrix.astype(dtype)
 

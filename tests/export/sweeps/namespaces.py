@@ -49,7 +49,9 @@ class Namespace:
         """All public callables, or those of the kind."""
         if self.kind is None:
             return names_of(self.module)
-        return [name for name in dir(self.module) if not name.startswith("_") and self.is_kind(getattr(self.module, name))]
+        return [
+            name for name in dir(self.module) if not name.startswith("_") and self.is_kind(getattr(self.module, name))
+        ]
 
     def is_kind(self, thing: Any) -> bool:
         """Whether a public name is one of the namespace's subjects."""

@@ -5,12 +5,12 @@ By default each runs once, and a seeded sample of the crossing; all of the cross
 
 from __future__ import annotations
 
+import itertools
 import random
-import zlib
 
 import pytest
 
-from tests.export.sweeps.crossing import Cell, Job, accepted, cells, first, run, run_all
+from tests.export.sweeps.crossing import first, run, run_all, shuffled
 from tests.export.sweeps.namespaces import NAMESPACES
 
 SUBJECTS = [(n, name, case) for n in NAMESPACES for name, case in n.cases.items()]
@@ -70,10 +70,7 @@ def sampled():
 @pytest.mark.parametrize("subject", sampled(), ids=identity)
 def test_sample_of_the_crossing(subject, record_property):
     namespace, name, case = subject
-    function = getattr(namespace.module, name)
-    choices: list[Cell] = list(cells(case))
-    random.Random(zlib.crc32(name.encode())).shuffle(choices)
-    jobs = [Job(name, case, cell, fn) for cell in choices[: 2 * CELLS] if (fn := accepted(case, function, cell))][:CELLS]
+    jobs = list(itertools.islice(shuffled(name, case, getattr(namespace.module, name)), CELLS))
     for job, outcome in zip(jobs, run_all(jobs), strict=True):
         assert outcome.status == "exported", f"{job.cell}: {outcome.status}: {outcome.why}"
     record_property("sweep", (namespace.name, "cells of the crossing", len(jobs)))

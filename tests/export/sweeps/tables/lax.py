@@ -10,13 +10,11 @@ from jax.sharding import PartitionSpec
 
 from tests.export.sweeps.cases import (
     FLOATS,
-    INTEGERS,
     Array,
     array,
     below,
     between,
     case,
-    definite,
     distinct,
     each,
     indices,
@@ -28,7 +26,7 @@ UNIT, OVER_ONE = array("B", "T", values=between(-0.9, 0.9)), array("B", "T", val
 PLUS, MORE, HALF = (array("B", "T", values=v) for v in (positive, positive, between(0.1, 0.9)))
 SHIFT = array("B", "T", values=below(7))
 IMAGE, KERNEL = array("B", 3, "H", "W"), array(4, 3, 2, 3)
-PAIR = dict(window_strides=(1, 1), padding="SAME")
+PAIR = {"window_strides": (1, 1), "padding": "SAME"}
 MATRIX = array("T", "T")
 ROWS = lax.GatherDimensionNumbers(offset_dims=(1,), collapsed_slice_dims=(0,), start_index_map=(0,))
 WRITTEN = lax.ScatterDimensionNumbers(
@@ -37,14 +35,22 @@ WRITTEN = lax.ScatterDimensionNumbers(
 AXES = (((2,), (1,)), ((0,), (0,)))
 
 ELEMENTWISE = {
-    **each("abs bitwise_not cbrt ceil clz conj cos exp exp2 expm1 erf erfc floor imag is_finite logistic neg "
-           "population_count real reciprocal sign sin sinh cosh square tan tanh stop_gradient optimization_barrier "
-           "asinh atan bessel_i0e bessel_i1e broadcast_like", X) | {"broadcast_like": case(array("T"), X)},
+    **each(
+        "abs bitwise_not cbrt ceil clz conj cos exp exp2 expm1 erf erfc floor imag is_finite logistic neg "
+        "population_count real reciprocal sign sin sinh cosh square tan tanh stop_gradient optimization_barrier "
+        "asinh atan bessel_i0e bessel_i1e broadcast_like",
+        X,
+    )
+    | {"broadcast_like": case(array("T"), X)},
     **each("acos asin atanh erf_inv", UNIT),
     **each("acosh", OVER_ONE),
     **each("digamma lgamma log log1p rsqrt sqrt", PLUS),
-    **each("add atan2 bitwise_and bitwise_or bitwise_xor div eq ge gt le lt max min mul mulhi ne nextafter rem sub "
-           "complex", X, Y),
+    **each(
+        "add atan2 bitwise_and bitwise_or bitwise_xor div eq ge gt le lt max min mul mulhi ne nextafter rem sub "
+        "complex",
+        X,
+        Y,
+    ),
     **each("igamma igammac igamma_grad_a polygamma random_gamma_grad", PLUS, MORE),
     "polygamma": case(1.0, PLUS, call=lambda f, m, x: f(jnp.full_like(x, m), x)),
     "zeta": case(OVER_ONE, PLUS),
@@ -111,32 +117,54 @@ REDUCTIONS = {
 PRODUCTS = {
     "dot": case(array("B", 4), array(4, "T")),
     "dot_general": case(array("B", "T", 4), array("B", 4, 5), AXES),
-    "ragged_dot": case(array(6, 4), array(2, 4, 5), array(2, dtype=np.dtype(np.int32), values=lambda *_: np.int32([2, 4]))),
+    "ragged_dot": case(
+        array(6, 4), array(2, 4, 5), array(2, dtype=np.dtype(np.int32), values=lambda *_: np.int32([2, 4]))
+    ),
     "ragged_dot_general": case(
-        array(6, 4), array(2, 4, 5), array(2, dtype=np.dtype(np.int32), values=lambda *_: np.int32([2, 4])),
+        array(6, 4),
+        array(2, 4, 5),
+        array(2, dtype=np.dtype(np.int32), values=lambda *_: np.int32([2, 4])),
         call=lambda f, x, y, n: f(x, y, n, lax.RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), [0], [0])),
     ),
     "scaled_dot": case(
-        array(1, 4, 32), array(1, 32, 4), dtypes=("float32", "bfloat16"), options={"opset": 24},
+        array(1, 4, 32),
+        array(1, 32, 4),
+        dtypes=("float32", "bfloat16"),
+        options={"opset": 24},
     ),
     **each("conv conv_with_general_padding", IMAGE, KERNEL, (1, 2), "SAME"),
     "conv_with_general_padding": case(IMAGE, KERNEL, (1, 2), [(1, 1), (2, 0)], (1, 1), (2, 1)),
     "conv_general_dilated": case(IMAGE, KERNEL, **PAIR, rhs_dilation=(1, 2)),
     "conv_general_dilated_local": case(
-        array("B", 3, 4, 5), array(4, 3, 3, 3), (1, 1), "VALID", (1, 1),
-        call=lambda f, x, k, *rest: f(x, jnp.broadcast_to(k.reshape(4, 27, 1, 1), (4, 27, 2, 3)), rest[0], rest[1], (3, 3)),
+        array("B", 3, 4, 5),
+        array(4, 3, 3, 3),
+        (1, 1),
+        "VALID",
+        (1, 1),
+        call=lambda f, x, k, *rest: f(
+            x, jnp.broadcast_to(k.reshape(4, 27, 1, 1), (4, 27, 2, 3)), rest[0], rest[1], (3, 3)
+        ),
     ),
     "conv_general_dilated_patches": case(IMAGE, (2, 3), (1, 1), "VALID"),
     "conv_transpose": case(
-        array("B", 5, 6, 3), array(2, 3, 3, 4), (2, 2), "SAME",
+        array("B", 5, 6, 3),
+        array(2, 3, 3, 4),
+        (2, 2),
+        "SAME",
     ),
 }
 GATHERS = {
     "gather": case(array("T", "N"), indices(4, 1, bound=3), call=lambda f, x, i: f(x, i, ROWS, (1, x.shape[1]))),
-    **each("scatter scatter_add scatter_max scatter_min scatter_mul scatter_sub",
-           array("T", "N"), Array((2, 1), np.dtype(np.int32), lambda *_: np.int32([[2], [0]])), array(2, "N"), WRITTEN),
+    **each(
+        "scatter scatter_add scatter_max scatter_min scatter_mul scatter_sub",
+        array("T", "N"),
+        Array((2, 1), np.dtype(np.int32), lambda *_: np.int32([[2], [0]])),
+        array(2, "N"),
+        WRITTEN,
+    ),
     "scatter_apply": case(
-        array("T", "N"), indices(2, 1, bound=3),
+        array("T", "N"),
+        indices(2, 1, bound=3),
         call=lambda f, x, i: f(x, i, lambda v: v * v, WRITTEN, update_shape=(2, x.shape[1])),
     ),
 }
@@ -151,21 +179,22 @@ CONTROL = {
     "map": case(X, call=lambda f, x: f(lambda v: v * v, x)),
     "composite": case(X, call=lambda f, x: f(lambda v: v * v, "my.square")(x)),
     "custom_linear_solve": case(
-        array(4, dtype=None), dtypes=FLOATS,
+        array(4, dtype=None),
+        dtypes=FLOATS,
         call=lambda f, b: f(lambda v: v * 2, b, lambda _, c: c / 2, transpose_solve=lambda _, c: c / 2),
     ),
     "custom_root": case(
-        array("B", values=positive), dtypes=FLOATS,
+        array("B", values=positive),
+        dtypes=FLOATS,
         call=lambda f, x: f(
-            lambda y: y * y * y - x, jnp.ones_like(x),
+            lambda y: y * y * y - x,
+            jnp.ones_like(x),
             lambda g, y: lax.fori_loop(0, 30, lambda _, y: y - (y * y * y - x) / (3 * y * y), y),
             lambda g, y: y / g(jnp.ones_like(y)),
         ),
     ),
     "platform_dependent": case(X, call=lambda f, x: f(x, cpu=lambda v: v + v, default=lambda v: v * v)),
-    "with_sharding_constraint": case(
-        X, call=lambda f, x: f(x, jax.sharding.SingleDeviceSharding(jax.devices()[0]))
-    ),
+    "with_sharding_constraint": case(X, call=lambda f, x: f(x, jax.sharding.SingleDeviceSharding(jax.devices()[0]))),
     "stage": case(X),
     "dce_sink": case(X, call=lambda f, x: (f(x * 2), x)[1]),
 }
@@ -196,13 +225,17 @@ def on_one_device(function, x):
 FACTS = {
     "broadcast_shapes": case(X, call=lambda f, x: x.reshape(f(x.shape, (1, 1)))),
     "conv_dimension_numbers": case(
-        IMAGE, KERNEL, call=lambda f, x, k: lax.conv_general_dilated(
+        IMAGE,
+        KERNEL,
+        call=lambda f, x, k: lax.conv_general_dilated(
             x, k, (1, 1), "SAME", dimension_numbers=f(x.shape, k.shape, ("NCHW", "OIHW", "NCHW"))
         ),
     ),
     "conv_general_permutations": case(IMAGE, call=lambda f, x: x.transpose(f(("NHWC", "HWIO", "NCHW"))[0])),
     "conv_general_shape_tuple": case(
-        IMAGE, KERNEL, call=lambda f, x, k: jnp.zeros(
+        IMAGE,
+        KERNEL,
+        call=lambda f, x, k: jnp.zeros(
             f(x.shape, k.shape, (1, 1), ((0, 0), (1, 1)), ("NCHW", "OIHW", "NCHW")), x.dtype
         ),
     ),
@@ -210,12 +243,16 @@ FACTS = {
         IMAGE, KERNEL, call=lambda f, x, k: jnp.zeros(f(x.shape, k.shape, (1, 1), ((0, 0), (1, 1))), x.dtype)
     ),
     "conv_transpose_shape_tuple": case(
-        IMAGE, KERNEL, call=lambda f, x, k: jnp.zeros(
+        IMAGE,
+        KERNEL,
+        call=lambda f, x, k: jnp.zeros(
             f(x.shape, (3, 4, *k.shape[2:]), (2, 2), ((0, 0), (1, 1)), ("NCHW", "IOHW", "NCHW")), x.dtype
         ),
     ),
     "dtype": case(X, call=lambda f, x: jnp.zeros(x.shape, f(x))),
-    "padtype_to_pads": case(X, call=lambda f, x: lax.pad(x, x.dtype.type(0), [(*p, 0) for p in f((2, 3), (2, 2), (1, 1), "SAME")])),
+    "padtype_to_pads": case(
+        X, call=lambda f, x: lax.pad(x, x.dtype.type(0), [(*p, 0) for p in f((2, 3), (2, 2), (1, 1), "SAME")])
+    ),
     "reduce_window_shape_tuple": case(
         array("B", "W"), call=lambda f, x: jnp.zeros(f(x.shape, (1, 3), (1, 2), ((0, 0), (1, 1))), x.dtype)
     ),

@@ -8,13 +8,13 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen, nnx
 
 from jaxport.testing import seeded
+from jaxport.testing.modules import perturbed
 from tests.export.sweeps.cases import FLOATS, Array, Case, array, case, indices
 
-X, IMAGE, LINE = array("B", "T", 4), array("B", "H", "W", 3), array("B", "L", 3)
+X, IMAGE, VECTOR = array("B", "T", 4), array("B", "H", "W", 3), array(4)
 
 
 def of(*args: Any, on: Any = X, dtypes: Any = FLOATS, call: Any = None, **kwargs: Any) -> Case:
@@ -83,7 +83,9 @@ NNX_REASONS = {
 }  # fmt: skip
 
 
-def applied(*args: Any, on: Any = X, dtypes: Any = FLOATS, call: Any = None, method_args: Any = None, **kwargs: Any) -> Case:
+def applied(
+    *args: Any, on: Any = X, dtypes: Any = FLOATS, call: Any = None, method_args: Any = None, **kwargs: Any
+) -> Case:
     """A layer of Linen, with its variables bound."""
     inputs = on if isinstance(on, tuple) else (on,)
     called = method_args or {}
@@ -105,8 +107,6 @@ def applied(*args: Any, on: Any = X, dtypes: Any = FLOATS, call: Any = None, met
 
 
 def _moved(leaf: Any) -> Any:
-    from jaxport.testing.modules import perturbed
-
     return perturbed(leaf)
 
 
@@ -157,16 +157,16 @@ LINEN = {
 LINEN_REASONS = NNX_REASONS
 
 
-def built(*args: Any, on: Any = array(4), call: Any = None, dtypes: Any = FLOATS, state: bool = False, **kwargs: Any) -> Case:
+def built(
+    *args: Any, on: Any = VECTOR, call: Any = None, dtypes: Any = FLOATS, state: bool = False, **kwargs: Any
+) -> Case:
     """A layer of Equinox in inference mode."""
 
     def make(cls: Any, dtype: Any) -> Any:
         given = resolved(args, dtype)
         if not state:
             return eqx.nn.inference_mode(seeded(cls, *given, dtype=dtype, **kwargs))
-        from jaxport.testing.modules import perturbed
-
-        layer, memory = eqx.nn.make_with_state(cls)(*given, **kwargs)
+            layer, memory = eqx.nn.make_with_state(cls)(*given, **kwargs)
         layer, memory = eqx.nn.inference_mode(perturbed(layer)), perturbed(memory)
         return lambda *xs: layer(*xs, memory)[0]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from tests.export.sweeps.cases import COMPLEX, FLOATS, array, between, case, definite, each, positive
+from tests.export.sweeps.cases import COMPLEX, array, case, definite, each, positive
 
 WIDE = ("float32", "float64", *COMPLEX)
 REAL = ("float32", "float64")
 S, R, DEFINITE = array("B", 4, 4), array("B", 4, 3), array("B", 4, 4, values=definite)
 X, Y, V = array("B", "T"), array("B", "T"), array("B", 4)
-NEAR = dict(dtypes=WIDE, rtol=1e-3, atol=1e-3)
+NEAR = {"dtypes": WIDE, "rtol": 1e-3, "atol": 1e-3}
 
 NUMPY = {
     **each("cholesky eigh eigvalsh inv det slogdet", DEFINITE, **NEAR),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.export.sweeps.cases import FLOATS, array, below, case, each, indices
+from tests.export.sweeps.cases import FLOATS, array, case, each, indices
 
 X, Y = array("B", "T"), array("B", "T")
 HEADS = [array("B", "T", 2, 4), array("B", "H", 2, 4), array("B", "H", 2, 4)]

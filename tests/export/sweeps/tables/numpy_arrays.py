@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from tests.export.sweeps.cases import (
     FLOATS,
-    Array,
     array,
     below,
     between,
@@ -30,8 +28,11 @@ DISTINCT = array("B", "L", values=distinct)
 ROWS = indices(4, bound=2)
 
 SHAPES = {
-    **each("array asarray array_split copy fliplr flip flipud ravel rot90 squeeze transpose matrix_transpose "
-           "atleast_1d atleast_2d atleast_3d".replace("array_split ", ""), X),
+    **each(
+        "array asarray array_split copy fliplr flip flipud ravel rot90 squeeze transpose matrix_transpose "
+        "atleast_1d atleast_2d atleast_3d".replace("array_split ", ""),
+        X,
+    ),
     **each("column_stack concatenate concat dstack hstack vstack stack block", [X, Y]),
     **each("append", X, Y, 1),
     **each("array_split split", array("B", 6), 3, 1),
@@ -72,7 +73,12 @@ SELECTION = {
     "insert": case(X, 1, 3, axis=1),
     "nonzero": case(X, size=5),
     "place": case(X, array("B", "T", dtype=np.dtype(bool)), array(2), inplace=False),
-    "put": case(X, indices(3, bound=5), array(3), call=lambda f, x, i, v: f(x, jnp.sort(i) * 0 + jnp.arange(3), v, inplace=False)),
+    "put": case(
+        X,
+        indices(3, bound=5),
+        array(3),
+        call=lambda f, x, i, v: f(x, jnp.sort(i) * 0 + jnp.arange(3), v, inplace=False),
+    ),
     "put_along_axis": case(X, indices("B", 1, bound=3), 1, axis=1, inplace=False),
     "take": case(X, ROWS, axis=0),
     "take_along_axis": case(X, indices("B", 4, bound=3), axis=1),
@@ -155,9 +161,7 @@ REASONS = {
         "object_ ndarray ComplexWarning".split(),
         "a type, no function of arrays",
     ),
-    **dict.fromkeys(
-        "array_repr array_str get_printoptions printoptions set_printoptions".split(), "text, no arrays"
-    ),
+    **dict.fromkeys("array_repr array_str get_printoptions printoptions set_printoptions".split(), "text, no arrays"),
     **dict.fromkeys("fromfile load save savez".split(), "files, which JAX does not trace"),
     "trim_zeros": "a result whose size depends on values, which JAX does not trace",
 }

@@ -27,19 +27,26 @@ DISTINCT = array("B", "L", values=distinct)
 V, W = array("T"), array("T")
 
 ELEMENTWISE = {
-    **each("abs absolute angle bitwise_count bitwise_invert bitwise_not cbrt ceil conj conjugate deg2rad degrees exp "
-           "exp2 expm1 fabs fix floor i0 imag invert isfinite isinf isnan isneginf isposinf isreal iscomplex "
-           "logical_not nan_to_num negative positive rad2deg radians real reciprocal rint round around sign signbit "
-           "sin sinc spacing square tan tanh trunc real_if_close frexp modf unwrap "
-           "arctan atan arcsinh asinh".replace("fix ", "").replace("real_if_close ", ""), X),
+    **each(
+        "abs absolute angle bitwise_count bitwise_invert bitwise_not cbrt ceil conj conjugate deg2rad degrees exp "
+        "exp2 expm1 fabs fix floor i0 imag invert isfinite isinf isnan isneginf isposinf isreal iscomplex "
+        "logical_not nan_to_num negative positive rad2deg radians real reciprocal rint round around sign signbit "
+        "sin sinc spacing square tan tanh trunc real_if_close frexp modf unwrap "
+        "arctan atan arcsinh asinh".replace("fix ", "").replace("real_if_close ", ""),
+        X,
+    ),
     **each("cosh sinh cos", SMALL),
     **each("arccos acos arcsin asin arctanh atanh", UNIT),
     **each("arccosh acosh", OVER_ONE),
     **each("log log10 log1p log2 sqrt", PLUS),
-    **each("add arctan2 atan2 bitwise_and bitwise_or bitwise_xor copysign divide divmod equal floor_divide fmax fmin "
-           "fmod gcd greater greater_equal heaviside hypot isclose lcm less less_equal logaddexp logaddexp2 "
-           "logical_and logical_or logical_xor maximum minimum mod multiply nextafter not_equal remainder subtract "
-           "true_divide allclose array_equal array_equiv", X, Y),
+    **each(
+        "add arctan2 atan2 bitwise_and bitwise_or bitwise_xor copysign divide divmod equal floor_divide fmax fmin "
+        "fmod gcd greater greater_equal heaviside hypot isclose lcm less less_equal logaddexp logaddexp2 "
+        "logical_and logical_or logical_xor maximum minimum mod multiply nextafter not_equal remainder subtract "
+        "true_divide allclose array_equal array_equiv",
+        X,
+        Y,
+    ),
     **each("power pow float_power", PLUS, Y),
     **each("bitwise_left_shift bitwise_right_shift left_shift right_shift", X, SHIFT),
     "ldexp": case(X, indices("B", "T", bound=5)),
@@ -48,7 +55,9 @@ ELEMENTWISE = {
     "select": case([MASK, array("B", "T", dtype=np.dtype(bool))], [X, Y], 3),
     "piecewise": case(X, call=lambda f, x: f(x, [x < 0, x > 1], [x.dtype.type(1), lambda v: v + v, x.dtype.type(0)])),
     "astype": case(X, np.float16),
-    "ufunc": case(X, Y, call=lambda f, x, y: jnp.add.at(x, (0, 1), y[0, 0], inplace=False) + jnp.add.outer(x, y).sum((2, 3))),
+    "ufunc": case(
+        X, Y, call=lambda f, x, y: jnp.add.at(x, (0, 1), y[0, 0], inplace=False) + jnp.add.outer(x, y).sum((2, 3))
+    ),
     "vectorize": case(X, V, call=lambda f, x, y: f(lambda a, b: a * b, signature="(n),(n)->(n)")(x, y)),
     "frompyfunc": case(X, Y, call=lambda f, x, y: f(lambda a, b: a * b, 2, 1, identity=1)(x, y)),
     "interp": case(X, array("L", values=ordered), array("L"), dtypes=FLOATS),
@@ -68,8 +77,12 @@ NO_DATA_TYPE = each(
     call=lambda f, x: f(x).astype(np.float32), dtypes=("float32", "int32"),
 )  # fmt: skip
 REDUCTIONS = {
-    **each("all amax amin any argmax argmin count_nonzero max mean min nanargmax nanargmin nanmax nanmean nanmin "
-           "nanprod nanstd nansum nanvar prod ptp std sum var", X, axis=1),
+    **each(
+        "all amax amin any argmax argmin count_nonzero max mean min nanargmax nanargmin nanmax nanmean nanmin "
+        "nanprod nanstd nansum nanvar prod ptp std sum var",
+        X,
+        axis=1,
+    ),
     **each("max min sum prod nanmax nanmin nansum nanprod amax amin", X, axis=1, keepdims=True, initial=3, where=MASK),
     **each("mean var std all any nanmean", X, axis=0, keepdims=True, where=MASK),
     **each("cumprod cumsum nancumprod nancumsum", X, axis=1),
@@ -93,7 +106,9 @@ PRODUCTS = {
     "cross": case(array("B", 3), array("B", 3)),
     "dot": case(X, array("T", "N")),
     "einsum": case("bt,tn->bn", X, array("T", "N")),
-    "einsum_path": case(X, array("T", "N"), call=lambda f, x, y: jnp.einsum("bt,tn->bn", x, y, optimize=f("bt,tn->bn", x, y)[0])),
+    "einsum_path": case(
+        X, array("T", "N"), call=lambda f, x, y: jnp.einsum("bt,tn->bn", x, y, optimize=f("bt,tn->bn", x, y)[0])
+    ),
     "inner": case(X, array("N", "T")),
     "kron": case(X, array("N", "M")),
     "matmul": case(array("B", "T", "N"), array("B", "N", "M")),

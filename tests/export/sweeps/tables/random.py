@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-from tests.export.sweeps.cases import FLOATS, KEY, Array, array, between, case, definite, each, indices, key, positive
+from tests.export.sweeps.cases import FLOATS, KEY, array, between, case, definite, each, indices, positive
 
 WIDE = ("float32", "float64")
 X, PLUS, MORE, HALF = (
@@ -54,7 +54,10 @@ REASONS = {}
 IMAGE = {
     "resize": case(array("B", 4, 5, 3), call=lambda f, x: f(x, (x.shape[0], 7, 3, 3), "bilinear"), dtypes=FLOATS),
     "scale_and_translate": case(
-        array(4, 5), array(2, values=between(0.5, 2)), array(2, values=between(-1, 1)), dtypes=FLOATS,
+        array(4, 5),
+        array(2, values=between(0.5, 2)),
+        array(2, values=between(-1, 1)),
+        dtypes=FLOATS,
         call=lambda f, x, s, t: f(x, (6, 7), (0, 1), s, t, "linear"),
     ),
 }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import types
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +13,6 @@ from tests.export.sweeps.cases import (
     below,
     between,
     case,
-    definite,
     distinct,
     each,
     indices,
@@ -75,6 +72,7 @@ DISTRIBUTIONS = {
 
 def distribution(name: str) -> Case:
     """All the functions of a distribution, at the same points; quantiles at probabilities."""
+
     def call(module, *args):
         names = [n for n in names_of(module) if n not in ("ppf", "isf")]
         inverse = [n for n in names_of(module) if n in ("ppf", "isf")]
@@ -101,11 +99,17 @@ SIGNAL = {
     "stft": case(array(32), nperseg=8, dtypes=WIDE),
     "welch": case(array(32), nperseg=8, dtypes=WIDE),
 }
-NDIMAGE = {"map_coordinates": case(array("H", "W"), [array("T", values=between(-1, 6)), array("T", values=between(-1, 6))], order=1)}
+NDIMAGE = {
+    "map_coordinates": case(
+        array("H", "W"), [array("T", values=between(-1, 6)), array("T", values=between(-1, 6))], order=1
+    )
+}
 OTHERS = {
     "integrate.trapezoid": case(X, Y),
     "interpolate.RegularGridInterpolator": case(
-        array(4, 5), array("T", 2, values=between(0, 3)), dtypes=WIDE,
+        array(4, 5),
+        array("T", 2, values=between(0, 3)),
+        dtypes=WIDE,
         call=lambda f, v, p: f((jnp.arange(4.0), jnp.arange(5.0)), v)(p),
     ),
     "cluster.vq": case(array("L", 3), array(4, 3), call=lambda f, x, y: f.vq(x, y), dtypes=FLOATS),
