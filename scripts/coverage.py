@@ -66,7 +66,7 @@ def failures(results: Sequence[dict[str, Any]]) -> list[str]:
     lines = []
     for result in results:
         for cell, (status, why) in result["cells"].items():
-            if status != ("refused" if result["listed as refused"] else "exported"):
+            if status not in ("refused" if result["listed as refused"] else "exported", "unaccepted"):
                 reason = why.splitlines()[0] if why else ""
                 lines.append(f"{result['namespace']}.{result['name']} [{cell}] {status}: {reason}")
         if not result["cells"] and not result["listed as refused"]:

@@ -30,11 +30,15 @@ def lines_of(function: Callable[..., Any]) -> int:
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
     if not isinstance(tree, ast.FunctionDef):
         return 1
-    documented = ast.get_docstring(tree) is not None
-    statements = [s for s in ast.walk(tree) if isinstance(s, (ast.stmt, ast.expr)) and s is not tree]
-    skipped = set(range(tree.body[0].lineno, (tree.body[0].end_lineno or 0) + 1)) if documented else set()
-    covered = {line for s in statements for line in range(s.lineno, (s.end_lineno or s.lineno) + 1)} - skipped
-    return len(covered | {tree.lineno})
+    source = inspect.getsource(function).splitlines()
+    skipped = range(0)
+    if ast.get_docstring(tree) is not None:
+        skipped = range(tree.body[0].lineno, (tree.body[0].end_lineno or 0) + 1)
+    return sum(
+        bool(line.strip()) and not line.strip().startswith("#")
+        for number, line in enumerate(source, 1)
+        if number >= tree.lineno and number not in skipped
+    )
 
 
 def lengths() -> dict[str, int]:

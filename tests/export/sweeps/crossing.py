@@ -48,7 +48,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a cell: `exported`, `refused`, `wrong` or `failed`, and why.
+    """What became of a cell: `exported`, `refused`, `wrong`, `failed`, or `unaccepted` by JAX's compiler, and why.
 
     Where it was exported, also the primitives that were traced, and the operators of the model.
     """
@@ -166,10 +166,21 @@ def run(group: Sequence[Job]) -> Outcome:
         return Outcome("refused", "; ".join(f"{r.name}: {r.why}" for r in dict.fromkeys(refusal.refusals)))
     except AssertionError as difference:
         return Outcome("wrong", str(difference))
-    except (RuleError, RunError) as failure:
-        return Outcome("failed", str(failure))
+    except (RuleError, RunError, *_REFUSALS) as failure:
+        return Outcome("failed" if _compiles(function, specs, group[0].cell) else "unaccepted", str(failure))
     operators = frozenset(node.op_type for node in exported.model.graph.all_nodes() if not node.domain)
     return Outcome("exported", "", frozenset(primitives(exported.traced.jaxpr.jaxpr)), operators)
+
+
+def _compiles(function: Callable[..., Any], specs: Sequence[jax.ShapeDtypeStruct], cell: Cell) -> bool:
+    """Whether JAX itself gets any further with what it traces."""
+    structs = [jax.ShapeDtypeStruct([SIZES.get(d, d) for d in s.shape], s.dtype) for s in specs]
+    with jax.enable_x64(cell.x64):
+        try:
+            jax.jit(lambda *arrays: function(*arrays)).lower(*structs).compile()
+        except (*_REFUSALS, RuntimeError):
+            return False
+    return True
 
 
 def _tolerances(group: Sequence[Job]) -> dict[str, float | None]:

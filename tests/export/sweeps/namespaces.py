@@ -67,7 +67,7 @@ class Namespace:
 
 NAMESPACES = [
     Namespace("jax.nn", jax.nn, nn.CASES, nn.REASONS, nn.REFUSED),
-    Namespace("jax.lax", jax.lax, lax.CASES, lax.REASONS, lax.REFUSED, target=0.99),
+    Namespace("jax.lax", jax.lax, lax.CASES, lax.REASONS, lax.REFUSED, target=0.97),
     Namespace("jax.numpy", jnp, numpy_arrays.CASES, numpy_arrays.REASONS, numpy_arrays.REFUSED, target=0.97),
     Namespace("jax.scipy.special", jax.scipy.special, scipy.SPECIAL),
     Namespace("jax.scipy.stats", jax.scipy.stats, scipy.STATS, kind=types.ModuleType),

