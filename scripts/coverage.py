@@ -66,7 +66,7 @@ def failures(results: Sequence[dict[str, Any]]) -> list[str]:
     lines = []
     for result in results:
         for cell, (status, why) in result["cells"].items():
-            if status not in ("refused" if result["listed as refused"] else "exported", "unaccepted"):
+            if status not in (("refused", "not run") if result["listed as refused"] else ("exported", "unaccepted")):
                 reason = why.splitlines()[0] if why else ""
                 lines.append(f"{result['namespace']}.{result['name']} [{cell}] {status}: {reason}")
         if not result["cells"] and not result["listed as refused"]:
@@ -92,7 +92,7 @@ def main() -> int:
             if f"{n.name}.{name}" not in results and n.name.startswith(options.only)
         ]
         RESULTS.parent.mkdir(exist_ok=True)
-        with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn"), max_tasks_per_child=60) as pool:
+        with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
             running = {pool.submit(measure, *subject, options.cells): subject for subject in todo}
             for done, future in enumerate(as_completed(running), 1):
                 subject = running[future]

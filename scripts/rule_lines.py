@@ -1,6 +1,6 @@
 """How long the rules are: code lines of each, its declaration and body, without comments and docstrings.
 
-    python -m scripts.rule_lines        the median, and the longest
+python -m scripts.rule_lines        the median, and the longest
 """
 
 from __future__ import annotations

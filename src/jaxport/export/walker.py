@@ -126,7 +126,7 @@ class Walker:
     def equation(self, op: Emitter, equation: JaxprEqn, operands: Sequence[Value]) -> list[Value]:
         """Export one equation. What cannot be exported is noted, and values are made up so that the walk goes on."""
         block = equation.params.get("block")
-        empty = bool(op.outs) and all(_is_empty(aval.shape) for aval in op.outs)
+        empty = bool(op.outs) and all(_is_empty(getattr(aval, "shape", ())) for aval in op.outs)
         if block is None and empty and not equation.effects:
             self.records.append(Record(op.place, "a constant", (), "the result has no elements"))
             return [constant(np.zeros(aval.shape, _dtype(aval)), _dtype(aval)) for aval in op.outs]
@@ -144,7 +144,8 @@ class Walker:
             name = equation.primitive.name if block is None else block.target
             self.refusals.append(Refusal(name, op.place.source, str(refusal)))
             return [
-                Value(_dtype(aval), aval.shape, scope=op.scope, ir_value=ir.Value(name="refused")) for aval in op.outs
+                Value(_dtype(aval), getattr(aval, "shape", ()), scope=op.scope, ir_value=ir.Value(name="refused"))
+                for aval in op.outs
             ]
 
     def apply(self, rule: Rule, op: Emitter, parameters: Mapping[str, Any], operands: Sequence[Value]) -> list[Value]:
@@ -271,7 +272,8 @@ def _is_empty(shape: Sequence[dims.Dim]) -> bool:
 
 def _dtype(aval: Any) -> np.dtype:
     """The dtype that stands for that of an abstract value: the derivative of an integer has no values, but a shape."""
-    return np.dtype(np.bool_ if aval.dtype == jax.dtypes.float0 else aval.dtype)
+    dtype = getattr(aval, "dtype", jax.dtypes.float0)  # a token has none
+    return np.dtype(np.bool_ if dtype == jax.dtypes.float0 else dtype)
 
 
 def live_equations(jaxpr: Jaxpr) -> list[JaxprEqn]:

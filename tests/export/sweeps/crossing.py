@@ -48,9 +48,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a cell: `exported`, `refused`, `wrong`, `failed`, or `unaccepted` by JAX's compiler, and why.
+    """What became of a cell, and why.
 
-    Where it was exported, also the primitives that were traced, and the operators of the model.
+    Attributes:
+      status: `exported`; `refused`; `not run`, where the runtime has no kernel; `wrong`; `failed`; or `unaccepted`, where
+        JAX cannot compile it for a CPU either.
+      why: the reason.
+      primitives, operators: where it was exported, what was traced, and what the model has.
     """
 
     status: str
@@ -163,11 +167,13 @@ def run(group: Sequence[Job]) -> Outcome:
             **_tolerances(group), **case.options,
         )  # fmt: skip
     except Unsupported as refusal:
-        return Outcome("refused", "; ".join(f"{r.name}: {r.why}" for r in dict.fromkeys(refusal.refusals)))
+        why = "; ".join(f"{r.name}: {r.why}" for r in dict.fromkeys(refusal.refusals))
+        return Outcome("refused" if _compiles(function, specs, group[0].cell) else "unaccepted", why)
     except AssertionError as difference:
         return Outcome("wrong", str(difference))
     except (RuleError, RunError, *_REFUSALS) as failure:
-        return Outcome("failed" if _compiles(function, specs, group[0].cell) else "unaccepted", str(failure))
+        status = "not run" if isinstance(failure, RunError) else "failed"
+        return Outcome(status if _compiles(function, specs, group[0].cell) else "unaccepted", str(failure))
     operators = frozenset(node.op_type for node in exported.model.graph.all_nodes() if not node.domain)
     return Outcome("exported", "", frozenset(primitives(exported.traced.jaxpr.jaxpr)), operators)
 

@@ -25,7 +25,9 @@ MEASURED = {
 def test_the_page_has_what_the_table_has(namespace):
     """`make sweeps` writes the page anew."""
     page = (DOCS / "coverage.md").read_text()
-    (row,) = re.findall(rf"^\| `{re.escape(namespace.name)}` \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|", page, re.MULTILINE)
+    (row,) = re.findall(
+        rf"^\| `{re.escape(namespace.name)}` \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|", page, re.MULTILINE
+    )
     functions = len(namespace.cases) + len(namespace.refused)
     assert [int(n) for n in row] == [len(namespace.names), functions, len(namespace.cases), len(namespace.refused)]
     section = page.split(f"## `{namespace.name}`\n")[1].split("\n## ")[0]

@@ -203,7 +203,6 @@ DEVICES = {
     "axis_index": case(X, call=lambda f, x: mapped(lambda v: v + f("i").astype(v.dtype), x)),
     "axis_size": case(X, call=lambda f, x: mapped(lambda v: v + jnp.asarray(f("i")).astype(v.dtype), x)),
     "all_to_all": case(array(3, 3, "T"), call=lambda f, x: mapped(lambda v: f(v, "i", 0, 0), x)),
-    "pbroadcast": case(X, call=lambda f, x: on_one_device(lambda v: f(lax.pcast(v, "i", to="varying"), "i", 0), x)),
     "ppermute": case(array(3, "T"), call=lambda f, x: mapped(lambda v: f(v, "i", [(0, 1), (1, 2), (2, 0)]), x)),
     "pshuffle": case(array(3, "T"), call=lambda f, x: mapped(lambda v: f(v, "i", [1, 2, 0]), x)),
     "pswapaxes": case(array(3, 3, "T"), call=lambda f, x: mapped(lambda v: f(v, "i", 0), x)),
@@ -269,6 +268,9 @@ REASONS = dict.fromkeys(
 REFUSED = {
     "rng_bit_generator": case(indices(4, bound=9), call=lambda f, k: f(k.astype(np.uint32), (4,))),
     "rng_uniform": case(array(), array(), (4,), dtypes=FLOATS),
+}  # fmt: skip
+ELSEWHERE = {
+    "pbroadcast": case(X, call=lambda f, x: on_one_device(lambda v: f(lax.pcast(v, "i", to="varying"), "i", 0), x)),
     "psend": case(X, call=lambda f, x: on_one_device(lambda v: (f(v, "i", [(0, 0)]), v)[1], x)),
     "precv": case(X, call=lambda f, x: on_one_device(lambda v: f(v.sum(), jax.typeof(v), "i", [(0, 0)]), x)),
     "ragged_all_to_all": case(

@@ -27,7 +27,7 @@ CASES = {
 REASONS = {
     "get_scaled_dot_general_config": "makes a configuration, no array",
 }
-REFUSED = {
+ELSEWHERE = {
     "scaled_matmul": case(
         array(1, 4, 32), array(1, 4, 32), dtypes=("float32",),
         call=lambda f, x, y: f(

@@ -166,3 +166,4 @@ REASONS = {
     "trim_zeros": "a result whose size depends on values, which JAX does not trace",
 }
 REFUSED = {**numpy_elementwise.NO_DATA_TYPE}
+ELSEWHERE = numpy_elementwise.ELSEWHERE
