@@ -85,7 +85,7 @@ def by_operator(op, x, axis, inverse, onesided=None):
 
 
 def waves(rows, columns, length, dtype):
-    """cos and sin of 2 pi j k / n; at export where n is known."""
+    """Cos and sin of 2 pi j k / n; at export where n is known."""
     numbers = np if dims.is_static(length) else jnp
     turns = numbers.arange(rows)[:, None] * numbers.arange(columns) % length
     turns = numbers.where(turns * 2 > length, turns - length, turns)  # the nearer to zero, the more exact
