@@ -88,7 +88,8 @@ def _is_known(equation: JaxprEqn, from_dims: set[Any], doubles: dict[Any, Var]) 
 def _doubled(equation: JaxprEqn, doubles: dict[Any, Var]) -> JaxprEqn:
     def double(atom: Any) -> Any:
         if isinstance(atom, Literal):
-            return Literal(np.float64(atom.val), DOUBLE) if isinstance(atom.val, float | np.floating) else atom
+            value = np.asarray(atom.val)
+            return Literal(np.float64(value), DOUBLE) if value.dtype.kind == "f" else atom
         return doubles.get(atom, atom)
 
     params = dict(equation.params)
