@@ -49,9 +49,10 @@ def nodes(fn, *specs):
 @pytest.mark.parametrize("lower", [True, False])
 @pytest.mark.parametrize(("transpose_a", "unit_diagonal"), [(False, True), (True, False)])
 @pytest.mark.parametrize("of", [f32, c64])
-def test_triangular_solve(of, **parameters):
-    b = (4, 3) if parameters["left_side"] else (3, 4)
-    solve = lambda a, b: linalg.triangular_solve(regular(a), b, conjugate_a=parameters["transpose_a"], **parameters)
+def test_triangular_solve(of, left_side, lower, transpose_a, unit_diagonal):
+    b = (4, 3) if left_side else (3, 4)
+    parameters = {"left_side": left_side, "lower": lower, "transpose_a": transpose_a, "unit_diagonal": unit_diagonal}
+    solve = lambda a, b: linalg.triangular_solve(regular(a), b, conjugate_a=transpose_a, **parameters)
     check(solve, of(2, 4, 4), of(2, *b), **TOLERANCES)
 
 
@@ -67,13 +68,13 @@ def test_factorizations(function, shape):
     check(function, f32(*shape), **TOLERANCES)
 
 
-@pytest.mark.parametrize("parameters", itertools.product([True, False], repeat=2))
+@pytest.mark.parametrize("parameters", list(itertools.product([True, False], repeat=2)))
 def test_qr_parameters(parameters):
     full, pivoting = parameters
     check(lambda a: linalg.qr(a, full_matrices=full, pivoting=pivoting), f32(5, 3), **TOLERANCES)
 
 
-@pytest.mark.parametrize("parameters", itertools.product([True, False], repeat=2))
+@pytest.mark.parametrize("parameters", list(itertools.product([True, False], repeat=2)))
 def test_products_with_q(parameters):
     left, transpose = parameters
 
@@ -177,7 +178,7 @@ def test_a_training_step_with_a_gaussian_process():
         return y @ jax.scipy.linalg.cho_solve(factor, y) / 2 + jnp.log(jnp.diagonal(factor[0])).sum()
 
     step = jax.value_and_grad(lambda scale, x, y: loss(jnp.abs(scale) + 1, x, y))
-    check(step, f32(), f32(T), f32(T), rtol=1e-3, atol=1e-3)
+    check(step, f32(), f32(T), f32(T), rtol=1e-3, atol=1e-3, constraints=["T >= 2"])
 
 
 # What fails -----------------------------------------------------------------------------------------------------------
@@ -218,12 +219,12 @@ def test_nothing(shape):
         pytest.param(lambda x: linalg.lu(x)[0], 60, id="lu"),
         pytest.param(lambda x: linalg.qr(x)[0], 100, id="qr"),
         pytest.param(lambda x: linalg.eigh(x)[0], 160, id="eigh"),
-        pytest.param(lambda x: jnp.linalg.svdvals(x), 120, id="svd"),
+        pytest.param(lambda x: jnp.linalg.svdvals(x), 140, id="svd"),
     ],
 )
 def test_the_graph_does_not_grow_with_the_matrix(function, most):
     small, large = (nodes(function, f32(n, n)) for n in (6, 60))
-    assert abs(large - small) <= 6  # the search for the largest element of a longer row takes a few nodes more
+    assert abs(large - small) <= 12  # what is constant is computed at export only while it is small
     assert large <= most
 
 
