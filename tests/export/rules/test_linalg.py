@@ -6,6 +6,7 @@ The functions built of them are swept in `tests/export/sweeps`.
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from jaxport.testing import check, f32, i32, spec
 
 B, T = "B", "T"
 #: Condition numbers here are below 100: two algorithms that are backward stable differ by some hundred roundings.
-TOLERANCES = {"rtol": 1e-4, "atol": 1e-4}
+TOLERANCES: Any = {"rtol": 1e-4, "atol": 1e-4}
 
 
 def c64(*shape):

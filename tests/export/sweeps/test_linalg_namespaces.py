@@ -7,6 +7,7 @@ What a factorization leaves open (the sign of a vector, the order of eigenvalues
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -224,7 +225,7 @@ REFUSED = {
 NAMESPACES: dict[ModuleType, dict] = {linalg: LINALG, fft: FFT, scipy_linalg: SCIPY}
 
 #: Condition numbers here are below 100: two algorithms that are backward stable differ by some hundred roundings.
-TOLERANCES = {"rtol": 2e-4, "atol": 2e-4}
+TOLERANCES: Any = {"rtol": 2e-4, "atol": 2e-4}
 
 
 def public(namespace):
