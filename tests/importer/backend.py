@@ -6,7 +6,7 @@ import re
 import sys
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -164,21 +164,23 @@ def _is_array(value: Any) -> bool:
 
 def jitted(program: Program, known: dict[str, Any], traced: dict[str, Any]) -> tuple[Any, ...]:
     """The outputs under `jax.jit`: over the arrays that no shape depends on."""
+    return call_jitted(lambda params, inputs: program.apply(params, **inputs, **known), program.params, traced)
+
+
+def call_jitted(function: Callable[..., Any], *arrays: Any) -> tuple[Any, ...]:
+    """The outputs of a function under `jax.jit`, which cannot return strings: those are handed round it."""
     hosts: dict[int, Any] = {}
 
-    def call(params: Any, traced: Any) -> Any:
-        outputs = _as_tuple(program.apply(params, **traced, **known))
-        leaves, tree = jax.tree.flatten(outputs)
-        hosts.update(
-            (i, leaf) for i, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray) and leaf.dtype == object
-        )
+    def call(*arrays: Any) -> Any:
+        leaves, tree = jax.tree.flatten(_as_tuple(function(*arrays)))
+        hosts.update((i, leaf) for i, leaf in enumerate(leaves) if getattr(leaf, "dtype", None) == object)
         hosts[-1] = tree
         return [leaf for i, leaf in enumerate(leaves) if i not in hosts]
 
     options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-    arrays = iter(jax.jit(call, compiler_options=options)(program.params, traced))
+    results = iter(jax.jit(call, compiler_options=options)(*arrays))
     tree = hosts.pop(-1)
-    leaves = [hosts[i] if i in hosts else next(arrays) for i in range(tree.num_leaves)]
+    leaves = [hosts[i] if i in hosts else next(results) for i in range(tree.num_leaves)]
     return tuple(jax.tree.unflatten(tree, leaves))
 
 
