@@ -16,14 +16,17 @@ MODULES = {
     "collections",
     "functools",
     "inspect",
+    "io",
     "itertools",
     "math",
     "ml_dtypes",
     "numpy",
+    "PIL",
     "operator",
     "re",
     "string",
     "typing",
+    "unicodedata",
     "jaxport",
 }
 # Methods that arrays have and recorded values have not: the namespaces have functions for them.

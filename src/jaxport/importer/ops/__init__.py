@@ -3,6 +3,7 @@
 from jaxport.importer.ops import (
     activations,
     arranging,
+    attention,
     bits,
     casting,
     constants,
@@ -15,6 +16,7 @@ from jaxport.importer.ops import (
     images,
     legacy,
     linear_algebra,
+    losses,
     normalization,
     pooling,
     quantization,
@@ -34,6 +36,7 @@ from jaxport.importer.ops import (
 __all__ = [
     "activations",
     "arranging",
+    "attention",
     "bits",
     "casting",
     "constants",
@@ -46,6 +49,7 @@ __all__ = [
     "images",
     "legacy",
     "linear_algebra",
+    "losses",
     "normalization",
     "pooling",
     "quantization",

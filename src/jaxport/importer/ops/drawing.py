@@ -13,7 +13,7 @@ from jaxport.importer.registry import RandomKey, ShapeOnly, op
 
 def _seeded(key: Any, seed: float | None) -> Any:
     """`key`, told apart from the keys of other seeds."""
-    return key if seed is None else random.fold_in(key, int(np.float32(seed).view(np.uint32)))
+    return key if seed is None else random.fold_in(key, int.from_bytes(np.float32(seed).tobytes()))
 
 
 def _type(dtype: int | None, like: Any) -> np.dtype:

@@ -28,7 +28,7 @@ def spread(parameter: Any, x: Any, axis: int, block_size: int = 0) -> Any:
 def is_zero(zero_point: Any) -> bool:
     """Whether a zero point is absent, or known to be zero everywhere: then it need not be added."""
     value = None if zero_point is None else known(zero_point)
-    return zero_point is None or (value is not None and not value.data.astype(np.float32).any())
+    return zero_point is None or (value is not None and not np.any(np.asarray(value.data, np.float32)))
 
 
 def saturated(rounded: Any, zero_point: Any, dtype: np.dtype) -> Any:

@@ -93,7 +93,7 @@ def tf_idf_vectorizer(
     rows = X.data.reshape(-1, X.shape[-1] if X.ndim else 1).tolist()
     counts = np.array([_counted(row, grams, sizes, max_skip_count) for row in rows], np.float32)
     counts = counts.reshape(*X.shape[:-1], max(ngram_indexes) + 1)
-    counts = (counts > 0).astype(np.float32) if mode == "IDF" else counts
+    counts = np.minimum(counts, 1) if mode == "IDF" else counts
     if mode == "TF" or weights is None:
         return host(counts)
     # A weight belongs to an n-gram, as an index does.
