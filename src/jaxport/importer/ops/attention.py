@@ -46,6 +46,14 @@ def product(left: Any, right: Any) -> Any:
     return jnp.reshape(grouped, (batch, heads, rows, right.shape[3]))
 
 
+def products(q: Any, k: Any, scale: float | None) -> Any:
+    """Scaled products of queries and keys; small types share the scale between both, lest the products overflow."""
+    scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
+    if q.dtype.itemsize >= 4:
+        return product(q * scale, k.mT)
+    return product(q * math.sqrt(scale), (k * math.sqrt(scale)).mT)
+
+
 def lowest(dtype: np.dtype) -> float:
     return float(ml_dtypes.finfo(dtype).min)
 
@@ -108,7 +116,7 @@ def attention(
     mask = None if attn_mask is None else _extended(attn_mask, keys)
     if mask is not None:
         allowed = both(allowed, mask if mask.dtype == bool else mask > -math.inf)
-    raw = product(q * (1 / math.sqrt(q.shape[3]) if scale is None else scale), k.mT)
+    raw = products(q, k, scale)
     cap = capped(raw, softcap)
     scores = cap if mask is None or mask.dtype == bool else cap + mask
     weights = probabilities(scores if softmax_precision is None else cast(scores, dtype_of(softmax_precision)), allowed)
@@ -208,7 +216,7 @@ def attention_with_lengths(
 def flex_attention(Q, K, V, *, prob_mod=None, scale=None, score_mod=None, softmax_precision=None):
     precision = np.dtype("float32") if Q.dtype.itemsize < 4 else Q.dtype
     precision = precision if softmax_precision is None else dtype_of(softmax_precision)
-    scores = product(Q * (1 / math.sqrt(Q.shape[3]) if scale is None else scale), K.mT)
+    scores = products(Q, K, scale)
     weights = nn.softmax(_modified(cast(scores, precision), score_mod), axis=-1)
     return product(cast(_modified(weights, prob_mod), V.dtype), V)
 
