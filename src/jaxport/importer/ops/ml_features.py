@@ -24,7 +24,7 @@ def array_feature_extractor(X, Y):
 
 @op(DOMAIN, "Binarizer", since=1)
 def binarizer(X, *, threshold=0.0):
-    return cast(X > threshold, X.dtype)
+    return cast(X > threshold, X.dtype)  # noqa: SIM300  `X` is the variable
 
 
 @op(DOMAIN, "Scaler", since=1)
@@ -49,7 +49,7 @@ def imputer(
     integers = not imputed_value_floats
     replaced = replaced_value_int64 if integers else replaced_value_float
     values = host(np.array(imputed_value_int64s if integers else imputed_value_floats), X.dtype)
-    return jnp.where(jnp.isnan(X) if np.isnan(replaced) else X == replaced, values, X)
+    return jnp.where(jnp.isnan(X) if np.isnan(replaced) else X == replaced, values, X)  # noqa: SIM300  `X` is the variable
 
 
 @op(DOMAIN, "FeatureVectorizer", since=1)

@@ -171,15 +171,12 @@ def svm_classifier(
         for k, (i, j) in enumerate(pairs)
     )
     if prob_a:
-        scores = _probabilities(decisions, prob_a, prob_b, pairs, count)
-        index = jnp.argmax(scores, axis=1)
+        scores = transformed(_probabilities(decisions, prob_a, prob_b, pairs, count), post_transform)
+    elif count == 2:
+        scores = two_classes(decisions, post_transform)
     else:
-        index, scores = jnp.argmax(votes, axis=1), decisions
-    if count == 2 and not prob_a:
-        scores = two_classes(-decisions, post_transform) 
-    else:
-        scores = transformed(scores, post_transform)
-    return labelled(index, classlabels_ints, classlabels_strings), scores
+        scores = transformed(decisions, post_transform)
+    return labelled(jnp.argmax(votes, axis=1), classlabels_ints, classlabels_strings), scores
 
 
 def _of_pairs(coefficients: Sequence[float], sizes: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Any:

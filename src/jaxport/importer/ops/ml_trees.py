@@ -72,7 +72,9 @@ def _scores(X: Any, trees: Trees, aggregate: str, base: Any) -> Any:
     modes = int(compared[0]) if len(compared) == 1 else host(np.asarray(trees.modes, np.int32)) if len(compared) else 0
     rows = (trees.roots, trees.features, trees.thresholds)
     links = (trees.yes, trees.no, trees.missing if np.any(trees.missing) else None)
-    index = [part if part is None or part.dtype.kind in "fb" else np.asarray(part, np.int32) for part in (*rows, *links)]
+    index = [
+        part if part is None or part.dtype.kind in "fb" else np.asarray(part, np.int32) for part in (*rows, *links)
+    ]
     first = [None if part is None else host(part) for part in index]
     leaves = tree_leaves(X, *first[:3], modes, *first[3:], trees.depth())
     absent = np.isnan(trees.weights)
@@ -101,7 +103,9 @@ def _table(attributes: dict[str, Any], kind: str, targets: int) -> Trees:
 
     def children(name: str) -> np.ndarray:
         keys = zip(tree_of.tolist(), attributes[name], strict=True)
-        return np.array([row if mode == LEAF else row_of[key] for row, mode, key in zip(rows, modes, keys, strict=True)])
+        return np.array(
+            [row if mode == LEAF else row_of[key] for row, mode, key in zip(rows, modes, keys, strict=True)]
+        )
 
     yes, no = children("nodes_truenodeids"), children("nodes_falsenodeids")
     tracks = attributes["nodes_missing_value_tracks_true"] or [0] * len(modes)

@@ -40,7 +40,11 @@ def regex_full_match(X: Host, *, pattern=None):
 
 
 def _without_accents(text: str) -> str:
-    return text if text.isascii() else "".join(filter(lambda c: not unicodedata.combining(c), unicodedata.normalize("NFKD", text)))
+    return (
+        text
+        if text.isascii()
+        else "".join(filter(lambda c: not unicodedata.combining(c), unicodedata.normalize("NFKD", text)))
+    )
 
 
 @op("StringNormalizer", since=10)
