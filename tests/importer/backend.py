@@ -173,7 +173,9 @@ def call_jitted(function: Callable[..., Any], *arrays: Any) -> tuple[Any, ...]:
 
     def call(*arrays: Any) -> Any:
         leaves, tree = jax.tree.flatten(_as_tuple(function(*arrays)))
-        hosts.update((i, leaf) for i, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "O")
+        hosts.update(
+            (i, leaf) for i, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "O"
+        )
         hosts[-1] = tree
         return [leaf for i, leaf in enumerate(leaves) if i not in hosts]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from jaxport.importer.namespaces import cast, jnp, nn
 from jaxport.importer.registry import op
 

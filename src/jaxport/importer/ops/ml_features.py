@@ -10,7 +10,7 @@ import numpy as np
 from jaxport.errors import InvalidArgument, Refusal, ValueNotKnown
 from jaxport.importer.dtypes import STRING
 from jaxport.importer.host import HostValue, host
-from jaxport.importer.namespaces import cast, jnp, known, nn
+from jaxport.importer.namespaces import cast, jnp, known
 from jaxport.importer.ops.ml_scores import DOMAIN
 from jaxport.importer.ops.strings import strings
 from jaxport.importer.registry import op
