@@ -47,18 +47,18 @@ def test_signature_is_the_schema(operator: Operator) -> None:
 
 
 def model_of(operator: str, inputs: list[Any], outputs: int, attributes: dict[str, Any], domain: str = DOMAIN) -> bytes:
-    """A model of one node. Integers of 8 bits and less are initializers if they are matrices: weights have to be."""
-    given, held, names = [], [], []
+    """A model of one node; an input that is None is left out."""
+    given, names = [], []
     for index, x in enumerate(inputs):
         names.append("" if x is None else f"x{index}")
         if x is None:
             continue
         kind = helper.np_dtype_to_tensor_dtype(x.dtype)
-        given.append(helper.make_tensor_value_info(f"x{index}", kind, [f"n{index}_{axis}" for axis in range(x.ndim)]))
+        given.append(helper.make_tensor_value_info(f"x{index}", kind, x.shape))
     made = [helper.make_empty_tensor_value_info(f"y{index}") for index in range(outputs)]
     node = helper.make_node(operator, names, [v.name for v in made], domain=domain, **attributes)
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid(DOMAIN, 1)]
-    graph = helper.make_graph([node], "graph", given, made, held)
+    graph = helper.make_graph([node], "graph", given, made)
     return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
 
 
@@ -69,9 +69,13 @@ def check(
     known: tuple[int, ...] = (),
     atol: float = 2e-5,
     steps: int = 0,
+    compared: int | None = None,
     **attributes: Any,
 ) -> None:
-    """Compares with ONNX Runtime, under `jax.jit` over all inputs but the `known` ones; `steps` may quantized results differ."""
+    """Compares with ONNX Runtime, under `jax.jit` over all inputs but the `known` ones; `steps` may quantized results differ.
+
+    `compared` is the number of outputs that are defined.
+    """
     domain = "" if operator == "SimplifiedLayerNormalization" else DOMAIN
     data = model_of(operator, list(inputs), outputs, attributes, domain)
     named = {f"x{index}": x for index, x in enumerate(inputs) if x is not None}
@@ -81,7 +85,7 @@ def check(
     closed = {name: x for name, x in named.items() if int(name[1:]) in known}
     results = jax.jit(lambda arrays: program(**arrays, **closed))({n: x for n, x in named.items() if n not in closed})
     results = results if isinstance(results, tuple) else (results,)
-    for result, expected in zip(results, wanted, strict=True):
+    for result, expected in list(zip(results, wanted, strict=True))[:compared]:
         assert result.shape == expected.shape
         assert result.dtype == expected.dtype
         if expected.dtype.kind in "iu":
@@ -143,7 +147,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "FusedGemm": [{"activation": name, "alpha": 0.5} for name in ("Relu", "Sigmoid", "Tanh")] + [{"activation": "LeakyRelu", "activation_alpha": 0.2}],
     "FusedConv": [{"group": 2, "pads": [1, 1, 1, 1], "activation": a, **({"activation_params": p} if p else {})} for a, p in (("Relu", []), ("Sigmoid", []), ("LeakyRelu", [0.2]), ("Clip", [-0.5, 0.5]), ("HardSigmoid", [0.3, 0.4]))],
     "QLinearSoftmax": [{"opset": 13, "axis": -1}, {"opset": 12, "axis": 0}],
-    "QLinearAveragePool": [{"kernel_shape": [2, 3], "pads": [1, 0, 0, 1], "strides": [2, 1], "count_include_pad": n} for n in (0, 1)],
+    "QLinearAveragePool": [{"kernel_shape": [2, 3], "pads": [1, 0, 0, 1], "strides": [2, 1], "count_include_pad": n, "steps": 1} for n in (0, 1)],
     "QLinearConcat": [{"axis": 1}],
     "NhwcMaxPool": [{"kernel_shape": [2, 2], "strides": [2, 1]}],
     "SkipLayerNormalization": [{"epsilon": 1e-3, "outputs": 4}],
@@ -208,8 +212,10 @@ def test_quantized_conv(last: int) -> None:
     )
 
 
-@pytest.mark.parametrize("bits", [2, 4, 8])
-@pytest.mark.parametrize("zeros", [None, "packed", "float"])
+@pytest.mark.parametrize(
+    ("bits", "zeros"),
+    [(bits, zeros) for bits in (2, 4, 8) for zeros in (None, "packed", "float") if (bits, zeros) != (8, "float")],
+)
 def test_matmul_n_bits(bits: int, zeros: str | None) -> None:
     count, width, block = 6, 48, 16
     blocks = width // block
@@ -286,8 +292,13 @@ def test_multi_head_attention_with_past() -> None:
 
 
 def test_multi_head_attention_of_packed_inputs() -> None:
-    check("MultiHeadAttention", f(2, 4, 2, 3, 4), num_heads=2)
-    check("MultiHeadAttention", Q, f(2, 4, 2, 2, 4), num_heads=2)
+    """ONNX Runtime has no kernel for them on CPU: compared with what is not packed."""
+    stacked = f(2, 4, 2, 3, 4)
+    q, k, v = (stacked[:, :, :, part].reshape(2, 4, 8) for part in range(3))
+    plain = from_onnx(model_of("MultiHeadAttention", [q, k, v], 1, {"num_heads": 2}))(q, k, v)
+    for inputs in ([stacked], [q, stacked[:, :, :, 1:]]):
+        packed = from_onnx(model_of("MultiHeadAttention", inputs, 1, {"num_heads": 2}))(*inputs)
+        np.testing.assert_allclose(packed, plain, rtol=1e-5)
 
 
 @pytest.mark.parametrize("mask", [None, "lengths", "keys", "queries and keys", "ends and starts"])
@@ -350,6 +361,8 @@ def test_group_query_attention(stage: str, options: dict[str, Any], rotary: int)
         num_heads=4,
         kv_num_heads=2,
         do_rotary=rotary,
+        outputs=3,  # without them ONNX Runtime forgets the past
+        compared=1 if stage == "ragged step" else None,  # what follows the end of a sequence is undefined
         **options,
     )
 
