@@ -16,7 +16,7 @@ import numpy as np
 from jaxport.codegen import Source
 from jaxport.errors import ValueNotKnown
 from jaxport.importer import Program, from_onnx
-from tests.importer.backend import Case, call_jitted, compare, split
+from tests.importer.backend import Case, call_jitted, split
 
 
 def check(case: Case) -> None:
@@ -26,7 +26,7 @@ def check(case: Case) -> None:
     with jax.enable_x64(True):
         for inputs, expected in case.data(model):
             source, arguments = source_of(program, inputs)
-            compare(run(load(source), arguments), expected, case.test.rtol, case.test.atol)
+            case.compare(run(load(source), arguments), expected)
 
 
 def source_of(program: Program, inputs: list[Any]) -> tuple[Source, dict[str, Any]]:

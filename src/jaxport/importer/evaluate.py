@@ -151,7 +151,8 @@ def _call(
         name: Subgraph(value, scope) if isinstance(value, Body) else value for name, value in attributes.items()
     }
     for name, what in operator.context.items():
-        keywords[name] = len(node.outputs) if what == "output count" else _key(node, scope)
+        if what != "graph":  # that was found when the node was bound
+            keywords[name] = len(node.outputs) if what == "output count" else _key(node, scope)
     if operator.plain:
         inputs = [value for value in inputs if value is not None]
     result = operator.function(*inputs, **keywords)

@@ -241,7 +241,34 @@ class _Resolver:
                     raise ModelError(
                         f"the attribute `{name}` is missing", where=describe(node), instead="export the model again"
                     )
+            for name, what in target.context.items():
+                if what == "graph":
+                    values[name] = self.differentiated(node, values, opsets)
         return values
+
+    def differentiated(self, node: ir.Node, attributes: Mapping[str, Any], opsets: Mapping[str, int]) -> Body:
+        """What computes the tensor `y` from those that `xs` and `zs` name, as a function of them."""
+        assert isinstance(node.graph, ir.Graph)
+        made = [value for other in node.graph for value in other.outputs]
+        named = {value.name: value for value in (*node.graph.inputs, *node.graph.initializers.values(), *made)}
+        names = (*attributes["xs"], *(attributes.get("zs") or ()), attributes["y"])
+        unknown = [name for name in names if name not in named]
+        if unknown:
+            raise ModelError(f"nothing computes `{unknown[0]}`", where=describe(node), instead="export the model again")
+        *inputs, output = (named[name] for name in names)
+        wanted, chosen = {output}, []
+        for other in reversed(node.graph):
+            if other is not node and not wanted.isdisjoint(set(other.outputs) - set(inputs)):
+                chosen.append(other)
+                wanted.update(value for value in other.inputs if value is not None)
+        bound = [self.node(other, opsets) for other in reversed(chosen)]
+        body = Body("differentiated", tuple(inputs), (output,), {}, [other for other in bound if other is not None])
+        own = {*inputs, *(value for other in chosen for value in other.outputs)}
+        body.captured = tuple(
+            value for value in dict.fromkeys(v for o in body.nodes for v in o.inputs) if value and value not in own
+        )
+        _expire(body)
+        return body
 
 
 def _schema_body(schema: Any, proto: onnx.FunctionProto, opset: int) -> BodyFunction:

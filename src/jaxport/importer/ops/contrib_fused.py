@@ -18,6 +18,7 @@ from jaxport.importer.ops.normalization import standardized
 from jaxport.importer.ops.pooling import max_pool
 from jaxport.importer.registry import Host, op
 
+
 @op(DOMAIN, "Gelu", since=1)
 def gelu(X):
     return nn.gelu(X, approximate=False)
