@@ -11,14 +11,14 @@ from jaxport.errors import InvalidArgument, Refusal, ValueNotKnown
 from jaxport.importer.dtypes import STRING
 from jaxport.importer.host import HostValue, host
 from jaxport.importer.namespaces import cast, jnp, known
-from jaxport.importer.ops.ml_scores import DOMAIN
+from jaxport.importer.ops.ml_scores import DOMAIN, chosen
 from jaxport.importer.ops.strings import strings
 from jaxport.importer.registry import op
 
 
 @op(DOMAIN, "ArrayFeatureExtractor", since=1)
 def array_feature_extractor(X, Y):
-    y = jnp.take(X, jnp.reshape(Y, (-1,)), axis=-1)
+    y = chosen(X, jnp.reshape(Y, (-1,)), axis=X.ndim - 1)
     return jnp.expand_dims(y, 0) if X.ndim == 1 else y
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxport.errors import Refusal, ValueNotKnown
+from jaxport.importer.dtypes import STRING
 from jaxport.importer.host import host
 from jaxport.importer.namespaces import cast, helper, jnp, known, lax, nn, vmap
 from jaxport.importer.ops.strings import strings
@@ -40,13 +41,22 @@ def two_classes(score: Any, transform: str, opposite: float = 0.0) -> Any:
 
 def labelled(index: Any, integers: Sequence[int] | None, names: Sequence[str] | None) -> Any:
     """The labels of classes by their index; labels that are strings need an index that is known."""
-    if not names:
-        return jnp.take(host(list(integers or range(2))), index)
+    return chosen(strings(list(names)) if names else host(list(integers or range(2))), index)
+
+
+def chosen(table: Any, index: Any, axis: int = 0) -> Any:
+    """The elements of a table at an index, which has to be known if they are strings.
+
+    Raises:
+      ValueNotKnown: they are strings, and the index depends on values.
+    """
+    if table.dtype != STRING:
+        return jnp.take(table, index, axis=axis)
     found = known(index)
     if found is None:
         why = "strings exist outside `jax.jit` only: call the program there, or let the model return class numbers"
         raise ValueNotKnown("labels that are strings depend on values", [Refusal("a classifier", "", why)])
-    return strings(np.array(names, dtype=object)[found.data])
+    return jnp.take(table, found, axis=axis)
 
 
 def _weighted(X: Any, coefficients: Sequence[float], rows: int, intercepts: Sequence[float] | None) -> Any:
