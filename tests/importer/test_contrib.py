@@ -11,7 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import helper
-from onnxruntime.capi import onnxruntime_pybind11_state as native
+from onnxruntime.capi import onnxruntime_pybind11_state as native  # pyright: ignore[reportAttributeAccessIssue]
 
 from jaxport.errors import Unsupported
 from jaxport.importer import from_onnx
@@ -80,7 +80,7 @@ def check(
     data = model_of(operator, list(inputs), outputs, attributes, domain)
     named = {f"x{index}": x for index, x in enumerate(inputs) if x is not None}
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
-    wanted = session.run(None, named)
+    wanted: Any = session.run(None, named)
     program = from_onnx(data)
     closed = {name: x for name, x in named.items() if int(name[1:]) in known}
     results = jax.jit(lambda arrays: program(**arrays, **closed))({n: x for n, x in named.items() if n not in closed})
@@ -174,7 +174,7 @@ def test_equals_onnx_runtime(operator: str, options: dict[str, Any]) -> None:
         {"transBatchA": 1, "transA": 1},
     ],
 )
-def test_fused_matmul_transposed(options: dict[str, int]) -> None:
+def test_fused_matmul_transposed(options: dict[str, Any]) -> None:
     check("FusedMatMul", f(3, 3, 3), f(3, 3, 3), **options)
 
 

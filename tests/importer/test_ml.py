@@ -45,7 +45,7 @@ def check(
     """Compares with ONNX Runtime, under `jax.jit` unless there are strings."""
     data = model_of(operator, list(inputs), list(outputs), version, attributes)
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
-    wanted = session.run(None, {f"x{i}": x for i, x in enumerate(inputs)})
+    wanted: Any = session.run(None, {f"x{i}": x for i, x in enumerate(inputs)})
     with jax.enable_x64(True):
         program = from_onnx(data)
         results = (jax.jit(program) if jit else program)(*inputs)
@@ -67,12 +67,16 @@ WEIGHTS = [0.3, -0.2, 0.5, 1.1, 0.4, -0.7, 0.2, 0.9, -0.1]
 def test_linear_classifier(classes: int, transform: str) -> None:
     """One row of weights for two classes, or a row each."""
     labels = [7, 8, 9][: max(classes, 2)]
-    given = {"coefficients": WEIGHTS[: 3 * classes], "intercepts": [0.1, 0.2, 0.3][:classes]}
+    given: dict[str, Any] = {"coefficients": WEIGHTS[: 3 * classes], "intercepts": [0.1, 0.2, 0.3][:classes]}
     check("LinearClassifier", X, outputs=BOTH, version=1, classlabels_ints=labels, post_transform=transform, **given)
 
 
 def test_linear_classifier_of_strings() -> None:
-    given = {"coefficients": WEIGHTS, "intercepts": [0.1, 0.2, 0.3], "classlabels_strings": ["a", "b", "c"]}
+    given: dict[str, Any] = {
+        "coefficients": WEIGHTS,
+        "intercepts": [0.1, 0.2, 0.3],
+        "classlabels_strings": ["a", "b", "c"],
+    }
     check("LinearClassifier", X, outputs=(TensorProto.STRING, TensorProto.FLOAT), version=1, jit=False, **given)
     data = model_of("LinearClassifier", [X], [TensorProto.STRING, TensorProto.FLOAT], 1, given)
     with pytest.raises(ValueNotKnown, match=r"(?s)labels that are strings.*outside `jax.jit` only"):
@@ -91,7 +95,7 @@ def test_linear_regressor(targets: int) -> None:
     )
 
 
-SUPPORT = {"support_vectors": [*WEIGHTS, 0.5, 0.1, -0.4], "kernel_params": [0.5, 0.2, 2.0]}
+SUPPORT: dict[str, Any] = {"support_vectors": [*WEIGHTS, 0.5, 0.1, -0.4], "kernel_params": [0.5, 0.2, 2.0]}
 
 
 @pytest.mark.parametrize("kernel", ["LINEAR", "POLY", "RBF", "SIGMOID"])
@@ -207,7 +211,9 @@ def test_tree_classifier_of_two_classes(transform: str, negative: bool, base: li
     """Scores of one class: probabilities where all are positive, log-odds elsewhere."""
     given = trees("class", [0], classlabels_int64s=[4, 5], post_transform=transform)
     given["class_weights"] = [w - 0.35 * negative for w in given["class_weights"]]
-    check("TreeEnsembleClassifier", X, outputs=BOTH, **given, **({"base_values": base} if base else {}))
+    if base:
+        given["base_values"] = base
+    check("TreeEnsembleClassifier", X, outputs=BOTH, **given)
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
@@ -314,7 +320,7 @@ def test_maps() -> None:
         (maps("CastMap", numbers, floats, map_form="SPARSE", max_map=4), {1: 1.5, 2: 2.5}),
     ]
     for data, given in cases:
-        (wanted,) = onnxruntime.InferenceSession(data).run(None, {"x": given})
+        wanted: Any = onnxruntime.InferenceSession(data).run(None, {"x": given})[0]
         result = from_onnx(data)(given)
         flat, expected = (
             jax.tree.leaves(tree if isinstance(tree, list) else np.asarray(tree)) for tree in (result, wanted)

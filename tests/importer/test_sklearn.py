@@ -41,7 +41,7 @@ TWO = (X[:, 0] + X[:, 1] > 0).astype(np.int64)
 THREE = TWO + (X[:, 2] > 0.5)
 REAL = (X @ np.array([1.0, 2.0, -1.0, 0.5])).astype(np.float32)
 WORDS = np.array(["no", "yes"])[TWO]
-SMALL = {"n_estimators": 5, "max_depth": 3, "random_state": 0}
+SMALL: dict[str, Any] = {"n_estimators": 5, "max_depth": 3, "random_state": 0}
 
 CLASSIFIERS: dict[str, Any] = {
     "logistic regression": linear_model.LogisticRegression(),
@@ -50,7 +50,7 @@ CLASSIFIERS: dict[str, Any] = {
     "stochastic gradient descent": linear_model.SGDClassifier(loss="log_loss", random_state=0),
     "linear support vectors": svm.LinearSVC(),
     "support vectors": svm.SVC(kernel="rbf"),
-    "support vectors with probabilities": svm.SVC(kernel="poly", probability=True, random_state=0),
+    "support vectors with probabilities": svm.SVC(kernel="poly", random_state=0, **{"probability": True}),
     "support vectors nu": svm.NuSVC(nu=0.3, kernel="sigmoid"),
     "decision tree": tree.DecisionTreeClassifier(max_depth=4),
     "random forest": ensemble.RandomForestClassifier(**SMALL),
@@ -85,7 +85,7 @@ TRANSFORMERS: dict[str, Any] = {
     "imputer": impute.SimpleImputer(),
     "principal components": decomposition.PCA(2),
     "singular values": decomposition.TruncatedSVD(2),
-    "clusters": cluster.KMeans(3, random_state=0, n_init=1),
+    "clusters": cluster.KMeans(3, random_state=0),
     "pipeline": pipeline.make_pipeline(impute.SimpleImputer(), preprocessing.StandardScaler(), decomposition.PCA(2)),
 }
 
@@ -97,7 +97,7 @@ def converted(model: Any, sample: np.ndarray, **options: Any) -> bytes:
 def check(data: bytes, *inputs: np.ndarray, jit: bool = True) -> list[Any]:
     """The outputs, after comparing them with ONNX Runtime."""
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
-    wanted = session.run(None, {value.name: x for value, x in zip(session.get_inputs(), inputs, strict=True)})
+    wanted: Any = session.run(None, {value.name: x for value, x in zip(session.get_inputs(), inputs, strict=True)})
     with jax.enable_x64(True):
         program = from_onnx(data)
         results = (jax.jit(program) if jit else program)(*inputs)
@@ -153,7 +153,7 @@ def test_maps_of_probabilities() -> None:
     data = converted(model, X[:1])
     with jax.enable_x64(True):
         _, rows = from_onnx(data)(X[:3])
-    wanted = onnxruntime.InferenceSession(data).run(None, {"X": X[:3]})[1]
+    wanted: Any = onnxruntime.InferenceSession(data).run(None, {"X": X[:3]})[1]
     for row, expected in zip(rows, wanted, strict=True):
         assert {key: pytest.approx(value, rel=1e-5) for key, value in expected.items()} == {
             k: float(v) for k, v in row.items()

@@ -14,7 +14,7 @@ from jaxport.importer.namespaces import cast, helper, jnp, known, lax, nn
 from jaxport.importer.registry import OutputCount, op
 
 
-def split_heads(x: Any, heads: int) -> Any:
+def split_heads(x: Any, heads: Any) -> Any:
     """(batch, length, heads * size) as (batch, heads, length, size)."""
     batch, length, width = x.shape
     return jnp.swapaxes(jnp.reshape(x, (batch, length, heads, width // heads)), 1, 2)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxport.errors import Refusal, Unsupported
+from jaxport.importer.host import dims_compare
 from jaxport.importer.namespaces import cast, jnp, lax, vmap
 from jaxport.importer.ops.attention import (
     both,
@@ -171,10 +172,10 @@ def quantized_attention(
     return _self_attended(projected, None, num_heads, mask_index, past, None, mask_filter_value, scale, unidirectional)
 
 
-def _unpacked(query: Any, key: Any, value: Any, bias: Any, heads: int) -> tuple[Any, Any, Any]:
+def _unpacked(query: Any, key: Any, value: Any, bias: Any, heads: int) -> tuple[Any, ...]:
     """Queries, keys and values of shape (batch, heads, length, size), from any of the forms that they are given in."""
     if query.ndim == 5:
-        return tuple(jnp.swapaxes(query[:, :, :, part], 1, 2) for part in range(3))  # type: ignore[return-value]
+        return tuple(jnp.swapaxes(query[:, :, :, part], 1, 2) for part in range(3))
     widths = [query.shape[2]]
     if bias is not None:
         widths += [query.shape[2], bias.shape[0] - 2 * query.shape[2]]
@@ -184,8 +185,8 @@ def _unpacked(query: Any, key: Any, value: Any, bias: Any, heads: int) -> tuple[
             key, value = key + parts[1], value + parts[2]
     q = split_heads(query, heads)
     if key.ndim == 5:
-        return q, *(jnp.swapaxes(key[:, :, :, part], 1, 2) for part in range(2))  # type: ignore[return-value]
-    return q, *(x if x.ndim == 4 else split_heads(x, heads) for x in (key, value))  # type: ignore[return-value]
+        return q, *(jnp.swapaxes(key[:, :, :, part], 1, 2) for part in range(2))
+    return q, *(x if x.ndim == 4 else split_heads(x, heads) for x in (key, value))
 
 
 @op(DOMAIN, "MultiHeadAttention", since=1)
@@ -329,13 +330,14 @@ def group_query_attention(
     new = q.shape[2]
     total = new if total_sequence_length is None else total_sequence_length.item()
     # The new keys follow those that a sequence has already, which may be fewer than the cache has room for.
-    first = past_key is None or total == new
+    first = past_key is None or dims_compare("==", total, new)
     before = 0 if first else jnp.reshape(seqlens_k, (-1, 1, 1, 1)) + 1 - new
     if do_rotary:
         at = (before + jnp.arange(new)) if position_ids is None else jnp.expand_dims(position_ids, 1)
         at = jnp.reshape(at, (-1, 1, new))
-        cos, sin = (jnp.take(cache, at, axis=0) for cache in (cos_cache, sin_cache))
-        q, k = (rotated(x, cos, sin, rotary_interleaved or 0, 2 * cos_cache.shape[1]) for x in (q, k))
+        caches: Any = (cos_cache, sin_cache)
+        cos, sin = (jnp.take(cache, at, axis=0) for cache in caches)
+        q, k = (rotated(x, cos, sin, rotary_interleaved or 0, 2 * caches[0].shape[1]) for x in (q, k))
     keys, values = (_cached(past, x, before, total) for past, x in ((past_key, k), (past_value, v)))
     behind = positions(new, keys.shape[2], before)
     visible = behind >= 0 if causal else jnp.arange(keys.shape[2]) <= jnp.reshape(seqlens_k, (-1, 1, 1, 1))
@@ -356,10 +358,16 @@ def _widened(term: Any, keys: Any) -> Any:
 def _cached(past: Any, new: Any, before: Any, total: Any) -> Any:
     """The cache with the new rows at the end of each sequence; it is as long as the longest one, or as it was."""
     room = max(total, 0 if past is None else past.shape[2])
-    if isinstance(before, int):  # the first rows
-        return jnp.pad(new, [(0, 0), (0, 0), (0, room - new.shape[2]), (0, 0)]) if room != new.shape[2] else new
-    wide = jnp.pad(past, [(0, 0), (0, 0), (0, room - past.shape[2]), (0, 0)]) if room != past.shape[2] else past
+    if past is None or isinstance(before, int):  # the first rows
+        return _lengthened(new, room)
+    wide = _lengthened(past, room)
     starts = jnp.broadcast_to(jnp.reshape(before, (-1,)), (new.shape[0],))
     return vmap(lambda cache, rows, start: lax.dynamic_update_slice_in_dim(cache, rows, start, axis=1))(
         wide, new, starts
     )
+
+
+def _lengthened(cache: Any, room: Any) -> Any:
+    """(batch, heads, length, size) with zeros up to a length of `room`."""
+    missing = room - cache.shape[2]
+    return jnp.pad(cache, [(0, 0), (0, 0), (0, missing), (0, 0)]) if missing else cache

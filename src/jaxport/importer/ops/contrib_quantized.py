@@ -189,7 +189,7 @@ def quantized_gemm(
     b = cast(B, np.int32) - cast(columns, np.int32)
     whole = (a.T if transA else a) @ (b.T if transB else b)
     y = (whole if C is None else whole + C) * (alpha * a_scale * b_scale)
-    return y if y_scale is None else _requantized(y, y_scale, y_zero_point, y_zero_point.dtype)
+    return y if y_zero_point is None else _requantized(y, y_scale, y_zero_point, y_zero_point.dtype)
 
 
 @helper
@@ -239,7 +239,7 @@ def gather_block_quantized(
     rank = data.ndim
     gather, blocked = gather_axis % rank, quantize_axis % rank
     packed = data.dtype.name == "uint8"
-    zeros = zero_points
+    zeros: Any = zero_points
     if packed and zeros is None:
         zeros = host(np.full((), 2 ** (bits - 1), np.uint8))
     taken, scale = (jnp.take(x, indices, axis=gather) for x in (data, scales))

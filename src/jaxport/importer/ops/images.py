@@ -75,7 +75,7 @@ def image_decoder(encoded_stream: Host, *, pixel_format="RGB"):
 
 def _opened(data: bytes) -> Any:
     try:
-        import PIL.Image  # pyright: ignore[reportMissingImports]
+        import PIL.Image
     except ImportError as error:
         raise NotInstalled(
             "images cannot be decoded", where="`ImageDecoder`", why="Pillow reads them", instead="pip install pillow"

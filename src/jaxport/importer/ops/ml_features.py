@@ -66,7 +66,7 @@ def one_hot_encoder(X, *, cats_int64s=None, cats_strings=None, zeros=1):
         if unknown:
             raise InvalidArgument(f"{unknown[0]!r} is not one of the categories", instead=f"give {cats_strings}")
     else:
-        hot = jnp.expand_dims(cast(X, np.int64), -1) == host(list(cats_int64s))
+        hot = jnp.expand_dims(cast(X, np.int64), -1) == host(list(cats_int64s or ()))
     return cast(hot, np.float32)
 
 
