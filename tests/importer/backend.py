@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import re
 import sys
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ import onnx
 import pytest
 from onnx.backend.test import loader
 
-from jaxport.errors import Unsupported, ValueNotKnown
+from jaxport.errors import ValueNotKnown
 from jaxport.importer import Program, from_onnx
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
@@ -34,20 +34,14 @@ kept or zero, so only those that both sides kept are compared, and shapes and ty
 
 
 def marks(name: str) -> list[pytest.MarkDecorator]:
-    """Why a case is not run, or is expected to be refused."""
+    """Why a case is not run, or is run in the slow suite only: the fast one has a third of the cases, always the same."""
     reasons = [reason for reason, names in EXCLUDED.items() if name in names]
-    return [pytest.mark.skip(reason=reason) for reason in reasons]
+    return [pytest.mark.skip(reason=reason) for reason in reasons] + [pytest.mark.slow] * (name not in _sample())
 
 
-@contextmanager
-def missing_operators_skipped() -> Iterator[None]:
-    """Skips a case whose model has operators that no function computes."""
-    try:
-        yield
-    except Unsupported as error:
-        if isinstance(error, ValueNotKnown):
-            raise
-        pytest.skip(", ".join(sorted({refusal.name for refusal in error.refusals})))
+@cache
+def _sample() -> set[str]:
+    return set(random.Random(0).sample(sorted(cases()), len(cases()) // 3))
 
 
 class Case(NamedTuple):

@@ -9,19 +9,15 @@ from tests.importer import backend, printed
 
 CASES = backend.cases()
 
-pytestmark = pytest.mark.slow  # the whole suite, twice: several minutes
-
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=backend.marks(name)) for name in CASES])
 def test_program(name: str) -> None:
-    with backend.missing_operators_skipped():
-        backend.run(CASES[name])
+    backend.run(CASES[name])
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=backend.marks(name)) for name in CASES])
 def test_source(name: str) -> None:
-    with backend.missing_operators_skipped():
-        printed.check(CASES[name])
+    printed.check(CASES[name])
 
 
 @pytest.mark.parametrize("group", backend.EXCLUDED)

@@ -50,7 +50,7 @@ CLASSIFIERS: dict[str, Any] = {
     "stochastic gradient descent": linear_model.SGDClassifier(loss="log_loss", random_state=0),
     "linear support vectors": svm.LinearSVC(),
     "support vectors": svm.SVC(kernel="rbf"),
-    "support vectors with probabilities": svm.SVC(kernel="poly", random_state=0, **{"probability": True}),
+    "support vectors with probabilities": svm.SVC(kernel="poly", random_state=0, probability=True),  # pyright: ignore[reportArgumentType]
     "support vectors nu": svm.NuSVC(nu=0.3, kernel="sigmoid"),
     "decision tree": tree.DecisionTreeClassifier(max_depth=4),
     "random forest": ensemble.RandomForestClassifier(**SMALL),

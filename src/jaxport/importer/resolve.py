@@ -172,7 +172,9 @@ class _Resolver:
             data = schema.get_function_with_opset_version(_body_version(schema.function_opset_versions, opset))
             return _schema_body(schema, onnx.FunctionProto.FromString(data), default_opset)
         if schema is not None and schema.has_context_dependent_function:
-            return SchemaFunction(schema.name, cache(partial(_context_body, schema, node, opset, default_opset)))
+            references = tuple(name for name, attribute in node.attributes.items() if attribute.is_ref())
+            body_for = cache(partial(_context_body, schema, node, opset, default_opset))
+            return SchemaFunction(schema.name, body_for, references)
         served = versions(node.domain, node.op_type)
         label = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         if served:
@@ -294,9 +296,17 @@ def _schema_body(schema: Any, proto: onnx.FunctionProto, opset: int) -> BodyFunc
 
 
 def _context_body(
-    schema: Any, node: ir.Node, opset: int, default_opset: int, inputs: tuple[InputType, ...]
+    schema: Any,
+    node: ir.Node,
+    opset: int,
+    default_opset: int,
+    inputs: tuple[InputType, ...],
+    references: tuple[tuple[str, Any], ...],
 ) -> BodyFunction:
-    """The body that ONNX gives for an operator whose body depends on the types of its inputs."""
+    """The body that ONNX gives for an operator whose body depends on the types of its inputs.
+
+    `references` has the values of the attributes that the node takes from the enclosing function.
+    """
     types = []
     for given in inputs:
         proto = onnx.TypeProto()
@@ -311,9 +321,12 @@ def _context_body(
                     dim.dim_param = str(size)
         types.append(proto.SerializeToString())
     version = _body_version(schema.context_dependent_function_opset_versions, opset)
-    data = schema.get_context_dependent_function_with_opset_version(
-        version, ir.to_proto(node).SerializeToString(), types
-    )
+    proto = ir.to_proto(node)
+    own = [attribute for attribute in proto.attribute if not attribute.ref_attr_name]
+    own += [onnx.helper.make_attribute(name, value) for name, value in references]
+    del proto.attribute[:]
+    proto.attribute.extend(own)
+    data = schema.get_context_dependent_function_with_opset_version(version, proto.SerializeToString(), types)
     return _schema_body(schema, onnx.FunctionProto.FromString(data), default_opset)
 
 
