@@ -33,6 +33,16 @@ kept or zero, so only those that both sides kept are compared, and shapes and ty
 """
 
 
+COMPILER_OPTIONS = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    # Fused with a softmax, a mean is computed twice, in two orders. The logits of the networks with made-up weights are
+    # about 1e10: there the difference of the two is more than `exp` can take.
+    "xla_disable_hlo_passes": "fusion",
+}
+"""What makes compilation fast, and the results those of the operations one by one."""
+
+
 def marks(name: str) -> list[pytest.MarkDecorator]:
     """Why a case is not run, or is run in the slow suite only: the fast one has a third of the cases, always the same."""
     reasons = [reason for reason, names in EXCLUDED.items() if name in names]
@@ -184,8 +194,7 @@ def call_jitted(function: Callable[..., Any], *arrays: Any) -> tuple[Any, ...]:
         hosts[-1] = tree
         return [leaf for i, leaf in enumerate(leaves) if i not in hosts]
 
-    options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-    results = iter(jax.jit(call, compiler_options=options)(*arrays))
+    results = iter(jax.jit(call, compiler_options=COMPILER_OPTIONS)(*arrays))
     tree = hosts.pop(-1)
     leaves = [hosts[i] if i in hosts else next(results) for i in range(tree.num_leaves)]
     return tuple(jax.tree.unflatten(tree, leaves))

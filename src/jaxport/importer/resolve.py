@@ -323,7 +323,7 @@ def _context_body(
     version = _body_version(schema.context_dependent_function_opset_versions, opset)
     proto = ir.to_proto(node)
     own = [attribute for attribute in proto.attribute if not attribute.ref_attr_name]
-    own += [onnx.helper.make_attribute(name, value) for name, value in references]
+    own += [ir.to_proto(ir.convenience.convert_attribute(name, value)) for name, value in references]
     del proto.attribute[:]
     proto.attribute.extend(own)
     data = schema.get_context_dependent_function_with_opset_version(version, proto.SerializeToString(), types)
