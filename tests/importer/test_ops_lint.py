@@ -26,7 +26,6 @@ MODULES = {
     "re",
     "string",
     "typing",
-    "unicodedata",
     "jaxport",
 }
 # Methods that arrays have and recorded values have not: the namespaces have functions for them.

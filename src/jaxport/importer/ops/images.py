@@ -78,6 +78,9 @@ def _opened(data: bytes) -> Any:
         import PIL.Image
     except ImportError as error:
         raise NotInstalled(
-            "images cannot be decoded", where="`ImageDecoder`", why="Pillow reads them", instead="pip install pillow"
+            "images cannot be decoded",
+            where="`ImageDecoder`",
+            why="Pillow reads them",
+            instead="`pip install jaxport[images]`",
         ) from error
     return PIL.Image.open(io.BytesIO(data))

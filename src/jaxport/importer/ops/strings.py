@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,14 +36,6 @@ def string_split(X: Host, *, delimiter=None, maxsplit=None):
 def regex_full_match(X: Host, *, pattern=None):
     matches = re.compile(pattern or "").fullmatch
     return host(np.array([matches(text) is not None for text in X.data.ravel()], bool).reshape(X.shape))
-
-
-def _without_accents(text: str) -> str:
-    return (
-        text
-        if text.isascii()
-        else "".join(filter(lambda c: not unicodedata.combining(c), unicodedata.normalize("NFKD", text)))
-    )
 
 
 @op("StringNormalizer", since=10)
