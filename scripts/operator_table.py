@@ -63,10 +63,9 @@ def _versions(domain: str, name: str) -> str:
 
 def _cases() -> Counter[tuple[str, str]]:
     """How many cases that are not excluded contain each operator."""
-    excluded = {name for names in backend.EXCLUDED.values() for name in names}
     counted: Counter[tuple[str, str]] = Counter()
     for name, case in backend.cases().items():
-        if name not in excluded:
+        if not backend.reasons(name):
             counted.update(
                 {("" if node.domain == "ai.onnx" else node.domain, node.op_type) for node in _nodes(case.model())}
             )

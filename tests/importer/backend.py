@@ -45,8 +45,12 @@ COMPILER_OPTIONS = {
 
 def marks(name: str) -> list[pytest.MarkDecorator]:
     """Why a case is not run, or is run in the slow suite only: the fast one has a third of the cases, always the same."""
-    reasons = [reason for reason, names in EXCLUDED.items() if name in names]
-    return [pytest.mark.skip(reason=reason) for reason in reasons] + [pytest.mark.slow] * (name not in _sample())
+    return [pytest.mark.skip(reason=reason) for reason in reasons(name)] + [pytest.mark.slow] * (name not in _sample())
+
+
+def reasons(name: str) -> list[str]:
+    """Why a case is not run."""
+    return [reason for reason, names in EXCLUDED.items() if name in names]
 
 
 @cache
@@ -241,7 +245,7 @@ def main(pattern: str = "") -> None:
     counts: Counter[str] = Counter()
     failures: dict[str, list[str]] = defaultdict(list)
     for name, case in cases().items():
-        if not re.search(pattern, name) or marks(name):
+        if not re.search(pattern, name) or reasons(name):
             continue
         for what, check in (("program", run), ("source", printed.check)):
             try:

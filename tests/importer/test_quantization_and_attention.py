@@ -129,6 +129,21 @@ def test_products_of_integers_are_exact() -> None:
     check("DynamicQuantizeLinear", f(3, 4), opset=11, outputs=3)
 
 
+@pytest.mark.parametrize("channels", [3, 60, 400, 2000])
+@pytest.mark.parametrize("kinds", [(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8)], ids=str)
+def test_convolutions_of_integers_are_exact(channels: int, kinds: tuple[Any, Any]) -> None:
+    """However many terms a sum has: the extremes, and the rest by chance."""
+    x, w = (
+        i(*shape, dtype=kind) for shape, kind in zip(((1, channels, 3, 3), (2, channels, 3, 3)), kinds, strict=True)
+    )
+    x[:, : channels // 2], w[0] = np.iinfo(kinds[0]).max, np.iinfo(kinds[1]).min
+    points = (np.array(np.iinfo(kinds[0]).min, kinds[0]), None) if kinds[0] == np.int8 else (None, None)
+    wide = x.astype(np.int64) - (0 if points[0] is None else int(points[0]))
+    inputs = [x, w, *points][: 2 if points[0] is None else 3]
+    (result,) = results_of(node_model("ConvInteger", inputs, 1, 10), inputs)
+    np.testing.assert_array_equal(np.asarray(result)[0, :, 0, 0], np.einsum("chw,ochw->o", wide[0], w.astype(np.int64)))
+
+
 def test_quantized_products() -> None:
     scale, wide, point = np.array(0.02, np.float32), np.array(0.6, np.float32), np.array(100, np.uint8)
     per_channel = (np.abs(f(3)) * 0.01 + 0.01, np.full(3, 90, np.uint8))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import ml_dtypes
@@ -10,7 +11,7 @@ import numpy as np
 from jaxport.importer.dtypes import dtype_of
 from jaxport.importer.namespaces import cast, jnp, known, lax
 from jaxport.importer.ops.casting import converted
-from jaxport.importer.ops.convolution import conv
+from jaxport.importer.ops.convolution import conv, with_bias
 from jaxport.importer.registry import op
 
 
@@ -133,6 +134,34 @@ def quantized_matmul(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale
     return saturated(jnp.round(product * factor), _along(y_zero_point, product, -2), y_zero_point.dtype)
 
 
+def _largest(x: Any, zero_point: Any) -> int:
+    """The largest magnitude of 8-bit integers less a zero point."""
+    return 128 if x.dtype.kind == "i" and is_zero(zero_point) else 255
+
+
+def whole_conv(x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, **options: Any) -> Any:
+    """The convolution of 8-bit integers less their zero points, exactly, as int32.
+
+    XLA convolves integers slowly. In float32 whole numbers are exact up to 2**24: `x` is taken apart into digits so small
+    that no sum exceeds that; bfloat16, which some devices multiply in, holds all of them.
+    """
+    values, kernel = centered(x, x_zero_point, 1), centered(w, w_zero_point, 0)
+    largest = _largest(x, x_zero_point)
+    room = 2**24 // (math.prod(w.shape[1:]) * _largest(w, w_zero_point))
+    bits = largest.bit_length() if room >= largest else room.bit_length() - 1
+    if bits < 3:  # too many terms: more than three convolutions of digits
+        return conv(values, kernel, **options)
+    kernel = cast(kernel, np.float32)
+    if room >= largest:
+        return cast(conv(cast(values, np.float32), kernel, **options), np.int32)
+    total = 0
+    for shift in range(0, largest.bit_length(), bits):
+        last = shift + bits >= largest.bit_length()  # the digit with the sign
+        digit = values >> shift if last else (values >> shift) & (2**bits - 1)
+        total = total + (cast(conv(cast(digit, np.float32), kernel, **options), np.int32) << shift)
+    return total
+
+
 @op("ConvInteger", since=10)
 def conv_integer(
     x,
@@ -148,7 +177,7 @@ def conv_integer(
     strides=None,
 ):
     options = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
-    return conv(centered(x, x_zero_point, 1), centered(w, w_zero_point, 0), **options)
+    return whole_conv(x, w, x_zero_point, w_zero_point, **options)
 
 
 @op("QLinearConv", since=10)
@@ -171,6 +200,7 @@ def quantized_conv(
     strides=None,
 ):
     options = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
-    y = conv(centered(x, x_zero_point, 1), centered(w, w_zero_point, 0), B, **options)
+    y = whole_conv(x, w, x_zero_point, w_zero_point, **options)
+    y = y if B is None else with_bias(y, B)
     factor = x_scale * spread(w_scale, y, 1) / y_scale
     return saturated(jnp.round(y * factor), y_zero_point, y_zero_point.dtype)
