@@ -1,4 +1,4 @@
-"""Measures what is exported, and writes it down: the full crossing of the sweeps, `docs/coverage.md`, `docs/operators.md`.
+"""Measures what is exported, and writes it down: the full crossing of the sweeps, `docs/coverage.md`, `docs/emitted.md`.
 
     python -m scripts.coverage                 every cell of every function (hours of one core), then the pages
     python -m scripts.coverage --cells 2       the cell that always runs and a seeded sample of two more, per function

@@ -22,7 +22,7 @@ def write(folder: Path, results: Sequence[Mapping[str, Any]]) -> None:
       results: what `scripts.coverage` measured, one entry per function.
     """
     (folder / "coverage.md").write_text(coverage(results))
-    (folder / "operators.md").write_text(operators(results))
+    (folder / "emitted.md").write_text(operators(results))
 
 
 def coverage(results: Sequence[Mapping[str, Any]]) -> str:
@@ -112,7 +112,7 @@ def operators(results: Sequence[Mapping[str, Any]]) -> str:
         for name in result["operators"]:
             used[name] = used.get(name, 0) + 1
     lines = [
-        "# Operators",
+        "# Operators in exported models",
         "",
         "The ONNX operators in the models that the [sweeps](coverage.md) export, the opset that brought each, and in the",
         f"models of how many functions it stands. Opsets {opsets.OLDEST} to {opsets.NEWEST} can be written; where an",

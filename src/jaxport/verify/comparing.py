@@ -75,7 +75,8 @@ def difference(expected: Any, actual: Any, rtol: float | None = None, atol: floa
         same = (actual == expected) | ((actual != actual) & (expected != expected))
     finite = np.isfinite(a) & np.isfinite(b) if inexact else np.ones(expected.shape, bool)
     if wide is np.complex128 and (infinite := ~finite & ~same).any():
-        parts = difference(*(np.stack([x.real, x.imag])[:, infinite] for x in (expected, actual)), rtol, atol)
+        of_expected, of_actual = (np.stack([x.real, x.imag])[:, infinite] for x in (expected, actual))
+        parts = difference(of_expected, of_actual, rtol, atol)
         if parts.problem:
             return parts
         same |= infinite

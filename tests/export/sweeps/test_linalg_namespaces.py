@@ -7,6 +7,7 @@ What a factorization leaves open (the sign of a vector, the order of eigenvalues
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -55,8 +56,28 @@ def product(*factors):
     return result
 
 
-def same_up_to_signs(vectors):
-    return jnp.abs(vectors)
+def up_to_signs(results):
+    return [jnp.abs(x) for x in results]
+
+
+def rebuilt_eigh(results):
+    values, vectors = results
+    return product(vectors, values, adjoint(vectors))
+
+
+def rebuilt_schur(t, z):
+    return z @ t @ adjoint(z), jnp.tril(t, -1)
+
+
+def eigenpairs(x):
+    """The eigenvalues, and what is left of the equation that they and the vectors solve."""
+    values, vectors = linalg.eig(x)
+    return x @ vectors - vectors * values, jnp.linalg.norm(vectors, axis=0), sorted_values(values)
+
+
+def orthonormal(name):
+    transform = getattr(fft, name)
+    return lambda x: transform(x, norm="ortho")
 
 
 LINALG = {
@@ -69,10 +90,10 @@ LINALG = {
     "cross": [(linalg.cross, f32(B, 3), f32(B, 3))],
     "det": [(linalg.det, f32(B, T, T)), (linalg.det, c64(4, 4)), (linalg.det, f32(2, 2)), (linalg.det, f32(3, 3))],
     "diagonal": [(linalg.diagonal, f32(B, T, T))],
-    "eig": [(lambda x: (lambda w, v: (x @ v - v * w, sorted_values(w)))(*linalg.eig(x)), f32(4, 4))],
+    "eig": [(eigenpairs, f32(4, 4))],
     "eigh": [
-        (lambda x: (lambda w, v: (w, same_up_to_signs(v)))(*linalg.eigh(x)), f32(B, T, T)),
-        (lambda x: (lambda w, v: product(v, w, adjoint(v)))(*linalg.eigh(x)), c64(4, 4)),
+        (lambda x: up_to_signs(linalg.eigh(x)), f32(B, T, T)),
+        (lambda x: rebuilt_eigh(linalg.eigh(x)), c64(4, 4)),
     ],
     "eigvals": [(lambda x: sorted_values(linalg.eigvals(x)), c64(B, 3, 3))],
     "eigvalsh": [(linalg.eigvalsh, f32(B, 5, 5)), (lambda x: linalg.eigvalsh(x, "U"), c64(4, 4))],
@@ -103,9 +124,9 @@ LINALG = {
         (lambda x, y: linalg.solve(regular(x), y), c64(3, 3), c64(3)),
     ],
     "svd": [
-        (lambda x: (lambda u, s, v: (product(u, s, v), s))(*linalg.svd(x, full_matrices=False)), f32(B, T, 3)),
-        (lambda x: [same_up_to_signs(y) for y in linalg.svd(x)], f32(3, 4)),
-        (lambda x: (lambda u, s, v: product(u, s, v))(*linalg.svd(x, full_matrices=False)), c64(4, 3)),
+        (lambda x: product(*linalg.svd(x, full_matrices=False)), f32(B, T, 3)),
+        (lambda x: up_to_signs(linalg.svd(x)), f32(3, 4)),
+        (lambda x: product(*linalg.svd(x, full_matrices=False)), c64(4, 3)),
         (lambda x: linalg.svd(x, compute_uv=False), f32(B, 3, 4)),
     ],
     "svdvals": [(linalg.svdvals, f32(B, T, 3)), (linalg.svdvals, c64(3, 3))],
@@ -122,7 +143,7 @@ FFT = {
     **{name: [(getattr(fft, name), f32(B, 6)), (getattr(fft, name), f32(B, 5))] for name in ("rfft", "ihfft")},
     "irfft": [(fft.irfft, c64(B, 5)), (lambda x: fft.irfft(x, n=7), c64(B, 4)), (lambda x: fft.irfft(x, axis=0), f32(5, 2))],
     **{name: [(getattr(fft, name), c64(B, 4, 6))] for name in ("fft2", "ifft2", "irfft2")},
-    **{name: [(lambda x, f=getattr(fft, name): f(x, norm="ortho"), c64(3, 4, 5))] for name in ("fftn", "ifftn", "irfftn")},
+    **{name: [(orthonormal(name), c64(3, 4, 5))] for name in ("fftn", "ifftn", "irfftn")},
     "rfft2": [(fft.rfft2, f32(B, 4, 6))],
     "rfftn": [(fft.rfftn, f32(3, 2, 4, 5)), (lambda x: fft.rfftn(x, axes=(0, 2)), f32(3, 4, 5))],
     "fftfreq": [(lambda x: x + fft.fftfreq(6), f32(B, 6)), (lambda x: x * fft.fftfreq(x.shape[0], 2.0), f32(5))],
@@ -143,7 +164,7 @@ SCIPY = {
     "dft": [(lambda x: x @ scipy_linalg.dft(4), c64(B, 4))],
     "eigh": [
         (lambda x: scipy_linalg.eigh(hermitian(x), eigvals_only=True), f32(4, 4)),
-        (lambda x: (lambda w, v: product(v, w, adjoint(v)))(*scipy_linalg.eigh(hermitian(x))), c64(3, 3)),
+        (lambda x: rebuilt_eigh(scipy_linalg.eigh(hermitian(x))), c64(3, 3)),
     ],
     "eigh_tridiagonal": [(lambda d, e: scipy_linalg.eigh_tridiagonal(d, e, eigvals_only=True), f32(5), f32(4))],
     "expm": [(lambda x: scipy_linalg.expm(x / 2), f32(B, 3, 3)), (lambda x: scipy_linalg.expm(x / 2), c64(3, 3))],
@@ -180,8 +201,8 @@ SCIPY = {
         (lambda x, y: scipy_linalg.qr_multiply(x, y), f32(4, 3), f32(2, 4)),
         (lambda x, y: scipy_linalg.qr_multiply(x, y, mode="left"), c64(3, 3), c64(3, 2)),
     ],
-    "rsf2csf": [(lambda x: [jnp.abs(y) for y in scipy_linalg.rsf2csf(jnp.triu(x), jnp.eye(3))], f32(3, 3))],
-    "schur": [(lambda x: (lambda t, z: (z @ t @ adjoint(z), jnp.tril(t, -1)))(*scipy_linalg.schur(x, "complex")), f32(4, 4))],
+    "rsf2csf": [(lambda x: up_to_signs(scipy_linalg.rsf2csf(jnp.triu(x), jnp.eye(3))), f32(3, 3))],
+    "schur": [(lambda x: rebuilt_schur(*scipy_linalg.schur(x, "complex")), f32(4, 4))],
     "solve": [
         (lambda x, y: scipy_linalg.solve(regular(x), y), f32(B, 3, 3), f32(B, 3, 2)),
         (lambda x, y: scipy_linalg.solve(positive(x), y, assume_a="pos"), c64(3, 3), c64(3)),
@@ -204,7 +225,7 @@ REFUSED = {
 NAMESPACES: dict[ModuleType, dict] = {linalg: LINALG, fft: FFT, scipy_linalg: SCIPY}
 
 #: Condition numbers here are below 100: two algorithms that are backward stable differ by some hundred roundings.
-TOLERANCES = {"rtol": 2e-4, "atol": 2e-4}
+TOLERANCES: Any = {"rtol": 2e-4, "atol": 2e-4}
 
 
 def public(namespace):

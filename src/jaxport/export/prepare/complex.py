@@ -97,7 +97,7 @@ class _Rewriting(Rewriting):
         return [ShapedArray(aval.shape, real_dtype(aval.dtype))] * 2 if _is_complex(aval) else None
 
     def values(self, value: Any) -> Sequence[Any]:
-        array = np.asarray(value)
+        array: Any = np.asarray(value)
         if array.dtype.kind != "c":
             return [value]
         dtype = real_dtype(jax.dtypes.canonicalize_dtype(array.dtype))
