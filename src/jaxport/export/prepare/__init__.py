@@ -10,6 +10,7 @@ from jax.extend.core import ClosedJaxpr
 
 from jaxport.export.prepare.complex import without_complex
 from jaxport.export.prepare.dead_code import without_dead_code
+from jaxport.export.prepare.exact_dims import with_exact_dims
 from jaxport.export.prepare.keys import without_keys
 from jaxport.export.prepare.references import without_references
 
@@ -30,6 +31,7 @@ STEPS: list[Callable[[ClosedJaxpr], ClosedJaxpr]] = [
     without_dead_code,
     without_keys,
     without_complex,
+    with_exact_dims,
 ]
 
 
