@@ -257,8 +257,26 @@ FACTS = {
     "after_all": case(X, call=lambda f, x: (f(lax.create_token()), x)[1]),
     "create_token": case(X, call=lambda f, x: (f(), x)[1]),
 }
+GENERATORS = {
+    "rng_bit_generator": case(
+        array(4, dtype=np.dtype(np.uint32), values=below(2**32)),
+        (3, 4),
+        algorithm=lax.RandomAlgorithm.RNG_THREE_FRY,
+    ),
+}
 FOURIER = {"fft": case(array("B", 6), "FFT", (6,), dtypes=("complex64", "complex128"))}
-CASES = {**ELEMENTWISE, **SHAPES, **REDUCTIONS, **PRODUCTS, **GATHERS, **CONTROL, **DEVICES, **FACTS, **FOURIER}
+CASES = {
+    **ELEMENTWISE,
+    **SHAPES,
+    **REDUCTIONS,
+    **PRODUCTS,
+    **GATHERS,
+    **CONTROL,
+    **DEVICES,
+    **FACTS,
+    **GENERATORS,
+    **FOURIER,
+}
 REASONS = dict.fromkeys(
     "AccuracyMode ConvDimensionNumbers ConvGeneralDilatedDimensionNumbers DotAlgorithm DotAlgorithmPreset "
     "DotDimensionNumbers FftType GatherDimensionNumbers GatherScatterMode Precision PrecisionLike "
@@ -266,7 +284,6 @@ REASONS = dict.fromkeys(
     "a type, no function of arrays",
 )
 REFUSED = {
-    "rng_bit_generator": case(indices(4, bound=9), call=lambda f, k: f(k.astype(np.uint32), (4,))),
     "rng_uniform": case(array(), array(), (4,), dtypes=FLOATS),
 }  # fmt: skip
 ELSEWHERE = {

@@ -91,7 +91,7 @@ STATS = {
     "sem": case(array("B", "L"), axis=1),
 }
 SIGNAL = {
-    **each("convolve correlate fftconvolve", array("L"), array(3)),
+    **each("convolve correlate fftconvolve", array("L"), array(3), rtol=1e-4, atol=1e-4),
     **each("convolve2d correlate2d", array("H", "W"), array(2, 3)),
     "csd": case(array(32), array(32), nperseg=8, dtypes=WIDE),
     "detrend": case(array("B", 12)),
