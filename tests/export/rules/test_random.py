@@ -228,7 +228,7 @@ def test_the_generator_of_xla_is_refused(implementation):
     assert (row.name, row.where.split(":")[0]) == ("rng_bit_generator", "test_random.py")
     assert row.why == (
         "draws the bits of XLA's own generator, which ONNX does not have; "
-        "make the keys with `jax.random.key(seed, impl='threefry2x32')`"
+        "make the keys with `jax.random.key(seed, impl='threefry2x32')`, or pass `algorithm=RNG_THREE_FRY`"
     )
 
 
@@ -248,8 +248,8 @@ def test_opset_17_has_no_exclusive_or():
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (6,), (3, 3), (3, 5), (1, 3, 5), (4, 2), (2, 6, 4), (5, 1)])
-@pytest.mark.parametrize("counter", [[7, 8], [2**32 - 2, 8], [2**32 - 1, 2**32 - 1]])
-def test_words_of_threefry(shape, counter):
+def test_words_of_threefry(shape):
+    counter = [2**32 - 2, 2**32 - 1] if len(shape) % 2 else [7, 8]  # the counter runs over, or not
     draw = functools.partial(lax.rng_bit_generator, algorithm=lax.RandomAlgorithm.RNG_THREE_FRY)
     check(lambda state: draw(state, shape), spec(4, dtype="uint32"), values=[np.uint32([5, 6, *counter])])
 

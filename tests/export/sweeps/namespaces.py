@@ -70,7 +70,15 @@ class Namespace:
 NAMESPACES = [
     Namespace("jax.nn", jax.nn, nn.CASES, nn.REASONS, elsewhere=nn.ELSEWHERE),
     Namespace("jax.lax", jax.lax, lax.CASES, lax.REASONS, lax.REFUSED, lax.ELSEWHERE, target=0.99),
-    Namespace("jax.numpy", jnp, numpy_arrays.CASES, numpy_arrays.REASONS, numpy_arrays.REFUSED, numpy_arrays.ELSEWHERE, target=0.97),
+    Namespace(
+        "jax.numpy",
+        jnp,
+        numpy_arrays.CASES,
+        numpy_arrays.REASONS,
+        numpy_arrays.REFUSED,
+        numpy_arrays.ELSEWHERE,
+        target=0.97,
+    ),
     Namespace("jax.scipy.special", jax.scipy.special, scipy.SPECIAL),
     Namespace("jax.scipy.stats", jax.scipy.stats, scipy.STATS, kind=types.ModuleType),
     Namespace("jax.scipy.signal", jax.scipy.signal, scipy.SIGNAL),

@@ -43,7 +43,7 @@ def test_the_share_that_is_exported(namespace, record_property):
 @quiet
 @pytest.mark.parametrize("subject", SUBJECTS, ids=identity)
 def test_function(subject, record_property):
-    namespace, name, case = subject
+    namespace = subject[0]
     outcome = outcome_of(*subject)
     assert outcome.status == "exported", f"{outcome.status}: {outcome.why}"
     record_property("sweep", (namespace.name, "exported", 1))
