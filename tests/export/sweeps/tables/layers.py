@@ -166,7 +166,7 @@ def built(
         given = resolved(args, dtype)
         if not state:
             return eqx.nn.inference_mode(seeded(cls, *given, dtype=dtype, **kwargs))
-            layer, memory = eqx.nn.make_with_state(cls)(*given, **kwargs)
+        layer, memory = eqx.nn.make_with_state(cls)(*given, **kwargs)
         layer, memory = eqx.nn.inference_mode(perturbed(layer)), perturbed(memory)
         return lambda *xs: layer(*xs, memory)[0]
 
