@@ -277,7 +277,9 @@ def _weakened(step: Step, args: list[Any]) -> list[Any]:
 
 def _shortest(step: Step, value: Any) -> Any:
     """A Python float that only meets float32 arrays, as float32, which prints with fewer digits."""
-    if type(value) is not float or np.float32(value) != value:
+    with np.errstate(over="ignore"):
+        single = np.float32(value) if type(value) is float else None
+    if single is None or single != value:
         return value
     arrays = [leaf for leaf in _leaves((step.args, step.kwargs, step.outputs)) if isinstance(leaf, Variable)]
     return np.float32(value) if all(array.dtype == np.float32 for array in arrays) else value
