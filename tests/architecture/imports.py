@@ -25,6 +25,7 @@ UPWARD: dict[tuple[str, str], str] = {
     ("blocks/window.py", "frameworks"): "by default, the frameworks that the process has imported are looked at",
     ("export/exported.py", "verify"): "`exported.verify()`, and `exported(x)`, which runs the model",
     ("importer/program.py", "codegen"): "`program.to_source()`",
+    ("importer/program.py", "verify"): "`program.verify()`",
 }
 
 

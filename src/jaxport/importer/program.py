@@ -7,7 +7,7 @@ import warnings
 from collections import Counter, namedtuple
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,9 @@ from jaxport.importer.names import unique_identifiers
 from jaxport.importer.recording import Recorded
 from jaxport.importer.resolve import resolve, tensor_value
 from jaxport.importer.roles import parameters, static_values
+
+if TYPE_CHECKING:
+    from jaxport.verify.report import Report
 
 __all__ = ["Program", "from_onnx"]
 
@@ -141,6 +144,30 @@ class Program:
         if folder is not None:
             source.save(folder)
         return source
+
+    def verify(self, inputs: Sequence[Any] | Mapping[str, Any] | None = None, **options: Any) -> Report:
+        """Runs the program in JAX and the model in ONNX Runtime on the same inputs, and compares every output.
+
+        Args:
+          inputs: by position or by name; what is left out is sampled.
+          options: `sizes`, `rtol`, `atol`, `seed`, `check`, as `jaxport.verify.verify_program` takes them.
+
+        Raises:
+          VerificationFailed: the two sides disagree, unless `check` is false.
+          InvalidArgument: the inputs or sizes do not fit the model, or an input cannot be sampled.
+          RunError: ONNX Runtime refuses the model, or fails.
+
+        >>> import onnx.parser
+        >>> program = from_onnx(
+        ...     onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
+        ...     agraph (float[n] x) => (float[n] y) { y = Relu(x) }''')
+        ... )
+        >>> program.verify().ok
+        True
+        """
+        from jaxport.verify import verify_program
+
+        return verify_program(self, inputs, **options)
 
     @property
     def param_specs(self) -> dict[str, jax.ShapeDtypeStruct]:
