@@ -20,6 +20,7 @@ from jaxport.importer.evaluate import evaluate
 from jaxport.importer.graph import Body
 from jaxport.importer.host import HostValue, host
 from jaxport.importer.load import ModelSource, load
+from jaxport.importer.modules import Module, module_tree
 from jaxport.importer.names import unique_identifiers
 from jaxport.importer.recording import Recorded
 from jaxport.importer.resolve import resolve, tensor_value
@@ -102,6 +103,19 @@ class Program:
         return {
             name: jnp.asarray(tensor_value(self.body.initializers[v]).to_jax()) for name, v in self._parameters.items()
         }
+
+    @cached_property
+    def modules(self) -> Module:
+        """The modules of the model as a tree, as far as its file names them.
+
+        >>> import onnx.parser
+        >>> model = onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
+        ...     agraph (float[N] x) => (float[N] y) { y = Relu(x) }''')
+        >>> model.graph.node[0].name = "/encoder/act/Relu"
+        >>> [module.path for module in from_onnx(model).modules.walk()]
+        ['', 'encoder', 'encoder.act']
+        """
+        return module_tree(self.body, {v: (n, self.body.initializers[v].size) for n, v in self._parameters.items()})
 
     @property
     def name(self) -> str:
@@ -314,13 +328,16 @@ class Program:
             )
 
     def __repr__(self) -> str:
-        operators = Counter(node.target.label if hasattr(node.target, "label") else "?" for node in self.body.nodes)
+        operators = Counter(node.target.label for node in self.body.nodes)
         rows = [f"Program `{self.model.graph.name}` of {len(self.body.nodes)} operations"]
         for label, values in (("input", self.inputs), ("output", self.body.outputs)):
             rows += [f"  {label:<7} {value.name}: {value.type} {value.shape}" for value in values]
         count = sum(self.body.initializers[value].size for value in self._parameters.values())
         rows.append(f"  params  {len(self._parameters)} arrays, {count:,} elements")
         rows.append("  ops     " + ", ".join(f"{name} {times}" for name, times in operators.most_common()))
+        if self.modules.children:
+            rows.append(f"  modules {self.modules.type}".rstrip())
+            rows += [f"    {line}" for line in self.modules.lines()]
         return "\n".join(rows)
 
 

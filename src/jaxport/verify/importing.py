@@ -21,7 +21,7 @@ from jaxport.verify.comparing import difference
 from jaxport.verify.report import Output, Report
 from jaxport.verify.runtime import Session
 
-__all__ = ["Comparison", "Run", "verify_program"]
+__all__ = ["Comparison", "Run", "caller", "verify_program"]
 
 
 def verify_program(
@@ -141,23 +141,7 @@ class Comparison:
 
     def in_jax(self, run: Run) -> Callable[[], list[np.ndarray]]:
         """A call of the program on the arrays of a run; jitted unless a shape depends on values."""
-        program = self.program
-        closed_over = {name: run.arrays[name] for name in program.static_inputs}
-        passed = {name: value for name, value in run.arrays.items() if name not in closed_over}
-        with jax.enable_x64(True):
-            params = program.params
-            jitted: Callable[..., Any] = jax.jit(lambda params, passed: program.apply(params, **passed, **closed_over))
-            try:
-                jitted.lower(params, passed)
-            except ValueNotKnown:
-                jitted = lambda params, passed: program.apply(params, **passed, **closed_over)
-
-        def call() -> list[np.ndarray]:
-            with jax.enable_x64(True):
-                outputs = jax.block_until_ready(jitted(params, passed))
-            return [np.asarray(output) for output in (outputs if isinstance(outputs, tuple) else (outputs,))]
-
-        return call
+        return caller(self.program, run.arrays)
 
     def in_runtime(self, run: Run) -> Callable[[], list[np.ndarray]]:
         """A call of ONNX Runtime on the arrays of a run."""
@@ -217,3 +201,36 @@ class Comparison:
             return jax.make_jaxpr(call)(program.param_specs, *shapes)
         except ValueNotKnown:
             return jax.make_jaxpr(lambda *arrays: arrays)(*shapes)
+
+
+def caller(
+    program: Program, arrays: Mapping[str, np.ndarray], options: Mapping[str, Any] | None = None
+) -> Callable[[], list[np.ndarray]]:
+    """A call of a program on arrays of the model's own types, compiled already unless a shape depends on values.
+
+    Args:
+      program: the imported model.
+      arrays: its inputs by name.
+      options: of XLA's compiler.
+    """
+    closed_over = {name: arrays[name] for name in program.static_inputs}
+    passed = {name: value for name, value in arrays.items() if name not in closed_over}
+
+    def apply(params: Mapping[str, Any], passed: Mapping[str, Any]) -> Any:
+        return program.apply(params, **passed, **closed_over)
+
+    with jax.enable_x64(True):
+        params = program.params
+        try:
+            run: Callable[..., Any] = (
+                jax.jit(apply, compiler_options=dict(options or {})).lower(params, passed).compile()
+            )
+        except ValueNotKnown:
+            run = apply
+
+    def call() -> list[np.ndarray]:
+        with jax.enable_x64(True):
+            outputs = jax.block_until_ready(run(params, passed))
+        return [np.asarray(output) for output in (outputs if isinstance(outputs, tuple) else (outputs,))]
+
+    return call

@@ -69,8 +69,8 @@ def _scanned(trips: int, state: Sequence[Any], body: Any) -> tuple[Any, ...]:
     return (*final, *stacked)
 
 
-def _while(M: Any, cond: Any, state: Sequence[Any], body: Any) -> tuple[Any, ...]:
-    """A loop that ends when its condition says so, or after `M` iterations."""
+def _while(M: Any, cond: Any, state: Sequence[Any], body: Any, first: int = 0) -> tuple[Any, ...]:
+    """A loop that ends when its condition says so, or after `M` iterations; `first` were done before."""
 
     def goes_on(carry: Any) -> Any:
         iteration, go, *_ = carry
@@ -82,7 +82,7 @@ def _while(M: Any, cond: Any, state: Sequence[Any], body: Any) -> tuple[Any, ...
         return (iteration + 1, jnp.reshape(go, ()), *values)
 
     go = host(True) if cond is None else cond
-    start = (jnp.zeros((), np.dtype(np.int64)), jnp.reshape(go, ()), *state)
+    start = (jnp.full((), first, np.dtype(np.int64)), jnp.reshape(go, ()), *state)
     return tuple(lax.while_loop(goes_on, step, start))[2:]
 
 
@@ -92,9 +92,11 @@ def _unrolled(
     rows: list[list[Any]] = []
     iteration = 0
     while _decided(go) and (trips is None or iteration < int(trips)):
-        go, *results = body(host(iteration), go, *state)
-        go = known(go)
+        goes_on, *results = body(host(iteration), go, *state)
+        go = known(goes_on)
         state, iteration = results[: len(state)], iteration + 1
+        if go is None and not scans:  # the condition was known for the first iterations only
+            return _while(trips, goes_on, state, body, iteration)
         rows.append(results[len(state) :])
     columns = list(zip(*rows, strict=True)) if rows else [body.empty_output(index - scans) for index in range(scans)]
     return (*state, *(jnp.stack(column) if rows else column for column in columns))
