@@ -15,7 +15,7 @@ from jaxport.importer.graph import Body, BodyFunction, Node, Reference, SchemaFu
 from jaxport.importer.host import HostValue, is_dim
 from jaxport.importer.namespaces import cast, known, random
 from jaxport.importer.recording import Recorded, active
-from jaxport.importer.registry import Operator
+from jaxport.importer.registry import LAYOUT, Operator
 from jaxport.importer.resolve import tensor_value
 
 __all__ = ["Subgraph", "evaluate"]
@@ -151,15 +151,20 @@ def _call(
         name: Subgraph(value, scope) if isinstance(value, Body) else value for name, value in attributes.items()
     }
     for name, what in operator.context.items():
-        keywords[name] = len(node.outputs) if what == "output count" else _key(node, scope)
+        keywords[name] = _context(what, node, scope)
     if operator.plain:
         inputs = [value for value in inputs if value is not None]
     result = operator.function(*inputs, **keywords)
     return result if isinstance(result, tuple) else (result,)
 
 
-def _key(node: Node, scope: Scope) -> Any:
-    """A key of the node's own."""
+def _context(what: str, node: Node, scope: Scope) -> Any:
+    """What the evaluator provides beside inputs and attributes."""
+    if what == "output count":
+        return len(node.outputs)
+    if what == LAYOUT:
+        return node.kernel_layout
+    # A random key of the node's own.
     return random.fold_in(random.key(0) if scope.key is None else scope.key, node.index)
 
 

@@ -67,7 +67,8 @@ class Node:
 
     `attributes` holds what the node sets, as the function takes it: Python values, host values for tensors, a `Body` for
     a graph, a `Reference` inside functions. `output_types` says for each output which input has its dtype (an int), or
-    the dtype itself, or None where the schema leaves it open. `expired` are the values that nothing uses later.
+    the dtype itself, or None where the schema leaves it open. `expired` are the values that nothing uses later;
+    `kernel_layout` is how the axes of a convolution's kernel are arranged.
     """
 
     node: ir.Node
@@ -78,6 +79,7 @@ class Node:
     output_types: tuple[int | np.dtype | None, ...]
     index: int
     expired: tuple[ir.Value, ...] = ()
+    kernel_layout: str = "OIHW"
 
     def bodies(self) -> Iterator[Body]:
         """The graphs among the attributes."""

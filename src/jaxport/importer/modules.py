@@ -83,7 +83,7 @@ class Module:
         return (self.type, self.operations, tuple(self.parameters.values()), tuple(c.shape for c in self.children))
 
 
-Parameters = Mapping[ir.Value, tuple[str, int]]
+Parameters = Mapping[ir.Value | None, tuple[str, int]]
 """The values that are parameters, each with its name and number of elements."""
 
 
@@ -120,7 +120,7 @@ def _grow(body: Body, parameters: Parameters, around: Sequence[Module], known: d
             _grow(inner, parameters, inside, known)
         if function is not None:
             given = zip(function.body.inputs, node.inputs, strict=False)
-            passed = {formal: parameters[value] for formal, value in given if value in parameters}
+            passed: Parameters = {formal: parameters[value] for formal, value in given if value in parameters}
             _grow(function.body, passed, inside, known)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter, namedtuple
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument
+from jaxport.importer import weights
 from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.evaluate import evaluate
 from jaxport.importer.graph import Body
@@ -23,8 +24,8 @@ from jaxport.importer.load import ModelSource, load
 from jaxport.importer.modules import Module, module_tree
 from jaxport.importer.names import unique_identifiers
 from jaxport.importer.recording import Recorded
-from jaxport.importer.resolve import resolve, tensor_value
-from jaxport.importer.roles import parameters, static_values
+from jaxport.importer.resolve import resolve
+from jaxport.importer.roles import static_values
 
 if TYPE_CHECKING:
     from jaxport.verify.report import Report
@@ -32,11 +33,20 @@ if TYPE_CHECKING:
 __all__ = ["Program", "from_onnx"]
 
 
-def from_onnx(source: ModelSource) -> Program:
+def from_onnx(
+    source: ModelSource,
+    *,
+    trainable: Collection[str] | None = None,
+    untie: bool | Collection[str] = False,
+) -> Program:
     """Imports an ONNX model as a JAX function.
 
     Args:
       source: the path of the model, its bytes, a `ModelProto` or an `onnx_ir.Model`.
+      trainable: the names of the initializers that are parameters. By default these are the floating point tensors of
+        more than one element that no node uses as a constant: as an exponent, a scale, a statistic or a mask.
+      untie: whether each node that uses a tensor gets one of its own: for all parameters, or for those that are named.
+        Exporters merge equal tensors, which then would be trained as one.
 
     Returns:
       A `Program`: a callable that `jax.jit`, `jax.grad` and `jax.vmap` take, with its weights in `params`.
@@ -44,7 +54,7 @@ def from_onnx(source: ModelSource) -> Program:
     Raises:
       ModelError: the model is damaged or malformed.
       Unsupported: it has operators that cannot be imported; all of them are listed.
-      InvalidArgument: `source` is no model, or there is no such file.
+      InvalidArgument: `source` is no model, there is no such file, or a name is that of no initializer.
 
     >>> import onnx.parser
     >>> model = onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
@@ -55,7 +65,7 @@ def from_onnx(source: ModelSource) -> Program:
     >>> jax.grad(lambda params: program.apply(params, np.ones((3, 2), np.float32)).sum())(program.params)
     {'bias': Array([3., 3.], dtype=float32)}
     """
-    return Program(load(source))
+    return Program(load(source), trainable=trainable, untie=untie)
 
 
 class Program:
@@ -72,11 +82,19 @@ class Program:
     Array([3., 3.], dtype=float32)
     """
 
-    def __init__(self, model: ir.Model):
+    def __init__(
+        self,
+        model: ir.Model,
+        *,
+        trainable: Collection[str] | None = None,
+        untie: bool | Collection[str] = False,
+    ):
         self.model = model
         self.body: Body = resolve(model)
+        if untie:
+            weights.untie(self.body, None if untie is True else untie)
         self._static = static_values(self.body)
-        self._parameters = {value.name or "": value for value in parameters(self.body, self._static)}
+        self.weights = weights.Weights(self.body, self._static, trainable)
         self.inputs = [value for value in self.body.inputs if value not in self.body.initializers]
         self._keywords = dict(zip(unique_identifiers(v.name or "" for v in self.inputs), self.inputs, strict=True))
         self._keywords |= {value.name or "": value for value in self.inputs}
@@ -97,12 +115,10 @@ class Program:
         """The inputs whose values decide shapes: under `jax.jit` they have to be closed over, not passed."""
         return tuple(value.name or "" for value in self.inputs if value in self._static)
 
-    @cached_property
+    @property
     def params(self) -> dict[str, jax.Array]:
-        """The trainable initializers by name."""
-        return {
-            name: jnp.asarray(tensor_value(self.body.initializers[v]).to_jax()) for name, v in self._parameters.items()
-        }
+        """The trainable initializers by name; kernels of two-dimensional convolutions as (height, width, in, out)."""
+        return self.weights.arrays
 
     @cached_property
     def modules(self) -> Module:
@@ -115,16 +131,14 @@ class Program:
         >>> [module.path for module in from_onnx(model).modules.walk()]
         ['', 'encoder', 'encoder.act']
         """
-        return module_tree(self.body, {v: (n, self.body.initializers[v].size) for n, v in self._parameters.items()})
+        return module_tree(
+            self.body, {v: (name, self.body.initializers[v].size) for name, v in self.weights.values.items()}
+        )
 
     @property
     def name(self) -> str:
         """The name of the model's graph."""
         return self.model.graph.name or ""
-
-    def parameter_tensor(self, name: str) -> ir.TensorProtocol:
-        """The initializer behind a parameter, not read yet."""
-        return self.body.initializers[self._parameters[name]]
 
     def to_source(
         self, folder: str | os.PathLike[str] | None = None, *, inputs: Mapping[str, Any] | None = None
@@ -183,20 +197,37 @@ class Program:
 
         return verify_program(self, inputs, **options)
 
+    def save(self, path: str | os.PathLike[str], params: Mapping[str, Any] | None = None) -> None:
+        """Writes the model with these parameters as an ONNX file, its graph as it was.
+
+        Args:
+          path: the file; weights that exceed what it can hold go into `<path>.data`.
+          params: arrays for all parameters, as `params` has them; the model's own if None.
+
+        Raises:
+          InvalidArgument: parameters are missing, unknown, or of another shape.
+
+        >>> import onnx.parser, tempfile
+        >>> program = from_onnx(
+        ...     onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
+        ...     agraph (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Mul(x, w) }''')
+        ... )
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     program.save(f"{folder}/doubled.onnx", {"w": 2 * program.params["w"]})
+        ...     print(from_onnx(f"{folder}/doubled.onnx").params)
+        {'w': Array([2., 4.], dtype=float32)}
+        """
+        weights.save(self.weights.written(self.model, self.params if params is None else params), path)
+
     @property
     def param_specs(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Shape and dtype of each parameter; nothing is read."""
-        tensors = {name: self.body.initializers[value] for name, value in self._parameters.items()}
-        return {
-            name: jax.ShapeDtypeStruct(tensor.shape.numpy(), canonical(np.dtype(tensor.dtype.numpy())))
-            for name, tensor in tensors.items()
-        }
+        return self.weights.specs
 
     @cached_property
     def constants(self) -> dict[str, np.ndarray]:
         """The other initializers by name: exponents, scales, masks, integer tables, shapes. They are frozen."""
-        frozen = [v for v in self.body.initializers if (v.name or "") not in self._parameters]
-        return {value.name or "": tensor_value(self.body.initializers[value]).data for value in frozen}
+        return self.weights.constants
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """The outputs for the program's own parameters; `apply(program.params, …)`."""
@@ -231,21 +262,7 @@ class Program:
         Args and errors are those of `apply`, with the inputs by name.
         """
         values = {value: self._checked(value, inputs.get(value.name or "")) for value in self.inputs}
-        for name, value in params.items():
-            if name not in self._parameters:
-                raise InvalidArgument(
-                    f"`{name}` is not a parameter of the model",
-                    where="`apply(params, …)`",
-                    instead="give arrays for the names in `program.params`",
-                )
-            values[self._parameters[name]] = value
-        missing = [name for name in self._parameters if name not in params]
-        if missing:
-            raise InvalidArgument(
-                f"{len(missing)} parameters are missing, `{missing[0]}` first",
-                where="`apply(params, …)`",
-                instead="start from `program.params`",
-            )
+        values |= self.weights.given(params)
         return evaluate(self.body, values, rng)
 
     def _named(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
@@ -332,8 +349,8 @@ class Program:
         rows = [f"Program `{self.model.graph.name}` of {len(self.body.nodes)} operations"]
         for label, values in (("input", self.inputs), ("output", self.body.outputs)):
             rows += [f"  {label:<7} {value.name}: {value.type} {value.shape}" for value in values]
-        count = sum(self.body.initializers[value].size for value in self._parameters.values())
-        rows.append(f"  params  {len(self._parameters)} arrays, {count:,} elements")
+        count = sum(self.body.initializers[value].size for value in self.weights.values.values())
+        rows.append(f"  params  {len(self.weights.values)} arrays, {count:,} elements")
         rows.append("  ops     " + ", ".join(f"{name} {times}" for name, times in operators.most_common()))
         if self.modules.children:
             rows.append(f"  modules {self.modules.type}".rstrip())

@@ -7,6 +7,7 @@ with the schema's defaults. Annotations say what the evaluator has to provide:
 * `Host`: an input that has to be known while the program is traced (a shape, axes); it arrives as a `HostValue`.
 * `ShapeOnly`: an input of which only shape and dtype matter.
 * `OutputCount`, `RandomKey`: a keyword that is no attribute: how many outputs the node has, a `jax.random` key.
+* `KernelLayout`: a keyword, too: how the axes of the second input are arranged, "OIHW" or "HWIO".
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from jaxport.importer.host import HostValue
 
 __all__ = [
     "KNOWN_OPSETS",
+    "LAYOUT",
     "Host",
+    "KernelLayout",
     "Operator",
     "OutputCount",
     "RandomKey",
@@ -38,6 +41,8 @@ Host = Annotated[HostValue, "host"]
 ShapeOnly = Annotated[Any, "shape only"]
 OutputCount = Annotated[int, "output count"]
 RandomKey = Annotated[Any, "random key"]
+LAYOUT = "kernel layout"
+KernelLayout = Annotated[str, LAYOUT]
 
 KNOWN_OPSETS = {"": 28, "ai.onnx.ml": 5, "ai.onnx.preview": 1, "ai.onnx.preview.training": 1, "com.microsoft": 1}
 """The newest version of each standard domain whose operators were compared with the functions here."""
@@ -81,7 +86,7 @@ class Operator:
 
     @cached_property
     def context(self) -> dict[str, str]:
-        """The keywords that the evaluator provides: name to what they are ("output count", "random key")."""
+        """The keywords that the evaluator provides: name to what they are ("output count", "random key", "kernel layout")."""
         if self.plain:
             return {}
         keywords = ((p.name, _mark(p)) for p in self.parameters if p.kind == p.KEYWORD_ONLY)
