@@ -15,7 +15,7 @@ from jaxport.importer.graph import Body, BodyFunction, Node, Reference, SchemaFu
 from jaxport.importer.host import HostValue, is_dim
 from jaxport.importer.namespaces import cast, known, random
 from jaxport.importer.recording import Recorded, active
-from jaxport.importer.registry import LAYOUT, Operator
+from jaxport.importer.registry import BOUND, LAYOUT, Operator
 from jaxport.importer.resolve import tensor_value
 
 __all__ = ["Subgraph", "evaluate"]
@@ -145,7 +145,8 @@ def _call(
     node: Node, operator: Operator, inputs: list[Any], attributes: dict[str, Any], scope: Scope
 ) -> tuple[Any, ...]:
     for index, value in enumerate(inputs):
-        if value is not None and operator.input_mark(index) == "host":
+        mark = operator.input_mark(index)
+        if value is not None and (mark == "host" or (mark == "known" and node.bound is None)):
             inputs[index] = _on_host(node, operator, index, value)
     keywords = {
         name: Subgraph(value, scope) if isinstance(value, Body) else value for name, value in attributes.items()
@@ -164,6 +165,8 @@ def _context(what: str, node: Node, scope: Scope) -> Any:
         return len(node.outputs)
     if what == LAYOUT:
         return node.kernel_layout
+    if what == BOUND:
+        return node.bound
     # A random key of the node's own.
     return random.fold_in(random.key(0) if scope.key is None else scope.key, node.index)
 
@@ -189,7 +192,8 @@ def _on_host(node: Node, operator: Operator, index: int, value: Any) -> HostValu
     found = known(value)
     if found is None:
         parameter = operator.inputs[index] if index < len(operator.inputs) else operator.variadic
-        raise _not_known(node, f"`{parameter.name if parameter else index}`")
+        bounded = BOUND in operator.context.values()
+        raise _not_known(node, f"`{parameter.name if parameter else index}`", bounded)
     return found
 
 
@@ -199,15 +203,20 @@ def _placed(error: Unsupported, node: Node) -> Unsupported:
     return type(error)(str(error).partition("\n")[0], refusals)
 
 
-def _not_known(node: Node, what: str) -> ValueNotKnown:
+def _not_known(node: Node, what: str, bounded: bool = False) -> ValueNotKnown:
+    name = node.node.name or next((value.name for value in node.outputs if value is not None), "")
+    instead = (
+        f"say how large its result is at most: `from_onnx(…, sizes={{{name!r}: bound}})`"
+        if bounded
+        else "pass those inputs as NumPy arrays that the jitted function closes over"
+    )
     return ValueNotKnown(
         f"{what} of an operation has to be known before the program is traced",
         [
             Refusal(
                 node.node.op_type,
                 describe(node.node),
-                "it depends on the values of inputs; call the program outside `jax.jit`, or pass those inputs as "
-                "NumPy arrays that the jitted function closes over",
+                f"it depends on the values of inputs; call the program outside `jax.jit`, or {instead}",
             )
         ],
     )

@@ -68,7 +68,7 @@ class Node:
     `attributes` holds what the node sets, as the function takes it: Python values, host values for tensors, a `Body` for
     a graph, a `Reference` inside functions. `output_types` says for each output which input has its dtype (an int), or
     the dtype itself, or None where the schema leaves it open. `expired` are the values that nothing uses later;
-    `kernel_layout` is how the axes of a convolution's kernel are arranged.
+    `kernel_layout` is how the axes of a convolution's kernel are arranged, `bound` how many rows the result has at most.
     """
 
     node: ir.Node
@@ -80,6 +80,7 @@ class Node:
     index: int
     expired: tuple[ir.Value, ...] = ()
     kernel_layout: str = "OIHW"
+    bound: int | None = None
 
     def bodies(self) -> Iterator[Body]:
         """The graphs among the attributes."""

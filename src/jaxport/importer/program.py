@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument
 from jaxport.importer import weights
+from jaxport.importer.bounds import set_bounds
 from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.evaluate import evaluate
 from jaxport.importer.graph import Body
@@ -38,6 +39,7 @@ def from_onnx(
     *,
     trainable: Collection[str] | None = None,
     untie: bool | Collection[str] = False,
+    sizes: Mapping[str, int] | None = None,
 ) -> Program:
     """Imports an ONNX model as a JAX function.
 
@@ -47,6 +49,10 @@ def from_onnx(
         more than one element that no node uses as a constant: as an exponent, a scale, a statistic or a mask.
       untie: whether each node that uses a tensor gets one of its own: for all parameters, or for those that are named.
         Exporters merge equal tensors, which then would be trained as one.
+      sizes: how many rows nodes have at most whose size depends on data (NonZero, Compress, Unique, a Loop that stacks
+        outputs), by the name of the node or of its output, so that `jax.jit` can trace them. Their results have this
+        size, filled up: NonZero with positions outside of the array, Unique with its smallest element, the others with
+        zeros. What exceeds it is lost.
 
     Returns:
       A `Program`: a callable that `jax.jit`, `jax.grad` and `jax.vmap` take, with its weights in `params`.
@@ -65,7 +71,7 @@ def from_onnx(
     >>> jax.grad(lambda params: program.apply(params, np.ones((3, 2), np.float32)).sum())(program.params)
     {'bias': Array([3., 3.], dtype=float32)}
     """
-    return Program(load(source), trainable=trainable, untie=untie)
+    return Program(load(source), trainable=trainable, untie=untie, sizes=sizes)
 
 
 class Program:
@@ -88,9 +94,11 @@ class Program:
         *,
         trainable: Collection[str] | None = None,
         untie: bool | Collection[str] = False,
+        sizes: Mapping[str, int] | None = None,
     ):
         self.model = model
         self.body: Body = resolve(model)
+        set_bounds(self.body, sizes or {})
         if untie:
             weights.untie(self.body, None if untie is True else untie)
         self._static = static_values(self.body)
