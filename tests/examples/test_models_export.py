@@ -8,9 +8,18 @@ import pytest
 import jaxport
 from examples.models import build, cells
 from jaxport.export import dims
+from jaxport.verify import difference
+from jaxport.verify.importing import caller
 
 #: Relative to the largest element of an output. Rounding alone gives some 1e-6 in the deepest of the small models.
 LIMIT = 1e-5
+
+#: Compilation is where the time goes, and how fast the programs are does not matter.
+COMPILER_OPTIONS = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
+}
 
 
 def compare(name, framework, size):
@@ -24,7 +33,20 @@ def compare(name, framework, size):
         report = exported.verify(list(arguments), atol=None)
         for output in report.outputs:
             assert output.difference.relative <= LIMIT, f"{output.name} at {sizes}: {report}"
+    imported_back(exported, exported.flatten(arguments, {}))
     return exported
+
+
+def imported_back(exported, inputs):
+    """Import what was exported, and compare the program with ONNX Runtime at one set of sizes."""
+    program = jaxport.from_onnx(exported.model)
+    assert program.modules.children or not exported.model.graph.initializers, "the modules were lost"
+    for name, got, wanted in zip(
+        program.output_names, caller(program, inputs, COMPILER_OPTIONS)(), exported.run(inputs), strict=True
+    ):
+        found = difference(wanted, got)
+        assert not found.problem, f"`{name}` of the imported program: {found.problem}"
+        assert found.relative <= LIMIT, f"`{name}` of the imported program: {found}"
 
 
 @pytest.mark.parametrize(("name", "framework"), cells())
