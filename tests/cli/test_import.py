@@ -58,6 +58,13 @@ def test_import_writes_nothing_that_differs(folder: Path, capsys: pytest.Capture
     assert not (folder / "out").exists()
 
 
+def test_import_dumps_the_phases(folder: Path):
+    assert run("import", "scaled.onnx", "-o", "out", "--dump") == 0
+    phases = {path.name: path.read_text() for path in (folder / "out" / "phases").iterdir()}
+    assert sorted(phases) == ["1-loaded.txt", "2-resolved.txt", "3-folded.txt", "4-finalized.txt"]
+    assert "y: float32[batch, 2]" in phases["3-folded.txt"]
+
+
 def test_run_compares_and_times(folder: Path, capsys: pytest.CaptureFixture[str]):
     assert run("run", "scaled.onnx", "--random", "--size", "batch=2", "--size", "batch=5", "--repeat", "1") == 0
     shown = capsys.readouterr().out

@@ -52,6 +52,9 @@ def import_model(
     values: Values,
     sizes: Sizes,
     verify: Annotated[bool, typer.Option("--verify", help="Compare with ONNX Runtime before writing.")] = False,
+    dump: Annotated[
+        bool, typer.Option("--dump", help="Write the graph after each phase of the import into OUTPUT/phases.")
+    ] = False,
     rtol: RelativeTolerance = None,
     atol: AbsoluteTolerance = None,
 ) -> None:
@@ -60,6 +63,11 @@ def import_model(
 
     program = jaxport.from_onnx(model)
     known = parse_values(values)
+    if dump:
+        folder = output / "phases"
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, phase in enumerate(program.explain(known).phases, start=1):
+            (folder / f"{number}-{phase.name}.txt").write_text(f"{phase}\n", encoding="utf-8")
     if verify:
         report = program.verify(known, sizes=specs.parse_sizes(sizes), rtol=rtol, atol=atol, check=False)
         typer.echo(str(report))
@@ -75,6 +83,7 @@ def import_model(
                 "inputs": ", ".join(program.input_names),
                 "outputs": ", ".join(program.output_names),
                 "source": f"{len(source.code.splitlines()):,} lines",
+                **({"phases": f"{output / 'phases'}"} if dump else {}),
                 "weights": f"{elements:,} elements in {len(source.tensors):,} tensors",
             }
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -18,7 +20,22 @@ from jaxport.importer.recording import Recorded, active
 from jaxport.importer.registry import BOUND, LAYOUT, Operator
 from jaxport.importer.resolve import tensor_value
 
-__all__ = ["Subgraph", "evaluate"]
+__all__ = ["Observer", "Subgraph", "evaluate", "observing"]
+
+Observer = Callable[[Node, Sequence[Any], Sequence[Any]], None]
+"""Called with each node that was evaluated, its inputs and its outputs."""
+
+_observer: ContextVar[Observer | None] = ContextVar("observer", default=None)
+
+
+@contextmanager
+def observing(observer: Observer) -> Iterator[None]:
+    """Shows `observer` each node that is evaluated inside."""
+    token = _observer.set(observer)
+    try:
+        yield
+    finally:
+        _observer.reset(token)
 
 
 class Scope:
@@ -81,9 +98,12 @@ def _run(body: Body, scope: Scope) -> tuple[Any, ...]:
     for value, tensor in body.initializers.items():
         if value not in values:
             values[value] = tensor_value(tensor)
+    observer = _observer.get()
     for node in body.nodes:
         inputs = [None if value is None else scope[value] for value in node.inputs]
         outputs = _outputs(node, inputs, scope)
+        if observer is not None:
+            observer(node, inputs, outputs)
         for value, output in zip(node.outputs, outputs, strict=False):
             if value is not None:
                 values[value] = output

@@ -29,6 +29,7 @@ from jaxport.importer.resolve import resolve
 from jaxport.importer.roles import static_values
 
 if TYPE_CHECKING:
+    from jaxport.importer.explain import Explanation
     from jaxport.verify.report import Report
 
 __all__ = ["Program", "from_onnx"]
@@ -180,6 +181,27 @@ class Program:
         if folder is not None:
             source.save(folder)
         return source
+
+    def explain(self, inputs: Mapping[str, Any] | None = None) -> Explanation:
+        """The graph after each phase of the import: loaded, resolved, folded, finalized.
+
+        Args:
+          inputs: as `to_source` takes them: sizes other than those that the model declares, and arrays for inputs whose
+            values decide shapes. Where the program cannot be traced, the last phase says at which node it stops.
+
+        >>> import onnx.parser
+        >>> program = from_onnx(
+        ...     onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
+        ...     agraph (float[n] x) => (float[n] y) { y = Relu(x) }''')
+        ... )
+        >>> print(program.explain()["resolved"])
+        resolved: 1 operations
+          operation   served by   since
+          Relu        nn.relu     6
+        """
+        from jaxport.importer.explain import explain
+
+        return explain(self, inputs)
 
     def verify(self, inputs: Sequence[Any] | Mapping[str, Any] | None = None, **options: Any) -> Report:
         """Runs the program in JAX and the model in ONNX Runtime on the same inputs, and compares every output.
