@@ -136,7 +136,16 @@ def _outputs(node: Node, inputs: list[Any], scope: Scope) -> tuple[Any, ...]:
         raise
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
         raise _not_known(node, "a value inside it") from error
-    except (TypeError, ValueError, IndexError, KeyError, ArithmeticError) as error:
+    except (
+        TypeError,
+        ValueError,
+        LookupError,
+        ArithmeticError,
+        AssertionError,
+        NotImplementedError,
+        MemoryError,
+        jax.errors.JaxRuntimeError,
+    ) as error:
         raise ModelError(
             f"`{node.node.op_type}` cannot be computed",
             where=describe(node.node),

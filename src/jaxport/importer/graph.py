@@ -25,7 +25,8 @@ class Reference:
 class Body:
     """The nodes of a graph, in order: of the model, of a branch or loop, or of a function.
 
-    `initializers` maps values to tensors; `captured` are the outer values that the nodes use, in order of use.
+    `initializers` maps values to tensors; `captured` are the outer values that the nodes use, in order of use;
+    `operations` is how many nodes there are with those of all bodies and functions inside, each as often as it is called.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Body:
     initializers: dict[ir.Value, ir.TensorProtocol]
     nodes: list[Node] = field(default_factory=list)
     captured: tuple[ir.Value, ...] = ()
+    operations: int = 0
 
 
 @dataclass(eq=False, slots=True)

@@ -19,6 +19,9 @@ from jaxport.importer.registry import SizeBound, op
 SHORT = 4
 """Iterations up to which a loop is unrolled."""
 
+LONGEST = 100_000
+"""Iterations after which a loop that has to be unrolled is given up."""
+
 
 @op("If", since=1)
 def if_(cond, *, then_branch, else_branch):
@@ -122,6 +125,8 @@ def _unrolled(
         goes_on, *results = body(host(iteration), go, *state)
         go = known(goes_on)
         state, iteration = results[: len(state)], iteration + 1
+        if iteration > LONGEST:
+            raise ValueError(f"its values change their shapes, or it has no end: more than {LONGEST} iterations")
         if go is None and not scans:  # the condition was known for the first iterations only
             return _while(trips, goes_on, state, body, iteration)
         rows.append(results[len(state) :])
