@@ -13,10 +13,10 @@ SOURCE = Path(__file__).parents[2] / "src"
 MAY_SEE: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "blocks": frozenset({"errors"}),
-    "frameworks": frozenset({"errors", "blocks"}),
+    "frameworks": frozenset({"errors", "blocks", "importer"}),
     "mox": frozenset({"errors", "blocks", "frameworks"}),
     "export": frozenset({"errors", "blocks", "mox"}),
-    "importer": frozenset({"errors"}),
+    "importer": frozenset({"errors", "blocks"}),
     "codegen": frozenset({"errors", "importer"}),
 }
 

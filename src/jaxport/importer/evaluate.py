@@ -11,16 +11,19 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
+from jaxport.blocks import Boundary, Recorder
 from jaxport.errors import JaxportError, ModelError, Refusal, Unsupported, ValueNotKnown
 from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.graph import Body, BodyFunction, Node, Reference, SchemaFunction, describe
 from jaxport.importer.host import HostValue, is_dim
+from jaxport.importer.names import unique_identifiers
 from jaxport.importer.namespaces import cast, known, random
 from jaxport.importer.recording import Recorded, active
 from jaxport.importer.registry import BOUND, LAYOUT, Operator
 from jaxport.importer.resolve import tensor_value
+from jaxport.importer.segments import Segment
 
-__all__ = ["Observer", "Subgraph", "evaluate", "observing"]
+__all__ = ["Observer", "Subgraph", "evaluate", "evaluate_blocks", "observing"]
 
 Observer = Callable[[Node, Sequence[Any], Sequence[Any]], None]
 """Called with each node that was evaluated, its inputs and its outputs."""
@@ -93,13 +96,60 @@ def evaluate(body: Body, values: dict[ir.Value, Any], key: Any = None) -> tuple[
     return _run(body, Scope(values, {}, key))
 
 
-def _run(body: Body, scope: Scope) -> tuple[Any, ...]:
-    values = scope.values
+def evaluate_blocks(
+    recorder: Recorder, body: Body, items: Sequence[Node | Segment], values: dict[ir.Value, Any], key: Any = None
+) -> tuple[Any, ...]:
+    """The same, with each segment of `items`, the body's nodes, as a block."""
+    scope = Scope(values, {}, key)
+    _read_initializers(body, scope)
+    _run_items(recorder, items, scope)
+    return tuple(scope[value] for value in body.outputs)
+
+
+def _run_items(recorder: Recorder, items: Sequence[Node | Segment], scope: Scope) -> None:
+    for item in items:
+        if isinstance(item, Node):
+            _run_nodes([item], scope)
+        else:
+            scope.values.update(_run_segment(recorder, item, scope))
+
+
+def _run_segment(recorder: Recorder, segment: Segment, scope: Scope) -> dict[ir.Value, Any]:
+    """What a segment makes, computed between the markers of a call of its module."""
+    arrays = {value: scope[value] for value in segment.inputs if isinstance(scope[value], jax.Array)}
+    names = dict(zip(unique_identifiers(value.name or "" for value in arrays), arrays, strict=True))
+    known: dict[ir.Value, Any] = {}
+
+    def call(**given: Any) -> list[Any]:
+        inner = Scope({names[name]: array for name, array in given.items()}, scope.attributes, scope.key, scope)
+        _run_items(recorder, segment.items, inner)
+        results = {value: inner[value] for value in segment.outputs}
+        known.update((value, result) for value, result in results.items() if not isinstance(result, jax.Array))
+        return [result for value, result in results.items() if value not in known]
+
+    boundary = Boundary(segment.module.type or "onnx.Module")
+    given = {name: arrays[value] for name, value in names.items()}
+    results = recorder.call_method(segment.module, "__call__", call, (), given, boundary)
+    traced = [value for value in segment.outputs if value not in known]
+    return known | dict(zip(traced, results, strict=True))
+
+
+def _read_initializers(body: Body, scope: Scope) -> None:
     for value, tensor in body.initializers.items():
-        if value not in values:
-            values[value] = tensor_value(tensor)
+        if value not in scope.values:
+            scope.values[value] = tensor_value(tensor)
+
+
+def _run(body: Body, scope: Scope) -> tuple[Any, ...]:
+    _read_initializers(body, scope)
+    _run_nodes(body.nodes, scope)
+    return tuple(scope[value] for value in body.outputs)
+
+
+def _run_nodes(nodes: Sequence[Node], scope: Scope) -> None:
+    values = scope.values
     observer = _observer.get()
-    for node in body.nodes:
+    for node in nodes:
         inputs = [None if value is None else scope[value] for value in node.inputs]
         outputs = _outputs(node, inputs, scope)
         if observer is not None:
@@ -109,7 +159,6 @@ def _run(body: Body, scope: Scope) -> tuple[Any, ...]:
                 values[value] = output
         for value in node.expired:
             values.pop(value, None)
-    return tuple(scope[value] for value in body.outputs)
 
 
 def _outputs(node: Node, inputs: list[Any], scope: Scope) -> tuple[Any, ...]:

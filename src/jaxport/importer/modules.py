@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import onnx_ir as ir
 
-from jaxport.importer.graph import Body, BodyFunction
+from jaxport.importer.graph import Body, BodyFunction, Node
 from jaxport.importer.names import unique
 
 __all__ = ["Module", "module_tree", "scopes_of"]
@@ -87,14 +87,16 @@ Parameters = Mapping[ir.Value | None, tuple[str, int]]
 """The values that are parameters, each with its name and number of elements."""
 
 
-def module_tree(body: Body, parameters: Parameters) -> Module:
-    """The modules of a graph."""
+def module_tree(body: Body, parameters: Parameters) -> tuple[Module, dict[Node, tuple[Module, ...]]]:
+    """The modules of a graph; and those around each of its nodes, from the outside in, without the model itself."""
     root = Module("")
-    _grow(body, parameters, [root], {"": root})
-    return root
+    return root, _grow(body, parameters, [root], {"": root})
 
 
-def _grow(body: Body, parameters: Parameters, around: Sequence[Module], known: dict[str, Module]) -> None:
+def _grow(
+    body: Body, parameters: Parameters, around: Sequence[Module], known: dict[str, Module]
+) -> dict[Node, tuple[Module, ...]]:
+    places = {}
     for node in body.nodes:
         inside = list(around)
         function = node.target if isinstance(node.target, BodyFunction) else None
@@ -122,6 +124,8 @@ def _grow(body: Body, parameters: Parameters, around: Sequence[Module], known: d
             given = zip(function.body.inputs, node.inputs, strict=False)
             passed: Parameters = {formal: parameters[value] for formal, value in given if value in parameters}
             _grow(function.body, passed, inside, known)
+        places[node] = tuple(inside[1:])
+    return places
 
 
 def scopes_of(node: ir.Node) -> list[Scope]:

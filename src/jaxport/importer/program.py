@@ -14,12 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 
+from jaxport.blocks import current_recorder
 from jaxport.errors import InvalidArgument
 from jaxport.importer import weights
 from jaxport.importer.bounds import set_bounds
 from jaxport.importer.dtypes import STRING, canonical
-from jaxport.importer.evaluate import evaluate
-from jaxport.importer.graph import Body
+from jaxport.importer.evaluate import evaluate, evaluate_blocks
+from jaxport.importer.graph import Body, Node
 from jaxport.importer.host import HostValue, host
 from jaxport.importer.load import ModelSource, load
 from jaxport.importer.modules import Module, module_tree
@@ -27,6 +28,7 @@ from jaxport.importer.names import unique_identifiers
 from jaxport.importer.recording import Recorded
 from jaxport.importer.resolve import resolve
 from jaxport.importer.roles import static_values
+from jaxport.importer.segments import Segment, segments
 
 if TYPE_CHECKING:
     from jaxport.importer.explain import Explanation
@@ -105,7 +107,8 @@ class Program:
         self._static = static_values(self.body)
         self.weights = weights.Weights(self.body, self._static, trainable)
         self.inputs = [value for value in self.body.inputs if value not in self.body.initializers]
-        self._keywords = dict(zip(unique_identifiers(v.name or "" for v in self.inputs), self.inputs, strict=True))
+        self.keywords = tuple(unique_identifiers(value.name or "" for value in self.inputs))
+        self._keywords = dict(zip(self.keywords, self.inputs, strict=True))
         self._keywords |= {value.name or "": value for value in self.inputs}
         self._warned = False
 
@@ -140,9 +143,16 @@ class Program:
         >>> [module.path for module in from_onnx(model).modules.walk()]
         ['', 'encoder', 'encoder.act']
         """
-        return module_tree(
-            self.body, {v: (name, self.body.initializers[v].size) for name, v in self.weights.values.items()}
-        )
+        return self._modules[0]
+
+    @cached_property
+    def _modules(self) -> tuple[Module, dict[Node, tuple[Module, ...]]]:
+        elements = {v: (name, self.body.initializers[v].size) for name, v in self.weights.values.items()}
+        return module_tree(self.body, elements)
+
+    @cached_property
+    def _segments(self) -> tuple[Node | Segment, ...]:
+        return segments(self.body, self._modules[1])
 
     @property
     def name(self) -> str:
@@ -293,6 +303,9 @@ class Program:
         """
         values = {value: self._checked(value, inputs.get(value.name or "")) for value in self.inputs}
         values |= self.weights.given(params)
+        recorder = current_recorder()
+        if recorder is not None:  # somebody wants to see the modules as blocks
+            return evaluate_blocks(recorder, self.body, self._segments, values, rng)
         return evaluate(self.body, values, rng)
 
     def _named(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:

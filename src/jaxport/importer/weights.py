@@ -79,7 +79,8 @@ class Weights:
         """The parameters by name, read when they are asked for; as JAX has them with 64-bit types on or off."""
         wide = bool(jax.config.read("jax_enable_x64"))
         if wide not in self._arrays:
-            self._arrays[wide] = {name: self._array(name) for name in self.values}
+            with jax.ensure_compile_time_eval():  # the first to ask may be a trace: what is kept must not belong to it
+                self._arrays[wide] = {name: self._array(name) for name in self.values}
         return dict(self._arrays[wide])
 
     def _array(self, name: str) -> jax.Array:
