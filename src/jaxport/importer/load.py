@@ -66,6 +66,7 @@ def load(source: ModelSource) -> ir.Model:
     if proto is source and any(_is_sparse(holder) for holder in _holders(proto)):
         proto = onnx.ModelProto.FromString(proto.SerializeToString())
     for holder in _holders(proto):
+        _check_names(holder)
         _check_and_densify(holder)
     try:
         model = ir.from_proto(proto)
@@ -120,6 +121,21 @@ def _is_sparse(holder: onnx.GraphProto | onnx.NodeProto) -> bool:
     if isinstance(holder, onnx.GraphProto):
         return bool(holder.sparse_initializer)
     return any(attribute.HasField("sparse_tensor") for attribute in holder.attribute)
+
+
+def _check_names(holder: onnx.GraphProto | onnx.NodeProto) -> None:
+    """Refuses names that are not UTF-8: protobuf hands them out as bytes."""
+    if isinstance(holder, onnx.NodeProto):
+        names = [holder.op_type, holder.domain, holder.name, *holder.input, *holder.output]
+        names += [attribute.name for attribute in holder.attribute]
+    else:
+        lists = (holder.initializer, holder.input, holder.output, holder.value_info)
+        names = [holder.name, *(entry.name for entries in lists for entry in entries)]
+    for name in names:
+        if not isinstance(name, str):
+            raise ModelError(
+                f"the name {name!r} is not text", why="it is not UTF-8", instead="export the model again"
+            )
 
 
 def _check_and_densify(holder: onnx.GraphProto | onnx.NodeProto) -> None:

@@ -368,7 +368,10 @@ def _check_inputs(node: ir.Node, inputs: tuple[ir.Value | None, ...], target: ob
         return
     missing = [index for index in range(required) if index >= len(inputs) or inputs[index] is None]
     if missing or (most is not None and len(inputs) > most):
-        formal = target.inputs if isinstance(target, Operator) and not target.plain else list(schema.inputs)
+        if isinstance(target, BodyFunction):
+            formal: Sequence[Any] = target.body.inputs
+        else:
+            formal = target.inputs if isinstance(target, Operator) and not target.plain else list(schema.inputs)
         names = [parameter.name for parameter in formal]
         raise ModelError(
             f"the input `{names[missing[0]]}` is missing"
