@@ -74,7 +74,7 @@ def test_what_this_package_exports_has_its_modules_back(functions):
         for layer, name, size in (("up", "kernel", 32), ("up", "bias", 8), ("down", "kernel", 32), ("down", "bias", 4))
     }
     assert list(modules.lines()) == [
-        "blocks.0 … blocks.2  tests.importer.test_modules.Block  228",
+        "blocks.0 … blocks.2  tests.importer.test_modules.Block  3 × 76",
         "  up  flax.nnx.Linear  40",
         "  down  flax.nnx.Linear  36",
         "norm  flax.nnx.LayerNorm  8",

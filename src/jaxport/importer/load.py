@@ -133,9 +133,7 @@ def _check_names(holder: onnx.GraphProto | onnx.NodeProto) -> None:
         names = [holder.name, *(entry.name for entries in lists for entry in entries)]
     for name in names:
         if not isinstance(name, str):
-            raise ModelError(
-                f"the name {name!r} is not text", why="it is not UTF-8", instead="export the model again"
-            )
+            raise ModelError(f"the name {name!r} is not text", why="it is not UTF-8", instead="export the model again")
 
 
 def _check_and_densify(holder: onnx.GraphProto | onnx.NodeProto) -> None:

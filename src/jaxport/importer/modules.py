@@ -70,9 +70,10 @@ class Module:
             if following is not None and child.children and child.shape == following.shape:
                 continue
             first, last = (module.path.removeprefix(f"{self.path}.") for module in (run[0], run[-1]))
-            elements = sum(sum(module.parameters.values()) for module in run)
+            elements = sum(child.parameters.values())
+            size = f"{elements:,}" if len(run) == 1 else f"{len(run)} × {elements:,}"
             parts = ["  " * depth + (first if len(run) == 1 else f"{first} … {last}")]
-            parts += [child.type] * bool(child.type) + [f"{elements:,}"] * bool(elements)
+            parts += [child.type] * bool(child.type) + [size] * bool(elements)
             yield "  ".join(parts)
             yield from child.lines(depth + 1)
             run = []
