@@ -13,7 +13,7 @@ Each region is built once per layout, so the time is linear in the graph. How an
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -66,7 +66,7 @@ def _moved(editor: Editor, graph: ir.Graph) -> int:
             for value, wanted in ((node.outputs[0], permutation(node)), (source(node), inverse(permutation(node)))):
                 if (value, wanted) in seen or constant_of(value) is not None:
                     continue
-                region = Region.around(graph, value, wanted)
+                region = Region.around(graph, value, wanted, seen)
                 seen.update(region.layouts.items())
                 moved += region.improve(editor)
         if moved == before:
@@ -89,8 +89,11 @@ class Region:
     carries: dict[ir.Node, Carry] = field(default_factory=dict)
 
     @classmethod
-    def around(cls, graph: ir.Graph, value: ir.Value, layout: Layout) -> Region:
-        """The region that a value with a layout lies in."""
+    def around(cls, graph: ir.Graph, value: ir.Value, layout: Layout, seen: Set[tuple[ir.Value, Layout]]) -> Region:
+        """The region that a value with a layout lies in, up to what was seen in another region.
+
+        So each value is looked at once for each layout, however many Transposes want it.
+        """
         region = cls(graph, {value: layout})
         queue = collections.deque([value])
         while queue:
@@ -99,7 +102,9 @@ class Region:
                 if node in region.carries:
                     continue
                 found = carry(node, value, region.layouts[value])
-                if found is None or any(region.layouts.get(v, wanted) != wanted for v, wanted in found.layouts.items()):
+                if found is None or not seen.isdisjoint(found.layouts.items()):
+                    continue
+                if any(region.layouts.get(v, wanted) != wanted for v, wanted in found.layouts.items()):
                     continue
                 region.carries[node] = found
                 new = [v for v in found.layouts if v not in region.layouts]
