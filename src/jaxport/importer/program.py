@@ -23,7 +23,7 @@ from jaxport.importer.evaluate import evaluate, evaluate_blocks
 from jaxport.importer.graph import Body, Node
 from jaxport.importer.host import HostValue, host
 from jaxport.importer.load import ModelSource, load
-from jaxport.importer.modules import Module, module_tree
+from jaxport.importer.modules import Module, Parameters, module_tree
 from jaxport.importer.names import unique_identifiers
 from jaxport.importer.recording import Recorded
 from jaxport.importer.resolve import resolve
@@ -147,7 +147,7 @@ class Program:
 
     @cached_property
     def _modules(self) -> tuple[Module, dict[Node, tuple[Module, ...]]]:
-        elements = {v: (name, self.body.initializers[v].size) for name, v in self.weights.values.items()}
+        elements: Parameters = {v: (n, self.body.initializers[v].size) for n, v in self.weights.values.items()}
         return module_tree(self.body, elements)
 
     @cached_property
