@@ -331,6 +331,8 @@ class Program:
 
     def _checked(self, declared: ir.Value, given: Any) -> Any:
         """An input as the evaluator takes it: of the declared dtype, on the host where shapes depend on it."""
+        if isinstance(given, Mapping):
+            return {key: _internal(element) for key, element in given.items()}
         if given is None or isinstance(declared.type, ir.SequenceType | ir.OptionalType):
             return [_internal(element) for element in given] if isinstance(given, list | tuple) else _internal(given)
         wanted = np.dtype(declared.dtype.numpy()) if declared.dtype is not None else None
@@ -411,6 +413,8 @@ def _external(value: Any) -> Any:
     """An output as the caller gets it."""
     if isinstance(value, list):
         return [_external(element) for element in value]
+    if isinstance(value, dict):
+        return {key: _external(element) for key, element in value.items()}
     if isinstance(value, HostValue):
         return value.data if value.dtype == STRING else jnp.asarray(value.to_jax())
     return value

@@ -34,8 +34,8 @@ def svd(a, *, full_matrices, compute_uv):
     def round_(state):
         first, second = state[..., :half], state[..., half:]
         left, right = first[..., :m, :], second[..., :m, :]
-        norms = (jnp.sum(square(x), axis=-2) for x in (left, right))
-        cosine, sine = rotation(*norms, jnp.sum(jnp.conj(left) * right, axis=-2))
+        p, q = (jnp.sum(square(x), axis=-2) for x in (left, right))
+        cosine, sine = rotation(p, q, jnp.sum(jnp.conj(left) * right, axis=-2))
         return jnp.take(rotated(first, second, cosine[..., None, :], sine[..., None, :]), columns, axis=-1)
 
     eps = np.finfo(a.dtype).eps
