@@ -10,6 +10,7 @@ from jax import lax
 
 import jaxport
 from jaxport.export.prepare.complex import without_complex
+from jaxport.export.registry import RULES
 from jaxport.testing import check, f32, i32, spec
 
 B, T = "B", "T"
@@ -192,15 +193,23 @@ def test_a_product_is_four_multiplications():
 
 
 def test_a_refusal():
-    def windows(z):
-        return lax.reduce_window(z, 1 + 0j, lax.mul, (2,), (1,), "VALID")
-
     peek = jax.extend.core.Primitive("peek")
     peek.def_abstract_eval(lambda z: jax.core.ShapedArray(z.shape, z.dtype))
     with pytest.raises(jaxport.Unsupported) as error:
         jaxport.to_onnx(lambda z: (peek.bind(z), peek.bind(z) + 1), [c64(3)])
     assert "peek of complex numbers" in str(error.value)
     assert "has no rule; register one with `@jaxport.rule`" in str(error.value)
+
+
+def test_a_rule_that_fails_on_complex_numbers():
+    peek = jax.extend.core.Primitive("peek")
+    peek.def_abstract_eval(lambda z: jax.core.ShapedArray(z.shape, z.dtype))
+    jaxport.rule("peek", via=lambda z: jnp.floor(z))
+    try:
+        with pytest.raises(jaxport.errors.RuleError, match="the rule for `peek of complex numbers` failed: TypeError"):
+            jaxport.to_onnx(peek.bind, [c64(3)])
+    finally:
+        del RULES["peek"]
 
 
 # The step itself ------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Primitive, Var
 
 from jaxport.blocks import block_p
 from jaxport.blocks.block import FrozenMapping
+from jaxport.errors import RuleError
 from jaxport.export import dims
 from jaxport.export.prepare.pairs import FORMULAS, Pair, each, real_dtype
 from jaxport.export.prepare.rewriting import Atoms, Rewriting, call_of, holds_jaxpr, traced
@@ -129,9 +130,12 @@ class _Rewriting(Rewriting):
         if (formula := _function(FORMULAS.get(name), equation)) is not None:
             return traced(formula, pairs)
         definition = _function(RULES.get(OF_COMPLEX % name, RULES.get(name)), equation)
-        if definition is not None:
+        if definition is None:
+            return None
+        try:
             return self.closed(traced(definition, operands))
-        return None
+        except Exception as error:  # whatever a rule raises, the user shall see its name
+            raise RuleError(f"the rule for `{OF_COMPLEX % name}` failed: {type(error).__name__}: {error}") from error
 
     def counts(self, equation: JaxprEqn) -> Mapping[str, Any]:
         """The parameters of an equation that say how many of its operands are what."""

@@ -128,7 +128,7 @@ def eig_of_one(a, left, right):
     t, z = schur_of_one(a)
     results = [diagonal(t)]
     if left:  # those of the adjoint, which is upper triangular from the other end
-        turned = triangular_vectors(adjoint(t)[::-1, ::-1])[::-1, ::-1]
+        turned = jnp.flip(triangular_vectors(jnp.flip(adjoint(t))))
         results.append(normalized(z @ turned))
     if right:
         results.append(normalized(z @ triangular_vectors(t)))
