@@ -44,7 +44,7 @@ COMPILER_OPTIONS = {
 
 
 def marks(name: str) -> list[pytest.MarkDecorator]:
-    """Why a case is not run, or is run in the slow suite only: the fast one has a third of the cases, always the same."""
+    """Why a case is not run, or is run in the slow suite only: the fast one has a sixth of the cases, always the same."""
     return [pytest.mark.skip(reason=reason) for reason in reasons(name)] + [pytest.mark.slow] * (name not in _sample())
 
 
@@ -55,7 +55,7 @@ def reasons(name: str) -> list[str]:
 
 @cache
 def _sample() -> set[str]:
-    return set(random.Random(0).sample(sorted(cases()), len(cases()) // 3))
+    return set(random.Random(0).sample(sorted(cases()), len(cases()) // 6))
 
 
 class Case(NamedTuple):

@@ -27,11 +27,15 @@ State = Literal["refuse", "outputs", "discard"]
 
 @dataclass(frozen=True)
 class Weight:
-    """An array that belongs to the traced callable: `path` in its pytree, `value`, and whether training changes it."""
+    """An array that belongs to the traced callable: `path` in its pytree, `value`, and whether training changes it.
+
+    The path of an `anonymous` one was made up for this trace; another trace may meet other arrays.
+    """
 
     path: str
     value: Any
     trainable: bool = True
+    anonymous: bool = False
 
 
 @dataclass(frozen=True)
@@ -167,7 +171,7 @@ class _Trace:
         weights = [Weight(leaf.path, leaf.value, leaf.trainable) for leaf in self.environment.leaves]
         taken = {weight.path for weight in weights} | set(self.input_paths)
         named = self.environment.named(constants, taken)
-        return weights + [Weight(leaf.path, leaf.value, leaf.trainable) for leaf in named]
+        return weights + [Weight(leaf.path, leaf.value, leaf.trainable, leaf.anonymous) for leaf in named]
 
     def finished(self, jaxpr: jex_core.Jaxpr, sources: Sequence[Any], weights: Sequence[Weight]) -> Traced:
         """The result: state treated as asked for, and without the weights that nothing uses.

@@ -14,6 +14,7 @@ _FRAMEWORKS = {
     "equinox": "jaxport.frameworks.equinox",
     "flax.nnx": "jaxport.frameworks.nnx",
     "flax.linen": "jaxport.frameworks.linen",
+    "jaxport.importer.program": "jaxport.frameworks.imported",
 }
 
 

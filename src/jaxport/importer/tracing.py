@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import ast
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.export
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.errors import InvalidArgument
+from jaxport.errors import InvalidArgument, ModelError
 from jaxport.importer.dtypes import canonical
 from jaxport.importer.host import HostValue
-from jaxport.importer.names import identifier, unique
+from jaxport.importer.names import identifier, unique, unique_identifiers
 from jaxport.importer.program import Program
 from jaxport.importer.recording import Recorded, Step, Variable, map_leaves, recorded, recording_scope
 
-__all__ = ["RecordedProgram", "input_specs", "record"]
+__all__ = ["RecordedProgram", "input_specs", "record", "with_constraints"]
+
+LONGEST_EXPRESSION = 200
 
 
 @dataclass(frozen=True)
@@ -36,8 +40,13 @@ class RecordedProgram:
     outputs: tuple[Any, ...]
 
 
-def input_specs(program: Program) -> dict[str, Any]:
+def input_specs(program: Program, constraints: Sequence[str] = ()) -> dict[str, Any]:
     """A `jax.ShapeDtypeStruct` for each input of the model, with the model's own names for sizes that are open.
+
+    Args:
+      program: the imported model.
+      constraints: what is known of the sizes, as `jax.export.symbolic_shape` takes it: `["length <= 512"]` where a model
+        cuts its positions out of a table of 512.
 
     Raises:
       InvalidArgument: the model does not declare the rank or type of an input.
@@ -52,26 +61,110 @@ def input_specs(program: Program) -> dict[str, Any]:
     ... )
     {'x': ShapeDtypeStruct(shape=(batch, 2), dtype=float32)}
     """
-    scope = jax.export.SymbolicScope()
-    names: dict[str, str] = {}
-    specs = {}
+    declared = [value for value in program.inputs if isinstance(value.type, ir.TensorType)]
     for value in program.inputs:
-        if not isinstance(value.type, ir.TensorType) or value.shape is None or value.dtype is None:
+        if value not in declared or value.shape is None or value.dtype is None:
             raise InvalidArgument(
                 f"the model does not declare the shape of the input `{value.name}`",
                 where="recording the program",
                 instead=f"give an array or a `jax.ShapeDtypeStruct` for `{value.name}`",
             )
-        sizes = []
-        for axis, size in enumerate(value.shape.dims):
-            if not isinstance(size, int):
-                given = size.value or f"{value.name}_{axis}"
-                if given not in names:
-                    names[given] = unique(identifier(given, "size"), names.values())
-                size = jax.export.symbolic_shape(names[given], scope=scope)[0]
-            sizes.append(size)
-        specs[value.name or ""] = jax.ShapeDtypeStruct(tuple(sizes), canonical(np.dtype(value.dtype.numpy())))
-    return specs
+    texts = {
+        (value, axis): size.value or f"{value.name}_{axis}"
+        for value in declared
+        for axis, size in enumerate(value.shape.dims if value.shape is not None else ())
+        if not isinstance(size, int)
+    }
+    scope, names = jax.export.SymbolicScope(constraints), _Names(texts.values())
+    return {
+        value.name or "": jax.ShapeDtypeStruct(
+            tuple(
+                size if isinstance(size, int) else names.size(texts[value, axis], scope)
+                for axis, size in enumerate(value.shape.dims)
+            ),
+            canonical(np.dtype(value.dtype.numpy())),
+        )
+        for value in declared
+        if value.shape is not None and value.dtype is not None
+    }
+
+
+class _Names:
+    """The names of open sizes, as JAX takes them.
+
+    A text such as `past + 1` is an expression where its names are those of sizes themselves; all else is a name.
+    """
+
+    def __init__(self, texts: Iterable[str]):
+        texts = list(dict.fromkeys(texts))
+        plain = [text for text in texts if text.isidentifier()]
+        self.names = dict(zip(plain, unique_identifiers(plain, "size"), strict=True))
+        self.expressions = {text: _expression(text, self.names) for text in texts if text not in self.names}
+        for text, expression in self.expressions.items():
+            if not expression:
+                self.names[text] = unique(identifier(text, "size"), self.names.values())
+
+    def size(self, text: str, scope: jax.export.SymbolicScope) -> Any:
+        return jax.export.symbolic_shape(self.names.get(text) or self.expressions[text], scope=scope)[0]
+
+
+_FUNCTIONS = {"floordiv", "mod", "max", "min"}
+
+
+def _expression(text: str, names: Mapping[str, str]) -> str:
+    """`text` in JAX's grammar of sizes, with `names` for the names in it; empty if it is no expression of them."""
+    if len(text) > LONGEST_EXPRESSION:
+        return ""
+    try:
+        tree = ast.parse(text, mode="eval")
+    except (SyntaxError, ValueError):
+        return ""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) if name in names:
+                node.id = names[name]
+            case ast.Call(func=ast.Name(id=function), keywords=[]) if function in _FUNCTIONS:
+                names = {**names, function: function}
+            case ast.Constant(value=int()) | ast.BinOp(op=ast.Add() | ast.Sub() | ast.Mult()):
+                pass
+            case (
+                ast.Expression()
+                | ast.Load()
+                | ast.Add()
+                | ast.Sub()
+                | ast.Mult()
+                | ast.UnaryOp(op=ast.USub())
+                | ast.USub()
+            ):
+                pass
+            case _:
+                return ""
+    return ast.unparse(tree)
+
+
+Result = TypeVar("Result")
+_CUT = re.compile(r"min\((?:(\d+), (\w+)|(\w+), (\d+))\)")
+
+
+def with_constraints(attempt: Callable[[Sequence[str]], Result]) -> Result:
+    """`attempt(constraints)`, with the constraints that it turns out to need.
+
+    A model cuts its positions out of a table of 512 rows: of sizes beyond it takes `min(512, length)`, which fits nothing
+    else in the model. So `length <= 512` holds wherever the model is valid, and is told to JAX.
+
+    Raises:
+      ModelError: it fails for another reason.
+    """
+    constraints: list[str] = []
+    while True:
+        try:
+            return attempt(constraints)
+        except ModelError as error:
+            found = _CUT.search(str(error))
+            needed = f"{found[2] or found[3]} <= {found[1] or found[4]}" if found else ""
+            if not needed or needed in constraints:
+                raise
+            constraints.append(needed)
 
 
 def record(program: Program, inputs: Mapping[str, Any] | None = None) -> RecordedProgram:
@@ -85,9 +178,14 @@ def record(program: Program, inputs: Mapping[str, Any] | None = None) -> Recorde
     Raises:
       ValueNotKnown: a shape depends on the values of an input that stays an argument.
     """
-    given = dict(inputs or {})
-    if set(given) < {value.name for value in program.inputs}:
-        given = input_specs(program) | given
+    if set(inputs or {}) < {value.name for value in program.inputs}:
+        return with_constraints(
+            lambda constraints: _record(program, input_specs(program, constraints) | {**(inputs or {})})
+        )
+    return _record(program, dict(inputs or {}))
+
+
+def _record(program: Program, given: dict[str, Any]) -> RecordedProgram:
     known = {name: map_leaves(_host, value) for name, value in given.items() if not _is_spec(value)}
     specs = [(name, given[name]) for name in program.input_names if name in given and name not in known]
     result: dict[str, Any] = {}

@@ -28,7 +28,8 @@ def merge_heads(x: Any) -> Any:
 
 def positions(queries: Any, keys: Any, offset: Any = 0) -> Any:
     """How far each key lies behind each query: (queries, keys), or (batch, 1, queries, keys) for an offset per sample."""
-    return jnp.expand_dims(jnp.arange(queries), 1) + offset - jnp.arange(keys)
+    at = jnp.expand_dims(jnp.arange(queries), 1)
+    return (at if isinstance(offset, int) and offset == 0 else at + offset) - jnp.arange(keys)
 
 
 def both(first: Any, second: Any) -> Any:
@@ -58,12 +59,14 @@ def lowest(dtype: np.dtype) -> float:
     return float(ml_dtypes.finfo(dtype).min)
 
 
-def probabilities(scores: Any, allowed: Any = None) -> Any:
-    """Softmax over the keys that are allowed; zero everywhere for a query that may see none."""
+def probabilities(scores: Any, allowed: Any = None, certain: bool = False) -> Any:
+    """Softmax over the keys that are allowed; zero everywhere for a query that may see none, unless that is `certain` not
+    to be.
+    """
     if allowed is None:
         return nn.softmax(scores, axis=-1)
     host = known(allowed)
-    if host is not None and not host.symbolic and np.all(np.any(host.data, axis=-1)):
+    if certain or (host is not None and not host.symbolic and np.all(np.any(host.data, axis=-1))):
         return nn.softmax(jnp.where(allowed, scores, -math.inf), axis=-1)
     # Of nothing but infinities, softmax and its gradient are NaN; of equal numbers they are finite.
     weights = nn.softmax(jnp.where(allowed, scores, lowest(scores.dtype)), axis=-1)
@@ -119,8 +122,10 @@ def attention(
     raw = products(q, k, scale)
     cap = capped(raw, softcap)
     scores = cap if mask is None or mask.dtype == bool else cap + mask
-    weights = probabilities(scores if softmax_precision is None else cast(scores, dtype_of(softmax_precision)), allowed)
-    weights = cast(weights, q.dtype)
+    # Of what precedes it, each query may see the first key at least.
+    certain = mask is None and lengths is None and left_window_size < 0
+    precise = scores if softmax_precision is None else cast(scores, dtype_of(softmax_precision))
+    weights = cast(probabilities(precise, allowed, certain), q.dtype)
     y = product(weights, v)
     seen = raw
     if outputs == 4 and qk_matmul_output_mode:

@@ -68,12 +68,15 @@ def _attended(
     softcap: float = 0.0,
     sink: Any = None,
 ) -> tuple[Any, Any]:
-    """The result (batch, queries, width) and the scores. `terms` are added to the scores, `causal` says what is visible."""
+    """The result (batch, queries, width) and the scores.
+
+    `terms` are added to the scores, `causal` says what is visible: for each query one key at least.
+    """
     scores = capped(products(q, k, scale or None), softcap)
     for term in terms:
         scores = scores if term is None else scores + term
     if sink is None:
-        return merge_heads(product(probabilities(scores, causal), v)), scores
+        return merge_heads(product(probabilities(scores, causal, certain=True), v)), scores
     # A sink takes its share of the attention, and has no value.
     column = jnp.broadcast_to(jnp.reshape(cast(sink, scores.dtype), (1, -1, 1, 1)), (*scores.shape[:3], 1))
     visible = scores if causal is None else jnp.where(causal, scores, -math.inf)

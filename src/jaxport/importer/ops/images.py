@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxport.errors import NotInstalled
 from jaxport.importer.host import host
-from jaxport.importer.registry import Host, op
+from jaxport.importer.registry import Host, Known, op
 
 
 def _sides(boxes: np.ndarray, center: int) -> tuple[np.ndarray, np.ndarray]:
@@ -44,8 +44,8 @@ def _kept(scores: np.ndarray, overlaps: np.ndarray, most: int, iou_threshold: fl
 
 @op("NonMaxSuppression", since=10)
 def non_max_suppression(
-    boxes: Host,
-    scores: Host,
+    boxes: Known,
+    scores: Known,
     max_output_boxes_per_class: Host | None = None,
     iou_threshold: Host | None = None,
     score_threshold: Host | None = None,

@@ -20,7 +20,8 @@ def spread(parameter: Any, x: Any, axis: int, block_size: int = 0) -> Any:
     if parameter.size == 1:
         return jnp.reshape(parameter, ())
     if parameter.ndim == 1 and not block_size:
-        return jnp.reshape(parameter, (-1, *[1] * (x.ndim - 1 - axis % x.ndim)))
+        after = x.ndim - 1 - axis % x.ndim
+        return jnp.reshape(parameter, (-1, *[1] * after)) if after else parameter
     repeated = jnp.repeat(parameter, block_size, axis=axis)
     size = x.shape[axis]
     return repeated if repeated.shape[axis] == size else lax.slice_in_dim(repeated, 0, size, axis=axis)
