@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from jaxport.export.exported import Exported
     from jaxport.export.functions import onnx_function
     from jaxport.export.registry import rule
+    from jaxport.mox.tracing import make_mox
 
 __all__ = [
     "ExportError",
@@ -50,6 +51,8 @@ __all__ = [
     "StateChanged",
     "Unsupported",
     "VerificationFailed",
+    "make_mox",
+    "mox",
     "onnx_function",
     "rule",
     "to_onnx",
@@ -60,13 +63,20 @@ __version__ = "0.1.0"
 #: Where the names live that are loaded on first use.
 _LAZY = {
     "Exported": "jaxport.export.exported",
+    "make_mox": "jaxport.mox.tracing",
     "onnx_function": "jaxport.export.functions",
     "rule": "jaxport.export.rules",  # ours are registered before the first of the user's
     "to_onnx": "jaxport.export.api",
 }
 
 
+#: Packages that are loaded on first use, too.
+_PACKAGES = frozenset({"mox"})
+
+
 def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return importlib.import_module(f"jaxport.{name}")
     if name not in _LAZY:
         raise AttributeError(f"module 'jaxport' has no attribute {name!r}")
     value = getattr(importlib.import_module(_LAZY[name]), name)

@@ -183,7 +183,7 @@ class Recorder:
         config |= {name: freeze(value) for name, value in found.static.items() if value is not None}
         call.config, call.arguments = FrozenMapping(config), tuple(found.paths)
 
-        entered = block_enter_p.bind(*found.arrays, *extra, call=call, extra=len(extra), batched=0)
+        entered = block_enter_p.bind(*found.arrays, *extra, call=call, extra=len(extra), axes=())
         inside = {id(before): after for before, after in reversed(list(zip(found.arrays, entered, strict=True)))}
         undo: list = []
         seen = set()
@@ -203,7 +203,8 @@ class Recorder:
 
         results = Found()
         find(result, "", self.types.is_opaque, results, set())
-        left = block_exit_p.bind(*results.arrays, call=call, extra=0, batched=0)
+        call.returns = tuple(results.paths)
+        left = block_exit_p.bind(*results.arrays, call=call, extra=0, axes=())
         outside = {id(before): after for before, after in zip(results.arrays, left, strict=True)}
         arguments = {id(array) for array in (*found.arrays, *entered)}
 

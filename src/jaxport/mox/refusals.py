@@ -1,0 +1,56 @@
+"""Where nothing can be replaced, and why: the whole list."""
+
+from __future__ import annotations
+
+from jaxport.blocks.block import reference_of
+from jaxport.errors import Refusal
+from jaxport.mox.calls import DISSOLVED, body_names, is_widened
+from jaxport.mox.tree import Node
+
+__all__ = ["refusal"]
+
+
+def refusal(node: Node) -> Refusal | None:
+    """Why the equation at a node cannot be replaced, None where it can."""
+    why = _of_equation(node) or next((why for around in node.around if (why := _of_surroundings(around))), None)
+    return None if why is None else Refusal(node.type, f"`{node.path}`", why)
+
+
+def _of_equation(node: Node) -> str | None:
+    equation = node.equation
+    if any(reference_of(effect) is not None for effect in equation.effects):
+        return "reads or writes a mutable reference; trace it with the array itself"
+    if node.block is not None and node.block.batched and node.block.axes is None:
+        return "is under a `vmap` that its arguments do not show; trace it without the `vmap`"
+    return _differentiated(node)
+
+
+def _of_surroundings(node: Node) -> str | None:
+    name = node.equation.primitive.name
+    if not is_widened(node.equation) and name not in DISSOLVED:
+        return f"is inside `{name}`, whose bodies take no more operands"
+    return _differentiated(node)
+
+
+def _differentiated(node: Node) -> str | None:
+    """The backward pass of a program that was differentiated before it was traced lies in no block."""
+    transforms = {getattr(part, "name", "") for part in node.equation.source_info.name_stack.stack}
+    if transforms & {"jvp", "transpose"}:
+        return "was differentiated before it was traced, so that its derivative would stay; differentiate the Mox"
+    return None
+
+
+def tap_refusal(node: Node) -> Refusal | None:
+    """Why the results of the equation at a node cannot be captured, None where they can."""
+    here = node
+    for around in node.around:
+        name = around.equation.primitive.name
+        why = None
+        if name == "while" and body_names(around.equation)[here.location[-2]] == "cond":
+            why = "is in the condition of a `while`, which has one result"
+        elif not is_widened(around.equation) and name not in DISSOLVED:
+            why = f"is inside `{name}`, whose bodies have no more results"
+        if why is not None:
+            return Refusal(node.type, f"`{node.path}`", why)
+        here = around
+    return None
