@@ -43,7 +43,8 @@ def test_it_computes_what_the_model_computes(case, mox):
 def test_its_tree_shows_modules_and_equations(case, mox):
     text = str(mox)
     assert "├─ jit[relu]" in text or "└─ jit[relu]" in text
-    assert "head: " in text and "dot_general" in text
+    assert "head: " in text
+    assert "dot_general" in text
 
 
 def test_each_dense_layer_is_found_once(case, mox):

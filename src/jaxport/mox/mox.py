@@ -97,10 +97,11 @@ class Mox:
           InvalidArgument: parameters are missing or unknown, or the arguments are not what was traced.
 
         >>> import jax, jax.numpy as jnp, jaxport
-        >>> weight = jnp.ones(3)
-        >>> mox = jaxport.make_mox(lambda x: (x * weight).sum())(jnp.ones(3))
-        >>> jax.grad(lambda params: mox.apply(params, 2 * jnp.ones(3)))(mox.params)
-        {'weight': Array([2., 2., 2.], dtype=float32)}
+        >>> from flax import nnx
+        >>> mox = jaxport.make_mox(nnx.Linear(2, 1, use_bias=False, rngs=nnx.Rngs(0)))(jnp.ones(2))
+        >>> jax.grad(lambda params: mox.apply(params, 2 * jnp.ones(2)).sum())(mox.params)
+        {'kernel': Array([[2.],
+               [2.]], dtype=float32)}
         """
         if type(state) is not bool:
             kwargs, state = {**kwargs, "state": state}, False
@@ -255,10 +256,10 @@ class Mox:
           InvalidArgument: a path is unknown, or a value has another shape or dtype.
 
         >>> import jax.numpy as jnp, jaxport
-        >>> weight = jnp.ones(3)
-        >>> mox = jaxport.make_mox(lambda x: x * weight)(jnp.ones(3))
-        >>> mox.with_params({"weight": 2 * weight})(jnp.ones(3))
-        Array([2., 2., 2.], dtype=float32)
+        >>> from flax import nnx
+        >>> mox = jaxport.make_mox(nnx.Linear(2, 1, use_bias=False, rngs=nnx.Rngs(0)))(jnp.ones(2))
+        >>> mox.with_params({"kernel": jnp.ones((2, 1))})(jnp.ones(2))
+        Array([2.], dtype=float32)
         """
         held = {weight.path: weight for weight in self.weights}
         for path, value in params.items():

@@ -196,6 +196,7 @@ def _shape_text(dtype: Any, shape: tuple) -> tuple[str, str]:
 def shape_text(aval: Any) -> tuple[str, str]:
     """The dtype and the shape of an aval as text.
 
+    >>> import jax
     >>> shape_text(jax.typeof(np.zeros((2, 3), np.float32)))
     ('float32', '2,3')
     """
@@ -210,6 +211,7 @@ _PLAIN = frozenset({str, int, float, bool, tuple, type(None), np.dtype})
 def value_text(value: Any) -> str:
     """A config field or a param as the text of an attribute: functions and types by their names.
 
+    >>> import jax
     >>> value_text((3, 3)), value_text(np.float32), value_text(jax.nn.gelu)
     ('(3, 3)', 'float32', 'jax._src.nn.functions.gelu')
     """
