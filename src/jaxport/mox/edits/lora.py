@@ -74,7 +74,7 @@ def lora(
     >>> mox = jaxport.make_mox(linear)(jnp.ones(3))
     >>> adapted = mox.sub("//Linear", jaxport.mox.lora(rank=2))
     >>> {path: value.shape for path, value in adapted.params.items()}
-    {'bias': (4,), 'weight': (4, 3), 'lora_a': (3, 2), 'lora_b': (2, 4)}
+    {'weight': (4, 3), 'bias': (4,), 'lora_a': (3, 2), 'lora_b': (2, 4)}
     """
     if rank < 1:
         raise InvalidArgument(f"rank={rank} is no rank", where="`lora`", instead="give a positive number")
