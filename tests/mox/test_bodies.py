@@ -41,9 +41,11 @@ PROGRAMS = {
     "jit in jit": lambda f: jax.jit(lambda x: jax.jit(lambda y: f(y) * x)(x + 1)),
     "one body, two calls": lambda f: lambda x, g=None: (h := jax.jit(lambda y: f(y) + 1))(x) * h(2 * x),
     "scan over rows": lambda f: lambda x: lax.scan(lambda c, row: (c + f(c * row), f(row)), x, ROWS)[0],
-    "scan in scan": lambda f: lambda x: lax.scan(
-        lambda c, row: lax.scan(lambda d, r: (d * 0.5 + f(r + d), None), c, ROWS), x, None, length=2
-    )[0],
+    "scan in scan": lambda f: (
+        lambda x: lax.scan(
+            lambda c, row: lax.scan(lambda d, r: (d * 0.5 + f(r + d), None), c, ROWS), x, None, length=2
+        )[0]
+    ),
     "scan in reverse": lambda f: lambda x: lax.scan(lambda c, row: (f(c) + row, c), x, ROWS, reverse=True)[1].sum(0),
     "cond": lambda f: lambda x: lax.cond(x.sum() > 0, lambda x: x, lambda x: f(x) * x, x),
     "all branches": lambda f: lambda x: lax.switch(jnp.int32(1), [f, lambda x: f(2 * x), lambda x: x], x),
@@ -53,21 +55,23 @@ PROGRAMS = {
     "remat": lambda f: lambda x: jax.checkpoint(lambda x: f(f(x)))(x),
     "vmap": lambda f: lambda x: jax.vmap(lambda row: f(row) * x)(ROWS).sum(0),
     "map": lambda f: lambda x: lax.map(lambda row: f(row) * x, ROWS).sum(0),
-    "vmap of scan": lambda f: lambda x: jax.vmap(
-        lambda s: lax.scan(lambda c, row: (f(c * s) + row, None), x, ROWS)[0]
-    )(X).sum(0),
-    "scan of remat of cond": lambda f: lambda x: lax.scan(
-        jax.checkpoint(lambda c, row: (lax.cond(row.sum() > 0, f, lambda y: y, c) + row, None)), x, ROWS
-    )[0],
+    "vmap of scan": lambda f: (
+        lambda x: jax.vmap(lambda s: lax.scan(lambda c, row: (f(c * s) + row, None), x, ROWS)[0])(X).sum(0)
+    ),
+    "scan of remat of cond": lambda f: (
+        lambda x: lax.scan(
+            jax.checkpoint(lambda c, row: (lax.cond(row.sum() > 0, f, lambda y: y, c) + row, None)), x, ROWS
+        )[0]
+    ),
 }
 NO_REVERSE = ("while", "condition of a while")
 #: Their own rule of differentiation goes with what they were.
 WRAPPERS = {"custom_jvp": custom_jvp, "custom_vjp": custom_vjp}
 
 
-def assert_same_function(found, wanted, reverse=True, forward=False):
-    np.testing.assert_array_equal(jax.jit(found)(X), jax.jit(wanted)(X))
-    if forward or not reverse:
+def assert_same_function(found, wanted, reverse=True, rtol=0.0):
+    np.testing.assert_allclose(jax.jit(found)(X), jax.jit(wanted)(X), rtol=rtol)
+    if not reverse:
         tangents = [jax.jit(lambda x, f=f: jax.jvp(f, (x,), (jnp.ones_like(x),))[1])(X) for f in (found, wanted)]
         np.testing.assert_allclose(*tangents, rtol=1e-6)
     if reverse:
@@ -138,7 +142,7 @@ def test_the_original_can_be_called(name):
     gradient = mox.sub("//sin", factory(lambda match: lambda x: jax.jvp(match, (x,), (x,))[1]))
     assert_same_function(gradient, program(lambda x: x * jnp.cos(x)), name not in NO_REVERSE)
     looped = mox.sub("//sin", factory(lambda match: lambda x: lax.fori_loop(0, 2, lambda _, c: match(c), x)))
-    assert_same_function(looped, program(lambda x: jnp.sin(jnp.sin(x))), name not in NO_REVERSE)
+    assert_same_function(looped, program(lambda x: jnp.sin(jnp.sin(x))), name not in NO_REVERSE, rtol=1e-6)
 
 
 def test_before_after_remove_and_wrap():

@@ -83,9 +83,8 @@ class _Body:
         return self.inputs[key]
 
     def read(self, atom: Any) -> Any:
-        while isinstance(atom, Var) and atom in self.names:
-            atom = self.names[atom]
-        return atom
+        # A body may use the very variables that stand around it: one step, never a chain.
+        return self.names.get(atom, atom) if isinstance(atom, Var) else atom
 
     def renamed(self, equation: JaxprEqn) -> JaxprEqn:
         if not self.names or not any(isinstance(a, Var) and a in self.names for a in equation.invars):

@@ -26,8 +26,8 @@ class Programs(Framework):
         return isinstance(value, Mox)
 
     def is_root(self, value: Any) -> bool:
-        """A Mox; a match stands for the original in its replacement, and brings nothing along."""
-        return isinstance(value, Mox) and not isinstance(value, Match)
+        """A Mox."""
+        return isinstance(value, Mox)
 
     def submodules(self, module: Any) -> Iterator[tuple[str, Any]]:
         """None."""
@@ -35,7 +35,9 @@ class Programs(Framework):
         return iter(())
 
     def leaves(self, module: Any) -> list[Leaf]:
-        """The arrays that the program holds."""
+        """The arrays that the program holds; what is being replaced stands for the original, and brings none along."""
+        if isinstance(module, Match) and module.is_replaced:
+            return []
         return [Leaf(weight.path, weight.value, weight.trainable) for weight in module.weights]
 
     def config(self, module: Any) -> dict[str, Any]:

@@ -39,7 +39,12 @@ class Match(Mox):
     root: Mox = field(kw_only=True)
     lengths: tuple[int, ...] = ()
     position: tuple[int, ...] = ()
-    _sites: list[tuple[Site, Sequence[Any]]] = field(default_factory=list, repr=False)
+    _sites: list[tuple[Site | None, Sequence[Any] | None]] = field(default_factory=list, repr=False)
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether its replacement is being traced, in which it stands for the original."""
+        return bool(self._sites)
 
     @property
     def block(self) -> Block | None:
@@ -100,13 +105,13 @@ class Match(Mox):
         Inside a replacement this is the original: it runs with the parameters that the program runs with. `params` are
         other values for some of them, by their names below the block.
         """
-        if not self._sites:
+        site, others = self._sites[-1] if self._sites else (None, None)
+        if site is None or others is None:
             if params:
                 return self.apply(
                     {**self.params, **{self._full(name): v for name, v in params.items()}}, *args, **kwargs
                 )
             return super().__call__(*args, **kwargs)
-        site, others = self._sites[-1]
         arrays = self._arguments(args, kwargs)
         first = len(arguments_of(self.node))
         exchanged = self._exchanged(params or {}, first)
@@ -120,8 +125,8 @@ class Match(Mox):
           InvalidArgument: the block has none of that name, or the program does not hold it.
         """
         path = self._full(name)
-        if self._sites:
-            others = self._sites[-1][1]
+        others = self._sites[-1][1] if self._sites else None
+        if others is not None and self.block is not None:
             first = len(arguments_of(self.node))
             index = next(index for index, known in self.block.weights.items() if known == path)
             return others[index - first]

@@ -197,6 +197,8 @@ def _namespaces() -> list[str]:
 
 def _trace(trace: Callable[[], Any], match: Match, made: Any) -> Any:
     """The trace, with the errors of what the user wrote explained."""
+    # While it is traced, the match stands for the original wherever the replacement holds it.
+    match._sites.append((None, None))  # noqa: SLF001
     try:
         return trace()
     except JaxportError:
@@ -209,6 +211,8 @@ def _trace(trace: Callable[[], Any], match: Match, made: Any) -> Any:
             why=str(error),
             instead="give something that takes what the block takes",
         ) from error
+    finally:
+        match._sites.pop()  # noqa: SLF001
 
 
 def _shown(made: Any) -> str:

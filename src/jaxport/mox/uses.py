@@ -27,21 +27,21 @@ class Use:
     body: jex_core.Jaxpr
 
 
-def uses(jaxpr: jex_core.Jaxpr, variable: Any, depth: int = 0) -> Iterator[Use]:
-    """The equations that a value reaches, casts and calls looked through."""
+def uses(jaxpr: jex_core.Jaxpr, variable: Any, depth: int = 0, through: frozenset[str] = frozenset()) -> Iterator[Use]:
+    """The equations that a value reaches; casts, calls and the primitives `through` are looked through."""
     names = {variable}
     for equation in jaxpr.eqns:
         for position, atom in enumerate(equation.invars):
             if not isinstance(atom, jex_core.Var) or atom not in names:
                 continue
-            if equation.primitive.name in _CASTS:
+            if equation.primitive.name in _CASTS | through:
                 names.update(equation.outvars)
             elif runs_bodies(equation):
                 for number, body in enumerate(bodies(equation.params)):
                     for index, inner in enumerate(body.invars):
                         source = source_of(equation, number, index)
                         if source is not None and source.operand == position and not source.sliced:
-                            yield from uses(body, inner, depth + 1)
+                            yield from uses(body, inner, depth + 1, through)
             else:
                 yield Use(equation, position, depth, jaxpr)
 

@@ -143,7 +143,7 @@ def _plans(match: Match, chosen: Callable[[str], bool] | None) -> list[_Plan]:
 
 def _is_kernel(jaxpr: Any, index: int) -> bool:
     """Whether the input of a body meets another in a product, a convolution, or a lookup; a bias does not."""
-    found = uses(jaxpr, jaxpr.invars[index])
+    found = uses(jaxpr, jaxpr.invars[index], through=frozenset({"reshape", "transpose"}))
     return any(
         name == "dot_general" or (name, use.position) in (("conv_general_dilated", 1), ("gather", 0))
         for use in found
