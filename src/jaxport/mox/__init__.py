@@ -7,6 +7,7 @@ from jaxport.mox.match import Match
 from jaxport.mox.mox import Mox, eval_mox
 from jaxport.mox.replacement import Factory, Replacement, factory
 from jaxport.mox.selection import Selection, query, sub
+from jaxport.mox.serialize.files import dumps, load, load_params, loads, save, save_params
 from jaxport.mox.tracing import make_mox
 
 __all__ = [
@@ -15,11 +16,17 @@ __all__ = [
     "Mox",
     "Replacement",
     "Selection",
+    "dumps",
     "eval_mox",
     "factory",
+    "load",
+    "load_params",
+    "loads",
     "lora",
     "make_mox",
     "merge_lora",
     "query",
+    "save",
+    "save_params",
     "sub",
 ]

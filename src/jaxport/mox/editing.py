@@ -118,6 +118,8 @@ class _Editor:
         self.taken = {*(weight.path for weight in mox.weights), *mox.traced.input_paths, *mox.inputs}
         self.names: dict[tuple[Any, str], str] = {}
         # The locations that lie on the way to a match.
+        # The paths of blocks that run no more, though values that they made for others are still made.
+        self.gone: set[str] = set()
         self.ways = {location[:end] for location in matches for end in range(1, len(location) + 1)}
 
     def edited(self) -> Mox:
@@ -137,7 +139,7 @@ class _Editor:
         )
         names = (*mox.inputs, *(key.name for key in inputs))
         traced = replace(traced, jaxpr=jex_core.ClosedJaxpr(jaxpr, ()), weights=tuple(weights))
-        return pruned(mox.replaced(traced, inputs=names))
+        return pruned(mox.replaced(traced, inputs=names), self.gone)
 
     # -- bodies ----------------------------------------------------------------------------------------------------
 
@@ -357,6 +359,7 @@ class _Editor:
         )
         if escaping and escaped is None:
             # What was made inside and is used outside is still made, though the original is gone.
+            self.gone.add(match.path)
             body = equation.params["jaxpr"].jaxpr
             made.inline(
                 body.replace(outvars=body.outvars[results:], debug_info=_nameless(body)), equation.invars, escaping
@@ -435,8 +438,12 @@ def _aval(value: Any) -> Any:
     return jax.core.ShapedArray(value.shape, value.dtype)
 
 
-def pruned(mox: Mox) -> Mox:
-    """The Mox without what its results do not depend on; the parameters that are gone are in `dropped`."""
+def pruned(mox: Mox, gone_blocks: Iterable[str] = ()) -> Mox:
+    """The Mox without what its results do not depend on; the parameters that are gone are in `dropped`.
+
+    The state of blocks that are gone changes no more.
+    """
+    below = tuple(f"{path}." if path else "" for path in gone_blocks)
     traced, jaxpr = mox.traced, mox.jaxpr.jaxpr
     # A new value of state that is the old one is none.
     held = dict(zip((weight.path for weight in mox.weights), jaxpr.invars, strict=False))
@@ -444,7 +451,7 @@ def pruned(mox: Mox) -> Mox:
     gone = {
         first + index
         for index, path in enumerate(traced.state_outputs)
-        if jaxpr.outvars[first + index] is held.get(path)
+        if jaxpr.outvars[first + index] is held.get(path) or path.startswith(below)
     }
     if gone:
         jaxpr = jaxpr.replace(outvars=[atom for index, atom in enumerate(jaxpr.outvars) if index not in gone])
