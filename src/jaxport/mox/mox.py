@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core as jex_core
 
+from jaxport.blocks import dims
 from jaxport.blocks.tracing import Traced, Weight
 from jaxport.blocks.ungrouping import ungroup
 from jaxport.blocks.window import current_recorder
@@ -140,21 +141,35 @@ class Mox:
         Raises:
           InvalidArgument: the operands do not fit.
         """
-        for index, (operand, aval) in enumerate(zip(operands, self.jaxpr.in_avals, strict=True)):
-            given = jax.typeof(operand)
-            if given.shape != aval.shape or given.dtype != aval.dtype:
-                return self._specialized(operands, index)
-        return self
+        given = [jax.typeof(operand) for operand in operands]
+        avals = self.jaxpr.in_avals
+        if all(one.shape == aval.shape and one.dtype == aval.dtype for one, aval in zip(given, avals, strict=True)):
+            return self
+        names = [*(weight.path for weight in self.weights), *self.traced.input_paths, *self.inputs]
+        for name, one, aval in zip(names, given, avals, strict=True):
+            fits = one.ndim == aval.ndim and one.dtype == aval.dtype
+            if not fits or (one.shape != aval.shape and all(map(dims.is_static, aval.shape))):
+                raise InvalidArgument(
+                    f"`{name}` is {one.str_short()}",
+                    where=f"the call of `{self.name}`",
+                    why=f"the program was traced with {aval.str_short()}",
+                    instead="give it that shape and dtype, or trace the model again with these arguments",
+                )
+        return self._specialized(names, [one.shape for one in given])
 
-    def _specialized(self, operands: Sequence[Any], index: int) -> Mox:
-        given, aval = jax.typeof(operands[index]), self.jaxpr.in_avals[index]
-        names = [*(w.path for w in self.weights), *self.traced.input_paths, *self.inputs]
-        raise InvalidArgument(
-            f"`{names[index]}` is {given.str_short()}",
-            where=f"the call of `{self.name}`",
-            why=f"the program was traced with {aval.str_short()}",
-            instead="give it that shape and dtype, or trace the model again with these arguments",
-        )
+    def _specialized(self, names: Sequence[str], shapes: Sequence[Sequence[int]]) -> Mox:
+        """The program at other sizes of its symbolic dims; each is made once."""
+        from jaxport.mox.specialize import sizes_of, specialize
+
+        values = sizes_of(self.jaxpr.in_avals, shapes, names, f"the call of `{self.name}`")
+        key = tuple(sorted(values.items()))
+        if key not in self._sizes:
+            self._sizes[key] = self.replaced(replace(self.traced, jaxpr=specialize(self.jaxpr, values)))
+        return self._sizes[key]
+
+    @cached_property
+    def _sizes(self) -> dict[tuple, Mox]:
+        return {}
 
     @cached_property
     def _programs(self) -> dict[bool, jex_core.ClosedJaxpr]:
