@@ -25,7 +25,7 @@ from jaxport.mox.mox import Mox
 from jaxport.mox.original import Site, original_p
 from jaxport.mox.origins import stacking_scans
 from jaxport.mox.refusals import refusal
-from jaxport.mox.replacement import Factory, Template, Templates, concrete
+from jaxport.mox.replacement import Factory, Rewrite, Template, Templates, concrete
 from jaxport.mox.tree import Location, Node
 
 if TYPE_CHECKING:
@@ -218,6 +218,9 @@ class _Editor:
 
     def replace(self, made: _Body, equation: JaxprEqn, match: Match) -> None:
         """Appends the replacement of an equation."""
+        if isinstance(self.replacement, Rewrite):
+            made.equations.append(_rewritten(equation, self.replacement, match))
+            return
         node = Node(match.node.location, equation, match.node.parent)
         site = _site(node, match)
         scans = stacking_scans(self.mox, match.node)
@@ -364,6 +367,20 @@ class _Editor:
             made.inline(
                 body.replace(outvars=body.outvars[results:], debug_info=_nameless(body)), equation.invars, escaping
             )
+
+
+def _rewritten(equation: JaxprEqn, replacement: Rewrite, match: Match) -> JaxprEqn:
+    """A block with another body."""
+    block = equation.params.get("block")
+    if block is None:
+        raise InvalidArgument(
+            f"`{match.path}` is no block",
+            where="`Mox.sub`",
+            why="this edit rewrites the body of a module or function call",
+            instead="select blocks: `//module_call`",
+        )
+    body = replacement.rewrite(equation.params["jaxpr"], match.path)
+    return equation.replace(params={"jaxpr": body, "block": replace(block, edited=True)})
 
 
 def _nameless(jaxpr: Jaxpr) -> Any:

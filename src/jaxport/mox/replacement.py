@@ -22,7 +22,7 @@ from jaxport.mox.tree import Node
 if TYPE_CHECKING:
     from jaxport.mox.match import Match
 
-__all__ = ["Factory", "Replacement", "Template", "Templates", "concrete", "factory"]
+__all__ = ["Factory", "Replacement", "Rewrite", "Template", "Templates", "concrete", "factory"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,13 @@ class Factory:
     make: Callable[[Match], Any]
 
 
+@dataclass(frozen=True)
+class Rewrite:
+    """A replacement of the body of a block by one of the same type: ``rewrite(body, path)`` gives the new one."""
+
+    rewrite: Callable[[jex_core.ClosedJaxpr, str], jex_core.ClosedJaxpr]
+
+
 def factory(make: Callable[[Match], Any]) -> Factory:
     """Marks a function that is called with each match and returns its replacement.
 
@@ -76,13 +83,13 @@ def factory(make: Callable[[Match], Any]) -> Factory:
 
 
 def concrete(replacement: Any, match: Match) -> Any:
-    """What replaces a match: a `Replacement` or a callable.
+    """What replaces a match: a `Replacement`, a `Rewrite` or a callable.
 
     Raises:
       InvalidArgument: the replacement is neither.
     """
     made = replacement.make(match) if isinstance(replacement, Factory) else replacement
-    if not isinstance(made, Replacement) and not callable(made):
+    if not isinstance(made, Replacement | Rewrite) and not callable(made):
         raise InvalidArgument(
             f"a `{type(made).__name__}` cannot take the place of `{match.path}`",
             where="`Mox.sub`",
@@ -198,7 +205,7 @@ def _namespaces() -> list[str]:
 def _trace(trace: Callable[[], Any], match: Match, made: Any) -> Any:
     """The trace, with the errors of what the user wrote explained."""
     # While it is traced, the match stands for the original wherever the replacement holds it.
-    match._sites.append((None, None))  # noqa: SLF001
+    match._sites.append((None, None))
     try:
         return trace()
     except JaxportError:
@@ -212,7 +219,7 @@ def _trace(trace: Callable[[], Any], match: Match, made: Any) -> Any:
             instead="give something that takes what the block takes",
         ) from error
     finally:
-        match._sites.pop()  # noqa: SLF001
+        match._sites.pop()
 
 
 def _shown(made: Any) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend import core as jex_core
 
 __all__ = ["RULED", "Rule", "equation_of", "rule_of"]
@@ -98,7 +99,7 @@ def rule_of(equation: jex_core.JaxprEqn) -> Rule:
     def pulled(residuals: list, cotangents: list) -> list[Any]:
         waiting = iter(cotangents)
         full = [
-            next(waiting) if index in made else jnp.zeros(aval.shape, jax.dtypes.float0)
+            next(waiting) if index in made else np.zeros(aval.shape, jax.dtypes.float0)
             for index, aval in enumerate(outputs)
         ]
         return list(jax.tree.unflatten(trees[-1], residuals)(full))
@@ -108,9 +109,7 @@ def rule_of(equation: jex_core.JaxprEqn) -> Rule:
     return Rule(forward, backward)
 
 
-def equation_of(
-    primitive: str, body: jex_core.ClosedJaxpr, rule: Callable[[], Rule], name: str
-) -> jex_core.JaxprEqn:
+def equation_of(primitive: str, body: jex_core.ClosedJaxpr, rule: Callable[[], Rule], name: str) -> jex_core.JaxprEqn:
     """A new equation that runs `body` and is differentiated by the rule, which is asked for when it is needed.
 
     >>> jaxpr = jax.make_jaxpr(jax.nn.relu)(1.0)
@@ -133,7 +132,7 @@ def equation_of(
 
         def jvp(primals: tuple, tangents: tuple) -> tuple[list, list]:
             outputs = jex_core.jaxpr_as_fun(rule().forward)(*primals, *(tangents[index] for index in differentiable))
-            moved: list[Any] = [_no_tangent(value) for value in outputs[:results]]
+            moved: list[Any] = [np.zeros(aval.shape, jax.dtypes.float0) for aval in body.out_avals]
             for index, tangent in zip(made, outputs[results:], strict=True):
                 moved[index] = tangent
             return outputs[:results], moved
@@ -158,7 +157,3 @@ def equation_of(
         function.defvjp(forward, backward)
     (equation,) = jax.make_jaxpr(function)(*_specs(given)).eqns
     return equation
-
-
-def _no_tangent(value: Any) -> Any:
-    return jnp.zeros(value.shape, jax.dtypes.float0)

@@ -9,13 +9,10 @@ import numpy as np
 from jax.extend import core as jex_core
 
 from jaxport.blocks import dims
-from jaxport.blocks.block import Block
 from jaxport.errors import InvalidArgument
-from jaxport.mox.rules import RULED, Rule, equation_of, rule_of
+from jaxport.mox.rewriting import Rewriting
 
 __all__ = ["sizes_of", "specialize"]
-
-Jaxpr, Var = jex_core.Jaxpr, jex_core.Var
 
 
 def sizes_of(avals: Sequence[Any], shapes: Sequence[Sequence[int]], names: Sequence[str], where: str) -> dict[str, int]:
@@ -61,14 +58,10 @@ def specialize(closed: jex_core.ClosedJaxpr, values: Mapping[str, int]) -> jex_c
     return _Specializing(values).closed(closed)
 
 
-class _Specializing:
+class _Specializing(Rewriting):
     def __init__(self, values: Mapping[str, int]):
+        super().__init__()
         self.values = values
-        # The source is kept with the result, so that no id is used twice.
-        self._done: dict[int, tuple[Jaxpr, Jaxpr]] = {}
-
-    def closed(self, closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
-        return jex_core.ClosedJaxpr(self.body(closed.jaxpr), closed.consts)
 
     def aval(self, aval: Any) -> Any:
         shape = getattr(aval, "shape", ())
@@ -76,62 +69,12 @@ class _Specializing:
             return aval
         return aval.update(shape=tuple(dims.evaluate(dim, self.values) for dim in shape))
 
-    def body(self, jaxpr: Jaxpr) -> Jaxpr:
-        if id(jaxpr) not in self._done:
-            self._done[id(jaxpr)] = jaxpr, self._made(jaxpr)
-        return self._done[id(jaxpr)][1]
+    def leaf(self, value: Any) -> Any:
+        return dims.evaluate(value, self.values) if hasattr(value, "scope") and not dims.is_static(value) else value
 
-    def _made(self, jaxpr: Jaxpr) -> Jaxpr:
-        env: dict[Var, Any] = {}
-
-        def defined(variable: Any) -> Any:
-            if isinstance(variable, jex_core.DropVar):
-                return jex_core.DropVar(self.aval(variable.aval))
-            env[variable] = Var(self.aval(variable.aval))
-            return env[variable]
-
-        read = lambda atom: env[atom] if isinstance(atom, Var) else atom
-        constvars, invars = [defined(v) for v in jaxpr.constvars], [defined(v) for v in jaxpr.invars]
-        equations = []
-        for equation in jaxpr.eqns:
-            if equation.primitive.name == "dim_as_value":
-                (variable,) = equation.outvars
-                number = dims.evaluate(equation.params["dim"], self.values)
-                env[variable] = jex_core.Literal(np.asarray(number, variable.aval.dtype)[()], variable.aval)
-                continue
-            operands = [read(atom) for atom in equation.invars]
-            outvars = [defined(variable) for variable in equation.outvars]
-            equations.append(self.equation(equation).replace(invars=operands, outvars=outvars))
-        return jaxpr.replace(
-            constvars=constvars,
-            invars=invars,
-            outvars=[read(atom) for atom in jaxpr.outvars],
-            eqns=equations,
-            debug_info=jaxpr.debug_info._replace(arg_names=None, result_paths=None),
-        )
-
-    def equation(self, equation: jex_core.JaxprEqn) -> jex_core.JaxprEqn:
-        if equation.primitive.name in RULED:
-            body = self.closed(equation.params["call_jaxpr"])
-            return equation_of(equation.primitive.name, body, lambda: self.rule(equation), "specialized")
-        params = {name: self.value(value) for name, value in equation.params.items()}
-        return equation.replace(params=params)
-
-    def rule(self, equation: jex_core.JaxprEqn) -> Rule:
-        rule = rule_of(equation)
-        return Rule(self.closed(rule.forward), None if rule.backward is None else self.closed(rule.backward))
-
-    def value(self, value: Any) -> Any:
-        """A param with sizes in the place of dims."""
-        if isinstance(value, jex_core.ClosedJaxpr):
-            return self.closed(value)
-        if isinstance(value, Jaxpr):
-            return self.body(value)
-        if isinstance(value, Block) or isinstance(value, str):
-            return value
-        if isinstance(value, tuple | list):
-            made = [self.value(item) for item in value]
-            return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
-        if hasattr(value, "scope") and not dims.is_static(value):
-            return dims.evaluate(value, self.values)
-        return value
+    def known(self, equation: jex_core.JaxprEqn) -> jex_core.Literal | None:
+        if equation.primitive.name != "dim_as_value":
+            return None
+        aval = equation.outvars[0].aval
+        number = dims.evaluate(equation.params["dim"], self.values)
+        return jex_core.Literal(np.asarray(number, aval.dtype)[()], aval)

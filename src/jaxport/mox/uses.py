@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import jax.numpy as jnp
 from jax.extend import core as jex_core
 
 from jaxport.blocks.labels import bodies
 from jaxport.mox.calls import runs_bodies, source_of
 
-__all__ = ["Use", "is_passed_on", "uses"]
+if TYPE_CHECKING:
+    from jaxport.mox.match import Match
+
+__all__ = ["Kernel", "Use", "cast_of", "is_passed_on", "kernels", "uses"]
 
 # What changes the representation of a value, not what it is.
 _CASTS = frozenset({"convert_element_type", "copy", "copy_p", "reduce_precision", "stop_gradient"})
@@ -63,3 +67,69 @@ def cast_of(jaxpr: jex_core.Jaxpr, atom: Any) -> Any:
     while isinstance(atom, jex_core.Var) and atom in made and made[atom].primitive.name in _CASTS:
         atom = made[atom].invars[0]
     return atom
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A parameter that its block multiplies with its input, or looks up in.
+
+    Attributes:
+      index: which input of the block's body it is.
+      path: of the parameter.
+      name: its name below the block.
+      inputs: the axes that the input of the layer meets.
+      outputs: the other axes.
+    """
+
+    index: int
+    path: str
+    name: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+_ARRANGED = frozenset({"reshape", "transpose"})
+
+
+def kernels(match: Match) -> list[Kernel]:
+    """The parameters of a block that are multiplied, convolved or looked up in; a bias is none of these."""
+    block = match.block
+    if block is None:
+        return []
+    jaxpr = match.node.equation.params["jaxpr"].jaxpr
+    found = []
+    for index, path in block.weights.items():
+        variable = jaxpr.invars[index]
+        if variable.aval.ndim < 2 or not jnp.issubdtype(variable.aval.dtype, jnp.floating):
+            continue
+        if not any(_meets(use) for use in uses(jaxpr, variable, through=_ARRANGED)):
+            continue
+        inputs = _input_axes(jaxpr, variable)
+        outputs = tuple(axis for axis in range(variable.aval.ndim) if axis not in inputs)
+        name = path.removeprefix(f"{block.path}.") if block.path else path
+        if name == path and block.path and f".{block.path}." in path:
+            name = path.partition(f".{block.path}.")[2]  # the parameters are an argument of the model
+        found.append(Kernel(index, path, name, inputs, outputs))
+    return found
+
+
+def _meets(use: Use) -> bool:
+    name = use.equation.primitive.name
+    return name == "dot_general" or (name, use.position) in (("conv_general_dilated", 1), ("gather", 0))
+
+
+def _input_axes(jaxpr: jex_core.Jaxpr, variable: Any) -> tuple[int, ...]:
+    """The axes of a kernel that the input meets, told by its first plain use; all but the last where there is none."""
+    axes = range(variable.aval.ndim)
+    for use in uses(jaxpr, variable):
+        params = use.equation.params
+        match use.equation.primitive.name:
+            case "dot_general":
+                contracted, batch = params["dimension_numbers"]
+                return (*batch[use.position], *contracted[use.position])
+            case "conv_general_dilated" if use.position == 1:
+                made = params["dimension_numbers"].rhs_spec[0]
+                return tuple(axis for axis in axes if axis != made)
+            case "gather" if use.position == 0:
+                return (0,)
+    return tuple(axes[:-1])

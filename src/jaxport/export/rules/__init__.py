@@ -11,6 +11,7 @@ from jaxport.export.rules import (
     indexing,
     linear,
     padding,
+    quantization,
     ragged,
     random,
     reduce,

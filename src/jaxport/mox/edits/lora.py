@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from jaxport.errors import InvalidArgument
 from jaxport.mox.match import Match
 from jaxport.mox.mox import Mox
 from jaxport.mox.replacement import Factory, Replacement, factory
-from jaxport.mox.uses import Use, cast_of, is_passed_on, uses
+from jaxport.mox.uses import Kernel, Use, cast_of, is_passed_on, kernels, uses
 
 if TYPE_CHECKING:
     from jaxport.blocks.block import Block
@@ -38,6 +38,7 @@ class _Plan:
 
     Attributes:
       weight: its name below the block.
+      path: its path.
       prefix: of the names of its factors.
       inputs: which of its axes the input meets.
       contracted: where the layer is a plain product, the axes of the input that meet them.
@@ -45,6 +46,7 @@ class _Plan:
     """
 
     weight: str
+    path: str
     prefix: str
     inputs: tuple[int, ...]
     contracted: tuple[int, ...] | None = None
@@ -91,7 +93,7 @@ def lora(
             )
         params: dict[str, Any] = {}
         for plan in plans:
-            aval = _weight(match, plan.weight)[1]
+            aval = match.weight_avals[plan.path]
             given, made = _split(aval.shape, plan.inputs)
             step = match.position
             numbers = np.random.default_rng([seed, zlib.crc32(f"{match.path}.{plan.weight}".encode()), *step])
@@ -99,91 +101,40 @@ def lora(
             a = numbers.uniform(-bound, bound, (*given, rank)).astype(np.float32)
             params[f"{plan.prefix}lora_a"] = jnp.asarray(a, aval.dtype)
             params[f"{plan.prefix}lora_b"] = jnp.zeros((rank, *made), aval.dtype)
-        config = {"rank": rank, "scale": scale, "plans": tuple(_as_config(match, plan) for plan in plans)}
+        config = {"rank": rank, "scale": scale, "plans": tuple((plan.path, plan.prefix, plan.inputs) for plan in plans)}
         return Replacement(_apply(plans, scale), params, name=TARGET, config=config)
 
     return factory(make)
-
-
-def _as_config(match: Match, plan: _Plan) -> tuple[str, str, tuple[int, ...]]:
-    return _weight(match, plan.weight)[0], plan.prefix, plan.inputs
 
 
 def _split(shape: tuple, inputs: tuple[int, ...]) -> tuple[list[int], list[int]]:
     return [shape[axis] for axis in inputs], [size for axis, size in enumerate(shape) if axis not in inputs]
 
 
-def _weight(match: Match, name: str) -> tuple[str, Any]:
-    """The path and the aval of a weight, by its name below the block."""
-    return next((p, aval) for p, aval in match.weight_avals.items() if _below(match, p) == name)
-
-
-def _below(match: Match, path: str) -> str:
-    return path.removeprefix(f"{match.path}.") if match.path else path
-
-
 def _plans(match: Match, chosen: Callable[[str], bool] | None) -> list[_Plan]:
-    block = match.block
-    if block is None:
-        return []
-    jaxpr = match.node.equation.params["jaxpr"].jaxpr
-    kernels = []
-    for index, path in block.weights.items():
-        aval = jaxpr.invars[index].aval
-        wanted = aval.ndim > 1 and (_is_kernel(jaxpr, index) if chosen is None else chosen(path))
-        if wanted and jnp.issubdtype(aval.dtype, jnp.floating):
-            kernels.append((index, path))
-    plans = []
-    for index, path in kernels:
-        name = _below(match, path)
-        prefix = "" if len(kernels) == 1 else f"{name}."
-        plans.append(_plan(match, name, prefix, index))
-    return plans
-
-
-def _is_kernel(jaxpr: Any, index: int) -> bool:
-    """Whether the input of a body meets another in a product, a convolution, or a lookup; a bias does not."""
-    found = uses(jaxpr, jaxpr.invars[index], through=frozenset({"reshape", "transpose"}))
-    return any(
-        name == "dot_general" or (name, use.position) in (("conv_general_dilated", 1), ("gather", 0))
-        for use in found
-        for name in [use.equation.primitive.name]
-    )
+    found = [kernel for kernel in kernels(match) if chosen is None or chosen(kernel.path)]
+    return [_plan(match, kernel, "" if len(found) == 1 else f"{kernel.name}.") for kernel in found]
 
 
 # What a plain layer does with the product: it adds a bias, and arranges the result.
 _TAIL = frozenset({"add", "reshape", "transpose"})
 
 
-def _plan(match: Match, name: str, prefix: str, index: int) -> _Plan:
-    """How the weight at an operand of the block is updated: along its uses."""
+def _plan(match: Match, kernel: Kernel, prefix: str) -> _Plan:
+    """How a weight is updated."""
     jaxpr = match.node.equation.params["jaxpr"].jaxpr
-    variable = jaxpr.invars[index]
+    variable = jaxpr.invars[kernel.index]
     found = list(uses(jaxpr, variable))
-    axes = range(len(variable.aval.shape))
-    for use in found:
-        if use.equation.primitive.name == "dot_general":
-            (ours, theirs), (our_batch, _) = _sides(use)
-            inputs = (*our_batch, *ours)
-            alone = len(found) == 1 and use.depth == 0 and not our_batch
-            return _Plan(name, prefix, inputs, _contracted(match, use, theirs) if alone else None)
-        if use.equation.primitive.name == "conv_general_dilated" and use.position == 1:
-            out_axis = use.equation.params["dimension_numbers"].rhs_spec[0]
-            return _Plan(name, prefix, tuple(axis for axis in axes if axis != out_axis))
-        if use.equation.primitive.name == "gather" and use.position == 0:
-            return _Plan(name, prefix, (0,), looked_up=len(found) == 1 and _is_lookup(match, variable))
-    return _Plan(name, prefix, tuple(axes[:-1]))
-
-
-def _sides(use: Use) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], tuple[tuple[int, ...], tuple[int, ...]]]:
-    """The contracted and the batch axes of a product, those of the weight first."""
-    contracted, batch = use.equation.params["dimension_numbers"]
-    order = (0, 1) if use.position == 0 else (1, 0)
-    first, second = order
-    return (
-        (tuple(contracted[first]), tuple(contracted[second])),
-        (tuple(batch[first]), tuple(batch[second])),
-    )
+    plan = _Plan(kernel.name, kernel.path, prefix, kernel.inputs)
+    if len(found) != 1:
+        return plan
+    (use,) = found
+    if use.equation.primitive.name == "dot_general" and use.depth == 0:
+        contracted, batch = use.equation.params["dimension_numbers"]
+        theirs = tuple(contracted[1 - use.position])
+        return plan if batch[0] else replace(plan, contracted=_contracted(match, use, theirs))
+    looked_up = use.equation.primitive.name == "gather" and use.position == 0 and _is_lookup(match, variable)
+    return replace(plan, looked_up=looked_up)
 
 
 def _contracted(match: Match, use: Use, theirs: tuple[int, ...]) -> tuple[int, ...] | None:

@@ -135,11 +135,10 @@ def save_params(params: Mapping[str, Any], path: str | os.PathLike[str]) -> None
 def _raw(value: Any) -> np.ndarray:
     """An array as bytes of a kind that every reader of safetensors knows."""
     if jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
-        return np.ascontiguousarray(jax.random.key_data(value))
-    array = np.ascontiguousarray(value)
+        return np.array(jax.random.key_data(value), order="C")
+    array = np.array(value, order="C")
     if array.dtype.kind in "biufc" and array.dtype.itemsize <= 8 and array.dtype.isbuiltin == 1:
         return array
-    # A scalar stays one: a view of another size needs an axis.
     return array.view(np.dtype(f"uint{8 * array.dtype.itemsize}"))
 
 

@@ -33,8 +33,8 @@ def primitives() -> dict[str, jex_core.Primitive]:
     (size,) = jax.export.symbolic_shape("n")
     for probe, argument in (
         (jax.random.key_data, key),
-        (lambda data: jax.random.wrap_key_data(data), jax.random.key_data(key)),
-        (lambda k: jax.random.clone(k), key),
+        (jax.random.wrap_key_data, jax.random.key_data(key)),
+        (jax.random.clone, key),
         (lambda x: jnp.array(x, copy=True), jnp.zeros(1)),
         (lambda x: x.shape[0] * jnp.ones(()), jax.ShapeDtypeStruct((size,), jnp.float32)),
     ):

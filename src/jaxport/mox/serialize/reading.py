@@ -81,7 +81,7 @@ class _Reader:
         self.check(jaxpr, traced, data)
         signature = data["signature"]
         if signature is not None:
-            kinds = {kind.name: kind for kind in inspect._ParameterKind}  # noqa: SLF001 - an enum without a public name
+            kinds = {kind.name: kind for kind in inspect._ParameterKind}
             signature = inspect.Signature([inspect.Parameter(name, kinds[kind]) for name, kind in signature])
         return Mox(traced, str(data["name"]), signature, tuple(data["inputs"]), tuple(data["dropped"]))
 
@@ -165,6 +165,8 @@ class _Reader:
             )
         params = {key: self.value(value) for key, value in data["params"].items()}
         outvars = [defined(item) for item in data["out"]]
+        if name in RULED or name == "block":
+            _check_call(name, operands, outvars, params["call_jaxpr" if name in RULED else "jaxpr"])
         if name in RULED:
             number = data["rule"]
             if not isinstance(number, int) or not 0 <= number < len(self.rules):
@@ -207,6 +209,14 @@ class _Reader:
         if key == "$keyword":
             return keyword_values()[content]
         return NotImplemented
+
+
+def _check_call(name: str, operands: list[Any], results: list[Any], body: jex_core.ClosedJaxpr) -> None:
+    """Jax itself does not compare the operands and results of these calls with their bodies."""
+    typed = lambda avals: [(aval.shape, aval.dtype) for aval in avals]
+    given, made = [atom.aval for atom in operands], [atom.aval for atom in results]
+    if typed(given) != typed(body.in_avals) or typed(made) != typed(body.out_avals):
+        raise ModelError("the program is inconsistent", why=f"a `{name}` does not fit its body")
 
 
 def _effects(params: Mapping[str, Any]) -> Any:

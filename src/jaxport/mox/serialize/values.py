@@ -187,7 +187,7 @@ def encoded(value: Any, special: Special) -> Any:
         return {"$map": [[again(key), again(item)] for key, item in value.items()]}
     if type(value) is dict:
         return {"$dict": [[again(key), again(item)] for key, item in value.items()]}
-    if isinstance(value, np.dtype) or isinstance(value, _type_of_keys()):
+    if isinstance(value, (np.dtype, _type_of_keys())):
         return {"$dtype": dtype_text(value)}
     if isinstance(value, type) and issubclass(value, np.generic):
         return {"$scalar": np.dtype(value).name}

@@ -110,7 +110,10 @@ class _Writer:
 
         def read(atom: Any) -> Any:
             if isinstance(atom, jex_core.Literal):
-                return {"value": self.value(np.asarray(atom.val, atom.aval.dtype), "a literal"), "aval": self.aval(atom.aval)}
+                return {
+                    "value": self.value(np.asarray(atom.val, atom.aval.dtype), "a literal"),
+                    "aval": self.aval(atom.aval),
+                }
             return names[atom]
 
         if jaxpr.constvars:
@@ -133,7 +136,9 @@ class _Writer:
         block = equation.params.get("block")
         outer, self.path = self.path, block.path if block is not None else self.path
         if name not in primitives():
-            self.refuse(name, "runs something that a file cannot hold" if "callback" in name else "is not known to jax.lax")
+            self.refuse(
+                name, "runs something that a file cannot hold" if "callback" in name else "is not known to jax.lax"
+            )
         results = [named(variable) for variable in equation.outvars]
         data: dict[str, Any] = {"op": spelled(name), "primitive": name, "in": operands, "out": results}
         if name in RULED:

@@ -73,7 +73,9 @@ def _write_params(element: _Element, params: dict[str, Any], etree: Any) -> None
         if bodies is None:
             etree.SubElement(element, "param", name=name, value=_packed(value))
             continue
-        param = etree.SubElement(element, "param", name=name, several=_packed(isinstance(value, dict) and "$tuple" in value))
+        param = etree.SubElement(
+            element, "param", name=name, several=_packed(isinstance(value, dict) and "$tuple" in value)
+        )
         for kind, body in bodies:
             _write_body(etree.SubElement(param, "body", kind=kind), body, etree)
 
