@@ -8,7 +8,7 @@ evaluate a jaxpr with blocks, `ungroup` it first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +36,18 @@ class FrozenMapping(Mapping[Any, Any]):
 
     def __iter__(self) -> Iterator:
         return iter(self._items)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._items
+
+    # What `Mapping` makes of the above is slow.
+    def items(self) -> ItemsView:
+        """As those of a dict."""
+        return self._items.items()
+
+    def values(self) -> ValuesView:
+        """As those of a dict."""
+        return self._items.values()
 
     def __len__(self) -> int:
         return len(self._items)

@@ -129,7 +129,9 @@ class _Editor:
         inputs = {key: v for key, v in body.inputs.items() if self.leaves[key.name].value is None}
         invars, held = mox.jaxpr.jaxpr.invars, len(mox.weights)
         new = [self.leaves[key.name] for key in params]
-        weights = [*mox.weights, *(blocks.Weight(leaf.name, leaf.value, leaf.trainable) for leaf in new)]
+        values = jax.device_put([leaf.value for leaf in new])  # one transfer for all
+        added = [blocks.Weight(leaf.name, v, leaf.trainable) for leaf, v in zip(new, values, strict=True)]
+        weights = [*mox.weights, *added]
         jaxpr = mox.jaxpr.jaxpr.replace(
             invars=[*invars[:held], *params.values(), *invars[held:], *inputs.values()],
             outvars=outvars,

@@ -16,7 +16,7 @@ from jaxport.errors import InvalidArgument
 from jaxport.mox.mox import Mox
 from jaxport.mox.original import Site
 from jaxport.mox.origins import stacking_scans
-from jaxport.mox.tree import Node
+from jaxport.mox.tree import Node, name_below
 
 __all__ = ["Match", "arguments_of", "match_of", "nested", "returns_of"]
 
@@ -143,19 +143,14 @@ class Match(Mox):
     def _full(self, name: str) -> str:
         """The path of a parameter, given relative to the block or in full."""
         known = self.weight_avals
-        base = self.path
-        for candidate in (f"{base}.{name}" if base else name, name):
-            if candidate in known:
-                return candidate
-        # Where the parameters are arguments, their paths begin with those.
-        below = [path for path in known if path.endswith(f".{base}.{name}" if base else f".{name}")]
-        if len(below) != 1:
+        found = [path for path in known if path == name or name_below(path, self.path) == name]
+        if len(found) != 1:
             raise InvalidArgument(
                 f"`{self.path}` has no parameter `{name}`",
                 where="the call of a block",
-                instead=f"it has {', '.join(f'`{path}`' for path in known) or 'none'}",
+                instead=f"it has {', '.join(f'`{name_below(path, self.path)}`' for path in known) or 'none'}",
             )
-        return below[0]
+        return found[0]
 
     def _exchanged(self, params: Mapping[str, Any], first: int) -> dict[int, Any]:
         """The operands of the block that other values take the place of, by position."""

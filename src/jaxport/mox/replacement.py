@@ -17,7 +17,7 @@ from jaxport.errors import InvalidArgument, JaxportError
 from jaxport.mox.match import arguments_of, nested, returns_of
 from jaxport.mox.mox import Mox
 from jaxport.mox.original import Site
-from jaxport.mox.tree import Node
+from jaxport.mox.tree import Node, name_below
 
 if TYPE_CHECKING:
     from jaxport.mox.match import Match
@@ -134,7 +134,7 @@ class Templates:
         params = tuple((name, value.shape, value.dtype) for name, value in made.params.items())
         inputs = tuple((name, aval.shape, aval.dtype) for name, aval in made.inputs.items())
         weights = match.block.weights if match.block is not None else {}
-        names = tuple((index, path.removeprefix(match.path)) for index, path in weights.items())
+        names = tuple((index, name_below(path, match.path)) for index, path in weights.items())
         key = (
             made.apply,
             made.name,

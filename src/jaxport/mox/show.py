@@ -9,7 +9,7 @@ from jax.extend import core as jex_core
 
 from jaxport.blocks.labels import bodies
 from jaxport.mox.calls import body_names, runs_bodies
-from jaxport.mox.tree import short_name, value_text
+from jaxport.mox.tree import name_below, short_name, value_text
 
 if TYPE_CHECKING:
     from jaxport.mox.mox import Mox
@@ -92,8 +92,8 @@ def _title(equation: jex_core.JaxprEqn) -> str:
 
 def _params(equation: jex_core.JaxprEqn, block: Any) -> str:
     own = [
-        f"{path.removeprefix(f'{block.path}.')}: {equation.invars[index].aval.str_short(short_dtypes=True)}"
+        f"{name}: {equation.invars[index].aval.str_short(short_dtypes=True)}"
         for index, path in block.weights.items()
-        if block.path and path.startswith(f"{block.path}.") and "." not in path.removeprefix(f"{block.path}.")
+        if block.path and "." not in (name := name_below(path, block.path))
     ]
     return f"[{', '.join(own)}] -> " if own else ""

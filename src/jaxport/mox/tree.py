@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from jaxport.mox.mox import Mox
 
-__all__ = ["Node", "Tree", "shape_text", "short_name", "value_text"]
+__all__ = ["Node", "Tree", "name_below", "shape_text", "short_name", "value_text"]
 
 #: Names that a query may use for a primitive, besides its own.
 SPELLINGS = {"pjit": "jit", "remat": "checkpoint", "remat2": "checkpoint", "cond_p": "cond"}
@@ -151,7 +151,7 @@ def _block_attributes(block: Block, equation: jex_core.JaxprEqn) -> dict[str, st
         "type": short_name(block.target),
         "target": block.target,
         "method": block.method,
-        "params": " ".join(_relative(path, block.path) for path in block.weights.values()),
+        "params": " ".join([name_below(path, block.path) for path in block.weights.values()]),
         **_shapes(equation.invars[: len(block.arguments)], equation.outvars[:count]),
     }
     if block.edited:
@@ -163,49 +163,57 @@ def _block_attributes(block: Block, equation: jex_core.JaxprEqn) -> dict[str, st
     return attributes
 
 
-def _relative(path: str, base: str) -> str:
-    return path.removeprefix(f"{base}.") if base else path
+def name_below(path: str, base: str) -> str:
+    """The name of a parameter below a block; what comes before is the argument that it is in.
+
+    >>> name_below("mlp.up.kernel", "mlp"), name_below("variables.params.mlp.up.kernel", "mlp")
+    ('up.kernel', 'up.kernel')
+    """
+    if not base:
+        return path
+    if path.startswith(f"{base}."):
+        return path[len(base) + 1 :]
+    before, found, name = path.partition(f".{base}.")
+    return name if found else before
 
 
 def _attributes(equation: jex_core.JaxprEqn) -> dict[str, str]:
-    attributes = {"primitive": equation.primitive.name, **_shapes(equation.invars, equation.outvars)}
+    attributes = _shapes(equation.invars, equation.outvars)
     for name, value in equation.params.items():
-        if value is None or type(value) in _PLAIN:
+        if type(value) in _PLAIN:
             attributes[f"config.{name}" if name in attributes else name] = value_text(value)
     return attributes
 
 
 def _shapes(inputs: Sequence[Any], outputs: Sequence[Any]) -> dict[str, str]:
-    given, made = [shape_text(atom.aval) for atom in inputs], [shape_text(atom.aval) for atom in outputs]
-    first = made[0] if made else ("", "")
+    dtype, shape = shape_text(outputs[0].aval)[:2] if outputs else ("", "")
     return {
-        "shape": first[1],
-        "dtype": first[0],
-        "in_shapes": "; ".join(shape for _, shape in given),
-        "in_dtypes": "; ".join(dtype for dtype, _ in given),
-        "out_shapes": "; ".join(shape for _, shape in made),
-        "out_dtypes": "; ".join(dtype for dtype, _ in made),
+        "shape": shape,
+        "dtype": dtype,
+        "inputs": "; ".join([shape_text(atom.aval)[2] for atom in inputs]),
+        "outputs": "; ".join([shape_text(atom.aval)[2] for atom in outputs]),
     }
 
 
 @lru_cache(maxsize=4096)
-def _shape_text(dtype: Any, shape: tuple) -> tuple[str, str]:
-    return str(dtype), ",".join(map(str, shape))
+def _shape_text(dtype: Any, shape: tuple) -> tuple[str, str, str]:
+    sizes = ",".join(map(str, shape))
+    return str(dtype), sizes, f"{dtype}[{sizes}]"
 
 
-def shape_text(aval: Any) -> tuple[str, str]:
-    """The dtype and the shape of an aval as text.
+def shape_text(aval: Any) -> tuple[str, str, str]:
+    """The dtype of an aval, its shape, and both, as text.
 
     >>> import jax
     >>> shape_text(jax.typeof(np.zeros((2, 3), np.float32)))
-    ('float32', '2,3')
+    ('float32', '2,3', 'float32[2,3]')
     """
     if not hasattr(aval, "shape"):
-        return str(aval), ""
-    return _shape_text(aval.dtype, tuple(aval.shape))
+        return str(aval), "", str(aval)
+    return _shape_text(aval.dtype, aval.shape)
 
 
-_PLAIN = frozenset({str, int, float, bool, tuple, type(None), np.dtype})
+_PLAIN = frozenset({str, int, float, bool, tuple, np.dtype})
 
 
 def value_text(value: Any) -> str:
@@ -215,7 +223,14 @@ def value_text(value: Any) -> str:
     >>> value_text((3, 3)), value_text(np.float32), value_text(jax.nn.gelu)
     ('(3, 3)', 'float32', 'jax._src.nn.functions.gelu')
     """
-    if type(value) in (str, int, bool, float):
+    try:
+        return _known_text(value)
+    except TypeError:  # a value that has no hash
+        return _value_text(value)
+
+
+def _value_text(value: Any) -> str:
+    if type(value) in (str, int, bool, float, tuple):
         return _text(str(value))
     if isinstance(value, type) and issubclass(value, np.generic):
         return np.dtype(value).name
@@ -227,6 +242,10 @@ def value_text(value: Any) -> str:
         dtype = getattr(value, "dtype", None)  # `jnp.float32` is an object around a dtype
         return dtype.name if isinstance(dtype, np.dtype) else public_name(value, ())
     return _text(str(value))
+
+
+# Layers of a kind have the same fields. (`typed`: 1 and True are equal, but not the same text.)
+_known_text = lru_cache(maxsize=4096, typed=True)(_value_text)
 
 
 def _text(text: str) -> str:

@@ -11,6 +11,7 @@ from jax.extend import core as jex_core
 
 from jaxport.blocks.labels import bodies
 from jaxport.mox.calls import runs_bodies, source_of
+from jaxport.mox.tree import name_below
 
 if TYPE_CHECKING:
     from jaxport.mox.match import Match
@@ -106,10 +107,7 @@ def kernels(match: Match) -> list[Kernel]:
             continue
         inputs = _input_axes(jaxpr, variable)
         outputs = tuple(axis for axis in range(variable.aval.ndim) if axis not in inputs)
-        name = path.removeprefix(f"{block.path}.") if block.path else path
-        if name == path and block.path and f".{block.path}." in path:
-            name = path.partition(f".{block.path}.")[2]  # the parameters are an argument of the model
-        found.append(Kernel(index, path, name, inputs, outputs))
+        found.append(Kernel(index, path, name_below(path, block.path), inputs, outputs))
     return found
 
 

@@ -34,7 +34,9 @@ _NODE_TYPES = frozenset({"comment", "node", "processing-instruction", "text"})
 _OPERATORS = (("or",), ("and",), ("=", "!="), ("<", "<=", ">", ">="), ("+", "-"), ("*", "div", "mod"))
 
 #: Names of blocks in general.
-_GENERIC = {"module_call": "@kind='module'", "function_call": "@kind='function'"}
+_GENERIC = {"module_call": "@method!=''", "function_call": "@method=''"}
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
 
 # Deeper expressions are not written by hand.
 _DEEPEST = 50
@@ -240,7 +242,10 @@ class _Parser:
         elif not of_elements:
             self.take()
         elif name in _GENERIC:
-            self.take(f"*[{_GENERIC[name]}]")
+            # The tag of a block is its type: asked for first, it need not be looked for among all elements.
+            asked = [self.peek(ahead) for ahead in range(1, 5)] == ["[", "@", "type", "="] and self.peek(6) == "]"
+            kind = self.peek(5)[1:-1] if asked and self.kind(5) == "string" else ""
+            self.take(f"{kind if _NAME.fullmatch(kind) else '*'}[{_GENERIC[name]}]")
         elif "." in name:
             self.take(f"*[@target='{name}']")
         else:

@@ -9,13 +9,15 @@ from jaxport.export.registry import rule
 
 @rule(block="jaxport.mox.dequantize_linear")
 def dequantize_linear(op, q, scale, *, block, jaxpr):
-    return op.DequantizeLinear(q, scale, **_axis(op, q, scale, block))
+    results = [(op.out.dtype, op.out.shape)]
+    return op.emit("DequantizeLinear", q, scale, results=results, **_axis(op, q, scale, block))
 
 
 @rule(block="jaxport.mox.quantize_linear")
 def quantize_linear(op, x, scale, *, block, jaxpr):
     zero = op.const(np.zeros(scale.shape, np.int8))
-    return op.QuantizeLinear(x, scale, zero, **_axis(op, x, scale, block))
+    results = [(op.out.dtype, op.out.shape)]
+    return op.emit("QuantizeLinear", x, scale, zero, results=results, **_axis(op, x, scale, block))
 
 
 def _axis(op, x, scale, block):

@@ -38,7 +38,6 @@ class _Plan:
 
     Attributes:
       weight: its name below the block.
-      path: its path.
       prefix: of the names of its factors.
       inputs: which of its axes the input meets.
       contracted: where the layer is a plain product, the axes of the input that meet them.
@@ -46,7 +45,6 @@ class _Plan:
     """
 
     weight: str
-    path: str
     prefix: str
     inputs: tuple[int, ...]
     contracted: tuple[int, ...] | None = None
@@ -83,7 +81,8 @@ def lora(
     scale = 1.0 if alpha is None else alpha / rank
 
     def make(match: Match) -> Replacement:
-        plans = tuple(_plans(match, weights))
+        found = [kernel for kernel in kernels(match) if weights is None or weights(kernel.path)]
+        plans = tuple(_plan(match, kernel, "" if len(found) == 1 else f"{kernel.name}.") for kernel in found)
         if not plans:
             raise InvalidArgument(
                 f"`{match.path}` has no weight to adapt",
@@ -92,16 +91,16 @@ def lora(
                 instead="select layers with a kernel",
             )
         params: dict[str, Any] = {}
-        for plan in plans:
-            aval = match.weight_avals[plan.path]
+        for kernel, plan in zip(found, plans, strict=True):
+            aval = match.weight_avals[kernel.path]
             given, made = _split(aval.shape, plan.inputs)
             step = match.position
-            numbers = np.random.default_rng([seed, zlib.crc32(f"{match.path}.{plan.weight}".encode()), *step])
+            numbers = np.random.default_rng([seed, zlib.crc32(f"{match.path}.{kernel.name}".encode()), *step])
             bound = math.sqrt(3 / math.prod(given))
-            a = numbers.uniform(-bound, bound, (*given, rank)).astype(np.float32)
-            params[f"{plan.prefix}lora_a"] = jnp.asarray(a, aval.dtype)
-            params[f"{plan.prefix}lora_b"] = jnp.zeros((rank, *made), aval.dtype)
-        config = {"rank": rank, "scale": scale, "plans": tuple((plan.path, plan.prefix, plan.inputs) for plan in plans)}
+            a = bound * (2 * numbers.random((*given, rank), np.float32) - 1)
+            params[f"{plan.prefix}lora_a"] = a.astype(aval.dtype)
+            params[f"{plan.prefix}lora_b"] = np.zeros((rank, *made), aval.dtype)
+        config = {"rank": rank, "scale": scale, "plans": tuple((k.path, p.prefix, p.inputs) for k, p in zip(found, plans, strict=True))}
         return Replacement(_apply(plans, scale), params, name=TARGET, config=config)
 
     return factory(make)
@@ -109,11 +108,6 @@ def lora(
 
 def _split(shape: tuple, inputs: tuple[int, ...]) -> tuple[list[int], list[int]]:
     return [shape[axis] for axis in inputs], [size for axis, size in enumerate(shape) if axis not in inputs]
-
-
-def _plans(match: Match, chosen: Callable[[str], bool] | None) -> list[_Plan]:
-    found = [kernel for kernel in kernels(match) if chosen is None or chosen(kernel.path)]
-    return [_plan(match, kernel, "" if len(found) == 1 else f"{kernel.name}.") for kernel in found]
 
 
 # What a plain layer does with the product: it adds a bias, and arranges the result.
@@ -125,7 +119,7 @@ def _plan(match: Match, kernel: Kernel, prefix: str) -> _Plan:
     jaxpr = match.node.equation.params["jaxpr"].jaxpr
     variable = jaxpr.invars[kernel.index]
     found = list(uses(jaxpr, variable))
-    plan = _Plan(kernel.name, kernel.path, prefix, kernel.inputs)
+    plan = _Plan(kernel.name, prefix, kernel.inputs)
     if len(found) != 1:
         return plan
     (use,) = found
