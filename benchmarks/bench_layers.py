@@ -1,4 +1,4 @@
-"""Export time over the number of transformer layers, and against jax2onnx at 8 layers: CPU time, warm process."""
+"""Export time over the number of transformer layers, and against jax2onnx: CPU time, of a first export and of later ones."""
 
 from __future__ import annotations
 
@@ -38,11 +38,14 @@ def timed(export, layers):
 OURS = "import jaxport\nexport = lambda model: jaxport.to_onnx(model, [('B', 16, 64)])\n"
 THEIRS = "from jax2onnx import to_onnx\nexport = lambda model: to_onnx(model, [('B', 16, 64)])\n"
 LAYERS = (2, 4, 8, 16, 32)
+PLAIN = 8
 
 
-def seconds(exporter: str, layers: int, python: object = None, repeats: int = 3) -> float:
-    """The CPU seconds of the second export in a process, so that imports and first traces are not counted."""
-    program = MODEL + exporter + f"timed(export, 2)\nresult = {{'export': timed(export, {layers})}}\n"
+def seconds(exporter: str, layers: int, python: object = None, repeats: int = 3, warm: bool = True) -> float:
+    """The CPU seconds of an export: of the second one in a process, or of the first, with what it imports."""
+    before = "timed(export, 2)\n" if warm else "start = time.process_time()\n"
+    measured = f"timed(export, {layers})" + ("" if warm else " and time.process_time() - start")
+    program = MODEL + (exporter + before if warm else before + exporter) + f"result = {{'export': {measured}}}\n"
     return median(program, "export", repeats, **({"python": python} if python else {}))
 
 
@@ -55,6 +58,10 @@ def main() -> None:
         rows.append((layers, ours[layers], growth, theirs.get(layers, ""), theirs and ours[layers] / theirs[layers]))
     header = ["layers", "CPU seconds", "growth per doubling", "jax2onnx: CPU seconds", "ratio to jax2onnx"]
     table("Export time over layers", header, rows)
+    first = seconds(OURS, PLAIN, warm=False)
+    peer = seconds(THEIRS, PLAIN, PEERS, repeats=1, warm=False) if have_peers() else None
+    header = ["layers", "CPU seconds", "jax2onnx: CPU seconds", "ratio to jax2onnx"]
+    table("The first export of a process", header, [(PLAIN, first, peer or "", first / peer if peer else "")])
 
 
 if __name__ == "__main__":

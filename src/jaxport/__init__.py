@@ -10,6 +10,7 @@ Names are loaded on first use: `import jaxport` costs little, and loads no runti
 
 from __future__ import annotations
 
+import gc
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +80,13 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"jaxport.{name}")
     if name not in _LAZY:
         raise AttributeError(f"module 'jaxport' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_LAZY[name]), name)
+    collects = gc.isenabled()
+    gc.disable()  # modules make no garbage, and a collection would go through all that JAX has loaded
+    try:
+        value = getattr(importlib.import_module(_LAZY[name]), name)
+    finally:
+        if collects:
+            gc.enable()
     globals()[name] = value
     return value
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax, random
 
@@ -163,3 +164,19 @@ def test_what_is_not_needed_is_neither_computed_nor_refused():
         lambda x: (jax.pure_callback(jnp.sin, x, x), lax.scan(lambda c, r: (c + r, r), 0.0, x)[0])[1], f32("T")
     )
     assert [len(node.outputs) for node in exported.model.graph] == [1]
+
+
+@pytest.mark.parametrize("size", [253, 517])
+def test_arithmetic_on_dims_is_as_exact_as_on_numbers(size):
+    """Positions of pixels are wrong in the fifth digit where the scale is rounded twice."""
+
+    def resized(x):
+        return jax.image.resize(x, (256,), "bilinear")
+
+    exported = jaxport.to_onnx(resized, [("H",)])
+    x = np.random.default_rng(0).normal(size=size).astype(np.float32)
+    np.testing.assert_allclose(exported(x), resized(x), atol=2e-6)
+
+
+def test_dims_in_integers_stay_integers():
+    check(lambda x: jnp.full((2,), x.shape[0] // 2 + 1) / x.shape[0], f32("B"))

@@ -26,6 +26,7 @@ from jaxport.export.passes.attention import attention
 from jaxport.export.passes.constants import constants
 from jaxport.export.passes.convolution import average_pools, convolution_biases
 from jaxport.export.passes.double import double_factors
+from jaxport.export.passes.group_normalization import group_normalization
 from jaxport.export.passes.hoisting import hoisting
 from jaxport.export.passes.identities import identities
 from jaxport.export.passes.layout import layout
@@ -58,11 +59,13 @@ DEFAULT: tuple[Pass, ...] = (
     hoisting,
     repeated,
     softmax,
+    group_normalization,
     normalization,
     activations,
     rotary,
     attention,
     reshapes,
+    tidy,
     layout,
     tidy,
     convolution_biases,

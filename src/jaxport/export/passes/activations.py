@@ -32,14 +32,14 @@ class Activation:
     Attributes:
       op_type: the operator; it has to exist at the opset, in the dtype.
       function: the JAX function of an array, and of keyword-only parameters that are numbers.
-      needs: an operator that its pattern does not go without: where a graph has none, nothing is looked for.
+      needs: operators that its pattern does not go without: where a model lacks one, nothing is looked for.
       attributes: attributes of the operator; the parameters are further ones.
       emit: where one operator with attributes is not enough, what to emit for the array and the parameters.
     """
 
     op_type: str
     function: Callable[..., Any]
-    needs: str
+    needs: tuple[str, ...]
     attributes: tuple[tuple[str, Any], ...] = ()
     emit: Callable[..., ir.Value] | None = None
 
@@ -63,29 +63,31 @@ _BY_TANH = (("approximate", "tanh"),)
 
 #: Where several are alike, the first that exists is taken.
 ACTIVATIONS = (
-    Activation("Gelu", lambda x: jax.nn.gelu(x, approximate=False), "Exp"),
-    Activation("Erf", lambda x: jax.nn.gelu(x, approximate=False), "Exp", emit=_gelu_by_erf),
-    Activation("Gelu", lambda x: 0.5 * x * (1 + lax.erf(x / 2**0.5)), "Erf"),
-    Activation("Gelu", lambda x: jax.nn.gelu(x, approximate=True), "Tanh", _BY_TANH),
-    Activation("Gelu", lambda x: 0.5 * x * (1 + jnp.tanh(_TANH_GELU * x * (1 + 0.044715 * x * x))), "Tanh", _BY_TANH),
-    Activation("Mish", jax.nn.mish, "Tanh"),
-    Activation("Softplus", jax.nn.softplus, "Exp"),
-    Activation("Selu", jax.nn.selu, "Exp"),
-    Activation("Elu", lambda x, *, alpha: jax.nn.elu(x, alpha), "Exp"),
-    Activation("Celu", lambda x, *, alpha: jax.nn.celu(x, alpha), "Exp"),
-    Activation("Sigmoid", lambda x: 1 / (1 + jnp.exp(-x)), "Exp"),
-    Activation("Sigmoid", lambda x: x / (1 + jnp.exp(-x)), "Exp", emit=lambda op, x: op("Mul", x, op("Sigmoid", x))),
-    Activation("HardSwish", jax.nn.hard_swish, "Min"),
-    Activation("HardSigmoid", jax.nn.hard_sigmoid, "Min", (("alpha", 1 / 6), ("beta", 0.5))),
-    Activation("LeakyRelu", lambda x, *, alpha: jax.nn.leaky_relu(x, alpha), "Where"),
-    Activation("Softsign", jax.nn.soft_sign, "Abs"),
+    Activation("Gelu", lambda x: jax.nn.gelu(x, approximate=False), ("Exp",)),
+    Activation("Erf", lambda x: jax.nn.gelu(x, approximate=False), ("Exp",), emit=_gelu_by_erf),
+    Activation("Gelu", lambda x: 0.5 * x * (1 + lax.erf(x / 2**0.5)), ("Erf",)),
+    Activation("Gelu", lambda x: jax.nn.gelu(x, approximate=True), ("Tanh", "Mul"), _BY_TANH),
+    Activation(
+        "Gelu", lambda x: 0.5 * x * (1 + jnp.tanh(_TANH_GELU * x * (1 + 0.044715 * x * x))), ("Tanh", "Mul"), _BY_TANH
+    ),
+    Activation("Mish", jax.nn.mish, ("Tanh", "Mul")),
+    Activation("Softplus", jax.nn.softplus, ("Exp",)),
+    Activation("Selu", jax.nn.selu, ("Exp",)),
+    Activation("Elu", lambda x, *, alpha: jax.nn.elu(x, alpha), ("Exp",)),
+    Activation("Celu", lambda x, *, alpha: jax.nn.celu(x, alpha), ("Exp",)),
+    Activation("Sigmoid", lambda x: 1 / (1 + jnp.exp(-x)), ("Exp",)),
+    Activation("Sigmoid", lambda x: x / (1 + jnp.exp(-x)), ("Exp",), emit=lambda op, x: op("Mul", x, op("Sigmoid", x))),
+    Activation("HardSwish", jax.nn.hard_swish, ("Min",)),
+    Activation("HardSigmoid", jax.nn.hard_sigmoid, ("Min",), (("alpha", 1 / 6), ("beta", 0.5))),
+    Activation("LeakyRelu", lambda x, *, alpha: jax.nn.leaky_relu(x, alpha), ("Where",)),
+    Activation("Softsign", jax.nn.soft_sign, ("Abs",)),
     Activation(
         "Clip",
         lambda x, *, low, high: jnp.minimum(jnp.maximum(x, low), high),
-        "Min",
+        ("Min",),
         emit=lambda op, x, low, high: op("Clip", x, low, high),
     ),
-    Activation("Relu", jax.nn.relu, "Max"),
+    Activation("Relu", jax.nn.relu, ("Max",)),
 )
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
@@ -95,7 +97,7 @@ def activations(model: ir.Model) -> str:
     """Recognise activation functions, in the graph, its subgraphs and its functions."""
     opset = model.opset_imports[""]
     present = {node.op_type for graph in graphs(model) for node in graph if not node.domain}
-    wanted = [activation for activation in ACTIVATIONS if activation.needs in present]
+    wanted = [activation for activation in ACTIVATIONS if present.issuperset(activation.needs)]
 
     def find(node: ir.Node) -> Fusion | str | None:
         result, hindrance = node.outputs[0], None

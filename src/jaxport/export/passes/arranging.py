@@ -31,7 +31,7 @@ def sizes_of(*seen: Seen) -> dict[Axis, Dim]:
     """The size along each label, also along those that are summed in a product of matrices."""
     sizes: dict[Axis, Dim] = {}
     for one in seen:
-        sizes.update(zip(one.axes, dims_of(one.value) or (), strict=True))
+        sizes.update(one.sizes)
         if one.is_op("MatMul"):
             left = dims_of(one.node.inputs[0]) or (None,)
             sizes[Reduced(one.node, len(one.axes) - 1)] = left[-1]
@@ -74,12 +74,10 @@ class Arrangement:
             return None
         present = [[label for label in group if label in own] for group in groups]
         order = tuple(own.index(label) for group in present for label in group)
-        merged = [_product([sizes[label] for label in group]) for group in present]
-        if None in merged:
-            return None
-        found = cls(tuple(dims), tuple(sizes[label] for label in own), order, tuple(merged))
+        merged = tuple(product([sizes[label] for label in group]) for group in present)
+        found = cls(tuple(dims), tuple(sizes[label] for label in own), order, merged)
         steps = [*found._steps(), *found._steps_back()]
-        return found if all(target(before, after) is not None for before, after in steps) else None
+        return found if all(_is_view(*step) or target(*step) is not None for step in steps) else None
 
     @property
     def turned(self) -> tuple[Dim, ...]:
@@ -103,8 +101,7 @@ class Arrangement:
         """The value in the new arrangement."""
         if not self.moves:
             return reshaped(builder, value, self.merged)
-        value = reshaped(builder, value, self.apart)
-        value = builder.emit("Transpose", [value], self.turned, value.dtype, perm=self.order)
+        value = builder.transposed(reshaped(builder, value, self.apart), self.order)
         return reshaped(builder, value, self.merged)
 
     def revert(self, builder: Builder, value: ir.Value) -> ir.Value:
@@ -113,16 +110,18 @@ class Arrangement:
             return reshaped(builder, value, self.dims)
         value = reshaped(builder, value, self.turned)
         back = sorted(range(len(self.order)), key=self.order.__getitem__)
-        value = builder.emit("Transpose", [value], self.apart, value.dtype, perm=back)
-        return reshaped(builder, value, self.dims)
+        return reshaped(builder, builder.transposed(value, back), self.dims)
 
 
-def _product(sizes: Sequence[Dim]) -> Dim | None:
-    symbols = [d for d in sizes if not isinstance(d, int)]
+def product(sizes: Sequence[Dim]) -> Dim:
+    """The product of dims, as a text where a symbol is among them.
+
+    >>> product([2, 4]), product(["H", 2, "W"])
+    (8, '2*H*W')
+    """
+    symbols = [str(d) for d in sizes if not isinstance(d, int)]
     number = math.prod(d for d in sizes if isinstance(d, int))
-    if not symbols:
-        return number
-    return symbols[0] if number == 1 and len(symbols) == 1 else None
+    return "*".join([str(number)] * (number != 1) + symbols) if symbols else number
 
 
 def target(before: Sequence[Dim], after: Sequence[Dim]) -> list[int] | None:
@@ -138,12 +137,17 @@ def target(before: Sequence[Dim], after: Sequence[Dim]) -> list[int] | None:
     return vector if vector.count(-1) <= 1 else None
 
 
+def _is_view(before: Sequence[Dim], after: Sequence[Dim]) -> bool:
+    """Whether shapes differ by axes of size one alone."""
+    return [d for d in before if d != 1] == [d for d in after if d != 1]
+
+
 def reshaped(builder: Builder, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
     """The same elements in another shape; the value itself where it has that shape."""
     old = dims_of(value)
     if old is None or old == list(dims):
         return value
-    if [d for d in old if d != 1] == [d for d in dims if d != 1]:
+    if _is_view(old, dims):
         return builder.viewed(value, dims)
     vector = builder.integers(target(old, dims) or [], "shape")
     return builder.emit("Reshape", [value, vector], dims, value.dtype)

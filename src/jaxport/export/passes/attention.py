@@ -62,6 +62,7 @@ class Scores:
       query, key: what is multiplied.
       scale: the factor.
       mask: what is added, or None.
+      sizes: the size along each axis.
     """
 
     product: Seen
@@ -69,6 +70,7 @@ class Scores:
     key: Seen
     scale: float
     mask: Mask | None
+    sizes: dict[Axis, Dim]
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def _scores(seen: Seen, keys: Axis) -> Scores | str | None:
     (query, left), (key, right) = map(_unscaled, operands if keys in atoms(operands[1].axes) else operands[::-1])
     if scale * left * right <= 0:
         return "its scale is not positive"
-    return Scores(product, query, key, scale * left * right, mask)
+    return Scores(product, query, key, scale * left * right, mask, sizes_of(product, *operands, query, key))
 
 
 def _unscaled(seen: Seen) -> tuple[Seen, float]:
@@ -201,9 +203,8 @@ def _axes(scores: Scores, value: Seen, keys: Axis) -> Axes | None:
     expected = {*shared, keys, inner} == set(key) and {*shared, keys, *outer} == set(values)
     if not expected or len(shared) > 2 or len(alone) > 2 or len(outer) > 1 or inner not in query:
         return None
-    sizes = sizes_of(scores.product, scores.query, scores.key, value)
     if len(shared) == 2:
-        batch, heads = shared if isinstance(sizes.get(shared[1]), int) else shared[::-1]
+        batch, heads = shared if isinstance(scores.sizes.get(shared[1]), int) else shared[::-1]
     elif shared and query[:1] != shared:
         batch, heads = None, shared[0]
     else:
@@ -227,7 +228,7 @@ def _groups(axes: Axes, along: Axis, heads: list[Axis], vector: Axis, flat: bool
 
 
 def _fusion(result: Seen, weights: Seen, scores: Scores, value: Seen, axes: Axes) -> Fusion | str:
-    sizes = sizes_of(result, scores.product, weights, scores.query, scores.key, value) | {None: 1}
+    sizes = scores.sizes | sizes_of(result, weights, value) | {None: 1}
     many, few = [axes.heads, axes.group], [axes.heads]
     counts = [sizes.get(axis) for axis in (axes.heads, axes.group)]
     if not all(isinstance(size, int) for size in (*counts, sizes.get(axes.inner), sizes.get(axes.outer))):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeGuard
 
@@ -97,12 +98,20 @@ class Editor:
     """Puts nodes and constants into the graphs of a model, under names that nothing else has."""
 
     def __init__(self, model: ir.Model):
-        self._main = model.graph
-        self._names = {name for graph in graphs(model) for name in _names(graph)}
-        self._root = {graph: root for root in roots(model) for graph in (root, *root.subgraphs())}
+        self._model, self._main = model, model.graph
         self._next: dict[str, int] = {}
         self._small: dict[tuple, ir.Value] = {}
         self._shared: set[ir.Value] = set()
+
+    # Most passes find nothing to do in most models: what names there are is asked for at the first edit.
+
+    @functools.cached_property
+    def _names(self) -> set[str | None]:
+        return {name for graph in graphs(self._model) for name in _names(graph)}
+
+    @functools.cached_property
+    def _root(self) -> dict[ir.Graph, ir.Graph]:
+        return {graph: root for root in roots(self._model) for graph in (root, *root.subgraphs())}
 
     def unique(self, wish: str) -> str:
         """A name that is not taken: `wish`, or with a number."""

@@ -84,6 +84,13 @@ class Builder:
         """A value with axes of size one in other places."""
         return self.editor.viewed(self.node.graph, self.now(value), dims, before=self.node)
 
+    def transposed(self, value: ir.Value, order: Sequence[int]) -> ir.Value:
+        """A value with axis `i` taken from `order[i]`; the value itself where nothing moves."""
+        value, dims = self.now(value), dims_of(value) or []
+        if list(order) == sorted(order):
+            return value
+        return self.emit("Transpose", [value], [dims[axis] for axis in order], value.dtype, perm=order)
+
     def expanded(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
         """A value broadcast to some dims; the value itself where it has them."""
         old = dims_of(value) or []
@@ -159,6 +166,8 @@ def fuse(model: ir.Model, find: Find) -> str:
                 declined[fusion].append(node.outputs[0].name)
             elif fusion is not None and _delimited(fusion):
                 found[fusion.result] = fusion
+            elif fusion is not None:
+                declined["it depends on more than what was recognised"].append(node.outputs[0].name)
         for reason, name in _unprofitable(found):
             declined[reason].append(name)
         _drop_parts(found)

@@ -13,7 +13,7 @@ Each region is built once per layout, so the time is linear in the graph. How an
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -66,7 +66,7 @@ def _moved(editor: Editor, graph: ir.Graph) -> int:
             for value, wanted in ((node.outputs[0], permutation(node)), (source(node), inverse(permutation(node)))):
                 if (value, wanted) in seen or constant_of(value) is not None:
                     continue
-                region = Region.around(graph, value, wanted)
+                region = Region.around(graph, value, wanted, seen)
                 seen.update(region.layouts.items())
                 moved += region.improve(editor)
         if moved == before:
@@ -89,8 +89,11 @@ class Region:
     carries: dict[ir.Node, Carry] = field(default_factory=dict)
 
     @classmethod
-    def around(cls, graph: ir.Graph, value: ir.Value, layout: Layout) -> Region:
-        """The region that a value with a layout lies in."""
+    def around(cls, graph: ir.Graph, value: ir.Value, layout: Layout, seen: Set[tuple[ir.Value, Layout]]) -> Region:
+        """The region that a value with a layout lies in, up to what was seen in another region.
+
+        So each value is looked at once for each layout, however many Transposes want it.
+        """
         region = cls(graph, {value: layout})
         queue = collections.deque([value])
         while queue:
@@ -99,7 +102,9 @@ class Region:
                 if node in region.carries:
                     continue
                 found = carry(node, value, region.layouts[value])
-                if found is None or any(region.layouts.get(v, wanted) != wanted for v, wanted in found.layouts.items()):
+                if found is None or not seen.isdisjoint(found.layouts.items()):
+                    continue
+                if any(region.layouts.get(v, wanted) != wanted for v, wanted in found.layouts.items()):
                     continue
                 region.carries[node] = found
                 new = [v for v in found.layouts if v not in region.layouts]
@@ -127,14 +132,21 @@ class Region:
 
     # What stands at the border
 
-    def cancels(self, value: ir.Value) -> bool:
+    def matches(self, value: ir.Value) -> bool:
         """Whether a value comes from a Transpose whose operand is what would be stored."""
         node = value.producer()
         return is_op(node, "Transpose") and self.equivalent(value, permutation(node), self.layouts[value])
 
-    def cancelled_by(self, value: ir.Value, node: ir.Node) -> bool:
+    def matched_by(self, value: ir.Value, node: ir.Node) -> bool:
         """Whether a Transpose of a value gives what would be stored."""
         return is_op(node, "Transpose") and self.equivalent(value, inverse(permutation(node)), self.layouts[value])
+
+    def inside(self, node: ir.Node | None) -> bool:
+        """Whether a Transpose has its operand and its result in the region.
+
+        Then it is not counted on: it vanishes where one of the two is permuted, but not where both are.
+        """
+        return is_op(node, "Transpose") and source(node) in self.layouts and node.outputs[0] in self.layouts
 
     @staticmethod
     def equivalent(value: ir.Value, one: Layout, other: Layout) -> bool:
@@ -163,8 +175,8 @@ class Region:
         node = value.producer()
         if node is not None and self.carried(node, value):
             return network.places[node]
-        if self.cancels(value):
-            return PERMUTED
+        if self.matches(value):
+            return AS_IS if self.inside(node) else PERMUTED
         return None if is_op(node, "Transpose") else AS_IS
 
     def sinks(self, network: _Network, value: ir.Value) -> Iterator[int]:
@@ -174,8 +186,8 @@ class Region:
         for node, index in value.uses():
             if self.carried(node, value):
                 yield network.places[node]
-            elif self.cancelled_by(value, node) and index == 0:
-                yield PERMUTED
+            elif self.matched_by(value, node) and index == 0:
+                yield AS_IS if self.inside(node) else PERMUTED
             elif not is_op(node, "Transpose") or node.graph is not self.graph:
                 yield AS_IS
 
@@ -238,10 +250,13 @@ class _Move:
 
     def apply(self) -> None:
         """Rewire all values between the two sides, then adapt the operators."""
-        for value in self.region.layouts:
-            uses = value.uses()
-            along = [(node, index) for node, index in uses if self.moved(node, value)]
-            ended = [node for node, index in uses if index == 0 and self.region.cancelled_by(value, node)]
+        # Who uses what is noted before, since a value may be what another one is stored as.
+        uses = {
+            value: [(node, index) for node, index in value.uses() if self.moved(node, value)]
+            for value in self.region.layouts
+        }
+        for value, along in uses.items():
+            ended = [n for n, index in value.uses() if index == 0 and self.region.matched_by(value, n)]
             producer = value.producer()
             if producer is not None and self.moved(producer, value):
                 self.permute_result(value, along, ended)
@@ -262,14 +277,12 @@ class _Move:
 
     def permute_result(self, value: ir.Value, along: Sequence[tuple[ir.Node, int]], ended: Sequence[ir.Node]) -> None:
         """The producer of a value is moved: the value itself is what is stored now."""
-        layout, dims = self.region.layouts[value], dims_of(value)
-        others = [use for use in value.uses() if use not in along and use[0] not in ended]
+        layout, dims, rest = self.region.layouts[value], dims_of(value), []
         value.shape = None if dims is None else ir.Shape(permuted(dims, layout))
-        rest = []
-        for node, index in others:
+        for node, index in value.uses():
             if is_op(node, "Transpose") and node.graph is self.graph:
                 node.attributes["perm"] = ir.AttrInt64s("perm", [layout[axis] for axis in permutation(node)])
-            else:
+            elif (node, index) not in along:
                 rest.append((node, index))
         if rest or value.is_graph_output():
             producer = value.producer()
@@ -288,14 +301,15 @@ class _Move:
             self.end(node, value)
 
     def end(self, node: ir.Node, stored: ir.Value) -> None:
-        """A Transpose of a value gives what is stored: its users take that."""
+        """A Transpose gives what is stored: its users take that, but for those that want its result permuted too."""
         result = node.outputs[0]
-        dims = dims_of(result)
+        dims, others = dims_of(result), [use for use in result.uses() if not self.moved(use[0], result)]
         if dims is not None and dims != dims_of(stored):
             stored = self.editor.viewed(self.graph, stored, dims, after=stored.producer())
-        if not substitute(result, stored):
-            node.replace_input_with(0, stored)
-            node.attributes["perm"] = ir.AttrInt64s("perm", range(len(dims or ())))
+        if len(others) == len(result.uses()) and substitute(result, stored):
+            return
+        for user, index in others:
+            user.replace_input_with(index, stored)
 
     def stored(self, value: ir.Value) -> ir.Value:
         """A value that no moved operator computes, as it would be stored."""
@@ -305,10 +319,13 @@ class _Move:
             return self.editor.constant(self.graph, array.transpose(back), value.name or "constant")
         shape = None if dims is None else permuted(dims, layout)
         local = producer if producer is not None and producer.graph is self.graph else None
+        ways = [(value, back)]
         if local is not None and is_op(local, "Transpose"):
-            data, perm = source(local), [permutation(local)[axis] for axis in back]
-        else:
-            data, perm = value, list(back)
-        if shape is not None and moves_only_ones(dims_of(data), inverse(perm)):
-            return self.editor.viewed(self.graph, data, shape, after=local)
-        return self.editor.insert(self.graph, "Transpose", [data], after=local, like=value, shape=shape, perm=perm)
+            ways.insert(0, (source(local), tuple(permutation(local)[axis] for axis in back)))
+        for data, perm in ways:
+            if shape is not None and moves_only_ones(dims_of(data), inverse(perm)):
+                return self.editor.viewed(self.graph, data, shape, after=local)
+        data, perm = ways[0]
+        return self.editor.insert(
+            self.graph, "Transpose", [data], after=local, like=value, shape=shape, perm=list(perm)
+        )

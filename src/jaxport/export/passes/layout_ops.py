@@ -204,6 +204,12 @@ def _normalization(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | No
 # Operators with a vector of axes, or one entry per axis
 
 
+@carries("InstanceNormalization")
+def _over_positions(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
+    """The mean over all positions does not depend on their order."""
+    return _together((node.inputs[0], node.outputs[0]), layout) if layout[:2] == (0, 1) else None
+
+
 @carries("Slice")
 def _slice(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
     return _axes_operand(node, value, layout, 3, (1, 2, 4))
@@ -298,7 +304,7 @@ def _shape(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
 def _matmul(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
     if layout[-1] == 1 and len(layout) > 3:
         return _as_convolution(node, value, layout)
-    return None
+    return _of_matrices(node, value, layout) if set(layout[-2:]) == {len(layout) - 2, len(layout) - 1} else None
 
 
 def _as_convolution(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
@@ -313,3 +319,21 @@ def _as_convolution(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | N
         node.op_type = "Conv"
 
     return _together([x, node.outputs[0]], layout, adapt)
+
+
+def _of_matrices(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
+    """Axes of the batch in another order, or the transpose of a product: the product of the transposes, swapped."""
+    swapped = layout[-1] < layout[-2]
+    constants = {index: array for index in (0, 1) if (array := constant_of(node.inputs[index])) is not None}
+    if any(array.ndim != 2 for array in constants.values()):
+        return None
+
+    def adapt(editor: Editor) -> None:
+        if swapped:
+            for index, array in constants.items():
+                editor.replace_constant(node, index, array.T)
+            left, right = node.inputs
+            node.replace_input_with(0, right)
+            node.replace_input_with(1, left)
+
+    return _together([*(v for i, v in enumerate(node.inputs) if i not in constants), *node.outputs], layout, adapt)

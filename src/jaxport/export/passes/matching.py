@@ -18,14 +18,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import onnx_ir as ir
 
 from jaxport.export.passes.editing import Dim, constant_of, dims_of, integer, integers, is_op, operand, rank_of
 
+T = TypeVar("T")
 Axis = Hashable | None
 VIEWS = ("Identity", "Unsqueeze", "Squeeze", "Transpose", "Expand", "Reshape")
 
@@ -38,11 +40,13 @@ class Seen:
       value: the value behind all views.
       axes: the labels of its axes.
       entry: the value that the views lead to, where it is looked at from.
+      sizes: the size along each label, also of those that the views merge and split on the way.
     """
 
     value: ir.Value
     axes: tuple[Axis, ...]
     entry: ir.Value = field(compare=False)
+    sizes: Mapping[Axis, Dim] = field(compare=False, default_factory=dict)
 
     def __repr__(self) -> str:
         return f"Seen(value={self.value.name}, axes={self.axes})"
@@ -82,7 +86,7 @@ class Seen:
         found = [_broadcast(given, dims, self.axes) for given in self.node.inputs]
         return None if dims is None or None in found else found  # pyright: ignore[reportReturnType]
 
-    def commuted(self, op_type: str, wanted: Callable[[Seen], object]) -> tuple[object, Seen] | None:
+    def commuted(self, op_type: str, wanted: Callable[[Seen], T | None]) -> tuple[T, Seen] | None:
         """What `wanted` finds in one of two operands, and the other operand, whichever comes first."""
         for one, other in _orders(self.operands(op_type)):
             found = wanted(one)
@@ -170,6 +174,7 @@ def _orders(operands: Sequence[Seen] | None) -> Iterable[tuple[Seen, Seen]]:
 def look(value: ir.Value, axes: Iterable[Axis]) -> Seen:
     """What is seen through `value` and all views behind it, when its axes have these labels."""
     entry, axes = value, _without_ones(value, axes)
+    sizes = dict(zip(axes, dims_of(value) or (), strict=False))
     while is_op(value.producer(), *VIEWS):
         node = value.producer()
         source = node.inputs[0]
@@ -177,7 +182,8 @@ def look(value: ir.Value, axes: Iterable[Axis]) -> Seen:
         if behind is None:
             break
         value, axes = source, _without_ones(source, behind)
-    return Seen(value, axes, entry)
+        sizes.update(zip(axes, dims_of(value) or (), strict=False))
+    return Seen(value, axes, entry, sizes)
 
 
 def _without_ones(value: ir.Value, axes: Iterable[Axis]) -> tuple[Axis, ...]:
@@ -298,16 +304,18 @@ def reduction_axes(node: ir.Node) -> set[int] | None:
 def over(reduced: Seen, of: Seen) -> tuple[Axis, ...] | None:
     """The labels in `of` that a reduction goes over, where `reduced`, its operand, is the value that `of` is.
 
-    None where they are two values, or differ in an axis that is kept.
+    None where they are two values, or differ in an axis that is kept. Of an axis that was split, a part may be reduced.
     """
     if reduced.value is not of.value:
         return None
-    axes = []
-    for inside, outside in zip(reduced.axes, of.axes, strict=True):
-        if isinstance(inside, Reduced) and inside != outside:
-            axes.append(outside)
-        elif inside != outside:
-            return None
+    axes: list[Axis] = []
+    for whole, outside in zip(reduced.axes, of.axes, strict=True):
+        parts = whole.parts if isinstance(whole, Joined) and whole != outside else (whole,)
+        for inside, part in zip(parts, parts_of(outside, len(parts)) if len(parts) > 1 else [outside], strict=True):
+            if isinstance(inside, Reduced) and inside != part:
+                axes.append(part)
+            elif inside != part:
+                return None
     return tuple(axes) if axes and None not in axes else None
 
 

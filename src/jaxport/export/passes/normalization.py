@@ -1,7 +1,7 @@
 """LayerNormalization and RMSNormalization, from the many ways to write them.
 
-The anchor is `1 / sqrt(variance + epsilon)`; the factors around it, in any order, are `x - mean(x)` (LayerNormalization)
-or `x` (RMSNormalization), and scales that vary along the normalized axes alone; then a bias may be added.
+It is a product of factors in any order: `1 / sqrt(variance + epsilon)`, `x - mean(x)` (LayerNormalization) or `x`
+(RMSNormalization), and a scale that varies along the normalized axes alone; then a bias may be added.
 
 1. The variance is `mean((x - mean(x))²)`, or `mean(x²) - mean(x)²`, perhaps kept from being negative.
 2. For RMSNormalization it is `mean(x²)`; the operator came with opset 23.
@@ -12,7 +12,7 @@ The normalized axes have to be the last ones, of known size. With the fast varia
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,18 +20,14 @@ import onnx_ir as ir
 
 from jaxport.export.passes.editing import Dim, constant_of, dims_of, is_op
 from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle, same_dims
-from jaxport.export.passes.matching import Axis, Seen, close, over
+from jaxport.export.passes.matching import Axis, Reduced, Seen, close, over
 from jaxport.export.passes.softmax import axis_attribute
 
 
 def normalization(model: ir.Model) -> str:
     """Recognise LayerNormalization and RMSNormalization, in the graph, its subgraphs and its functions."""
     opset = model.opset_imports[""]
-
-    def find(node: ir.Node) -> Fusion | str | None:
-        return _find(node, opset) if is_op(node, "Sqrt", "Pow") else None
-
-    return fuse(model, find)
+    return fuse(model, lambda node: _find(node, opset))
 
 
 @dataclass(frozen=True)
@@ -44,6 +40,7 @@ class Normalized:
       axes: along which axes.
       epsilon: what is added to the variance.
       scales: the other factors.
+      sizes: the size along each axis that a mean goes over or keeps.
     """
 
     op_type: str
@@ -51,6 +48,7 @@ class Normalized:
     axes: tuple[Axis, ...]
     epsilon: float
     scales: tuple[Seen, ...]
+    sizes: Mapping[Axis, Dim]
 
     def is_parameter(self, seen: Seen) -> bool:
         """Whether a value varies along the normalized axes alone, in their order."""
@@ -58,36 +56,28 @@ class Normalized:
         return along == [axis for axis in self.axes if axis in along]
 
 
-def _find(anchor: ir.Node, opset: int) -> Fusion | str | None:
-    reason = None
-    for product in reversed(list(_products_above(anchor.outputs[0]))):
-        found = _normalized(product, anchor)
-        if found is not None:
-            hindrance = _hindrance(found, product, opset)
-            if hindrance is None:
-                return _fusion(found, product)
-            reason = reason or hindrance
-    return reason
+def _find(node: ir.Node, opset: int) -> Fusion | str | None:
+    found = normalized(node)
+    if found is None:
+        return None
+    hindrance = _hindrance(found, node.outputs[0], opset)
+    if hindrance is None:
+        return _fusion(found, node.outputs[0])
+    inside = (value.producer() for value in node.inputs if value is not None)
+    return None if any(map(normalized, inside)) else hindrance  # without a factor it is one
 
 
-def _products_above(value: ir.Value) -> Iterator[ir.Value]:
-    """The results of the multiplications and divisions that a value goes into, one after the other."""
-    while not value.is_graph_output() and len(value.uses()) == 1:
-        ((user, _),) = value.uses()
-        if not is_op(user, "Mul", "Div", "Reciprocal", "Unsqueeze", "Squeeze", "Reshape"):
-            return
-        value = user.outputs[0]
-        if is_op(user, "Mul", "Div"):
-            yield value
-
-
-def _normalized(product: ir.Value, anchor: ir.Node) -> Normalized | None:
-    """What `product` normalizes, where `anchor` computes the deviation."""
-    whole = Seen.whole(product)
-    factors = [] if whole is None or whole.value is not product else list(_factors(whole, 1))
-    deviations = [seen for seen, exponent in factors if seen.node is anchor and exponent == _divides(anchor)]
-    others = [seen for seen, exponent in factors if seen.node is not anchor and exponent == 1]
-    radicand = _radicand(deviations[0]) if len(deviations) == 1 and len(others) == len(factors) - 1 else None
+def normalized(node: ir.Node | None) -> Normalized | None:
+    """What a product normalizes."""
+    if not is_op(node, "Mul", "Div"):
+        return None
+    whole = Seen.whole(node.outputs[0])
+    factors = [] if whole is None else list(_factors(whole, 1))
+    deviations = [(seen, exponent) for seen, exponent in factors if _is_deviation(seen, exponent)]
+    if len(deviations) != 1:
+        return None
+    others = [seen for seen, exponent in factors if exponent == 1 and (seen, exponent) != deviations[0]]
+    radicand = _radicand(deviations[0][0]) if len(others) == len(factors) - 1 else None
     if radicand is None:
         return None
     variance, epsilon = radicand
@@ -95,40 +85,41 @@ def _normalized(product: ir.Value, anchor: ir.Node) -> Normalized | None:
     for index, seen in enumerate(others):
         scales = tuple(others[:index] + others[index + 1 :])
         centered = _centered(seen)
-        if centered is not None and _is_variance(variance, seen, *centered):
-            return Normalized("LayerNormalization", *centered, epsilon, scales)
+        if centered is not None and _is_variance(variance, seen, *centered[:2]):
+            x, axes, sizes = centered
+            return Normalized("LayerNormalization", x, axes, epsilon, scales, sizes)
         axes = None if squared is None else over(squared, seen)
-        if axes is not None:
-            return Normalized("RMSNormalization", seen, axes, epsilon, scales)
+        if squared is not None and axes is not None:
+            return Normalized("RMSNormalization", seen, axes, epsilon, scales, squared.sizes)
     return None
 
 
 def _factors(seen: Seen, exponent: int) -> Iterator[tuple[Seen, int]]:
     """The factors of a product, as far as nothing else needs the products in between."""
-    if seen.is_op("Reciprocal"):
-        operands, exponents = seen.operands("Reciprocal"), [-exponent]
-    else:
-        operands, exponents = seen.operands("Mul", "Div"), [exponent, -exponent if seen.is_op("Div") else exponent]
-    for given, power in zip(operands or (), exponents, strict=False):
+    operands = seen.operands("Mul", "Div", "Reciprocal") or []
+    for index, given in enumerate(operands):
+        divides = seen.is_op("Reciprocal") or (seen.is_op("Div") and index == 1)
+        power = -exponent if divides else exponent
         shared = len(given.value.uses()) > 1 or len(given.entry.uses()) > 1
-        if not shared and given.is_op("Mul", "Div", "Reciprocal"):
+        if given.is_op("Reciprocal") or (not shared and given.is_op("Mul", "Div")):
             yield from _factors(given, power)
         elif given.scalar != 1:
             yield given, power
 
 
-def _divides(anchor: ir.Node) -> int:
-    """The exponent of the anchor as a factor: a square root divides, a power of -1/2 multiplies."""
-    return -1 if anchor.op_type == "Sqrt" else 1
+def _is_deviation(seen: Seen, exponent: int) -> bool:
+    """Whether a factor is the root of something, and divides."""
+    if seen.is_op("Sqrt"):
+        return exponent == -1
+    operands = seen.operands("Pow")
+    return exponent == 1 and operands is not None and operands[1].scalar == -0.5
 
 
 def _radicand(deviation: Seen) -> tuple[Seen, float] | None:
     """The variance, and the epsilon added to it, under the root."""
-    under = (deviation.operands("Sqrt", "Pow") or [None])[0]
-    if under is None or (deviation.is_op("Pow") and deviation.operands("Pow")[1].scalar != -0.5):
-        return None
-    found = under.commuted("Add", lambda seen: seen.scalar)
-    return None if found is None else (found[1], float(found[0]))  # pyright: ignore[reportArgumentType]
+    under, *_ = deviation.operands("Sqrt", "Pow") or [None]
+    found = None if under is None else under.commuted("Add", lambda seen: seen.scalar)
+    return None if found is None else (found[1], float(found[0]))
 
 
 def mean_of(seen: Seen) -> Seen | None:
@@ -149,11 +140,8 @@ def mean_of(seen: Seen) -> Seen | None:
 
 def _size(summed: Seen, total: Seen) -> int | None:
     """The number of elements that go into each sum."""
-    dims = dims_of(summed.value)
-    reduced = [
-        d for d, axis in zip(dims or (), summed.axes, strict=True) if axis not in total.axes and axis is not None
-    ]
-    return math.prod(reduced) if all(isinstance(d, int) for d in reduced) else None
+    sizes = [d for axis, d in summed.sizes.items() if isinstance(axis, Reduced) and axis.node is total.node]
+    return math.prod(sizes) if all(isinstance(d, int) for d in sizes) else None  # pyright: ignore[reportArgumentType]
 
 
 def _square_of(seen: Seen) -> Seen | None:
@@ -170,12 +158,12 @@ def _mean_square(seen: Seen) -> Seen | None:
     return None if averaged is None else _square_of(averaged)
 
 
-def _centered(seen: Seen) -> tuple[Seen, tuple[Axis, ...]] | None:
-    """`x` and the axes of the mean, where `seen` is x - mean(x)."""
+def _centered(seen: Seen) -> tuple[Seen, tuple[Axis, ...], Mapping[Axis, Dim]] | None:
+    """`x`, the axes of the mean and their sizes, where `seen` is x - mean(x)."""
     x, mean = seen.operands("Sub") or (None, None)
     averaged = None if mean is None else mean_of(mean)
-    axes = None if averaged is None else over(averaged, x)
-    return None if axes is None else (x, axes)  # pyright: ignore[reportReturnType]
+    axes = None if averaged is None or x is None else over(averaged, x)
+    return None if x is None or averaged is None or axes is None else (x, axes, averaged.sizes)
 
 
 def _is_variance(variance: Seen, centered: Seen, x: Seen, axes: tuple[Axis, ...]) -> bool:
@@ -184,7 +172,7 @@ def _is_variance(variance: Seen, centered: Seen, x: Seen, axes: tuple[Axis, ...]
     variance = variance if clamped is None else clamped[1]
     deviation = _mean_square(variance)
     if deviation is not None:
-        return over(deviation, centered) == axes
+        return over(deviation, centered) == axes or _is_centered_alike(deviation, x, axes)
     squares, square = variance.operands("Sub") or (None, None)
     squared = None if squares is None else _mean_square(squares)
     mean = None if square is None else _square_of(square)
@@ -192,9 +180,18 @@ def _is_variance(variance: Seen, centered: Seen, x: Seen, axes: tuple[Axis, ...]
     return squared is not None and averaged is not None and over(squared, x) == over(averaged, x) == axes
 
 
+def _is_centered_alike(deviation: Seen, x: Seen, axes: tuple[Axis, ...]) -> bool:
+    """Whether `deviation`, which is reduced, is x minus its mean along the very axes that are reduced."""
+    inside, along, _ = _centered(deviation) or (None, (), {})
+    reduced = len(along) == len(axes) and all(isinstance(axis, Reduced) for axis in along)
+    return inside is not None and reduced and over(inside, x) == axes
+
+
 def _hindrance(found: Normalized, product: ir.Value, opset: int) -> str | None:
     """Why the operator cannot compute this, or None."""
     dims, x = dims_of(product) or [], found.x.entry
+    if not all(isinstance(axis, int) for axis in found.axes):
+        return "a part of an axis is normalized"
     first = min(axis for axis in found.axes if isinstance(axis, int))
     if any(axis not in found.axes and dim != 1 for axis, dim in enumerate(dims) if axis >= first):
         return "the normalized axes are not the last ones"
@@ -207,12 +204,8 @@ def _hindrance(found: Normalized, product: ir.Value, opset: int) -> str | None:
 
 def _fusion(found: Normalized, product: ir.Value) -> Fusion:
     result, bias = product, None
-    if found.op_type == "LayerNormalization" and not product.is_graph_output() and len(product.uses()) == 1:
-        ((user, place),) = product.uses()
-        if is_op(user, "Add") and same_dims(user.outputs[0], product):
-            added = (Seen.whole(user.outputs[0]).operands("Add") or (None, None))[1 - place]
-            if added is not None and found.is_parameter(added):
-                result, bias = user.outputs[0], added
+    if found.op_type == "LayerNormalization":
+        result, bias = with_bias(product, found.is_parameter)
     given = [found.x, *found.scales, *([bias] if bias else [])]
     dims = dims_of(product) or []
     first = min(axis for axis in found.axes if isinstance(axis, int))
@@ -228,6 +221,17 @@ def _fusion(found: Normalized, product: ir.Value) -> Fusion:
         return builder.emit(found.op_type, inputs, dims, axis=axis, epsilon=found.epsilon)
 
     return Fusion(found.op_type, result, [seen.value for seen in given], build)
+
+
+def with_bias(product: ir.Value, is_parameter: Callable[[Seen], bool]) -> tuple[ir.Value, Seen | None]:
+    """What a bias is added to a product to, and the bias; the product itself where none is."""
+    if not product.is_graph_output() and len(product.uses()) == 1:
+        ((user, place),) = product.uses()
+        whole = Seen.whole(user.outputs[0]) if is_op(user, "Add") and same_dims(user.outputs[0], product) else None
+        added = None if whole is None else (whole.operands("Add") or (None, None))[1 - place]
+        if added is not None and is_parameter(added):
+            return user.outputs[0], added
+    return product, None
 
 
 def _parameter(builder: Builder, seen: Seen, dims: list[Dim], first: int) -> ir.Value:

@@ -45,8 +45,8 @@ def _shared(graph: ir.Graph, known: Known) -> int:
         if first is None or first.graph is None:  # it may have gone together with what alone used it
             known[key] = node
         else:
-            replaced = [substitute(old, new) for old, new in zip(node.outputs, first.outputs, strict=True)]
-            removed += all(replaced)
+            substituted = [substitute(old, new) for old, new in zip(node.outputs, first.outputs, strict=True)]
+            removed += all(substituted)
     return removed
 
 

@@ -1,4 +1,4 @@
-"""Reshapes that split axes, moved behind the arithmetic with constants that follows.
+"""Reshapes that split axes or add some of size one, moved behind the arithmetic with constants that follows.
 
 A projection to several heads splits its result before a bias is added, and merges it again before it is used: with the
 Reshape behind the addition, product and bias stand next to each other, and two Reshapes meet.
@@ -21,13 +21,13 @@ def reshapes(model: ir.Model) -> str:
     editor, moved = Editor(model), 0
     for graph in graphs(model):
         for node in list(graph):
-            while is_op(node, "Reshape") and _moved(editor, node):
+            while is_op(node, "Reshape", "Unsqueeze") and _moved(editor, node):
                 moved += 1
     return f"{moved} moved" if moved else "nothing to do"
 
 
 def _moved(editor: Editor, node: ir.Node) -> bool:
-    """Move a Reshape behind its only user."""
+    """Move a Reshape or Unsqueeze behind its only user."""
     source, result = node.inputs[0], node.outputs[0]
     old, new = dims_of(source), dims_of(result)
     if old is None or new is None or len(result.uses()) != 1 or result.is_graph_output():

@@ -37,7 +37,7 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
         exponential, total, op_type = first, second, "Softmax"
     else:
         exponential, total, op_type = None, _operand(second, "Log"), "LogSoftmax"
-    summed = None if total is None else total.reduced("ReduceSum")
+    summed = None if total is None else _summed(total)
     if summed is None or not summed.is_op("Exp"):
         return None
     if exponential is None:
@@ -63,7 +63,7 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
     def build(builder: Builder) -> ir.Value:
         return builder.emit(op_type, [x], node.outputs[0].shape, axis=axis_attribute(axes[0], x))
 
-    return Fusion(op_type, node.outputs[0], [x], build)
+    return Fusion(op_type, node.outputs[0], [found.value], build)
 
 
 def axis_attribute(axis: Axis, x: ir.Value) -> int:
@@ -75,6 +75,15 @@ def axis_attribute(axis: Axis, x: ir.Value) -> int:
 def _operand(seen: Seen, op_type: str) -> Seen | None:
     operands = seen.operands(op_type)
     return operands[0] if operands else None
+
+
+def _summed(seen: Seen) -> Seen | None:
+    """The operand of a sum, also of one that is taken in a wider type, as JAX does for half precision."""
+    wide = None if seen.value.dtype is ir.DataType.FLOAT else _operand(seen, "Cast")
+    if wide is None:
+        return seen.reduced("ReduceSum")
+    summed = wide.reduced("ReduceSum") if wide.value.dtype is ir.DataType.FLOAT else None
+    return None if summed is None else _operand(summed, "Cast")
 
 
 def over_operand(summed: Seen, of: Seen) -> tuple[Axis, ...] | None:

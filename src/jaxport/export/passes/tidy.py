@@ -3,7 +3,7 @@
 1. Transpose of a Transpose: one Transpose, or none.
 2. Transpose that moves axes of size one alone: a Squeeze and an Unsqueeze.
 3. Reshape, Squeeze or Unsqueeze of another one of them: one of them, or none.
-4. Unsqueeze of what a reduction took away: the reduction keeps it.
+4. Unsqueeze, or Reshape, that brings back the axes that a reduction took away: the reduction keeps them.
 5. Cast of a Cast to a dtype that holds all values: the last one, or none; Cast to the dtype at hand: none.
 """
 
@@ -59,7 +59,11 @@ def _transpose(editor: Editor, node: ir.Node) -> bool:
     if is_op(before, "Transpose"):
         data, perm = source(before), [permutation(before)[axis] for axis in perm]
     if perm == sorted(perm):
-        return substitute(node.outputs[0], data)
+        if not substitute(node.outputs[0], data):  # an output that has to be a value of its own
+            node.op_type = "Identity"
+            node.attributes.clear()
+            node.replace_input_with(0, data)
+        return True
     dims = dims_of(node.outputs[0])
     if dims is not None and moves_only_ones(dims_of(data), inverse(perm)):
         return substitute(node.outputs[0], editor.viewed(node.graph, data, dims, before=node))
@@ -71,22 +75,19 @@ def _transpose(editor: Editor, node: ir.Node) -> bool:
 
 
 def _kept_axes(node: ir.Node) -> bool:
-    """A reduction that keeps its axes instead of an Unsqueeze that brings them back."""
-    reduced, axes, dims = source(node), constant_of(operand(node, 1)), dims_of(node.outputs[0])
+    """A reduction that keeps its axes instead of a view that brings them back."""
+    reduced, dims = source(node), dims_of(node.outputs[0])
     reduction = reduced.producer()
-    if node.op_type != "Unsqueeze" or axes is None or dims is None or not is_op(reduction, *REDUCTIONS):
+    if dims is None or not is_op(reduction, *REDUCTIONS) or integer(reduction, "keepdims", 1):
         return False
-    if integer(reduction, "keepdims", 1) or len(reduced.uses()) > 1 or reduced.is_graph_output():
-        return False
-    given = operand(reduction, 1)
+    given, before = operand(reduction, 1), dims_of(reduction.inputs[0])
     over = integers(reduction, "axes") if given is None else constant_of(given)
-    if (
-        over is None
-        or len(axes) != len(over)
-        or {int(a) % len(dims) for a in axes} != {int(a) % len(dims) for a in over}
-    ):
+    if over is None or before is None or len(reduced.uses()) > 1 or reduced.is_graph_output():
         return False
-    if not substitute(node.outputs[0], reduced):
+    hit = {int(axis) % len(before) for axis in over}
+    if dims != [1 if axis in hit else dim for axis, dim in enumerate(before)] or not substitute(
+        node.outputs[0], reduced
+    ):
         return False
     reduction.attributes["keepdims"] = ir.AttrInt64("keepdims", 1)
     reduced.shape = ir.Shape(dims)
@@ -138,7 +139,7 @@ def holds(wide: ir.DataType, narrow: ir.DataType) -> bool:
     """Whether a dtype holds all values of another."""
     try:
         one, other = wide.numpy(), narrow.numpy()
-    except TypeError:  # strings and the like
+    except TypeError:  # a dtype that NumPy does not have
         return False
     inexact = other.kind in "iu" and other.itemsize == 8 and one.kind not in "iu"  # which NumPy calls safe
-    return np.can_cast(other, one, "safe") and not inexact
+    return "O" not in (one.kind, other.kind) and np.can_cast(other, one, "safe") and not inexact

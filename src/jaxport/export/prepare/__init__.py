@@ -8,7 +8,9 @@ from typing import Any
 
 from jax.extend.core import ClosedJaxpr
 
+from jaxport.export.prepare.complex import without_complex
 from jaxport.export.prepare.dead_code import without_dead_code
+from jaxport.export.prepare.exact_dims import with_exact_dims
 from jaxport.export.prepare.keys import without_keys
 from jaxport.export.prepare.references import without_references
 
@@ -24,7 +26,13 @@ class Program:
 
 
 #: Rewritings of the jaxpr, in order.
-STEPS: list[Callable[[ClosedJaxpr], ClosedJaxpr]] = [without_references, without_dead_code, without_keys]
+STEPS: list[Callable[[ClosedJaxpr], ClosedJaxpr]] = [
+    without_references,
+    without_dead_code,
+    without_keys,
+    without_complex,
+    with_exact_dims,
+]
 
 
 def rewritten(jaxpr: ClosedJaxpr) -> ClosedJaxpr:

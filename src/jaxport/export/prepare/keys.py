@@ -7,17 +7,18 @@ same as moving their words, one after the other: `vmap` over the new axis says h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from jaxport.errors import ExportError
 from jaxport.export.ports import is_key, key_implementation, stored
+from jaxport.export.prepare.rewriting import Atoms, Rewriting, call_of, holds_jaxpr, traced
 
 #: Primitives of `jax.random`: each has a rule that takes the words of the keys.
 RANDOM = frozenset(
@@ -37,93 +38,37 @@ def without_keys(closed: ClosedJaxpr) -> ClosedJaxpr:
     return _Rewriting().closed(closed)
 
 
-class _Rewriting:
-    """One rewriting. A jaxpr that several equations share is rewritten once, and shared again."""
+class _Rewriting(Rewriting):
+    def avals(self, aval: Any) -> Sequence[Any] | None:
+        return [_words_aval(aval)] if _is_keys(aval) else None
 
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Jaxpr, Jaxpr]] = {}
+    def values(self, value: Any) -> Sequence[Any]:
+        return [stored(value) if is_key(getattr(value, "dtype", np.float32)) else value]
 
-    def closed(self, closed: ClosedJaxpr) -> ClosedJaxpr:
-        jaxpr = self.jaxpr(closed.jaxpr)
-        return closed if jaxpr is closed.jaxpr else ClosedJaxpr(jaxpr, [_words(c) for c in closed.consts])
-
-    def jaxpr(self, jaxpr: Jaxpr) -> Jaxpr:
-        if id(jaxpr) not in self._known:
-            self._known[id(jaxpr)] = jaxpr, self._rewritten(jaxpr)
-        return self._known[id(jaxpr)][1]
-
-    def _rewritten(self, jaxpr: Jaxpr) -> Jaxpr:
-        renamed: dict[Var, Var] = {}
-
-        def words(atoms: Iterable[Any]) -> list[Any]:
-            return [_renamed(atom, renamed) if _is_keys(atom) else atom for atom in atoms]
-
-        constvars, invars = words(jaxpr.constvars), words(jaxpr.invars)
-        equations = [self.equation(equation, words) for equation in jaxpr.eqns]
-        if not renamed and all(new is old for new, old in zip(equations, jaxpr.eqns, strict=True)):
-            return jaxpr
-        return jaxpr.replace(constvars=constvars, invars=invars, eqns=equations, outvars=words(jaxpr.outvars))
-
-    def equation(self, equation: JaxprEqn, words: Callable[[Iterable[Any]], list[Any]]) -> JaxprEqn:
-        params = {name: self._replaced(value) for name, value in equation.params.items()}
-        if any(params[name] is not value for name, value in equation.params.items()):
-            new = equation.replace(params=params)
-        elif not any(map(_is_keys, (*equation.invars, *equation.outvars))):
-            return equation
-        elif equation.primitive.name in RANDOM:
+    def changed(self, equation: JaxprEqn, atoms: Atoms) -> JaxprEqn:
+        invars, outvars = atoms(equation.invars), atoms(equation.outvars)
+        if equation.primitive.name in RANDOM:
             operand: Any = equation.invars[0]
-            implementation = {"impl": key_implementation(operand.aval.dtype)} if _is_keys(operand) else {}
-            new = equation.replace(params={**params, **implementation})
-        elif any(_holds_jaxpr(value) for value in params.values()):
-            new = equation  # it passes keys on, or leaves them alone
-        else:
-            new = _word_by_word(equation)
-        return new.replace(invars=words(equation.invars), outvars=words(equation.outvars))
-
-    def _replaced(self, value: Any) -> Any:
-        """A parameter with the jaxprs in it rewritten; the same object where that changes nothing."""
-        if isinstance(value, ClosedJaxpr):
-            return self.closed(value)
-        if isinstance(value, Jaxpr):
-            return self.jaxpr(value)
-        if not _holds_jaxpr(value):
-            return value
-        items = [self._replaced(item) for item in value]
-        if all(new is old for new, old in zip(items, value, strict=True)):
-            return value
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+            if _is_keys(operand.aval):
+                implementation = key_implementation(operand.aval.dtype)
+                equation = equation.replace(params={**equation.params, "impl": implementation})
+        elif not any(map(holds_jaxpr, equation.params.values())):  # else it passes keys on, or leaves them alone
+            return call_of(_word_by_word(equation), invars, outvars, equation)
+        return equation.replace(invars=invars, outvars=outvars)
 
 
-def _is_keys(atom: Any) -> bool:
-    return isinstance(atom.aval, ShapedArray) and is_key(atom.aval.dtype)
-
-
-def _holds_jaxpr(value: Any) -> bool:
-    if isinstance(value, tuple | list):
-        return any(map(_holds_jaxpr, value))
-    return isinstance(value, ClosedJaxpr | Jaxpr)
-
-
-def _words(value: Any) -> Any:
-    return stored(value) if is_key(getattr(value, "dtype", np.float32)) else value
+def _is_keys(aval: Any) -> bool:
+    return isinstance(aval, ShapedArray) and is_key(aval.dtype)
 
 
 def _words_aval(aval: Any) -> ShapedArray:
     return ShapedArray((*aval.shape, *key_implementation(aval.dtype).key_shape), np.dtype(np.uint32))
 
 
-def _renamed(atom: Any, renamed: dict[Var, Var]) -> Any:
-    if isinstance(atom, Literal):
-        return Literal(_words(atom.val), _words_aval(atom.aval))
-    if atom not in renamed:
-        renamed[atom] = Var(_words_aval(atom.aval))
-    return renamed[atom]
-
-
-def _word_by_word(equation: JaxprEqn) -> JaxprEqn:
-    """A call of what the primitive does, for each word of its keys."""
+def _word_by_word(equation: JaxprEqn) -> ClosedJaxpr:
+    """What a primitive does, for each word of its keys."""
     primitive = equation.primitive
-    gives_keys = any(map(_is_keys, equation.outvars))
+    gives_keys = any(_is_keys(atom.aval) for atom in equation.outvars)
     if not gives_keys and primitive.name not in COMPARISONS:
         raise ExportError(
             f"`{primitive.name}` on PRNG keys has no meaning that is known here",
@@ -134,9 +79,6 @@ def _word_by_word(equation: JaxprEqn) -> JaxprEqn:
         results = jax.vmap(lambda *xs: primitive.bind(*xs, **equation.params), axes, -1)(*operands)
         return results if gives_keys else COMPARISONS[primitive.name](results, -1)
 
-    on_words.__name__ = primitive.name
-    axes = [-1 if _is_keys(atom) else None for atom in equation.invars]
-    avals: list[Any] = [_words_aval(v.aval) if _is_keys(v) else v.aval for v in equation.invars]
-    traced = jax.make_jaxpr(jax.jit(on_words))(*(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals))
-    (call,) = traced.jaxpr.eqns
-    return call.replace(source_info=equation.source_info)
+    axes = [-1 if _is_keys(atom.aval) else None for atom in equation.invars]
+    operands = [_words_aval(atom.aval) if _is_keys(atom.aval) else atom.aval for atom in equation.invars]
+    return traced(on_words, operands)

@@ -1,0 +1,110 @@
+"""Normalization over groups of channels and all positions, by InstanceNormalization.
+
+What is normalized is as in `normalization`: a product with `1 / sqrt(variance + epsilon)`. The axes that are left are
+those of batches and channels, or of batches and groups of channels:
+
+1. Whole channels: InstanceNormalization.
+2. Groups of channels: the same, on the elements of each group in one row.
+
+Runtimes compute InstanceNormalization faster than reductions or GroupNormalization. It wants channels before positions:
+the Transposes this takes meet those of the convolutions around.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.export.passes.arranging import product, reshaped, target
+from jaxport.export.passes.editing import Dim, dims_of
+from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle, same_dims
+from jaxport.export.passes.matching import Part, Seen
+from jaxport.export.passes.normalization import Normalized, normalized, with_bias
+
+
+def group_normalization(model: ir.Model) -> str:
+    """Recognise GroupNorm and InstanceNorm, in the graph, its subgraphs and its functions."""
+    opset = model.opset_imports[""]
+    return fuse(model, lambda node: _find(node, opset))
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """How channels are grouped.
+
+    Attributes:
+      channel: the axis of the channels.
+      groups: the number of groups.
+      whole: whether each channel is a group of its own.
+    """
+
+    channel: int
+    groups: int
+    whole: bool
+
+    def is_parameter(self, seen: Seen) -> bool:
+        """Whether a value varies along the channels alone."""
+        return [axis for axis in seen.axes if axis is not None] in ([], [self.channel])
+
+
+def _find(node: ir.Node, opset: int) -> Fusion | str | None:
+    found, result = normalized(node), node.outputs[0]
+    grouping = None if found is None else _grouping(found, dims_of(result) or [])
+    if found is None or grouping is None or not all(map(grouping.is_parameter, found.scales)):
+        return None
+    if not same_dims(found.x.entry, result):
+        return f"`{found.x.entry.name}` is broadcast to the shape of the result"
+    return obstacle("InstanceNormalization", found.x.value.dtype, opset) or _fusion(found, result, grouping)
+
+
+def _grouping(found: Normalized, dims: list[Dim]) -> Grouping | None:
+    """How the channels are grouped, or None where this is no normalization over positions."""
+    others = {axis for axis, d in enumerate(dims) if d != 1} - {0}
+    parts = [axis for axis in found.axes if isinstance(axis, Part)]
+    if found.op_type != "LayerNormalization" or 0 in found.axes or len(dims) < 3 or dims[0] == 1:
+        return None
+    if parts:
+        (part, *more) = parts
+        fits = not more and (part.place, part.count) == (1, 2) and others - {part.whole} == {*found.axes} - {part}
+        channel, groups = part.whole, found.sizes.get(Part(part.whole, 0, 2))
+    else:
+        channel, *more = others - set(found.axes) or (None,)
+        groups = dims[channel] if isinstance(channel, int) else None
+        fits = not more and (len(found.axes) > 1 or any(channel in scale.axes for scale in found.scales))
+    if not fits or not isinstance(channel, int) or not isinstance(groups, int):
+        return None
+    return Grouping(channel, groups, whole=not parts)
+
+
+def _fusion(found: Normalized, value: ir.Value, grouping: Grouping) -> Fusion | str:
+    result, bias = with_bias(value, grouping.is_parameter)
+    parameters = [*found.scales, *([bias] if bias else [])]
+    dims, x = dims_of(value) or [], found.x.entry
+    order = [0, grouping.channel, *(axis for axis in range(1, len(dims)) if axis != grouping.channel)]
+    first = [dims[axis] for axis in order]
+    rows = first if grouping.whole else [first[0], grouping.groups, _row(first[1:], grouping.groups)]
+    if target(first, rows) is None or target(rows, first) is None:
+        return "its shapes cannot be told before it runs"
+
+    def build(builder: Builder) -> ir.Value:
+        dtype = x.dtype.numpy()  # pyright: ignore[reportOptionalMemberAccess]
+        moved = builder.transposed(x, order)
+        one = builder.constant(np.ones(grouping.groups, dtype), "ones")
+        zero = builder.constant(np.zeros(grouping.groups, dtype), "zeros")
+        normal = builder.emit(
+            "InstanceNormalization", [reshaped(builder, moved, rows), one, zero], rows, epsilon=found.epsilon
+        )
+        normal = builder.transposed(reshaped(builder, normal, first), np.argsort(order).tolist())
+        for scale in found.scales:
+            normal = builder.emit("Mul", [normal, scale.entry], dims)
+        return builder.emit("Add", [normal, bias.entry], dims) if bias else normal
+
+    return Fusion("InstanceNormalization", result, [found.x.value, *(seen.value for seen in parameters)], build)
+
+
+def _row(dims: list[Dim], groups: int) -> Dim:
+    """The number of elements in a group."""
+    channels, *positions = dims
+    return product([channels // groups if isinstance(channels, int) else channels, *positions])

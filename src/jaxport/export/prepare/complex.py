@@ -1,0 +1,202 @@
+"""Complex numbers become pairs: two real variables for each complex one, everywhere inside of a program.
+
+At the border, a complex input or output is one real array with a trailing axis of two, the real and the imaginary part.
+What a primitive does to pairs stands in `pairs`; many do the same to both parts. Loops, branches, calls and blocks pass
+on twice as many values. A rule that is a JAX function serves complex operands too: it is traced on them, and rewritten.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import ShapedArray
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Primitive, Var
+
+from jaxport.blocks import block_p
+from jaxport.blocks.block import FrozenMapping
+from jaxport.export.prepare.pairs import FORMULAS, Pair, each, real_dtype
+from jaxport.export.prepare.rewriting import Atoms, Rewriting, call_of, holds_jaxpr, traced
+from jaxport.export.registry import RULES, Rule
+
+#: What does the same to both parts: it moves numbers about, or it is linear over the real numbers.
+TWICE = frozenset(
+    """
+    add add_any all_gather all_to_all broadcast_in_dim concatenate copy copy_p cumsum dynamic_slice dynamic_update_slice
+    empty empty2 expand_dims gather name neg pad pbroadcast ppermute psum psum_invariant pvary reduce_precision reduce_sum
+    reduce_window_sum reshape rev scatter scatter-add scatter-sub select_n sharding_constraint slice split squeeze stack
+    stop_gradient sub tie tile transpose unstack
+    """.split()
+)
+#: What is linear in each of two operands: products.
+PRODUCTS = frozenset({"conv_general_dilated", "dot_general", "ragged_dot_general"})
+#: What takes and gives any number of values, and does not look into them; and a rule that takes the parts of a number.
+PASSING = frozenset({"device_put", "fft", "optimization_barrier", "shard_alike"})
+
+
+def without_complex(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The program on pairs; the same object where it has no complex numbers.
+
+    >>> print(without_complex(jax.make_jaxpr(lambda z: jnp.abs(z))(jnp.ones(3, np.complex64))).in_avals)
+    [ShapedArray(float32[3,2])]
+    """
+    inner = _Rewriting().closed(closed)
+    return closed if inner is closed else _with_border(inner, closed.jaxpr)
+
+
+def _with_border(inner: ClosedJaxpr, outer: Any) -> ClosedJaxpr:
+    """A program on pairs whose inputs and outputs are one array each."""
+    jaxpr = inner.jaxpr
+    parts, results = iter(jaxpr.invars), iter(jaxpr.outvars)
+    invars, entering, outvars, leaving = [], [], [], []
+    for var in outer.invars:
+        taken = [next(parts) for _ in range(1 + _is_complex(var.aval))]
+        if len(taken) == 2:
+            joined = Var(_pair_aval(var.aval))
+            entering.append(call_of(traced(_parted, [joined.aval]), [joined], taken))
+            taken = [joined]
+        invars += taken
+    for var in outer.outvars:
+        given = [next(results) for _ in range(1 + _is_complex(var.aval))]
+        if len(given) == 2:
+            joined = Var(_pair_aval(var.aval))
+            leaving.append(call_of(traced(_joined, [part.aval for part in given]), given, [joined]))
+            given = [joined]
+        outvars += given
+    jaxpr = jaxpr.replace(invars=invars, eqns=[*entering, *jaxpr.eqns, *leaving], outvars=outvars)
+    return ClosedJaxpr(jaxpr, inner.consts)
+
+
+def _parted(joined: Any) -> Pair:
+    return Pair(joined[..., 0], joined[..., 1])
+
+
+def _joined(re: Any, im: Any) -> Any:
+    return jnp.stack([re, im], axis=-1)
+
+
+def _is_complex(aval: Any) -> bool:
+    return isinstance(aval, ShapedArray) and getattr(aval.dtype, "kind", "") == "c"
+
+
+def _pair_aval(aval: Any) -> ShapedArray:
+    return ShapedArray((*aval.shape, 2), real_dtype(aval.dtype))
+
+
+class _Rewriting(Rewriting):
+    def avals(self, aval: Any) -> Sequence[Any] | None:
+        return [ShapedArray(aval.shape, real_dtype(aval.dtype))] * 2 if _is_complex(aval) else None
+
+    def values(self, value: Any) -> Sequence[Any]:
+        array = np.asarray(value)
+        if array.dtype.kind != "c":
+            return [value]
+        dtype = real_dtype(jax.dtypes.canonicalize_dtype(array.dtype))
+        return [array.real.astype(dtype), array.imag.astype(dtype)]
+
+    def changed(self, equation: JaxprEqn, atoms: Atoms) -> JaxprEqn:
+        if not self.concerns(equation):
+            return equation
+        invars, outvars = atoms(equation.invars), atoms(equation.outvars)
+        body = self.body(equation)
+        if body is not None:
+            return call_of(body, invars, outvars, equation)
+        name, params = equation.primitive.name, equation.params
+        if name in PASSING or any(map(holds_jaxpr, params.values())):
+            return equation.replace(invars=invars, outvars=outvars, params={**params, **self.counts(equation)})
+        refused = Primitive(f"{name} of complex numbers")  # which has no rule: the walker says so
+        refused.multiple_results = True
+        return equation.replace(primitive=refused, invars=invars, outvars=outvars)
+
+    def body(self, equation: JaxprEqn) -> ClosedJaxpr | None:
+        """What the primitive does to pairs; None where it only passes them on, or where that is not known."""
+        name, operands = equation.primitive.name, [atom.aval for atom in equation.invars]
+        pairs = [Pair(*self.avals(aval) or ()) if _is_complex(aval) else aval for aval in operands]
+        if name in TWICE or name in PRODUCTS:
+            return traced(_by_parts(equation), pairs)
+        if (formula := _function(FORMULAS.get(name), equation)) is not None:
+            return traced(formula, pairs)
+        if (definition := _function(RULES.get(name), equation)) is not None:
+            return self.closed(traced(definition, operands))
+        return None
+
+    def counts(self, equation: JaxprEqn) -> Mapping[str, Any]:
+        """The parameters of an equation that say how many of its operands are what."""
+        sizes = [1 + _is_complex(atom.aval) for atom in equation.invars]
+        params = equation.params
+        if equation.primitive is block_p:
+            return {"block": self.block(params["block"], sizes, equation.outvars)}
+        if "const_lengths" in params:
+            groups, start = [], 0
+            for count in params["const_lengths"]:
+                groups.append(sum(sizes[start : start + count]))
+                start += count
+            return {"const_lengths": type(params["const_lengths"])(*groups)}
+        found, start = {}, 0
+        for name in ("cond_nconsts", "body_nconsts", "num_consts", "num_carry"):  # in the order of the operands
+            if name in params:
+                count = params[name]
+                found[name] = sum(sizes[start : start + count])
+                start += count
+        return found
+
+    def block(self, block: Any, sizes: Sequence[int], outvars: Sequence[Any]) -> Any:
+        """What a block says of its inputs and outputs, by their new places."""
+        starts = np.cumsum([0, *sizes]).tolist()
+        weights = {
+            starts[index] + part: path + suffix
+            for index, path in block.weights.items()
+            for part, suffix in enumerate(_suffixes(sizes[index]))
+        }
+        arguments = [
+            name + suffix for name, size in zip(block.arguments, sizes, strict=False) for suffix in _suffixes(size)
+        ]
+        results = sum(1 + _is_complex(var.aval) for var in outvars[: block.results])
+        return replace(block, weights=FrozenMapping(weights), arguments=tuple(arguments), results=results)
+
+
+def _suffixes(size: int) -> Sequence[str]:
+    """What the parts of a number are called."""
+    return ("",) if size == 1 else (".real", ".imag")
+
+
+def _function(rule: Rule | None, equation: JaxprEqn) -> Callable[..., Any] | None:
+    """The JAX function that a rule is, with the parameters of an equation; None where it is none, or refuses one."""
+    if rule is None or not rule.via:
+        return None
+    taken, refused = rule.arguments(equation.params)
+    return None if refused else functools.partial(rule.function, **taken)
+
+
+def _by_parts(equation: JaxprEqn) -> Callable[..., Any]:
+    """What a primitive that is linear does to pairs."""
+    primitive, params = equation.primitive, dict(equation.params)
+    if "update_jaxpr" in params:  # how a scatter combines two numbers is known from its name
+        params |= {"update_jaxpr": None, "update_consts": ()}
+    for name in ("dtype", "out_dtype", "preferred_element_type"):
+        if params.get(name) is not None:
+            params[name] = real_dtype(params[name])
+    combined = _twice if primitive.name in TWICE else _product
+    return lambda *operands: combined(lambda *xs: primitive.bind(*xs, **params), *operands)
+
+
+def _twice(bind: Callable[..., Any], *operands: Any) -> Any:
+    """What an operation gives for the real parts, and for the imaginary parts; operands that are real go with both."""
+    parts = [bind(*(x[part] if isinstance(x, Pair) else x for x in operands)) for part in range(2)]
+    if isinstance(parts[0], (list, tuple)):
+        return [Pair(re, im) for re, im in zip(*parts, strict=True)]
+    return Pair(*parts)
+
+
+def _product(bind: Callable[..., Any], x: Any, y: Any, *more: Any) -> Pair:
+    """A product of arrays, of which one may be real."""
+    if not isinstance(x, Pair):
+        return each(lambda part: bind(x, part, *more))(y)
+    if not isinstance(y, Pair):
+        return each(lambda part: bind(part, y, *more))(x)
+    return Pair(bind(x.re, y.re, *more) - bind(x.im, y.im, *more), bind(x.re, y.im, *more) + bind(x.im, y.re, *more))

@@ -1,0 +1,390 @@
+"""Complex numbers as pairs of real ones: what each primitive does to them.
+
+Every function takes a `Pair` for a complex operand and returns one for a complex result, and takes the parameters of
+its primitive as keywords. What a formula needs of other complex functions it takes from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxport.export.registry import Rule
+
+
+class Pair(NamedTuple):
+    """A complex array: its real and its imaginary part."""
+
+    re: Any
+    im: Any
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the parts."""
+        return self.re.dtype
+
+
+def real_dtype(dtype: Any) -> np.dtype:
+    """The dtype of the parts of a complex dtype.
+
+    >>> real_dtype(np.complex64)
+    dtype('float32')
+    """
+    return np.empty(0, dtype).real.dtype
+
+
+def each(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of one or several operands, of both parts by themselves."""
+
+    def parts(*operands: Any) -> Pair:
+        return Pair(function(*(x.re for x in operands)), function(*(x.im for x in operands)))
+
+    return parts
+
+
+# Arithmetic
+
+
+add, sub, neg = each(lax.add), each(lax.sub), each(lax.neg)
+
+
+def pair(re, im):
+    return Pair(re, im)
+
+
+def conj(x):
+    return Pair(x.re, -x.im) if isinstance(x, Pair) else Pair(x, jnp.zeros_like(x))
+
+
+def mul(x, y):
+    return Pair(x.re * y.re - x.im * y.im, x.re * y.im + x.im * y.re)
+
+
+def scaled(x, factor):
+    """A complex number times a real one."""
+    return Pair(x.re * factor, x.im * factor)
+
+
+def square(x):
+    return mul(x, x)
+
+
+def div(x, y):
+    """The quotient; the divisor is scaled, so that its square neither overflows nor vanishes."""
+    size = jnp.maximum(jnp.abs(y.re), jnp.abs(y.im))
+    scale = jnp.where((size > 0) & (size < np.inf), size, 1)
+    c, d = y.re / scale, y.im / scale
+    norm = c * c + d * d
+    by_number = Pair((x.re * c + x.im * d) / norm / scale, (x.im * c - x.re * d) / norm / scale)
+    by_zero = Pair(x.re / y.re, x.im / y.re)
+    return Pair(*(jnp.where(size == 0, zero, number) for zero, number in zip(by_zero, by_number, strict=True)))
+
+
+def reciprocal(x):
+    return div(Pair(jnp.ones_like(x.re), jnp.zeros_like(x.im)), x)
+
+
+def absolute(x):
+    """The distance from zero, without overflow."""
+    a, b = jnp.abs(x.re), jnp.abs(x.im)
+    large, small = jnp.maximum(a, b), jnp.minimum(a, b)
+    ratio = small / jnp.where(large == 0, 1, large)
+    size = large * jnp.sqrt(1 + ratio * ratio)
+    return jnp.where(jnp.isinf(a) | jnp.isinf(b), np.asarray(np.inf, x.dtype), size)
+
+
+def sign(x):
+    size = absolute(x)
+    safe = jnp.where(size == 0, 1, size)
+    return Pair(x.re / safe, x.im / safe)
+
+
+def integer_pow(x, *, y):
+    """Repeated squaring."""
+    if y == 0:
+        return Pair(jnp.ones_like(x.re), jnp.zeros_like(x.im))
+    result, power, count = None, x, abs(y)
+    while count:
+        if count & 1:
+            result = power if result is None else mul(result, power)
+        count >>= 1
+        power = square(power) if count else power
+    return reciprocal(result) if y < 0 else result
+
+
+# Exponentials and logarithms
+
+
+def exp(x):
+    size = jnp.exp(x.re)
+    # Where the imaginary part is zero, so is that of the result, however large the size.
+    return Pair(size * jnp.cos(x.im), jnp.where(x.im == 0, x.im, size * jnp.sin(x.im)))
+
+
+def expm1(x):
+    half = jnp.sin(x.im / 2)
+    return Pair(jnp.expm1(x.re) * jnp.cos(x.im) - 2 * half * half, jnp.exp(x.re) * jnp.sin(x.im))
+
+
+def angle(x):
+    return jnp.arctan2(x.im, x.re)
+
+
+def log(x):
+    a, b = jnp.abs(x.re), jnp.abs(x.im)
+    large, small = jnp.maximum(a, b), jnp.minimum(a, b)
+    ratio = jnp.where((large == 0) | jnp.isinf(large), 0, small / jnp.where(large == 0, 1, large))
+    return Pair(jnp.log(large) + jnp.log1p(ratio * ratio) / 2, angle(x))
+
+
+def log1p(x):
+    near = jnp.log1p(x.re * (2 + x.re) + x.im * x.im) / 2
+    moved = Pair(1 + x.re, x.im)
+    return Pair(jnp.where(absolute(x) < 0.5, near, log(moved).re), angle(moved))
+
+
+def power(x, y):
+    """|x|^c e^(-d arg) at the angle c arg + d log|x|, for y = c + i d; a real or integer y has no d."""
+    y = y if isinstance(y, Pair) else Pair(y.astype(x.dtype), jnp.zeros_like(y, x.dtype))
+    logarithm = log(x)
+    found = exp(mul(y, Pair(jnp.where(jnp.isinf(logarithm.re), 0, logarithm.re), logarithm.im)))
+    zero = (x.re == 0) & (x.im == 0)
+    at_zero = jnp.where((y.re == 0) & (y.im == 0), 1, jnp.where(y.re > 0, 0, np.asarray(np.nan, x.dtype)))
+    return Pair(jnp.where(zero, at_zero, found.re), jnp.where(zero, at_zero * 0, found.im))
+
+
+def exp2(x):
+    return exp(scaled(x, np.asarray(np.log(2), x.dtype)))
+
+
+def logistic(x):
+    """1 / (1 + e^-x)"""
+    below = exp(neg(x))
+    return reciprocal(Pair(1 + below.re, below.im))
+
+
+def sqrt(x):
+    """Kahan's: the half with the smaller part comes from the other by division."""
+    large = jnp.sqrt(jnp.abs(x.re) / 2 + absolute(x) / 2)
+    small = jnp.abs(x.im) / (2 * jnp.where(large == 0, 1, large))
+    small = jnp.where(jnp.isinf(large), 0, small)
+    right = x.re >= 0
+    minus = (x.im < 0) | (1 / x.im < 0)  # also where it is a negative zero
+    size = jnp.where(right, small, large)
+    return Pair(jnp.where(right, large, small), jnp.where(minus, -size, size))
+
+
+def rsqrt(x):
+    return reciprocal(sqrt(x))
+
+
+# Circular and hyperbolic functions
+
+
+def times_i(x):
+    return Pair(-x.im, x.re)
+
+
+def over_i(x):
+    return Pair(x.im, -x.re)
+
+
+def rotated(function: Callable[[Pair], Pair]) -> Callable[[Pair], Pair]:
+    """f(i x) / i: what makes a circular function of a hyperbolic one, and the reverse."""
+    return lambda x: over_i(function(times_i(x)))
+
+
+def sinh(x):
+    return Pair(jnp.sinh(x.re) * jnp.cos(x.im), jnp.cosh(x.re) * jnp.sin(x.im))
+
+
+def cosh(x):
+    return Pair(jnp.cosh(x.re) * jnp.cos(x.im), jnp.sinh(x.re) * jnp.sin(x.im))
+
+
+def tanh(x):
+    """The quotient by sinh² + cos², which has no cancellation; far out only its direction counts."""
+    limit = np.asarray(0.45 * np.log(np.finfo(x.dtype).max), x.dtype)
+    a = jnp.clip(x.re, -limit, limit)
+    sine, cosine = jnp.sin(x.im), jnp.cos(x.im)
+    below = jnp.square(jnp.sinh(a)) + cosine * cosine
+    return Pair(jnp.sinh(a) * jnp.cosh(a) / below, sine * cosine / below)
+
+
+def cos(x):
+    return cosh(times_i(x))
+
+
+def acos(x):
+    """Kahan's, from the roots of 1 - x and 1 + x."""
+    below, above = sqrt(Pair(1 - x.re, -x.im)), sqrt(Pair(1 + x.re, x.im))
+    return Pair(2 * jnp.arctan2(below.re, above.re), jnp.arcsinh(mul(conj(above), below).im))
+
+
+def asin(x):
+    below, above = sqrt(Pair(1 - x.re, -x.im)), sqrt(Pair(1 + x.re, x.im))
+    return Pair(jnp.arctan2(x.re, mul(below, above).re), jnp.arcsinh(mul(conj(below), above).im))
+
+
+def acosh(x):
+    below, above = sqrt(Pair(x.re - 1, x.im)), sqrt(Pair(x.re + 1, x.im))
+    return Pair(jnp.arcsinh(mul(conj(below), above).re), 2 * jnp.arctan2(below.im, above.re))
+
+
+def atanh(x):
+    a, b = x
+    size = jnp.log1p(4 * a / (jnp.square(1 - a) + b * b)) / 4
+    return Pair(size, jnp.arctan2(2 * b, (1 - a) * (1 + a) - b * b) / 2)
+
+
+def atan2(y, x):
+    """-i log((x + i y) / sqrt(x² + y²))"""
+    return over_i(log(div(add(x, times_i(y)), sqrt(add(square(x), square(y))))))
+
+
+# Comparisons and choices
+
+
+def eq(x, y):
+    return (x.re == y.re) & (x.im == y.im)
+
+
+def ne(x, y):
+    return (x.re != y.re) | (x.im != y.im)
+
+
+def first(before: Callable[[Any, Any], Any]) -> Callable[[Pair, Pair], Pair]:
+    """The one of two that comes first, by the real parts, then by the imaginary parts."""
+
+    def chosen(x: Pair, y: Pair) -> Pair:
+        takes = before(x.re, y.re) | ((x.re == y.re) & before(x.im, y.im))
+        return Pair(jnp.where(takes, x.re, y.re), jnp.where(takes, x.im, y.im))
+
+    return chosen
+
+
+maximum, minimum = first(jnp.greater), first(jnp.less)
+
+
+def convert_element_type(x, *, new_dtype):
+    if not isinstance(x, Pair):
+        re = lax.convert_element_type(x, real_dtype(new_dtype))
+        return Pair(re, jnp.zeros_like(re))
+    if np.dtype(new_dtype).kind != "c":
+        return lax.convert_element_type(x.re, new_dtype)
+    return each(lambda part: lax.convert_element_type(part, real_dtype(new_dtype)))(x)
+
+
+def iota(*sizes, dtype, shape, dimension):
+    re = lax.broadcasted_iota(real_dtype(dtype), shape, dimension)
+    return Pair(re, jnp.zeros_like(re))
+
+
+def sort(*operands, dimension, is_stable, num_keys):
+    """By the real parts, then by the imaginary parts, which are keys of their own."""
+    parts = [part for x in operands for part in (x if isinstance(x, Pair) else (x,))]
+    keys = num_keys + sum(isinstance(x, Pair) for x in operands[:num_keys])
+    moved = iter(lax.sort(parts, dimension=dimension, is_stable=is_stable, num_keys=keys))
+    return [Pair(next(moved), next(moved)) if isinstance(x, Pair) else next(moved) for x in operands]
+
+
+# Products along axes: one after the other, since a product of pairs is none of real numbers
+
+
+def one_after_the_other(combine, x, axis, reverse=False):
+    """The last and all of what combining the slices along an axis gives, in turn."""
+    rows = Pair(*(jnp.moveaxis(part, axis, 0) for part in x))
+
+    def step(before, row):
+        now = combine(before, row)
+        return now, now
+
+    start = Pair(jnp.ones(rows.re.shape[1:], x.dtype), jnp.zeros(rows.im.shape[1:], x.dtype))
+    last, all_ = lax.scan(step, start, rows, reverse=reverse)
+    return last, Pair(*(jnp.moveaxis(part, 0, axis) for part in all_))
+
+
+def cumprod(x, *, axis, reverse):
+    return one_after_the_other(mul, x, axis, reverse)[1]
+
+
+def reduce_prod(x, *, axes):
+    for axis in sorted(axes, reverse=True):
+        x = one_after_the_other(mul, x, axis)[0]
+    return x
+
+
+def extremum(reduce: Callable[..., Any], worst: float) -> Callable[..., Any]:
+    """The extremum of the real parts, and of the imaginary parts that come with it."""
+
+    def reduced(x: Pair, *, axes: Any) -> Pair:
+        re = reduce(x.re, axis=axes, keepdims=True)
+        im = reduce(jnp.where(x.re == re, x.im, np.asarray(worst, x.dtype)), axis=axes)
+        return Pair(jnp.squeeze(re, axes), im)
+
+    return reduced
+
+
+def scatter_mul(x, indices, updates, **params):
+    """Products of sizes and sums of angles."""
+    ones, zeros = jnp.ones_like(x.re), jnp.zeros_like(x.im)
+    params |= {"update_jaxpr": None, "update_consts": ()}
+    size = lax.scatter_mul_p.bind(ones, indices, absolute(updates), **params)
+    turn = lax.scatter_add_p.bind(zeros, indices, angle(updates), **params)
+    return mul(x, Pair(size * jnp.cos(turn), size * jnp.sin(turn)))
+
+
+#: Primitives of one formula each.
+FORMULAS: dict[str, Rule] = {
+    name: Rule(name, function, via=True, irrelevant=frozenset({"input_dtype", "weak_type"}))
+    for name, function in {
+        "abs": absolute,
+        "acos": acos,
+        "acosh": acosh,
+        "asin": asin,
+        "asinh": rotated(asin),
+        "atan": rotated(atanh),
+        "atan2": atan2,
+        "atanh": atanh,
+        "complex": pair,
+        "conj": conj,
+        "convert_element_type": convert_element_type,
+        "cos": cos,
+        "cosh": cosh,
+        "cumprod": cumprod,
+        "div": div,
+        "eq": eq,
+        "exp": exp,
+        "exp2": exp2,
+        "expm1": expm1,
+        "imag": lambda x: x.im,
+        "integer_pow": integer_pow,
+        "iota": iota,
+        "log": log,
+        "log1p": log1p,
+        "logistic": logistic,
+        "max": maximum,
+        "min": minimum,
+        "mul": mul,
+        "ne": ne,
+        "pow": power,
+        "real": lambda x: x.re,
+        "reduce_max": extremum(jnp.max, -np.inf),
+        "reduce_min": extremum(jnp.min, np.inf),
+        "reduce_prod": reduce_prod,
+        "rsqrt": rsqrt,
+        "scatter-mul": scatter_mul,
+        "sign": sign,
+        "sin": rotated(sinh),
+        "sinh": sinh,
+        "sort": sort,
+        "sqrt": sqrt,
+        "square": square,
+        "tan": rotated(tanh),
+        "tanh": tanh,
+    }.items()
+}

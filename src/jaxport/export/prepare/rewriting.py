@@ -1,0 +1,115 @@
+"""What the rewritings of a jaxpr share: variables of one kind become variables of another, everywhere in a program."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, new_jaxpr_eqn
+from jax.extend.core.primitives import closed_call_p
+
+Atoms = Callable[[Iterable[Any]], list[Any]]
+"""What stands for some variables and literals, in order."""
+
+
+class Rewriting(abc.ABC):
+    """One rewriting. A jaxpr that several equations share is rewritten once, and shared again.
+
+    A subclass says which variables it concerns, and what becomes of the equations that use them.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Jaxpr, Jaxpr]] = {}
+
+    @abc.abstractmethod
+    def avals(self, aval: Any) -> Sequence[Any] | None:
+        """The abstract values of what stands for a variable; None where that is the variable itself."""
+
+    @abc.abstractmethod
+    def values(self, value: Any) -> Sequence[Any]:
+        """What stands for a constant."""
+
+    @abc.abstractmethod
+    def changed(self, equation: JaxprEqn, atoms: Atoms) -> JaxprEqn:
+        """What becomes of an equation that the rewriting concerns, or that holds a jaxpr that it changed."""
+
+    def closed(self, closed: ClosedJaxpr) -> ClosedJaxpr:
+        """A closed jaxpr, rewritten; the same object where nothing in it is concerned."""
+        jaxpr = self.jaxpr(closed.jaxpr)
+        if jaxpr is closed.jaxpr:
+            return closed
+        return ClosedJaxpr(jaxpr, [part for constant in closed.consts for part in self.values(constant)])
+
+    def jaxpr(self, jaxpr: Jaxpr) -> Jaxpr:
+        """A jaxpr, rewritten; the same object where nothing in it is concerned."""
+        if id(jaxpr) not in self._known:
+            self._known[id(jaxpr)] = jaxpr, self._rewritten(jaxpr)
+        return self._known[id(jaxpr)][1]
+
+    def _rewritten(self, jaxpr: Jaxpr) -> Jaxpr:
+        renamed: dict[Var, list[Var]] = {}
+
+        def atoms(given: Iterable[Any]) -> list[Any]:
+            return [part for atom in given for part in self._parts(atom, renamed)]
+
+        constvars, invars = atoms(jaxpr.constvars), atoms(jaxpr.invars)
+        equations = [self._equation(equation, atoms) for equation in jaxpr.eqns]
+        if not renamed and all(new is old for new, old in zip(equations, jaxpr.eqns, strict=True)):
+            return jaxpr
+        return jaxpr.replace(constvars=constvars, invars=invars, eqns=equations, outvars=atoms(jaxpr.outvars))
+
+    def _parts(self, atom: Any, renamed: dict[Var, list[Var]]) -> Sequence[Any]:
+        avals = self.avals(atom.aval)
+        if avals is None:
+            return [atom]
+        if isinstance(atom, Literal):
+            return [Literal(part, aval) for part, aval in zip(self.values(atom.val), avals, strict=True)]
+        if atom not in renamed:
+            renamed[atom] = [Var(aval) for aval in avals]
+        return renamed[atom]
+
+    def _equation(self, equation: JaxprEqn, atoms: Atoms) -> JaxprEqn:
+        params = {name: self._replaced(value) for name, value in equation.params.items()}
+        if any(params[name] is not value for name, value in equation.params.items()):
+            return self.changed(equation.replace(params=params), atoms)
+        return self.changed(equation, atoms) if self.concerns(equation) else equation
+
+    def concerns(self, equation: JaxprEqn) -> bool:
+        """Whether an operand or a result of an equation is of the kind that is rewritten."""
+        return any(self.avals(atom.aval) is not None for atom in (*equation.invars, *equation.outvars))
+
+    def _replaced(self, value: Any) -> Any:
+        """A parameter with the jaxprs in it rewritten; the same object where that changes nothing."""
+        if isinstance(value, ClosedJaxpr):
+            return self.closed(value)
+        if isinstance(value, Jaxpr):
+            return self.jaxpr(value)
+        if not holds_jaxpr(value):
+            return value
+        items = [self._replaced(item) for item in value]
+        if all(new is old for new, old in zip(items, value, strict=True)):
+            return value
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+
+
+def holds_jaxpr(value: Any) -> bool:
+    """Whether a parameter of an equation is a jaxpr, or has one in it."""
+    if isinstance(value, tuple | list):
+        return any(map(holds_jaxpr, value))
+    return isinstance(value, ClosedJaxpr | Jaxpr)
+
+
+def traced(function: Callable[..., Any], operands: Sequence[Any]) -> ClosedJaxpr:
+    """The jaxpr of a function, from the abstract values of its operands, or trees of them."""
+    structs = jax.tree.map(lambda aval: jax.ShapeDtypeStruct(aval.shape, aval.dtype), list(operands))
+    return jax.make_jaxpr(function)(*structs)
+
+
+def call_of(
+    body: ClosedJaxpr, invars: Sequence[Any], outvars: Sequence[Any], instead: JaxprEqn | None = None
+) -> JaxprEqn:
+    """An equation that calls a jaxpr; it takes the source line of the one that it stands for."""
+    source = None if instead is None else instead.source_info
+    return new_jaxpr_eqn(invars, outvars, closed_call_p, {"call_jaxpr": body}, set(), source)

@@ -1,0 +1,119 @@
+"""Factorizations by Householder's reflections, with the signs and the storage of LAPACK."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+from jax import core
+
+from jaxport.export.registry import rule
+from jaxport.export.rules.linalg.matrices import adjoint, length, real, square, steps, take, transposed
+
+
+def reflector(column, k):
+    """The reflection `1 - tau v vᴴ` whose adjoint clears a column below row `k`.
+
+    Returns:
+      v, tau, and the column as LAPACK stores it: what is above, the new entry, and v below.
+    """
+    rows = jnp.arange(column.shape[-1])
+    corner = take(column, k, -1)
+    size = length(jnp.where(rows >= k, column, 0))
+    trivial = length(jnp.where(rows > k, column, 0)) == 0
+    if jnp.iscomplexobj(column):
+        trivial = trivial & (corner.imag == 0)
+    new = jnp.where(real(corner) >= 0, -size, size).astype(column.dtype)
+    tau = jnp.where(trivial, 0, (new - corner) / jnp.where(trivial, 1, new))
+    below = column / jnp.where(trivial, 1, corner - new)[..., None]
+    stored = jnp.where(rows > k, below, jnp.where(rows == k, jnp.where(trivial, corner, new)[..., None], column))
+    return jnp.where(rows > k, below, (rows == k).astype(column.dtype)), tau, stored
+
+
+def reflected(vector, tau, c):
+    """`(1 - tau v vᴴ) c`."""
+    return c - vector[..., None] * (tau[..., None, None] * (jnp.conj(vector)[..., None, :] @ c))
+
+
+def with_column(a, k, column, others):
+    """`others` in the columns right of `k`, `column` at `k`, `a` before."""
+    columns = jnp.arange(a.shape[-1])
+    return jnp.where(columns > k, others, jnp.where(columns == k, column[..., None], a))
+
+
+def triangularized(a, k):
+    """One column more below which there is nothing, and the factor of its reflection."""
+    vector, tau, column = reflector(take(a, k, -1), k)
+    return with_column(a, k, column, reflected(vector, jnp.conj(tau), a)), tau
+
+
+def geqrf(a):
+    """R in the upper triangle, the reflectors below it; and their factors."""
+    return steps(triangularized, a, jnp.arange(core.min_dim(*a.shape[-2:])))
+
+
+def geqp3(a):
+    """Like `geqrf`, each time with the column that has most left; and the order of columns that this makes."""
+    rows, columns = (jnp.arange(size, dtype=np.int32) for size in a.shape[-2:])
+
+    def step(state, k):
+        a, order = state
+        left = jnp.sum(jnp.where((rows >= k)[:, None], square(a), 0), axis=-2)
+        pivot = jnp.argmax(jnp.where(columns >= k, left, -1), axis=-1)[..., None]
+        swap = jnp.where(columns == k, pivot, jnp.where(columns == pivot, k, columns))
+        a, tau = triangularized(jnp.take_along_axis(a, swap[..., None, :], axis=-1), k)
+        return (a, jnp.take_along_axis(order, swap, axis=-1)), tau
+
+    order = jnp.broadcast_to(columns, (*a.shape[:-2], a.shape[-1]))
+    count = core.min_dim(*a.shape[-2:])
+    (a, order), taus = steps(step, (a, order), jnp.arange(count, dtype=np.int32))
+    return a, order, taus
+
+
+def ormqr(a, taus, c, *, left, transpose):
+    """The product of a matrix with Q or its adjoint, from the reflectors."""
+    if not left:
+        return adjoint(ormqr(a, taus, adjoint(c), left=True, transpose=not transpose))
+    count = taus.shape[-1]
+    rows, columns = jnp.arange(a.shape[-2])[:, None], jnp.arange(count)
+    vectors = jnp.where(rows > columns, a[..., :count], (rows == columns).astype(a.dtype))
+    if transpose:
+        taus = jnp.conj(taus)
+    else:
+        vectors, taus = vectors[..., ::-1], taus[..., ::-1]
+    return steps(lambda c, vector, tau: (reflected(vector, tau, c), None), c, vectors, taus)[0]
+
+
+def householder_product(a, taus):
+    """The first columns of Q, from the reflectors."""
+    start = jnp.broadcast_to(jnp.eye(*a.shape[-2:], dtype=a.dtype), a.shape)
+    return ormqr(a, taus, start, left=True, transpose=False)
+
+
+def qr(a, *, pivoting, full_matrices, use_magma=None):
+    """Q and R, and the order of columns where that is chosen."""
+    count = core.min_dim(*a.shape[-2:])
+    packed, *order, taus = geqp3(a) if pivoting else geqrf(a)
+    width = a.shape[-2] if full_matrices else count
+    start = jnp.eye(a.shape[-2], width, dtype=a.dtype)
+    q = ormqr(packed, taus, jnp.broadcast_to(start, (*a.shape[:-2], *start.shape)), left=True, transpose=False)
+    r = jnp.triu(packed[..., :width, :])
+    return q, r, *order
+
+
+def hessenberg(a):
+    """A similar matrix with nothing below the first subdiagonal, the reflectors below that; and their factors."""
+
+    def step(a, k):
+        vector, tau, column = reflector(take(a, k, -1), k + 1)
+        a = with_column(a, k, column, reflected(vector, jnp.conj(tau), a))
+        right = transposed(reflected(jnp.conj(vector), tau, transposed(a)))
+        return jnp.where(jnp.arange(a.shape[-1]) > k, right, a), tau
+
+    return steps(step, a, jnp.arange(a.shape[-1] - 1))
+
+
+rule("geqrf", via=geqrf)
+rule("ormqr", via=ormqr)
+rule("householder_product", via=householder_product)
+rule("qr", via=qr)
+rule("hessenberg", via=hessenberg)

@@ -1,0 +1,61 @@
+"""What the algorithms share: views of matrices, and the pieces of a loop over columns."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+
+def transposed(x):
+    """The last two axes exchanged."""
+    return jnp.swapaxes(x, -1, -2)
+
+
+def adjoint(x):
+    """The conjugate transpose."""
+    return jnp.conj(transposed(x))
+
+
+def square(x):
+    """|x|², as a real number."""
+    return x * x if jnp.isrealobj(x) else x.real * x.real + x.imag * x.imag
+
+
+def real(x):
+    """The real part; `x` itself where it is real."""
+    return x if jnp.isrealobj(x) else x.real
+
+
+def take(x, index, axis):
+    """`x` at one index along an axis, which must be inside."""
+    return lax.dynamic_index_in_dim(x, index, axis, keepdims=False)
+
+
+def steps(body, state, *sequences):
+    """Run `body(state, *slices)` over the last axis of each sequence; what each step adds is stacked there too."""
+
+    def step(state, slices):
+        return body(state, *slices)
+
+    state, stacked = lax.scan(step, state, tuple(jnp.moveaxis(x, -1, 0) for x in sequences))
+    return state, None if stacked is None else jnp.moveaxis(stacked, 0, -1)
+
+
+def length(x):
+    """The norm of vectors along the last axis, without overflow."""
+    largest = jnp.max(jnp.abs(x), axis=-1, keepdims=True, initial=0)
+    scale = jnp.where((largest > 0) & (largest < np.inf), largest, 1)
+    return scale[..., 0] * jnp.sqrt(jnp.sum(square(x / scale), axis=-1))
+
+
+def diagonal(x):
+    """The diagonal of square matrices."""
+    place = jnp.arange(x.shape[-1])
+    return jnp.sum(jnp.where(place[:, None] == place, x, 0), axis=-1)
+
+
+def where_ok(ok, x):
+    """Matrices (or vectors) where `ok` holds of their batch element, NaN elsewhere."""
+    nan = np.nan if jnp.isrealobj(x) else complex(np.nan, np.nan)
+    return jnp.where(ok.reshape(ok.shape + (1,) * (x.ndim - ok.ndim)), x, jnp.asarray(nan, x.dtype))

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import linen as nn, nnx
+
+from jaxport.testing import check, f32
+from tests.export.passes.fusions import operators, report
+from tests.export.passes.test_normalization import linen_layer, nnx_layer
+
+LOOSE = {"rtol": 5e-5, "atol": 1e-5}
+
+
+def by_hand(x, g, b):
+    """Channels first, each normalized for itself."""
+    mean, variance = (f(x, axis=(2, 3), keepdims=True) for f in (jnp.mean, jnp.var))
+    return (x - mean) / jnp.sqrt(variance + 1e-5) * g[:, None, None] + b[:, None, None]
+
+
+@pytest.mark.parametrize(
+    ("fn", "specs"),
+    [
+        (nnx_layer(nnx.GroupNorm, 8, num_groups=4), [f32("B", 6, 5, 8)]),
+        (nnx_layer(nnx.GroupNorm, 8, num_groups=2, use_fast_variance=False), [f32("B", 6, 8)]),
+        (nnx_layer(nnx.InstanceNorm, 8), [f32("B", 6, 5, 8)]),
+        (linen_layer(nn.GroupNorm(num_groups=4), 1, 6, 5, 8), [f32("B", 6, 5, 8)]),
+        (linen_layer(nn.InstanceNorm(), 1, 6, 5, 8), [f32("B", 6, 5, 8)]),
+        (jax.vmap(eqx.nn.GroupNorm(4, 8)), [f32("B", 8, 5, 3)]),
+        (by_hand, [f32("B", 4, 5, 3), f32(4), f32(4)]),
+    ],
+)
+def test_recognised(fn, specs):
+    found = operators(check(fn, *specs, **LOOSE))
+    assert found["InstanceNormalization"] == 1
+    assert not {"Sqrt", "ReduceSum", "ReduceMean"} & found.keys()
+
+
+def test_between_convolutions_nothing_is_transposed():
+    model = nn.Sequential([nn.Conv(8, (3, 3)), nn.GroupNorm(4), nn.relu, nn.Conv(4, (3, 3))])
+    exported = check(
+        linen_layer(model, 1, 6, 6, 3), f32("B", 6, 6, 3), inputs_as_nchw=[0], outputs_as_nchw=[0], **LOOSE
+    )
+    found = operators(exported)
+    assert found["Conv"] == 2
+    assert found["InstanceNormalization"] == 1
+    assert "Transpose" not in found
+
+
+def test_sizes_that_only_the_runtime_knows():
+    exported = check(nnx_layer(nnx.GroupNorm, 8, num_groups=4), f32("B", "H", "W", 8), **LOOSE)
+    assert "InstanceNormalization" not in operators(exported)
+
+
+def test_statistics_over_the_batch_are_something_else():
+    def batch_normalized(x):
+        return (x - x.mean((0, 1, 2))) / jnp.sqrt(x.var((0, 1, 2)) + 1e-5)
+
+    exported = check(batch_normalized, f32("B", 4, 4, 3), **LOOSE)
+    assert "InstanceNormalization" not in operators(exported)
+    assert report(exported, "group_normalization") == "nothing to do"
