@@ -48,7 +48,7 @@ $(TORCH_INSTALLED): pyproject.toml tests/torch/requirements.txt
 $(PEERS_INSTALLED): benchmarks/peers.txt
 	$(call create_environment,.venv-peers,--requirement benchmarks/peers.txt)
 
-demo: $(INSTALLED) ## export a Flax ResNet-50, run it in ONNX Runtime, compare
+demo: $(INSTALLED) ## export a Flax ResNet-50, run it in ONNX Runtime, compare, import it back
 	@$(BIN)/python -m examples.demo
 
 test: $(INSTALLED) ## all tests but those named below
@@ -64,7 +64,7 @@ test-torch: $(TORCH_INSTALLED) ## what needs PyTorch, in an environment of its o
 	@$(TORCH_BIN)/python -m pytest -n $(JOBS) -q -m torch $(ARGS)
 
 bench: $(INSTALLED) $(PEERS_INSTALLED) ## the figures of the documentation, one after the other
-	@for benchmark in import layers memory examples; do $(BIN)/python -m benchmarks.bench_$$benchmark; done
+	@for benchmark in import layers memory examples importer; do $(BIN)/python -m benchmarks.bench_$$benchmark; done
 
 lint: $(INSTALLED) ## ruff: rules and layout
 	@$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""`make demo`: a Flax NNX ResNet-50 with a dynamic batch goes to ONNX, is verified, and runs in ONNX Runtime."""
+"""`make demo`: a Flax NNX ResNet-50 with a dynamic batch goes to ONNX, is verified, runs in ONNX Runtime, and comes back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BATCHES = (1, 4)
 def main(size: Size = "real", folder: Path = Path("out")) -> None:
     """Runs the demo, and leaves `resnet50.onnx` in `folder`."""
     console = Console(highlight=False)
-    console.print(f"\n[bold]jaxport {size} ResNet-50[/]: Flax NNX → ONNX → ONNX Runtime\n")
+    console.print(f"\n[bold]jaxport {size} ResNet-50[/]: Flax NNX → ONNX → ONNX Runtime, and back to JAX\n")
 
     example = build("resnet50", "nnx", size)
     graph_definition, weights = nnx.split(example.fn)
@@ -49,6 +49,12 @@ def main(size: Size = "real", folder: Path = Path("out")) -> None:
             f"JAX {1000 * jax_seconds:.0f} ms, ONNX Runtime {1000 * onnx_seconds:.0f} ms"
         )
 
+    console.print("importing it back, and comparing again …")
+    program, import_seconds = timed(lambda: jaxport.from_onnx(path))
+    imported = program.verify(sizes=[{"B": batch} for batch in BATCHES])
+    program.to_source(folder / "resnet50")
+    worst = max(output.difference.relative for output in imported.outputs)
+
     summary = summarize(path)
     console.print()
     console.print(operator_table(summary.operators))
@@ -62,9 +68,12 @@ def main(size: Size = "real", folder: Path = Path("out")) -> None:
                 "export": f"{export_seconds:.1f} s",
                 **rows,
                 "file": f"{path.resolve()} ({file_size(summary.file_bytes)})",
+                "imported back": f"in {import_seconds:.2f} s, relative error {worst:.1e}, source in {folder / 'resnet50'}",
             }
         )
     )
+    console.print()
+    console.print(key_values({"modules": "\n".join([program.modules.type, *program.modules.lines()])}))
     console.print(f"\nLook into it with [bold].venv/bin/jaxport inspect {path}[/]\n")
 
 

@@ -4,6 +4,9 @@
 >>> exported = jaxport.to_onnx(jnp.tanh, [("B", 3)])
 >>> exported.input_names
 ['x']
+>>> program = jaxport.from_onnx(exported.model)
+>>> program(jnp.zeros((1, 3)))
+Array([[0., 0., 0.]], dtype=float32)
 
 Names are loaded on first use: `import jaxport` costs little, and loads no runtime and no framework.
 """
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
     from jaxport.export.exported import Exported
     from jaxport.export.functions import onnx_function
     from jaxport.export.registry import rule
+    from jaxport.importer.program import Program, from_onnx
+    from jaxport.importer.registry import op
     from jaxport.mox.tracing import make_mox
 
 __all__ = [
@@ -44,6 +49,7 @@ __all__ = [
     "JaxportError",
     "ModelError",
     "NotInstalled",
+    "Program",
     "QueryError",
     "Refusal",
     "RuleError",
@@ -52,9 +58,11 @@ __all__ = [
     "StateChanged",
     "Unsupported",
     "VerificationFailed",
+    "from_onnx",
     "make_mox",
     "mox",
     "onnx_function",
+    "op",
     "rule",
     "to_onnx",
 ]
@@ -65,7 +73,10 @@ __version__ = "0.1.0"
 _LAZY = {
     "Exported": "jaxport.export.exported",
     "make_mox": "jaxport.mox.tracing",
+    "Program": "jaxport.importer",
+    "from_onnx": "jaxport.importer",
     "onnx_function": "jaxport.export.functions",
+    "op": "jaxport.importer",  # ours are registered before the first of the user's
     "rule": "jaxport.export.rules",  # ours are registered before the first of the user's
     "to_onnx": "jaxport.export.api",
 }

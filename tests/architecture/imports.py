@@ -13,10 +13,10 @@ SOURCE = Path(__file__).parents[2] / "src"
 MAY_SEE: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "blocks": frozenset({"errors"}),
-    "frameworks": frozenset({"errors", "blocks"}),
+    "frameworks": frozenset({"errors", "blocks", "importer"}),
     "mox": frozenset({"errors", "blocks", "frameworks"}),
     "export": frozenset({"errors", "blocks", "mox"}),
-    "importer": frozenset({"errors"}),
+    "importer": frozenset({"errors", "blocks"}),
     "codegen": frozenset({"errors", "importer"}),
 }
 
@@ -25,6 +25,7 @@ UPWARD: dict[tuple[str, str], str] = {
     ("blocks/window.py", "frameworks"): "by default, the frameworks that the process has imported are looked at",
     ("export/exported.py", "verify"): "`exported.verify()`, and `exported(x)`, which runs the model",
     ("importer/program.py", "codegen"): "`program.to_source()`",
+    ("importer/program.py", "verify"): "`program.verify()`",
 }
 
 

@@ -23,6 +23,7 @@ LONG: dict[str, str] = {}
 PROTOBUF: dict[str, str] = {
     "export/exported.py": "`exported.proto` hands one to the user",
     "export/saving.py": "writes the file",
+    "importer/frame.py": "reads the file without its weights",
     "importer/load.py": "reads the file",
     "importer/resolve.py": "the body that a schema gives for its operator is a message",
 }

@@ -77,13 +77,15 @@ def run_page(page: Path, text: str) -> None:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Pages write files and register rules: in a folder of their own, and undone afterwards."""
+    """Pages write files and register rules and operators: in a folder of their own, and undone afterwards."""
     from jaxport.export import rules as registry
+    from jaxport.importer import registry as importer_registry
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     loaded = set(sys.modules)
     rules, block_rules = dict(registry.RULES), dict(registry.BLOCK_RULES)
+    monkeypatch.setattr(importer_registry, "_registry", dict(importer_registry._registry))
     yield
     for name in set(sys.modules) - loaded:
         if getattr(sys.modules[name], "__file__", None) and str(tmp_path) in str(sys.modules[name].__file__):

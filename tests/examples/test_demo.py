@@ -9,7 +9,7 @@ import pytest
 from examples import demo
 
 
-def test_the_demo_exports_verifies_and_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_demo_exports_verifies_shows_and_imports_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     demo.main("small", tmp_path / "out")
     shown = capsys.readouterr().out
     path = tmp_path / "out" / "resnet50.onnx"
@@ -17,5 +17,8 @@ def test_the_demo_exports_verifies_and_shows(tmp_path: Path, capsys: pytest.Capt
     assert path.name in shown
     assert re.search(r"Conv\s*│\s*\d+", shown)
     errors = [float(error) for error in re.findall(r"relative error (\S+),", shown)]
-    assert len(errors) == len(demo.BATCHES)
+    assert len(errors) == len(demo.BATCHES) + 1
+    assert (path.with_suffix("") / "model.py").exists()
+    assert "imported back" in shown
+    assert "flax.nnx.Conv" in shown
     assert max(errors) < 1e-4

@@ -125,6 +125,9 @@ np.testing.assert_array_equal(model.model(params, x).t, 2 * np.arange(40))
 
 
 HOSTILE = [
+    "Not",
+    "And",
+    "Print",
     "__import__('os').system('false')",
     "x'\"\n\\",
     '"""\nimport os\n"""',

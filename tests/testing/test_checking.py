@@ -38,6 +38,16 @@ def test_a_mistake_in_one_variant_is_found(condition, variant):
     assert "elements differ" in str(caught.value)
 
 
+def test_a_mistake_of_the_import_is_found(monkeypatch):
+    from jaxport.importer import registry
+
+    wrong = registry.Operator("", "Sin", 7, lambda x: x)
+    monkeypatch.setitem(registry._registry, ("", "Sin"), [wrong])
+    with pytest.raises(AssertionError, match="`output` \\(imported back\\): 6 of 6 elements differ"):
+        check(lambda x: jnp.sin(x) + 3, f32("B", 3))
+    check(lambda x: jnp.sin(x) + 3, f32("B", 3), without={"imported": "the test says so"})
+
+
 def test_a_mistake_with_empty_arrays_is_found():
     def half(op, x):
         return op.ReduceMax(x, keepdims=0) if 0 in x.shape else op.ReduceSum(x, keepdims=0)

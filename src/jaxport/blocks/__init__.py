@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from jaxport.blocks.block import Block, FrozenMapping, block_p
 from jaxport.blocks.boundary import boundary
+from jaxport.blocks.recorder import Boundary, Recorder
 from jaxport.blocks.tracing import Traced, Weight, trace
 from jaxport.blocks.ungrouping import ungroup
-from jaxport.blocks.window import activation, target_of
+from jaxport.blocks.window import activation, current_recorder, target_of
 
 __all__ = [
     "Block",
+    "Boundary",
     "FrozenMapping",
+    "Recorder",
     "Traced",
     "Weight",
     "activation",
     "block_p",
     "boundary",
+    "current_recorder",
     "target_of",
     "trace",
     "ungroup",

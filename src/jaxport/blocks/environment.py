@@ -183,7 +183,7 @@ class Environment:
         for constant in constants:
             leaf = self._arrays.get(_identity(constant))
             if leaf is None:
-                leaf = Leaf(f"constant_{unknown}", constant, _is_inexact(constant))
+                leaf = Leaf(f"constant_{unknown}", constant, _is_inexact(constant), anonymous=True)
                 unknown += 1
             path = unused(leaf.path, taken)
             taken.add(path)

@@ -20,13 +20,15 @@ __all__ = ["Framework", "Leaf", "Lifted", "OwnPlace", "Snapshot", "public_name",
 class Leaf:
     """An array of a model: its `path`, its `value`, and whether training changes it.
 
-    `counter` marks bookkeeping of random number streams, whose changes are dropped.
+    `counter` marks bookkeeping of random number streams, whose changes are dropped; `anonymous` is an array whose path
+    was made up, because no module or container is known to have it.
     """
 
     path: str
     value: Any
     trainable: bool = True
     counter: bool = False
+    anonymous: bool = False
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ class Recorder:
     """The state of one window; it belongs to one thread.
 
     `functions` are those selected by name, by their ids, each with its target; `boundaries` is what decorators and
-    selections say about classes. What is written into markers outlives the window, in JAX's caches: nothing in it
+    selections say about classes; `operators` whether those of imported programs are marked. What is written into markers outlives the window, in JAX's caches: nothing in it
     depends on what else the window sees.
     """
 
@@ -68,11 +68,13 @@ class Recorder:
         frameworks: Sequence[Framework],
         functions: Mapping[int, tuple[Any, str]],
         boundaries: Mapping[Any, Boundary],
+        operators: bool = False,
     ):
         self.types = Types(frameworks)
         self._functions = functions
         self.places = Places(self.types)
         self._boundaries = boundaries
+        self.operators = operators
         self._frames: list[_Frame] = []
         # Modules of traced bodies, and the bodies of modules that know their own path. Objects are kept with their
         # ids, so that no id is used a second time.
@@ -252,7 +254,7 @@ class _Names:
     def of_call(self, args: tuple, kwargs: dict) -> list[tuple[str, Any]]:
         count = len(self.positional)
         named = list(zip(self.positional, args, strict=False))
-        named += [(f"{self.rest}.{index}", value) for index, value in enumerate(args[count:])]
+        named += [(f"{self.rest}_{index}", value) for index, value in enumerate(args[count:])]
         return named + sorted(kwargs.items(), key=lambda item: self.order.get(item[0], len(self.order)))
 
 

@@ -27,11 +27,15 @@ State = Literal["refuse", "outputs", "discard"]
 
 @dataclass(frozen=True)
 class Weight:
-    """An array that belongs to the traced callable: `path` in its pytree, `value`, and whether training changes it."""
+    """An array that belongs to the traced callable: `path` in its pytree, `value`, and whether training changes it.
+
+    The path of an `anonymous` one was made up for this trace; another trace may meet other arrays.
+    """
 
     path: str
     value: Any
     trainable: bool = True
+    anonymous: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,7 @@ def trace(
     state: State = "refuse",
     functions: Iterable[str] = (),
     counters: bool = False,
+    operators: bool = False,
 ) -> Traced:
     """Traces ``fn(*args, **kwargs)`` to a jaxpr with blocks, and leaves `fn` and its modules as they were.
 
@@ -80,6 +85,7 @@ def trace(
       state: what becomes of changes that the call makes to module state (batch statistics, caches): "refuse" them,
         append the new values to the "outputs", or "discard" them.
       functions: qualified names of functions to make blocks of too (see `activation`).
+      operators: whether the operators of imported programs are blocks too.
       counters: whether the counters of random number streams are state too; they are dropped otherwise.
 
     Raises:
@@ -105,23 +111,31 @@ def trace(
             why="it cannot be called",
             instead="give a module, a function or a method",
         )
-    return _Trace(fn, tuple(args), dict(kwargs or {}), state, tuple(functions), counters).traced()
+    return _Trace(fn, tuple(args), dict(kwargs or {}), state, tuple(functions), counters, operators).traced()
 
 
 class _Trace:
     """One trace: what is known before it, what the traced function leaves behind, and what is made of both."""
 
     def __init__(
-        self, fn: Callable, args: tuple, kwargs: dict, state: State, functions: tuple[str, ...], counters: bool
+        self,
+        fn: Callable,
+        args: tuple,
+        kwargs: dict,
+        state: State,
+        functions: tuple[str, ...],
+        counters: bool,
+        operators: bool,
     ):
-        self.fn, self.state, self.functions, self.counters = fn, state, functions, counters
+        self.fn, self.state, self.functions = fn, state, functions
+        self.counters, self.operators = counters, operators
         self.args, self.kwargs = args, kwargs
         leaves, self.in_tree = jax.tree.flatten((args, kwargs))
         self.inputs = {index: leaf for index, leaf in enumerate(leaves) if _is_input(leaf)}
         self.static_inputs = {index: leaf for index, leaf in enumerate(leaves) if index not in self.inputs}
 
     def traced(self) -> Traced:
-        with activation(self.functions) as recorder:
+        with activation(self.functions, operators=self.operators) as recorder:
             self.places, types = recorder.places, recorder.types
             self.signature = signature_of(self.fn, types)
             named = argument_values(self.signature, self.args, self.kwargs)
@@ -171,7 +185,7 @@ class _Trace:
         weights = [Weight(leaf.path, leaf.value, leaf.trainable) for leaf in self.environment.leaves]
         taken = {weight.path for weight in weights} | set(self.input_paths)
         named = self.environment.named(constants, taken)
-        return weights + [Weight(leaf.path, leaf.value, leaf.trainable) for leaf in named]
+        return weights + [Weight(leaf.path, leaf.value, leaf.trainable, leaf.anonymous) for leaf in named]
 
     def finished(self, jaxpr: jex_core.Jaxpr, sources: Sequence[Any], weights: Sequence[Weight]) -> Traced:
         """The result: state treated as asked for, and without the weights that nothing uses.

@@ -1,4 +1,4 @@
-"""The `jaxport` command: `export`, `inspect` and `verify`.
+"""The `jaxport` command: `export`, `import`, `run`, `inspect` and `verify`.
 
 A refusal of the package is printed as its message, without a traceback, and ends the command with status 1;
 what is wrong with the command line itself ends it with status 2.

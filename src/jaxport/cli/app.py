@@ -11,6 +11,7 @@ import typer
 
 from jaxport import __version__
 from jaxport.cli import specs
+from jaxport.cli.importing import import_model, run_model
 from jaxport.cli.summary import summarize
 from jaxport.cli.tables import console, file_size, key_values, summary_view
 from jaxport.cli.targets import load_target
@@ -199,3 +200,7 @@ def verify(
     typer.echo(str(report))
     if not report.ok:
         raise typer.Exit(1)
+
+
+app.command("import")(import_model)
+app.command("run")(run_model)

@@ -12,7 +12,7 @@ from rich.tree import Tree
 
 from jaxport.cli.summary import Module, Summary, Tensor
 
-__all__ = ["console", "file_size", "key_values", "operator_table", "shape_text", "summary_view"]
+__all__ = ["console", "file_size", "key_values", "operator_table", "shape_text", "summary_view", "table"]
 
 
 def file_size(count: int) -> str:
@@ -31,17 +31,17 @@ def file_size(count: int) -> str:
 
 def key_values(rows: Mapping[str, object], title: str = "") -> Table:
     """A table of two columns without a header; the keys are markup, the values are shown as they are."""
-    table = Table(show_header=False, box=None, title=title or None, title_justify="left", title_style="bold")
-    table.add_column(style="cyan")
-    table.add_column(overflow="fold")
+    made = Table(show_header=False, box=None, title=title or None, title_justify="left", title_style="bold")
+    made.add_column(style="cyan")
+    made.add_column(overflow="fold")
     for key, value in rows.items():
-        table.add_row(Text(key), value if isinstance(value, (Text, Table)) else Text(str(value)))
-    return table
+        made.add_row(Text(key), value if isinstance(value, (Text, Table)) else Text(str(value)))
+    return made
 
 
 def operator_table(operators: Mapping[str, int], title: str = "operators") -> Table:
     """The operators of a model and how often it calls each."""
-    return _table(f"{title}: {sum(operators.values())}", ["operator", "calls"], operators.items())
+    return table(f"{title}: {sum(operators.values())}", ["operator", "calls"], operators.items())
 
 
 def summary_view(summary: Summary, *, everything: bool = False) -> RenderableType:
@@ -71,7 +71,7 @@ def summary_view(summary: Summary, *, everything: bool = False) -> RenderableTyp
         operator_table(summary.operators),
     ]
     if summary.functions:
-        parts.append(_table(f"functions: {len(summary.functions)}", ["function", "calls"], summary.functions.items()))
+        parts.append(table(f"functions: {len(summary.functions)}", ["function", "calls"], summary.functions.items()))
     if shown:
         parts.append(_tensors(title, shown, sizes=True))
     if summary.modules:
@@ -85,14 +85,15 @@ def console() -> Console:
     return plain if plain.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, width=160)
 
 
-def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold")
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """A table with a title and a header; cells are shown as they are."""
+    made = Table(title=title, title_justify="left", title_style="bold")
     for column in columns:
         numeric = column in ("calls", "size")
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        made.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(f"{cell:,}" if isinstance(cell, int) else str(cell)) for cell in row))
-    return table
+        made.add_row(*(Text(f"{cell:,}" if isinstance(cell, int) else str(cell)) for cell in row))
+    return made
 
 
 def _tensors(title: str, tensors: Sequence[Tensor], *, sizes: bool = False) -> Table:
@@ -101,7 +102,7 @@ def _tensors(title: str, tensors: Sequence[Tensor], *, sizes: bool = False) -> T
         [tensor.name, tensor.dtype, shape_text(tensor), *([file_size(tensor.bytes)] if sizes else [])]
         for tensor in tensors
     ]
-    return _table(title, columns, rows)
+    return table(title, columns, rows)
 
 
 def shape_text(tensor: Tensor) -> str:

@@ -59,6 +59,9 @@ _WEAK = {"jnp.where": (1, 2)} | dict.fromkeys(
     (0, 1),
 )
 
+# Operands that have to be known while JAX traces, so that no array may be printed for them.
+_NUMBERS = {"jnp.arange": (0, 1, 2)}
+
 
 @dataclass
 class Printer:
@@ -162,7 +165,7 @@ class Printer:
     def expression(self, step: Step) -> ast.expr:
         args = list(step.args)
         if step.form in ("operator", "call"):
-            args = [_shortest(step, arg) for arg in _weakened(step, args)]
+            args = [_shortest(step, arg) for arg in _weakened(step, _plain_numbers(step, args))]
         keywords = {key: self.value(value) for key, value in step.kwargs.items()}
         if step.form == "operator":
             return self.operator(step.name, [self.value(arg) for arg in args])
@@ -247,18 +250,25 @@ class Printer:
 def variable_name(hint: str, default: str = "x") -> str:
     """A readable name from the name of an ONNX value: its last part, in lower case.
 
-    >>> variable_name("/encoder/layer.0/query/MatMul_output_0"), variable_name("input_ids"), variable_name("123")
-    ('query_matmul', 'input_ids', 'x_123')
+    >>> variable_name("/encoder/layer.0/query/MatMul_output_0"), variable_name("Not"), variable_name("123")
+    ('query_matmul', 'not_', 'x_123')
     """
     path = hint.removesuffix("_output_0").replace(":", "_").split("/")
     short = "_".join(path[-2:]) if len(path) > 1 else hint
-    return identifier(short, default).lower() if short else default
+    return identifier(short.lower(), default) if short else default
 
 
 def _default_name(step: Step) -> str:
     if step.form == "call":
         return identifier(step.name.rpartition(".")[2], "x")
     return {"method": identifier(step.name.rpartition(".")[2]), "vmap": "mapped", "index": "part"}.get(step.form, "x")
+
+
+def _plain_numbers(step: Step, args: list[Any]) -> list[Any]:
+    """`args` with Python numbers for the scalars that have to be known."""
+    positions = _NUMBERS.get(step.name, ())
+    known = [index in positions and isinstance(arg, HostValue) and arg.ndim == 0 for index, arg in enumerate(args)]
+    return [arg.item() if plain else arg for plain, arg in zip(known, args, strict=True)]
 
 
 def _weakened(step: Step, args: list[Any]) -> list[Any]:

@@ -119,10 +119,8 @@ def to_source(recorded: RecordedProgram) -> Source:
 
 
 def _module(recorded: RecordedProgram, parts: list[str], constants: dict[str, np.ndarray]) -> Source:
-    from jaxport.importer.resolve import tensor_value
-
     program = recorded.program
-    params = {key: tensor_value(program.parameter_tensor(key)).data for key in recorded.params}
+    params = {key: program.weights.host_array(key) for key in recorded.params}
     tensors = {f"params/{key}": value for key, value in params.items()}
     casts = {}
     for key, value in constants.items():

@@ -16,6 +16,7 @@ _FRAMEWORKS = {
     "flax.linen": "jaxport.frameworks.linen",
     # A program that was traced before is a model too.
     "jaxport.mox.mox": "jaxport.mox.framework",
+    "jaxport.importer.program": "jaxport.frameworks.imported",
 }
 
 

@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import jax
 import numpy as np
 import onnx_ir as ir
 
+from jaxport.blocks import Boundary, Recorder, current_recorder
 from jaxport.errors import JaxportError, ModelError, Refusal, Unsupported, ValueNotKnown
 from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.graph import Body, BodyFunction, Node, Reference, SchemaFunction, describe
 from jaxport.importer.host import HostValue, is_dim
+from jaxport.importer.names import unique_identifiers
 from jaxport.importer.namespaces import cast, known, random
 from jaxport.importer.recording import Recorded, active
-from jaxport.importer.registry import Operator
+from jaxport.importer.registry import BOUND, LAYOUT, Operator
 from jaxport.importer.resolve import tensor_value
+from jaxport.importer.segments import Segment
 
-__all__ = ["Subgraph", "evaluate"]
+__all__ = ["Observer", "Subgraph", "evaluate", "evaluate_blocks", "observing"]
+
+Observer = Callable[[Node, Sequence[Any], Sequence[Any]], None]
+"""Called with each node that was evaluated, its inputs and its outputs."""
+
+_observer: ContextVar[Observer | None] = ContextVar("observer", default=None)
+
+
+@contextmanager
+def observing(observer: Observer) -> Iterator[None]:
+    """Shows `observer` each node that is evaluated inside."""
+    token = _observer.set(observer)
+    try:
+        yield
+    finally:
+        _observer.reset(token)
 
 
 class Scope:
@@ -76,20 +96,69 @@ def evaluate(body: Body, values: dict[ir.Value, Any], key: Any = None) -> tuple[
     return _run(body, Scope(values, {}, key))
 
 
-def _run(body: Body, scope: Scope) -> tuple[Any, ...]:
-    values = scope.values
+def evaluate_blocks(
+    recorder: Recorder, body: Body, items: Sequence[Node | Segment], values: dict[ir.Value, Any], key: Any = None
+) -> tuple[Any, ...]:
+    """The same, with each segment of `items`, the body's nodes, as a block."""
+    scope = Scope(values, {}, key)
+    _read_initializers(body, scope)
+    _run_items(recorder, items, scope)
+    return tuple(scope[value] for value in body.outputs)
+
+
+def _run_items(recorder: Recorder, items: Sequence[Node | Segment], scope: Scope) -> None:
+    for item in items:
+        if isinstance(item, Node):
+            _run_nodes([item], scope)
+        else:
+            scope.values.update(_run_segment(recorder, item, scope))
+
+
+def _run_segment(recorder: Recorder, segment: Segment, scope: Scope) -> dict[ir.Value, Any]:
+    """What a segment makes, computed between the markers of a call of its module."""
+    arrays = {value: scope[value] for value in segment.inputs if isinstance(scope[value], jax.Array)}
+    names = dict(zip(unique_identifiers(value.name or "" for value in arrays), arrays, strict=True))
+    known: dict[ir.Value, Any] = {}
+
+    def call(**given: Any) -> list[Any]:
+        inner = Scope({names[name]: array for name, array in given.items()}, scope.attributes, scope.key, scope)
+        _run_items(recorder, segment.items, inner)
+        results = {value: inner[value] for value in segment.outputs}
+        known.update((value, result) for value, result in results.items() if not isinstance(result, jax.Array))
+        return [result for value, result in results.items() if value not in known]
+
+    boundary = Boundary(segment.module.type or "onnx.Module")
+    given = {name: arrays[value] for name, value in names.items()}
+    results = recorder.call_method(segment.module, "__call__", call, (), given, boundary)
+    traced = [value for value in segment.outputs if value not in known]
+    return known | dict(zip(traced, results, strict=True))
+
+
+def _read_initializers(body: Body, scope: Scope) -> None:
     for value, tensor in body.initializers.items():
-        if value not in values:
-            values[value] = tensor_value(tensor)
-    for node in body.nodes:
+        if value not in scope.values:
+            scope.values[value] = tensor_value(tensor)
+
+
+def _run(body: Body, scope: Scope) -> tuple[Any, ...]:
+    _read_initializers(body, scope)
+    _run_nodes(body.nodes, scope)
+    return tuple(scope[value] for value in body.outputs)
+
+
+def _run_nodes(nodes: Sequence[Node], scope: Scope) -> None:
+    values = scope.values
+    observer = _observer.get()
+    for node in nodes:
         inputs = [None if value is None else scope[value] for value in node.inputs]
         outputs = _outputs(node, inputs, scope)
+        if observer is not None:
+            observer(node, inputs, outputs)
         for value, output in zip(node.outputs, outputs, strict=False):
             if value is not None:
                 values[value] = output
         for value in node.expired:
             values.pop(value, None)
-    return tuple(scope[value] for value in body.outputs)
 
 
 def _outputs(node: Node, inputs: list[Any], scope: Scope) -> tuple[Any, ...]:
@@ -116,7 +185,16 @@ def _outputs(node: Node, inputs: list[Any], scope: Scope) -> tuple[Any, ...]:
         raise
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
         raise _not_known(node, "a value inside it") from error
-    except (TypeError, ValueError, IndexError, KeyError, ArithmeticError) as error:
+    except (
+        TypeError,
+        ValueError,
+        LookupError,
+        ArithmeticError,
+        AssertionError,
+        NotImplementedError,
+        MemoryError,
+        jax.errors.JaxRuntimeError,
+    ) as error:
         raise ModelError(
             f"`{node.node.op_type}` cannot be computed",
             where=describe(node.node),
@@ -145,21 +223,34 @@ def _call(
     node: Node, operator: Operator, inputs: list[Any], attributes: dict[str, Any], scope: Scope
 ) -> tuple[Any, ...]:
     for index, value in enumerate(inputs):
-        if value is not None and operator.input_mark(index) == "host":
+        mark = operator.input_mark(index)
+        if value is not None and (mark == "host" or (mark == "known" and node.bound is None)):
             inputs[index] = _on_host(node, operator, index, value)
     keywords = {
         name: Subgraph(value, scope) if isinstance(value, Body) else value for name, value in attributes.items()
     }
     for name, what in operator.context.items():
-        keywords[name] = len(node.outputs) if what == "output count" else _key(node, scope)
+        keywords[name] = _context(what, node, scope)
     if operator.plain:
         inputs = [value for value in inputs if value is not None]
-    result = operator.function(*inputs, **keywords)
+    recorder = current_recorder()
+    if recorder is not None and recorder.operators:
+        boundary = Boundary(f"onnx.{node.node.op_type}")
+        result = recorder.call_function(boundary, operator.function, tuple(inputs), keywords)
+    else:
+        result = operator.function(*inputs, **keywords)
     return result if isinstance(result, tuple) else (result,)
 
 
-def _key(node: Node, scope: Scope) -> Any:
-    """A key of the node's own."""
+def _context(what: str, node: Node, scope: Scope) -> Any:
+    """What the evaluator provides beside inputs and attributes."""
+    if what == "output count":
+        return len(node.outputs)
+    if what == LAYOUT:
+        return node.kernel_layout
+    if what == BOUND:
+        return node.bound
+    # A random key of the node's own.
     return random.fold_in(random.key(0) if scope.key is None else scope.key, node.index)
 
 
@@ -184,7 +275,8 @@ def _on_host(node: Node, operator: Operator, index: int, value: Any) -> HostValu
     found = known(value)
     if found is None:
         parameter = operator.inputs[index] if index < len(operator.inputs) else operator.variadic
-        raise _not_known(node, f"`{parameter.name if parameter else index}`")
+        bounded = BOUND in operator.context.values()
+        raise _not_known(node, f"`{parameter.name if parameter else index}`", bounded)
     return found
 
 
@@ -194,15 +286,20 @@ def _placed(error: Unsupported, node: Node) -> Unsupported:
     return type(error)(str(error).partition("\n")[0], refusals)
 
 
-def _not_known(node: Node, what: str) -> ValueNotKnown:
+def _not_known(node: Node, what: str, bounded: bool = False) -> ValueNotKnown:
+    name = node.node.name or next((value.name for value in node.outputs if value is not None), "")
+    instead = (
+        f"say how large its result is at most: `from_onnx(…, sizes={{{name!r}: bound}})`"
+        if bounded
+        else "pass those inputs as NumPy arrays that the jitted function closes over"
+    )
     return ValueNotKnown(
         f"{what} of an operation has to be known before the program is traced",
         [
             Refusal(
                 node.node.op_type,
                 describe(node.node),
-                "it depends on the values of inputs; call the program outside `jax.jit`, or pass those inputs as "
-                "NumPy arrays that the jitted function closes over",
+                f"it depends on the values of inputs; call the program outside `jax.jit`, or {instead}",
             )
         ],
     )

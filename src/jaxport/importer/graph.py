@@ -25,7 +25,8 @@ class Reference:
 class Body:
     """The nodes of a graph, in order: of the model, of a branch or loop, or of a function.
 
-    `initializers` maps values to tensors; `captured` are the outer values that the nodes use, in order of use.
+    `initializers` maps values to tensors; `captured` are the outer values that the nodes use, in order of use;
+    `operations` is how many nodes there are with those of all bodies and functions inside, each as often as it is called.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Body:
     initializers: dict[ir.Value, ir.TensorProtocol]
     nodes: list[Node] = field(default_factory=list)
     captured: tuple[ir.Value, ...] = ()
+    operations: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -67,7 +69,8 @@ class Node:
 
     `attributes` holds what the node sets, as the function takes it: Python values, host values for tensors, a `Body` for
     a graph, a `Reference` inside functions. `output_types` says for each output which input has its dtype (an int), or
-    the dtype itself, or None where the schema leaves it open. `expired` are the values that nothing uses later.
+    the dtype itself, or None where the schema leaves it open. `expired` are the values that nothing uses later;
+    `kernel_layout` is how the axes of a convolution's kernel are arranged, `bound` how many rows the result has at most.
     """
 
     node: ir.Node
@@ -78,6 +81,8 @@ class Node:
     output_types: tuple[int | np.dtype | None, ...]
     index: int
     expired: tuple[ir.Value, ...] = ()
+    kernel_layout: str = "OIHW"
+    bound: int | None = None
 
     def bodies(self) -> Iterator[Body]:
         """The graphs among the attributes."""

@@ -103,7 +103,8 @@ class HostValue:
                     why="64-bit types are off, and the model computes with this integer",
                     instead='turn them on: `jax.config.update("jax_enable_x64", True)`',
                 )
-        return self.data.astype(dtype) if dtype != self.data.dtype else self.data
+        with np.errstate(over="ignore"):  # a double that is too large for a float is infinite
+            return self.data.astype(dtype) if dtype != self.data.dtype else self.data
 
     def __len__(self) -> int:
         return len(self.data)

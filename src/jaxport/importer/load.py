@@ -1,7 +1,7 @@
 """Reading an ONNX model from a path, bytes, a `ModelProto` or an `onnx_ir.Model`.
 
 What comes from a file is not trusted: a tensor has to have the data that it claims, and external data has to lie inside
-the model's folder. External data is memory-mapped and read when it is used.
+the model's folder. Large tensors are views of the file, memory-mapped and read when they are used.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from google.protobuf.message import DecodeError
 
 from jaxport.errors import InvalidArgument, ModelError
 from jaxport.importer.dtypes import dtype_of
+from jaxport.importer.frame import without_data
+from jaxport.importer.mapping import Buffer, map_tensors
 
 __all__ = ["ModelSource", "load"]
 
@@ -36,16 +38,18 @@ def load(source: ModelSource) -> ir.Model:
     """
     if isinstance(source, ir.Model):
         return source
-    folder = None
+    folder = buffer = None
     if isinstance(source, onnx.ModelProto):
         proto, origin = source, "the `ModelProto`"
     elif isinstance(source, bytes):
-        proto, origin = _parse(source, "the bytes"), "the bytes"
+        buffer, origin = Buffer(source), "the bytes"
+        proto = _parse(buffer, origin)
     elif isinstance(source, str | os.PathLike):
         path = Path(source)
         if not path.is_file():
             raise InvalidArgument(f"there is no file `{path}`", where="`from_onnx`", instead="check the path")
-        proto, origin, folder = _parse(path.read_bytes(), f"`{path}`"), f"`{path}`", path.resolve().parent
+        buffer, origin, folder = Buffer(path), f"`{path}`", path.resolve().parent
+        proto = _parse(buffer, origin)
     else:
         raise InvalidArgument(
             f"a model cannot be read from a `{type(source).__name__}`",
@@ -62,6 +66,7 @@ def load(source: ModelSource) -> ir.Model:
     if proto is source and any(_is_sparse(holder) for holder in _holders(proto)):
         proto = onnx.ModelProto.FromString(proto.SerializeToString())
     for holder in _holders(proto):
+        _check_names(holder)
         _check_and_densify(holder)
     try:
         model = ir.from_proto(proto)
@@ -77,13 +82,13 @@ def load(source: ModelSource) -> ir.Model:
         raise ModelError(
             "the model is malformed", where=origin, why=_root_cause(error), instead="export it again"
         ) from error
-    _place_external(model, folder, origin)
+    map_tensors(model, buffer, folder, origin)
     return model
 
 
-def _parse(data: bytes, origin: str) -> onnx.ModelProto:
+def _parse(data: Buffer, origin: str) -> onnx.ModelProto:
     try:
-        return onnx.ModelProto.FromString(data)
+        return onnx.ModelProto.FromString(without_data(data.view))
     except DecodeError as error:
         raise ModelError(
             "this is not an ONNX model",
@@ -116,6 +121,19 @@ def _is_sparse(holder: onnx.GraphProto | onnx.NodeProto) -> bool:
     if isinstance(holder, onnx.GraphProto):
         return bool(holder.sparse_initializer)
     return any(attribute.HasField("sparse_tensor") for attribute in holder.attribute)
+
+
+def _check_names(holder: onnx.GraphProto | onnx.NodeProto) -> None:
+    """Refuses names that are not UTF-8: protobuf hands them out as bytes."""
+    if isinstance(holder, onnx.NodeProto):
+        names = [holder.op_type, holder.domain, holder.name, *holder.input, *holder.output]
+        names += [attribute.name for attribute in holder.attribute]
+    else:
+        lists = (holder.initializer, holder.input, holder.output, holder.value_info)
+        names = [holder.name, *(entry.name for entries in lists for entry in entries)]
+    for name in names:
+        if not isinstance(name, str):
+            raise ModelError(f"the name {name!r} is not text", why="it is not UTF-8", instead="export the model again")
 
 
 def _check_and_densify(holder: onnx.GraphProto | onnx.NodeProto) -> None:
@@ -163,7 +181,10 @@ _COMPLEX = (onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128)
 def _check_data(tensor: onnx.TensorProto, where: str = "") -> None:
     """Refuses a tensor that has more or less data than its shape asks for."""
     where = where or f"tensor `{tensor.name}`"
+    dtype_of(tensor.data_type)
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        if tensor.data_type == onnx.TensorProto.STRING:
+            raise ModelError("strings cannot lie outside of a tensor", where=where, instead="export the model again")
         for entry in tensor.external_data:
             if entry.key in ("offset", "length") and not entry.value.isdecimal():
                 raise ModelError(
@@ -176,7 +197,6 @@ def _check_data(tensor: onnx.TensorProto, where: str = "") -> None:
         raise ModelError(
             f"the shape {list(tensor.dims)} has a negative size", where=where, instead="export the model again"
         )
-    dtype_of(tensor.data_type)
     element = ir.DataType(tensor.data_type)
     count = math.prod(tensor.dims)
     if element == ir.DataType.STRING:
@@ -193,67 +213,4 @@ def _check_data(tensor: onnx.TensorProto, where: str = "") -> None:
             where=where,
             why="the file is truncated or damaged",
             instead="export the model again",
-        )
-
-
-def _place_external(model: ir.Model, folder: Path | None, origin: str) -> None:
-    """Tells external tensors the model's folder, and checks that their data is there."""
-    sizes: dict[str, int] = {}
-    bodies = [*model.graphs(), *(graph for f in model.functions.values() for graph in (f.graph, *f.subgraphs()))]
-    for graph in bodies:
-        for tensor in _tensors(graph):
-            if not isinstance(tensor, ir.ExternalTensor):
-                continue
-            where = f"tensor `{tensor.name}`"
-            if folder is None:
-                raise ModelError(
-                    f"the data of a tensor lies in the file `{tensor.location}`",
-                    where=where,
-                    why=f"{origin} has no folder that the file could be in",
-                    instead="give `from_onnx` the path of the model",
-                )
-            _check_location(tensor, folder, where)
-            tensor.base_dir = str(folder)
-            if tensor.path not in sizes:
-                sizes[tensor.path] = os.path.getsize(tensor.path)
-            end = (tensor.offset or 0) + tensor.nbytes
-            if (
-                (tensor.offset or 0) < 0
-                or end > sizes[tensor.path]
-                or (tensor.length or tensor.nbytes) != tensor.nbytes
-            ):
-                raise ModelError(
-                    f"`{tensor.location}` is too short",
-                    where=where,
-                    why=f"its {tensor.nbytes} bytes at {tensor.offset or 0} do not match the file's {sizes[tensor.path]} bytes "
-                    f"or the stated length {tensor.length}",
-                    instead="copy the data file again",
-                )
-
-
-def _tensors(graph: ir.Graph) -> Iterator[ir.TensorProtocol]:
-    for value in graph.initializers.values():
-        if value.const_value is not None:
-            yield value.const_value
-    for node in graph:
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
-                yield attribute.as_tensor()
-
-
-def _check_location(tensor: ir.ExternalTensor, folder: Path, where: str) -> None:
-    path = folder / tensor.location
-    outside = os.path.isabs(tensor.location) or not path.resolve().is_relative_to(folder)
-    if outside or any(size < 0 for size in tensor.shape.numpy()):
-        raise ModelError(
-            f"external data at `{tensor.location}` is refused",
-            where=where,
-            why="it lies outside the model's folder" if outside else f"its shape {tensor.shape} has a negative size",
-            instead="keep the data file beside the model, with a relative path",
-        )
-    if not path.is_file():
-        raise ModelError(
-            f"the data file `{tensor.location}` is missing",
-            where=where,
-            instead=f"put it into `{folder}`, beside the model",
         )

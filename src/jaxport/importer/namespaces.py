@@ -88,6 +88,8 @@ def cast(x: Any, dtype: Any) -> Any:
     host([1.0, 2.0], float32)
     """
     dtype = np.dtype(dtype)
+    if isinstance(x, HostValue) and x.symbolic and dtype.kind not in "iu":
+        return jnp.asarray(x, dtype)  # of a size that only has a name there are no fractions: it is an array now
     if isinstance(x, HostValue):
         return host(x, dtype)
     if x.dtype == canonical(dtype):

@@ -5,34 +5,57 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter, namedtuple
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 
+from jaxport.blocks import current_recorder
 from jaxport.errors import InvalidArgument
+from jaxport.importer import weights
+from jaxport.importer.bounds import set_bounds
 from jaxport.importer.dtypes import STRING, canonical
-from jaxport.importer.evaluate import evaluate
-from jaxport.importer.graph import Body
+from jaxport.importer.evaluate import evaluate, evaluate_blocks
+from jaxport.importer.graph import Body, Node
 from jaxport.importer.host import HostValue, host
 from jaxport.importer.load import ModelSource, load
+from jaxport.importer.modules import Module, module_tree
 from jaxport.importer.names import unique_identifiers
 from jaxport.importer.recording import Recorded
-from jaxport.importer.resolve import resolve, tensor_value
-from jaxport.importer.roles import parameters, static_values
+from jaxport.importer.resolve import resolve
+from jaxport.importer.roles import static_values
+from jaxport.importer.segments import Segment, segments
+
+if TYPE_CHECKING:
+    from jaxport.importer.explain import Explanation
+    from jaxport.verify.report import Report
 
 __all__ = ["Program", "from_onnx"]
 
 
-def from_onnx(source: ModelSource) -> Program:
+def from_onnx(
+    source: ModelSource,
+    *,
+    trainable: Collection[str] | None = None,
+    untie: bool | Collection[str] = False,
+    sizes: Mapping[str, int] | None = None,
+) -> Program:
     """Imports an ONNX model as a JAX function.
 
     Args:
       source: the path of the model, its bytes, a `ModelProto` or an `onnx_ir.Model`.
+      trainable: the names of the initializers that are parameters. By default these are the floating point tensors of
+        more than one element that no node uses as a constant: as an exponent, a scale, a statistic or a mask.
+      untie: whether each node that uses a tensor gets one of its own: for all parameters, or for those that are named.
+        Exporters merge equal tensors, which then would be trained as one.
+      sizes: how many rows nodes have at most whose size depends on data (NonZero, Compress, Unique, a Loop that stacks
+        outputs), by the name of the node or of its output, so that `jax.jit` can trace them. Their results have this
+        size, filled up: NonZero with positions outside of the array, Unique with its smallest element, the others with
+        zeros. What exceeds it is lost.
 
     Returns:
       A `Program`: a callable that `jax.jit`, `jax.grad` and `jax.vmap` take, with its weights in `params`.
@@ -40,7 +63,7 @@ def from_onnx(source: ModelSource) -> Program:
     Raises:
       ModelError: the model is damaged or malformed.
       Unsupported: it has operators that cannot be imported; all of them are listed.
-      InvalidArgument: `source` is no model, or there is no such file.
+      InvalidArgument: `source` is no model, there is no such file, or a name is that of no initializer.
 
     >>> import onnx.parser
     >>> model = onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
@@ -51,7 +74,7 @@ def from_onnx(source: ModelSource) -> Program:
     >>> jax.grad(lambda params: program.apply(params, np.ones((3, 2), np.float32)).sum())(program.params)
     {'bias': Array([3., 3.], dtype=float32)}
     """
-    return Program(load(source))
+    return Program(load(source), trainable=trainable, untie=untie, sizes=sizes)
 
 
 class Program:
@@ -68,13 +91,24 @@ class Program:
     Array([3., 3.], dtype=float32)
     """
 
-    def __init__(self, model: ir.Model):
+    def __init__(
+        self,
+        model: ir.Model,
+        *,
+        trainable: Collection[str] | None = None,
+        untie: bool | Collection[str] = False,
+        sizes: Mapping[str, int] | None = None,
+    ):
         self.model = model
         self.body: Body = resolve(model)
+        set_bounds(self.body, sizes or {})
+        if untie:
+            weights.untie(self.body, None if untie is True else untie)
         self._static = static_values(self.body)
-        self._parameters = {value.name or "": value for value in parameters(self.body, self._static)}
+        self.weights = weights.Weights(self.body, self._static, trainable)
         self.inputs = [value for value in self.body.inputs if value not in self.body.initializers]
-        self._keywords = dict(zip(unique_identifiers(v.name or "" for v in self.inputs), self.inputs, strict=True))
+        self.keywords = tuple(unique_identifiers(value.name or "" for value in self.inputs))
+        self._keywords = dict(zip(self.keywords, self.inputs, strict=True))
         self._keywords |= {value.name or "": value for value in self.inputs}
         self._warned = False
 
@@ -93,21 +127,37 @@ class Program:
         """The inputs whose values decide shapes: under `jax.jit` they have to be closed over, not passed."""
         return tuple(value.name or "" for value in self.inputs if value in self._static)
 
-    @cached_property
+    @property
     def params(self) -> dict[str, jax.Array]:
-        """The trainable initializers by name."""
-        return {
-            name: jnp.asarray(tensor_value(self.body.initializers[v]).to_jax()) for name, v in self._parameters.items()
-        }
+        """The trainable initializers by name; kernels of two-dimensional convolutions as (height, width, in, out)."""
+        return self.weights.arrays
+
+    @cached_property
+    def modules(self) -> Module:
+        """The modules of the model as a tree, as far as its file names them.
+
+        >>> import onnx.parser
+        >>> model = onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
+        ...     agraph (float[N] x) => (float[N] y) { y = Relu(x) }''')
+        >>> model.graph.node[0].name = "/encoder/act/Relu"
+        >>> [module.path for module in from_onnx(model).modules.walk()]
+        ['', 'encoder', 'encoder.act']
+        """
+        return self._modules[0]
+
+    @cached_property
+    def _modules(self) -> tuple[Module, dict[Node, tuple[Module, ...]]]:
+        elements = {v: (name, self.body.initializers[v].size) for name, v in self.weights.values.items()}
+        return module_tree(self.body, elements)
+
+    @cached_property
+    def _segments(self) -> tuple[Node | Segment, ...]:
+        return segments(self.body, self._modules[1])
 
     @property
     def name(self) -> str:
         """The name of the model's graph."""
         return self.model.graph.name or ""
-
-    def parameter_tensor(self, name: str) -> ir.TensorProtocol:
-        """The initializer behind a parameter, not read yet."""
-        return self.body.initializers[self._parameters[name]]
 
     def to_source(
         self, folder: str | os.PathLike[str] | None = None, *, inputs: Mapping[str, Any] | None = None
@@ -142,20 +192,82 @@ class Program:
             source.save(folder)
         return source
 
+    def explain(self, inputs: Mapping[str, Any] | None = None) -> Explanation:
+        """The graph after each phase of the import: loaded, resolved, folded, finalized.
+
+        Args:
+          inputs: as `to_source` takes them: sizes other than those that the model declares, and arrays for inputs whose
+            values decide shapes. Where the program cannot be traced, the last phase says at which node it stops.
+
+        >>> import onnx.parser
+        >>> program = from_onnx(
+        ...     onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
+        ...     agraph (float[n] x) => (float[n] y) { y = Relu(x) }''')
+        ... )
+        >>> print(program.explain()["resolved"])
+        resolved: 1 operations
+          operation   served by   since
+          Relu        nn.relu     6
+        """
+        from jaxport.importer.explain import explain
+
+        return explain(self, inputs)
+
+    def verify(self, inputs: Sequence[Any] | Mapping[str, Any] | None = None, **options: Any) -> Report:
+        """Runs the program in JAX and the model in ONNX Runtime on the same inputs, and compares every output.
+
+        Args:
+          inputs: by position or by name; what is left out is sampled.
+          options: `sizes`, `rtol`, `atol`, `seed`, `check`, as `jaxport.verify.verify_program` takes them.
+
+        Raises:
+          VerificationFailed: the two sides disagree, unless `check` is false.
+          InvalidArgument: the inputs or sizes do not fit the model, or an input cannot be sampled.
+          RunError: ONNX Runtime refuses the model, or fails.
+
+        >>> import onnx.parser
+        >>> program = from_onnx(
+        ...     onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
+        ...     agraph (float[n] x) => (float[n] y) { y = Relu(x) }''')
+        ... )
+        >>> program.verify().ok
+        True
+        """
+        from jaxport.verify import verify_program
+
+        return verify_program(self, inputs, **options)
+
+    def save(self, path: str | os.PathLike[str], params: Mapping[str, Any] | None = None) -> None:
+        """Writes the model with these parameters as an ONNX file, its graph as it was.
+
+        Args:
+          path: the file; weights that exceed what it can hold go into `<path>.data`.
+          params: arrays for all parameters, as `params` has them; the model's own if None.
+
+        Raises:
+          InvalidArgument: parameters are missing, unknown, or of another shape.
+
+        >>> import onnx.parser, tempfile
+        >>> program = from_onnx(
+        ...     onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
+        ...     agraph (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Mul(x, w) }''')
+        ... )
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     program.save(f"{folder}/doubled.onnx", {"w": 2 * program.params["w"]})
+        ...     print(from_onnx(f"{folder}/doubled.onnx").params)
+        {'w': Array([2., 4.], dtype=float32)}
+        """
+        weights.save(self.weights.written(self.model, self.params if params is None else params), path)
+
     @property
     def param_specs(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Shape and dtype of each parameter; nothing is read."""
-        tensors = {name: self.body.initializers[value] for name, value in self._parameters.items()}
-        return {
-            name: jax.ShapeDtypeStruct(tensor.shape.numpy(), canonical(np.dtype(tensor.dtype.numpy())))
-            for name, tensor in tensors.items()
-        }
+        return self.weights.specs
 
     @cached_property
     def constants(self) -> dict[str, np.ndarray]:
         """The other initializers by name: exponents, scales, masks, integer tables, shapes. They are frozen."""
-        frozen = [v for v in self.body.initializers if (v.name or "") not in self._parameters]
-        return {value.name or "": tensor_value(self.body.initializers[value]).data for value in frozen}
+        return self.weights.constants
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """The outputs for the program's own parameters; `apply(program.params, …)`."""
@@ -190,21 +302,10 @@ class Program:
         Args and errors are those of `apply`, with the inputs by name.
         """
         values = {value: self._checked(value, inputs.get(value.name or "")) for value in self.inputs}
-        for name, value in params.items():
-            if name not in self._parameters:
-                raise InvalidArgument(
-                    f"`{name}` is not a parameter of the model",
-                    where="`apply(params, …)`",
-                    instead="give arrays for the names in `program.params`",
-                )
-            values[self._parameters[name]] = value
-        missing = [name for name in self._parameters if name not in params]
-        if missing:
-            raise InvalidArgument(
-                f"{len(missing)} parameters are missing, `{missing[0]}` first",
-                where="`apply(params, …)`",
-                instead="start from `program.params`",
-            )
+        values |= self.weights.given(params)
+        recorder = current_recorder()
+        if recorder is not None:  # somebody wants to see the modules as blocks
+            return evaluate_blocks(recorder, self.body, self._segments, values, rng)
         return evaluate(self.body, values, rng)
 
     def _named(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
@@ -287,13 +388,16 @@ class Program:
             )
 
     def __repr__(self) -> str:
-        operators = Counter(node.target.label if hasattr(node.target, "label") else "?" for node in self.body.nodes)
+        operators = Counter(node.target.label for node in self.body.nodes)
         rows = [f"Program `{self.model.graph.name}` of {len(self.body.nodes)} operations"]
         for label, values in (("input", self.inputs), ("output", self.body.outputs)):
             rows += [f"  {label:<7} {value.name}: {value.type} {value.shape}" for value in values]
-        count = sum(self.body.initializers[value].size for value in self._parameters.values())
-        rows.append(f"  params  {len(self._parameters)} arrays, {count:,} elements")
+        count = sum(self.body.initializers[value].size for value in self.weights.values.values())
+        rows.append(f"  params  {len(self.weights.values)} arrays, {count:,} elements")
         rows.append("  ops     " + ", ".join(f"{name} {times}" for name, times in operators.most_common()))
+        if self.modules.children:
+            rows.append(f"  modules {self.modules.type}".rstrip())
+            rows += [f"    {line}" for line in self.modules.lines()]
         return "\n".join(rows)
 
 

@@ -7,6 +7,7 @@ branches of `lax.cond`, the body of `lax.scan`) are wrapped, so that they record
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -36,6 +37,9 @@ __all__ = [
     "recorded",
     "recording_scope",
 ]
+
+LARGEST_ARRAY = 2**44
+"""Elements that an array may have."""
 
 Form = Literal["call", "operator", "method", "attribute", "index", "vmap"]
 
@@ -175,13 +179,28 @@ class Recordable:
             folded = fold(self.name, args, kwargs)
             if folded is not NotImplemented:
                 return folded
+        if self.name in _CREATING:
+            self._check_size(lower(args), lower(kwargs))
         recording = active()
         if recording is not None:
             return recording.run("call", self.name, self.function, args, kwargs)
         return self.function(*lower(args), **lower(kwargs))
 
+    def _check_size(self, args: Any, kwargs: Any) -> None:
+        """Refuses a result that no machine holds, before XLA is asked for it, which would end the process."""
+        live = map_leaves(lambda leaf: leaf.value if isinstance(leaf, Recorded) else leaf, (args, kwargs))
+        shapes = jax.eval_shape(lambda: self.function(*live[0], **live[1]))
+        for leaf in jax.tree.leaves(shapes):
+            sizes = [size for size in leaf.shape if isinstance(size, int)]
+            if math.prod(sizes) > LARGEST_ARRAY:
+                raise ValueError(f"an array of shape {list(leaf.shape)} is larger than {LARGEST_ARRAY} elements")
+
     def __repr__(self) -> str:
         return self.name
+
+
+_CREATING = {f"jnp.{name}" for name in "arange broadcast_to eye full linspace ones pad repeat tile zeros".split()}
+"""Functions whose result may be much larger than their operands."""
 
 
 class Recorded:

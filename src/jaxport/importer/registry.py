@@ -5,8 +5,12 @@ inputs are positional, in schema order, optional ones default to None, `*name` i
 with the schema's defaults. Annotations say what the evaluator has to provide:
 
 * `Host`: an input that has to be known while the program is traced (a shape, axes); it arrives as a `HostValue`.
+* `Known`: an input whose values decide the size of the result. It arrives as a `HostValue` too, unless the user bounds
+  that size; then it may be traced.
 * `ShapeOnly`: an input of which only shape and dtype matter.
 * `OutputCount`, `RandomKey`: a keyword that is no attribute: how many outputs the node has, a `jax.random` key.
+* `KernelLayout`: a keyword, too: how the axes of the second input are arranged, "OIHW" or "HWIO".
+* `SizeBound`: a keyword, too: how many rows the result has at most, or None where the user does not say.
 """
 
 from __future__ import annotations
@@ -21,12 +25,17 @@ from jaxport.errors import InvalidArgument
 from jaxport.importer.host import HostValue
 
 __all__ = [
+    "BOUND",
     "KNOWN_OPSETS",
+    "LAYOUT",
     "Host",
+    "KernelLayout",
+    "Known",
     "Operator",
     "OutputCount",
     "RandomKey",
     "ShapeOnly",
+    "SizeBound",
     "lookup",
     "op",
     "operators",
@@ -38,6 +47,11 @@ Host = Annotated[HostValue, "host"]
 ShapeOnly = Annotated[Any, "shape only"]
 OutputCount = Annotated[int, "output count"]
 RandomKey = Annotated[Any, "random key"]
+LAYOUT = "kernel layout"
+KernelLayout = Annotated[str, LAYOUT]
+Known = Annotated[HostValue, "known"]
+BOUND = "size bound"
+SizeBound = Annotated[int | None, BOUND]
 
 KNOWN_OPSETS = {"": 28, "ai.onnx.ml": 5, "ai.onnx.preview": 1, "ai.onnx.preview.training": 1, "com.microsoft": 1}
 """The newest version of each standard domain whose operators were compared with the functions here."""
@@ -81,7 +95,7 @@ class Operator:
 
     @cached_property
     def context(self) -> dict[str, str]:
-        """The keywords that the evaluator provides: name to what they are ("output count", "random key")."""
+        """The keywords that the evaluator provides: name to what they are ("output count", "random key" …)."""
         if self.plain:
             return {}
         keywords = ((p.name, _mark(p)) for p in self.parameters if p.kind == p.KEYWORD_ONLY)

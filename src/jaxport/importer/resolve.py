@@ -20,6 +20,12 @@ from jaxport.importer.registry import KNOWN_OPSETS, Operator, lookup, versions
 
 __all__ = ["attribute_value", "resolve", "schema_in_force", "tensor_value"]
 
+LARGEST_EXPANSION = 2_000_000
+"""Operations that a model may have when its functions are counted as often as they are called."""
+
+DEEPEST_CALL = 64
+"""How deep functions may call one another."""
+
 
 def resolve(model: ir.Model) -> Body:
     """The model's graph with every node bound to a function.
@@ -93,6 +99,9 @@ class _Resolver:
             used = [value for value in node.inputs if value is not None]
             if resolved is not None:
                 body.nodes.append(resolved)
+                body.operations += 1 + sum(inner.operations for inner in resolved.bodies())
+                if isinstance(resolved.target, BodyFunction):
+                    body.operations += resolved.target.body.operations
                 used += [value for inner in resolved.bodies() for value in inner.captured]
             captured |= dict.fromkeys(value for value in used if value not in own)
         for value in graph.outputs:
@@ -102,6 +111,13 @@ class _Resolver:
                     where=f"graph `{graph.name}`",
                     instead="export the model again",
                 )
+        if body.operations > LARGEST_EXPANSION:
+            raise ModelError(
+                f"the model has more than {LARGEST_EXPANSION:,} operations",
+                where=f"graph `{graph.name}`",
+                why="its functions call one another many times",
+                instead="write what repeats as a loop",
+            )
         captured |= dict.fromkeys(value for value in graph.outputs if value not in own)
         body.captured = tuple(captured)
         _expire(body)
@@ -192,6 +208,12 @@ class _Resolver:
                 where=f"domain `{function.domain}`",
                 why="ONNX functions cannot be recursive",
                 instead="export the model again",
+            )
+        if len(self.building) >= DEEPEST_CALL:
+            raise ModelError(
+                f"functions call one another more than {DEEPEST_CALL} deep",
+                where=f"domain `{function.domain}`, function `{function.name}`",
+                instead="inline some of them (`onnx.inliner`)",
             )
         if identifier not in self.functions:
             self.building.append(identifier)
@@ -346,7 +368,10 @@ def _check_inputs(node: ir.Node, inputs: tuple[ir.Value | None, ...], target: ob
         return
     missing = [index for index in range(required) if index >= len(inputs) or inputs[index] is None]
     if missing or (most is not None and len(inputs) > most):
-        formal = target.inputs if isinstance(target, Operator) and not target.plain else list(schema.inputs)
+        if isinstance(target, BodyFunction):
+            formal: Sequence[Any] = target.body.inputs
+        else:
+            formal = target.inputs if isinstance(target, Operator) and not target.plain else list(schema.inputs)
         names = [parameter.name for parameter in formal]
         raise ModelError(
             f"the input `{names[missing[0]]}` is missing"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
 import onnx_ir as ir
 
 from jaxport.importer.graph import Body, BodyFunction, Node
-from jaxport.importer.registry import Operator
+from jaxport.importer.registry import LAYOUT, Operator
 
-__all__ = ["parameters", "static_values"]
+__all__ = ["kernels", "parameters", "static_values"]
 
 TRAINABLE = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
 
@@ -47,12 +48,93 @@ def _mark(node: Node, index: int) -> str | None:
     return "shape only"
 
 
+FROZEN = {
+    "BatchNormalization": {3, 4},
+    "Clip": {1, 2},
+    "DequantizeLinear": {1, 2},
+    "Dropout": {1},
+    "Pad": {2},
+    "Pow": {1},
+    "QLinearConv": set(range(9)),
+    "QLinearMatMul": set(range(8)),
+    "QuantizeLinear": {1, 2},
+    "Resize": {1, 2},
+    "Where": {0},
+}
+"""The inputs that are no weights even where they are floating point tensors: statistics, exponents, bounds, scales."""
+
+_MOVED = {"Cast", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
+"""Operators whose result has the role of their first input."""
+
+_MASKED = {"Add", "Mul", "Sub", "Where"}
+"""Operators that take masks."""
+
+OUT_OF_RANGE = 1e4
+"""Beyond this, a number is the "minus infinity" of a mask: no weight is as large."""
+
+
 def parameters(body: Body, static: set[ir.Value]) -> list[ir.Value]:
-    """The initializers of the model's graph that are trainable: floating point tensors of rank one or more that no shape
-    depends on.
+    """The initializers of the model's graph that are trainable.
+
+    They are floating point tensors of more than one element that no shape depends on, and that no node uses as a
+    constant: as an exponent, a scale, a statistic or a mask.
     """
+    candidates = {
+        value: tensor
+        for value, tensor in body.initializers.items()
+        if tensor.dtype in TRAINABLE and tensor.size > 1 and value not in static
+    }
+    frozen, masked = _uses(body)
     return [
         value
-        for value, tensor in body.initializers.items()
-        if tensor.dtype in TRAINABLE and len(tensor.shape) > 0 and value not in static
+        for value, tensor in candidates.items()
+        if value not in frozen and not (value in masked and _is_mask(tensor))
     ]
+
+
+def _uses(body: Body) -> tuple[set[ir.Value], set[ir.Value]]:
+    """The values that are used as constants, and those that may be used as masks."""
+    frozen: set[ir.Value] = set()
+    masked: set[ir.Value] = set()
+    for node in reversed(body.nodes):
+        operator = node.node.op_type
+        for index, value in enumerate(node.inputs):
+            if value is None:
+                continue
+            if index in FROZEN.get(operator, ()):
+                frozen.add(value)
+            elif operator in _MASKED:
+                masked.add(value)
+            elif index == 0 and operator in _MOVED:
+                for found in (frozen, masked):
+                    if not found.isdisjoint(node.outputs):
+                        found.add(value)
+        called = node.target.body if isinstance(node.target, BodyFunction) else None
+        for inner in [*node.bodies(), *([called] if called else [])]:
+            for found, inside in zip((frozen, masked), _uses(inner), strict=True):
+                found |= inside
+                if inner is called:
+                    given = zip(node.inputs, inner.inputs, strict=False)
+                    found.update(value for value, formal in given if value is not None and formal in inside)
+    return frozen, masked
+
+
+def _is_mask(tensor: ir.TensorProtocol) -> bool:
+    values = np.abs(tensor.numpy().astype(np.float32))
+    return not bool((values < OUT_OF_RANGE).all())
+
+
+def kernels(body: Body, candidates: Iterable[ir.Value]) -> set[ir.Value]:
+    """Those of the values that are nothing but kernels of two-dimensional convolutions, and may be kept in any layout."""
+    uses: dict[ir.Value, bool] = {value: len(body.initializers[value].shape) == 4 for value in candidates}
+    for value in body.outputs:
+        uses[value] = False
+    for node in body.nodes:
+        for index, value in enumerate(node.inputs):
+            if value in uses:
+                uses[value] &= (
+                    index == 1 and isinstance(node.target, Operator) and LAYOUT in node.target.context.values()
+                )
+        for inner in node.bodies():
+            uses |= dict.fromkeys(inner.captured, False)
+    return {value for value, only in uses.items() if only}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import ast
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +15,13 @@ import onnx_ir as ir
 from jaxport.errors import InvalidArgument
 from jaxport.importer.dtypes import canonical
 from jaxport.importer.host import HostValue
-from jaxport.importer.names import identifier, unique
+from jaxport.importer.names import identifier, unique, unique_identifiers
 from jaxport.importer.program import Program
 from jaxport.importer.recording import Recorded, Step, Variable, map_leaves, recorded, recording_scope
 
 __all__ = ["RecordedProgram", "input_specs", "record"]
+
+LONGEST_EXPRESSION = 200
 
 
 @dataclass(frozen=True)
@@ -52,26 +55,85 @@ def input_specs(program: Program) -> dict[str, Any]:
     ... )
     {'x': ShapeDtypeStruct(shape=(batch, 2), dtype=float32)}
     """
-    scope = jax.export.SymbolicScope()
-    names: dict[str, str] = {}
-    specs = {}
+    declared = [value for value in program.inputs if isinstance(value.type, ir.TensorType)]
     for value in program.inputs:
-        if not isinstance(value.type, ir.TensorType) or value.shape is None or value.dtype is None:
+        if value not in declared or value.shape is None or value.dtype is None:
             raise InvalidArgument(
                 f"the model does not declare the shape of the input `{value.name}`",
                 where="recording the program",
                 instead=f"give an array or a `jax.ShapeDtypeStruct` for `{value.name}`",
             )
-        sizes = []
-        for axis, size in enumerate(value.shape.dims):
-            if not isinstance(size, int):
-                given = size.value or f"{value.name}_{axis}"
-                if given not in names:
-                    names[given] = unique(identifier(given, "size"), names.values())
-                size = jax.export.symbolic_shape(names[given], scope=scope)[0]
-            sizes.append(size)
-        specs[value.name or ""] = jax.ShapeDtypeStruct(tuple(sizes), canonical(np.dtype(value.dtype.numpy())))
-    return specs
+    texts = {
+        (value, axis): size.value or f"{value.name}_{axis}"
+        for value in declared
+        for axis, size in enumerate(value.shape.dims if value.shape is not None else ())
+        if not isinstance(size, int)
+    }
+    scope, names = jax.export.SymbolicScope(), _Names(texts.values())
+    return {
+        value.name or "": jax.ShapeDtypeStruct(
+            tuple(
+                size if isinstance(size, int) else names.size(texts[value, axis], scope)
+                for axis, size in enumerate(value.shape.dims)
+            ),
+            canonical(np.dtype(value.dtype.numpy())),
+        )
+        for value in declared
+        if value.shape is not None and value.dtype is not None
+    }
+
+
+class _Names:
+    """The names of open sizes, as JAX takes them.
+
+    A text such as `past + 1` is an expression where its names are those of sizes themselves; all else is a name.
+    """
+
+    def __init__(self, texts: Iterable[str]):
+        texts = list(dict.fromkeys(texts))
+        plain = [text for text in texts if text.isidentifier()]
+        self.names = dict(zip(plain, unique_identifiers(plain, "size"), strict=True))
+        self.expressions = {text: _expression(text, self.names) for text in texts if text not in self.names}
+        for text, expression in self.expressions.items():
+            if not expression:
+                self.names[text] = unique(identifier(text, "size"), self.names.values())
+
+    def size(self, text: str, scope: jax.export.SymbolicScope) -> Any:
+        return jax.export.symbolic_shape(self.names.get(text) or self.expressions[text], scope=scope)[0]
+
+
+_FUNCTIONS = {"floordiv", "mod", "max", "min"}
+
+
+def _expression(text: str, names: Mapping[str, str]) -> str:
+    """`text` in JAX's grammar of sizes, with `names` for the names in it; empty if it is no expression of them."""
+    if len(text) > LONGEST_EXPRESSION:
+        return ""
+    try:
+        tree = ast.parse(text, mode="eval")
+    except (SyntaxError, ValueError):
+        return ""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) if name in names:
+                node.id = names[name]
+            case ast.Call(func=ast.Name(id=function), keywords=[]) if function in _FUNCTIONS:
+                names = {**names, function: function}
+            case ast.Constant(value=int()) | ast.BinOp(op=ast.Add() | ast.Sub() | ast.Mult()):
+                pass
+            case (
+                ast.Expression()
+                | ast.Load()
+                | ast.Add()
+                | ast.Sub()
+                | ast.Mult()
+                | ast.UnaryOp(op=ast.USub())
+                | ast.USub()
+            ):
+                pass
+            case _:
+                return ""
+    return ast.unparse(tree)
 
 
 def record(program: Program, inputs: Mapping[str, Any] | None = None) -> RecordedProgram:

@@ -41,7 +41,7 @@ def make_mox(fn: Callable[..., Any], *, functions: Iterable[str] = ()) -> Callab
     def make(*args: Any, **kwargs: Any) -> Mox:
         from jaxport.frameworks import loaded
 
-        traced = blocks.trace(fn, args, kwargs, state="outputs", functions=functions, counters=True)
+        traced = blocks.trace(fn, args, kwargs, state="outputs", functions=functions, counters=True, operators=True)
         return Mox(traced, name=_name_of(fn), signature=signature_of(fn, Types(loaded())))
 
     return make

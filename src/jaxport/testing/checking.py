@@ -19,9 +19,11 @@ from jaxport.export.api import to_onnx
 from jaxport.export.exported import Exported
 from jaxport.export.ports import is_key
 from jaxport.export.specs import is_shape
+from jaxport.importer import from_onnx
 from jaxport.testing.declared import check_declared
 from jaxport.testing.specs import sample
 from jaxport.verify.comparing import difference
+from jaxport.verify.importing import caller
 from jaxport.verify.reference import run_traced
 from jaxport.verify.runtime import Session
 
@@ -33,6 +35,14 @@ VARIANTS: Mapping[str, str] = {
     "static": "each name replaced by a size, and another opset",
     "float64": "float32 specifications read as float64, unless 64-bit types are enabled already",
     "empty": "each name replaced by zero, where JAX accepts that",
+    "imported": "the model imported back, and run by JAX",
+}
+
+#: Compiling is where the time of a small case goes.
+_QUICK = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
 }
 
 #: What a single operation may differ by, in units of the precision of its dtype, relative and absolute, by its bits.
@@ -62,7 +72,8 @@ def check(
     A case is run as its specifications say, and in the variants that apply to it (see `VARIANTS`): where they have
     names, also with sizes in the place of the names, at an opset that the case itself seeds, and with zeros; where
     they are float32, also as float64. Every model passes ONNX's checker, and the shapes that it declares agree with
-    ONNX's own inference, and with those of the values at run time.
+    ONNX's own inference, and with those of the values at run time. What was exported as specified is imported back, and
+    the imported program compared with the function, too.
 
     Args:
       fn: the function.
@@ -100,6 +111,8 @@ def check(
     case = _Case(fn, rtol, atol, changes_state)
     first, *others = _variants(fn, specs, values, sizes, opsets, options)
     exported = case.run(first)
+    if "imported" not in left_out:
+        case.run_imported(first, exported)
     if shapes is not None:
         found = [tuple(map(dims.label, port.shape)) for port in exported.outputs]
         assert found == [tuple(shape) for shape in shapes], f"the outputs have the shapes {found}, not {shapes}"
@@ -150,8 +163,7 @@ class _Case:
             inputs = exported.flatten(args, kwargs)
             results = session.run({**exported.defaults, **inputs})
             actual = [port.to_jax(result) for port, result in zip(exported.outputs, results, strict=True)]
-            # The static variant runs on the inputs of the first symbolic run: JAX need not compile that twice.
-            key = (exported.x64, tuple(str(port.dtype) for port in exported.inputs), *sizes.items())
+            key = _key(exported, sizes)
             if key not in self._expected:
                 self._expected[key] = self._in_jax(exported, args, kwargs)
             at = ", ".join(f"{name}={size}" for name, size in sizes.items())
@@ -160,6 +172,17 @@ class _Case:
             if variant.name == "as given" and sizes is variant.sizes[0]:
                 check_declared(exported, inputs, sizes)
         return exported
+
+    def run_imported(self, variant: _Variant, exported: Exported) -> None:
+        """Import a model that was exported, run it in JAX, compare."""
+        sizes = variant.sizes[0]
+        args, kwargs = self._arguments(exported, variant, sizes)
+        program = from_onnx(exported.model)
+        arrays = {**exported.defaults, **exported.flatten(args, kwargs)}
+        results = caller(program, {name: arrays[name] for name in program.input_names}, _QUICK)()
+        expected = self._expected[_key(exported, sizes)]
+        for port, wanted, result in zip(exported.outputs, expected, results, strict=True):
+            self._compare(_plain(wanted), _plain(port.to_jax(result)), f"`{port.name}` (imported back)")
 
     def _arguments(
         self, exported: Exported, variant: _Variant, sizes: Mapping[str, int]
@@ -195,6 +218,11 @@ class _Case:
             absolute if self.atol is None else self.atol,
         )
         assert not found.problem, f"{what}: {found.problem}\nexpected {expected}\ngot {actual}"
+
+
+def _key(exported: Exported, sizes: Mapping[str, int]) -> tuple:
+    """What the arguments of a run depend on: the static variant need not be run by JAX at the sizes of the symbolic one."""
+    return (exported.x64, tuple(str(port.dtype) for port in exported.inputs), *sizes.items())
 
 
 def check_model(exported: Exported, what: str = "the model") -> None:

@@ -1,7 +1,18 @@
 """Both sides of a conversion on the same inputs: compared, and the first block found that diverges."""
 
 from jaxport.verify.comparing import Difference, difference
+from jaxport.verify.importing import verify_program
 from jaxport.verify.report import Divergence, Output, Report
 from jaxport.verify.verifying import Sampler, verify, verify_file
 
-__all__ = ["Difference", "Divergence", "Output", "Report", "Sampler", "difference", "verify", "verify_file"]
+__all__ = [
+    "Difference",
+    "Divergence",
+    "Output",
+    "Report",
+    "Sampler",
+    "difference",
+    "verify",
+    "verify_file",
+    "verify_program",
+]

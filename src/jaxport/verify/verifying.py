@@ -233,7 +233,7 @@ class _Subject:
             args, kwargs = jax.tree.unflatten(traced.in_tree, self._with_static(leaves))
             again = blocks.trace(self.fn, args, kwargs, state=self.state)
             # The module may have been trained since: the model has the weights that it was exported with.
-            exported = {weight.path: weight for weight in traced.weights}
+            exported = {weight.path: weight for weight in traced.weights if not weight.anonymous}
             traced = replace(again, weights=tuple(exported.get(weight.path, weight) for weight in again.weights))
         return reference.run_traced(traced, leaves)
 

@@ -46,11 +46,13 @@ def test_floats_from_bits_and_back(dtype, opset):
     values = np.concatenate([special, integers(bits).view(dtype)])
     with np.errstate(invalid="ignore"):  # NumPy warns of some of the NaN that random bits are
         values = values[~np.isnan(values.astype(np.float64))]
+    # Below opset 26 the bits are found by arithmetic.
+    without = {"imported": "XLA flushes what is below the smallest normal number"} if opset < 26 else {}
     with jax.enable_x64(True):
         to_bits = lambda x: lax.bitcast_convert_type(x, bits)
         from_bits = lambda x: lax.bitcast_convert_type(lax.bitcast_convert_type(x, dtype) * 1, bits)
-        check(to_bits, spec(len(values), dtype=dtype), values=(values,), opset=opset)
-        check(from_bits, spec(len(values), dtype=bits), values=(values.view(bits),), opset=opset)
+        check(to_bits, spec(len(values), dtype=dtype), values=(values,), opset=opset, without=without)
+        check(from_bits, spec(len(values), dtype=bits), values=(values.view(bits),), opset=opset, without=without)
 
 
 @pytest.mark.parametrize(("old", "new"), [("uint32", "uint8"), ("float32", "uint16"), ("int64", "float32")])

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
+
 from jaxport.errors import Refusal, Unsupported
 from jaxport.importer.host import dims_compare, is_dim
 from jaxport.importer.namespaces import jnp, known, lax
@@ -73,7 +75,9 @@ def _scalar(value: Any) -> Any:
     if value is None:
         return 0
     found = known(value)
-    return jnp.reshape(value, ()) if found is None else found.item()
+    if found is None or found.dtype == np.uint64:  # whose largest numbers Python's become no array of JAX
+        return jnp.reshape(value, ())
+    return found.item()
 
 
 @op("Pad", since=18)

@@ -14,10 +14,13 @@ import numpy as np
 from jaxport.errors import Refusal, ValueNotKnown
 from jaxport.importer.host import HostValue, host
 from jaxport.importer.namespaces import jnp, known, lax, vmap
-from jaxport.importer.registry import op
+from jaxport.importer.registry import SizeBound, op
 
 SHORT = 4
 """Iterations up to which a loop is unrolled."""
+
+LONGEST = 100_000
+"""Iterations after which a loop that has to be unrolled is given up."""
 
 
 @op("If", since=1)
@@ -39,7 +42,7 @@ class _NotStructured(Exception):
 
 
 @op("Loop", since=1)
-def loop(M=None, cond=None, *v_initial, body):
+def loop(M=None, cond=None, *v_initial, body, bound: SizeBound = None):
     trips = None if M is None else known(M)
     go = host(True) if cond is None else known(cond)
     scans = body.output_count - 1 - len(v_initial)
@@ -53,7 +56,11 @@ def loop(M=None, cond=None, *v_initial, body):
             pass
     if plain and not scans and (go is None or (M is not None and trips is None)):
         return _while(M, cond, v_initial, body)
-    return _unrolled(None if M is None else trips, go, v_initial, scans, body)
+    if bound is not None and (go is None or trips is None):
+        return _bounded(bound, M, cond, v_initial, body)
+    if M is not None and trips is None:
+        raise _endless()
+    return _unrolled(trips, go, v_initial, scans, body)
 
 
 def _scanned(trips: int, state: Sequence[Any], body: Any) -> tuple[Any, ...]:
@@ -69,8 +76,8 @@ def _scanned(trips: int, state: Sequence[Any], body: Any) -> tuple[Any, ...]:
     return (*final, *stacked)
 
 
-def _while(M: Any, cond: Any, state: Sequence[Any], body: Any) -> tuple[Any, ...]:
-    """A loop that ends when its condition says so, or after `M` iterations."""
+def _while(M: Any, cond: Any, state: Sequence[Any], body: Any, first: int = 0) -> tuple[Any, ...]:
+    """A loop that ends when its condition says so, or after `M` iterations; `first` were done before."""
 
     def goes_on(carry: Any) -> Any:
         iteration, go, *_ = carry
@@ -82,8 +89,31 @@ def _while(M: Any, cond: Any, state: Sequence[Any], body: Any) -> tuple[Any, ...
         return (iteration + 1, jnp.reshape(go, ()), *values)
 
     go = host(True) if cond is None else cond
-    start = (jnp.zeros((), np.dtype(np.int64)), jnp.reshape(go, ()), *state)
+    start = (jnp.full((), first, np.dtype(np.int64)), jnp.reshape(go, ()), *state)
     return tuple(lax.while_loop(goes_on, step, start))[2:]
+
+
+def _bounded(bound: int, M: Any, cond: Any, state: Sequence[Any], body: Any) -> tuple[Any, ...]:
+    """A loop of `bound` iterations, of which those behind its end change nothing and give rows of zeros."""
+
+    def step(carry: Any, iteration: Any) -> Any:
+        go, *values = carry
+        running = go if M is None else jnp.logical_and(go, iteration < M)
+
+        def run() -> Any:
+            goes_on, *results = body(iteration, running, *values)
+            return (jnp.reshape(goes_on, ()), *results)
+
+        def rest() -> Any:
+            return (running, *values, *(jnp.zeros(row.shape, row.dtype) for row in rows))
+
+        go, *results = lax.cond(running, run, rest)
+        return (go, *results[: len(values)]), tuple(results[len(values) :])
+
+    start = (jnp.reshape(host(True) if cond is None else cond, ()), *state)
+    rows = body(host(0), start[0], *state)[1 + len(state) :]  # for their shapes
+    (_, *final), stacked = lax.scan(step, start, jnp.arange(bound, dtype=np.dtype(np.int64)))
+    return (*final, *stacked)
 
 
 def _unrolled(
@@ -92,9 +122,13 @@ def _unrolled(
     rows: list[list[Any]] = []
     iteration = 0
     while _decided(go) and (trips is None or iteration < int(trips)):
-        go, *results = body(host(iteration), go, *state)
-        go = known(go)
+        goes_on, *results = body(host(iteration), go, *state)
+        go = known(goes_on)
         state, iteration = results[: len(state)], iteration + 1
+        if iteration > LONGEST:
+            raise ValueError(f"its values change their shapes, or it has no end: more than {LONGEST} iterations")
+        if go is None and not scans:  # the condition was known for the first iterations only
+            return _while(trips, goes_on, state, body, iteration)
         rows.append(results[len(state) :])
     columns = list(zip(*rows, strict=True)) if rows else [body.empty_output(index - scans) for index in range(scans)]
     return (*state, *(jnp.stack(column) if rows else column for column in columns))
@@ -102,17 +136,22 @@ def _unrolled(
 
 def _decided(go: HostValue | None) -> bool:
     if go is None:
-        raise ValueNotKnown(
-            "a loop whose length depends on the data cannot be traced",
-            [
-                Refusal(
-                    "Loop",
-                    "",
-                    "it stacks outputs or changes shapes from iteration to iteration; call it outside `jax.jit`",
-                )
-            ],
-        )
+        raise _endless()
     return bool(go)
+
+
+def _endless() -> ValueNotKnown:
+    return ValueNotKnown(
+        "a loop whose length depends on the data cannot be traced",
+        [
+            Refusal(
+                "Loop",
+                "",
+                "it stacks outputs or changes shapes from iteration to iteration; call it outside `jax.jit`, or, "
+                "if it stacks outputs, say how many there are at most: `from_onnx(…, sizes={node: bound})`",
+            )
+        ],
+    )
 
 
 @op("Scan", since=9)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxport.importer.namespaces import helper, jnp, lax, nn
-from jaxport.importer.registry import op
+from jaxport.importer.registry import KernelLayout, op
 
 AUTO_PADS = {"SAME_UPPER": "SAME", "SAME_LOWER": "SAME_LOWER", "VALID": "VALID"}
 
@@ -24,9 +24,23 @@ def with_bias(y: Any, bias: Any) -> Any:
 
 
 @op("Conv", since=1)
-def conv(X, W, B=None, *, auto_pad="NOTSET", dilations=None, group=1, kernel_shape=None, pads=None, strides=None):
+def conv(
+    X,
+    W,
+    B=None,
+    *,
+    auto_pad="NOTSET",
+    dilations=None,
+    group=1,
+    kernel_shape=None,
+    pads=None,
+    strides=None,
+    layout: KernelLayout = "OIHW",
+):
     axes = X.ndim - 2
-    options = {} if group == 1 else {"feature_group_count": group}
+    options: dict[str, Any] = {} if group == 1 else {"feature_group_count": group}
+    if layout != "OIHW":
+        options["dimension_numbers"] = ("NCHW", layout, "NCHW")
     if dilations is not None and set(dilations) != {1}:
         options["rhs_dilation"] = dilations
     return with_bias(

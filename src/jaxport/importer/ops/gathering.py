@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from jaxport.importer.host import is_dim
 from jaxport.importer.namespaces import jnp
 from jaxport.importer.registry import Host, op
@@ -12,6 +14,11 @@ from jaxport.importer.registry import Host, op
 
 @op("Gather", since=1)
 def gather(data, indices, *, axis=0):
+    if data.shape[axis] == 0 and indices.size:
+        # No position is valid: what stands there is what any position outside of an axis gives. A loop of no steps,
+        # which never gets here, is traced all the same.
+        shape = [1 if at == axis % data.ndim else size for at, size in enumerate(data.shape)]
+        data, indices = jnp.full(shape, np.nan if data.dtype.kind == "f" else 0, data.dtype), jnp.zeros_like(indices)
     return jnp.take(data, indices, axis=axis)
 
 

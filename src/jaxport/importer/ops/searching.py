@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from jaxport.errors import Refusal, ValueNotKnown
 from jaxport.importer.host import HostValue, host
 from jaxport.importer.namespaces import jnp, lax
-from jaxport.importer.registry import Host, op
+from jaxport.importer.registry import Host, Known, SizeBound, op
 
 
 def _position(search: Any, data: Any, axis: int, keepdims: int, last: int) -> Any:
@@ -34,6 +35,8 @@ _register_search("ArgMin", jnp.argmin)
 
 @op("TopK", since=11)
 def top_k(X, K: Host, *, axis=-1, largest=1, sorted=1):
+    if X.dtype.kind not in "iu":
+        X = jnp.where(X == 0, 0, X)  # XLA puts -0 before 0, where ONNX has two equal numbers
     if largest:
         return tuple(lax.top_k(X, K.item(), axis=axis % X.ndim))
     # `~` reverses the order of integers of any kind; `-` has no negative for the smallest one.
@@ -71,20 +74,35 @@ def cumulative_product(x, axis: Host, *, exclusive=0, reverse=0):
 
 
 @op("NonZero", since=9)
-def nonzero(X: Host):
+def nonzero(X: Known, *, bound: SizeBound = None):
+    if (
+        bound is not None
+    ):  # the positions that fill it up lie outside of the array: gathered or scattered, they count not
+        return jnp.stack(jnp.nonzero(X, size=bound, fill_value=X.shape))
     if X.ndim == 0:  # unlike NumPy: no axis, hence no row
         return host(np.zeros((0, int(bool(X))), np.int64))
     return host(np.array(X.data.nonzero(), np.int64))
 
 
 @op("Compress", since=9)
-def compress(input, condition: Host, *, axis=None):
+def compress(input, condition: Known, *, axis=None, bound: SizeBound = None):
     data = jnp.reshape(input, (-1,)) if axis is None else input
+    if bound is not None:
+        chosen = jnp.flatnonzero(condition, size=bound, fill_value=data.shape[axis or 0])
+        return jnp.take(data, chosen, axis=axis or 0, mode="fill", fill_value=0)
     return jnp.take(data, host(np.flatnonzero(condition.data)), axis=axis or 0)
 
 
 @op("Unique", since=11)
-def unique(X: Host, *, axis=None, sorted=1):
+def unique(X: Known, *, axis=None, sorted=1, bound: SizeBound = None):
+    if bound is not None and sorted:
+        values, first, inverse, counts = jnp.unique(X, True, True, True, axis=axis, size=bound)
+        return values, first, jnp.reshape(inverse, (-1,)), counts
+    if bound is not None:
+        raise ValueNotKnown(
+            "elements in the order of their first occurrence cannot be padded",
+            [Refusal("Unique", "", "a bound on its size needs `sorted=1`; call the program outside `jax.jit`")],
+        )
     values, first, inverse, counts = np.unique(X.data, True, True, True, axis=axis)
     inverse = inverse.reshape(-1)
     if not sorted:

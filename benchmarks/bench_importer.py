@@ -1,0 +1,115 @@
+"""Importing: the time to load and trace, peak memory, growth with the number of nodes, and speed against ONNX Runtime.
+
+`python -m benchmarks.bench_importer [model ...]` times these examples at their published sizes.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+
+from benchmarks.measure import run, table
+
+MODELS = ("resnet50", "mobilenet_v2", "vit_b16", "bert_base", "gpt2", "llama", "lstm", "moe")
+
+EXPORT = """
+import jaxport
+from examples.models import build
+example = build({name!r}, {framework!r}, "real")
+exported = jaxport.to_onnx(example.fn, list(example.inputs), **example.options)
+exported.save({path!r}, external_data={external})
+"""
+LOAD = """
+import resource, time
+import jax, jax.numpy as jnp, numpy as np
+import jaxport, jaxport.importer
+jnp.ones(3).block_until_ready()
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+before, start = peak(), time.process_time()
+program = jaxport.from_onnx({path!r})
+loaded = time.process_time()
+params = program.params
+read = time.process_time()
+jax.jit(program.apply).lower(program.param_specs, jax.ShapeDtypeStruct((1, 64), np.int32))
+lowered = time.process_time()
+after = peak()
+checksum = sum(float(jnp.sum(array)) for array in params.values())  # what is mapped is read now
+weights = sum(array.nbytes for array in params.values())
+result = {{"load": loaded - start, "read": read - loaded, "trace": lowered - read, "weights_mb": weights / 2**20,
+          "above": (after - before) / weights, "all": (peak() - before) / weights}}
+"""
+CHAIN = """
+import time
+import jax, numpy as np, onnx_ir as ir
+from jaxport.importer import from_onnx
+value = x = ir.Value(name="x", shape=ir.Shape([1]), type=ir.TensorType(ir.DataType.FLOAT))
+nodes = []
+for index in range({count}):
+    nodes.append(ir.node("Neg", [value]))
+    (value,) = nodes[-1].outputs
+    value.name, value.shape, value.type = f"v{{index}}", x.shape, x.type
+graph = ir.Graph([x], [value], nodes=nodes, opset_imports={{"": 18}}, name="chain")
+data = ir.to_proto(ir.Model(graph, ir_version=10)).SerializeToString()
+start = time.process_time()
+program = from_onnx(data)
+loaded = time.process_time()
+jax.make_jaxpr(program)(np.ones(1, np.float32))
+result = {{"load": loaded - start, "trace": time.process_time() - loaded}}
+"""
+SPEED = """
+import time
+import numpy as np
+import jaxport
+from examples.models import build
+from jaxport.verify import difference
+from jaxport.verify.importing import Comparison, Run
+example = build({name!r}, {framework!r}, "real")
+exported = jaxport.to_onnx(example.fn, list(example.inputs), **example.options)
+program = jaxport.from_onnx(exported.model)
+comparison = Comparison(program, threads=1)
+arrays = exported.flatten(example.sample(np.random.default_rng(0), example.sizes[0]), {{}})
+made = Run(dict(example.sizes[0]), arrays)
+calls = [comparison.in_jax(made), comparison.in_runtime(made)]
+pairs = zip(*(call() for call in calls), strict=True)
+seconds = [[], []]
+for _ in range({repeats}):
+    for call, into in zip(calls, seconds):  # in turns: what else the machine does hits both
+        start = time.process_time()
+        call()
+        into.append(time.process_time() - start)
+ours, theirs = (sorted(each)[len(each) // 2] for each in seconds)
+result = {{"jax_ms": 1000 * ours, "runtime_ms": 1000 * theirs, "ratio": ours / theirs,
+          "error": max(difference(theirs, ours).relative for ours, theirs in pairs)}}
+"""
+
+
+def main() -> None:
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for external in (False, True):
+            path = f"{folder}/gpt2.onnx"
+            run(EXPORT.format(name="gpt2", framework="nnx", path=path, external=external))
+            found = run(LOAD.format(path=path))
+            keys = ("load", "read", "trace", "weights_mb", "above", "all")
+            rows.append(("external" if external else "inside", *(found[key] for key in keys)))
+    header = ["weights", "load, s", "read, s", "trace, s", "MB", "peak above, x weights", "the same, once all are used"]
+    table("Loading GPT-2 small", header, rows)
+
+    rows = [(count, *(run(CHAIN.format(count=count))[key] for key in ("load", "trace"))) for count in (5_000, 20_000)]
+    table("A chain of nodes", ["nodes", "load, s", "trace, s"], rows)
+
+    rows = []
+    for name in sys.argv[1:] or MODELS:
+        found = run(SPEED.format(name=name, framework="nnx", repeats=9))
+        rows.append((name, *(found[key] for key in ("jax_ms", "runtime_ms", "ratio", "error"))))
+        print(rows[-1], file=sys.stderr, flush=True)
+    table(
+        f"CPU time of a call, one thread: median ratio {statistics.median(row[3] for row in rows):.2f}",
+        ["model", "imported, ms", "ONNX Runtime, ms", "ratio", "largest error"],
+        rows,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""The commands about ONNX models that come in: `import` and `run`."""
+
+from __future__ import annotations
+
+import ast
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.text import Text
+
+from jaxport.cli import specs
+from jaxport.cli.tables import console, file_size, key_values, table
+from jaxport.errors import InvalidArgument, VerificationFailed
+from jaxport.verify.importing import Comparison
+from jaxport.verify.report import Report
+
+__all__ = ["import_model", "parse_values", "run_model"]
+
+Model = Annotated[Path, typer.Argument(help="An ONNX file.", metavar="MODEL")]
+Values = Annotated[
+    list[str],
+    typer.Option(
+        "--value",
+        default_factory=list,
+        show_default=False,
+        metavar="NAME=VALUE",
+        help="An input's value: `shape=[2,3]`, or a file: `x=x.npy`. Inputs on which shapes depend need one.",
+    ),
+]
+Sizes = Annotated[
+    list[str],
+    typer.Option(
+        "--size",
+        default_factory=list,
+        show_default=False,
+        metavar="SIZES",
+        help='Run at these sizes of the dims that the model has names for: "batch=1,seq=8". May be repeated.',
+    ),
+]
+RelativeTolerance = Annotated[float | None, typer.Option("--rtol", help="How much an element may differ, relative.")]
+AbsoluteTolerance = Annotated[float | None, typer.Option("--atol", help="How much any element may differ.")]
+Seed = Annotated[int, typer.Option(help="Of the sampled inputs and sizes.")]
+
+
+def import_model(
+    model: Model,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write.")],
+    values: Values,
+    sizes: Sizes,
+    verify: Annotated[bool, typer.Option("--verify", help="Compare with ONNX Runtime before writing.")] = False,
+    dump: Annotated[
+        bool, typer.Option("--dump", help="Write the graph after each phase of the import into OUTPUT/phases.")
+    ] = False,
+    rtol: RelativeTolerance = None,
+    atol: AbsoluteTolerance = None,
+) -> None:
+    """Turn an ONNX file into JAX source code and a weights file."""
+    import jaxport
+
+    program = jaxport.from_onnx(model)
+    known = parse_values(values)
+    if dump:
+        folder = output / "phases"
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, phase in enumerate(program.explain(known).phases, start=1):
+            (folder / f"{number}-{phase.name}.txt").write_text(f"{phase}\n", encoding="utf-8")
+    if verify:
+        report = program.verify(known, sizes=specs.parse_sizes(sizes), rtol=rtol, atol=atol, check=False)
+        typer.echo(str(report))
+        if not report.ok:
+            raise VerificationFailed(f"`{output}` was not written", why="JAX and ONNX Runtime differ")
+    source = program.to_source(output, inputs=known)
+    files = sorted(path for path in output.iterdir() if path.stem == "model")
+    elements = sum(tensor.size for tensor in source.tensors.values())
+    console().print(
+        key_values(
+            {
+                "written": ", ".join(f"{path} ({file_size(path.stat().st_size)})" for path in files),
+                "inputs": ", ".join(program.input_names),
+                "outputs": ", ".join(program.output_names),
+                "source": f"{len(source.code.splitlines()):,} lines",
+                **({"phases": f"{output / 'phases'}"} if dump else {}),
+                "weights": f"{elements:,} elements in {len(source.tensors):,} tensors",
+            }
+        )
+    )
+
+
+def run_model(
+    model: Model,
+    values: Values,
+    sizes: Sizes,
+    random: Annotated[bool, typer.Option("--random", help="Sample the inputs that have no value.")] = False,
+    repeat: Annotated[int, typer.Option(min=1, help="How many calls are timed; the fastest counts.")] = 5,
+    rtol: RelativeTolerance = None,
+    atol: AbsoluteTolerance = None,
+    seed: Seed = 0,
+) -> None:
+    """Run an ONNX file in JAX and in ONNX Runtime: compare the values and the times. The status is 1 if they differ."""
+    import jaxport
+
+    program, load_seconds = _timed(lambda: jaxport.from_onnx(model))
+    known = parse_values(values)
+    missing = [name for name in program.input_names if name not in known]
+    if missing and not random:
+        raise InvalidArgument(
+            f"the input `{missing[0]}` has no value",
+            where="`jaxport run`",
+            instead=f"give one: `--value {missing[0]}=FILE.npy`, or sample it: `--random`",
+        )
+    comparison = Comparison(program)
+    outputs, rows = [], []
+    for run in comparison.runs(known, specs.parse_sizes(sizes), seed):
+        (in_jax, compile_seconds), in_runtime = (
+            _timed(lambda run=run: comparison.in_jax(run)),
+            comparison.in_runtime(run),
+        )
+        expected, actual = in_runtime(), in_jax()
+        outputs += comparison.compared(run, expected, actual, rtol, atol)
+        jax_seconds, runtime_seconds = _fastest(in_jax, repeat), _fastest(in_runtime, repeat)
+        shown = ", ".join(f"{name}={size}" for name, size in run.sizes.items()) or "-"
+        times = (compile_seconds, jax_seconds, runtime_seconds)
+        rows.append((shown, *(f"{1000 * seconds:.2f} ms" for seconds in times), f"{jax_seconds / runtime_seconds:.2f}"))
+    report = Report(program.name or model.name, tuple(outputs))
+    typer.echo(str(report))
+    screen = console()
+    columns = ["sizes", "trace and compile", "JAX", "ONNX Runtime", "ratio"]
+    screen.print(Text(), table(f"times (loaded in {load_seconds:.2f} s)", columns, rows), sep="\n")
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def parse_values(texts: Iterable[str]) -> Mapping[str, Any]:
+    """Reads the `--value` options: each an input by name, with a Python literal or the path of a `.npy` file.
+
+    Raises:
+      InvalidArgument: a text has no `=`, its value is neither, a name occurs twice, or a file cannot be read.
+
+    >>> parse_values(["shape=[2, 3]", "flag=True"])
+    {'shape': [2, 3], 'flag': True}
+    """
+    values: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise InvalidArgument(f'"{text}" is not a value', where="`--value`", instead='write it like "shape=[2,3]"')
+        if name in values:
+            raise InvalidArgument(f"`{name}` is given twice", where="`--value`", instead="give it once")
+        values[name] = _array(value) if value.endswith(".npy") else _literal(text, value)
+    return values
+
+
+def _array(path: str) -> np.ndarray:
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(f"`{path}` cannot be read", where="`--value`", why=str(error)) from error
+
+
+def _literal(text: str, value: str) -> Any:
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, SyntaxError) as error:
+        raise InvalidArgument(
+            f'"{text}" is not a value',
+            where="`--value`",
+            why=f"`{value}` is neither a Python literal nor the path of a `.npy` file",
+            instead='write it like "shape=[2,3]" or "x=x.npy"',
+        ) from error
+
+
+def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
+    start = time.perf_counter()
+    result = call()
+    return result, time.perf_counter() - start
+
+
+def _fastest(call: Callable[[], Any], repeat: int) -> float:
+    return min(_timed(call)[1] for _ in range(repeat))

@@ -1,0 +1,52 @@
+"""Imported ONNX models: a program is a model, and the modules that its file names are the modules in it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+from jaxport.blocks.framework import Framework, Leaf
+from jaxport.importer.modules import Module
+from jaxport.importer.program import Program
+
+__all__ = ["framework"]
+
+
+class Imported(Framework):
+    """`jaxport.importer`: the program itself opens and closes its blocks (see `jaxport.importer.segments`)."""
+
+    namespaces = ("jaxport",)
+
+    def is_module(self, value: Any) -> bool:
+        """A program, or a module of one."""
+        return isinstance(value, Program | Module)
+
+    def submodules(self, module: Any) -> Iterator[tuple[str, Any]]:
+        """The program, then its modules, parents first."""
+        yield "", module
+        if isinstance(module, Program):
+            yield from ((inner.path, inner) for inner in module.modules.walk() if inner.path)
+
+    def leaves(self, module: Any) -> list[Leaf]:
+        """The parameters, under the names of the initializers."""
+        if not isinstance(module, Program):
+            return []
+        return [Leaf(name, array, jnp.issubdtype(array.dtype, jnp.inexact)) for name, array in module.params.items()]
+
+    def config(self, module: Any) -> dict[str, Any]:
+        """Nothing: what is static about a module of a graph is in its nodes."""
+        del module
+        return {}
+
+    def signature(self, fn: Any, keywords: Mapping[str, Any]) -> inspect.Signature | None:
+        """The inputs of the model, by their names made into identifiers."""
+        if not isinstance(fn, Program):
+            return None
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        return inspect.Signature([inspect.Parameter(name, kind) for name in fn.keywords if name not in keywords])
+
+
+framework = Imported()

@@ -1,0 +1,235 @@
+"""`program.explain()`: the graph after each phase of the import."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from jaxport.errors import JaxportError
+from jaxport.importer.dtypes import STRING
+from jaxport.importer.evaluate import observing
+from jaxport.importer.graph import Body, BodyFunction, Node, SchemaFunction
+from jaxport.importer.host import HostValue
+from jaxport.importer.modules import scopes_of
+from jaxport.importer.recording import Recorded, Step
+from jaxport.importer.tracing import record
+
+if TYPE_CHECKING:
+    from jaxport.importer.program import Program
+
+__all__ = ["Explanation", "Phase", "explain"]
+
+LONGEST_VALUE = 60
+_OWN = "jaxport.importer.ops."
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The graph after one phase: a table with a title, a header and one row for each node."""
+
+    name: str
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+    def __str__(self) -> str:
+        widths = [max(map(len, column)) for column in zip(self.header, *self.rows, strict=True)]
+        lines = [
+            "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in (self.header, *self.rows)
+        ]
+        return "\n".join([f"{self.name}: {self.title}", *(f"  {line}" for line in lines), *filter(None, [self.note])])
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The graph after each phase; its text is four tables.
+
+    >>> import onnx.parser
+    >>> from jaxport.importer import from_onnx
+    >>> explanation = from_onnx(
+    ...     onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
+    ...     agraph (float[n, 2] x) => (float[m] y) { s = Size(x) o = Constant<value_ints = [0]>()
+    ...         f = Unsqueeze(s, o) y = Reshape(x, f) }''')
+    ... ).explain()
+    >>> print(explanation["folded"])
+    folded: 3 of 4 operations are known before the program runs
+      operation   module   result                      why
+      Size                 s: known int64 = 2*n        from the shape of its input
+      Constant             o: known int64[1] = [0]     it is a constant
+      Unsqueeze            f: known int64[1] = [2*n]   all its inputs are known
+      Reshape              y: float32[2*n]
+    """
+
+    phases: tuple[Phase, ...]
+
+    def __getitem__(self, name: str) -> Phase:
+        """The phase of a name: "loaded", "resolved", "folded" or "finalized".
+
+        Raises:
+          KeyError: there is no such phase, or the program could not be traced so far.
+        """
+        found = next((phase for phase in self.phases if phase.name == name), None)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self.phases))
+
+
+@dataclass(eq=False)
+class _Seen:
+    """What a node was given and has given when it was evaluated last."""
+
+    inputs: Sequence[Any]
+    outputs: Sequence[Any]
+
+
+def explain(program: Program, inputs: Mapping[str, Any] | None = None) -> Explanation:
+    """The graph of a program after each phase of its import.
+
+    Args:
+      program: the imported model.
+      inputs: for `jaxport.importer.tracing.record`: sizes other than the declared ones, and values that decide shapes.
+    """
+    seen: dict[Node, _Seen] = {}
+    steps: list[Step] = []
+    note = ""
+    try:
+        with observing(lambda node, given, results: seen.update({node: _Seen(given, results)})):
+            steps = record(program, inputs).steps
+    except JaxportError as error:
+        note = f"then it stops:\n{error}"
+    phases = [_loaded(program.model.graph), _resolved(program), _folded(program, seen, note)]
+    if not note:
+        phases.append(_finalized(program, steps))
+    return Explanation(tuple(phases))
+
+
+def _loaded(graph: ir.Graph) -> Phase:
+    rows = [
+        (
+            node.name or "",
+            _operator(node),
+            ", ".join((value.name or "") if value is not None else "" for value in node.inputs),
+            ", ".join(f"{value.name}: {_declared(value)}" for value in node.outputs),
+        )
+        for node in graph.all_nodes()
+    ]
+    return Phase("loaded", f"{len(rows)} nodes", ("node", "operator", "inputs", "outputs"), tuple(rows))
+
+
+def _resolved(program: Program) -> Phase:
+    rows = [(_label(node, depth), *_served(node)) for node, depth in _nodes(program.body)]
+    whole = sum(1 for _ in program.model.graph)
+    dropped = whole - len(program.body.nodes)
+    title = f"{len(rows)} operations" + (f"; {dropped} nodes that no output needs are dropped" if dropped else "")
+    return Phase("resolved", title, ("operation", "served by", "since"), tuple(rows))
+
+
+def _folded(program: Program, seen: Mapping[Node, _Seen], note: str) -> Phase:
+    rows, known = [], 0
+    for node, depth in _nodes(program.body):
+        if node not in seen:
+            continue
+        results = [
+            f"{value.name}: {_shown(result)}"
+            for value, result in zip(node.outputs, seen[node].outputs, strict=False)
+            if value is not None and result is not None
+        ]
+        folded = all(isinstance(r, HostValue | list) for r in seen[node].outputs if r is not None)
+        known += folded
+        rows.append((_label(node, depth), _module(node), ", ".join(results), _reason(seen[node]) if folded else ""))
+    title = f"{known} of {len(rows)} operations are known before the program runs"
+    return Phase("folded", title, ("operation", "module", "result", "why"), tuple(rows), note)
+
+
+def _finalized(program: Program, steps: Sequence[Step]) -> Phase:
+    calls: dict[int, list[str]] = {}
+    for step in steps:
+        calls.setdefault(id(step.node), []).append(_called(step))
+    rows = [
+        (_label(node, depth), " ".join(calls[id(node.node)]))
+        for node, depth in _nodes(program.body)
+        if id(node.node) in calls and depth == 0
+    ]
+    weights = program.weights
+    roles = [("parameter", name, f"{spec.dtype}{list(spec.shape)}") for name, spec in weights.specs.items()]
+    roles += [("constant", name, f"{array.dtype}{list(array.shape)}") for name, array in program.constants.items()]
+    note = "\n".join(f"  {kind:<9} {name}: {text}" for kind, name, text in roles)
+    title = f"{len(steps)} calls, {len(weights.values)} parameters, {len(program.constants)} constants"
+    return Phase("finalized", title, ("operation", "calls"), tuple(rows), note)
+
+
+def _nodes(body: Body, depth: int = 0) -> Iterator[tuple[Node, int]]:
+    """The operations of a body, each followed by those of its branches, loops and functions."""
+    for node in body.nodes:
+        yield node, depth
+        inner: Iterable[Body] = node.bodies()
+        if isinstance(node.target, BodyFunction):
+            inner = [*inner, node.target.body]
+        for each in inner:
+            yield from _nodes(each, depth + 1)
+
+
+def _label(node: Node, depth: int) -> str:
+    return "  " * depth + (node.node.name or node.target.label)
+
+
+def _module(node: Node) -> str:
+    scopes = scopes_of(node.node)
+    return scopes[-1][0] if scopes else ""
+
+
+def _operator(node: ir.Node) -> str:
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+
+
+def _served(node: Node) -> tuple[str, str]:
+    """The function behind a node, and the version from which on it serves."""
+    target = node.target
+    if isinstance(target, BodyFunction | SchemaFunction):
+        local = isinstance(target, BodyFunction) and target.positions is None
+        return ("the model's own definition" if local else "ONNX's definition"), ""
+    function = target.function
+    name = getattr(function, "__qualname__", None) or repr(function)
+    module = getattr(function, "__module__", None) or ""
+    return (name if target.plain else f"{module.removeprefix(_OWN)}.{name}"), str(target.since)
+
+
+def _declared(value: ir.Value) -> str:
+    if value.dtype is None:
+        return "?"
+    return f"{value.dtype.name.lower()}{value.shape if value.shape is not None else ''}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, HostValue):
+        kind = "string" if value.dtype == STRING else value.dtype
+        text = str(value.tolist() if not value.symbolic else value.data.tolist())
+        shape = list(value.shape) if value.ndim else ""
+        return f"known {kind}{shape} = {text if len(text) <= LONGEST_VALUE else f'{text[:LONGEST_VALUE]}…'}"
+    if isinstance(value, list | tuple):
+        return f"a sequence of {len(value)}"
+    if isinstance(value, Recorded):
+        return f"{value.dtype}[{', '.join(map(str, value.shape))}]"
+    return str(value)
+
+
+def _reason(seen: _Seen) -> str:
+    """Why a node is known."""
+    given = [value for value in seen.inputs if value is not None]
+    if not given:
+        return "it is a constant"
+    if all(isinstance(value, HostValue | list) for value in given):
+        return "all its inputs are known"
+    return "from the shape of its input"
+
+
+def _called(step: Step) -> str:
+    return {"index": "[…]", "vmap": "jax.vmap"}.get(step.form, step.name)

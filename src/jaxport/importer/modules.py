@@ -1,0 +1,180 @@
+"""The modules of an imported model: what exporters say of each node's place, as a tree."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import onnx_ir as ir
+
+from jaxport.importer.graph import Body, BodyFunction, Node
+from jaxport.importer.names import unique
+
+__all__ = ["Module", "module_tree", "scopes_of"]
+
+Scope = tuple[str, str]
+"""The path of a module and the name of its type, which is empty where the exporter did not keep it."""
+
+_NAMES, _CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"
+_NAMESPACE = "namespace"
+DEEPEST = 64
+
+
+@dataclass(eq=False)
+class Module:
+    """A module of an imported model.
+
+    Attributes:
+      path: where it is in the model, `encoder.layer.0`; empty for the model itself.
+      type: the name of its class or ONNX function; empty where the file does not say.
+      children: the modules inside it, in the order of the graph.
+      operations: how many operations it has, those of its children included.
+      parameters: the names of the parameters that are used in it, those of its children included.
+    """
+
+    path: str
+    type: str = ""
+    children: list[Module] = field(default_factory=list)
+    operations: int = 0
+    parameters: dict[str, int] = field(default_factory=dict)
+
+    def walk(self) -> Iterator[Module]:
+        """This module and all modules inside it, each before its children."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+    def __getitem__(self, path: str) -> Module:
+        """The module at a path below the model: `program.modules["encoder.layer.0"]`.
+
+        Raises:
+          KeyError: there is none.
+        """
+        found = next((module for module in self.walk() if module.path == path), None)
+        if found is None:
+            raise KeyError(path)
+        return found
+
+    def __repr__(self) -> str:
+        return f"Module({self.path!r}, {self.type!r}, {self.operations} operations)"
+
+    def lines(self, depth: int = 0) -> Iterator[str]:
+        """The tree as text, one line for each module; modules built alike that follow one another share a line."""
+        run: list[Module] = []
+        for child, following in pairwise([*self.children, None]):
+            assert child is not None
+            run.append(child)
+            if following is not None and child.children and child.shape == following.shape:
+                continue
+            first, last = (module.path.removeprefix(f"{self.path}.") for module in (run[0], run[-1]))
+            elements = sum(child.parameters.values())
+            size = f"{elements:,}" if len(run) == 1 else f"{len(run)} × {elements:,}"
+            parts = ["  " * depth + (first if len(run) == 1 else f"{first} … {last}")]
+            parts += [child.type] * bool(child.type) + [size] * bool(elements)
+            yield "  ".join(parts)
+            yield from child.lines(depth + 1)
+            run = []
+
+    @property
+    def shape(self) -> tuple:
+        """What two modules that are built alike have in common."""
+        return (self.type, self.operations, tuple(self.parameters.values()), tuple(c.shape for c in self.children))
+
+
+Parameters = Mapping[ir.Value | None, tuple[str, int]]
+"""The values that are parameters, each with its name and number of elements."""
+
+
+def module_tree(body: Body, parameters: Parameters) -> tuple[Module, dict[Node, tuple[Module, ...]]]:
+    """The modules of a graph; and those around each of its nodes, from the outside in, without the model itself."""
+    root = Module("")
+    return root, _grow(body, parameters, [root], {"": root})
+
+
+def _grow(
+    body: Body, parameters: Parameters, around: Sequence[Module], known: dict[str, Module]
+) -> dict[Node, tuple[Module, ...]]:
+    places = {}
+    for node in body.nodes:
+        inside = list(around)
+        function = node.target if isinstance(node.target, BodyFunction) else None
+        scopes = _nested([(around[-1].path, around[-1].type), *scopes_of(node.node)])
+        # An exporter numbers the functions of one type that have different bodies.
+        if function is not None and (not scopes or scopes[-1][1] != re.sub(r"_\d+$", "", function.label)):
+            called = (node.node.name or "").rpartition("/")[2] or node.node.op_type
+            path = unique(".".join(part for part in (inside[-1].path, called) if part), known)
+            scopes = _nested([*scopes, (path, function.label)])
+        for path, kind in scopes:
+            module = known.get(path)
+            if module is None:
+                module = known[path] = Module(path, kind)
+                inside[-1].children.append(module)
+            module.type = module.type or kind
+            if module not in inside:
+                inside.append(module)
+        used = dict(parameters[value] for value in node.inputs if value in parameters)
+        for module in inside:
+            module.parameters.update(used)
+            module.operations += function is None
+        for inner in node.bodies():
+            _grow(inner, parameters, inside, known)
+        if function is not None:
+            given = zip(function.body.inputs, node.inputs, strict=False)
+            passed: Parameters = {formal: parameters[value] for formal, value in given if value in parameters}
+            _grow(function.body, passed, inside, known)
+        places[node] = tuple(inside[1:])
+    return places
+
+
+def scopes_of(node: ir.Node) -> list[Scope]:
+    """The modules around a node, from the outside in, the model itself left out unless its type is known.
+
+    It is read from the metadata of PyTorch's exporter, or from the `namespace` that this package writes, or from the
+    name of the node (`/encoder/layer.0/MatMul`).
+
+    >>> scopes_of(ir.node("MatMul", [], name="/encoder/layer.0/MatMul"))
+    [('encoder', ''), ('encoder.layer.0', '')]
+    >>> scopes_of(ir.node("MatMul", [], metadata_props={"namespace": "Mlp: my.Mlp/layers.0: flax.nnx.Linear"}))
+    [('', 'my.Mlp'), ('layers.0', 'flax.nnx.Linear')]
+    """
+    props = node.metadata_props
+    names, classes = _listed(props.get(_NAMES)), _listed(props.get(_CLASSES))
+    if names and len(names) == len(classes):
+        # The last entry is the operation itself.
+        return _nested(zip(names[:-1], classes[:-1], strict=True))
+    if _NAMESPACE in props:
+        return _nested(_split(entry) for entry in props[_NAMESPACE].split("/"))
+    parts = [part for part in (node.name or "").split("/") if part][:-1]
+    return _nested((".".join(parts[: end + 1]), "") for end in range(len(parts)))
+
+
+def _split(entry: str) -> Scope:
+    path, _, kind = entry.rpartition(": ") if ": " in entry else ("", "", entry)
+    # This package calls the root, which has no path, by the name of its class.
+    return ("" if path == kind.rpartition(".")[2] else path), kind
+
+
+def _nested(scopes: Iterable[Scope]) -> list[Scope]:
+    """The scopes without repetitions, each path made one below that of the scope around it."""
+    nested: list[Scope] = []
+    for path, kind in scopes:
+        around = nested[-1][0] if nested else ""
+        if around and path != around and not path.startswith(f"{around}."):
+            path = f"{around}.{path}" if path else around
+        if (not nested or path != around) and (path or kind) and len(nested) < DEEPEST:
+            nested.append((path, kind))
+    return nested
+
+
+def _listed(text: str | None) -> list[str]:
+    """A list of strings that an exporter has written as Python prints it; an empty one if it is anything else."""
+    if not text:
+        return []
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return []
+    return value if isinstance(value, list) and all(isinstance(entry, str) for entry in value) else []

@@ -1,0 +1,222 @@
+"""The initializers of an imported model: which are trained, how they are kept, and how they are written back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.errors import InvalidArgument
+from jaxport.importer.dtypes import canonical
+from jaxport.importer.graph import Body, Node
+from jaxport.importer.mapping import MappedTensor
+from jaxport.importer.modules import scopes_of
+from jaxport.importer.names import unique
+from jaxport.importer.resolve import tensor_value
+from jaxport.importer.roles import TRAINABLE, kernels, parameters
+
+__all__ = ["Weights", "untie"]
+
+HWIO = (2, 3, 1, 0)
+"""From OIHW, which ONNX has, to what XLA's convolutions are fastest with."""
+OIHW = (3, 2, 0, 1)
+
+LARGEST_MESSAGE = 2**31 - 1
+
+
+class Weights:
+    """The parameters and constants of a graph.
+
+    The kernels of two-dimensional convolutions are kept as (height, width, in, out); all else as the model has it.
+
+    Args:
+      body: the graph; the nodes of kernels that are kept in another layout are told so.
+      static: the values that shapes depend on.
+      trainable: the names of the parameters, or None for those whose role is that of a weight.
+
+    Raises:
+      InvalidArgument: a name in `trainable` is none of a floating point initializer that no shape depends on.
+    """
+
+    def __init__(self, body: Body, static: set[ir.Value], trainable: Collection[str] | None = None):
+        self.body = body
+        chosen = parameters(body, static) if trainable is None else _named(body, static, trainable)
+        self.values: dict[str, ir.Value] = {value.name or "": value for value in chosen}
+        self.kernels = kernels(body, chosen)
+        for node in body.nodes:
+            if len(node.inputs) > 1 and node.inputs[1] in self.kernels:
+                node.kernel_layout = "HWIO"
+        self._arrays: dict[bool, dict[str, jax.Array]] = {}
+
+    def tensor(self, name: str) -> ir.TensorProtocol:
+        """The initializer behind a parameter, not read yet."""
+        return self.body.initializers[self.values[name]]
+
+    def host_array(self, name: str) -> np.ndarray:
+        """A parameter in the model's own type and in the layout that it is kept in."""
+        array = tensor_value(self.tensor(name)).data
+        return array.transpose(HWIO) if self.values[name] in self.kernels else array
+
+    @property
+    def specs(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shape and dtype of each parameter; nothing is read."""
+        specs = {}
+        for name, value in self.values.items():
+            tensor = self.body.initializers[value]
+            shape = tensor.shape.numpy()
+            if value in self.kernels:
+                shape = tuple(shape[axis] for axis in HWIO)
+            specs[name] = jax.ShapeDtypeStruct(shape, canonical(np.dtype(tensor.dtype.numpy())))
+        return specs
+
+    @property
+    def arrays(self) -> dict[str, jax.Array]:
+        """The parameters by name, read when they are asked for; as JAX has them with 64-bit types on or off."""
+        wide = bool(jax.config.read("jax_enable_x64"))
+        if wide not in self._arrays:
+            with jax.ensure_compile_time_eval():  # the first to ask may be a trace: what is kept must not belong to it
+                self._arrays[wide] = {name: self._array(name) for name in self.values}
+        return dict(self._arrays[wide])
+
+    def _array(self, name: str) -> jax.Array:
+        tensor, host = self.tensor(name), self.host_array(name)
+        if not isinstance(tensor, MappedTensor):
+            return jnp.array(host, dtype=canonical(host.dtype))
+        # Nobody writes to what is mapped: JAX may use it as it is. Of what JAX copies, the original is given back.
+        array = jax.block_until_ready(jax.device_put(host.astype(canonical(host.dtype), copy=False)))
+        tensor.release()
+        return array
+
+    @property
+    def constants(self) -> dict[str, np.ndarray]:
+        """The initializers that are no parameters."""
+        kept = set(self.values.values())
+        return {
+            value.name or "": tensor_value(tensor).data
+            for value, tensor in self.body.initializers.items()
+            if value not in kept
+        }
+
+    def given(self, params: Mapping[str, Any]) -> dict[ir.Value, Any]:
+        """The values of the graph that arrays stand for.
+
+        Raises:
+          InvalidArgument: arrays are missing, unknown, or of another shape.
+        """
+        specs = self.specs
+        for name, array in params.items():
+            if name not in specs:
+                raise InvalidArgument(
+                    f"`{name}` is not a parameter of the model",
+                    where="`apply(params, …)`",
+                    instead="give arrays for the names in `program.params`",
+                )
+            if tuple(array.shape) != specs[name].shape:
+                kernel = self.values[name] in self.kernels
+                raise InvalidArgument(
+                    f"the parameter `{name}` has shape {list(array.shape)}, not {list(specs[name].shape)}",
+                    where="`apply(params, …)`",
+                    why="kernels of convolutions are kept as (height, width, in, out)" if kernel else "",
+                    instead="start from `program.params`",
+                )
+        missing = [name for name in specs if name not in params]
+        if missing:
+            raise InvalidArgument(
+                f"{len(missing)} parameters are missing, `{missing[0]}` first",
+                where="`apply(params, …)`",
+                instead="start from `program.params`",
+            )
+        return {self.values[name]: array for name, array in params.items()}
+
+    def written(self, model: ir.Model, params: Mapping[str, Any]) -> ir.Model:
+        """A copy of the model with other values of its parameters.
+
+        Raises:
+          InvalidArgument: arrays are missing, unknown, or of another shape.
+        """
+        arrays = self.given(params)
+        copy = model.clone()
+        copies = dict(zip(model.graph, copy.graph, strict=True))
+        tensors: dict[str, ir.Tensor] = {}
+        for value, array in arrays.items():
+            name, dtype = value.name or "", self.body.initializers[value].dtype
+            data = np.asarray(array).astype(dtype.numpy(), copy=False)
+            tensors[name] = ir.Tensor(data.transpose(OIHW) if value in self.kernels else data, dtype, name=name)
+        for name, tensor in tensors.items():
+            if name not in copy.graph.initializers:
+                new = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+                copy.graph.register_initializer(new)
+            copy.graph.initializers[name].const_value = tensor
+        for node in self.body.nodes:
+            for index, value in enumerate(node.inputs):
+                if value is not None and value in arrays and node.node.inputs[index] is not value:  # untied
+                    copies[node.node].replace_input_with(index, copy.graph.initializers[value.name or ""])
+        return copy
+
+
+def _named(body: Body, static: set[ir.Value], names: Collection[str]) -> list[ir.Value]:
+    known = {value.name: value for value in body.initializers}
+    for name in names:
+        value = known.get(name)
+        tensor = body.initializers[value] if value is not None else None
+        if value is None or tensor is None or tensor.dtype not in TRAINABLE or value in static:
+            problem = "is not an initializer" if value is None else f"is {tensor.dtype.name}" if tensor else ""
+            raise InvalidArgument(
+                f"`{name}` cannot be trained",
+                where="`from_onnx(trainable=…)`",
+                why="a shape depends on it" if value in static else f"it {problem}",
+                instead="name floating point initializers of the model",
+            )
+    return [known[name] for name in names]
+
+
+def untie(body: Body, names: Collection[str] | None) -> None:
+    """Gives each node that uses a shared tensor a tensor of its own, named after the module of the node.
+
+    Exporters merge tensors that are equal, such as the scales of all fresh normalizations; trained, they are to differ.
+
+    Args:
+      body: the graph.
+      names: the initializers to untie, or None for all that are floating point tensors of more than one element.
+
+    Raises:
+      InvalidArgument: a name is that of no initializer.
+    """
+    taken = {value.name or "" for value in body.initializers}
+    unknown = [name for name in names or () if name not in taken]
+    if unknown:
+        raise InvalidArgument(
+            f"`{unknown[0]}` is not an initializer of the model",
+            where="`from_onnx(untie=…)`",
+            instead="name initializers, or untie all: `untie=True`",
+        )
+    users: dict[ir.Value, list[tuple[Node, int]]] = {}
+    for node in body.nodes:
+        for index, value in enumerate(node.inputs):
+            if value is not None and value in body.initializers:
+                users.setdefault(value, []).append((node, index))
+    for value, uses in users.items():
+        tensor = body.initializers[value]
+        wanted = value.name in names if names is not None else tensor.dtype in TRAINABLE and tensor.size > 1
+        if not wanted:
+            continue
+        for node, index in uses[1:]:
+            scope = (scopes_of(node.node) or [("", "")])[-1][0]
+            last = (value.name or "").rpartition(".")[2]
+            name = unique(f"{scope}.{last}" if scope else value.name or "", taken)
+            taken.add(name)
+            own = ir.Value(name=name, shape=value.shape, type=value.type)
+            body.initializers[own] = tensor
+            node.inputs = (*node.inputs[:index], own, *node.inputs[index + 1 :])
+
+
+def save(model: ir.Model, path: str | os.PathLike[str]) -> None:
+    """Writes a model, its weights into a file beside it where they exceed what one file can hold."""
+    size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
+    beside = f"{os.path.basename(os.fspath(path))}.data" if size > LARGEST_MESSAGE // 2 else None
+    ir.save(model, path, external_data=beside)

@@ -1,0 +1,236 @@
+"""An imported program against ONNX Runtime, on the same inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core as jex_core
+
+from jaxport.errors import InvalidArgument, ValueNotKnown
+from jaxport.export import dims
+from jaxport.export.ports import Port
+from jaxport.importer import Program
+from jaxport.importer.tracing import input_specs
+from jaxport.verify import sampling, sizes as size_choice
+from jaxport.verify.comparing import difference
+from jaxport.verify.report import Output, Report
+from jaxport.verify.runtime import Session
+
+__all__ = ["Comparison", "Run", "caller", "verify_program"]
+
+
+def verify_program(
+    program: Program,
+    inputs: Sequence[Any] | Mapping[str, Any] | None = None,
+    *,
+    check: bool = True,
+    sizes: Sequence[Mapping[str, int]] | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    seed: int = 0,
+) -> Report:
+    """Run an imported program in JAX and its model in ONNX Runtime on the same inputs, and compare every output.
+
+    Inputs that are not given are sampled, as `verify` of an export does. Both sides compute in the model's own types.
+    A quantized model is compared with the graph as it is written: ONNX Runtime's own fusions of such graphs change
+    values by a quantization step.
+
+    Args:
+      program: the imported model.
+      inputs: by position or by name; values on which shapes depend have to be among them.
+      check: whether to raise where the two sides disagree.
+      sizes: of the dims that the model has names for, one mapping per run.
+      rtol, atol: how much an element may differ, relative to itself and at all; by default what its dtype justifies.
+      seed: of the sampled inputs and sizes.
+
+    Returns:
+      The report.
+
+    Raises:
+      VerificationFailed: they disagree, and `check` is true.
+      InvalidArgument: the inputs or sizes do not fit the model, or an input cannot be sampled.
+      RunError: ONNX Runtime refuses the model, or fails.
+      NotInstalled: there is no ONNX Runtime.
+
+    >>> import onnx.parser
+    >>> from jaxport.importer import from_onnx
+    >>> program = from_onnx(
+    ...     onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
+    ...     agraph (float[N, 2] x) => (float[N, 2] y) { y = Tanh(x) }''')
+    ... )
+    >>> print(verify_program(program, sizes=[{"N": 3}]))
+    `agraph` agrees in JAX and in ONNX Runtime
+      sizes  output  dtype    shape  max error  relative  ulps
+      N=3    y       float32  3×2    ...
+    """
+    comparison = Comparison(program)
+    outputs = [
+        output
+        for run in comparison.runs(inputs, sizes, seed)
+        for output in comparison.compared(run, comparison.in_runtime(run)(), comparison.in_jax(run)(), rtol, atol)
+    ]
+    report = Report(program.name or "model", tuple(outputs))
+    if check:
+        report.raise_if_failed()
+    return report
+
+
+@dataclass(frozen=True)
+class Run:
+    """One set of sizes, with NumPy arrays for the inputs of the model, in its own types."""
+
+    sizes: dict[str, int]
+    arrays: dict[str, np.ndarray]
+
+
+class Comparison:
+    """A program and a session of its model.
+
+    Args:
+      program: the imported model.
+      threads: how many threads ONNX Runtime may use; as many as it likes if None.
+    """
+
+    def __init__(self, program: Program, threads: int | None = None):
+        self.program = program
+        operators = {node.op_type for node in program.model.graph.all_nodes()}
+        self.quantized = not operators.isdisjoint({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
+        self.session = Session(program.model, threads=threads, optimize=not self.quantized)
+
+    @cached_property
+    def _specs(self) -> dict[str, Any]:
+        with jax.enable_x64(True):
+            return input_specs(self.program)
+
+    def runs(
+        self, inputs: Sequence[Any] | Mapping[str, Any] | None, sizes: Sequence[Mapping[str, int]] | None, seed: int
+    ) -> Iterator[Run]:
+        """The inputs to run on, at each set of sizes."""
+        given = self._given(inputs)
+        missing = [name for name in self.program.static_inputs if name not in given]
+        if missing:
+            raise InvalidArgument(
+                f"the input `{missing[0]}` cannot be sampled",
+                where=f"`{self.program.name}`",
+                why="shapes depend on its values",
+                instead="give an array for it",
+            )
+        with jax.enable_x64(True):
+            traced = self._traced(given)
+        conditions = size_choice.Conditions(traced)
+        known = self._known_sizes(given)
+        sets = size_choice.checked(conditions, sizes) if sizes else size_choice.chosen(conditions, known, seed=seed)
+        names = [name for name in self._specs if name not in self.program.static_inputs]
+        bounds = sampling.bounds(traced)
+        first = len(traced.in_avals) - len(names)
+        for number, at in enumerate(sets):
+            generator = np.random.default_rng([seed, number])
+            arrays = {}
+            for name in self._specs:
+                if name in given:
+                    arrays[name] = given[name]
+                    continue
+                spec, valid = self._specs[name], bounds.get(first + names.index(name), ())
+                arrays[name] = sampling.sample(Port(name, spec.shape, spec.dtype), at, generator, valid)
+            yield Run(at, arrays)
+
+    def in_jax(self, run: Run) -> Callable[[], list[np.ndarray]]:
+        """A call of the program on the arrays of a run; jitted unless a shape depends on values."""
+        return caller(self.program, run.arrays)
+
+    def in_runtime(self, run: Run) -> Callable[[], list[np.ndarray]]:
+        """A call of ONNX Runtime on the arrays of a run."""
+        return lambda: self.session.run(run.arrays)
+
+    def compared(
+        self,
+        run: Run,
+        expected: Sequence[np.ndarray],
+        actual: Sequence[np.ndarray],
+        rtol: float | None = None,
+        atol: float | None = None,
+    ) -> list[Output]:
+        """How the outputs compare."""
+        return [
+            Output(name, str(value.dtype), value.shape, run.sizes, difference(value, result, rtol, atol))
+            for name, value, result in zip(self.program.output_names, expected, actual, strict=True)
+        ]
+
+    def _given(self, inputs: Sequence[Any] | Mapping[str, Any] | None) -> dict[str, np.ndarray]:
+        if not isinstance(inputs, Mapping):
+            inputs = dict(zip(self.program.input_names, inputs or (), strict=False))
+        declared = {value.name: value for value in self.program.inputs}
+        unknown = [name for name in inputs if name not in declared]
+        if unknown:
+            raise InvalidArgument(
+                f"`{unknown[0]}` is not an input of the model",
+                where=f"`{self.program.name}`",
+                instead=f"the inputs are {', '.join(f'`{name}`' for name in declared)}",
+            )
+        arrays = {}
+        for name, value in inputs.items():
+            dtype = declared[name].dtype
+            array = np.asarray(value)
+            arrays[name] = array if dtype is None or hasattr(value, "dtype") else array.astype(dtype.numpy())
+        return arrays
+
+    def _known_sizes(self, given: Mapping[str, np.ndarray]) -> dict[str, int]:
+        return {
+            str(size): length
+            for name, array in given.items()
+            for size, length in zip(self._specs[name].shape, array.shape, strict=False)
+            if not dims.is_static(size) and str(size).isidentifier()
+        }
+
+    def _traced(self, given: Mapping[str, np.ndarray]) -> jex_core.ClosedJaxpr:
+        """The program with sizes that are names, to see how inputs are used; where that cannot be, only its inputs."""
+        program = self.program
+        known = {name: given[name] for name in program.static_inputs}
+        specs = {name: spec for name, spec in self._specs.items() if name not in known}
+        names, shapes = list(specs), list(specs.values())
+
+        def call(params: Mapping[str, Any], *arrays: Any) -> Any:
+            return program.apply(params, **dict(zip(names, arrays, strict=True)), **known)
+
+        try:
+            return jax.make_jaxpr(call)(program.param_specs, *shapes)
+        except ValueNotKnown:
+            return jax.make_jaxpr(lambda *arrays: arrays)(*shapes)
+
+
+def caller(
+    program: Program, arrays: Mapping[str, np.ndarray], options: Mapping[str, Any] | None = None
+) -> Callable[[], list[np.ndarray]]:
+    """A call of a program on arrays of the model's own types, compiled already unless a shape depends on values.
+
+    Args:
+      program: the imported model.
+      arrays: its inputs by name.
+      options: of XLA's compiler.
+    """
+    closed_over = {name: arrays[name] for name in program.static_inputs}
+    passed = {name: value for name, value in arrays.items() if name not in closed_over}
+
+    def apply(params: Mapping[str, Any], passed: Mapping[str, Any]) -> Any:
+        return program.apply(params, **passed, **closed_over)
+
+    with jax.enable_x64(True):
+        params = program.params
+        try:
+            run: Callable[..., Any] = (
+                jax.jit(apply, compiler_options=dict(options or {})).lower(params, passed).compile()
+            )
+        except ValueNotKnown:
+            run = apply
+
+    def call() -> list[np.ndarray]:
+        with jax.enable_x64(True):
+            outputs = jax.block_until_ready(run(params, passed))
+        return [np.asarray(output) for output in (outputs if isinstance(outputs, tuple) else (outputs,))]
+
+    return call

@@ -1,0 +1,41 @@
+"""Every example, exported, imported back, and compared with ONNX Runtime."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import jaxport
+from examples.models import MODELS, build, cells
+from jaxport.verify import difference
+from jaxport.verify.importing import caller
+
+#: Relative to the largest element of an output.
+LIMIT = 1e-5
+
+#: Compilation is where the time goes, and how fast the programs are does not matter.
+COMPILER_OPTIONS = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "framework"),
+    [
+        pytest.param(name, framework, marks=() if framework == next(iter(MODELS[name])) else pytest.mark.slow)
+        for name, framework in cells()
+    ],
+)
+def test_what_was_exported_comes_back(name: str, framework: str):
+    example = build(name, framework, "small")
+    exported = jaxport.to_onnx(example.fn, list(example.inputs), **example.options)
+    program = jaxport.from_onnx(exported.model)
+    assert bool(program.modules.children) is (framework != "jax"), program.modules
+    inputs = exported.flatten(example.sample(np.random.default_rng(0), example.sizes[-1]), {})
+    results = caller(program, inputs, COMPILER_OPTIONS)()
+    for output, result, wanted in zip(program.output_names, results, exported.run(inputs), strict=True):
+        found = difference(wanted, result)
+        assert not found.problem, f"`{output}`: {found.problem}"
+        assert found.relative <= LIMIT, f"`{output}`: {found}"

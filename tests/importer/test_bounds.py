@@ -1,0 +1,110 @@
+"""Shapes that depend on data: outside `jit`, refused inside by name, and with bounds that the user gives."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from jaxport.errors import InvalidArgument, ValueNotKnown
+from jaxport.importer import from_onnx
+from tests.importer.models import model
+
+X = np.array([[0, 2, 0], [3, 0, 4]], np.float32)
+NONZERO = "g (float[2, 3] x) => (int64[2, n] y) { y = NonZero(x) }"
+COMPRESS = "g (float[2, 3] x) => (float[n] y) { z = Constant<value_float = 2.5>() c = Greater(x, z) r = Constant<value_ints = [-1]>() f = Reshape(c, r) y = Compress(x, f) }"
+UNIQUE = "g (float[2, 3] x) => (float[n] y, int64[n] f, int64[m] i, int64[n] k) { y, f, i, k = Unique<sorted = 1>(x) }"
+LOOP = """g (float[2, 3] x, int64 m) => (float[2, 3] y, float[n, 2, 3] s) { t = Constant<value = bool {1}>()
+    y, s = Loop(m, t, x) <body = b (int64 i, bool c, float[2, 3] v) => (bool d, float[2, 3] w, float[2, 3] r) {
+        d = Identity(c) w = Add(v, x) r = Identity(w) }> }"""
+CASES = {
+    "NonZero": (NONZERO, {"x": X}),
+    "Compress": (COMPRESS, {"x": X}),
+    "Unique": (UNIQUE, {"x": X}),
+    "Loop": (LOOP, {"x": X, "m": np.array([3])[0]}),
+}
+
+
+def outputs(program, inputs, jit: bool):
+    call = jax.jit(lambda inputs: program(**inputs)) if jit else lambda inputs: program(**inputs)
+    return jax.tree.leaves(call({name: jax.numpy.asarray(value) for name, value in inputs.items()}))
+
+
+@pytest.fixture(autouse=True)
+def with_64_bit_types():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_works_outside_jit_and_is_refused_inside_by_name(name: str):
+    graph, inputs = CASES[name]
+    program = from_onnx(model(graph))
+    assert outputs(program, inputs, jit=False)[0].size
+    assert program.static_inputs == ()
+    with pytest.raises(ValueNotKnown, match=r"sizes=\{") as caught:
+        outputs(program, inputs, jit=True)
+    assert name in str(caught.value)
+    assert "`y`" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("jit", [True, False])
+def test_a_bound_makes_it_traceable(name: str, jit: bool):
+    graph, inputs = CASES[name]
+    exact = outputs(from_onnx(model(graph)), inputs, jit=False)
+    padded = outputs(from_onnx(model(graph), sizes={"y": 5}), inputs, jit)
+    for wanted, got in zip(exact, padded, strict=True):
+        assert got.dtype == wanted.dtype
+        if wanted.shape == got.shape:
+            np.testing.assert_array_equal(got, wanted)
+            continue
+        axis = next(a for a in range(wanted.ndim) if wanted.shape[a] != got.shape[a])
+        assert got.shape[axis] == 5
+        kept, rest = np.split(got, [wanted.shape[axis]], axis)
+        np.testing.assert_array_equal(kept, wanted)
+        if name == "NonZero":
+            np.testing.assert_array_equal(rest, [[2, 2], [3, 3]])
+        elif name in ("Compress", "Loop"):
+            np.testing.assert_array_equal(rest, 0)
+
+
+def test_what_is_gathered_and_scattered_by_padded_positions_counts_once():
+    graph = """g (float[6] x) => (float[6] y) { p = NonZero(x) i = Transpose<perm = [1, 0]>(p) a = GatherND(x, i) b = Mul(a, a)
+        z = Sub(x, x) y = ScatterND<reduction = "add">(z, i, b) }"""
+    program = from_onnx(model(graph), sizes={"p": 6})
+    np.testing.assert_array_equal(jax.jit(program)(X.ravel()), X.ravel() ** 2)
+
+
+def test_parameters_before_a_node_whose_size_depends_on_data_are_trainable():
+    graph = "g (float[2, 3] x) => (float[n] y) <float[3] w = {1, 2, 3}> { a = Mul(x, w) p = NonZero(a) i = Transpose(p) y = GatherND(a, i) }"
+    program = from_onnx(model(graph))
+    assert set(program.params) == {"w"}
+    np.testing.assert_array_equal(program(X), [4, 3, 12])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"nope": 3}, "there is no node `nope`"),
+        ({"f": 3}, "the node `f` cannot be given a size"),
+        ({"y": -1}, "-1 is not a size"),
+        ({"y": 2.5}, "2.5 is not a size"),
+        ({"y": True}, "True is not a size"),
+    ],
+)
+def test_bounds_that_are_refused(sizes, message: str):
+    with pytest.raises(InvalidArgument, match=message):
+        from_onnx(model(COMPRESS), sizes=sizes)
+
+
+def test_a_bound_by_the_name_of_a_node():
+    made = model(NONZERO)
+    made.graph.node[0].name = "/detect/NonZero"
+    assert jax.jit(from_onnx(made, sizes={"/detect/NonZero": 4}))(X).shape == (2, 4)
+
+
+def test_unsorted_unique_elements_have_no_bound():
+    program = from_onnx(model(UNIQUE.replace("sorted = 1", "sorted = 0")), sizes={"y": 5})
+    with pytest.raises(ValueNotKnown, match="a bound on its size needs `sorted=1`"):
+        program(X)

@@ -1,0 +1,72 @@
+"""Sizes that only have names: the model's own, and expressions of them."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from jaxport.importer import from_onnx
+from jaxport.importer.tracing import input_specs
+from tests.importer.models import model
+
+
+def shapes(*sizes: tuple[str | int, ...]) -> list[str]:
+    """The symbolic shapes of inputs that a model declares with these sizes."""
+    inputs = ", ".join(f"float[{', '.join('n' for _ in shape)}] x{index}" for index, shape in enumerate(sizes))
+    made = model(f"g ({inputs}) => (float[1] y) {{ y = Shape(x0) }}")
+    for value, shape in zip(made.graph.input, sizes, strict=True):
+        for dim, size in zip(value.type.tensor_type.shape.dim, shape, strict=True):
+            dim.Clear()
+            if isinstance(size, int):
+                dim.dim_value = size
+            elif size:
+                dim.dim_param = size
+    return [str(spec.shape) for spec in input_specs(from_onnx(made)).values()]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([("batch", 3)], ["(batch, 3)"]),
+        ([("batch", ""), ("",)], ["(batch, x0_1)", "(x1_0,)"]),
+        ([("past", "new"), ("past + new",)], ["(past, new)", "(past + new,)"]),
+        ([("B", "2*B", "floordiv(B, 2)")], ["(B, 2*B, floordiv(B, 2))"]),
+        ([("past + 1",)], ["(past_1,)"]),  # of what `past` is, no input says
+        ([("class", "class - 1")], ["(class_, class_1)"]),
+        ([("a", "b.c", "__import__('os')", "a if a else a", "a[0]")], ["(a, b_c, import_os, a_if_a_else_a, a_0)"]),
+        ([("x" * 300 + "+ 1", "a", "(" * 190)], [f"({'x' * 48}, a, size)"]),
+        ([("a b", "a_b", "a/b")], ["(a_b_2, a_b, a_b_3)"]),
+    ],
+)
+def test_names_of_sizes(sizes, expected: list[str]):
+    assert shapes(*sizes) == expected
+
+
+CACHE = """g (float[batch, past, 4] old, float[batch, new, 4] fresh, float[batch, "past + new"] mask) => (float[batch, total, 4] y)
+    { c = Concat<axis = 1>(old, fresh) p = Constant<value_ints = [2]>() m = Unsqueeze(mask, p) y = Mul(c, m) }"""
+
+
+def test_an_expression_of_sizes_lets_a_cache_trace():
+    made = model(CACHE.replace('"past + new"', "total"))
+    made.graph.input[2].type.tensor_type.shape.dim[1].dim_param = "past + new"
+    program = from_onnx(made)
+    specs = input_specs(program)
+    assert str(jax.eval_shape(program, *specs.values()).shape) == "(batch, past + new, 4)"
+    arrays = [np.ones(shape, np.float32) for shape in ((2, 3, 4), (2, 1, 4), (2, 4))]
+    exported = jax.export.export(jax.jit(program))(*specs.values())
+    np.testing.assert_array_equal(exported.call(*arrays), np.ones((2, 4, 4)))
+    assert program.verify(sizes=[{"batch": 2, "past": 5, "new": 1}]).ok
+    code = program.to_source().code
+    assert "mask: float32[batch, past + new]" in code
+
+
+UNRELATED = "g (float[a] x, float[b] y) => (float[c] z) { z = Add(x, y) }"
+
+
+def test_what_needs_sizes_to_be_equal_is_refused_with_the_node():
+    from jaxport.errors import ModelError
+
+    program = from_onnx(model(UNRELATED))
+    with pytest.raises(ModelError, match="the Add that makes `z`"):
+        jax.eval_shape(program, *input_specs(program).values())

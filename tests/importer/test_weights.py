@@ -1,0 +1,264 @@
+"""Weights: roles, layouts, tying, laziness, memory, and the way back into a file."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from onnx import TensorProto, numpy_helper
+
+from jaxport.errors import InvalidArgument, ModelError
+from jaxport.importer import from_onnx
+from jaxport.importer.frame import without_data
+from jaxport.importer.mapping import MappedTensor
+from tests.importer.models import model, program
+
+rng = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    ("use", "shape", "constant"),
+    [
+        ("y = Mul(x, w)", "2", False),
+        ("y = Pow(x, w)", "2", True),
+        ("a = Identity(w) y = Pow(x, a)", "2", True),
+        ("y = Clip(x, s, w)", "1", True),
+        ("y = Mul(x, w)", "1", True),
+        ("y = d.Power(x, w)", "2", True),
+        ("y = d.Scale(x, w)", "2", False),
+        ("a = Unsqueeze(w, zero) b = Squeeze(a, zero) y = Mul(x, b)", "2", False),
+    ],
+)
+def test_roles_follow_from_use(use: str, shape: str, constant: bool):
+    values = ", ".join(["0.5", "2"][: int(shape)])
+    functions = """<domain: "d", opset_import: ["": 18]> Power (x, e) => (y) { f = Identity(e) y = Pow(x, f) }
+        <domain: "d", opset_import: ["": 18]> Scale (x, w) => (y) { y = Mul(x, w) }"""
+    graph = f"g (float[2] x) => (float[2] y) <float[{shape}] w = {{{values}}}, float s = {{0}}, int64[1] zero = {{0}}> {{ {use} }}"
+    assert ("w" in program(graph, functions=functions, domains=', "d": 1').constants) is constant
+
+
+@pytest.mark.parametrize("fill", ["-10000", "-3.4e38"])
+def test_masks_are_constants(fill: str):
+    masked = program(f"g (float[2] x) => (float[2] y) <float[2] w = {{0, {fill}}}> {{ y = Add(x, w) }}")
+    assert masked.params == {}
+    made = model("g (float[2] x) => (float[2] y) <float[2] w = {0, 0}> { y = Add(x, w) }")
+    made.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.array([0, -np.inf], np.float32), "w"))
+    assert from_onnx(made).params == {}
+
+
+NORM = """g (float[1, 2, 3] x) => (float[1, 2, 3] y) <float[2] scale = {1, 2}, float[2] bias = {3, 4},
+    float[2] mean = {0, 1}, float[2] var = {1, 1}> { y = BatchNormalization(x, scale, bias, mean, var) }"""
+
+
+def test_statistics_are_constants_unless_they_are_named():
+    assert set(program(NORM).params) == {"scale", "bias"}
+    chosen = from_onnx(model(NORM), trainable=["mean"])
+    assert set(chosen.params) == {"mean"}
+    assert set(chosen.constants) == {"scale", "bias", "var"}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("nothing", "it is not an initializer"), ("table", "it is INT64"), ("size", "a shape depends on it")],
+)
+def test_what_cannot_be_trained(name: str, message: str):
+    graph = """g (float[2] x) => (float[a, b] y) <int64[2] table = {1, 2}, float[2] size = {1, 2}>
+        { i = Cast<to = 7>(size) r = Reshape(x, i) f = Cast<to = 1>(table) y = Mul(r, f) }"""
+    with pytest.raises(InvalidArgument, match=f"`{name}` cannot be trained") as caught:
+        from_onnx(model(graph), trainable=[name])
+    assert message in str(caught.value)
+
+
+def test_gradients_are_finite_where_an_exponent_is_a_tensor():
+    graph = """g (float[2] x) => (float[2] y) <float[2] w = {1, 2}, float[2] two = {2, 2}>
+        { a = Pow(x, two) y = Mul(a, w) }"""
+    power = program(graph)
+    x = np.array([-1, 2], np.float32)
+    grads = jax.grad(lambda params: power.apply(params, x).sum())(power.params)
+    np.testing.assert_array_equal(grads["w"], [1, 4])
+
+
+TIED = """g (float[2] x) => (float[2] y) <float[2] one = {1, 1}, float[2] b = {0, 1}>
+    { a = Mul(x, one) c = Add(a, b) d = Mul(c, one) y = Add(d, b) }"""
+
+
+def test_untying_gives_each_node_a_tensor_of_its_own(tmp_path: Path):
+    made = model(TIED)
+    for node, name in zip(made.graph.node, ("/l0/Mul", "/l0/Add", "/l1/Mul", "/l1/Add"), strict=True):
+        node.name = name
+    x = np.array([2, 3], np.float32)
+    assert set(from_onnx(made).params) == {"one", "b"}
+    assert set(from_onnx(made, untie=["one"]).params) == {"one", "l1.one", "b"}
+    untied = from_onnx(made, untie=True)
+    assert set(untied.params) == {"one", "l1.one", "b", "l1.b"}
+    np.testing.assert_array_equal(untied(x), from_onnx(made)(x))
+    params = untied.params | {"l1.one": jnp.array([5.0, 7.0])}
+    np.testing.assert_array_equal(untied.apply(params, x), [10, 29])
+    untied.save(tmp_path / "untied.onnx", params)
+    np.testing.assert_array_equal(from_onnx(tmp_path / "untied.onnx")(x), [10, 29])
+    assert "l1.b" not in from_onnx(made).params, "the model that was given is as it was"
+    with pytest.raises(InvalidArgument, match="`zwei` is not an initializer"):
+        from_onnx(made, untie=["zwei"])
+
+
+def convolution(group: int = 1) -> onnx.ModelProto:
+    made = model(f"g (float[n, 4, 5, 5] x) => (float[n, 6, 3, 3] y) {{ y = Conv<group = {group}>(x, w) }}")
+    kernel = rng.normal(size=(6, 4 // group, 3, 3)).astype(np.float32)
+    made.graph.initializer.append(numpy_helper.from_array(kernel, "w"))
+    return made
+
+
+@pytest.mark.parametrize("group", [1, 2])
+def test_kernels_are_kept_as_xla_likes_them_and_written_back(group: int, tmp_path: Path):
+    made = convolution(group)
+    conv = from_onnx(made)
+    assert conv.params["w"].shape == conv.param_specs["w"].shape == (3, 3, 4 // group, 6)
+    x = rng.normal(size=(2, 4, 5, 5)).astype(np.float32)
+    expected = onnxruntime.InferenceSession(made.SerializeToString()).run(None, {"x": x})[0]
+    np.testing.assert_allclose(conv(x), expected, rtol=1e-4, atol=1e-5)
+    doubled = {"w": 2 * conv.params["w"]}
+    conv.save(tmp_path / "doubled.onnx", doubled)
+    saved = numpy_helper.to_array(onnx.load(tmp_path / "doubled.onnx").graph.initializer[0])
+    np.testing.assert_array_equal(saved, 2 * numpy_helper.to_array(made.graph.initializer[0]))
+    with pytest.raises(InvalidArgument, match="kernels of convolutions are kept as"):
+        conv.apply({"w": saved}, x)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        "g (float[1, 4, 5, 5] x) => (float[a, b, c, d] y, float[6, 4, 3, 3] z) { y = Conv(x, w) z = Identity(w) }",
+        (
+            "g (float[1, 4, 5, 5] x, bool c) => (float[a, b, h, d] y) { y = If(c) <then_branch = t () => (float[p, q, r, s] a) "
+            "{ a = Conv(x, w) }, else_branch = e () => (float[p, q, r, s] b) { b = Conv(x, w) }> }"
+        ),
+        """g (float[1, 4, 5, 5] x) => (float[a, b, c, d] y) { y = d.F(x, w) }""",
+    ],
+)
+def test_a_kernel_that_has_other_uses_stays_as_it_is(graph: str):
+    functions = '<domain: "d", opset_import: ["": 18]> F (x, w) => (y) { y = Conv(x, w) }'
+    made = model(graph, functions=functions, domains=', "d": 1')
+    made.graph.initializer.append(numpy_helper.from_array(rng.normal(size=(6, 4, 3, 3)).astype(np.float32), "w"))
+    kept = from_onnx(made)
+    assert kept.params["w"].shape == (6, 4, 3, 3)
+    inputs = {"x": np.ones((1, 4, 5, 5), np.float32), "c": np.array(True)}
+    assert jax.tree.leaves(kept(**{name: inputs[name] for name in kept.input_names}))[0].shape == (1, 6, 3, 3)
+
+
+def test_printed_source_has_kernels_in_the_same_layout():
+    source = from_onnx(convolution()).to_source()
+    assert '("NCHW", "HWIO", "NCHW")' in source.code
+    assert source.tensors["params/w"].shape == (3, 3, 4, 6)
+
+
+def test_parameters_follow_the_switch_of_64_bit_types():
+    wide = program("g (double[2] x) => (double[2] y) <double[2] w = {1, 2}> { y = Mul(x, w) }")
+    assert wide.params["w"].dtype == np.float32
+    with jax.enable_x64(True):
+        assert wide.params["w"].dtype == np.float64
+    assert wide.params["w"].dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float32", "float16", "bfloat16", "float64", "float8_e4m3fn", "int4", "uint2", "int8"]
+)
+@pytest.mark.parametrize("form", ["path", "bytes", "proto", "external"])
+def test_large_tensors_are_read_exactly(dtype: str, form: str, tmp_path: Path):
+    element = ir.DataType.from_numpy(np.dtype(jnp.dtype(dtype)))
+    data = rng.integers(-2 if element.is_signed() else 0, 2, (65, 67)).astype(np.dtype(jnp.dtype(dtype)))
+    proto = ir.to_proto(ir.Tensor(data, element, name="w"))
+    made = model("g (float[1] x) => (float[a, b] y) { c = Cast<to = 1>(w) y = Add(x, c) }", opset=25)
+    made.graph.initializer.append(proto)
+    path = tmp_path / "m.onnx"
+    if form == "external":
+        onnx.save(made, path, save_as_external_data=True, location="m.bin", size_threshold=0)
+    else:
+        path.write_bytes(made.SerializeToString())
+    source = {"path": path, "external": path, "bytes": path.read_bytes(), "proto": made}[form]
+    read = from_onnx(source)
+    (tensor,) = read.body.initializers.values()
+    assert isinstance(tensor, MappedTensor) is (form != "proto")
+    np.testing.assert_array_equal(read(np.zeros(1, np.float32)), data.astype(np.float32))
+
+
+def big(path: Path, megabytes: int, external: bool) -> Path:
+    """A model of square matrices of 4 MB each."""
+    nodes = " ".join(f"v{i + 1} = MatMul(v{i}, w{i})" for i in range(megabytes // 4))
+    made = model(f"g (float[b, 1024] v0) => (float[b, 1024] v{megabytes // 4}) {{ {nodes} }}")
+    for index in range(megabytes // 4):
+        made.graph.initializer.append(numpy_helper.from_array(np.full((1024, 1024), index, np.float32), f"w{index}"))
+    onnx.save(made, path, save_as_external_data=external, location="weights.bin")
+    return path
+
+
+@pytest.mark.parametrize("external", [False, True], ids=["inside", "external"])
+def test_nothing_is_read_before_it_is_used(external: bool, tmp_path: Path):
+    path = big(tmp_path / "big.onnx", 32, external)
+    tracemalloc.start()
+    lazy = from_onnx(path)
+    assert {spec.shape for spec in lazy.param_specs.values()} == {(1024, 1024)}
+    assert tracemalloc.get_traced_memory()[1] < 8e6
+    tracemalloc.stop()
+    assert float(lazy.params["w7"][3, 4]) == 7
+
+
+def test_weights_beyond_two_gigabytes(tmp_path: Path):
+    """In a file with a hole, which takes no space."""
+    made = model("g (float[b, 4] x) => (float[b, 2] y) { y = MatMul(x, w) }")
+    for name, dims, offset in (("huge", (2**29 + 2**28,), 0), ("w", (4, 2), 3 * 2**30)):
+        tensor = made.graph.initializer.add(name=name, data_type=TensorProto.FLOAT, data_location=TensorProto.EXTERNAL)
+        tensor.dims.extend(dims)
+        for key, value in (("location", "weights.bin"), ("offset", offset)):
+            tensor.external_data.add(key=key, value=str(value))
+    with (tmp_path / "weights.bin").open("wb") as file:
+        file.seek(3 * 2**30)
+        file.write(np.arange(8, dtype=np.float32).tobytes())
+    (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
+    huge = from_onnx(tmp_path / "m.onnx", trainable=["w"])
+    np.testing.assert_array_equal(huge(np.eye(4, dtype=np.float32)), np.arange(8).reshape(4, 2))
+    assert huge.constants["huge"].nbytes == 3 * 2**30
+
+
+def test_parameters_survive_the_file_that_they_came_from(tmp_path: Path):
+    path = big(tmp_path / "big.onnx", 8, external=False)
+    loaded = from_onnx(path)
+    path.unlink()
+    assert float(loaded.params["w1"][0, 0]) == 1
+
+
+def large_model() -> onnx.ModelProto:
+    made = model("g (float[600] x) => (float[600] y) { y = Mul(x, w) }")
+    made.graph.initializer.append(numpy_helper.from_array(np.arange(600, dtype=np.float32), "w"))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.dims.__setitem__(0, 10**15), "needs 4000000000000000 bytes, the tensor has 2400"),
+        (lambda t: t.dims.__setitem__(0, -600), "has a negative size"),
+        (lambda t: setattr(t, "data_type", 77), "77 is not an ONNX element type"),
+        (lambda t: setattr(t, "data_type", TensorProto.STRING), "strings cannot lie outside"),
+        (lambda t: setattr(t, "raw_data", t.raw_data[:-1]), "needs 2400 bytes, the tensor has 2399"),
+        (lambda t: setattr(t, "raw_data", t.raw_data + b"x"), "needs 2400 bytes, the tensor has 2401"),
+    ],
+)
+def test_large_tensors_that_are_damaged(change, message: str):
+    made = large_model()
+    change(made.graph.initializer[0])
+    with pytest.raises(ModelError, match=message):
+        from_onnx(made.SerializeToString())
+
+
+def test_frames_of_irregular_messages_are_left_to_the_parser():
+    data = large_model().SerializeToString()
+    assert len(without_data(memoryview(data))) < 300
+    for irregular in (data + data, data[:-1], b"\xff" + data, data + b"\x3f"):
+        assert without_data(memoryview(irregular)) == irregular
