@@ -102,8 +102,8 @@ def main(name="nnx"):
     traced, plain = (min(times) for times in zip(*pairs, strict=True))
     print(f"tracing            {traced:8.1f} ms   {traced / plain:.2f} × make_jaxpr ({plain:.1f} ms)")
     print(f"tree               {best(lambda: Tree(mox)):8.1f} ms")
-    for query in ("//LayerNorm", dense, '//module_call[@type="LayerNorm"]', '//dot_general[ancestor::LayerNorm]'):
-        print(f"query              {best(lambda: mox.select(query), 50):8.3f} ms   {query}")
+    for query in ("//LayerNorm", dense, '//module_call[@type="LayerNorm"]', "//dot_general[ancestor::LayerNorm]"):
+        print(f"query              {best(lambda query=query: mox.select(query), 50):8.3f} ms   {query}")
     print(f"LoRA               {best(lambda: mox.sub(dense, jaxport.mox.lora(rank=8))):8.1f} ms")
     found, wanted = jax.jit(mox)(*args), jax.jit(fn)(*args)
     print(f"error              {float(jnp.abs(found - wanted).max()):8.1g}")

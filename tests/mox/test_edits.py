@@ -196,7 +196,9 @@ def test_a_layer_is_dropped():
     model.layers = nnx.List([model.layers[0]])
     assert_same(jax.jit(dropped)(*case.args), jax.jit(model)(*case.args))
     assert len(dropped.dropped) == len([path for path in mox.params if path.startswith("layers.1.")])
-    with pytest.raises(jaxport.InvalidArgument, match=r"returns float32\[2,3,8\](.|\n)*`Linear` returns float32\[2,3,4\]"):
+    with pytest.raises(
+        jaxport.InvalidArgument, match=r"returns float32\[2,3,8\](.|\n)*`Linear` returns float32\[2,3,4\]"
+    ):
         mox.select('//*[@path="head"]').remove()
 
 

@@ -126,13 +126,13 @@ def test_a_dtype_survives_in_a_checkpoint(tmp_path, dtype):
 def test_a_callback_is_refused_by_name():
     callback = lambda x: jax.pure_callback(np.sin, jax.ShapeDtypeStruct((3,), jnp.float32), x)
     mox = jaxport.make_mox(callback)(X)
-    with pytest.raises(jaxport.Unsupported, match="pure_callback .* runs something that a file cannot hold"):
+    with pytest.raises(jaxport.Unsupported, match=r"pure_callback .* runs something that a file cannot hold"):
         dumps(mox)
 
 
 def test_a_container_that_cannot_be_made_again_is_refused_by_name():
     mox = jaxport.make_mox(lambda x: nnx.State({"a": x}))(X)
-    with pytest.raises(jaxport.Unsupported, match="a container of type `flax.nnx.*State`"):
+    with pytest.raises(jaxport.Unsupported, match=r"a container of type `flax.nnx.*State`"):
         dumps(mox)
 
 

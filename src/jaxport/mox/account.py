@@ -164,12 +164,12 @@ def _bytes(aval: Any) -> int:
 
 def _product(equation: jex_core.JaxprEqn) -> int:
     (contracted, _), _ = equation.params["dimension_numbers"]
-    shape = equation.invars[0].aval.shape
-    return 2 * _size(equation.outvars[0].aval) * math.prod(_int(shape[axis]) for axis in contracted)
+    given: Any = equation.invars[0].aval
+    return 2 * _size(equation.outvars[0].aval) * math.prod(_int(given.shape[axis]) for axis in contracted)
 
 
 def _convolution(equation: jex_core.JaxprEqn) -> int:
-    kernel = equation.invars[1].aval
+    kernel: Any = equation.invars[1].aval
     features = _int(kernel.shape[equation.params["dimension_numbers"].rhs_spec[0]])
     return 2 * _size(equation.outvars[0].aval) * (_size(kernel) // features)
 

@@ -30,7 +30,10 @@ __all__ = [
     "zeros",
 ]
 
-Jaxpr, Var, Atom, JaxprEqn = jex_core.Jaxpr, jex_core.Var, jex_core.Var | jex_core.Literal, jex_core.JaxprEqn
+Jaxpr = jex_core.Jaxpr
+Var = jex_core.Var
+Atom = jex_core.Var | jex_core.Literal
+JaxprEqn = jex_core.JaxprEqn
 
 #: Wrappers that give a body another meaning than its equations have (a rule of differentiation, a name): once the
 #: body is another one, the wrapper would be wrong. Their equations take their place.

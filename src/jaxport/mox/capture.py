@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["capture", "tapped"]
 
-Var, Jaxpr, JaxprEqn = jex_core.Var, jex_core.Jaxpr, jex_core.JaxprEqn
+Var = jex_core.Var
+Jaxpr = jex_core.Jaxpr
+JaxprEqn = jex_core.JaxprEqn
 
 #: The values of one match in the body at hand.
 _Tap = tuple[Location, list[Any]]

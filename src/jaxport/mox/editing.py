@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+from jax import core as jax_core
 from jax.extend import core as jex_core
 
 from jaxport import blocks
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 
 __all__ = ["substituted"]
 
-Var, Jaxpr, JaxprEqn = jex_core.Var, jex_core.Jaxpr, jex_core.JaxprEqn
+Var = jex_core.Var
+Jaxpr = jex_core.Jaxpr
+JaxprEqn = jex_core.JaxprEqn
 
 
 def substituted(selection: Selection, replacement: Any) -> Mox:
@@ -89,9 +92,10 @@ class _Body:
     def renamed(self, equation: JaxprEqn) -> JaxprEqn:
         if not self.names or not any(isinstance(a, Var) and a in self.names for a in equation.invars):
             return equation
+        found: Any = equation.effects
         effects = {
             effect if (reference := reference_of(effect)) is None else effect.replace(self.read(reference))
-            for effect in equation.effects
+            for effect in found
         }
         return equation.replace(invars=[self.read(atom) for atom in equation.invars], effects=effects)
 
@@ -239,7 +243,7 @@ class _Editor:
             if (known.aval.shape, known.aval.dtype) != (aval.shape, aval.dtype) or name in self.taken:
                 raise InvalidArgument(
                     f"the new input `{name}` clashes with another of that name",
-                    where=f"the replacement of `{match.path}`",
+                    where=f"the replacement of `{match.shown}`",
                     why=f"the program has `{name}`: {known.aval.str_short()}",
                     instead="give it another name",
                 )
@@ -274,14 +278,14 @@ class _Editor:
             if (leaf.aval.shape, leaf.aval.dtype) != (weight.value.shape, weight.value.dtype):
                 raise InvalidArgument(
                     f"the new parameter `{name}` has two shapes",
-                    where=f"the replacement of `{match.path}`, which is called several times",
+                    where=f"the replacement of `{match.shown}`, which is called several times",
                     why=f"{leaf.aval.str_short()} in one call, {_aval(weight.value).str_short()} in another",
                     instead="make the new parameters from the weights of the block, which its calls share",
                 )
             if leaf.lengths != match.lengths:
                 raise InvalidArgument(
                     f"`{name}` would be stacked in one call and shared in another",
-                    where=f"the replacement of `{match.path}`",
+                    where=f"the replacement of `{match.shown}`",
                     why=f"its scans have {leaf.lengths} steps in one call, {match.lengths} in another",
                     instead="replace the calls one by one",
                 )
@@ -331,7 +335,7 @@ class _Editor:
         weights |= {len(equation.invars) + index: name for index, name in enumerate(names.values())}
         block = Block(
             target=template.name,
-            name=match.node.block.name if match.block is not None else match.path.rpartition(".")[2],
+            name=match.block.name if match.block is not None else match.path.rpartition(".")[2],
             path=match.path,
             kind="function",
             method="",
@@ -376,12 +380,12 @@ def _rewritten(equation: JaxprEqn, replacement: Rewrite, match: Match) -> JaxprE
     block = equation.params.get("block")
     if block is None:
         raise InvalidArgument(
-            f"`{match.path}` is no block",
+            f"`{match.shown}` is no block",
             where="`Mox.sub`",
             why="this edit rewrites the body of a module or function call",
             instead="select blocks: `//module_call`",
         )
-    body = replacement.rewrite(equation.params["jaxpr"], match.path)
+    body = replacement.rewrite(equation.params["jaxpr"], match.shown)
     return equation.replace(params={"jaxpr": body, "block": replace(block, edited=True)})
 
 
@@ -444,17 +448,17 @@ def _site(node: Node, match: Match) -> Site:
     equation, block = node.equation, node.block
     arguments, results = len(arguments_of(node)), len(returns_of(node))
     if block is not None:
-        return Site(equation.params["jaxpr"], arguments, results, block.axes or (), match.path)
-    invars = [Var(atom.aval) for atom in equation.invars]
+        return Site(equation.params["jaxpr"], arguments, results, block.axes or (), match.shown)
+    invars: list[Any] = [Var(atom.aval) for atom in equation.invars]
     outvars = [Var(atom.aval) for atom in equation.outvars]
     alone = equation.replace(invars=invars, outvars=outvars)
     debug_info = jex_core.DebugInfo("equation", equation.primitive.name, None, None)
     jaxpr = jex_core.Jaxpr((), invars, outvars, [alone], equation.effects, debug_info)
-    return Site(jex_core.ClosedJaxpr(jaxpr, ()), arguments, results, (), match.path)
+    return Site(jex_core.ClosedJaxpr(jaxpr, ()), arguments, results, (), match.shown)
 
 
 def _aval(value: Any) -> Any:
-    return jax.core.ShapedArray(value.shape, value.dtype)
+    return jax_core.ShapedArray(value.shape, value.dtype)
 
 
 def pruned(mox: Mox, gone_blocks: Iterable[str] = ()) -> Mox:

@@ -21,7 +21,7 @@ from jaxport.mox.tree import Node, name_below
 __all__ = ["Match", "arguments_of", "match_of", "nested", "returns_of"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Match(Mox):
     """A selected block or equation as a Mox: it takes the arrays of the call, in order, and returns what it returned.
 
@@ -62,6 +62,11 @@ class Match(Mox):
         return self.node.path
 
     @property
+    def shown(self) -> str:
+        """What messages call it: its path, or at the root its type."""
+        return self.path or self.type
+
+    @property
     def config(self) -> Mapping[str, Any]:
         """The static fields of the module and the static arguments of the call; of an equation, its params."""
         return self.node.equation.params if self.block is None else self.block.config
@@ -91,7 +96,7 @@ class Match(Mox):
         steps = math.prod(self.lengths)
         if not 0 <= index < steps:
             raise InvalidArgument(
-                f"there is no step {index} of `{self.path}`", where="`Match.step`", why=f"it runs {steps} times"
+                f"there is no step {index} of `{self.shown}`", where="`Match.step`", why=f"it runs {steps} times"
             )
         position = []
         for length in reversed(self.lengths):
@@ -146,7 +151,7 @@ class Match(Mox):
         found = [path for path in known if path == name or name_below(path, self.path) == name]
         if len(found) != 1:
             raise InvalidArgument(
-                f"`{self.path}` has no parameter `{name}`",
+                f"`{self.shown}` has no parameter `{name}`",
                 where="the call of a block",
                 instead=f"it has {', '.join(f'`{name_below(path, self.path)}`' for path in known) or 'none'}",
             )
@@ -160,11 +165,12 @@ class Match(Mox):
         invars = self.node.equation.invars
         exchanged = {index: by_path[path] for index, path in self.block.weights.items() if path in by_path}
         for index, value in exchanged.items():
-            aval, given = invars[index].aval, jax.typeof(value)
+            aval: Any = invars[index].aval
+            given = jax.typeof(value)
             if (given.shape, given.dtype) != (aval.shape, aval.dtype) or index < first:
                 raise InvalidArgument(
                     f"`{self.block.weights[index]}` is given {given.str_short()}",
-                    where=f"the call of the block `{self.path}`",
+                    where=f"the call of the block `{self.shown}`",
                     why=f"the block takes {aval.str_short()}",
                 )
         return exchanged
@@ -278,7 +284,7 @@ def _body(node: Node) -> tuple[Any, tuple[str, ...]]:
     if node.block is not None:
         return node.equation.params["jaxpr"].jaxpr, arguments
     equation = node.equation
-    invars = [jex_core.Var(atom.aval) for atom in equation.invars]
+    invars: list[Any] = [jex_core.Var(atom.aval) for atom in equation.invars]
     outvars = [jex_core.Var(atom.aval) for atom in equation.outvars]
     equation = equation.replace(invars=invars, outvars=outvars)
     debug_info = jex_core.DebugInfo("equation", equation.primitive.name, None, None)

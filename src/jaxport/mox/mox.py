@@ -264,6 +264,17 @@ class Mox:
 
         return capture(self.select(query, expect=expect))
 
+    def show(self) -> Any:
+        """The tree for a notebook: collapsible, with shapes and sizes.
+
+        >>> import jax.numpy as jnp, jaxport
+        >>> type(jaxport.make_mox(jnp.tanh)(jnp.zeros(3)).show()).__name__
+        'Html'
+        """
+        from jaxport.mox.show import html
+
+        return html(self)
+
     def with_params(self, params: Mapping[str, Any]) -> Mox:
         """The same program with other values for some of its parameters and state, by path.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxport.blocks.block import reference_of
+from jaxport.blocks.block import Block, reference_of
 from jaxport.errors import Refusal
 from jaxport.mox.calls import DISSOLVED, body_names, is_widened
 from jaxport.mox.tree import Node
@@ -13,16 +13,21 @@ __all__ = ["refusal"]
 def refusal(node: Node) -> Refusal | None:
     """Why the equation at a node cannot be replaced, None where it can."""
     why = _of_equation(node) or next((why for around in node.around if (why := _of_surroundings(around))), None)
-    return None if why is None else Refusal(node.type, f"`{node.path}`", why)
+    return None if why is None else Refusal(node.type, f"`{node.path or node.type}`", why)
 
 
 def _of_equation(node: Node) -> str | None:
     equation = node.equation
     if any(reference_of(effect) is not None for effect in equation.effects):
         return "reads or writes a mutable reference; trace it with the array itself"
-    if node.block is not None and node.block.batched and node.block.axes is None:
+    if node.block is not None and node.block.batched and not _shows_its_axes(node.block):
         return "is under a `vmap` that its arguments do not show; trace it without the `vmap`"
     return _differentiated(node)
+
+
+def _shows_its_axes(block: Block) -> bool:
+    """Whether at each level of `vmap` an argument is batched, so that a replacement can be run for each example."""
+    return block.axes is not None and all(any(axis is not None for axis in given) for given, _ in block.axes)
 
 
 def _of_surroundings(node: Node) -> str | None:
@@ -51,6 +56,6 @@ def tap_refusal(node: Node) -> Refusal | None:
         elif not is_widened(around.equation) and name not in DISSOLVED:
             why = f"is inside `{name}`, whose bodies have no more results"
         if why is not None:
-            return Refusal(node.type, f"`{node.path}`", why)
+            return Refusal(node.type, f"`{node.path or node.type}`", why)
         here = around
     return None

@@ -91,7 +91,7 @@ def concrete(replacement: Any, match: Match) -> Any:
     made = replacement.make(match) if isinstance(replacement, Factory) else replacement
     if not isinstance(made, Replacement | Rewrite) and not callable(made):
         raise InvalidArgument(
-            f"a `{type(made).__name__}` cannot take the place of `{match.path}`",
+            f"a `{type(made).__name__}` cannot take the place of `{match.shown}`",
             where="`Mox.sub`",
             instead="give a function, a module, a Mox, a `Replacement`, or a `factory` that returns one of them",
         )
@@ -170,7 +170,7 @@ def _of_replacement(made: Replacement, match: Match, site: Site) -> Template:
     body, constants = hoisted(jaxpr)
     if constants:
         raise InvalidArgument(
-            f"the replacement of `{match.path}` closes over {len(constants)} arrays",
+            f"the replacement of `{match.shown}` closes over {len(constants)} arrays",
             where=f"`Replacement.apply`, {public_name(made.apply, ())}",
             why="they would be parameters without a name",
             instead="name them in `Replacement.params`, or give a plain function or a `factory`",
@@ -213,7 +213,7 @@ def _trace(trace: Callable[[], Any], match: Match, made: Any) -> Any:
     except Exception as error:  # anything that the user's function or JAX raises under tracing
         given = ", ".join(aval.str_short() for aval in match.in_avals)
         raise InvalidArgument(
-            f"the replacement of `{match.path}` fails: {type(error).__name__}",
+            f"the replacement of `{match.shown}` fails: {type(error).__name__}",
             where=f"{_shown(made)}, called with {given or 'no arguments'}",
             why=str(error),
             instead="give something that takes what the block takes",
@@ -240,9 +240,7 @@ def _call(function: Callable[..., Any], match: Match, site: Site, operands: list
         return _checked(result, match, site, made)
 
     for given, results in site.axes:
-        inner = once
-        if any(axis is not None for axis in given):
-            once = jax.vmap(inner, in_axes=tuple(given), out_axes=list(results))
+        once = jax.vmap(once, in_axes=tuple(given), out_axes=list(results))
     return once(*arrays)
 
 
@@ -264,7 +262,7 @@ def _checked(result: Any, match: Match, site: Site, made: Any) -> list[Any]:
     given = [jax.typeof(array) for array in arrays]
     if [(a.shape, a.dtype) for a in given] != [(a.shape, a.dtype) for a in wanted]:
         raise InvalidArgument(
-            f"the replacement of `{match.path}` returns {_listed(given)}",
+            f"the replacement of `{match.shown}` returns {_listed(given)}",
             where=_shown(made),
             why=f"`{match.type}` returns {_listed(wanted)}, and what follows depends on it",
             instead="return arrays of the same shapes and dtypes, in the same order",

@@ -11,7 +11,8 @@ from jaxport.mox.rules import RULED, Rule, equation_of, rule_of
 
 __all__ = ["Rewriting"]
 
-Jaxpr, Var = jex_core.Jaxpr, jex_core.Var
+Jaxpr = jex_core.Jaxpr
+Var = jex_core.Var
 
 
 class Rewriting:

@@ -45,7 +45,7 @@ def _inexact(avals: Sequence[Any]) -> list[int]:
 
 
 def _function(equation: jex_core.JaxprEqn) -> Callable[..., list[Any]]:
-    invars = [jex_core.Var(atom.aval) for atom in equation.invars]
+    invars: list[Any] = [jex_core.Var(atom.aval) for atom in equation.invars]
     outvars = [jex_core.Var(atom.aval) for atom in equation.outvars]
     alone = equation.replace(invars=invars, outvars=outvars)
     debug_info = jex_core.DebugInfo("equation", equation.primitive.name, None, None)
@@ -78,12 +78,12 @@ def rule_of(equation: jex_core.JaxprEqn) -> Rule:
 
     if equation.primitive.name == "custom_jvp_call":
 
-        def forward(primals: list, tangents: list) -> tuple[list, list]:
+        def pushed(primals: list, tangents: list) -> tuple[list, list]:
             some = [primals[index] for index in differentiable]
             results, moved = jax.jvp(only(primals), tuple(some), tuple(tangents))
             return results, [moved[index] for index in made]
 
-        return Rule(jax.make_jaxpr(forward)(_specs(given), _specs([given[index] for index in differentiable])))
+        return Rule(jax.make_jaxpr(pushed)(_specs(given), _specs([given[index] for index in differentiable])))
     trees: list[Any] = []
 
     def results_and_residuals(*primals: Any) -> tuple[list, list]:
@@ -94,7 +94,7 @@ def rule_of(equation: jex_core.JaxprEqn) -> Rule:
         return results, leaves
 
     forward = jax.make_jaxpr(results_and_residuals)(*_specs(given))
-    outputs = [v.aval for v in equation.outvars]
+    outputs: list[Any] = [v.aval for v in equation.outvars]
 
     def pulled(residuals: list, cotangents: list) -> list[Any]:
         waiting = iter(cotangents)

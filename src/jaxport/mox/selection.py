@@ -184,7 +184,7 @@ def select(mox: Mox, query: Any, expect: int | None = None) -> Selection:
 
 
 def _by_xpath(mox: Mox, query: str) -> tuple[Node, ...]:
-    from lxml import etree
+    from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
     tree = mox.tree
     try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from jax.extend import core as jex_core
@@ -14,7 +16,7 @@ from jaxport.mox.tree import name_below, short_name, value_text
 if TYPE_CHECKING:
     from jaxport.mox.mox import Mox
 
-__all__ = ["text"]
+__all__ = ["Html", "html", "text"]
 
 # So many equations of a body in a row are shown; a block is always shown.
 _SHOWN = 8
@@ -97,3 +99,58 @@ def _params(equation: jex_core.JaxprEqn, block: Any) -> str:
         if block.path and "." not in (name := name_below(path, block.path))
     ]
     return f"[{', '.join(own)}] -> " if own else ""
+
+
+class Html:
+    """A page that a notebook shows; `data` is its source."""
+
+    def __init__(self, data: str):
+        self.data = data
+
+    def _repr_html_(self) -> str:
+        return self.data
+
+    def __repr__(self) -> str:
+        return f"<{len(self.data)} characters of HTML; a notebook shows them>"
+
+
+def html(mox: Mox) -> Html:
+    """The tree as HTML in which each block and body unfolds."""
+    head = text(mox).partition("\n")[0]
+    counts = [f"{len(mox.params)} parameters, {_count(value.size for value in mox.params.values())} elements"]
+    if mox.inputs:
+        counts.append(f"inputs of edits: {', '.join(mox.inputs)}")
+    body = "".join(_items(mox.jaxpr.jaxpr, 0))
+    return Html(
+        f'<div style="font-family: monospace; white-space: nowrap"><b>{escape(head)}</b>'
+        f"<div>{escape('; '.join(counts))}</div>{body}</div>"
+    )
+
+
+def _count(sizes: Iterable[int]) -> str:
+    return f"{sum(sizes):,}"
+
+
+def _items(jaxpr: jex_core.Jaxpr, depth: int) -> Iterator[str]:
+    yield '<div style="margin-left: 1.5em">'
+    for equation in jaxpr.eqns:
+        title = escape(_title(equation))
+        if not runs_bodies(equation):
+            yield f"<div>{title}</div>"
+            continue
+        block = equation.params.get("block")
+        if block is not None and block.weights:
+            sizes = (math.prod(map(int, equation.invars[index].aval.shape)) for index in block.weights)
+            title += f' <span style="opacity: 0.6">{_count(sizes)} elements</span>'
+        yield f"<details{' open' if depth < _OPEN else ''}><summary>{title}</summary>"
+        inner = bodies(equation.params)
+        for name, body in zip(body_names(equation), inner, strict=True):
+            if len(inner) > 1:
+                yield f'<div style="margin-left: 1.5em"><i>{escape(name)}</i></div>'
+            yield from _items(body, depth + 1)
+        yield "</details>"
+    yield "</div>"
+
+
+# So many levels are open at first.
+_OPEN = 2

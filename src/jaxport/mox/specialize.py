@@ -75,6 +75,6 @@ class _Specializing(Rewriting):
     def known(self, equation: jex_core.JaxprEqn) -> jex_core.Literal | None:
         if equation.primitive.name != "dim_as_value":
             return None
-        aval = equation.outvars[0].aval
+        aval: Any = equation.outvars[0].aval
         number = dims.evaluate(equation.params["dim"], self.values)
         return jex_core.Literal(np.asarray(number, aval.dtype)[()], aval)

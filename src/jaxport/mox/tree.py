@@ -81,7 +81,7 @@ class Tree:
     """The elements of a Mox. `nodes` are all in document order; `node_of` finds that of an element."""
 
     def __init__(self, mox: Mox):
-        from lxml import etree
+        from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
         self._make = etree.SubElement
         self.root: _Element = etree.Element("mox", name=mox.name)

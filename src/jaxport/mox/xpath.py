@@ -57,7 +57,7 @@ def compiled(query: str) -> Callable[[Any], Any]:
                              ^
       why:     `)` is missing
     """
-    from lxml import etree
+    from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
     text = _Parser(query).rewritten()
     try:

@@ -101,9 +101,10 @@ class _Retyping(Rewriting):
         return self.dtype if isinstance(value, np.dtype) and _is_wide(value) else value
 
     def literal(self, literal: jex_core.Literal) -> jex_core.Literal:
-        if not _is_wide(literal.aval.dtype):
+        aval: Any = literal.aval
+        if not _is_wide(aval.dtype):
             return literal
-        return jex_core.Literal(np.asarray(literal.val).astype(self.dtype)[()], self.aval(literal.aval))
+        return jex_core.Literal(np.asarray(literal.val).astype(self.dtype)[()], self.aval(aval))
 
 
 def _is_wide(dtype: Any) -> bool:

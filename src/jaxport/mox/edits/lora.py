@@ -85,7 +85,7 @@ def lora(
         plans = tuple(_plan(match, kernel, "" if len(found) == 1 else f"{kernel.name}.") for kernel in found)
         if not plans:
             raise InvalidArgument(
-                f"`{match.path}` has no weight to adapt",
+                f"`{match.shown}` has no weight to adapt",
                 where="`lora`",
                 why=f"`{match.type}` has {', '.join(f'`{p}`' for p in match.weight_avals) or 'no parameters'}",
                 instead="select layers with a kernel",
@@ -100,7 +100,11 @@ def lora(
             a = bound * (2 * numbers.random((*given, rank), np.float32) - 1)
             params[f"{plan.prefix}lora_a"] = a.astype(aval.dtype)
             params[f"{plan.prefix}lora_b"] = np.zeros((rank, *made), aval.dtype)
-        config = {"rank": rank, "scale": scale, "plans": tuple((k.path, p.prefix, p.inputs) for k, p in zip(found, plans, strict=True))}
+        config = {
+            "rank": rank,
+            "scale": scale,
+            "plans": tuple((k.path, p.prefix, p.inputs) for k, p in zip(found, plans, strict=True)),
+        }
         return Replacement(_apply(plans, scale), params, name=TARGET, config=config)
 
     return factory(make)
@@ -166,7 +170,7 @@ def _is_lookup(match: Match, variable: Any) -> bool:
 def _apply(plans: tuple[_Plan, ...], scale: float) -> Callable[..., Any]:
     """The adapted layer, one function for all layers with these plans, so that it is traced once."""
 
-    def adapted(original: Callable[..., Any], params: Mapping[str, Any], *args: Any) -> Any:
+    def adapted(original: Match, params: Mapping[str, Any], *args: Any) -> Any:
         exchanged, added = {}, None
         for plan in plans:
             a, b = params[f"{plan.prefix}lora_a"], params[f"{plan.prefix}lora_b"]

@@ -44,7 +44,7 @@ def prune(fraction: float) -> Factory:
         found = kernels(match)
         if not found:
             raise InvalidArgument(
-                f"`{match.path}` has no weight to prune",
+                f"`{match.shown}` has no weight to prune",
                 where="`prune`",
                 why=f"`{match.type}` multiplies none of its parameters",
             )

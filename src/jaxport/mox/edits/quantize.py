@@ -66,7 +66,7 @@ def quantize(*, axis: int | None = None) -> Factory:
         found = kernels(match)
         if not found:
             raise InvalidArgument(
-                f"`{match.path}` has no weight to quantize",
+                f"`{match.shown}` has no weight to quantize",
                 where="`quantize`",
                 why=f"`{match.type}` multiplies none of its parameters",
             )
@@ -115,14 +115,14 @@ def qdq(scales: Mapping[str, float] | float) -> Factory:
         avals = match.out_avals
         if len(avals) != 1 or not jnp.issubdtype(avals[0].dtype, jnp.floating):
             raise InvalidArgument(
-                f"`{match.path}` returns {', '.join(a.str_short() for a in avals)}",
+                f"`{match.shown}` returns {', '.join(a.str_short() for a in avals)}",
                 where="`qdq`",
                 why="only one floating-point array is rounded",
             )
         value = scales.get(match.path) if isinstance(scales, Mapping) else scales
         if value is None:
             raise InvalidArgument(
-                f"`{match.path}` has no scale", where="`qdq`", instead="take the scales from `calibrate`, same query"
+                f"`{match.shown}` has no scale", where="`qdq`", instead="take the scales from `calibrate`, same query"
             )
         scale = jnp.asarray(value, avals[0].dtype)
         return lambda *args: dequantize_linear(quantize_linear(match(*args), scale), scale)

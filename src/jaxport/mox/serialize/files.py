@@ -126,7 +126,7 @@ def save_params(params: Mapping[str, Any], path: str | os.PathLike[str]) -> None
     target = Path(path)
     partial = target.with_name(f"{target.name}.partial")
     try:
-        save_file(arrays, partial, metadata=dtypes)
+        save_file(arrays, partial, metadata=dtypes or None)
         partial.replace(target)
     except OSError as error:
         raise SaveError(f"`{target}` cannot be written", why=str(error)) from error

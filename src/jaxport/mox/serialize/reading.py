@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 import jax
-from jax import export as jax_export
+from jax import core as jax_core, export as jax_export
 from jax.extend import core as jex_core, source_info_util
 
 from jaxport.blocks.block import Block
@@ -97,12 +97,12 @@ class _Reader:
                 why=f"it has {len(jaxpr.invars)} inputs and {len(jaxpr.outvars)} outputs, not {inputs} and {outputs}",
             )
         for weight, variable in zip(traced.weights, jaxpr.invars, strict=False):
-            aval = jax.typeof(weight.value)
-            if (aval.shape, aval.dtype) != (variable.aval.shape, variable.aval.dtype):
+            aval, wanted = jax.typeof(weight.value), _typed(variable)
+            if (aval.shape, aval.dtype) != (wanted.shape, wanted.dtype):
                 raise ModelError(
                     f"the weight `{weight.path}` is {aval.str_short()}",
                     where="the file of weights",
-                    why=f"the program has {variable.aval.str_short()}",
+                    why=f"the program has {wanted.str_short()}",
                 )
         try:
             jex_core.check_jaxpr(jaxpr)
@@ -148,7 +148,7 @@ class _Reader:
     def aval(self, data: Any) -> Any:
         dtype, shape, *weak = data
         sizes = tuple(self.dim(size) for size in shape)
-        return jax.core.ShapedArray(sizes, dtype_of(dtype), weak_type=bool(weak and weak[0]))
+        return jax_core.ShapedArray(sizes, dtype_of(dtype), weak_type=bool(weak and weak[0]))
 
     def dim(self, size: Any) -> Any:
         if isinstance(size, str):
@@ -191,10 +191,9 @@ class _Reader:
         return decoded(data, self.special)
 
     def special(self, data: Mapping[str, Any]) -> Any:
-        key = next(iter(data), None)
         if len(data) != 1:
             return NotImplemented
-        content = data[key]
+        ((key, content),) = data.items()
         if key == "$closed":
             return jex_core.ClosedJaxpr(self.body(content), ())
         if key == "$jaxpr":
@@ -217,6 +216,10 @@ def _check_call(name: str, operands: list[Any], results: list[Any], body: jex_co
     given, made = [atom.aval for atom in operands], [atom.aval for atom in results]
     if typed(given) != typed(body.in_avals) or typed(made) != typed(body.out_avals):
         raise ModelError("the program is inconsistent", why=f"a `{name}` does not fit its body")
+
+
+def _typed(variable: jex_core.Var) -> Any:
+    return variable.aval
 
 
 def _effects(params: Mapping[str, Any]) -> Any:

@@ -37,7 +37,7 @@ def tree_data(tree: Any) -> Any:
     if kind is dict and all(isinstance(key, str) for key in meta):
         return ["dict", list(meta), children]
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        return ["namedtuple", kind.__name__, list(kind._fields), children]
+        return ["namedtuple", kind.__name__, list(vars(kind)["_fields"]), children]
     raise Unwritable(f"a container of type `{kind.__module__}.{kind.__qualname__}`")
 
 

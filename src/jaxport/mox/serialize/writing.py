@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import export as jax_export
+from jax import core as jax_core, export as jax_export
 from jax.extend import core as jex_core
 
 from jaxport.blocks.block import Block
@@ -110,9 +110,10 @@ class _Writer:
 
         def read(atom: Any) -> Any:
             if isinstance(atom, jex_core.Literal):
+                aval: Any = atom.aval
                 return {
-                    "value": self.value(np.asarray(atom.val, atom.aval.dtype), "a literal"),
-                    "aval": self.aval(atom.aval),
+                    "value": self.value(np.asarray(atom.val, aval.dtype), "a literal"),
+                    "aval": self.aval(aval),
                 }
             return names[atom]
 
@@ -125,7 +126,7 @@ class _Writer:
         }
 
     def aval(self, aval: Any) -> Any:
-        if not isinstance(aval, jax.core.ShapedArray):
+        if not isinstance(aval, jax_core.ShapedArray):
             self.refuse(str(aval), "is no array: mutable references have no written form")
             return None
         shape = [str(dim) if jax_export.is_symbolic_dim(dim) else int(dim) for dim in aval.shape]

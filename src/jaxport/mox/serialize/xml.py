@@ -22,7 +22,7 @@ _BODY = {"$closed": "closed", "$jaxpr": "open"}
 
 def xml_text(document: dict[str, Any]) -> str:
     """A document as XML."""
-    from lxml import etree
+    from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
     root = etree.Element("mox")
     for key, value in document.items():
@@ -82,7 +82,7 @@ def _write_params(element: _Element, params: dict[str, Any], etree: Any) -> None
 
 def _bodies_of(value: Any) -> list[tuple[str, Any]] | None:
     """The programs that a param is made of: one, or a tuple of them."""
-    items = value.get("$tuple") if isinstance(value, dict) and "$tuple" in value else [value]
+    items: list[Any] = value["$tuple"] if isinstance(value, dict) and "$tuple" in value else [value]
     found = [(_BODY[key], item[key]) for item in items if isinstance(item, dict) for key in item if key in _BODY]
     return found if found and len(found) == len(items) else None
 
@@ -93,7 +93,7 @@ def parse_xml(text: str) -> dict[str, Any]:
     Raises:
       ModelError: it is malformed, truncated, nested too deep, or has a document type (entities are never expanded).
     """
-    from lxml import etree
+    from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
     parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False)
     try:
