@@ -1,4 +1,10 @@
-"""Module expressions: any JAX model as a tree that is queried, edited, captured, serialized and evaluated."""
+"""Module expressions: any JAX model as a tree that is queried, edited, captured, serialized and evaluated.
+
+>>> import jax.numpy as jnp, jaxport
+>>> mox = jaxport.make_mox(lambda x: jnp.sin(x) + 1)(jnp.zeros(2))
+>>> mox.sub("//sin", jnp.cos)(jnp.zeros(2))
+Array([2., 2.], dtype=float32)
+"""
 
 from __future__ import annotations
 

@@ -133,6 +133,13 @@ class Mox:
         values = [params.get(weight.path, weight.value) for weight in self.weights]
         operands = [*values, *self._arguments(args, kwargs), *(added[name] for name in self.inputs)]
         program = self.fitting(operands)
+        if any(_axes_along(jax.typeof(operand)) for operand in operands):
+            raise InvalidArgument(
+                f"`{self.name}` is called inside a `shard_map` that tracks along which axes values differ",
+                where="the call of a Mox",
+                why="its operations were traced outside, where values do not differ",
+                instead="pass `check_vma=False` to `shard_map`, or trace the sharded function: `make_mox(shard_map(...))`",
+            )
         return jex_core.jaxpr_as_fun(program._plain(current_recorder() is not None))(*operands)
 
     def fitting(self, operands: Sequence[Any]) -> Mox:
@@ -318,6 +325,11 @@ class Mox:
 def is_parameter(weight: Weight) -> bool:
     """Whether training changes an array of a program."""
     return weight.trainable and bool(jnp.issubdtype(weight.value.dtype, jnp.inexact))
+
+
+def _axes_along(aval: Any) -> frozenset:
+    """The manual axes along which a value differs."""
+    return frozenset(getattr(getattr(aval, "manual_axis_type", None), "varying", ()))
 
 
 def eval_mox(mox: Mox, *args: Any, **kwargs: Any) -> Any:
