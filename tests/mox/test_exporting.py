@@ -93,6 +93,18 @@ def test_a_symbolic_mox_is_exported_and_its_names_are_kept():
     assert exported.verify().ok
 
 
+def test_inputs_of_an_edit_are_inputs_of_the_graph():
+    added = jaxport.mox.Replacement(
+        lambda original, params, x, shift: original(x) + shift,
+        inputs={"shift": jax.ShapeDtypeStruct((3,), jnp.float32)},
+    )
+    edited = jaxport.make_mox(Outer(nnx.Rngs(0)))(X).sub("//Linear", added)
+    exported = jaxport.to_onnx(edited, [X], input_params={"shift": jax.ShapeDtypeStruct((3,), jnp.float32)})
+    assert exported.input_names == ["x", "shift"]
+    shift = jnp.asarray([1.0, 2.0, 3.0])
+    np.testing.assert_allclose(exported(X, shift=shift), edited(X, shift=shift), rtol=1e-5)
+
+
 # -- imported programs -------------------------------------------------------------------------------------------------
 
 

@@ -110,6 +110,13 @@ def test_adapters_of_stacked_layers_differ_and_merge(name):
     assert np.abs(np.asarray(merged(X) - mox(X))).max() > 1e-2
 
 
+def test_steps_that_would_differ_in_what_they_do_are_refused():
+    mox = jaxport.make_mox(NnxStack(nnx.Rngs(0)))(X)
+    differing = factory(lambda match: lambda x: match(x) * float(match.param("kernel").sum()))
+    with pytest.raises(jaxport.InvalidArgument, match="does something else in each step of a scan"):
+        mox.sub("//Linear", differing)
+
+
 def test_a_block_of_a_stack_is_looked_at_step_by_step():
     model = NnxStack(nnx.Rngs(0))
     match = jaxport.make_mox(model)(X).select("//Linear")[0]
@@ -287,6 +294,16 @@ def test_an_edited_mox_is_edited_again_and_the_first_is_left_as_it_was():
     assert list(twice.params) == ["one.bias", "one.kernel", "one.scale", "one.scale_1"]
     assert (str(mox), np.asarray(mox(X)).tolist()) == (before[0], np.asarray(before[1]).tolist())
     np.testing.assert_allclose(twice.sub("//Linear", lambda x: x)(X), 1.5**4 * X, rtol=1e-6)
+
+
+def test_blocks_in_selected_blocks_are_replaced_too():
+    model = Shared(nnx.Rngs(0))
+    mox = jaxport.make_mox(model)(X)
+    edited = mox.select("//module_call").after(lambda y: 2 * y)
+    assert len(mox.select("//module_call")) == 3
+    np.testing.assert_allclose(edited(X), 2 * (2 * model.one(2 * model.one(X))), rtol=1e-6)
+    captured = mox.capture("//module_call")(X)
+    assert_same(captured, {"": mox(X), "one": (model.one(X), model.one(model.one(X)))})
 
 
 def test_a_traced_mox_is_traced_again_with_its_blocks():

@@ -42,7 +42,8 @@ JaxprEqn = jex_core.JaxprEqn
 def substituted(selection: Selection, replacement: Any) -> Mox:
     """See `Selection.sub`."""
     mox = selection.mox
-    refusals = [found for node in selection.nodes if (found := refusal(node)) is not None]
+    selected = {node.location for node in selection.nodes}
+    refusals = [found for node in selection.nodes if (found := refusal(node, selected)) is not None]
     if refusals:
         count = len(set(refusals))
         noun = "1 selected operation" if count == 1 else f"{count} selected operations"
@@ -237,6 +238,13 @@ class _Editor:
             at = match if step is None else match.step(step)
             templates.append(self.templates.of(concrete(self.replacement, at), at, site))
         template = templates[0]
+        if any(t.jaxpr is not template.jaxpr and str(t.jaxpr) != str(template.jaxpr) for t in templates):
+            raise InvalidArgument(
+                f"the replacement of `{match.shown}` does something else in each step of a scan",
+                where="the `factory`",
+                why="the steps of a scan run one body; only its parameters may differ",
+                instead="make what differs a parameter: an array that the replacement holds",
+            )
         params = self.params(match, templates, scans)
         for name, aval in template.inputs:
             known = self.leaves.setdefault(name, _Leaf(name, _aval(aval), None))
@@ -249,14 +257,8 @@ class _Editor:
                 )
         keys = [*params, *(_Key(name) for name, _ in template.inputs)]
         inputs = [made.input(key, self.leaves[key.name].aval) for key in keys]
-        self.emit(
-            made,
-            equation,
-            match,
-            template,
-            inputs,
-            {w.path: k.name for w, k in zip(template.params, params, strict=True)},
-        )
+        names = {weight.path: key.name for weight, key in zip(template.params, params, strict=True)}
+        self.emit(made, equation, match, template, inputs, names)
 
     def params(self, match: Match, templates: Sequence[Template], scans: Sequence[Node]) -> list[_Key]:
         """The new parameters of a match: shared with other calls of the same module, stacked over the steps."""
