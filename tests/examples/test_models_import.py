@@ -32,7 +32,7 @@ def test_what_was_exported_comes_back(name: str, framework: str):
     example = build(name, framework, "small")
     exported = jaxport.to_onnx(example.fn, list(example.inputs), **example.options)
     program = jaxport.from_onnx(exported.model)
-    assert bool(program.modules.children) is (framework != "jax"), program.modules
+    assert program.modules.children or framework == "jax"
     inputs = exported.flatten(example.sample(np.random.default_rng(0), example.sizes[-1]), {})
     results = caller(program, inputs, COMPILER_OPTIONS)()
     for output, result, wanted in zip(program.output_names, results, exported.run(inputs), strict=True):

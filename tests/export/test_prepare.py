@@ -180,3 +180,8 @@ def test_arithmetic_on_dims_is_as_exact_as_on_numbers(size):
 
 def test_dims_in_integers_stay_integers():
     check(lambda x: jnp.full((2,), x.shape[0] // 2 + 1) / x.shape[0], f32("B"))
+
+
+def test_numbers_that_are_converted_are_left_alone():
+    exported = check(lambda x: x + lax.convert_element_type(2, jnp.float32) / x.shape[0], f32("B"))
+    assert exported.output_names == ["output"]

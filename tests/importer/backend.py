@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import re
 import sys
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,38 +18,44 @@ import onnx
 import pytest
 from onnx.backend.test import loader
 
-from jaxport.errors import Unsupported, ValueNotKnown
+from jaxport.errors import ValueNotKnown
 from jaxport.importer import Program, from_onnx
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
 
 
-EXCLUDED: dict[str, tuple[str, ...]] = {
-    "the expected mask comes from NumPy's generator, which no attribute of the model names": (
-        "test_training_dropout",
-        "test_training_dropout_default",
-        "test_training_dropout_default_mask",
-        "test_training_dropout_mask",
-    ),
-}
+EXCLUDED: dict[str, tuple[str, ...]] = {}
 """Cases that are not run, grouped by the reason, which is ONNX's or the test's own fault."""
+
+DRAWN = re.compile("test_bernoulli|test_training_dropout(_default)?(_mask)?$")
+"""Cases whose expected values come from NumPy's generator, which no attribute of the model names: an element is either
+kept or zero, so only those that both sides kept are compared, and shapes and types.
+"""
+
+
+COMPILER_OPTIONS = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    # Fused with a softmax, a mean is computed twice, in two orders. The logits of the networks with made-up weights are
+    # about 1e10: there the difference of the two is more than `exp` can take.
+    "xla_disable_hlo_passes": "fusion",
+}
+"""What makes compilation fast, and the results those of the operations one by one."""
 
 
 def marks(name: str) -> list[pytest.MarkDecorator]:
-    """Why a case is not run, or is expected to be refused."""
-    reasons = [reason for reason, names in EXCLUDED.items() if name in names]
-    return [pytest.mark.skip(reason=reason) for reason in reasons]
+    """Why a case is not run, or is run in the slow suite only: the fast one has a sixth of the cases, always the same."""
+    return [pytest.mark.skip(reason=reason) for reason in reasons(name)] + [pytest.mark.slow] * (name not in _sample())
 
 
-@contextmanager
-def missing_operators_skipped() -> Iterator[None]:
-    """Skips a case whose model has operators that no function computes."""
-    try:
-        yield
-    except Unsupported as error:
-        if isinstance(error, ValueNotKnown):
-            raise
-        pytest.skip(", ".join(sorted({refusal.name for refusal in error.refusals})))
+def reasons(name: str) -> list[str]:
+    """Why a case is not run."""
+    return [reason for reason, names in EXCLUDED.items() if name in names]
+
+
+@cache
+def _sample() -> set[str]:
+    return set(random.Random(0).sample(sorted(cases()), len(cases()) // 6))
 
 
 class Case(NamedTuple):
@@ -63,6 +69,19 @@ class Case(NamedTuple):
         if self.test.model is not None:
             return self.test.model
         return onnx.load(self.folder() / "model.onnx" if self.test.model_dir else self.light())
+
+    def compare(self, outputs: Any, expected: Any) -> None:
+        """Asserts that the outputs are the expected ones, within the tolerances."""
+        if DRAWN.match(self.name):
+            outputs = [np.asarray(output) for output in outputs]
+            for output, wanted in zip(outputs, expected, strict=True):
+                assert (output.shape, output.dtype) == (wanted.shape, wanted.dtype)
+            kept = [(output != 0) & (wanted != 0) for output, wanted in zip(outputs, expected, strict=True)]
+            outputs = [
+                np.where(both, output, wanted) for output, wanted, both in zip(outputs, expected, kept, strict=True)
+            ]
+            assert all(both.any() and not both.all() for both in kept), "nothing or everything was kept by both"
+        compare(outputs, expected, self.test.rtol, self.test.atol)
 
     def folder(self) -> Path:
         return Path(self.test.model_dir)
@@ -132,7 +151,7 @@ def run(case: Case) -> str:
                 outputs = _jitted_for(program, inputs)
             except ValueNotKnown:
                 mode, outputs = "eager", _as_tuple(program(*inputs))
-            compare(outputs, expected, case.test.rtol, case.test.atol)
+            case.compare(outputs, expected)
     return mode
 
 
@@ -164,21 +183,24 @@ def _is_array(value: Any) -> bool:
 
 def jitted(program: Program, known: dict[str, Any], traced: dict[str, Any]) -> tuple[Any, ...]:
     """The outputs under `jax.jit`: over the arrays that no shape depends on."""
+    return call_jitted(lambda params, inputs: program.apply(params, **inputs, **known), program.params, traced)
+
+
+def call_jitted(function: Callable[..., Any], *arrays: Any) -> tuple[Any, ...]:
+    """The outputs of a function under `jax.jit`, which cannot return strings: those are handed round it."""
     hosts: dict[int, Any] = {}
 
-    def call(params: Any, traced: Any) -> Any:
-        outputs = _as_tuple(program.apply(params, **traced, **known))
-        leaves, tree = jax.tree.flatten(outputs)
+    def call(*arrays: Any) -> Any:
+        leaves, tree = jax.tree.flatten(_as_tuple(function(*arrays)))
         hosts.update(
-            (i, leaf) for i, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray) and leaf.dtype == object
+            (i, leaf) for i, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "O"
         )
         hosts[-1] = tree
         return [leaf for i, leaf in enumerate(leaves) if i not in hosts]
 
-    options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-    arrays = iter(jax.jit(call, compiler_options=options)(program.params, traced))
+    results = iter(jax.jit(call, compiler_options=COMPILER_OPTIONS)(*arrays))
     tree = hosts.pop(-1)
-    leaves = [hosts[i] if i in hosts else next(arrays) for i in range(tree.num_leaves)]
+    leaves = [hosts[i] if i in hosts else next(results) for i in range(tree.num_leaves)]
     return tuple(jax.tree.unflatten(tree, leaves))
 
 
@@ -223,7 +245,7 @@ def main(pattern: str = "") -> None:
     counts: Counter[str] = Counter()
     failures: dict[str, list[str]] = defaultdict(list)
     for name, case in cases().items():
-        if not re.search(pattern, name) or marks(name):
+        if not re.search(pattern, name) or reasons(name):
             continue
         for what, check in (("program", run), ("source", printed.check)):
             try:

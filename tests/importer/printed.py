@@ -16,7 +16,7 @@ import numpy as np
 from jaxport.codegen import Source
 from jaxport.errors import ValueNotKnown
 from jaxport.importer import Program, from_onnx
-from tests.importer.backend import Case, compare, split
+from tests.importer.backend import Case, call_jitted, split
 
 
 def check(case: Case) -> None:
@@ -26,7 +26,7 @@ def check(case: Case) -> None:
     with jax.enable_x64(True):
         for inputs, expected in case.data(model):
             source, arguments = source_of(program, inputs)
-            compare(run(load(source), arguments), expected, case.test.rtol, case.test.atol)
+            case.compare(run(load(source), arguments), expected)
 
 
 def source_of(program: Program, inputs: list[Any]) -> tuple[Source, dict[str, Any]]:
@@ -80,6 +80,4 @@ def load(source: Source) -> ModuleType:
 
 def run(module: ModuleType, arguments: dict[str, Any]) -> tuple[Any, ...]:
     """The outputs of `module.model` under `jax.jit`."""
-    options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-    outputs = jax.jit(module.model, compiler_options=options)(module.params, *arguments.values())
-    return outputs if isinstance(outputs, tuple) else (outputs,)
+    return call_jitted(module.model, module.params, *arguments.values())

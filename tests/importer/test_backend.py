@@ -5,28 +5,29 @@ from __future__ import annotations
 import pytest
 
 from jaxport.importer import from_onnx
+from scripts import operator_table
 from tests.importer import backend, printed
 
 CASES = backend.cases()
 
-pytestmark = pytest.mark.slow  # the whole suite, twice: several minutes
-
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=backend.marks(name)) for name in CASES])
 def test_program(name: str) -> None:
-    with backend.missing_operators_skipped():
-        backend.run(CASES[name])
+    backend.run(CASES[name])
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=backend.marks(name)) for name in CASES])
 def test_source(name: str) -> None:
-    with backend.missing_operators_skipped():
-        printed.check(CASES[name])
+    printed.check(CASES[name])
 
 
 @pytest.mark.parametrize("group", backend.EXCLUDED)
 def test_exclusions_name_cases(group: str) -> None:
     assert [name for name in backend.EXCLUDED[group] if name not in CASES] == []
+
+
+def test_the_table_of_operators_is_up_to_date() -> None:
+    assert operator_table.TARGET.read_text(encoding="utf-8") == operator_table.table(), "run scripts/operator_table.py"
 
 
 def test_what_runs_eagerly_has_a_shape_that_depends_on_data() -> None:

@@ -15,6 +15,8 @@ from jaxport.importer.registry import KNOWN_OPSETS, Operator, lookup, operators,
 from jaxport.importer.resolve import attribute_value
 
 SCHEMAS = onnx.defs.get_all_schemas_with_history()
+BEYOND_ONNX = {"SimplifiedLayerNormalization"}
+"""What ONNX Runtime writes into ONNX's own domain without a schema there."""
 VERSIONED = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
 
 
@@ -57,11 +59,15 @@ def test_signature_is_the_schema(operator: Operator, schema: OpSchema) -> None:
 
 def test_no_function_claims_an_operator_that_onnx_lacks() -> None:
     known = {(schema.domain, schema.name) for schema in SCHEMAS}
-    assert [e.label for e in operators() if e.domain in VERSIONED and (e.domain, e.name) not in known] == []
+    assert [
+        e.label
+        for e in operators()
+        if e.domain in VERSIONED and (e.domain, e.name) not in known and e.name not in BEYOND_ONNX
+    ] == []
 
 
 def test_every_function_serves_a_version() -> None:
-    served = {id(operator) for operator, _ in claims()}
+    served = {id(operator) for operator, _ in claims()} | {id(e) for e in operators() if e.name in BEYOND_ONNX}
     assert [f"{e.label}-{e.since}" for e in operators() if e.domain in VERSIONED and id(e) not in served] == []
 
 

@@ -77,3 +77,9 @@ def test_ulps_are_steps_between_floats(dtype):
     assert difference(np.zeros(1, dtype), -np.zeros(1, dtype)).ulps == 0
     tiny = np.ones(1, steps.dtype).view(dtype)
     assert difference(tiny, -tiny, atol=1).ulps == 2
+
+
+def test_a_complex_number_with_an_infinite_part():
+    infinite = np.array([complex(np.inf, 1), 1], np.complex64)
+    assert not difference(infinite, infinite + np.complex64(1e-7j)).problem
+    assert difference(infinite, np.conj(infinite)).problem == "1 of 2 elements differ, by up to 2 where 1 is expected"

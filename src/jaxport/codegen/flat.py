@@ -287,10 +287,16 @@ def _weakened(step: Step, args: list[Any]) -> list[Any]:
 
 def _shortest(step: Step, value: Any) -> Any:
     """A Python float that only meets float32 arrays, as float32, which prints with fewer digits."""
-    if type(value) is not float or np.float32(value) != value:
+    if type(value) is not float or not _is_single(value):
         return value
     arrays = [leaf for leaf in _leaves((step.args, step.kwargs, step.outputs)) if isinstance(leaf, Variable)]
     return np.float32(value) if all(array.dtype == np.float32 for array in arrays) else value
+
+
+def _is_single(value: float) -> bool:
+    """Whether float32 holds the number exactly."""
+    with np.errstate(over="ignore"):
+        return float(np.asarray(value).astype(np.float32)) == value
 
 
 def _functions(tree: Any) -> Iterator[Function]:

@@ -110,6 +110,8 @@ def literal(value: HostValue) -> ast.expr:
     ['jnp.array([1, 2])', 'jnp.float32(0.5)', 'jnp.array([1.5], jnp.float32)', 'jnp.array(True)']
     """
     dtype = value.dtype
+    if dtype == STRING and value.size == 0:
+        return call("np.empty", _sizes(value), name("object"))
     if dtype == STRING:
         return call("np.array", _nested(value.data), dtype=name("object"))
     implied = dtype.kind == "b" or dtype == np.int64
@@ -118,18 +120,20 @@ def literal(value: HostValue) -> ast.expr:
     if not value.symbolic and value.size > LARGEST_LITERAL:
         first = value.data.ravel()[0]
         if (value.data == first).all():
-            sizes = ast.Tuple([ast.Constant(size) for size in value.shape], ast.Load())
-            return call("jnp.full", sizes, number(first), dtype_expression(dtype))
+            return call("jnp.full", _sizes(value), number(first), dtype_expression(dtype))
     return _array(value, [] if implied and (value.size or dtype.kind == "b") else [dtype_expression(dtype)])
 
 
 def _array(value: HostValue, dtype: list[ast.expr]) -> ast.expr:
     if value.size == 0:
-        sizes = ast.Tuple([ast.Constant(size) for size in value.shape], ast.Load())
-        return call("jnp.zeros", sizes, dtype_expression(value.dtype))
+        return call("jnp.zeros", _sizes(value), dtype_expression(value.dtype))
     if value.dtype == np.float64:
         dtype = [dtype_expression(value.dtype)]
     return call("jnp.array", _nested(value.data), *dtype)
+
+
+def _sizes(value: HostValue) -> ast.expr:
+    return ast.Tuple([ast.Constant(size) for size in value.shape], ast.Load())
 
 
 def _nested(data: Any) -> ast.expr:

@@ -230,7 +230,8 @@ def _call(
         name: Subgraph(value, scope) if isinstance(value, Body) else value for name, value in attributes.items()
     }
     for name, what in operator.context.items():
-        keywords[name] = _context(what, node, scope)
+        if what != "graph":  # that was found when the node was bound
+            keywords[name] = _context(what, node, scope)
     if operator.plain:
         inputs = [value for value in inputs if value is not None]
     recorder = current_recorder()
@@ -258,9 +259,9 @@ def _call_body(
     target: BodyFunction | SchemaFunction, inputs: list[Any], attributes: dict[str, Any], scope: Scope
 ) -> tuple[Any, ...]:
     if isinstance(target, SchemaFunction):
-        target = target.body_for(
-            tuple(None if value is None else (np.dtype(value.dtype), tuple(value.shape)) for value in inputs)
-        )
+        types = tuple(None if value is None else (np.dtype(value.dtype), tuple(value.shape)) for value in inputs)
+        references = tuple((name, attributes[name]) for name in target.references if name in attributes)
+        target = target.body_for(types, references)
     body = target.body
     padded = [*inputs, *[None] * (len(body.inputs) - len(inputs))]
     bound = {name: Subgraph(value, scope) if isinstance(value, Body) else value for name, value in attributes.items()}

@@ -57,10 +57,15 @@ InputType = tuple[np.dtype, tuple[Any, ...]] | None
 
 @dataclass(eq=False, slots=True)
 class SchemaFunction:
-    """An operator whose schema builds a body from the types of the inputs, once they are known."""
+    """An operator whose schema builds a body from the types of the inputs, once they are known.
+
+    `references` are the attributes of the node whose values are attributes of the enclosing function; `body_for` takes
+    the types, and those attributes with their values.
+    """
 
     label: str
-    body_for: Callable[[tuple[InputType, ...]], BodyFunction]
+    body_for: Callable[[tuple[InputType, ...], tuple[tuple[str, Any], ...]], BodyFunction]
+    references: tuple[str, ...]
 
 
 @dataclass(eq=False, slots=True)

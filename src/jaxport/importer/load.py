@@ -63,7 +63,7 @@ def load(source: ModelSource) -> ir.Model:
             why="the file may be truncated or no ONNX model",
             instead="export it again",
         )
-    if proto is source and any(_is_sparse(holder) for holder in _holders(proto)):
+    if proto is source and any(_is_foreign(holder) for holder in _holders(proto)):
         proto = onnx.ModelProto.FromString(proto.SerializeToString())
     for holder in _holders(proto):
         _check_names(holder)
@@ -117,9 +117,10 @@ def _holders(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.NodeProt
                 pending += [attribute.g] * attribute.HasField("g") + list(attribute.graphs)
 
 
-def _is_sparse(holder: onnx.GraphProto | onnx.NodeProto) -> bool:
+def _is_foreign(holder: onnx.GraphProto | onnx.NodeProto) -> bool:
+    """Whether it has sparse tensors or maps, which `onnx_ir` has not."""
     if isinstance(holder, onnx.GraphProto):
-        return bool(holder.sparse_initializer)
+        return bool(holder.sparse_initializer) or any(_is_map(value.type) for value in _values(holder))
     return any(attribute.HasField("sparse_tensor") for attribute in holder.attribute)
 
 
@@ -136,9 +137,22 @@ def _check_names(holder: onnx.GraphProto | onnx.NodeProto) -> None:
             raise ModelError(f"the name {name!r} is not text", why="it is not UTF-8", instead="export the model again")
 
 
+def _values(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
+    yield from (*graph.input, *graph.output, *graph.value_info)
+
+
+def _is_map(kind: onnx.TypeProto) -> bool:
+    """Whether a type is a map, or a sequence of maps."""
+    inner = kind.WhichOneof("value")
+    return inner == "map_type" or (inner == "sequence_type" and _is_map(kind.sequence_type.elem_type))
+
+
 def _check_and_densify(holder: onnx.GraphProto | onnx.NodeProto) -> None:
-    """Checks the tensors of a graph or node, and writes its sparse ones dense: `onnx_ir` has none."""
+    """Checks the tensors of a graph or node, writes its sparse ones dense, and leaves the types of maps undeclared."""
     if isinstance(holder, onnx.GraphProto):
+        for value in _values(holder):
+            if _is_map(value.type):
+                value.ClearField("type")
         holder.initializer.extend(map(_dense, holder.sparse_initializer))
         del holder.sparse_initializer[:]
         for tensor in holder.initializer:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from jaxport.importer.graph import Body, BodyFunction, Node
 from jaxport.importer.names import unique
 
-__all__ = ["Module", "module_tree", "scopes_of"]
+__all__ = ["Module", "Parameters", "module_tree", "scopes_of"]
 
 Scope = tuple[str, str]
 """The path of a module and the name of its type, which is empty where the exporter did not keep it."""

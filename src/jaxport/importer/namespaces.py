@@ -25,7 +25,7 @@ from jaxport.importer.dtypes import canonical
 from jaxport.importer.host import HostValue, host
 from jaxport.importer.recording import Recordable, Recorded, active, lower, paused
 
-__all__ = ["HELPERS", "Namespace", "cast", "helper", "jnp", "known", "lax", "nn", "random", "vmap"]
+__all__ = ["HELPERS", "Namespace", "cast", "grad", "helper", "jnp", "known", "lax", "nn", "random", "vmap"]
 
 
 class Namespace:
@@ -67,16 +67,32 @@ def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> C
     Array([3., 3.], dtype=float32)
     """
     options = {key: axes for key, axes in (("in_axes", in_axes), ("out_axes", out_axes)) if axes != 0}
+    return _transformed("jax.vmap", jax.vmap, function, options)
+
+
+def grad(function: Callable[..., Any], argnums: tuple[int, ...]) -> Callable[..., Any]:
+    """`jax.grad` with respect to several arguments, recordable.
+
+    >>> grad(lambda x, y: jnp.sum(x * y), (0, 1))(jnp.ones(2), jnp.zeros(2))
+    (Array([0., 0.], dtype=float32), Array([1., 1.], dtype=float32))
+    """
+    return _transformed("jax.grad", jax.grad, function, {"argnums": argnums})
+
+
+def _transformed(
+    name: str, transform: Callable[..., Any], function: Callable[..., Any], options: dict[str, Any]
+) -> Callable[..., Any]:
+    """A transformation of JAX applied to a function that may have to be recorded."""
 
     def mapped(*args: Any) -> Any:
         recording = active()
         if recording is None:
-            return jax.vmap(lower(function), **options)(*lower(args))
+            return transform(lower(function), **options)(*lower(args))
 
         def call(traced: Callable[..., Any], *live: Any, **options: Any) -> Any:
-            return jax.vmap(traced, **options)(*live)
+            return transform(traced, **options)(*live)
 
-        return recording.run("vmap", "jax.vmap", call, (function, *args), options)
+        return recording.run("vmap", name, call, (function, *args), options)
 
     return mapped
 

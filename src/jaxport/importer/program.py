@@ -23,7 +23,7 @@ from jaxport.importer.evaluate import evaluate, evaluate_blocks
 from jaxport.importer.graph import Body, Node
 from jaxport.importer.host import HostValue, host
 from jaxport.importer.load import ModelSource, load
-from jaxport.importer.modules import Module, module_tree
+from jaxport.importer.modules import Module, Parameters, module_tree
 from jaxport.importer.names import unique_identifiers
 from jaxport.importer.recording import Recorded
 from jaxport.importer.resolve import resolve
@@ -147,7 +147,7 @@ class Program:
 
     @cached_property
     def _modules(self) -> tuple[Module, dict[Node, tuple[Module, ...]]]:
-        elements = {v: (name, self.body.initializers[v].size) for name, v in self.weights.values.items()}
+        elements: Parameters = {v: (n, self.body.initializers[v].size) for n, v in self.weights.values.items()}
         return module_tree(self.body, elements)
 
     @cached_property
@@ -331,6 +331,8 @@ class Program:
 
     def _checked(self, declared: ir.Value, given: Any) -> Any:
         """An input as the evaluator takes it: of the declared dtype, on the host where shapes depend on it."""
+        if isinstance(given, Mapping):
+            return {key: _internal(element) for key, element in given.items()}
         if given is None or isinstance(declared.type, ir.SequenceType | ir.OptionalType):
             return [_internal(element) for element in given] if isinstance(given, list | tuple) else _internal(given)
         wanted = np.dtype(declared.dtype.numpy()) if declared.dtype is not None else None
@@ -411,6 +413,8 @@ def _external(value: Any) -> Any:
     """An output as the caller gets it."""
     if isinstance(value, list):
         return [_external(element) for element in value]
+    if isinstance(value, dict):
+        return {key: _external(element) for key, element in value.items()}
     if isinstance(value, HostValue):
         return value.data if value.dtype == STRING else jnp.asarray(value.to_jax())
     return value

@@ -8,7 +8,8 @@ with the schema's defaults. Annotations say what the evaluator has to provide:
 * `Known`: an input whose values decide the size of the result. It arrives as a `HostValue` too, unless the user bounds
   that size; then it may be traced.
 * `ShapeOnly`: an input of which only shape and dtype matter.
-* `OutputCount`, `RandomKey`: a keyword that is no attribute: how many outputs the node has, a `jax.random` key.
+* `OutputCount`, `RandomKey`, `DifferentiatedGraph`: a keyword that is no attribute: how many outputs the node has, a
+  `jax.random` key, the part of the graph that the node differentiates.
 * `KernelLayout`: a keyword, too: how the axes of the second input are arranged, "OIHW" or "HWIO".
 * `SizeBound`: a keyword, too: how many rows the result has at most, or None where the user does not say.
 """
@@ -28,6 +29,7 @@ __all__ = [
     "BOUND",
     "KNOWN_OPSETS",
     "LAYOUT",
+    "DifferentiatedGraph",
     "Host",
     "KernelLayout",
     "Known",
@@ -52,6 +54,7 @@ KernelLayout = Annotated[str, LAYOUT]
 Known = Annotated[HostValue, "known"]
 BOUND = "size bound"
 SizeBound = Annotated[int | None, BOUND]
+DifferentiatedGraph = Annotated[Any, "graph"]
 
 KNOWN_OPSETS = {"": 28, "ai.onnx.ml": 5, "ai.onnx.preview": 1, "ai.onnx.preview.training": 1, "com.microsoft": 1}
 """The newest version of each standard domain whose operators were compared with the functions here."""

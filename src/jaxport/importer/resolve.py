@@ -188,7 +188,9 @@ class _Resolver:
             data = schema.get_function_with_opset_version(_body_version(schema.function_opset_versions, opset))
             return _schema_body(schema, onnx.FunctionProto.FromString(data), default_opset)
         if schema is not None and schema.has_context_dependent_function:
-            return SchemaFunction(schema.name, cache(partial(_context_body, schema, node, opset, default_opset)))
+            references = tuple(name for name, attribute in node.attributes.items() if attribute.is_ref())
+            body_for = cache(partial(_context_body, schema, node, opset, default_opset))
+            return SchemaFunction(schema.name, body_for, references)
         served = versions(node.domain, node.op_type)
         label = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         if served:
@@ -263,7 +265,34 @@ class _Resolver:
                     raise ModelError(
                         f"the attribute `{name}` is missing", where=describe(node), instead="export the model again"
                     )
+            for name, what in target.context.items():
+                if what == "graph":
+                    values[name] = self.differentiated(node, values, opsets)
         return values
+
+    def differentiated(self, node: ir.Node, attributes: Mapping[str, Any], opsets: Mapping[str, int]) -> Body:
+        """What computes the tensor `y` from those that `xs` and `zs` name, as a function of them."""
+        assert isinstance(node.graph, ir.Graph)
+        made = [value for other in node.graph for value in other.outputs]
+        named = {value.name: value for value in (*node.graph.inputs, *node.graph.initializers.values(), *made)}
+        names = (*attributes["xs"], *(attributes.get("zs") or ()), attributes["y"])
+        unknown = [name for name in names if name not in named]
+        if unknown:
+            raise ModelError(f"nothing computes `{unknown[0]}`", where=describe(node), instead="export the model again")
+        *inputs, output = (named[name] for name in names)
+        wanted, chosen = {output}, []
+        for other in reversed(node.graph):
+            if other is not node and not wanted.isdisjoint(set(other.outputs) - set(inputs)):
+                chosen.append(other)
+                wanted.update(value for value in other.inputs if value is not None)
+        bound = [self.node(other, opsets) for other in reversed(chosen)]
+        body = Body("differentiated", tuple(inputs), (output,), {}, [other for other in bound if other is not None])
+        own = {*inputs, *(value for other in chosen for value in other.outputs)}
+        body.captured = tuple(
+            value for value in dict.fromkeys(v for o in body.nodes for v in o.inputs) if value and value not in own
+        )
+        _expire(body)
+        return body
 
 
 def _schema_body(schema: Any, proto: onnx.FunctionProto, opset: int) -> BodyFunction:
@@ -289,9 +318,17 @@ def _schema_body(schema: Any, proto: onnx.FunctionProto, opset: int) -> BodyFunc
 
 
 def _context_body(
-    schema: Any, node: ir.Node, opset: int, default_opset: int, inputs: tuple[InputType, ...]
+    schema: Any,
+    node: ir.Node,
+    opset: int,
+    default_opset: int,
+    inputs: tuple[InputType, ...],
+    references: tuple[tuple[str, Any], ...],
 ) -> BodyFunction:
-    """The body that ONNX gives for an operator whose body depends on the types of its inputs."""
+    """The body that ONNX gives for an operator whose body depends on the types of its inputs.
+
+    `references` has the values of the attributes that the node takes from the enclosing function.
+    """
     types = []
     for given in inputs:
         proto = onnx.TypeProto()
@@ -306,9 +343,12 @@ def _context_body(
                     dim.dim_param = str(size)
         types.append(proto.SerializeToString())
     version = _body_version(schema.context_dependent_function_opset_versions, opset)
-    data = schema.get_context_dependent_function_with_opset_version(
-        version, ir.to_proto(node).SerializeToString(), types
-    )
+    proto = ir.to_proto(node)
+    own = [attribute for attribute in proto.attribute if not attribute.ref_attr_name]
+    own += [ir.to_proto(ir.convenience.convert_attribute(name, value)) for name, value in references]
+    del proto.attribute[:]
+    proto.attribute.extend(own)
+    data = schema.get_context_dependent_function_with_opset_version(version, proto.SerializeToString(), types)
     return _schema_body(schema, onnx.FunctionProto.FromString(data), default_opset)
 
 

@@ -50,8 +50,8 @@ def tolerances(dtype: Any) -> tuple[float, float]:
 def difference(expected: Any, actual: Any, rtol: float | None = None, atol: float | None = None) -> Difference:
     """Compare what is expected with what was computed: dtype, shape, and every element.
 
-    NaN agrees with NaN, and an infinity with the same infinity. Integers and booleans are compared exactly, unless
-    tolerances are given.
+    NaN agrees with NaN, and an infinity with the same infinity, also as a part of a complex number. Integers and
+    booleans are compared exactly, unless tolerances are given.
 
     Args:
       expected, actual: arrays.
@@ -74,6 +74,12 @@ def difference(expected: Any, actual: Any, rtol: float | None = None, atol: floa
         a, b = actual.astype(wide), expected.astype(wide)
         same = (actual == expected) | ((actual != actual) & (expected != expected))
     finite = np.isfinite(a) & np.isfinite(b) if inexact else np.ones(expected.shape, bool)
+    if wide is np.complex128 and (infinite := ~finite & ~same).any():
+        of_expected, of_actual = (np.stack([x.real, x.imag])[:, infinite] for x in (expected, actual))
+        parts = difference(of_expected, of_actual, rtol, atol)
+        if parts.problem:
+            return parts
+        same |= infinite
     a, b = np.where(finite, a, 0), np.where(finite, b, 0)
     error, size = np.abs(a - b), np.abs(b)
     largest = float(size.max())

@@ -20,6 +20,8 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Primitive, Var
 
 from jaxport.blocks import block_p
 from jaxport.blocks.block import FrozenMapping
+from jaxport.errors import RuleError
+from jaxport.export import dims
 from jaxport.export.prepare.pairs import FORMULAS, Pair, each, real_dtype
 from jaxport.export.prepare.rewriting import Atoms, Rewriting, call_of, holds_jaxpr, traced
 from jaxport.export.registry import RULES, Rule
@@ -37,6 +39,9 @@ TWICE = frozenset(
 PRODUCTS = frozenset({"conv_general_dilated", "dot_general", "ragged_dot_general"})
 #: What takes and gives any number of values, and does not look into them; and a rule that takes the parts of a number.
 PASSING = frozenset({"device_put", "fft", "optimization_barrier", "shard_alike"})
+
+#: The name that a rule for complex operands alone has, and that the user sees where there is none.
+OF_COMPLEX = "%s of complex numbers"
 
 
 def without_complex(closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -93,7 +98,7 @@ class _Rewriting(Rewriting):
         return [ShapedArray(aval.shape, real_dtype(aval.dtype))] * 2 if _is_complex(aval) else None
 
     def values(self, value: Any) -> Sequence[Any]:
-        array = np.asarray(value)
+        array: Any = np.asarray(value)
         if array.dtype.kind != "c":
             return [value]
         dtype = real_dtype(jax.dtypes.canonicalize_dtype(array.dtype))
@@ -103,13 +108,16 @@ class _Rewriting(Rewriting):
         if not self.concerns(equation):
             return equation
         invars, outvars = atoms(equation.invars), atoms(equation.outvars)
+        if outvars and all(dims.all_static(var.aval.shape) and 0 in var.aval.shape for var in outvars):
+            nothing = traced(lambda: [jnp.zeros(var.aval.shape, var.aval.dtype) for var in outvars], [])
+            return call_of(nothing, [], outvars, equation)
         body = self.body(equation)
         if body is not None:
             return call_of(body, invars, outvars, equation)
         name, params = equation.primitive.name, equation.params
         if name in PASSING or any(map(holds_jaxpr, params.values())):
             return equation.replace(invars=invars, outvars=outvars, params={**params, **self.counts(equation)})
-        refused = Primitive(f"{name} of complex numbers")  # which has no rule: the walker says so
+        refused = Primitive(OF_COMPLEX % name)  # which has no rule: the walker says so
         refused.multiple_results = True
         return equation.replace(primitive=refused, invars=invars, outvars=outvars)
 
@@ -121,9 +129,13 @@ class _Rewriting(Rewriting):
             return traced(_by_parts(equation), pairs)
         if (formula := _function(FORMULAS.get(name), equation)) is not None:
             return traced(formula, pairs)
-        if (definition := _function(RULES.get(name), equation)) is not None:
+        definition = _function(RULES.get(OF_COMPLEX % name, RULES.get(name)), equation)
+        if definition is None:
+            return None
+        try:
             return self.closed(traced(definition, operands))
-        return None
+        except Exception as error:  # whatever a rule raises, the user shall see its name
+            raise RuleError(f"the rule for `{OF_COMPLEX % name}` failed: {type(error).__name__}: {error}") from error
 
     def counts(self, equation: JaxprEqn) -> Mapping[str, Any]:
         """The parameters of an equation that say how many of its operands are what."""

@@ -66,8 +66,9 @@ def _in_double(jaxpr: Jaxpr) -> Jaxpr:
                 continue
             if result.aval.dtype.kind in "iu":
                 from_dims.add(result)
-        if name == "convert_element_type" and equation.invars[0] in doubles:
-            equation = equation.replace(invars=[doubles[equation.invars[0]]])
+        operand: Any = equation.invars[0] if name == "convert_element_type" else None
+        if _is_variable(operand) and operand in doubles:
+            equation = equation.replace(invars=[doubles[operand]])
         used.update(filter(_is_variable, equation.invars))
         equations.append(equation)
     if not doubles:

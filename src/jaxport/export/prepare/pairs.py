@@ -70,14 +70,14 @@ def scaled(x, factor):
 
 
 def square(x):
-    return mul(x, x)
+    return Pair((x.re + x.im) * (x.re - x.im), 2 * x.re * x.im)
 
 
 def div(x, y):
     """The quotient; the divisor is scaled, so that its square neither overflows nor vanishes."""
     size = jnp.maximum(jnp.abs(y.re), jnp.abs(y.im))
-    scale = jnp.where((size > 0) & (size < np.inf), size, 1)
-    c, d = y.re / scale, y.im / scale
+    scale = jnp.where(size > 0, size, 1)
+    c, d = (jnp.where(jnp.isinf(size), jnp.where(jnp.isinf(part), jnp.sign(part), 0), part / scale) for part in y)
     norm = c * c + d * d
     by_number = Pair((x.re * c + x.im * d) / norm / scale, (x.im * c - x.re * d) / norm / scale)
     by_zero = Pair(x.re / y.re, x.im / y.re)
@@ -94,7 +94,7 @@ def absolute(x):
     large, small = jnp.maximum(a, b), jnp.minimum(a, b)
     ratio = small / jnp.where(large == 0, 1, large)
     size = large * jnp.sqrt(1 + ratio * ratio)
-    return jnp.where(jnp.isinf(a) | jnp.isinf(b), np.asarray(np.inf, x.dtype), size)
+    return jnp.where(jnp.isinf(large), large, size)
 
 
 def sign(x):
@@ -119,15 +119,19 @@ def integer_pow(x, *, y):
 # Exponentials and logarithms
 
 
+def times(size, wave):
+    """A product that is zero where its second factor is, however large the first."""
+    return jnp.where(wave == 0, wave, size * wave)
+
+
 def exp(x):
     size = jnp.exp(x.re)
-    # Where the imaginary part is zero, so is that of the result, however large the size.
-    return Pair(size * jnp.cos(x.im), jnp.where(x.im == 0, x.im, size * jnp.sin(x.im)))
+    return Pair(size * jnp.cos(x.im), times(size, jnp.sin(x.im)))
 
 
 def expm1(x):
     half = jnp.sin(x.im / 2)
-    return Pair(jnp.expm1(x.re) * jnp.cos(x.im) - 2 * half * half, jnp.exp(x.re) * jnp.sin(x.im))
+    return Pair(jnp.expm1(x.re) * jnp.cos(x.im) - 2 * half * half, times(jnp.exp(x.re), jnp.sin(x.im)))
 
 
 def angle(x):
@@ -171,11 +175,10 @@ def sqrt(x):
     """Kahan's: the half with the smaller part comes from the other by division."""
     large = jnp.sqrt(jnp.abs(x.re) / 2 + absolute(x) / 2)
     small = jnp.abs(x.im) / (2 * jnp.where(large == 0, 1, large))
-    small = jnp.where(jnp.isinf(large), 0, small)
+    small = jnp.where(jnp.isinf(x.im), large, jnp.where(jnp.isinf(large), 0, small))
     right = x.re >= 0
-    minus = (x.im < 0) | (1 / x.im < 0)  # also where it is a negative zero
     size = jnp.where(right, small, large)
-    return Pair(jnp.where(right, large, small), jnp.where(minus, -size, size))
+    return Pair(jnp.where(right, large, small), jnp.where(x.im < 0, -size, size))
 
 
 def rsqrt(x):
@@ -199,11 +202,11 @@ def rotated(function: Callable[[Pair], Pair]) -> Callable[[Pair], Pair]:
 
 
 def sinh(x):
-    return Pair(jnp.sinh(x.re) * jnp.cos(x.im), jnp.cosh(x.re) * jnp.sin(x.im))
+    return Pair(jnp.sinh(x.re) * jnp.cos(x.im), times(jnp.cosh(x.re), jnp.sin(x.im)))
 
 
 def cosh(x):
-    return Pair(jnp.cosh(x.re) * jnp.cos(x.im), jnp.sinh(x.re) * jnp.sin(x.im))
+    return Pair(jnp.cosh(x.re) * jnp.cos(x.im), times(jnp.sinh(x.re), jnp.sin(x.im)))
 
 
 def tanh(x):
@@ -219,24 +222,42 @@ def cos(x):
     return cosh(times_i(x))
 
 
+def mirrored(function: Callable[[Pair], Pair]) -> Callable[[Pair], Pair]:
+    """A function whose values below the real axis are the conjugates of those above; on the axis it is that above."""
+
+    def everywhere(x: Pair) -> Pair:
+        above = function(Pair(x.re, jnp.abs(x.im)))
+        return Pair(above.re, jnp.where(x.im < 0, -above.im, above.im))
+
+    return everywhere
+
+
+def roots(x):
+    """The roots of x + 1, and of x - 1 or of 1 - x mirrored, from which Kahan has the inverse functions."""
+    return sqrt(Pair(x.re + 1, x.im)), sqrt(Pair(x.re - 1, x.im)), sqrt(Pair(1 - x.re, x.im))
+
+
+@mirrored
 def acos(x):
-    """Kahan's, from the roots of 1 - x and 1 + x."""
-    below, above = sqrt(Pair(1 - x.re, -x.im)), sqrt(Pair(1 + x.re, x.im))
-    return Pair(2 * jnp.arctan2(below.re, above.re), jnp.arcsinh(mul(conj(above), below).im))
+    above, _, below = roots(x)
+    return Pair(2 * jnp.arctan2(below.re, above.re), -jnp.arcsinh(mul(above, below).im))
 
 
+@mirrored
 def asin(x):
-    below, above = sqrt(Pair(1 - x.re, -x.im)), sqrt(Pair(1 + x.re, x.im))
-    return Pair(jnp.arctan2(x.re, mul(below, above).re), jnp.arcsinh(mul(conj(below), above).im))
+    above, _, below = roots(x)
+    return Pair(jnp.arctan2(x.re, mul(above, conj(below)).re), jnp.arcsinh(mul(above, below).im))
 
 
+@mirrored
 def acosh(x):
-    below, above = sqrt(Pair(x.re - 1, x.im)), sqrt(Pair(x.re + 1, x.im))
-    return Pair(jnp.arcsinh(mul(conj(below), above).re), 2 * jnp.arctan2(below.im, above.re))
+    above, below, _ = roots(x)
+    return Pair(jnp.arcsinh(mul(above, conj(below)).re), 2 * jnp.arctan2(below.im, above.re))
 
 
 def atanh(x):
-    a, b = x
+    limit = np.asarray(np.sqrt(np.finfo(x.dtype).max) / 4, x.dtype)
+    a, b = (jnp.clip(part, -limit, limit) for part in x)
     size = jnp.log1p(4 * a / (jnp.square(1 - a) + b * b)) / 4
     return Pair(size, jnp.arctan2(2 * b, (1 - a) * (1 + a) - b * b) / 2)
 
@@ -292,10 +313,10 @@ def sort(*operands, dimension, is_stable, num_keys):
     return [Pair(next(moved), next(moved)) if isinstance(x, Pair) else next(moved) for x in operands]
 
 
-# Products along axes: one after the other, since a product of pairs is none of real numbers
+# Along axes: what is no operation of real numbers is done one after the other
 
 
-def one_after_the_other(combine, x, axis, reverse=False):
+def one_after_the_other(combine, start, x, axis, reverse=False):
     """The last and all of what combining the slices along an axis gives, in turn."""
     rows = Pair(*(jnp.moveaxis(part, axis, 0) for part in x))
 
@@ -303,18 +324,28 @@ def one_after_the_other(combine, x, axis, reverse=False):
         now = combine(before, row)
         return now, now
 
-    start = Pair(jnp.ones(rows.re.shape[1:], x.dtype), jnp.zeros(rows.im.shape[1:], x.dtype))
-    last, all_ = lax.scan(step, start, rows, reverse=reverse)
+    first_ = Pair(*(jnp.full(rows.re.shape[1:], part, x.dtype) for part in start))
+    last, all_ = lax.scan(step, first_, rows, reverse=reverse)
     return last, Pair(*(jnp.moveaxis(part, 0, axis) for part in all_))
 
 
-def cumprod(x, *, axis, reverse):
-    return one_after_the_other(mul, x, axis, reverse)[1]
+def cumulative(combine: Callable[..., Any], start: tuple[float, float]) -> Callable[..., Any]:
+    def accumulated(x, *, axis, reverse):
+        return one_after_the_other(combine, start, x, axis, reverse)[1]
+
+    return accumulated
+
+
+def log_add_exp(x, y):
+    """log(e^x + e^y), without overflow."""
+    large, small = maximum(x, y), minimum(x, y)
+    found = add(large, log1p(exp(sub(small, large))))
+    return Pair(*(jnp.where(jnp.isneginf(small.re), known, new) for known, new in zip(large, found, strict=True)))
 
 
 def reduce_prod(x, *, axes):
     for axis in sorted(axes, reverse=True):
-        x = one_after_the_other(mul, x, axis)[0]
+        x = one_after_the_other(mul, (1, 0), x, axis)[0]
     return x
 
 
@@ -350,12 +381,16 @@ FORMULAS: dict[str, Rule] = {
         "atan": rotated(atanh),
         "atan2": atan2,
         "atanh": atanh,
+        "clamp": lambda low, x, high: minimum(maximum(x, low), high),
         "complex": pair,
         "conj": conj,
         "convert_element_type": convert_element_type,
         "cos": cos,
         "cosh": cosh,
-        "cumprod": cumprod,
+        "cumlogsumexp": cumulative(log_add_exp, (-np.inf, 0)),
+        "cummax": cumulative(maximum, (-np.inf, -np.inf)),
+        "cummin": cumulative(minimum, (np.inf, np.inf)),
+        "cumprod": cumulative(mul, (1, 0)),
         "div": div,
         "eq": eq,
         "exp": exp,

@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxport.importer.dtypes import from_type_string
 from jaxport.importer.namespaces import jnp
+from jaxport.importer.ops import elementwise, linear_algebra, recurrent  # noqa: F401  what is looked up below
 from jaxport.importer.ops.activations import dropout_unless_test, selu
 from jaxport.importer.ops.casting import converted
 from jaxport.importer.ops.shapes import concat, reshape
@@ -16,30 +17,41 @@ from jaxport.importer.registry import Host, RandomKey, lookup, op
 
 CONSUMED = inspect.Parameter("consumed_inputs", inspect.Parameter.KEYWORD_ONLY, default=None)
 """A hint to reuse the memory of inputs; XLA decides that itself."""
+OUTPUT_SEQUENCE = inspect.Parameter("output_sequence", inspect.Parameter.KEYWORD_ONLY, default=0)
+"""Whether the first output of a recurrent layer is wanted; the node says so by naming it."""
 
 
-def _first_version(name: str, inputs: str | None = None) -> None:
-    """Registers version 1 as what version 6 computes.
+def _earlier(name: str, since: int, until: int, *added: inspect.Parameter, inputs: str = "", **changed: Any) -> None:
+    """Registers versions `since` to `until` as what the version after them computes.
 
-    `inputs` names the input of a function of JAX; the functions of this package have theirs in their signature.
+    Their attributes are those of the later version, with the `added` ones, which change nothing, and with other defaults
+    where `changed` has them; one that is `changed` to None did not exist yet. `inputs` names the input of a function of
+    JAX; the functions of this package have theirs in their signature.
     """
-    later = lookup("", name, 6)
+    later = lookup("", name, until + 1)
     assert later is not None, name
     own = [inspect.Parameter(inputs, inspect.Parameter.POSITIONAL_OR_KEYWORD)] if inputs else later.parameters
+    kept = [p.replace(default=changed.get(p.name, p.default)) for p in own if changed.get(p.name, "") is not None]
+    ignored = {parameter.name for parameter in added}
 
-    def first(*inputs: Any, consumed_inputs: Any = None, **attributes: Any) -> Any:
-        return later.function(*inputs, **attributes)
+    def first(*inputs: Any, **attributes: Any) -> Any:
+        return later.function(*inputs, **{key: value for key, value in attributes.items() if key not in ignored})
 
-    first.__signature__ = inspect.Signature([*own, CONSUMED])
-    op(name, since=1, until=5)(first)
+    first.__signature__ = inspect.Signature([*kept, *added])
+    op(name, since=since, until=until)(first)
 
 
 for _name in ("Abs", "Ceil", "Floor", "Neg", "Reciprocal", "Relu", "Sigmoid", "Sqrt"):
-    _first_version(_name, "X")
+    _earlier(_name, 1, 5, CONSUMED, inputs="X")
 for _name in ("Exp", "Log", "Tanh"):
-    _first_version(_name, "input")
+    _earlier(_name, 1, 5, CONSUMED, inputs="input")
 for _name in ("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Mean", "LeakyRelu", "PRelu", "Elu", "HardSigmoid"):
-    _first_version(_name)
+    _earlier(_name, 1, 5, CONSUMED)
+for _name in ("RNN", "LSTM"):
+    _earlier(_name, 1, 6, OUTPUT_SEQUENCE)
+_earlier("GRU", 3, 6, OUTPUT_SEQUENCE)
+_earlier("GRU", 1, 2, linear_before_reset=None, direction="foward")
+_earlier("Gemm", 1, 5)
 
 
 @op("Selu", since=1, until=5)

@@ -200,6 +200,11 @@ def lp_pool_floor(X, *, auto_pad="NOTSET", kernel_shape, p=2, pads=None, strides
     return lp_pool(X, auto_pad=auto_pad, kernel_shape=kernel_shape, p=p, pads=pads, strides=strides)
 
 
+@op("LpPool", since=1, until=1)
+def lp_pool_real(X, *, auto_pad="NOTSET", kernel_shape=None, p=2.0, pads=None, strides=None):
+    return lp_pool(X, auto_pad=auto_pad, kernel_shape=kernel_shape, p=p, pads=pads, strides=strides)
+
+
 def _spatial(X: Any) -> tuple[int, ...]:
     return tuple(range(2, X.ndim))
 

@@ -27,6 +27,10 @@ ACTIVATIONS: dict[str, tuple[Any, ...]] = {
 """Each activation by its name in lower case, with the defaults of the constants that it takes."""
 
 
+DIRECTIONS = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
+DIRECTIONS["foward"] = DIRECTIONS["forward"]  # the default of the first GRU is spelled so
+
+
 def _activations(
     operator: str,
     names: Sequence[str],
@@ -67,7 +71,7 @@ def _recurrent(
     if layout:
         X = jnp.swapaxes(X, 0, 1)
         initial = [None if state is None else jnp.swapaxes(state, 0, 1) for state in initial]
-    backward = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
+    backward = DIRECTIONS[direction]
     zeros = jnp.zeros((X.shape[1], hidden), X.dtype)
     rows, finals = [], []
     for d, reverse in enumerate(backward):

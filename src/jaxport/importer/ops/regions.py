@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from jaxport.errors import Refusal, ValueNotKnown
-from jaxport.importer.namespaces import helper, jnp, known, vmap
+from jaxport.importer.namespaces import cast, helper, jnp, known, vmap
 from jaxport.importer.ops.convolution import with_bias
-from jaxport.importer.registry import op
+from jaxport.importer.registry import Host, op
 
 
 @helper
@@ -139,3 +139,40 @@ def deform_conv(
     weights = jnp.reshape(W, (group, W.shape[0] // group, *W.shape[1:]))
     y = jnp.einsum("ngcklhw,gmckl->ngmhw", patches, weights)
     return with_bias(jnp.reshape(y, (batch, W.shape[0], *output)), B)
+
+
+@helper
+def roi_max_pool(x, roi, size, scale):
+    """One region of interest (batch, x1, y1, x2, y2) of whole pixels of `x`; the largest element of each bin, or zero."""
+
+    def bins(first, last, count, length):
+        first, last = jnp.round(first * scale), jnp.round(last * scale)
+        step = jnp.maximum(last - first + 1, 1) / count
+        edges = jnp.arange(count)[:, None] * step
+        at = jnp.arange(length)
+        return (at >= jnp.floor(edges) + first) & (at < jnp.ceil(edges + step) + first)
+
+    rows, columns = bins(roi[2], roi[4], size[0], x.shape[2]), bins(roi[1], roi[3], size[1], x.shape[3])
+    maps = x[roi[0].astype(int)]
+    maps = jnp.where(columns, maps[:, :, None], -jnp.inf).max(-1)
+    maps = jnp.where(rows[:, :, None], maps[:, None], -jnp.inf).max(2)
+    return jnp.where(rows.any(1)[:, None] & columns.any(1), maps, 0)
+
+
+@op("MaxRoiPool", since=1)
+def max_roi_pool(X, rois, *, pooled_shape, spatial_scale=1.0):
+    return vmap(lambda roi: roi_max_pool(X, roi, pooled_shape, spatial_scale))(rois)
+
+
+def _centers(size: Any, corners: int, dtype: np.dtype) -> Any:
+    """Where the elements of an axis lie between -1 and 1: from corner to corner, or at the centers of equal parts."""
+    steps = cast(jnp.arange(size), dtype)
+    return steps * (2 / max(size - 1, 1)) - 1 if corners else (2 * steps + 1) / size - 1
+
+
+@op("AffineGrid", since=20)
+def affine_grid(theta, size: Host, *, align_corners=0):
+    axes = jnp.meshgrid(*(_centers(n, align_corners, theta.dtype) for n in size[2:]), indexing="ij")
+    points = jnp.stack([*reversed(axes), jnp.ones_like(axes[0])], axis=-1)
+    grid = jnp.reshape(points, (-1, len(axes) + 1)) @ theta.mT
+    return jnp.reshape(grid, (*grid.shape[:1], *size[2:], len(axes)))

@@ -1,12 +1,12 @@
-"""Steps of optimizers (the domain `ai.onnx.preview.training`)."""
+"""Steps of optimizers, and gradients (the domain `ai.onnx.preview.training`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from jaxport.importer.namespaces import cast, jnp
-from jaxport.importer.registry import op
+from jaxport.importer.namespaces import cast, grad, jnp
+from jaxport.importer.registry import DifferentiatedGraph, op
 
 DOMAIN = "ai.onnx.preview.training"
 
@@ -59,3 +59,8 @@ def momentum(R, T, *inputs, alpha, beta, mode, norm_coefficient):
         return x - R * step, velocity
 
     return _each(inputs, 3, update)
+
+
+@op(DOMAIN, "Gradient", since=1)
+def gradient(*Inputs, xs, y, zs=None, graph: DifferentiatedGraph):
+    return tuple(grad(lambda *inputs: jnp.sum(graph(*inputs)[0]), tuple(range(len(xs))))(*Inputs))

@@ -4,4 +4,4 @@ Each goes over the columns (or in sweeps of rotations) with one loop, whatever t
 at once. They are written for complex matrices too; on real ones the conjugates leave nothing behind.
 """
 
-from jaxport.export.rules.linalg import eigh, householder, lu, svd, triangular, tridiagonal
+from jaxport.export.rules.linalg import eigh, householder, lu, schur, svd, triangular, tridiagonal

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from jaxport.export.registry import rule
-from jaxport.export.rules.linalg.matrices import adjoint, diagonal, real, square, where_ok
+from jaxport.export.rules.linalg.matrices import adjoint, diagonal, real, square, transposed, where_ok
 
 MOST_SWEEPS = 30
 
@@ -36,10 +36,12 @@ def rotation(p, q, x):
     return cosine.astype(x.dtype), (tangent * cosine).astype(x.dtype) * (x / safe)
 
 
-def rotated(first, second, cosine, sine):
-    """Both halves of the columns after the rotation of each pair, side by side."""
+def rotated(x, cosine, sine, order):
+    """The columns of a matrix after the rotation of each pair, in a new order; they are the rows of `x`."""
+    half = cosine.shape[-1]
+    first, second, cosine, sine = x[..., :half, :], x[..., half:, :], cosine[..., None], sine[..., None]
     pair = cosine * first - jnp.conj(sine) * second, sine * first + cosine * second
-    return jnp.concatenate(pair, axis=-1)
+    return jnp.take(jnp.concatenate(pair, axis=-2), order, axis=-2)
 
 
 def swept(round_, unfinished, state, size):
@@ -60,39 +62,35 @@ def eigh(a, *, lower, sort_eigenvalues):
     size = 2 * half
     triangle = jnp.tril(a, -1) if lower else jnp.triu(a, 1)
     matrix = triangle + adjoint(triangle) + jnp.eye(n, dtype=a.dtype) * real(diagonal(a))[..., None]
+    finite = jnp.all(jnp.isfinite(matrix), axis=(-2, -1))
     scale = jnp.max(jnp.abs(matrix), axis=(-2, -1), keepdims=True, initial=0)
     scale = jnp.where(scale > 0, scale, 1)
     matrix = matrix / scale.astype(a.dtype)
-    basis = jnp.broadcast_to(jnp.eye(n, size, dtype=a.dtype), (*a.shape[:-1], size))
     padded = jnp.concatenate([matrix, jnp.zeros((*a.shape[:-1], size - n), a.dtype)], axis=-1)
-    padded = jnp.concatenate([padded, jnp.zeros((*a.shape[:-2], size - n, size), a.dtype), basis], axis=-2)
-    columns, places = pairing(size), jnp.arange(size)
-    rows = jnp.concatenate([columns, jnp.arange(size, size + n)])
-    is_pair = jnp.abs(jnp.arange(size + n)[:, None] - places) == half
-    is_pair = is_pair & (jnp.arange(size + n) < size)[:, None]
+    padded = jnp.concatenate([padded, jnp.zeros((*a.shape[:-2], size - n, size), a.dtype)], axis=-2)
+    basis = jnp.broadcast_to(jnp.eye(size, n, dtype=a.dtype), (*a.shape[:-2], size, n))
+    order, places = pairing(size), jnp.arange(size)
+    is_pair = jnp.take(jnp.take(jnp.abs(places[:, None] - places) == half, order, axis=0), order, axis=1)
 
     def round_(state):
-        top, bottom, basis = state[..., :half, :], state[..., half:size, :], state[..., size:, :]
-        corner = top[..., half:]
-        cosine, sine = rotation(real(diagonal(top[..., :half])), real(diagonal(bottom[..., half:])), diagonal(corner))
-        across = cosine[..., None], sine[..., None]
-        upper, below = across[0] * top - across[1] * bottom, jnp.conj(across[1]) * top + across[0] * bottom
-        state = jnp.concatenate([upper, below, basis], axis=-2)
-        state = rotated(state[..., :half], state[..., half:], cosine[..., None, :], sine[..., None, :])
-        state = jnp.where(is_pair, 0, state)  # but for rounding they are; else no sweep would be the last
-        return jnp.take(jnp.take(state, columns, axis=-1), rows, axis=-2)
+        # Both matrices are transposed: rows are moved faster than columns.
+        matrix, basis = state
+        values = real(diagonal(matrix))
+        angle = rotation(values[..., :half], values[..., half:], diagonal(matrix[..., half:, :half]))
+        matrix = rotated(adjoint(rotated(matrix, *angle, order)), *angle, order)
+        # But for rounding the pairs vanish; were they left, no sweep would be the last.
+        return jnp.where(is_pair, 0, matrix), rotated(basis, *angle, order)
 
     def unfinished(state):
-        squares = square(state[..., :size, :])
+        squares = square(state[0])
         off = jnp.sum(jnp.where(places[:, None] == places, 0, squares), axis=(-2, -1))
         return off > np.finfo(a.dtype).eps ** 2 * jnp.sum(squares, axis=(-2, -1))
 
-    state = swept(round_, unfinished, padded, size)
-    values = real(diagonal(state[..., :n, :n])) * scale[..., 0]
+    matrix, basis = swept(round_, unfinished, (transposed(padded), basis), size)
+    values = real(diagonal(matrix[..., :n, :n])) * scale[..., 0]
     order = jnp.argsort(values, axis=-1)
     values = jnp.take_along_axis(values, order, axis=-1)
-    vectors = jnp.take_along_axis(state[..., size:, :n], order[..., None, :], axis=-1)
-    finite = jnp.all(jnp.isfinite(matrix), axis=(-2, -1))
+    vectors = transposed(jnp.take_along_axis(basis[..., :n, :], order[..., None], axis=-2))
     return where_ok(finite, vectors), where_ok(finite, values)
 
 

@@ -79,7 +79,7 @@ def ormqr(a, taus, c, *, left, transpose):
     if transpose:
         taus = jnp.conj(taus)
     else:
-        vectors, taus = vectors[..., ::-1], taus[..., ::-1]
+        vectors, taus = jnp.flip(vectors, -1), jnp.flip(taus, -1)
     return steps(lambda c, vector, tau: (reflected(vector, tau, c), None), c, vectors, taus)[0]
 
 
@@ -89,7 +89,7 @@ def householder_product(a, taus):
     return ormqr(a, taus, start, left=True, transpose=False)
 
 
-def qr(a, *, pivoting, full_matrices, use_magma=None):
+def qr(a, *, pivoting, full_matrices):
     """Q and R, and the order of columns where that is chosen."""
     count = core.min_dim(*a.shape[-2:])
     packed, *order, taus = geqp3(a) if pivoting else geqrf(a)
@@ -115,5 +115,5 @@ def hessenberg(a):
 rule("geqrf", via=geqrf)
 rule("ormqr", via=ormqr)
 rule("householder_product", via=householder_product)
-rule("qr", via=qr)
+rule("qr", via=qr, irrelevant=("use_magma",))
 rule("hessenberg", via=hessenberg)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -32,7 +34,7 @@ def take(x, index, axis):
     return lax.dynamic_index_in_dim(x, index, axis, keepdims=False)
 
 
-def steps(body, state, *sequences):
+def steps(body, state, *sequences) -> tuple[Any, Any]:
     """Run `body(state, *slices)` over the last axis of each sequence; what each step adds is stacked there too."""
 
     def step(state, slices):

@@ -48,9 +48,8 @@ def tridiagonal(a, *, lower):
     """A symmetric matrix as LAPACK reduces it: the reflectors, both diagonals, and the factors of the reflectors."""
     if not lower:
         # The upper triangle is reduced from the other end: as the lower one of the matrix turned about.
-        turned = a[..., ::-1, ::-1]
-        found, *rest = tridiagonal(turned, lower=True)
-        return found[..., ::-1, ::-1], *(x[..., ::-1] for x in rest)
+        found, *rest = tridiagonal(jnp.flip(a, (-2, -1)), lower=True)
+        return jnp.flip(found, (-2, -1)), *(jnp.flip(x, -1) for x in rest)
     n = a.shape[-1]
     places = jnp.arange(n)
     triangle = jnp.tril(a, -1)
@@ -63,7 +62,7 @@ def tridiagonal(a, *, lower):
         matrix = transposed(reflected(jnp.conj(vector), tau, transposed(matrix)))
         return (matrix, with_column(stored, k, jnp.where(places > k, column, take(stored, k, -1)), stored)), tau
 
-    (matrix, stored), taus = steps(step, (matrix, jnp.where(places[:, None] > places, a, a)), jnp.arange(n - 1))
+    (matrix, stored), taus = steps(step, (matrix, a), jnp.arange(n - 1))
     middle = real(diagonal(matrix))
     beside = real(diagonal(matrix[..., 1:, :-1]))
     stored = jnp.where(places[:, None] == places, middle[..., None].astype(a.dtype), stored)

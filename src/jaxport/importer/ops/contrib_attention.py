@@ -1,0 +1,376 @@
+"""Attention of ONNX Runtime's own domain, as fused and exported transformers contain it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxport.errors import Refusal, Unsupported
+from jaxport.importer.host import dims_compare
+from jaxport.importer.namespaces import cast, jnp, lax, vmap
+from jaxport.importer.ops.attention import (
+    both,
+    capped,
+    lowest,
+    merge_heads,
+    positions,
+    probabilities,
+    product,
+    products,
+    rotated,
+    split_heads,
+)
+from jaxport.importer.ops.quantization import matmul_integer
+from jaxport.importer.registry import Host, OutputCount, op
+
+DOMAIN = "com.microsoft"
+
+
+def refuse(operator: str, wrong: bool, what: str) -> None:
+    """Refuses a feature of the operator if it is used."""
+    if wrong:
+        raise Unsupported("a fused operator uses what is not supported", [Refusal(operator, "", what)])
+
+
+def _filled(mask: Any, filter_value: float | None, dtype: np.dtype) -> Any:
+    """What a mask adds to the scores: nothing where it holds, a large negative number elsewhere."""
+    filler = max(-10000.0 if filter_value is None else filter_value, lowest(dtype))
+    return cast(jnp.where(mask, 0.0, filler), dtype)
+
+
+def _padding(operator: str, mask: Any, batch: Any, keys: Any, filter_value: float | None, dtype: np.dtype) -> Any:
+    """A mask in one of its forms (lengths, ends and starts, one per key, one per query and key) as a term of the scores."""
+    if mask is None:
+        return None
+    refuse(operator, mask.ndim == 4, "masks of rank 4; give one of (batch, queries, keys)")
+    if mask.ndim == 3:
+        return _filled(jnp.expand_dims(mask, 1) > 0, filter_value, dtype)
+    if mask.ndim == 2:
+        return _filled(jnp.reshape(mask, (batch, 1, 1, -1)) > 0, filter_value, dtype)
+    at = jnp.arange(keys)
+    ends = jnp.reshape(mask[:batch], (-1, 1, 1, 1))
+    if mask.shape[0] == batch:
+        return _filled(at < ends, filter_value, dtype)
+    refuse(operator, mask.shape[0] != 2 * batch, "masks by cumulative lengths")
+    return _filled((at < ends) & (at >= jnp.reshape(mask[batch:], (-1, 1, 1, 1))), filter_value, dtype)
+
+
+def _attended(
+    q: Any,
+    k: Any,
+    v: Any,
+    *terms: Any,
+    causal: Any = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    sink: Any = None,
+) -> tuple[Any, Any]:
+    """The result (batch, queries, width) and the scores.
+
+    `terms` are added to the scores, `causal` says what is visible: for each query one key at least.
+    """
+    scores = capped(products(q, k, scale or None), softcap)
+    for term in terms:
+        scores = scores if term is None else scores + term
+    if sink is None:
+        return merge_heads(product(probabilities(scores, causal, certain=True), v)), scores
+    # A sink takes its share of the attention, and has no value.
+    column = jnp.broadcast_to(jnp.reshape(cast(sink, scores.dtype), (1, -1, 1, 1)), (*scores.shape[:3], 1))
+    visible = scores if causal is None else jnp.where(causal, scores, -math.inf)
+    weights = probabilities(jnp.concatenate([visible, column], axis=3))
+    return merge_heads(product(weights[..., :-1], v)), scores
+
+
+def _causal(unidirectional: int, queries: Any, keys: Any, before: Any) -> Any:
+    return positions(queries, keys, before) >= 0 if unidirectional else None
+
+
+def _joined(past: Any, present: Any) -> Any:
+    return present if past is None else jnp.concatenate([past, present], axis=2)
+
+
+@op(DOMAIN, "Attention", since=1)
+def attention(
+    input,
+    weights,
+    bias=None,
+    mask_index=None,
+    past=None,
+    attention_bias=None,
+    past_sequence_length=None,
+    *,
+    do_rotary=None,
+    mask_filter_value=None,
+    num_heads,
+    past_present_share_buffer=None,
+    qkv_hidden_sizes=None,
+    rotary_embedding_dim=None,
+    scale=None,
+    unidirectional=0,
+):
+    refuse("Attention", bool(do_rotary), "`do_rotary`; use GroupQueryAttention")
+    projected = input @ weights if bias is None else input @ weights + bias
+    refuse("Attention", bool(past_present_share_buffer), "`past_present_share_buffer`")
+    return _self_attended(
+        projected,
+        qkv_hidden_sizes,
+        num_heads,
+        mask_index,
+        past,
+        attention_bias,
+        mask_filter_value,
+        scale,
+        unidirectional,
+    )
+
+
+def _self_attended(
+    projected: Any,
+    sizes: Sequence[int] | None,
+    heads: int,
+    mask: Any,
+    past: Any,
+    term: Any,
+    filter_value: float | None,
+    scale: float | None,
+    unidirectional: int,
+) -> tuple[Any, Any]:
+    """Attention of projections that have queries, keys and values side by side; the keys and values are stacked."""
+    ends = None if sizes is None else [sizes[0], sizes[0] + sizes[1]]
+    q, k, v = (split_heads(x, heads) for x in jnp.split(projected, 3 if ends is None else ends, axis=2))
+    before = 0 if past is None else past.shape[3]
+    k, v = (k, v) if past is None else (_joined(past[0], k), _joined(past[1], v))
+    batch, queries, keys = q.shape[0], q.shape[2], k.shape[2]
+    padding = _padding("Attention", mask, batch, keys, filter_value, q.dtype)
+    causal = _causal(unidirectional, queries, keys, before)
+    y, _ = _attended(q, k, v, padding, term, causal=causal, scale=scale)
+    return y, jnp.stack([k, v]) if k.shape == v.shape else None
+
+
+@op(DOMAIN, "QAttention", since=1)
+def quantized_attention(
+    input,
+    weight,
+    bias,
+    input_scale,
+    weight_scale,
+    mask_index=None,
+    input_zero_point=None,
+    weight_zero_point=None,
+    past=None,
+    *,
+    do_rotary=None,
+    mask_filter_value=None,
+    num_heads,
+    past_present_share_buffer=None,
+    scale=None,
+    unidirectional=0,
+):
+    refuse("QAttention", bool(do_rotary or past_present_share_buffer), "`do_rotary` and `past_present_share_buffer`")
+    whole = matmul_integer(input, weight, input_zero_point, weight_zero_point)
+    projected = cast(whole, bias.dtype) * (input_scale * weight_scale) + bias
+    return _self_attended(projected, None, num_heads, mask_index, past, None, mask_filter_value, scale, unidirectional)
+
+
+def _unpacked(query: Any, key: Any, value: Any, bias: Any, heads: int) -> tuple[Any, ...]:
+    """Queries, keys and values of shape (batch, heads, length, size), from any of the forms that they are given in."""
+    if query.ndim == 5:
+        return tuple(jnp.swapaxes(query[:, :, :, part], 1, 2) for part in range(3))
+    widths = [query.shape[2]]
+    if bias is not None:
+        widths += [query.shape[2], bias.shape[0] - 2 * query.shape[2]]
+        parts = jnp.split(bias, [widths[0], 2 * widths[0]])
+        query = query + parts[0]
+        if key.ndim == 3:
+            key, value = key + parts[1], value + parts[2]
+    q = split_heads(query, heads)
+    if key.ndim == 5:
+        return q, *(jnp.swapaxes(key[:, :, :, part], 1, 2) for part in range(2))
+    return q, *(x if x.ndim == 4 else split_heads(x, heads) for x in (key, value))
+
+
+@op(DOMAIN, "MultiHeadAttention", since=1)
+def multi_head_attention(
+    query,
+    key=None,
+    value=None,
+    bias=None,
+    key_padding_mask=None,
+    attention_bias=None,
+    past_key=None,
+    past_value=None,
+    past_sequence_length=None,
+    cache_indirection=None,
+    *,
+    mask_filter_value=None,
+    num_heads,
+    scale=None,
+    unidirectional=0,
+    outputs: OutputCount = 1,
+):
+    shared = past_sequence_length is not None or cache_indirection is not None
+    refuse("MultiHeadAttention", shared, "buffers that past and present share; export without `past_sequence_length`")
+    q, k, v = _unpacked(query, key, value, bias, num_heads)
+    k, v = _joined(past_key, k), _joined(past_value, v)
+    before = 0 if past_key is None else past_key.shape[2]
+    padding = _padding("MultiHeadAttention", key_padding_mask, q.shape[0], k.shape[2], mask_filter_value, q.dtype)
+    causal = _causal(unidirectional, q.shape[2], k.shape[2], before)
+    y, scores = _attended(q, k, v, padding, attention_bias, causal=causal, scale=scale)
+    return y, k, v, scores
+
+
+@op(DOMAIN, "DecoderMaskedMultiHeadAttention", since=1)
+def decoder_masked_multi_head_attention(
+    query,
+    key=None,
+    value=None,
+    mask_index=None,
+    attention_bias=None,
+    past_key=None,
+    past_value=None,
+    past_sequence_length=None,
+    beam_width=None,
+    cache_indirection=None,
+    bias=None,
+    *,
+    mask_filter_value=None,
+    num_heads,
+    output_qk=None,
+    past_present_share_buffer=None,
+    scale=None,
+    outputs: OutputCount = 1,
+):
+    shared = bool(past_present_share_buffer) or cache_indirection is not None
+    refuse("DecoderMaskedMultiHeadAttention", shared, "buffers that past and present share, and beams")
+    past = (past_key, past_value)
+    return multi_head_attention(
+        query,
+        key,
+        value,
+        bias,
+        mask_index,
+        attention_bias,
+        *past,
+        mask_filter_value=mask_filter_value,
+        num_heads=num_heads,
+        scale=scale,
+        outputs=outputs,
+    )
+
+
+@op(DOMAIN, "RotaryEmbedding", since=1)
+def rotary_embedding(
+    input,
+    position_ids,
+    cos_cache,
+    sin_cache,
+    *,
+    interleaved=None,
+    is_packed_batching=None,
+    num_heads=None,
+    rotary_embedding_dim=None,
+    scale=None,
+):
+    refuse("RotaryEmbedding", bool(is_packed_batching), "`is_packed_batching`")
+    refuse("RotaryEmbedding", scale not in (None, 1.0), "a `scale` other than 1")
+    size = rotary_embedding_dim or 2 * cos_cache.shape[1]
+    x = input if input.ndim == 4 else split_heads(input, num_heads or input.shape[2] // size)
+    at = position_ids if position_ids.ndim == 2 else position_ids + jnp.arange(x.shape[2])
+    cos, sin = (jnp.take(cache, jnp.reshape(at, (-1, 1, x.shape[2])), axis=0) for cache in (cos_cache, sin_cache))
+    y = rotated(x, cos, sin, interleaved or 0, size)
+    return y if input.ndim == 4 else merge_heads(y)
+
+
+def _head_normalized(x: Any, weight: Any, epsilon: float) -> Any:
+    return x if weight is None else x * lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + epsilon) * weight
+
+
+@op(DOMAIN, "GroupQueryAttention", since=1)
+def group_query_attention(
+    query,
+    key=None,
+    value=None,
+    past_key=None,
+    past_value=None,
+    seqlens_k=None,
+    total_sequence_length: Host | None = None,
+    cos_cache=None,
+    sin_cache=None,
+    position_ids=None,
+    attention_bias=None,
+    head_sink=None,
+    k_scale=None,
+    v_scale=None,
+    q_norm_weight=None,
+    k_norm_weight=None,
+    *,
+    causal=1,
+    do_rotary=None,
+    k_quant_type="NONE",
+    kv_cache_bit_width=None,
+    kv_num_heads,
+    local_window_size=-1,
+    num_heads,
+    qk_norm_epsilon=1e-6,
+    qk_output=0,
+    rotary_interleaved=None,
+    scale=None,
+    sliding_window_cache=0,
+    smooth_softmax=-1,
+    softcap=None,
+    v_quant_type="NONE",
+):
+    refuse("GroupQueryAttention", (k_quant_type, v_quant_type) != ("NONE", "NONE"), "a quantized cache")
+    refuse("GroupQueryAttention", bool(sliding_window_cache or qk_output), "`sliding_window_cache` and `qk_output`")
+    if key is None:
+        size = query.shape[2] // (num_heads + 2 * kv_num_heads)
+        query, key, value = jnp.split(query, [num_heads * size, (num_heads + kv_num_heads) * size], axis=2)
+    q, k, v = split_heads(query, num_heads), split_heads(key, kv_num_heads), split_heads(value, kv_num_heads)
+    q, k = (_head_normalized(x, w, qk_norm_epsilon) for x, w in ((q, q_norm_weight), (k, k_norm_weight)))
+    new = q.shape[2]
+    total = new if total_sequence_length is None else total_sequence_length.item()
+    # The new keys follow those that a sequence has already, which may be fewer than the cache has room for.
+    first = past_key is None or dims_compare("==", total, new)
+    before = 0 if first else jnp.reshape(seqlens_k, (-1, 1, 1, 1)) + 1 - new
+    if do_rotary:
+        at = (before + jnp.arange(new)) if position_ids is None else jnp.expand_dims(position_ids, 1)
+        at = jnp.reshape(at, (-1, 1, new))
+        caches: Any = (cos_cache, sin_cache)
+        cos, sin = (jnp.take(cache, at, axis=0) for cache in caches)
+        q, k = (rotated(x, cos, sin, rotary_interleaved or 0, 2 * caches[0].shape[1]) for x in (q, k))
+    keys, values = (_cached(past, x, before, total) for past, x in ((past_key, k), (past_value, v)))
+    behind = positions(new, keys.shape[2], before)
+    visible = behind >= 0 if causal else jnp.arange(keys.shape[2]) <= jnp.reshape(seqlens_k, (-1, 1, 1, 1))
+    if local_window_size > 0:
+        visible = both(visible, behind < local_window_size)
+    sink = head_sink if head_sink is not None else np.zeros(num_heads, np.float32) if smooth_softmax == 1 else None
+    term = None if attention_bias is None else _widened(attention_bias, keys.shape[2])
+    y, _ = _attended(q, keys, values, term, causal=visible, scale=scale, softcap=softcap or 0.0, sink=sink)
+    return y, keys, values
+
+
+def _widened(term: Any, keys: Any) -> Any:
+    """A term of the scores for as many keys as the cache has room for; what lies beyond is not visible."""
+    missing = keys - term.shape[3]
+    return jnp.pad(term, [(0, 0)] * 3 + [(0, missing)]) if missing else term
+
+
+def _cached(past: Any, new: Any, before: Any, total: Any) -> Any:
+    """The cache with the new rows at the end of each sequence; it is as long as the longest one, or as it was."""
+    room = max(total, 0 if past is None else past.shape[2])
+    if past is None or isinstance(before, int):  # the first rows
+        return _lengthened(new, room)
+    wide = _lengthened(past, room)
+    starts = jnp.broadcast_to(jnp.reshape(before, (-1,)), (new.shape[0],))
+    return vmap(lambda cache, rows, start: lax.dynamic_update_slice_in_dim(cache, rows, start, axis=1))(
+        wide, new, starts
+    )
+
+
+def _lengthened(cache: Any, room: Any) -> Any:
+    """(batch, heads, length, size) with zeros up to a length of `room`."""
+    missing = room - cache.shape[2]
+    return jnp.pad(cache, [(0, 0), (0, 0), (0, missing), (0, 0)]) if missing else cache

@@ -1,0 +1,297 @@
+"""Normalizations, activations, products and convolutions of ONNX Runtime's own domain: several steps in one operator."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxport.importer.namespaces import cast, jnp, lax, nn
+from jaxport.importer.ops.activations import hard_sigmoid
+from jaxport.importer.ops.contrib_attention import DOMAIN, refuse
+from jaxport.importer.ops.convolution import conv
+from jaxport.importer.ops.generating import trilu
+from jaxport.importer.ops.linear_algebra import gemm, scaled
+from jaxport.importer.ops.normalization import standardized
+from jaxport.importer.ops.pooling import max_pool
+from jaxport.importer.registry import Host, op
+
+
+@op(DOMAIN, "Gelu", since=1)
+def gelu(X):
+    return nn.gelu(X, approximate=False)
+
+
+@op(DOMAIN, "BiasGelu", since=1)
+def bias_gelu(A, B):
+    return nn.gelu(A + B, approximate=False)
+
+
+@op(DOMAIN, "FastGelu", since=1)
+def fast_gelu(X, bias=None):
+    return nn.gelu(X if bias is None else X + bias)
+
+
+@op(DOMAIN, "QuickGelu", since=1)
+def quick_gelu(X, *, alpha=1.702):
+    return X * nn.sigmoid(alpha * X)
+
+
+@op(DOMAIN, "BiasSplitGelu", since=1)
+def bias_split_gelu(X, bias):
+    left, right = jnp.split(X + bias, 2, axis=-1)
+    return left * nn.gelu(right, approximate=False)
+
+
+@op(DOMAIN, "BiasAdd", since=1)
+def bias_add(X, bias, skip):
+    return X + bias + skip
+
+
+def _float(x: Any) -> Any:
+    return cast(x, np.float32) if x.dtype.itemsize < 4 else x
+
+
+def _sum(input: Any, skip: Any, bias: Any) -> Any:
+    return input + skip if bias is None else input + skip + bias
+
+
+@op(DOMAIN, "SkipLayerNormalization", since=1)
+def skip_layer_normalization(input, skip, gamma, beta=None, bias=None, *, epsilon=1e-12):
+    total = _sum(input, skip, bias)
+    y, mean, inverse = standardized(_float(total), (-1,), epsilon)
+    y = cast(y, input.dtype) * gamma
+    return y if beta is None else y + beta, mean, inverse, total
+
+
+def _root_mean_square(x: Any, scale: Any, epsilon: float, axes: Sequence[int] = (-1,)) -> tuple[Any, Any]:
+    wide = _float(x)
+    inverse = lax.rsqrt(jnp.mean(wide * wide, axis=tuple(axes), keepdims=True) + epsilon)
+    return cast(wide * inverse, x.dtype) * scale, inverse
+
+
+@op(DOMAIN, "SkipSimplifiedLayerNormalization", since=1)
+def skip_simplified_layer_normalization(input, skip, gamma, bias=None, *, epsilon=1e-12):
+    total = _sum(input, skip, bias)
+    y, inverse = _root_mean_square(total, gamma, epsilon)
+    return y, None, inverse, total
+
+
+@op("SimplifiedLayerNormalization", since=1)
+def simplified_layer_normalization(X, scale, *, axis=-1, epsilon=1e-5, stash_type=1):
+    return _root_mean_square(X, scale, epsilon, range(axis % X.ndim, X.ndim))
+
+
+@op(DOMAIN, "EmbedLayerNormalization", since=1)
+def embed_layer_normalization(
+    input_ids,
+    segment_ids=None,
+    word_embedding=None,
+    position_embedding=None,
+    segment_embedding=None,
+    gamma=None,
+    beta=None,
+    mask=None,
+    position_ids=None,
+    *,
+    epsilon=1e-12,
+    mask_index_type=None,
+):
+    at = jnp.arange(input_ids.shape[1]) if position_ids is None else position_ids
+    total = jnp.take(word_embedding, input_ids, axis=0) + jnp.take(position_embedding, at, axis=0)
+    if segment_ids is not None:
+        total = total + jnp.take(segment_embedding, segment_ids, axis=0)
+    y = cast(standardized(_float(total), (-1,), epsilon)[0], total.dtype) * gamma + beta
+    counted = jnp.zeros_like(input_ids) if mask is None else mask
+    return y, cast(jnp.sum(counted, axis=1), np.int32), total
+
+
+@op(DOMAIN, "GroupNorm", since=1)
+def group_norm(X, gamma, beta, *, activation, channels_last=1, epsilon=1e-5, groups):
+    x = jnp.moveaxis(X, -1, 1) if channels_last else X
+    batch, channels, *spatial = x.shape
+    grouped = jnp.reshape(_float(x), (batch, groups, channels // groups * math.prod(spatial)))
+    y = jnp.reshape(standardized(grouped, (2,), epsilon)[0], x.shape)
+    y = jnp.moveaxis(y, 1, -1) if channels_last else y
+    shape = (-1,) if channels_last else (-1, *[1] * len(spatial))
+    y = y * jnp.reshape(gamma, shape) + jnp.reshape(beta, shape)
+    return cast(nn.silu(y) if activation else y, X.dtype)
+
+
+@op(DOMAIN, "SkipGroupNorm", since=1)
+def skip_group_norm(X, gamma, beta, skip, bias=None, *, activation, channels_last=1, epsilon=1e-5, groups):
+    skip = jnp.expand_dims(skip, (1, 2) if channels_last else (2, 3)) if skip.ndim == 2 else skip
+    bias = bias if bias is None or channels_last else jnp.reshape(bias, (-1, 1, 1))
+    total = _sum(X, skip, bias)
+    options = {"activation": activation, "channels_last": channels_last, "epsilon": epsilon, "groups": groups}
+    return group_norm(total, gamma, beta, **options), total
+
+
+def _activated(y: Any, name: str | None, parameters: Sequence[float] = ()) -> Any:
+    """`y` after the activation that is fused with what makes it."""
+    functions = {
+        None: lambda x: x,
+        "": lambda x: x,
+        "Relu": nn.relu,
+        "Sigmoid": nn.sigmoid,
+        "Tanh": jnp.tanh,
+        "LeakyRelu": lambda x, alpha=0.01: nn.leaky_relu(x, alpha),
+        "Elu": lambda x, alpha=1.0: nn.elu(x, alpha),
+        "Softplus": nn.softplus,
+        "Softsign": nn.soft_sign,
+        "ThresholdedRelu": lambda x, alpha=1.0: jnp.where(x > alpha, x, 0),
+        "Clip": jnp.clip,
+        "HardSigmoid": lambda x, alpha=0.2, beta=0.5: hard_sigmoid(x, alpha=alpha, beta=beta),
+        "HardSwish": nn.hard_swish,
+        "Gelu": lambda x: nn.gelu(x, approximate=False),
+    }
+    refuse(
+        "a fused operator", name not in functions, f"the activation `{name}`; {', '.join(filter(None, functions))} are"
+    )
+    return functions[name](y, *parameters)
+
+
+def _transposed(x: Any, last: int, batch: int) -> Any:
+    """`x` with its last two axes swapped, and its first axis moved behind the batch axes."""
+    x = jnp.moveaxis(x, 0, -2) if batch else x
+    return x.mT if last and x.ndim > 1 else x
+
+
+@op(DOMAIN, "FusedMatMul", since=1)
+def fused_matmul(A, B, *, alpha=1.0, transA=0, transB=0, transBatchA=0, transBatchB=0):
+    return scaled(_transposed(A, transA, transBatchA) @ _transposed(B, transB, transBatchB), alpha)
+
+
+@op(DOMAIN, "TransposeMatMul", since=1)
+def transpose_matmul(A, B, *, alpha=1.0, transA=0, transB=0):
+    return fused_matmul(A, B, alpha=alpha, transA=transA, transB=transB)
+
+
+@op(DOMAIN, "FusedMatMulActivation", since=1)
+def fused_matmul_activation(
+    A,
+    B,
+    *,
+    activation,
+    activation_alpha=None,
+    activation_axis=None,
+    activation_beta=None,
+    activation_gamma=None,
+    alpha=1.0,
+    transA=0,
+    transB=0,
+    transBatchA=0,
+    transBatchB=0,
+):
+    given = [p for p in (activation_alpha, activation_beta, activation_gamma) if p is not None]
+    y = fused_matmul(A, B, alpha=alpha, transA=transA, transB=transB, transBatchA=transBatchA, transBatchB=transBatchB)
+    return _activated(y, activation, given)
+
+
+@op(DOMAIN, "FusedGemm", since=1)
+def fused_gemm(
+    A,
+    B,
+    C=None,
+    *,
+    activation=None,
+    activation_alpha=None,
+    activation_beta=None,
+    activation_gamma=None,
+    alpha=1.0,
+    beta=1.0,
+    transA=0,
+    transB=0,
+):
+    given = [p for p in (activation_alpha, activation_beta, activation_gamma) if p is not None]
+    return _activated(gemm(A, B, C, alpha=alpha, beta=beta, transA=transA, transB=transB), activation, given)
+
+
+@op(DOMAIN, "FusedConv", since=1)
+def fused_conv(
+    X,
+    W,
+    B=None,
+    Z=None,
+    *,
+    activation=None,
+    activation_params=None,
+    auto_pad="NOTSET",
+    dilations=None,
+    group=1,
+    kernel_shape=None,
+    pads=None,
+    strides=None,
+):
+    y = conv(X, W, B, auto_pad=auto_pad, dilations=dilations, group=group, pads=pads, strides=strides)
+    return _activated(y if Z is None else y + Z, activation, activation_params or ())
+
+
+def channels_first(x: Any) -> Any:
+    return jnp.moveaxis(x, -1, 1)
+
+
+def channels_last(x: Any) -> Any:
+    return jnp.moveaxis(x, 1, -1)
+
+
+@op(DOMAIN, "NhwcFusedConv", since=1)
+def nhwc_fused_conv(
+    X,
+    W,
+    B=None,
+    Z=None,
+    *,
+    activation=None,
+    activation_params=None,
+    auto_pad="NOTSET",
+    dilations=None,
+    group=1,
+    kernel_shape=None,
+    pads=None,
+    strides=None,
+):
+    options = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
+    y = channels_last(conv(channels_first(X), W, B, **options))
+    return _activated(y if Z is None else y + Z, activation, activation_params or ())
+
+
+@op(DOMAIN, "NhwcConv", since=1)
+def nhwc_conv(X, W, B=None, *, auto_pad="NOTSET", dilations=None, group=1, kernel_shape=None, pads=None, strides=None):
+    options = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
+    return channels_last(conv(channels_first(X), channels_first(W), B, **options))
+
+
+@op(DOMAIN, "NhwcMaxPool", since=1)
+def nhwc_max_pool(x, *, auto_pad="NOTSET", ceil_mode=0, dilations=None, kernel_shape, pads=None, strides=None):
+    options = {"auto_pad": auto_pad, "ceil_mode": ceil_mode, "dilations": dilations, "pads": pads, "strides": strides}
+    return channels_last(max_pool(channels_first(x), kernel_shape=kernel_shape, **options))
+
+
+@op(DOMAIN, "Inverse", since=1)
+def inverse(X):
+    return cast(jnp.linalg.inv(_float(X)), X.dtype)
+
+
+@op(DOMAIN, "Trilu", since=1)
+def trilu_(X, k: Host | None = None, *, upper=1):
+    return trilu(X, k, upper=upper)
+
+
+@op(DOMAIN, "ExpandDims", since=1)
+def expand_dims(X, axis: Host):
+    return jnp.expand_dims(X, int(axis))
+
+
+@op(DOMAIN, "CDist", since=1)
+def pairwise_distances(A, B, *, metric="sqeuclidean"):
+    difference = jnp.expand_dims(A, 1) - B
+    squares = jnp.sum(difference * difference, axis=2)
+    return jnp.sqrt(squares) if metric == "euclidean" else squares
+
+
+@op(DOMAIN, "BiasSoftmax", since=1)
+def bias_softmax(data, bias, *, axis=1, is_inner_broadcast):
+    return nn.softmax(data + bias, axis=tuple(range(axis % data.ndim, data.ndim)))

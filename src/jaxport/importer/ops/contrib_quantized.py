@@ -1,0 +1,267 @@
+"""Quantized operators of ONNX Runtime's own domain: on small integers with scales and zero points, or with packed weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxport.importer.host import host
+from jaxport.importer.namespaces import cast, helper, jnp, nn
+from jaxport.importer.ops.contrib_attention import DOMAIN, refuse
+from jaxport.importer.ops.contrib_fused import channels_first, channels_last
+from jaxport.importer.ops.pooling import average_pool, global_average_pool
+from jaxport.importer.ops.quantization import (
+    dequantize,
+    dynamic_quantize,
+    matmul_integer,
+    quantize,
+    quantized_conv,
+    saturated,
+    spread,
+)
+from jaxport.importer.registry import op
+
+
+@op(DOMAIN, "QuantizeLinear", since=1)
+def quantize_linear(x, y_scale, y_zero_point=None, *, axis=None):
+    return quantize(x, y_scale, y_zero_point, axis=1 if axis is None else axis)
+
+
+@op(DOMAIN, "DequantizeLinear", since=1)
+def dequantize_linear(x, x_scale, x_zero_point=None, *, axis=None):
+    return dequantize(x, x_scale, x_zero_point, axis=1 if axis is None else axis)
+
+
+def _requantized(y: Any, scale: Any, zero_point: Any, dtype: np.dtype) -> Any:
+    return saturated(jnp.round(y / scale), zero_point, dtype)
+
+
+def _between(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of real numbers, as one of quantized ones: of (values, scale, zero point) for each operand and the result."""
+
+    def quantized(*parts: Any) -> Any:
+        *operands, scale, zero_point = parts
+        values = [dequantize(*operands[at : at + 3]) for at in range(0, len(operands), 3)]
+        return _requantized(function(*values), scale, zero_point, operands[0].dtype)
+
+    return quantized
+
+
+@op(DOMAIN, "QLinearAdd", since=1)
+def quantized_add(A, A_scale, A_zero_point, B, B_scale, B_zero_point, C_scale, C_zero_point=None):
+    return _between(lambda a, b: a + b)(A, A_scale, A_zero_point, B, B_scale, B_zero_point, C_scale, C_zero_point)
+
+
+@op(DOMAIN, "QLinearMul", since=1)
+def quantized_mul(A, A_scale, A_zero_point, B, B_scale, B_zero_point, C_scale, C_zero_point=None):
+    return _between(lambda a, b: a * b)(A, A_scale, A_zero_point, B, B_scale, B_zero_point, C_scale, C_zero_point)
+
+
+@op(DOMAIN, "QLinearLeakyRelu", since=1)
+def quantized_leaky_relu(X, X_scale, X_zero_point, Y_scale, Y_zero_point=None, *, alpha=0.01):
+    return _between(lambda x: nn.leaky_relu(x, alpha))(X, X_scale, X_zero_point, Y_scale, Y_zero_point)
+
+
+@op(DOMAIN, "QLinearSigmoid", since=1)
+def quantized_sigmoid(X, X_scale, X_zero_point, Y_scale, Y_zero_point=None):
+    return _between(nn.sigmoid)(X, X_scale, X_zero_point, Y_scale, Y_zero_point)
+
+
+@op(DOMAIN, "QLinearSoftmax", since=1)
+def quantized_softmax(X, X_scale, x_zero_point, y_scale, y_zero_point, *, axis=-1, opset):
+    axes = axis if opset >= 13 else tuple(range(axis % X.ndim, X.ndim))
+    return _between(lambda x: nn.softmax(x, axis=axes))(X, X_scale, x_zero_point, y_scale, y_zero_point)
+
+
+@op(DOMAIN, "QLinearReduceMean", since=1)
+def quantized_reduce_mean(data, data_scale, data_zero_point, reduced_scale, reduced_zero_point=None, *, axes, keepdims):
+    mean = _between(lambda x: jnp.mean(x, axis=axes, keepdims=bool(keepdims)))
+    return mean(data, data_scale, data_zero_point, reduced_scale, reduced_zero_point)
+
+
+@op(DOMAIN, "QLinearWhere", since=1)
+def quantized_where(condition, X, x_scale, x_zero_point, Y, y_scale, y_zero_point, z_scale, z_zero_point):
+    pick = _between(lambda x, y: jnp.where(condition, x, y))
+    return pick(X, x_scale, x_zero_point, Y, y_scale, y_zero_point, z_scale, z_zero_point)
+
+
+@op(DOMAIN, "QLinearConcat", since=1)
+def quantized_concat(Y_scale, Y_zero_point, *inputs, axis):
+    return _between(lambda *parts: jnp.concatenate(parts, axis=axis))(*inputs, Y_scale, Y_zero_point)
+
+
+def _pooled(pool: Callable[..., Any], last: int) -> Callable[..., Any]:
+    return _between((lambda x: channels_last(pool(channels_first(x)))) if last else pool)
+
+
+@op(DOMAIN, "QLinearAveragePool", since=1)
+def quantized_average_pool(
+    X,
+    x_scale,
+    x_zero_point,
+    y_scale,
+    y_zero_point=None,
+    *,
+    auto_pad="NOTSET",
+    ceil_mode=0,
+    channels_last=0,
+    count_include_pad=0,
+    kernel_shape,
+    pads=None,
+    strides=None,
+):
+    def pool(x: Any) -> Any:
+        options = {"auto_pad": auto_pad, "ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
+        return average_pool(x, kernel_shape=kernel_shape, pads=pads, strides=strides, **options)
+
+    return _pooled(pool, channels_last)(X, x_scale, x_zero_point, y_scale, y_zero_point)
+
+
+@op(DOMAIN, "QLinearGlobalAveragePool", since=1)
+def quantized_global_average_pool(X, x_scale, x_zero_point, y_scale, y_zero_point, *, channels_last=0):
+    return _pooled(global_average_pool, channels_last)(X, x_scale, x_zero_point, y_scale, y_zero_point)
+
+
+@op(DOMAIN, "QLinearConv", since=1)
+def quantized_conv_(
+    x,
+    x_scale,
+    x_zero_point,
+    w,
+    w_scale,
+    w_zero_point,
+    y_scale,
+    y_zero_point,
+    B=None,
+    *,
+    auto_pad="NOTSET",
+    channels_last=0,
+    dilations=None,
+    group=1,
+    kernel_shape=None,
+    pads=None,
+    strides=None,
+):
+    options = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
+    x = jnp.moveaxis(x, -1, 1) if channels_last else x
+    kernel = (w, w_scale, w_zero_point)
+    y = quantized_conv(x, x_scale, x_zero_point, *kernel, y_scale, y_zero_point, B, **options)
+    return jnp.moveaxis(y, 1, -1) if channels_last else y
+
+
+@op(DOMAIN, "MatMulInteger16", since=1)
+def matmul_integer_16(A, B):
+    return matmul_integer(A, B)
+
+
+@op(DOMAIN, "MatMulIntegerToFloat", since=1)
+def matmul_integer_to_float(A, B, a_scale, b_scale, a_zero_point=None, b_zero_point=None, bias=None):
+    y = cast(matmul_integer(A, B, a_zero_point, b_zero_point), a_scale.dtype) * (a_scale * b_scale)
+    return y if bias is None else y + bias
+
+
+@op(DOMAIN, "DynamicQuantizeMatMul", since=1)
+def dynamic_quantize_matmul(A, B, b_scale, b_zero_point=None, bias=None):
+    a, a_scale, a_zero_point = dynamic_quantize(A)
+    return matmul_integer_to_float(a, B, cast(a_scale, A.dtype), b_scale, a_zero_point, b_zero_point, bias)
+
+
+@op(DOMAIN, "QGemm", since=1)
+def quantized_gemm(
+    A,
+    a_scale,
+    a_zero_point,
+    B,
+    b_scale,
+    b_zero_point,
+    C=None,
+    y_scale=None,
+    y_zero_point=None,
+    *,
+    alpha=1.0,
+    transA=0,
+    transB=0,
+):
+    columns = b_zero_point if b_zero_point.ndim == 0 or not transB else jnp.expand_dims(b_zero_point, 1)
+    a = cast(A, np.int32) - cast(a_zero_point, np.int32)
+    b = cast(B, np.int32) - cast(columns, np.int32)
+    whole = (a.T if transA else a) @ (b.T if transB else b)
+    y = (whole if C is None else whole + C) * (alpha * a_scale * b_scale)
+    return y if y_zero_point is None else _requantized(y, y_scale, y_zero_point, y_zero_point.dtype)
+
+
+@helper
+def unpacked(packed, bits):
+    """The small numbers in bytes, the lowest bits first: (..., bytes) becomes (..., bytes * 8 // bits)."""
+    shifts = jnp.arange(0, 8, bits, dtype=jnp.uint8)
+    return ((packed[..., None] >> shifts) & (2**bits - 1)).reshape(*packed.shape[:-1], -1)
+
+
+@op(DOMAIN, "MatMulNBits", since=1)
+def matmul_n_bits(
+    A,
+    B,
+    scales,
+    zero_points=None,
+    g_idx=None,
+    bias=None,
+    *,
+    K,
+    N,
+    accuracy_level=0,
+    bits=4,
+    block_size,
+    weight_prepacked=0,
+):
+    refuse("MatMulNBits", bits not in (2, 4, 8), f"{bits} bits; 2, 4 and 8 are")
+    refuse("MatMulNBits", g_idx is not None, "`g_idx`; the groups have to be blocks")
+    refuse("MatMulNBits", bool(weight_prepacked), "`weight_prepacked`: weights in the layout of one device")
+    blocks = -(-K // block_size)
+    values = cast(jnp.reshape(unpacked(B, bits), (N, blocks, block_size)), A.dtype)
+    if zero_points is None:
+        zeros: Any = 2.0 ** (bits - 1)
+    elif zero_points.dtype == A.dtype:
+        zeros = jnp.reshape(zero_points, (N, blocks, 1))
+    else:
+        packed = unpacked(jnp.reshape(zero_points, (N, -1)), bits)
+        zeros = cast(jnp.reshape(packed[:, :blocks], (N, blocks, 1)), A.dtype)
+    weights = (values - zeros) * jnp.reshape(scales, (N, blocks, 1))
+    y = A @ jnp.reshape(weights, (N, -1))[:, :K].T
+    return y if bias is None else y + bias
+
+
+@op(DOMAIN, "GatherBlockQuantized", since=1)
+def gather_block_quantized(
+    data, indices, scales, zero_points=None, *, bits=4, block_size=128, gather_axis=0, quantize_axis=1
+):
+    rank = data.ndim
+    gather, blocked = gather_axis % rank, quantize_axis % rank
+    packed = data.dtype.name == "uint8"
+    zeros: Any = zero_points
+    if packed and zeros is None:
+        zeros = host(np.full((), 2 ** (bits - 1), np.uint8))
+    taken, scale = (jnp.take(x, indices, axis=gather) for x in (data, scales))
+    zeros = zeros if zeros is None or zeros.ndim == 0 else jnp.take(zeros, indices, axis=gather)
+    axis = blocked + indices.ndim - 1 if blocked > gather else blocked
+    if packed and bits < 8:
+        taken = unpacked(taken, bits)
+        zeros = zeros if zeros.ndim == 0 else unpacked(zeros, bits)
+    values = cast(taken, np.float32)
+    if zeros is not None:
+        shown = zeros if zeros.ndim == 0 else spread(_first(zeros, scale.shape), taken, axis, block_size)
+        values = values - cast(shown, np.float32)
+    return cast(values * spread(scale, taken, axis, block_size or taken.shape[axis]), scales.dtype)
+
+
+def _first(x: Any, shape: Sequence[Any]) -> Any:
+    """The first elements along the last axis: packed zero points may have some to fill up a byte."""
+    return x if x.shape == tuple(shape) else x[..., : shape[-1]]
+
+
+@op(DOMAIN, "MulInteger", since=1)
+def mul_integer(A, A_zero_point, B, B_zero_point=None):
+    a, b = (cast(x, np.int32) for x in (A, B))
+    a = a if A_zero_point is None else a - cast(A_zero_point, np.int32)
+    return a * (b if B_zero_point is None else b - cast(B_zero_point, np.int32))

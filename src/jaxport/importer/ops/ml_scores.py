@@ -1,0 +1,211 @@
+"""Classifiers and regressors of `ai.onnx.ml` that are linear or support vector machines, and what becomes of scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxport.errors import Refusal, ValueNotKnown
+from jaxport.importer.dtypes import STRING
+from jaxport.importer.host import host
+from jaxport.importer.namespaces import cast, helper, jnp, known, lax, nn, vmap
+from jaxport.importer.ops.strings import strings
+from jaxport.importer.registry import op
+
+DOMAIN = "ai.onnx.ml"
+
+
+def transformed(scores: Any, transform: str) -> Any:
+    """Scores (samples, classes) as probabilities, or whatever else `post_transform` names."""
+    if transform == "SOFTMAX_ZERO":  # what is zero stays zero
+        return jnp.where(scores == 0, 0.0, nn.softmax(scores, axis=1, where=scores != 0))
+    functions = {
+        "NONE": lambda x: x,
+        "LOGISTIC": nn.sigmoid,
+        "SOFTMAX": lambda x: nn.softmax(x, axis=1),
+        "PROBIT": lambda x: math.sqrt(2) * lax.erf_inv(2 * x - 1),
+    }
+    return functions[transform](scores)
+
+
+def two_classes(score: Any, transform: str, opposite: float = 0.0) -> Any:
+    """The scores of both classes from the score (samples, 1) of the second: the first has `opposite - score`."""
+    if transform == "LOGISTIC":
+        return nn.sigmoid(jnp.concatenate([-score, score], axis=1))
+    scores = jnp.concatenate([opposite - score, score], axis=1)
+    return transformed(scores, transform) if transform == "PROBIT" else scores
+
+
+def labelled(index: Any, integers: Sequence[int] | None, names: Sequence[str] | None) -> Any:
+    """The labels of classes by their index; labels that are strings need an index that is known."""
+    return chosen(strings(list(names)) if names else host(list(integers or range(2))), index)
+
+
+def chosen(table: Any, index: Any, axis: int = 0) -> Any:
+    """The elements of a table at an index, which has to be known if they are strings.
+
+    Raises:
+      ValueNotKnown: they are strings, and the index depends on values.
+    """
+    if table.dtype != STRING:
+        return jnp.take(table, index, axis=axis)
+    found = known(index)
+    if found is None:
+        why = "strings exist outside `jax.jit` only: call the program there, or let the model return class numbers"
+        raise ValueNotKnown("labels that are strings depend on values", [Refusal("a classifier", "", why)])
+    return jnp.take(table, found, axis=axis)
+
+
+def _weighted(X: Any, coefficients: Sequence[float], rows: int, intercepts: Sequence[float] | None) -> Any:
+    weights = host(np.array(coefficients, np.float32).reshape(rows, -1))
+    y = cast(X, np.float32) @ weights.T
+    return y if intercepts is None else y + host(np.array(intercepts, np.float32))
+
+
+@op(DOMAIN, "LinearRegressor", since=1)
+def linear_regressor(X, *, coefficients=None, intercepts=None, post_transform="NONE", targets=1):
+    return transformed(_weighted(X, coefficients or (), targets, intercepts), post_transform)
+
+
+@op(DOMAIN, "LinearClassifier", since=1)
+def linear_classifier(
+    X,
+    *,
+    classlabels_ints=None,
+    classlabels_strings=None,
+    coefficients,
+    intercepts=None,
+    multi_class=0,
+    post_transform="NONE",
+):
+    labels = len(classlabels_ints or classlabels_strings or ())
+    rows = len(intercepts) if intercepts else labels
+    x = jnp.expand_dims(X, 0) if X.ndim == 1 else X
+    scores = _weighted(x, coefficients, rows, intercepts)
+    if rows > 1:
+        index, scores = jnp.argmax(scores, axis=1), transformed(scores, post_transform)
+    else:
+        index = cast(scores[:, 0] > 0, np.int32)
+        scores = two_classes(scores, post_transform, 1.0) if labels == 2 else transformed(scores, post_transform)
+    return labelled(index, classlabels_ints, classlabels_strings), scores
+
+
+def _kernel(X: Any, vectors: Any, kind: str, parameters: Sequence[float] | None) -> Any:
+    """The kernel function between samples and support vectors."""
+    gamma, offset, degree = parameters or (0.0, 0.0, 0.0)
+    if kind == "RBF":
+        difference = jnp.expand_dims(X, 1) - vectors
+        return jnp.exp(-gamma * jnp.sum(difference * difference, axis=2))
+    dot = X @ vectors.T
+    if kind == "LINEAR":
+        return dot
+    return (gamma * dot + offset) ** degree if kind == "POLY" else jnp.tanh(gamma * dot + offset)
+
+
+@op(DOMAIN, "SVMRegressor", since=1)
+def svm_regressor(
+    X,
+    *,
+    coefficients=None,
+    kernel_params=None,
+    kernel_type="LINEAR",
+    n_supports=0,
+    one_class=0,
+    post_transform="NONE",
+    rho=None,
+    support_vectors=None,
+):
+    x = cast(X, np.float32)
+    if n_supports:
+        vectors = host(np.array(support_vectors, np.float32).reshape(n_supports, -1))
+        x = _kernel(x, vectors, kernel_type, kernel_params)
+    y = _weighted(x, coefficients or (), 1, rho and rho[:1])
+    return transformed(jnp.where(y > 0, 1.0, -1.0) if one_class else y, post_transform)
+
+
+@helper
+def coupled_probabilities(pairs):
+    """Class probabilities from those of pairs (classes, classes), as Wu, Lin and Weng couple them."""
+    count = pairs.shape[0]
+    matrix = -pairs.T * pairs
+    matrix = jnp.where(jnp.eye(count, dtype=bool), ((pairs.T**2) * (1 - jnp.eye(count))).sum(1), matrix)
+
+    def unfinished(state):
+        step, p = state
+        row = matrix @ p
+        return (step < 100) & (jnp.abs(row - p @ row).max() >= 0.005 / count)
+
+    def improved(state):
+        step, p = state
+        for t in range(count):
+            row = matrix @ p
+            change = (p @ row - row[t]) / matrix[t, t]
+            p = p.at[t].add(change) / (1 + change)
+        return step + 1, p
+
+    return lax.while_loop(unfinished, improved, (0, jnp.full(count, 1 / count)))[1]
+
+
+@op(DOMAIN, "SVMClassifier", since=1)
+def svm_classifier(
+    X,
+    *,
+    classlabels_ints=None,
+    classlabels_strings=None,
+    coefficients=None,
+    kernel_params=None,
+    kernel_type="LINEAR",
+    post_transform="NONE",
+    prob_a=None,
+    prob_b=None,
+    rho=None,
+    support_vectors=None,
+    vectors_per_class=None,
+):
+    x = cast(X, np.float32)
+    count = len(classlabels_ints or classlabels_strings or ())
+    if not vectors_per_class:
+        scores = _weighted(x, coefficients or (), count, None) + (rho or (0.0,))[0]
+        return labelled(jnp.argmax(scores, axis=1), classlabels_ints, classlabels_strings), transformed(
+            scores, post_transform
+        )
+    vectors = host(np.array(support_vectors, np.float32).reshape(sum(vectors_per_class), -1))
+    pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
+    kernels = _kernel(x, vectors, kernel_type, kernel_params)
+    decisions = kernels @ _of_pairs(coefficients or (), vectors_per_class, pairs) + np.array(rho, np.float32)
+    votes = sum(
+        nn.one_hot(jnp.where(decisions[:, k] > 0, i, j), count, dtype=np.dtype("float32"))
+        for k, (i, j) in enumerate(pairs)
+    )
+    if prob_a:
+        scores = transformed(_probabilities(decisions, prob_a, prob_b, pairs, count), post_transform)
+    elif count == 2:
+        scores = two_classes(decisions, post_transform)
+    else:
+        scores = transformed(decisions, post_transform)
+    return labelled(jnp.argmax(votes, axis=1), classlabels_ints, classlabels_strings), scores
+
+
+def _of_pairs(coefficients: Sequence[float], sizes: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Any:
+    """The weights of the support vectors in the decision between two classes: (vectors, pairs)."""
+    table = np.array(coefficients, np.float32).reshape(len(sizes) - 1, -1)
+    starts = np.cumsum([0, *sizes])
+    weights = np.zeros((table.shape[1], len(pairs)), np.float32)
+    for k, (i, j) in enumerate(pairs):
+        first, second = slice(starts[i], starts[i + 1]), slice(starts[j], starts[j + 1])
+        weights[first, k], weights[second, k] = table[j - 1, first], table[i, second]
+    return host(weights)
+
+
+def _probabilities(decisions: Any, a: Any, b: Any, pairs: Sequence[tuple[int, int]], count: int) -> Any:
+    """The probability of each class from the decisions between two, by Platt's scaling."""
+    likely = nn.sigmoid(-(decisions * np.array(a, np.float32) + np.array(b, np.float32)))
+    likely = jnp.clip(likely, 1e-7, 1 - 1e-7)
+    table = jnp.zeros((likely.shape[0], count, count))
+    for k, (i, j) in enumerate(pairs):
+        table = table.at[:, i, j].set(likely[:, k])
+        table = table.at[:, j, i].set(1 - likely[:, k])
+    return vmap(coupled_probabilities)(table)

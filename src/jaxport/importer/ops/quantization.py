@@ -1,0 +1,207 @@
+"""Quantization: to and from small types with a scale and a zero point, and products of quantized tensors."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from jaxport.importer.dtypes import dtype_of
+from jaxport.importer.namespaces import cast, jnp, known, lax
+from jaxport.importer.ops.casting import converted
+from jaxport.importer.ops.convolution import conv, with_bias
+from jaxport.importer.registry import op
+
+
+def spread(parameter: Any, x: Any, axis: int, block_size: int = 0) -> Any:
+    """A scale or zero point as it broadcasts against `x`: one for all, one for each index of `axis`, or for each block."""
+    if parameter.size == 1:
+        return jnp.reshape(parameter, ())
+    if parameter.ndim == 1 and not block_size:
+        after = x.ndim - 1 - axis % x.ndim
+        return jnp.reshape(parameter, (-1, *[1] * after)) if after else parameter
+    repeated = jnp.repeat(parameter, block_size, axis=axis)
+    size = x.shape[axis]
+    return repeated if repeated.shape[axis] == size else lax.slice_in_dim(repeated, 0, size, axis=axis)
+
+
+def is_zero(zero_point: Any) -> bool:
+    """Whether a zero point is absent, or known to be zero everywhere: then it need not be added."""
+    value = None if zero_point is None else known(zero_point)
+    return zero_point is None or (value is not None and not np.any(np.asarray(value.data, np.float32)))
+
+
+def saturated(rounded: Any, zero_point: Any, dtype: np.dtype) -> Any:
+    """Whole numbers plus a zero point, clipped to the range of an integer type of at most 16 bits and converted to it."""
+    limits = ml_dtypes.iinfo(dtype)
+    shifted = rounded if is_zero(zero_point) else rounded + cast(zero_point, rounded.dtype)
+    clipped = jnp.clip(shifted, limits.min, limits.max)
+    return converted(cast(clipped, np.int32), dtype) if limits.bits < 8 else cast(clipped, dtype)
+
+
+def is_integer(dtype: np.dtype) -> bool:
+    return dtype.kind in "iu" or dtype.name in ("int2", "uint2", "int4", "uint4")
+
+
+@op("QuantizeLinear", since=23)
+def quantize(x, y_scale, y_zero_point=None, *, axis=1, block_size=0, output_dtype=0, precision=0, saturate=1):
+    dtype = y_zero_point.dtype if y_zero_point is not None else dtype_of(output_dtype or 2)
+    if precision:
+        x, y_scale = cast(x, dtype_of(precision)), cast(y_scale, dtype_of(precision))
+    y = x / spread(y_scale, x, axis, block_size)
+    zero_point = None if is_zero(y_zero_point) else spread(y_zero_point, x, axis, block_size)
+    if is_integer(dtype):
+        return saturated(cast(jnp.round(y), np.float32), zero_point, dtype)
+    return converted(y if zero_point is None else y + cast(zero_point, y.dtype), dtype, saturate)
+
+
+@op("QuantizeLinear", since=21, until=22)
+def quantize_blocks(x, y_scale, y_zero_point=None, *, axis=1, block_size=0, output_dtype=0, saturate=1):
+    return quantize(
+        x, y_scale, y_zero_point, axis=axis, block_size=block_size, output_dtype=output_dtype, saturate=saturate
+    )
+
+
+@op("QuantizeLinear", since=19, until=20)
+def quantize_saturating(x, y_scale, y_zero_point=None, *, axis=1, saturate=1):
+    return quantize(x, y_scale, y_zero_point, axis=axis, saturate=saturate)
+
+
+@op("QuantizeLinear", since=13, until=18)
+def quantize_axis(x, y_scale, y_zero_point=None, *, axis=1):
+    return quantize(x, y_scale, y_zero_point, axis=axis)
+
+
+@op("QuantizeLinear", since=10, until=12)
+def quantize_tensor(x, y_scale, y_zero_point=None):
+    return quantize(x, y_scale, y_zero_point)
+
+
+@op("DequantizeLinear", since=23)
+def dequantize(x, x_scale, x_zero_point=None, *, axis=1, block_size=0, output_dtype=0):
+    dtype = dtype_of(output_dtype) if output_dtype else x_scale.dtype
+    # The differences are exact in float32, whatever the type of the result.
+    y = cast(x, np.float32)
+    if not is_zero(x_zero_point):
+        y = y - cast(spread(x_zero_point, x, axis, block_size), np.float32)
+    return cast(y * spread(x_scale, x, axis, block_size), dtype)
+
+
+@op("DequantizeLinear", since=21, until=22)
+def dequantize_blocks(x, x_scale, x_zero_point=None, *, axis=1, block_size=0):
+    return dequantize(x, x_scale, x_zero_point, axis=axis, block_size=block_size)
+
+
+@op("DequantizeLinear", since=13, until=20)
+def dequantize_axis(x, x_scale, x_zero_point=None, *, axis=1):
+    return dequantize(x, x_scale, x_zero_point, axis=axis)
+
+
+@op("DequantizeLinear", since=10, until=12)
+def dequantize_tensor(x, x_scale, x_zero_point=None):
+    return dequantize(x, x_scale, x_zero_point)
+
+
+@op("DynamicQuantizeLinear", since=11)
+def dynamic_quantize(x):
+    low, high = jnp.minimum(jnp.min(x), 0), jnp.maximum(jnp.max(x), 0)
+    scale = jnp.where(high == low, 1, high - low) / 255
+    zero_point = jnp.round(jnp.clip(-low / scale, 0, 255))
+    return saturated(jnp.round(x / scale), zero_point, np.dtype("uint8")), scale, cast(zero_point, np.uint8)
+
+
+def centered(x: Any, zero_point: Any, axis: int) -> Any:
+    """`x - zero_point` as int32, with one zero point for all or one for each index of `axis`."""
+    x = cast(x, np.int32)
+    return x if is_zero(zero_point) else x - cast(_along(zero_point, x, axis), np.int32)
+
+
+def _along(parameter: Any, x: Any, axis: int) -> Any:
+    return spread(parameter, x, axis) if parameter.ndim < 2 else parameter
+
+
+@op("MatMulInteger", since=10)
+def matmul_integer(A, B, a_zero_point=None, b_zero_point=None):
+    return centered(A, a_zero_point, -2 if A.ndim > 1 else -1) @ centered(B, b_zero_point, -1)
+
+
+@op("QLinearMatMul", since=10)
+def quantized_matmul(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point):
+    product = matmul_integer(a, b, a_zero_point, b_zero_point)
+    rows, columns = _along(a_scale, a, -2), _along(b_scale, b, -1)
+    factor = cast(rows, np.float32) * cast(columns, np.float32) / cast(_along(y_scale, product, -2), np.float32)
+    return saturated(jnp.round(product * factor), _along(y_zero_point, product, -2), y_zero_point.dtype)
+
+
+def _largest(x: Any, zero_point: Any) -> int:
+    """The largest magnitude of 8-bit integers less a zero point."""
+    return 128 if x.dtype.kind == "i" and is_zero(zero_point) else 255
+
+
+def whole_conv(x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, **options: Any) -> Any:
+    """The convolution of 8-bit integers less their zero points, exactly, as int32.
+
+    XLA convolves integers slowly. In float32 whole numbers are exact up to 2**24: `x` is taken apart into digits so small
+    that no sum exceeds that; bfloat16, which some devices multiply in, holds all of them.
+    """
+    values, kernel = centered(x, x_zero_point, 1), centered(w, w_zero_point, 0)
+    largest = _largest(x, x_zero_point)
+    room = 2**24 // (math.prod(w.shape[1:]) * _largest(w, w_zero_point))
+    bits = largest.bit_length() if room >= largest else room.bit_length() - 1
+    if bits < 3:  # too many terms: more than three convolutions of digits
+        return conv(values, kernel, **options)
+    kernel = cast(kernel, np.float32)
+    if room >= largest:
+        return cast(conv(cast(values, np.float32), kernel, **options), np.int32)
+    total = 0
+    for shift in range(0, largest.bit_length(), bits):
+        last = shift + bits >= largest.bit_length()  # the digit with the sign
+        digit = values >> shift if last else (values >> shift) & (2**bits - 1)
+        total = total + (cast(conv(cast(digit, np.float32), kernel, **options), np.int32) << shift)
+    return total
+
+
+@op("ConvInteger", since=10)
+def conv_integer(
+    x,
+    w,
+    x_zero_point=None,
+    w_zero_point=None,
+    *,
+    auto_pad="NOTSET",
+    dilations=None,
+    group=1,
+    kernel_shape=None,
+    pads=None,
+    strides=None,
+):
+    options = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
+    return whole_conv(x, w, x_zero_point, w_zero_point, **options)
+
+
+@op("QLinearConv", since=10)
+def quantized_conv(
+    x,
+    x_scale,
+    x_zero_point,
+    w,
+    w_scale,
+    w_zero_point,
+    y_scale,
+    y_zero_point,
+    B=None,
+    *,
+    auto_pad="NOTSET",
+    dilations=None,
+    group=1,
+    kernel_shape=None,
+    pads=None,
+    strides=None,
+):
+    options = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
+    y = whole_conv(x, w, x_zero_point, w_zero_point, **options)
+    y = y if B is None else with_bias(y, B)
+    factor = x_scale * spread(w_scale, y, 1) / y_scale
+    return saturated(jnp.round(y * factor), y_zero_point, y_zero_point.dtype)

@@ -1,0 +1,97 @@
+"""Strings, which live on the host."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxport.importer.dtypes import STRING
+from jaxport.importer.host import HostValue, host
+from jaxport.importer.registry import Host, op
+
+
+def strings(values: Any) -> HostValue:
+    """A tensor of strings from nested lists, or from an array of them."""
+    return HostValue(np.array(values, dtype=object), STRING)
+
+
+@op("StringConcat", since=20)
+def string_concat(X: Host, Y: Host):
+    return strings(X.data + Y.data)
+
+
+@op("StringSplit", since=20)
+def string_split(X: Host, *, delimiter=None, maxsplit=None):
+    parts = [text.split(delimiter or None, -1 if maxsplit is None else maxsplit) for text in X.data.ravel()]
+    longest = max(map(len, parts), default=0)
+    padded = [[*part, *[""] * (longest - len(part))] for part in parts]
+    counts = host(np.array(list(map(len, parts)), np.int64).reshape(X.shape))
+    return strings(padded).reshape(*X.shape, longest), counts
+
+
+@op("RegexFullMatch", since=20)
+def regex_full_match(X: Host, *, pattern=None):
+    matches = re.compile(pattern or "").fullmatch
+    return host(np.array([matches(text) is not None for text in X.data.ravel()], bool).reshape(X.shape))
+
+
+@op("StringNormalizer", since=10)
+def string_normalizer(X: Host, *, case_change_action="NONE", is_case_sensitive=0, locale=None, stopwords=None):
+    change = {"NONE": str, "LOWER": str.lower, "UPPER": str.upper}[case_change_action]
+    fold = str if is_case_sensitive else str.lower
+    stops = set(map(fold, stopwords or ()))
+    kept = [change(text) for text in X.data.ravel() if fold(text) not in stops]
+    return strings(kept or [""]).reshape(*X.shape[:-1], -1)
+
+
+def _grams(pool: Sequence[Any], starts: Sequence[int]) -> list[tuple[Any, ...]]:
+    """The n-grams of a pool that has those of one element first, then those of two, and so on."""
+    ends = [*starts[1:], len(pool)]
+    return [
+        tuple(pool[at : at + size])
+        for size, (start, end) in enumerate(zip(starts, ends, strict=True), start=1)
+        for at in range(start, end, size)
+    ]
+
+
+def _counted(row: Sequence[Any], grams: dict[tuple[Any, ...], int], sizes: range, skips: int) -> np.ndarray:
+    """How often each n-gram occurs in a row, its elements up to `skips` others apart."""
+    counts = np.zeros(max(grams.values()) + 1, np.float32)
+    for size in sizes:
+        for step in range(1, skips + 2) if size > 1 else (1,):
+            for at in range(len(row) - step * (size - 1)):
+                column = grams.get(tuple(row[at : at + step * (size - 1) + 1 : step]))
+                if column is not None:
+                    counts[column] += 1
+    return counts
+
+
+@op("TfIdfVectorizer", since=9)
+def tf_idf_vectorizer(
+    X: Host,
+    *,
+    max_gram_length,
+    max_skip_count,
+    min_gram_length,
+    mode,
+    ngram_counts,
+    ngram_indexes,
+    pool_int64s=None,
+    pool_strings=None,
+    weights=None,
+):
+    grams = dict(zip(_grams(pool_int64s or pool_strings or (), ngram_counts), ngram_indexes, strict=True))
+    sizes = range(min_gram_length, max_gram_length + 1)
+    rows = X.data.reshape(-1, X.shape[-1] if X.ndim else 1).tolist()
+    counts = np.array([_counted(row, grams, sizes, max_skip_count) for row in rows], np.float32)
+    counts = counts.reshape(*X.shape[:-1], max(ngram_indexes) + 1)
+    counts = np.minimum(counts, 1) if mode == "IDF" else counts
+    if mode == "TF" or weights is None:
+        return host(counts)
+    # A weight belongs to an n-gram, as an index does.
+    columns = np.zeros(counts.shape[-1], np.float32)
+    columns[list(ngram_indexes)] = weights
+    return host(counts * columns)

@@ -1,0 +1,397 @@
+"""Operators of ONNX Runtime's own domain: signatures against its schemas, values against its kernels."""
+
+from __future__ import annotations
+
+from inspect import Parameter
+from typing import Any
+
+import jax
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper
+from onnxruntime.capi import onnxruntime_pybind11_state as native  # pyright: ignore[reportAttributeAccessIssue]
+
+from jaxport.errors import Unsupported
+from jaxport.importer import from_onnx
+from jaxport.importer.registry import Operator, operators
+
+DOMAIN = "com.microsoft"
+SCHEMAS = {schema.name: schema for schema in native.get_all_operator_schema() if schema.domain == DOMAIN}
+GENERATOR = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("operator", [e for e in operators() if e.domain == DOMAIN], ids=lambda e: e.name)
+def test_signature_is_the_schema(operator: Operator) -> None:
+    schema = SCHEMAS[operator.name]
+    variadic = [i.name for i in schema.inputs if "Variadic" in str(i.option)]
+    single = [i for i in schema.inputs if "Variadic" not in str(i.option)]
+    assert [parameter.name for parameter in operator.inputs] == [i.name for i in single]
+    assert ([operator.variadic.name] if operator.variadic else []) == variadic
+    required = [index for index, i in enumerate(single) if "Optional" not in str(i.option)]
+    for index, parameter in enumerate(operator.inputs):
+        if index not in required and index > max(required, default=-1):
+            assert parameter.default is None, f"`{parameter.name}` is optional"
+    assert set(operator.attributes) == set(schema.attributes)
+    for name, attribute in schema.attributes.items():
+        default = operator.attributes[name].default
+        if attribute.required:
+            assert default is Parameter.empty, f"`{name}` is required"
+        elif attribute._default_value:
+            wanted = helper.get_attribute_value(onnx.AttributeProto.FromString(attribute._default_value))
+            wanted = wanted.decode() if isinstance(wanted, bytes) else wanted
+            assert default == pytest.approx(wanted, rel=1e-6) if isinstance(wanted, float) else default == wanted
+        else:
+            assert default is None, f"`{name}` has no default"
+
+
+def model_of(operator: str, inputs: list[Any], outputs: int, attributes: dict[str, Any], domain: str = DOMAIN) -> bytes:
+    """A model of one node; an input that is None is left out."""
+    given, names = [], []
+    for index, x in enumerate(inputs):
+        names.append("" if x is None else f"x{index}")
+        if x is None:
+            continue
+        kind = helper.np_dtype_to_tensor_dtype(x.dtype)
+        given.append(helper.make_tensor_value_info(f"x{index}", kind, x.shape))
+    made = [helper.make_empty_tensor_value_info(f"y{index}") for index in range(outputs)]
+    node = helper.make_node(operator, names, [v.name for v in made], domain=domain, **attributes)
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid(DOMAIN, 1)]
+    graph = helper.make_graph([node], "graph", given, made)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+
+
+def check(
+    operator: str,
+    *inputs: Any,
+    outputs: int = 1,
+    known: tuple[int, ...] = (),
+    atol: float = 2e-5,
+    steps: int = 0,
+    compared: int | None = None,
+    **attributes: Any,
+) -> None:
+    """Compares with ONNX Runtime, under `jax.jit` over all inputs but the `known` ones; `steps` may quantized results differ.
+
+    `compared` is the number of outputs that are defined.
+    """
+    domain = "" if operator == "SimplifiedLayerNormalization" else DOMAIN
+    data = model_of(operator, list(inputs), outputs, attributes, domain)
+    named = {f"x{index}": x for index, x in enumerate(inputs) if x is not None}
+    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    wanted: Any = session.run(None, named)
+    program = from_onnx(data)
+    closed = {name: x for name, x in named.items() if int(name[1:]) in known}
+    results = jax.jit(lambda arrays: program(**arrays, **closed))({n: x for n, x in named.items() if n not in closed})
+    results = results if isinstance(results, tuple) else (results,)
+    for result, expected in list(zip(results, wanted, strict=True))[:compared]:
+        assert result.shape == expected.shape
+        assert result.dtype == expected.dtype
+        if expected.dtype.kind in "iu":
+            np.testing.assert_allclose(np.asarray(result, np.int64), np.asarray(expected, np.int64), atol=steps)
+        else:
+            np.testing.assert_allclose(result, expected, rtol=1e-4, atol=atol)
+
+
+def f(*shape: int, scale: float = 1.0) -> np.ndarray:
+    return (GENERATOR.standard_normal(shape) * scale).astype(np.float32)
+
+
+def i(*shape: int, low: int = 0, high: int = 255, dtype: Any = np.uint8) -> np.ndarray:
+    return GENERATOR.integers(low, high, shape).astype(dtype)
+
+
+def u8(value: int) -> np.ndarray:
+    return np.array(value, np.uint8)
+
+
+def s(value: float) -> np.ndarray:
+    return np.array(value, np.float32)
+
+
+X = f(2, 5, 8)
+W = f(8)
+CASES: dict[str, tuple[Any, ...]] = {
+    "Gelu": (X,),
+    "BiasGelu": (X, W),
+    "FastGelu": (X, W),
+    "QuickGelu": (X,),
+    "Inverse": (f(2, 3, 3) + 3 * np.eye(3, dtype=np.float32),),
+    "CDist": (f(4, 3), f(5, 3)),
+    "FusedMatMul": (f(2, 3, 4), f(2, 4, 5)),
+    "TransposeMatMul": (f(2, 3, 4), f(2, 4, 5)),
+    "FusedGemm": (f(3, 4), f(4, 5), f(5)),
+    "FusedConv": (f(1, 4, 6, 5), f(6, 2, 3, 3), f(6), f(1, 6, 6, 5)),
+    "QLinearAdd": (i(3, 4), s(0.03), u8(120), i(3, 4), s(0.02), u8(130), s(0.05), u8(100)),
+    "QLinearMul": (i(3, 4), s(0.03), u8(120), i(3, 4), s(0.02), u8(130), s(0.05), u8(100)),
+    "QLinearLeakyRelu": (i(3, 4), s(0.03), u8(120), s(0.02), u8(100)),
+    "QLinearSigmoid": (i(3, 4), s(0.03), u8(120), s(1 / 256), u8(0)),
+    "QLinearSoftmax": (i(3, 4), s(0.03), u8(120), s(1 / 256), u8(0)),
+    "QLinearAveragePool": (i(1, 2, 6, 5), s(0.03), u8(120), s(0.02), u8(100)),
+    "QLinearGlobalAveragePool": (i(1, 2, 6, 5), s(0.03), u8(120), s(0.02), u8(100)),
+    "QLinearConcat": (s(0.05), u8(100), i(2, 3), s(0.03), u8(120), i(2, 4), s(0.02), u8(90)),
+    "QLinearWhere": (np.array([[True], [False]]), i(2, 3), s(0.03), u8(120), i(2, 3), s(0.02), u8(90), s(0.04), u8(110)),
+    "QuantizeLinear": (f(3, 4), s(0.03), u8(120)),
+    "DequantizeLinear": (i(3, 4), s(0.03), u8(120)),
+    "MatMulIntegerToFloat": (i(3, 4), i(4, 5), s(0.03), f(5) ** 2, u8(120), i(5), f(5)),
+    "DynamicQuantizeMatMul": (f(3, 4), i(4, 5), f(5) ** 2, i(5), f(5)),
+    "NhwcMaxPool": (i(1, 6, 5, 2),),
+    "SkipLayerNormalization": (X, f(2, 5, 8), W, f(8), f(8)),
+    "SkipSimplifiedLayerNormalization": (X, f(2, 5, 8), W, f(8)),
+    "SimplifiedLayerNormalization": (X, W),
+}  # fmt: skip
+OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "FusedMatMul": [{"alpha": 0.5}],
+    "CDist": [{"metric": "euclidean"}, {"metric": "sqeuclidean"}],
+    "FusedGemm": [{"activation": name, "alpha": 0.5} for name in ("Relu", "Sigmoid", "Tanh")] + [{"activation": "LeakyRelu", "activation_alpha": 0.2}],
+    "FusedConv": [{"group": 2, "pads": [1, 1, 1, 1], "activation": a, **({"activation_params": p} if p else {})} for a, p in (("Relu", []), ("Sigmoid", []), ("LeakyRelu", [0.2]), ("Clip", [-0.5, 0.5]), ("HardSigmoid", [0.3, 0.4]))],
+    "QLinearSoftmax": [{"opset": 13, "axis": -1}, {"opset": 12, "axis": 0}],
+    "QLinearAveragePool": [{"kernel_shape": [2, 3], "pads": [1, 0, 0, 1], "strides": [2, 1], "count_include_pad": n, "steps": 1} for n in (0, 1)],
+    "QLinearConcat": [{"axis": 1}],
+    "NhwcMaxPool": [{"kernel_shape": [2, 2], "strides": [2, 1]}],
+    "SkipLayerNormalization": [{"epsilon": 1e-3, "outputs": 4}],
+    "SkipSimplifiedLayerNormalization": [{"epsilon": 1e-3}],
+    "SimplifiedLayerNormalization": [{"axis": -1, "epsilon": 1e-3, "outputs": 2}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("operator", "options"), [(name, options) for name in CASES for options in OPTIONS.get(name, [{}])]
+)
+def test_equals_onnx_runtime(operator: str, options: dict[str, Any]) -> None:
+    check(operator, *CASES[operator], **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"transA": 1},
+        {"transB": 1},
+        {"transA": 1, "transB": 1},
+        {"transBatchA": 1},
+        {"transBatchB": 1, "transB": 1},
+        {"transBatchA": 1, "transA": 1},
+    ],
+)
+def test_fused_matmul_transposed(options: dict[str, Any]) -> None:
+    check("FusedMatMul", f(3, 3, 3), f(3, 3, 3), **options)
+
+
+@pytest.mark.parametrize("c", [None, "bias"])
+@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_quantized_gemm(c: str | None, quantized: bool, transposed: int) -> None:
+    b = i(5, 4) if transposed else i(4, 5)
+    bias = i(3, 5, high=1000, dtype=np.int32) if c else None
+    result = (s(3.5), u8(110)) if quantized else ()
+    check("QGemm", i(3, 4), s(0.3), u8(120), b, s(0.2), u8(90), bias, *result, alpha=0.5, transB=transposed)
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_quantized_conv(last: int) -> None:
+    shape = (1, 6, 5, 4) if last else (1, 4, 6, 5)
+    parts = (
+        i(*shape),
+        s(0.03),
+        u8(120),
+        i(6, 2, 3, 3),
+        f(6) ** 2 * 0.1,
+        i(1)[0] + np.zeros(6, np.uint8),
+        s(0.5),
+        u8(100),
+    )
+    check(
+        "QLinearConv",
+        *parts,
+        i(6, high=1000, dtype=np.int32),
+        known=(3, 4, 5, 8),
+        group=2,
+        channels_last=last,
+        pads=[1, 1, 1, 1],
+    )
+
+
+@pytest.mark.parametrize(
+    ("bits", "zeros"),
+    [(bits, zeros) for bits in (2, 4, 8) for zeros in (None, "packed", "float") if (bits, zeros) != (8, "float")],
+)
+def test_matmul_n_bits(bits: int, zeros: str | None) -> None:
+    count, width, block = 6, 48, 16
+    blocks = width // block
+    packed = i(count, blocks, block * bits // 8, high=256)
+    points = {None: None, "packed": i(count, -(-blocks * bits // 8), high=256), "float": f(count, blocks)}[zeros]
+    check(
+        "MatMulNBits",
+        f(2, 3, width),
+        packed,
+        f(count, blocks, scale=0.1),
+        points,
+        None,
+        f(count),
+        atol=2e-3,
+        K=width,
+        N=count,
+        bits=bits,
+        block_size=block,
+    )
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_gather_block_quantized(bits: int, zeros: bool) -> None:
+    data, scales = i(7, 32 * bits // 8, high=256), f(7, 2)
+    points = i(7, -(-2 * bits // 8), high=256) if zeros else None
+    check(
+        "GatherBlockQuantized",
+        data,
+        np.array([[1, 3], [6, 0]]),
+        scales,
+        points,
+        bits=bits,
+        block_size=16,
+        gather_axis=0,
+        quantize_axis=1,
+    )
+
+
+def test_embed_layer_normalization() -> None:
+    ids, segments, mask = (i(2, 5, high=n, dtype=np.int32) for n in (9, 2, 2))
+    tables = (f(9, 8), f(7, 8), f(2, 8), f(8), f(8))
+    check("EmbedLayerNormalization", ids, segments, *tables, mask, outputs=2)
+    check(
+        "EmbedLayerNormalization",
+        ids,
+        None,
+        *tables[:2],
+        None,
+        *tables[3:],
+        None,
+        i(2, 5, high=7, dtype=np.int32),
+        outputs=2,
+    )
+
+
+Q, K, V = f(2, 3, 8), f(2, 4, 8), f(2, 4, 8)
+MASKS = {
+    "lengths": np.array([3, 2], np.int32),
+    "keys": np.array([[1, 1, 0, 1], [1, 0, 1, 1]], np.int32),
+    "queries and keys": (np.arange(24).reshape(2, 3, 4) % 5 > 0).astype(np.int32),
+}
+
+
+@pytest.mark.parametrize("mask", [None, *MASKS])
+def test_multi_head_attention(mask: str | None) -> None:
+    check("MultiHeadAttention", Q, K, V, f(24), None if mask is None else MASKS[mask], f(1, 2, 3, 4), num_heads=2)
+
+
+def test_multi_head_attention_with_past() -> None:
+    past = (f(2, 2, 5, 4), f(2, 2, 5, 4))
+    check("MultiHeadAttention", Q, Q, Q, None, None, None, *past, outputs=3, num_heads=2, unidirectional=1)
+    check("MultiHeadAttention", Q, f(2, 2, 4, 4), f(2, 2, 4, 4), num_heads=2, scale=0.3)
+
+
+def test_multi_head_attention_of_packed_inputs() -> None:
+    """ONNX Runtime has no kernel for them on CPU: compared with what is not packed."""
+    stacked = f(2, 4, 2, 3, 4)
+    q, k, v = (stacked[:, :, :, part].reshape(2, 4, 8) for part in range(3))
+    plain = from_onnx(model_of("MultiHeadAttention", [q, k, v], 1, {"num_heads": 2}))(q, k, v)
+    for inputs in ([stacked], [q, stacked[:, :, :, 1:]]):
+        packed = from_onnx(model_of("MultiHeadAttention", inputs, 1, {"num_heads": 2}))(*inputs)
+        np.testing.assert_allclose(packed, plain, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mask", [None, "lengths", "keys", "queries and keys", "ends and starts"])
+@pytest.mark.parametrize("unidirectional", [0, 1])
+def test_attention(mask: str | None, unidirectional: int) -> None:
+    masks = {**MASKS, "ends and starts": np.array([4, 3, 1, 0], np.int32)}
+    masks["queries and keys"] = (np.arange(32).reshape(2, 4, 4) % 5 > 0).astype(np.int32)
+    given = None if mask is None else masks[mask]
+    check("Attention", f(2, 4, 6), f(6, 24), f(24), given, num_heads=2, unidirectional=unidirectional)
+
+
+def test_attention_with_past() -> None:
+    check("Attention", f(2, 3, 6), f(6, 24), f(24), None, f(2, 2, 2, 5, 4), outputs=2, num_heads=2, unidirectional=1)
+    check("Attention", f(2, 3, 6), f(6, 20), f(20), num_heads=2, qkv_hidden_sizes=[8, 8, 4])
+
+
+def test_quantized_attention() -> None:
+    check("QAttention", i(2, 4, 6), i(6, 24), f(24), s(0.01), s(0.02), None, u8(120), u8(130), num_heads=2, known=(1,))
+
+
+@pytest.mark.parametrize("interleaved", [0, 1])
+def test_rotary_embedding(interleaved: int) -> None:
+    caches = (f(10, 2), f(10, 2))
+    check("RotaryEmbedding", f(2, 3, 8), np.array([[1, 2, 3], [4, 5, 6]]), *caches, interleaved=interleaved)
+    check("RotaryEmbedding", f(2, 2, 3, 4), np.array([5]), *caches, interleaved=interleaved)
+    check(
+        "RotaryEmbedding",
+        f(2, 3, 12),
+        np.array([5]),
+        *caches,
+        interleaved=interleaved,
+        num_heads=2,
+        rotary_embedding_dim=4,
+    )
+
+
+LENGTHS = {"prompt": (3, 0, [2, 2]), "step": (1, 5, [5, 5]), "ragged step": (1, 5, [5, 3])}
+
+
+@pytest.mark.parametrize("stage", LENGTHS)
+@pytest.mark.parametrize(
+    "options", [{}, {"softcap": 0.5}, {"local_window_size": 2}, {"scale": 0.2}, {"smooth_softmax": 1}], ids=str
+)
+@pytest.mark.parametrize("rotary", [0, 1])
+def test_group_query_attention(stage: str, options: dict[str, Any], rotary: int) -> None:
+    new, old, ends = LENGTHS[stage]
+    q, k, v = f(2, new, 4 * 16), f(2, new, 2 * 16), f(2, new, 2 * 16)
+    past = (f(2, 2, old, 16), f(2, 2, old, 16))
+    lengths = (np.array(ends, np.int32), np.array(new + old, np.int32))
+    caches = (f(16, 8), f(16, 8)) if rotary else ()
+    check(
+        "GroupQueryAttention",
+        q,
+        k,
+        v,
+        *past,
+        *lengths,
+        *caches,
+        known=(6,),
+        num_heads=4,
+        kv_num_heads=2,
+        do_rotary=rotary,
+        outputs=3,  # without them ONNX Runtime forgets the past
+        compared=1 if stage == "ragged step" else None,  # what follows the end of a sequence is undefined
+        **options,
+    )
+
+
+def test_group_query_attention_returns_the_cache() -> None:
+    lengths = (np.array([5, 5], np.int32), np.array(6, np.int32))
+    past = (f(2, 2, 5, 16), f(2, 2, 5, 16))
+    check(
+        "GroupQueryAttention",
+        f(2, 1, 8 * 16),
+        None,
+        None,
+        *past,
+        *lengths,
+        known=(6,),
+        outputs=3,
+        num_heads=4,
+        kv_num_heads=2,
+    )
+
+
+def test_what_is_not_supported_is_refused_by_name() -> None:
+    data = model_of(
+        "MultiHeadAttention",
+        [Q, K, V, None, None, None, f(2, 2, 5, 4), f(2, 2, 5, 4), np.array([1], np.int32)],
+        1,
+        {"num_heads": 2},
+    )
+    with pytest.raises(
+        Unsupported, match=r"(?s)MultiHeadAttention that makes `y0`.*export without `past_sequence_length`"
+    ):
+        from_onnx(data)(x0=Q, x1=K, x2=V, x6=f(2, 2, 5, 4), x7=f(2, 2, 5, 4), x8=np.array([1], np.int32))
