@@ -117,6 +117,12 @@ def test_steps_that_would_differ_in_what_they_do_are_refused():
         mox.sub("//Linear", differing)
 
 
+def test_equal_shapes_share_a_trace_but_no_config():
+    mox = jaxport.make_mox(NnxStack(nnx.Rngs(0)))(X)
+    with pytest.raises(jaxport.InvalidArgument, match="'Original' object has no attribute 'config'"):
+        mox.sub("//Linear", Replacement(lambda original, params, x: original(x) * original.config["in_features"]))
+
+
 def test_a_block_of_a_stack_is_looked_at_step_by_step():
     model = NnxStack(nnx.Rngs(0))
     match = jaxport.make_mox(model)(X).select("//Linear")[0]

@@ -22,7 +22,7 @@ from jaxport.mox.tree import Node, name_below
 if TYPE_CHECKING:
     from jaxport.mox.match import Match
 
-__all__ = ["Factory", "Replacement", "Rewrite", "Template", "Templates", "concrete", "factory"]
+__all__ = ["Factory", "Original", "Replacement", "Rewrite", "Template", "Templates", "concrete", "factory"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class Replacement:
 
     Attributes:
       apply: called as ``apply(original, params, *args, **inputs)``, where ``original(*args, params={...})`` is the block
-        that is replaced, with other values for some of its parameters.
+        that is replaced, with other values for some of its parameters, and ``original.param(name)`` is a parameter. It
+        is run once for all blocks of the same shapes: what depends on a block's config is for a `factory`.
       params: new parameters by name; they appear in `Mox.params` below the path of the block.
       inputs: new inputs of the whole program, by name: `jax.ShapeDtypeStruct` each.
       name: of the block that the replacement becomes.
@@ -58,6 +59,21 @@ class Factory:
     """A function that makes the replacement of each match; see `factory`."""
 
     make: Callable[[Match], Any]
+
+
+class Original:
+    """The block that a `Replacement` replaces: its call and its parameters, which is all that may differ."""
+
+    def __init__(self, match: Match):
+        self._match = match
+
+    def __call__(self, *args: Any, params: Mapping[str, Any] | None = None) -> Any:
+        """What the block returns, with other values for some of its parameters."""
+        return self._match(*args, params=params)
+
+    def param(self, name: str) -> Any:
+        """A parameter of the block, by its name below the block."""
+        return self._match.param(name)
 
 
 @dataclass(frozen=True)
@@ -157,7 +173,8 @@ class Templates:
 
 def _of_replacement(made: Replacement, match: Match, site: Site) -> Template:
     def run(operands: list, params: dict, inputs: dict) -> list:
-        return _call(lambda *args: made.apply(match, params, *args, **inputs), match, site, operands, made)
+        original = Original(match)
+        return _call(lambda *args: made.apply(original, params, *args, **inputs), match, site, operands, made)
 
     avals = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in site.jaxpr.in_avals]
     params = {name: jax.ShapeDtypeStruct(v.shape, v.dtype) for name, v in made.params.items()}

@@ -21,7 +21,7 @@ import numpy as np
 from jaxport.errors import InvalidArgument
 from jaxport.mox.match import Match
 from jaxport.mox.mox import Mox
-from jaxport.mox.replacement import Factory, Replacement, factory
+from jaxport.mox.replacement import Factory, Original, Replacement, factory
 from jaxport.mox.uses import Kernel, Use, cast_of, is_passed_on, kernels, uses
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _is_lookup(match: Match, variable: Any) -> bool:
 def _apply(plans: tuple[_Plan, ...], scale: float) -> Callable[..., Any]:
     """The adapted layer, one function for all layers with these plans, so that it is traced once."""
 
-    def adapted(original: Match, params: Mapping[str, Any], *args: Any) -> Any:
+    def adapted(original: Original, params: Mapping[str, Any], *args: Any) -> Any:
         exchanged, added = {}, None
         for plan in plans:
             a, b = params[f"{plan.prefix}lora_a"], params[f"{plan.prefix}lora_b"]

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxport.errors import InvalidArgument
 from jaxport.mox.match import Match
-from jaxport.mox.replacement import Factory, Replacement, factory
+from jaxport.mox.replacement import Factory, Original, Replacement, factory
 from jaxport.mox.uses import kernels
 
 __all__ = ["prune"]
@@ -59,7 +59,7 @@ def prune(fraction: float) -> Factory:
 def _apply(names: tuple[str, ...]) -> Callable[..., Any]:
     """The pruned layer, one function for all layers with these weights, so that it is traced once."""
 
-    def pruned(original: Match, masks: Mapping[str, Any], *args: Any) -> Any:
+    def pruned(original: Original, masks: Mapping[str, Any], *args: Any) -> Any:
         params = {name: jnp.where(masks[f"{name}.mask"], original.param(name), 0) for name in names}
         return original(*args, params=params)
 
