@@ -112,7 +112,12 @@ def test_adapters_of_stacked_layers_differ_and_merge(name):
 
 def test_steps_that_would_differ_in_what_they_do_are_refused():
     mox = jaxport.make_mox(NnxStack(nnx.Rngs(0)))(X)
-    differing = factory(lambda match: lambda x: match(x) * float(match.param("kernel").sum()))
+
+    def make(match):
+        total = float(match.param("kernel").sum())
+        return lambda x: match(x) * total
+
+    differing = factory(make)
     with pytest.raises(jaxport.InvalidArgument, match="does something else in each step of a scan"):
         mox.sub("//Linear", differing)
 
