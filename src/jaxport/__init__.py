@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from jaxport.export.registry import rule
     from jaxport.importer.program import Program, from_onnx
     from jaxport.importer.registry import op
+    from jaxport.mox.tracing import make_mox
 
 __all__ = [
     "ExportError",
@@ -58,6 +59,8 @@ __all__ = [
     "Unsupported",
     "VerificationFailed",
     "from_onnx",
+    "make_mox",
+    "mox",
     "onnx_function",
     "op",
     "rule",
@@ -69,6 +72,7 @@ __version__ = "0.1.0"
 #: Where the names live that are loaded on first use.
 _LAZY = {
     "Exported": "jaxport.export.exported",
+    "make_mox": "jaxport.mox.tracing",
     "Program": "jaxport.importer",
     "from_onnx": "jaxport.importer",
     "onnx_function": "jaxport.export.functions",
@@ -78,7 +82,13 @@ _LAZY = {
 }
 
 
+#: Packages that are loaded on first use, too.
+_PACKAGES = frozenset({"mox"})
+
+
 def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return importlib.import_module(f"jaxport.{name}")
     if name not in _LAZY:
         raise AttributeError(f"module 'jaxport' has no attribute {name!r}")
     collects = gc.isenabled()

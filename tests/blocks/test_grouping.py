@@ -119,7 +119,7 @@ def test_what_an_argument_holds_is_named_by_its_path():
         return batch["ids"] + rest[0] + options["bias"][1]
 
     traced = check(lambda x: f({"ids": x}, x, bias=(1, x)), X)
-    assert blocks(traced.jaxpr.jaxpr)[0].arguments == ("batch.ids", "rest.0", "bias.1")
+    assert blocks(traced.jaxpr.jaxpr)[0].arguments == ("batch.ids", "rest_0", "bias.1")
     assert blocks(traced.jaxpr.jaxpr)[0].config == {"bias.0": 1}
 
 

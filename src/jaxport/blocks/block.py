@@ -8,7 +8,7 @@ evaluate a jaxpr with blocks, `ungroup` it first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +36,18 @@ class FrozenMapping(Mapping[Any, Any]):
 
     def __iter__(self) -> Iterator:
         return iter(self._items)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._items
+
+    # What `Mapping` makes of the above is slow.
+    def items(self) -> ItemsView:
+        """As those of a dict."""
+        return self._items.items()
+
+    def values(self) -> ValuesView:
+        """As those of a dict."""
+        return self._items.values()
 
     def __len__(self) -> int:
         return len(self._items)
@@ -85,6 +97,10 @@ class Block:
         used outside follows, in the order of its definition.
       batched: through how many `vmap` levels the boundary went. The arrays inside have that many extra axes, so
         `config` may no longer mean what it says.
+      axes: for each of these levels, the innermost first, the batched axis of each argument and of each result (None
+        for those without one); None where the arguments do not tell, being less batched than the results.
+      returns: where each result of the call is in what it returned: ``""`` for a bare array, ``0``, ``logits``.
+      edited: whether the block, or something inside it, was replaced: it is no longer what `target` says.
 
     >>> Block("flax.nnx.Linear", name="query", path="attn.query").name
     'query'
@@ -101,6 +117,9 @@ class Block:
     arguments: tuple[str, ...] = ()
     results: int = 1
     batched: int = 0
+    axes: tuple[tuple[tuple[int | None, ...], tuple[int | None, ...]], ...] | None = ()
+    returns: tuple[str, ...] = ("",)
+    edited: bool = False
 
 
 block_p = jex_core.Primitive("block")

@@ -48,8 +48,8 @@ class Model:
     before: Lifted | None
     arrays: Sequence[Any] = ()
 
-    def changes(self) -> Changes:
-        """What the call did to it."""
+    def changes(self, counters: bool = False) -> Changes:
+        """What the call did to it, to its `counters` only where they are asked for."""
         if self.before is None:
             return Changes({}, ())
         arrays = dict(zip((leaf.path for leaf in self.before.leaves), self.arrays, strict=True))
@@ -57,7 +57,7 @@ class Model:
         changed = {
             joined(self.name, path): leaf.value
             for path, leaf in after.leaves.items()
-            if arrays.get(path) is not leaf.value and not leaf.counter
+            if arrays.get(path) is not leaf.value and (counters or not leaf.counter)
         }
         others = [path for path in arrays if path not in after.leaves]
         one, other = self.before.attributes, after.attributes
@@ -164,10 +164,10 @@ class Environment:
         """The bound methods that the window has patched since they were bound."""
         return [key for key, (value, _) in self._nodes.items() if bound_again(value) is not None]
 
-    def changes(self, copies: Sequence[Any], values: Sequence[Any]) -> list[Changes]:
+    def changes(self, copies: Sequence[Any], values: Sequence[Any], counters: bool) -> list[Changes]:
         """What became of the copies, which were made of `values`."""
         return [
-            Model(root.name, made, lifted, values[span]).changes()
+            Model(root.name, made, lifted, values[span]).changes(counters)
             for (root, lifted, span), made in zip(self._lifted, copies, strict=True)
         ]
 

@@ -326,9 +326,8 @@ class _Body:
             # An effect on a reference that was made inside stays inside.
             if reference_of(effect) is None or reference_of(effect) in closed_over
         }
-        # Unbatched arguments may meet batched parameters: then it is the results that tell.
-        batched = max(entered.params["batched"], left.params["batched"])
-        described = self.describe(call, frame.path, invars, len(results), batched)
+        levels = entered.params["axes"], left.params["axes"]
+        described = self.describe(call, frame.path, invars, len(results), levels)
         debug_info = jex_core.DebugInfo("block", described.target, None, None)
         inner = jex_core.Jaxpr((), inner_invars, inner_outvars, frame.equations, effects, debug_info)
         equation = entered.replace(
@@ -340,10 +339,15 @@ class _Body:
         )
         return equation, renamed
 
-    def describe(self, call: Call, path: str, invars: Sequence[Atom], results: int, batched: int) -> Block:
-        """What the block stands for."""
+    def describe(
+        self, call: Call, path: str, invars: Sequence[Atom], results: int, levels: tuple[tuple, tuple]
+    ) -> Block:
+        """What the block stands for; `levels` are the batched axes of its arguments and results."""
+        # Unbatched arguments may meet batched parameters: then it is the results that tell.
+        batched = max(map(len, levels))
+        axes = tuple(zip(*levels, strict=True)) if len(levels[0]) == len(levels[1]) else None
         if call.finished is not None:
-            return replace(call.finished, batched=call.finished.batched + batched)
+            return _more_batched(call.finished, batched, axes)
         roots = self.grouping.roots
         weights = {
             index: roots.paths[label.root]
@@ -362,7 +366,18 @@ class _Body:
             arguments=call.arguments,
             results=results,
             batched=batched,
+            axes=axes,
+            returns=call.returns,
         )
+
+
+def _more_batched(block: Block, batched: int, axes: tuple | None) -> Block:
+    """A block that was grouped before, after more levels of `vmap`; its marker passed more than the arguments on."""
+    if not batched:
+        return block
+    known = block.axes is not None and axes is not None
+    ours = [(given[: len(block.arguments)], made[: block.results]) for given, made in axes or ()]
+    return replace(block, batched=block.batched + batched, axes=(*(block.axes or ()), *ours) if known else None)
 
 
 def _resolved(atom: Atom, names: Mapping[jex_core.Var, Atom]) -> Atom:

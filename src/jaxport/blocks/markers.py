@@ -61,6 +61,7 @@ class Call:
     config: Mapping[str, Any] = field(default_factory=FrozenMapping)
     options: Mapping[str, Any] = field(default_factory=FrozenMapping)
     arguments: tuple[str, ...] = ()
+    returns: tuple[str, ...] = ("",)
     short_name: str = ""
     finished: Block | None = None
     # Behind the arguments the enter marker has the arrays of `anchored` as operands, if this is the first call of an
@@ -73,16 +74,20 @@ class Call:
 
 
 def _marker(name: str) -> jex_core.Primitive:
-    """A primitive that returns its operands but for the last `extra` ones, which it only looks at."""
+    """A primitive that returns its operands but for the last `extra` ones, which it only looks at.
+
+    Its param `axes` has the batched axis of each value that is passed on, for each `vmap` that it went through.
+    """
     marker = jex_core.Primitive(name)
     marker.multiple_results = True
 
     def passed(operands: Sequence, extra: int) -> list:
         return list(operands[: len(operands) - extra])
 
-    def batch(operands: Sequence, dims: Sequence, *, batched: int, extra: int, call: Call) -> tuple[list, list]:
-        results = marker.bind(*operands, batched=batched + 1, extra=extra, call=call)
-        return results, passed(dims, extra)
+    def batch(operands: Sequence, dims: Sequence, *, axes: tuple, extra: int, call: Call) -> tuple[list, list]:
+        batched = passed(dims, extra)
+        results = marker.bind(*operands, axes=(*axes, tuple(batched)), extra=extra, call=call)
+        return results, batched
 
     def transpose(cotangents: Sequence, *operands: Any, extra: int, **_: Any) -> list:
         through = [*cotangents, *[None] * extra]

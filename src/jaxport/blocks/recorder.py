@@ -59,7 +59,7 @@ class Recorder:
     """The state of one window; it belongs to one thread.
 
     `functions` are those selected by name, by their ids, each with its target; `boundaries` is what decorators and
-    selections say about classes. What is written into markers outlives the window, in JAX's caches: nothing in it
+    selections say about classes; `operators` whether those of imported programs are marked. What is written into markers outlives the window, in JAX's caches: nothing in it
     depends on what else the window sees.
     """
 
@@ -68,11 +68,13 @@ class Recorder:
         frameworks: Sequence[Framework],
         functions: Mapping[int, tuple[Any, str]],
         boundaries: Mapping[Any, Boundary],
+        operators: bool = False,
     ):
         self.types = Types(frameworks)
         self._functions = functions
         self.places = Places(self.types)
         self._boundaries = boundaries
+        self.operators = operators
         self._frames: list[_Frame] = []
         # Modules of traced bodies, and the bodies of modules that know their own path. Objects are kept with their
         # ids, so that no id is used a second time.
@@ -183,7 +185,7 @@ class Recorder:
         config |= {name: freeze(value) for name, value in found.static.items() if value is not None}
         call.config, call.arguments = FrozenMapping(config), tuple(found.paths)
 
-        entered = block_enter_p.bind(*found.arrays, *extra, call=call, extra=len(extra), batched=0)
+        entered = block_enter_p.bind(*found.arrays, *extra, call=call, extra=len(extra), axes=())
         inside = {id(before): after for before, after in reversed(list(zip(found.arrays, entered, strict=True)))}
         undo: list = []
         seen = set()
@@ -203,7 +205,8 @@ class Recorder:
 
         results = Found()
         find(result, "", self.types.is_opaque, results, set())
-        left = block_exit_p.bind(*results.arrays, call=call, extra=0, batched=0)
+        call.returns = tuple(results.paths)
+        left = block_exit_p.bind(*results.arrays, call=call, extra=0, axes=())
         outside = {id(before): after for before, after in zip(results.arrays, left, strict=True)}
         arguments = {id(array) for array in (*found.arrays, *entered)}
 
@@ -251,7 +254,7 @@ class _Names:
     def of_call(self, args: tuple, kwargs: dict) -> list[tuple[str, Any]]:
         count = len(self.positional)
         named = list(zip(self.positional, args, strict=False))
-        named += [(f"{self.rest}.{index}", value) for index, value in enumerate(args[count:])]
+        named += [(f"{self.rest}_{index}", value) for index, value in enumerate(args[count:])]
         return named + sorted(kwargs.items(), key=lambda item: self.order.get(item[0], len(self.order)))
 
 

@@ -73,6 +73,8 @@ def trace(
     *,
     state: State = "refuse",
     functions: Iterable[str] = (),
+    counters: bool = False,
+    operators: bool = False,
 ) -> Traced:
     """Traces ``fn(*args, **kwargs)`` to a jaxpr with blocks, and leaves `fn` and its modules as they were.
 
@@ -81,9 +83,10 @@ def trace(
       args: pytrees of arrays or `jax.ShapeDtypeStruct`, whose shapes may have symbolic dims; other leaves are baked in.
       kwargs: the same, by name.
       state: what becomes of changes that the call makes to module state (batch statistics, caches): "refuse" them,
-        append the new values to the "outputs", or "discard" them. Counters of random number streams are always
-        dropped.
+        append the new values to the "outputs", or "discard" them.
       functions: qualified names of functions to make blocks of too (see `activation`).
+      operators: whether the operators of imported programs are blocks too.
+      counters: whether the counters of random number streams are state too; they are dropped otherwise.
 
     Raises:
       StateChanged: the call changes module state, and `state` does not say what becomes of it.
@@ -108,21 +111,31 @@ def trace(
             why="it cannot be called",
             instead="give a module, a function or a method",
         )
-    return _Trace(fn, tuple(args), dict(kwargs or {}), state, tuple(functions)).traced()
+    return _Trace(fn, tuple(args), dict(kwargs or {}), state, tuple(functions), counters, operators).traced()
 
 
 class _Trace:
     """One trace: what is known before it, what the traced function leaves behind, and what is made of both."""
 
-    def __init__(self, fn: Callable, args: tuple, kwargs: dict, state: State, functions: tuple[str, ...]):
+    def __init__(
+        self,
+        fn: Callable,
+        args: tuple,
+        kwargs: dict,
+        state: State,
+        functions: tuple[str, ...],
+        counters: bool,
+        operators: bool,
+    ):
         self.fn, self.state, self.functions = fn, state, functions
+        self.counters, self.operators = counters, operators
         self.args, self.kwargs = args, kwargs
         leaves, self.in_tree = jax.tree.flatten((args, kwargs))
         self.inputs = {index: leaf for index, leaf in enumerate(leaves) if _is_input(leaf)}
         self.static_inputs = {index: leaf for index, leaf in enumerate(leaves) if index not in self.inputs}
 
     def traced(self) -> Traced:
-        with activation(self.functions) as recorder:
+        with activation(self.functions, operators=self.operators) as recorder:
             self.places, types = recorder.places, recorder.types
             self.signature = signature_of(self.fn, types)
             named = argument_values(self.signature, self.args, self.kwargs)
@@ -158,7 +171,8 @@ class _Trace:
         self.static_outputs = {index: leaf for index, leaf in enumerate(flat) if not jex_core.valid_jaxtype(leaf)}
         paths = output_paths(result, self.places.types.is_variable)
         self.output_paths = tuple(path for index, path in enumerate(paths) if index not in self.static_outputs)
-        self.changes = merged([*self.environment.changes(copies, weights), *(model.changes() for model in self.models)])
+        changes = [*self.environment.changes(copies, weights, self.counters)]
+        self.changes = merged([*changes, *(model.changes(self.counters) for model in self.models)])
         outputs = [leaf for index, leaf in enumerate(flat) if index not in self.static_outputs]
         return [*outputs, *self.changes.arrays.values()]
 

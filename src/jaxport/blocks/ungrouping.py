@@ -116,6 +116,6 @@ def _marked(
     marker: jex_core.Primitive, call: Call, atoms: list[Atom], source: jex_core.JaxprEqn, out: list[jex_core.JaxprEqn]
 ) -> list[Atom]:
     outvars = [jex_core.Var(atom.aval) for atom in atoms]
-    params = {"call": call, "extra": 0, "batched": 0}
+    params = {"call": call, "extra": 0, "axes": ()}
     out.append(source.replace(primitive=marker, invars=atoms, outvars=outvars, params=params, effects=set()))
     return list(outvars)

@@ -99,7 +99,9 @@ patched = Patches()
 
 
 @contextmanager
-def activation(targets: Iterable[str] = (), *, frameworks: Iterable[Framework] | None = None) -> Iterator[Recorder]:
+def activation(
+    targets: Iterable[str] = (), *, frameworks: Iterable[Framework] | None = None, operators: bool = False
+) -> Iterator[Recorder]:
     """Opens a window: calls of modules, of decorated functions and of the `targets` emit markers while it is open.
 
     Args:
@@ -108,6 +110,7 @@ def activation(targets: Iterable[str] = (), *, frameworks: Iterable[Framework] |
         patched; a default argument or a closure that captured it is not reached. Names of a framework that was not
         imported are passed over.
       frameworks: the frameworks to look at; by default all that the process has imported.
+      operators: whether the operators of imported programs get a boundary too.
 
     Raises:
       InvalidArgument: a target names nothing, or nothing that can be called.
@@ -123,7 +126,7 @@ def activation(targets: Iterable[str] = (), *, frameworks: Iterable[Framework] |
     frameworks = loaded() if frameworks is None else tuple(frameworks)
     targets = [target for target in targets if not is_absent(target)]
     selected = selection(targets, current_recorder)
-    recorder = Recorder(frameworks, selected.functions, {**class_boundaries, **selected.classes})
+    recorder = Recorder(frameworks, selected.functions, {**class_boundaries, **selected.classes}, operators)
     of_methods = method_patches(frameworks, [*class_boundaries, *selected.classes], current_recorder)
     patches = [*selected.patches, *of_methods]
     with ExitStack() as stack:
@@ -135,7 +138,7 @@ def activation(targets: Iterable[str] = (), *, frameworks: Iterable[Framework] |
         for framework in frameworks:
             stack.enter_context(framework.interception(recorder.call_method))
         names = tuple(type(framework).__qualname__ for framework in frameworks)
-        stack.enter_context(_view((frozenset(targets), names, targets_module.declarations)))
+        stack.enter_context(_view((frozenset(targets), names, targets_module.declarations, operators)))
         yield recorder
 
 

@@ -220,10 +220,10 @@ def _trace(
             instead="leave it in one of them",
         )
     bound = functools.partial(fn, **static_params) if static_params else fn
+    # Functions of this package have their boundary.
+    ruled = [target for target in plugins.block_targets() if not target.startswith("jaxport.")]
     try:
-        return blocks.trace(
-            bound, args, kwargs, state=state, functions=(*plugins.block_targets(), *wanted.boundaries())
-        )
+        return blocks.trace(bound, args, kwargs, state=state, functions=(*ruled, *wanted.boundaries()))
     except JaxportError:
         raise
     except Exception as error:  # anything the user's function or JAX raises under tracing

@@ -1,173 +1,31 @@
-"""Symbolic dimensions: evaluating an expression on any kind of number, and solving it for its symbols.
-
-A *dim* is a Python integer or one of JAX's symbolic dimension expressions (`jax.export.symbolic_shape`).
-JAX prints an expression in a small documented grammar (`2*B + 1`, `floordiv(T, 2)`, `mod(T, 4)`, `max(B, 2)`);
-that text is the public form of it, and what is read here.
-"""
+"""Symbolic dimensions, as the exporter's files know them: see `jaxport.blocks.dims`."""
 
 from __future__ import annotations
 
-import ast
-import functools
-import operator
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from jaxport.blocks.dims import (
+    Dim,
+    all_static,
+    evaluate,
+    is_static,
+    known,
+    label,
+    same,
+    shapes_differ,
+    solve_linear,
+    surely_differ,
+    symbols,
+)
 
-from jax.extend.core import InconclusiveDimensionOperation
-
-Dim = Any
-"""An `int`, or a symbolic dimension expression of `jax.export`."""
-
-_BINARY = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Pow: operator.pow}
-_FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
-    "floordiv": operator.floordiv,
-    "mod": operator.mod,
-    "max": lambda a, b: max(a, b) if isinstance(a, int) and isinstance(b, int) else _method(a, b, "maximum"),
-    "min": lambda a, b: min(a, b) if isinstance(a, int) and isinstance(b, int) else _method(a, b, "minimum"),
-}
-
-
-def _method(a: Any, b: Any, name: str) -> Any:
-    return getattr(a, name)(b) if hasattr(a, name) else getattr(b, name)(a)
-
-
-def is_static(dim: Dim) -> bool:
-    """Whether `dim` is a plain integer."""
-    return isinstance(dim, int) or (hasattr(dim, "__index__") and not hasattr(dim, "scope"))
-
-
-def all_static(dims: Sequence[Dim]) -> bool:
-    """Whether every one of `dims` is a plain integer."""
-    return all(is_static(dim) for dim in dims)
-
-
-def label(dim: Dim) -> str | int:
-    """The dim as it stands in an ONNX shape: an integer, or the text of the expression.
-
-    >>> label(3)
-    3
-    """
-    return int(dim) if is_static(dim) else str(dim)
-
-
-@functools.lru_cache(maxsize=4096)
-def _parse(text: str) -> ast.expr:
-    return ast.parse(text.replace("^", "**"), mode="eval").body
-
-
-@functools.lru_cache(maxsize=4096)
-def symbols(text: str) -> frozenset[str]:
-    """The names of the symbols in the text of an expression.
-
-    >>> sorted(symbols("2*B + floordiv(T, 2)"))
-    ['B', 'T']
-    """
-    functions = {id(node.func) for node in ast.walk(_parse(text)) if isinstance(node, ast.Call)}
-    return frozenset(n.id for n in ast.walk(_parse(text)) if isinstance(n, ast.Name) and id(n) not in functions)
-
-
-def evaluate(dim: Dim, values: Mapping[str, Any]) -> Any:
-    """The value of `dim` where its symbols have `values`: integers, or objects with integer operators.
-
-    The objects may bring methods `maximum(other)` and `minimum(other)` for `max` and `min`.
-
-    >>> from jax import export
-    >>> (B,) = export.symbolic_shape("B")
-    >>> evaluate((B + 1) // 2, {"B": 4})
-    2
-    """
-    if is_static(dim):
-        return int(dim)
-
-    def visit(node: ast.expr) -> Any:
-        match node:
-            case ast.Constant(value=int(value)):
-                return value
-            case ast.Name(id=name):
-                return values[name]
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return -visit(operand)
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-                return _BINARY[type(op)](visit(left), visit(right))
-            case ast.Call(func=ast.Name(id=name), args=args) if name in _FUNCTIONS:
-                return functools.reduce(_FUNCTIONS[name], map(visit, args))
-        raise ValueError(f"unknown form {ast.unparse(node)!r} in the dimension expression {dim}")
-
-    return visit(_parse(str(dim)))
-
-
-class _Linear:
-    """`scale * symbol + offset`, the only form that is solved for its symbol."""
-
-    def __init__(self, scale: int, offset: int):
-        self.scale, self.offset = scale, offset
-
-    def __add__(self, other: Any) -> _Linear:
-        if isinstance(other, _Linear):
-            return _Linear(self.scale + other.scale, self.offset + other.offset)
-        return _Linear(self.scale, self.offset + other)
-
-    def __mul__(self, other: int) -> _Linear:
-        if isinstance(other, _Linear):
-            raise TypeError("not linear")
-        return _Linear(self.scale * other, self.offset * other)
-
-    def __sub__(self, other: Any) -> _Linear:
-        return self + other * -1
-
-    def __rsub__(self, other: int) -> _Linear:
-        return self * -1 + other
-
-    def __neg__(self) -> _Linear:
-        return self * -1
-
-    __radd__, __rmul__ = __add__, __mul__
-
-
-def solve_linear(dim: Dim) -> tuple[str, int, int] | None:
-    """`(symbol, scale, offset)` where `dim == scale * symbol + offset`, or None where it has another form.
-
-    >>> from jax import export
-    >>> (B,) = export.symbolic_shape("B")
-    >>> solve_linear(2 * B + 1)
-    ('B', 2, 1)
-    """
-    names = symbols(str(dim))
-    if len(names) != 1:
-        return None
-    (name,) = names
-    try:
-        form = evaluate(dim, {name: _Linear(1, 0)})
-    except TypeError:
-        return None
-    return (name, form.scale, form.offset) if form.scale else None
-
-
-def same(a: Dim, b: Dim) -> bool:
-    """Whether two dims are known to be equal."""
-    return a is b or bool(a == b)
-
-
-def surely_differ(a: Dim, b: Dim) -> bool:
-    """Whether two dims are different for every value of their symbols; False where that is not known."""
-    if is_static(a) and is_static(b):
-        return int(a) != int(b)
-    difference = a - b
-    return is_static(difference) and int(difference) != 0
-
-
-def shapes_differ(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
-    """Whether two shapes surely differ."""
-    return len(a) != len(b) or any(map(surely_differ, a, b))
-
-
-def known(condition: Callable[[], bool]) -> bool:
-    """Whether a comparison of dims is decided and true; an undecidable one is False.
-
-    >>> known(lambda: 3 >= 1)
-    True
-    """
-    try:
-        return bool(condition())
-    except InconclusiveDimensionOperation:
-        return False
+__all__ = [
+    "Dim",
+    "all_static",
+    "evaluate",
+    "is_static",
+    "known",
+    "label",
+    "same",
+    "shapes_differ",
+    "solve_linear",
+    "surely_differ",
+    "symbols",
+]

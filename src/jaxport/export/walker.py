@@ -178,10 +178,12 @@ class Walker:
         return results
 
     def block(self, op: Emitter, equation: JaxprEqn, operands: Sequence[Value]) -> list[Value]:
-        """Export a block: by its rule, as an ONNX function, or in place."""
+        """Export a block: by its rule, as an ONNX function, or in place, which is all that an edited one can be."""
         block = equation.params["block"]
         place = op.place.enter(block)
         inner = Emitter(self, op.scope, place, op.outs)
+        if block.edited:
+            return self.inline(inner, equation.params["jaxpr"], operands)
         rule = self.block_rules.get(block.target)
         if rule is not None and len(op.outs) > block.results:
             note = "declined: values from inside are used outside, as a gradient does"

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.blocks import Boundary, Recorder
+from jaxport.blocks import Boundary, Recorder, current_recorder
 from jaxport.errors import JaxportError, ModelError, Refusal, Unsupported, ValueNotKnown
 from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.graph import Body, BodyFunction, Node, Reference, SchemaFunction, describe
@@ -234,7 +234,12 @@ def _call(
             keywords[name] = _context(what, node, scope)
     if operator.plain:
         inputs = [value for value in inputs if value is not None]
-    result = operator.function(*inputs, **keywords)
+    recorder = current_recorder()
+    if recorder is not None and recorder.operators:
+        boundary = Boundary(f"onnx.{node.node.op_type}")
+        result = recorder.call_function(boundary, operator.function, tuple(inputs), keywords)
+    else:
+        result = operator.function(*inputs, **keywords)
     return result if isinstance(result, tuple) else (result,)
 
 

@@ -13,6 +13,7 @@ from jaxport.export.rules import (
     linalg,
     linear,
     padding,
+    quantization,
     ragged,
     random,
     reduce,

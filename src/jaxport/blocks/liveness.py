@@ -1,0 +1,54 @@
+"""Dead code in programs with blocks: what no result depends on goes, also inside of loops, branches, calls and blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+from jax.interpreters import partial_eval
+
+from jaxport.blocks.block import FrozenMapping, block_p
+
+__all__ = ["live"]
+
+
+def live(jaxpr: Jaxpr, keep: Sequence[bool]) -> tuple[Jaxpr, list[bool]]:
+    """A jaxpr without what its results do not depend on, and which inputs are left: those to `keep`, and those used.
+
+    >>> import jax
+    >>> jaxpr = jax.make_jaxpr(lambda x, y: (jax.numpy.sin(x), x + 1)[1])(1.0, 2.0).jaxpr
+    >>> [equation.primitive.name for equation in live(jaxpr, [False, False])[0].eqns]
+    ['add']
+    """
+    made, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=list(keep))
+    same = all(used) and len(made.eqns) == len(jaxpr.eqns)
+    if same and all(new is old for new, old in zip(made.eqns, jaxpr.eqns, strict=True)):
+        return jaxpr, list(used)
+    return made, list(used)
+
+
+def _live_block(used: Sequence[bool], equation: JaxprEqn) -> tuple[list[bool], JaxprEqn | None]:
+    """A block keeps its arguments and results, which it describes by their places; the rest goes where it can."""
+    if not any(used) and not equation.effects:
+        return [False] * len(equation.invars), None
+    closed, block = equation.params["jaxpr"], equation.params["block"]
+    used = [index < block.results or is_used for index, is_used in enumerate(used)]
+    body = closed.jaxpr
+    if not all(used):
+        outvars = [atom for atom, is_used in zip(body.outvars, used, strict=True) if is_used]
+        body = body.replace(outvars=outvars, debug_info=body.debug_info._replace(result_paths=None))
+    body, left = live(body, [index < len(block.arguments) for index in range(len(body.invars))])
+    if body is closed.jaxpr:
+        return left, equation
+    positions = [index for index, is_left in enumerate(left) if is_left]
+    weights = {new: block.weights[old] for new, old in enumerate(positions) if old in block.weights}
+    made = equation.replace(
+        invars=[equation.invars[index] for index in positions],
+        outvars=[variable for variable, is_used in zip(equation.outvars, used, strict=True) if is_used],
+        params={"jaxpr": ClosedJaxpr(body, closed.consts), "block": replace(block, weights=FrozenMapping(weights))},
+    )
+    return left, made
+
+
+partial_eval.dce_rules[block_p] = _live_block

@@ -1,0 +1,131 @@
+"""The commands about programs as trees: `tree`, `query`, `sub` and `account`."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from jaxport.cli import specs
+from jaxport.cli.tables import console, file_size, key_values, table
+from jaxport.cli.targets import load_target
+from jaxport.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from jaxport.mox import Mox
+
+__all__ = ["show_account", "show_query", "show_tree", "substitute"]
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        help="An ONNX file, a Mox (`.json`, `.yson`, `.xml`), or `module:attribute`: then give its inputs.",
+        metavar="MODEL",
+    ),
+]
+Query = Annotated[str, typer.Argument(help="XPath 1.0: `//MatMul`, `//Linear[@features=10]`.", metavar="XPATH")]
+Inputs = Annotated[
+    list[str],
+    typer.Option(
+        "--input",
+        "-i",
+        default_factory=list,
+        show_default=False,
+        metavar="SPEC",
+        help='One input, in the order of the arguments: "B,224,224,3", "ids:int32[B,T]".',
+    ),
+]
+Expected = Annotated[int | None, typer.Option("--expect", metavar="COUNT", help="How many the query must hit.")]
+
+
+def load_mox(model: str, inputs: list[str]) -> Mox:
+    """The Mox of what a command names.
+
+    Raises:
+      InvalidArgument: there is no such model, or it needs inputs that are not given.
+    """
+    import jaxport
+    from jaxport.export.api import read_inputs
+
+    suffix = Path(model).suffix
+    if suffix in (".json", ".yson", ".xml"):
+        return jaxport.mox.load(model)
+    given = specs.parse_inputs(inputs)
+    args, _ = read_inputs([spec.value for spec in given], {}, (), False)
+    if suffix == ".onnx":
+        from jaxport.importer.tracing import input_specs
+
+        program = jaxport.from_onnx(model)
+        return jaxport.make_mox(program)(*(args or input_specs(program).values()))
+    if not args:
+        raise InvalidArgument(
+            f"`{model}` needs inputs", where="the command line", instead='give them in order: `--input "B,3"`'
+        )
+    return jaxport.make_mox(load_target(model))(*args)
+
+
+def show_tree(model: Model, inputs: Inputs) -> None:
+    """Show a model as a tree of modules and equations."""
+    typer.echo(str(load_mox(model, inputs)))
+
+
+def show_query(model: Model, query: Query, inputs: Inputs, expect: Expected = None) -> None:
+    """List what a query hits: its type, where it is, and the shapes of its inputs and outputs."""
+    found = load_mox(model, inputs).select(query, expect=expect)
+    shapes = lambda avals: ", ".join(aval.str_short(short_dtypes=True) for aval in avals)
+    rows = [(m.type, m.path, shapes(m.in_avals), shapes(m.out_avals)) for m in found]
+    console().print(table(f"{query}: {len(rows)}", ("type", "path", "inputs", "outputs"), rows))
+
+
+def show_account(model: Model, inputs: Inputs) -> None:
+    """Show what each block costs: calls, parameters, bytes, operations, activations."""
+    from jaxport.mox import account
+
+    typer.echo(str(account(load_mox(model, inputs))))
+
+
+def substitute(
+    model: Model,
+    query: Query,
+    replacement: Annotated[str, typer.Argument(help="A function: `jax.nn.gelu`, `my.module:function`.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The ONNX file to write.")],
+    inputs: Inputs,
+    expect: Expected = None,
+) -> None:
+    """Replace what a query hits by a function, and write the model as ONNX."""
+    import jaxport
+
+    mox = load_mox(model, inputs)
+    found = mox.select(query, expect=expect)
+    edited = found.sub(_function(replacement))
+    exported = jaxport.to_onnx(edited, edited.jaxpr.in_avals[len(edited.weights) :])
+    exported.save(output)
+    console().print(
+        key_values(
+            {
+                "replaced": f"{found.count()} of {len(mox.tree.nodes)} operations",
+                "dropped": ", ".join(edited.dropped) or "no parameters",
+                "written": f"{output} ({file_size(output.stat().st_size)})",
+            }
+        )
+    )
+
+
+def _function(name: str) -> Any:
+    """A function by its name, with a colon or without."""
+    if ":" in name:
+        return load_target(name)
+    module, _, attribute = name.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), attribute, None) if module else None
+    except ImportError:
+        found = None
+    if not callable(found):
+        raise InvalidArgument(
+            f"`{name}` is no function",
+            where="the replacement",
+            instead="write `jax.nn.gelu`, or `package.module:function`",
+        )
+    return found

@@ -1,0 +1,56 @@
+"""Module expressions: any JAX model as a tree that is queried, edited, captured, serialized and evaluated.
+
+>>> import jax.numpy as jnp, jaxport
+>>> mox = jaxport.make_mox(lambda x: jnp.sin(x) + 1)(jnp.zeros(2))
+>>> mox.sub("//sin", jnp.cos)(jnp.zeros(2))
+Array([2., 2.], dtype=float32)
+"""
+
+from __future__ import annotations
+
+from jaxport.mox.account import Account, account
+from jaxport.mox.edits.casts import cast
+from jaxport.mox.edits.lora import lora, merge_lora
+from jaxport.mox.edits.masks import activations, trainable
+from jaxport.mox.edits.prune import prune
+from jaxport.mox.edits.quantize import calibrate, dequantize_linear, qdq, quantize, quantize_linear
+from jaxport.mox.match import Match
+from jaxport.mox.mox import Mox, eval_mox
+from jaxport.mox.replacement import Factory, Replacement, factory
+from jaxport.mox.selection import Selection, query, sub
+from jaxport.mox.serialize.files import dumps, load, load_params, loads, save, save_params
+from jaxport.mox.tracing import make_mox
+from jaxport.mox.write_back import write_back
+
+__all__ = [
+    "Account",
+    "Factory",
+    "Match",
+    "Mox",
+    "Replacement",
+    "Selection",
+    "account",
+    "activations",
+    "calibrate",
+    "cast",
+    "dequantize_linear",
+    "dumps",
+    "eval_mox",
+    "factory",
+    "load",
+    "load_params",
+    "loads",
+    "lora",
+    "make_mox",
+    "merge_lora",
+    "prune",
+    "qdq",
+    "quantize",
+    "quantize_linear",
+    "query",
+    "save",
+    "save_params",
+    "sub",
+    "trainable",
+    "write_back",
+]

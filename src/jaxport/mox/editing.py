@@ -1,0 +1,495 @@
+"""Editing a program: jaxpr to jaxpr, along the bodies that lead to what is replaced; everything else is shared."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import core as jax_core
+from jax.extend import core as jex_core
+
+from jaxport import blocks
+from jaxport.blocks.block import Block, FrozenMapping, block_p, reference_of
+from jaxport.blocks.environment import unused
+from jaxport.blocks.labels import bodies, replace_bodies
+from jaxport.blocks.liveness import live
+from jaxport.blocks.places import joined
+from jaxport.errors import InvalidArgument, Unsupported
+from jaxport.mox import calls
+from jaxport.mox.match import Match, arguments_of, match_of, returns_of
+from jaxport.mox.mox import Mox
+from jaxport.mox.original import Site, original_p
+from jaxport.mox.origins import stacking_scans
+from jaxport.mox.refusals import refusal
+from jaxport.mox.replacement import Factory, Rewrite, Template, Templates, concrete
+from jaxport.mox.tree import Location, Node
+
+if TYPE_CHECKING:
+    from jaxport.mox.selection import Selection
+
+__all__ = ["substituted"]
+
+Var = jex_core.Var
+Jaxpr = jex_core.Jaxpr
+JaxprEqn = jex_core.JaxprEqn
+
+
+def substituted(selection: Selection, replacement: Any) -> Mox:
+    """See `Selection.sub`."""
+    mox = selection.mox
+    selected = {node.location for node in selection.nodes}
+    refusals = [found for node in selection.nodes if (found := refusal(node, selected)) is not None]
+    if refusals:
+        count = len(set(refusals))
+        noun = "1 selected operation" if count == 1 else f"{count} selected operations"
+        raise Unsupported(f"{noun} of `{mox.name}` cannot be replaced", refusals)
+    matches = {node.location: match_of(mox, node) for node in selection.nodes}
+    return _Editor(mox, matches, replacement).edited()
+
+
+@dataclass(frozen=True)
+class _Key:
+    """A new input of a body: the leaf `name`, with `slices` axes of steps taken off."""
+
+    name: str
+    slices: int = 0
+
+
+@dataclass
+class _Leaf:
+    """A new parameter, or a new input of the program (then `value` is None)."""
+
+    name: str
+    aval: Any
+    value: Any
+    trainable: bool = True
+    # The scans whose steps have a slice each, and their lengths, the outermost first.
+    scans: tuple[Location, ...] = ()
+    lengths: tuple[int, ...] = ()
+
+
+@dataclass
+class _Body:
+    """An edited body, while it is made: its equations, and the new inputs that they use."""
+
+    names: dict[Var, Any] = field(default_factory=dict)
+    equations: list[JaxprEqn] = field(default_factory=list)
+    inputs: dict[_Key, Var] = field(default_factory=dict)
+
+    def input(self, key: _Key, aval: Any) -> Var:
+        if key not in self.inputs:
+            self.inputs[key] = Var(aval)
+        return self.inputs[key]
+
+    def read(self, atom: Any) -> Any:
+        # A body may use the very variables that stand around it: one step, never a chain.
+        return self.names.get(atom, atom) if isinstance(atom, Var) else atom
+
+    def renamed(self, equation: JaxprEqn) -> JaxprEqn:
+        if not self.names or not any(isinstance(a, Var) and a in self.names for a in equation.invars):
+            return equation
+        found: Any = equation.effects
+        effects = {
+            effect if (reference := reference_of(effect)) is None else effect.replace(self.read(reference))
+            for effect in found
+        }
+        return equation.replace(invars=[self.read(atom) for atom in equation.invars], effects=effects)
+
+    def inline(self, jaxpr: Jaxpr, operands: Sequence[Any], outvars: Sequence[Var]) -> None:
+        """Appends what a body does, under new names; `outvars` stand for its results from here on."""
+        inner = _Body(dict(zip(jaxpr.invars, operands, strict=True)))
+        for equation in jaxpr.eqns:
+            equation = inner.renamed(equation)
+            new = [v if isinstance(v, jex_core.DropVar) else Var(v.aval) for v in equation.outvars]
+            inner.names.update(zip(equation.outvars, new, strict=True))
+            self.equations.append(equation.replace(outvars=new))
+        for outvar, atom in zip(outvars, jaxpr.outvars, strict=True):
+            self.names[outvar] = inner.read(atom)
+
+
+class _Editor:
+    """One substitution."""
+
+    def __init__(self, mox: Mox, matches: Mapping[Location, Match], replacement: Any):
+        self.mox, self.matches, self.replacement = mox, matches, replacement
+        self.templates = Templates()
+        self.leaves: dict[str, _Leaf] = {}
+        self.bases: dict[Any, str] = {}
+        self.taken = {*(weight.path for weight in mox.weights), *mox.traced.input_paths, *mox.inputs}
+        self.names: dict[tuple[Any, str], str] = {}
+        # The locations that lie on the way to a match.
+        # The paths of blocks that run no more, though values that they made for others are still made.
+        self.gone: set[str] = set()
+        self.ways = {location[:end] for location in matches for end in range(1, len(location) + 1)}
+
+    def edited(self) -> Mox:
+        mox, traced = self.mox, self.mox.traced
+        body, outvars = self.body(mox.jaxpr.jaxpr, ())
+        params = {key: v for key, v in body.inputs.items() if self.leaves[key.name].value is not None}
+        inputs = {key: v for key, v in body.inputs.items() if self.leaves[key.name].value is None}
+        invars, held = mox.jaxpr.jaxpr.invars, len(mox.weights)
+        new = [self.leaves[key.name] for key in params]
+        values = jax.device_put([leaf.value for leaf in new])  # one transfer for all
+        added = [blocks.Weight(leaf.name, v, leaf.trainable) for leaf, v in zip(new, values, strict=True)]
+        weights = [*mox.weights, *added]
+        jaxpr = mox.jaxpr.jaxpr.replace(
+            invars=[*invars[:held], *params.values(), *invars[held:], *inputs.values()],
+            outvars=outvars,
+            eqns=body.equations,
+            effects=_effects(body.equations, mox.jaxpr.jaxpr.effects),
+            debug_info=mox.jaxpr.jaxpr.debug_info._replace(arg_names=None, result_paths=None),
+        )
+        names = (*mox.inputs, *(key.name for key in inputs))
+        traced = replace(traced, jaxpr=jex_core.ClosedJaxpr(jaxpr, ()), weights=tuple(weights))
+        return pruned(mox.replaced(traced, inputs=names), self.gone)
+
+    # -- bodies ----------------------------------------------------------------------------------------------------
+
+    def body(self, jaxpr: Jaxpr, location: Location) -> tuple[_Body, list[Any]]:
+        """The body at a location with what is replaced in it, and its results."""
+        made = _Body()
+        for index, equation in enumerate(jaxpr.eqns):
+            here = (*location, index)
+            equation = made.renamed(equation)
+            if here not in self.ways:
+                made.equations.append(equation)
+                continue
+            equation_or_none = self.around(made, equation, here)
+            if here in self.matches and equation_or_none is not None:
+                self.replace(made, equation_or_none, self.matches[here])
+            elif equation_or_none is not None:
+                made.equations.append(equation_or_none)
+        return made, [made.read(atom) for atom in jaxpr.outvars]
+
+    def around(self, made: _Body, equation: JaxprEqn, here: Location) -> JaxprEqn | None:
+        """The equation with its bodies edited; None where its equations took its place."""
+        inner = bodies(equation.params)
+        below = [number for number in range(len(inner)) if (*here, number) in self.ways]
+        if not below:
+            return equation
+        edited: list[Jaxpr] = []
+        keys: list[list[_Key]] = []
+        for number, jaxpr in enumerate(inner):
+            if number not in below:
+                edited.append(jaxpr)
+                keys.append([])
+                continue
+            body, outvars = self.body(jaxpr, (*here, number))
+            edited.append(
+                jaxpr.replace(
+                    invars=[*jaxpr.invars, *body.inputs.values()],
+                    outvars=outvars,
+                    eqns=body.equations,
+                    effects=_effects(body.equations, jaxpr.effects),
+                    debug_info=jaxpr.debug_info._replace(arg_names=None, result_paths=None),
+                )
+            )
+            keys.append(list(body.inputs))
+        sliced = frozenset(key for found in keys for key in found if key.slices and here in self.leaves[key.name].scans)
+        operands = {key: self.outside(made, key, key in sliced) for found in keys for key in found}
+        if equation.primitive.name in calls.DISSOLVED and here not in self.matches:
+            operand_list = [*equation.invars, *(operands[key] for key in keys[0])]
+            made.inline(edited[0], operand_list, equation.outvars)
+            return None
+        more = calls.Widening(edited, keys, operands, sliced, [0] * len(inner))
+        widened = calls.widened(equation, more)
+        assert widened is not None, equation.primitive.name  # `refusal` has seen to it
+        *before, equation = widened[0]
+        made.equations += before
+        block = equation.params.get("block")
+        if block is not None:
+            start = len(equation.invars) - len(keys[0])
+            new = {start + index: key.name for index, key in enumerate(keys[0]) if self.is_param(key)}
+            block = replace(block, weights=FrozenMapping({**block.weights, **new}), edited=True)
+            equation = equation.replace(params={**equation.params, "block": block})
+        return equation
+
+    def is_param(self, key: _Key) -> bool:
+        return self.leaves[key.name].value is not None
+
+    def outside(self, made: _Body, key: _Key, sliced: bool) -> Var:
+        """What an input of a body is outside of its equation."""
+        leaf = self.leaves[key.name]
+        outer = replace(key, slices=key.slices - 1) if sliced else key
+        aval = leaf.aval
+        for length in reversed(leaf.lengths[outer.slices :]):
+            aval = calls.stacked(aval, length)
+        return made.input(outer, aval)
+
+    # -- one match -------------------------------------------------------------------------------------------------
+
+    def replace(self, made: _Body, equation: JaxprEqn, match: Match) -> None:
+        """Appends the replacement of an equation."""
+        if isinstance(self.replacement, Rewrite):
+            made.equations.append(_rewritten(equation, self.replacement, match))
+            return
+        node = Node(match.node.location, equation, match.node.parent)
+        site = _site(node, match)
+        scans = stacking_scans(self.mox, match.node)
+        steps = math.prod(match.lengths)
+        templates = []
+        several = scans and isinstance(self.replacement, Factory)
+        for step in range(steps) if several else (None,):
+            at = match if step is None else match.step(step)
+            templates.append(self.templates.of(concrete(self.replacement, at), at, site))
+        template = templates[0]
+        if any(t.jaxpr is not template.jaxpr and str(t.jaxpr) != str(template.jaxpr) for t in templates):
+            raise InvalidArgument(
+                f"the replacement of `{match.shown}` does something else in each step of a scan",
+                where="the `factory`",
+                why="the steps of a scan run one body; only its parameters may differ",
+                instead="make what differs a parameter: an array that the replacement holds",
+            )
+        params = self.params(match, templates, scans)
+        for name, aval in template.inputs:
+            known = self.leaves.setdefault(name, _Leaf(name, _aval(aval), None))
+            if (known.aval.shape, known.aval.dtype) != (aval.shape, aval.dtype) or name in self.taken:
+                raise InvalidArgument(
+                    f"the new input `{name}` clashes with another of that name",
+                    where=f"the replacement of `{match.shown}`",
+                    why=f"the program has `{name}`: {known.aval.str_short()}",
+                    instead="give it another name",
+                )
+        keys = [*params, *(_Key(name) for name, _ in template.inputs)]
+        inputs = [made.input(key, self.leaves[key.name].aval) for key in keys]
+        names = {weight.path: key.name for weight, key in zip(template.params, params, strict=True)}
+        self.emit(made, equation, match, template, inputs, names)
+
+    def params(self, match: Match, templates: Sequence[Template], scans: Sequence[Node]) -> list[_Key]:
+        """The new parameters of a match: shared with other calls of the same module, stacked over the steps."""
+        owner, base = self.owner(match)
+        locations = tuple(scan.location for scan in scans)
+        keys = []
+        for position, weight in enumerate(templates[0].params):
+            name = self.names.get((owner, weight.path))
+            if name is None:
+                name = unused(joined(base, weight.path), self.taken)
+                self.taken.add(name)
+                self.names[owner, weight.path] = name
+                values = [template.params[position].value for template in templates]
+                if len(values) < math.prod(match.lengths):
+                    values = values * math.prod(match.lengths)
+                value = values[0] if not scans else jnp.stack(values).reshape(*match.lengths, *values[0].shape)
+                self.leaves[name] = _Leaf(name, _aval(weight.value), value, weight.trainable, locations, match.lengths)
+            leaf = self.leaves[name]
+            if (leaf.aval.shape, leaf.aval.dtype) != (weight.value.shape, weight.value.dtype):
+                raise InvalidArgument(
+                    f"the new parameter `{name}` has two shapes",
+                    where=f"the replacement of `{match.shown}`, which is called several times",
+                    why=f"{leaf.aval.str_short()} in one call, {_aval(weight.value).str_short()} in another",
+                    instead="make the new parameters from the weights of the block, which its calls share",
+                )
+            if leaf.lengths != match.lengths:
+                raise InvalidArgument(
+                    f"`{name}` would be stacked in one call and shared in another",
+                    where=f"the replacement of `{match.shown}`",
+                    why=f"its scans have {leaf.lengths} steps in one call, {match.lengths} in another",
+                    instead="replace the calls one by one",
+                )
+            leaf.scans += tuple(location for location in locations if location not in leaf.scans)
+            keys.append(_Key(name, len(locations)))
+        return keys
+
+    def owner(self, match: Match) -> tuple[Any, str]:
+        """What owns the new parameters of a match, and the path that they get: calls of one module have the same."""
+        block, location = match.block, match.node.location
+        if block is not None:
+            owner: Any = frozenset(block.weights.values()) or block.path
+        else:
+            around = next((node for node in match.node.around if node.block is not None), None)
+            owner = (None, location)
+            if around is not None and around.block is not None:
+                owner = around.block.path, location[len(around.location) :]
+        if owner not in self.bases:
+            wish = match.path
+            self.bases[owner] = wish if block is not None else unused(wish, set(self.bases.values()))
+        return owner, self.bases[owner]
+
+    def emit(
+        self,
+        made: _Body,
+        equation: JaxprEqn,
+        match: Match,
+        template: Template,
+        inputs: list[Var],
+        names: Mapping[str, str],
+    ) -> None:
+        """Appends a block that does what the template says."""
+        results = template.site.results
+        escaping = equation.outvars[results:]
+        jaxpr = template.jaxpr
+        base = self.owner(match)[1]
+        jaxpr = jaxpr.replace(eqns=[_placed(e, base) for e in jaxpr.eqns])
+        equations, escaped = _with_original(jaxpr, equation, results)
+        operands = [*equation.invars, *inputs]
+        used = {atom for e in equations for atom in e.invars if isinstance(atom, Var)}
+        used |= {atom for atom in jaxpr.outvars if isinstance(atom, Var)}
+        kept = [
+            index for index in range(len(operands)) if index < template.site.arguments or jaxpr.invars[index] in used
+        ]
+        old = equation.params.get("block")
+        weights = {} if old is None else dict(old.weights)
+        weights |= {len(equation.invars) + index: name for index, name in enumerate(names.values())}
+        block = Block(
+            target=template.name,
+            name=match.block.name if match.block is not None else match.path.rpartition(".")[2],
+            path=match.path,
+            kind="function",
+            method="",
+            config=FrozenMapping({**template.config, "new_params": FrozenMapping(names)} if template.config else {}),
+            weights=FrozenMapping({new: weights[index] for new, index in enumerate(kept) if index in weights}),
+            arguments=arguments_of(match.node),
+            results=results,
+            batched=old.batched if old is not None else 0,
+            axes=template.site.axes,
+            returns=returns_of(match.node),
+            edited=True,
+        )
+        inner = jex_core.Jaxpr(
+            (),
+            [jaxpr.invars[index] for index in kept],
+            [*jaxpr.outvars, *(escaped or ())],
+            equations,
+            _effects(equations, set()),
+            jex_core.DebugInfo("block", block.target, None, None),
+        )
+        outvars = [Var(v.aval) if isinstance(v, jex_core.DropVar) else v for v in equation.outvars[:results]]
+        made.equations.append(
+            equation.replace(
+                primitive=block_p,
+                invars=[operands[index] for index in kept],
+                outvars=[*outvars, *(escaping if escaped is not None else ())],
+                params={"jaxpr": jex_core.ClosedJaxpr(inner, ()), "block": block},
+                effects=inner.effects,
+            )
+        )
+        if escaping and escaped is None:
+            # What was made inside and is used outside is still made, though the original is gone.
+            self.gone.add(match.path)
+            body = equation.params["jaxpr"].jaxpr
+            made.inline(
+                body.replace(outvars=body.outvars[results:], debug_info=_nameless(body)), equation.invars, escaping
+            )
+
+
+def _rewritten(equation: JaxprEqn, replacement: Rewrite, match: Match) -> JaxprEqn:
+    """A block with another body."""
+    block = equation.params.get("block")
+    if block is None:
+        raise InvalidArgument(
+            f"`{match.shown}` is no block",
+            where="`Mox.sub`",
+            why="this edit rewrites the body of a module or function call",
+            instead="select blocks: `//module_call`",
+        )
+    body = replacement.rewrite(equation.params["jaxpr"], match.shown)
+    return equation.replace(params={"jaxpr": body, "block": replace(block, edited=True)})
+
+
+def _nameless(jaxpr: Jaxpr) -> Any:
+    return jaxpr.debug_info._replace(arg_names=None, result_paths=None)
+
+
+def _placed(equation: JaxprEqn, base: str) -> JaxprEqn:
+    """Blocks that the replacement brings along lie below the block that it replaces."""
+    block = equation.params.get("block")
+    inner = bodies(equation.params)
+    params = equation.params
+    if inner:
+        new = [body.replace(eqns=[_placed(e, base) for e in body.eqns]) for body in inner]
+        params = replace_bodies(params, iter(new))
+    if block is not None:
+        weights = {index: joined(base, path) for index, path in block.weights.items()}
+        params = {**params, "block": replace(block, path=joined(base, block.path), weights=FrozenMapping(weights))}
+    return equation if params is equation.params else equation.replace(params=params)
+
+
+def _with_original(jaxpr: Jaxpr, original: JaxprEqn, results: int) -> tuple[list[JaxprEqn], list[Var] | None]:
+    """The equations with the original in the place of what stands for it, and what escapes from its first call."""
+    escaped: list[Var] | None = None
+    equations = []
+    for equation in jaxpr.eqns:
+        if equation.primitive is original_p:
+            more = [Var(atom.aval) for atom in original.outvars[results:]]
+            equations.append(_original(equation, original, more))
+            escaped = more if escaped is None else escaped
+        else:
+            equations.append(_nested_original(equation, original, results))
+    return equations, escaped
+
+
+def _original(equation: JaxprEqn, original: JaxprEqn, more: list[Var]) -> JaxprEqn:
+    params = original.params
+    block = params.get("block")
+    if block is not None:
+        exchanged = equation.params["exchanged"]
+        weights = {index: path for index, path in block.weights.items() if index not in exchanged}
+        params = {**params, "block": replace(block, weights=FrozenMapping(weights))}
+    return original.replace(invars=equation.invars, outvars=[*equation.outvars, *more], params=params)
+
+
+def _nested_original(equation: JaxprEqn, original: JaxprEqn, results: int) -> JaxprEqn:
+    inner = bodies(equation.params)
+    if not any(_holds_original(body) for body in inner):
+        return equation
+    new = [body.replace(eqns=_with_original(body, original, results)[0]) for body in inner]
+    return equation.replace(params=replace_bodies(equation.params, iter(new)))
+
+
+def _holds_original(jaxpr: Jaxpr) -> bool:
+    return any(e.primitive is original_p or any(map(_holds_original, bodies(e.params))) for e in jaxpr.eqns)
+
+
+def _site(node: Node, match: Match) -> Site:
+    """What the replacement may call: the equation with what was replaced inside it."""
+    equation, block = node.equation, node.block
+    arguments, results = len(arguments_of(node)), len(returns_of(node))
+    if block is not None:
+        return Site(equation.params["jaxpr"], arguments, results, block.axes or (), match.shown)
+    invars: list[Any] = [Var(atom.aval) for atom in equation.invars]
+    outvars = [Var(atom.aval) for atom in equation.outvars]
+    alone = equation.replace(invars=invars, outvars=outvars)
+    debug_info = jex_core.DebugInfo("equation", equation.primitive.name, None, None)
+    jaxpr = jex_core.Jaxpr((), invars, outvars, [alone], equation.effects, debug_info)
+    return Site(jex_core.ClosedJaxpr(jaxpr, ()), arguments, results, (), match.shown)
+
+
+def _aval(value: Any) -> Any:
+    return jax_core.ShapedArray(value.shape, value.dtype)
+
+
+def pruned(mox: Mox, gone_blocks: Iterable[str] = ()) -> Mox:
+    """The Mox without what its results do not depend on; the parameters that are gone are in `dropped`.
+
+    The state of blocks that are gone changes no more.
+    """
+    below = tuple(f"{path}." if path else "" for path in gone_blocks)
+    traced, jaxpr = mox.traced, mox.jaxpr.jaxpr
+    # A new value of state that is the old one is none.
+    held = dict(zip((weight.path for weight in mox.weights), jaxpr.invars, strict=False))
+    first = len(traced.output_paths)
+    gone = {
+        first + index
+        for index, path in enumerate(traced.state_outputs)
+        if jaxpr.outvars[first + index] is held.get(path) or path.startswith(below)
+    }
+    if gone:
+        jaxpr = jaxpr.replace(outvars=[atom for index, atom in enumerate(jaxpr.outvars) if index not in gone])
+    count = len(mox.weights)
+    jaxpr, left = live(jaxpr, [index >= count for index in range(len(jaxpr.invars))])
+    state = tuple(path for index, path in enumerate(traced.state_outputs, first) if index not in gone)
+    weights = tuple(weight for weight, is_left in zip(mox.weights, left, strict=False) if is_left)
+    dropped = tuple(weight.path for weight, is_left in zip(mox.weights, left, strict=False) if not is_left)
+    closed = jex_core.ClosedJaxpr(jaxpr, mox.jaxpr.consts)
+    return mox.replaced(replace(traced, jaxpr=closed, weights=weights, state_outputs=state), dropped=dropped)
+
+
+def _effects(equations: Iterable[JaxprEqn], before: Any) -> Any:
+    """The effects of a body: those that it had, and those of new equations that concern no reference."""
+    new = itertools.chain.from_iterable(equation.effects for equation in equations)
+    return set(before) | {effect for effect in new if reference_of(effect) is None}

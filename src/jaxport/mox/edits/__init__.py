@@ -1,0 +1,1 @@
+"""Ready-made edits, each a replacement for `Mox.sub`."""

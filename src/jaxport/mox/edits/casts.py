@@ -1,0 +1,111 @@
+"""Other floating-point types for selected blocks: what is inside computes in them, what is around does not notice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core as jex_core
+
+from jaxport.errors import InvalidArgument
+from jaxport.mox.replacement import Rewrite
+from jaxport.mox.rewriting import Rewriting
+
+__all__ = ["cast"]
+
+
+def cast(dtype: Any) -> Rewrite:
+    """A replacement in which a block computes in another floating-point type.
+
+    Its arguments and parameters are converted on entry, its results on return; float32 and float64 inside become the
+    type. To store parameters in a type, convert their values: `Mox.params` are plain arrays.
+
+    Args:
+      dtype: a floating-point type.
+
+    Raises:
+      InvalidArgument: `dtype` is no floating-point type; a block does something that the type does not allow.
+
+    >>> import jaxport
+    >>> from flax import nnx
+    >>> mox = jaxport.make_mox(nnx.Linear(3, 4, rngs=nnx.Rngs(0)))(jnp.ones((1, 3)))
+    >>> print(mox.sub("//Linear", jaxport.mox.cast(jnp.bfloat16)).select("//dot_general")[0].out_avals)
+    [ShapedArray(bfloat16[1,4])]
+    """
+    wanted = np.dtype(dtype)
+    if not jnp.issubdtype(wanted, jnp.floating):
+        raise InvalidArgument(f"`{wanted}` is no floating-point type", where="`cast`", instead="bfloat16, float16, …")
+
+    def rewrite(closed: jex_core.ClosedJaxpr, where: str) -> jex_core.ClosedJaxpr:
+        inner = _Retyping(wanted).closed(closed)
+        try:
+            jex_core.check_jaxpr(inner.jaxpr)
+        except Exception as error:  # whatever an operation has to say of its operands
+            raise InvalidArgument(
+                f"`{where}` cannot be computed in {wanted}",
+                where="`cast`",
+                why=str(error).splitlines()[0],
+                instead="select blocks inside of it",
+            ) from error
+        made = _bordered(inner, closed)
+        return jex_core.ClosedJaxpr(made, closed.consts)
+
+    return Rewrite(rewrite)
+
+
+def _bordered(inner: jex_core.ClosedJaxpr, outer: jex_core.ClosedJaxpr) -> jex_core.Jaxpr:
+    """The program between conversions from the outer types and back to them."""
+    convert = lambda atom, aval: _converted(atom, aval) if atom.aval.dtype != aval.dtype else (None, atom)
+    invars = [jex_core.Var(aval) for aval in outer.in_avals]
+    before, after = [], []
+    # The variables of the program are those that the conversions define.
+    renamed = list(inner.jaxpr.invars)
+    for index, (variable, wanted) in enumerate(zip(invars, inner.in_avals, strict=True)):
+        equation, made = convert(variable, wanted)
+        if equation is None:
+            invars[index] = renamed[index]
+        else:
+            before.append(equation.replace(outvars=[renamed[index]]))
+        del made
+    outvars = []
+    for atom, wanted in zip(inner.jaxpr.outvars, outer.out_avals, strict=True):
+        equation, made = convert(atom, wanted)
+        after += [] if equation is None else [equation]
+        outvars.append(made)
+    return inner.jaxpr.replace(
+        invars=invars,
+        outvars=outvars,
+        eqns=[*before, *inner.jaxpr.eqns, *after],
+        debug_info=inner.jaxpr.debug_info._replace(arg_names=None, result_paths=None),
+    )
+
+
+def _converted(atom: Any, aval: Any) -> tuple[jex_core.JaxprEqn, jex_core.Var]:
+    spec = jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype)
+    (equation,) = jax.make_jaxpr(lambda x: x.astype(aval.dtype))(spec).eqns
+    variable = jex_core.Var(aval)
+    return equation.replace(invars=[atom], outvars=[variable]), variable
+
+
+class _Retyping(Rewriting):
+    def __init__(self, dtype: np.dtype):
+        super().__init__()
+        self.dtype = dtype
+
+    def aval(self, aval: Any) -> Any:
+        return aval.update(dtype=self.dtype) if _is_wide(getattr(aval, "dtype", None)) else aval
+
+    def leaf(self, value: Any) -> Any:
+        return self.dtype if isinstance(value, np.dtype) and _is_wide(value) else value
+
+    def literal(self, literal: jex_core.Literal) -> jex_core.Literal:
+        aval: Any = literal.aval
+        if not _is_wide(aval.dtype):
+            return literal
+        return jex_core.Literal(np.asarray(literal.val).astype(self.dtype)[()], self.aval(aval))
+
+
+def _is_wide(dtype: Any) -> bool:
+    return isinstance(dtype, np.dtype) and dtype in (np.dtype("float32"), np.dtype("float64"))

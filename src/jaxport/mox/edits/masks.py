@@ -1,0 +1,62 @@
+"""Which parameters are trained: masks by path, as optax takes them; and activations by their usual names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from jaxport.errors import QueryError
+from jaxport.mox.tree import short_name
+
+if TYPE_CHECKING:
+    from jaxport.mox.match import Match
+    from jaxport.mox.mox import Mox
+
+__all__ = ["activations", "trainable"]
+
+_ACTIVATIONS = frozenset({
+    "celu", "elu", "gelu", "glu", "hard_sigmoid", "hard_silu", "hard_swish", "hard_tanh", "leaky_relu", "log_sigmoid",
+    "mish", "relu", "relu6", "selu", "sigmoid", "silu", "softplus", "soft_sign", "sparse_plus", "squareplus", "swish",
+})  # fmt: skip
+
+
+def trainable(mox: Mox, which: str | Callable[[str], bool]) -> dict[str, bool]:
+    """True for each parameter that is to be trained, by path: for `optax.masked`, `optax.multi_transform` and the like.
+
+    Args:
+      mox: the Mox whose `params` are trained.
+      which: a predicate on paths, or an XPath query: then the parameters of the selected blocks.
+
+    Raises:
+      QueryError: the query is malformed or hits nothing.
+
+    >>> import jax.numpy as jnp, jaxport
+    >>> from flax import nnx
+    >>> mox = jaxport.make_mox(nnx.Linear(3, 4, rngs=nnx.Rngs(0)))(jnp.ones((1, 3)))
+    >>> adapted = mox.sub("//Linear", jaxport.mox.lora(rank=2))
+    >>> jaxport.mox.trainable(adapted, lambda path: "lora" in path)
+    {'bias': False, 'kernel': False, 'lora_a': True, 'lora_b': True}
+    """
+    if callable(which):
+        return {path: bool(which(path)) for path in mox.params}
+    found = mox.select(which)
+    if not found.count():
+        raise QueryError(f"`{which}` hits nothing, so nothing would be trained", where=f"`{mox.name}`")
+    chosen = {path for node in found.nodes if node.block is not None for path in node.block.weights.values()}
+    return {path: path in chosen for path in mox.params}
+
+
+def activations(match: Match) -> bool:
+    """Whether a match is an activation function: a predicate for `Mox.select`.
+
+    Activations that jax inlines (`gelu`, `softmax`) are seen where `make_mox` was told of them:
+    ``make_mox(model, functions=["jax.nn.gelu"])``.
+
+    >>> import jax, jax.numpy as jnp, jaxport
+    >>> mox = jaxport.make_mox(lambda x: jax.nn.silu(jax.nn.relu(x)))(jnp.ones(3))
+    >>> mox.select(jaxport.mox.activations).paths()
+    ['relu', 'silu']
+    """
+    if match.block is not None:
+        return match.block.kind == "function" and short_name(match.block.target) in _ACTIVATIONS
+    return match.node.equation.primitive.name == "jit" and match.config.get("name") in _ACTIVATIONS

@@ -1,0 +1,73 @@
+"""Pruning: masks on the smallest weights of selected layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxport.errors import InvalidArgument
+from jaxport.mox.match import Match
+from jaxport.mox.replacement import Factory, Original, Replacement, factory
+from jaxport.mox.uses import kernels
+
+__all__ = ["prune"]
+
+
+def prune(fraction: float) -> Factory:
+    """Sets the smallest weights of each selected layer to zero, and keeps them there while it is trained.
+
+    The masks are in `Mox.state`, below the path of the layer.
+
+    Args:
+      fraction: of the elements of each weight that is multiplied with something.
+
+    Raises:
+      InvalidArgument: `fraction` is not between 0 and 1; a block has no such weight, or the program does not hold it.
+
+    >>> import jaxport
+    >>> from flax import nnx
+    >>> mox = jaxport.make_mox(nnx.Linear(4, 4, rngs=nnx.Rngs(0)))(jnp.ones((1, 4)))
+    >>> pruned = mox.sub("//Linear", jaxport.mox.prune(0.75))
+    >>> int(pruned.state["kernel.mask"].sum())
+    4
+    """
+    if not 0 <= fraction < 1:
+        raise InvalidArgument(
+            f"fraction={fraction} is no part of the weights", where="`prune`", instead="0 ≤ fraction < 1"
+        )
+
+    def make(match: Match) -> Replacement:
+        found = kernels(match)
+        if not found:
+            raise InvalidArgument(
+                f"`{match.shown}` has no weight to prune",
+                where="`prune`",
+                why=f"`{match.type}` multiplies none of its parameters",
+            )
+        masks = {f"{kernel.name}.mask": _mask(np.asarray(match.param(kernel.name)), fraction) for kernel in found}
+        names = tuple(kernel.name for kernel in found)
+        return Replacement(_apply(names), masks, name="jaxport.mox.prune", trainable=False)
+
+    return factory(make)
+
+
+@cache
+def _apply(names: tuple[str, ...]) -> Callable[..., Any]:
+    """The pruned layer, one function for all layers with these weights, so that it is traced once."""
+
+    def pruned(original: Original, masks: Mapping[str, Any], *args: Any) -> Any:
+        params = {name: jnp.where(masks[f"{name}.mask"], original.param(name), 0) for name in names}
+        return original(*args, params=params)
+
+    return pruned
+
+
+def _mask(value: np.ndarray, fraction: float) -> Any:
+    order = np.argsort(np.abs(value), axis=None, kind="stable")
+    mask = np.ones(value.size, bool)
+    mask[order[: round(fraction * value.size)]] = False
+    return jnp.asarray(mask.reshape(value.shape))

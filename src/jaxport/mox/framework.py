@@ -1,0 +1,54 @@
+"""A Mox as a model: what a trace asks of a framework, so that a program that was traced before is traced again."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jaxport.blocks.framework import Framework, Leaf
+from jaxport.mox.match import Match
+from jaxport.mox.mox import Mox
+
+__all__ = ["framework"]
+
+
+class Programs(Framework):
+    """Traced programs: they hold arrays by path, and their own blocks are found when they run."""
+
+    def is_module(self, value: Any) -> bool:
+        """None: a Mox is no module, it has some."""
+        del value
+        return False
+
+    def is_opaque(self, value: Any) -> bool:
+        """A Mox is not looked into."""
+        return isinstance(value, Mox)
+
+    def is_root(self, value: Any) -> bool:
+        """A Mox."""
+        return isinstance(value, Mox)
+
+    def submodules(self, module: Any) -> Iterator[tuple[str, Any]]:
+        """None."""
+        del module
+        return iter(())
+
+    def leaves(self, module: Any) -> list[Leaf]:
+        """The arrays that the program holds; what is being replaced stands for the original, and brings none along."""
+        if isinstance(module, Match) and module.is_replaced:
+            return []
+        return [Leaf(weight.path, weight.value, weight.trainable) for weight in module.weights]
+
+    def config(self, module: Any) -> dict[str, Any]:
+        """None."""
+        del module
+        return {}
+
+    def signature(self, fn: Any, keywords: Mapping[str, Any]) -> inspect.Signature | None:
+        """That of what was traced."""
+        del keywords
+        return fn.signature if isinstance(fn, Mox) else None
+
+
+framework = Programs()

@@ -1,0 +1,291 @@
+"""One block or equation that a query found: a Mox of its own, and what a replacement may call as the original."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+from jax.extend import core as jex_core
+
+from jaxport.blocks.block import Block
+from jaxport.blocks.tracing import Traced, Weight
+from jaxport.errors import InvalidArgument
+from jaxport.mox.mox import Mox
+from jaxport.mox.original import Site
+from jaxport.mox.origins import stacking_scans
+from jaxport.mox.tree import Node, name_below
+
+__all__ = ["Match", "arguments_of", "match_of", "nested", "returns_of"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Match(Mox):
+    """A selected block or equation as a Mox: it takes the arrays of the call, in order, and returns what it returned.
+
+    Parameters that the program does not hold (those that are its arguments, and slices of stacked ones), and values
+    that the block takes from around it, are keyword arguments, by their paths; see `inputs`.
+
+    Attributes:
+      node: the equation, and where it is.
+      root: the Mox that it was selected in.
+      lengths: the lengths of the scans around it whose steps have parameters of their own, the outermost first.
+      position: the steps of these scans that this is, if it is the block of one step.
+    """
+
+    node: Node = field(kw_only=True)
+    root: Mox = field(kw_only=True)
+    lengths: tuple[int, ...] = ()
+    position: tuple[int, ...] = ()
+    _sites: list[tuple[Site | None, Sequence[Any] | None]] = field(default_factory=list, repr=False)
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether its replacement is being traced, in which it stands for the original."""
+        return bool(self._sites)
+
+    @property
+    def block(self) -> Block | None:
+        """What the block stands for; None for an equation."""
+        return self.node.block
+
+    @property
+    def type(self) -> str:
+        """The short name of the block's type, or the name of the primitive."""
+        return self.node.type
+
+    @property
+    def path(self) -> str:
+        """Where it is in the model."""
+        return self.node.path
+
+    @property
+    def shown(self) -> str:
+        """What messages call it: its path, or at the root its type."""
+        return self.path or self.type
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The static fields of the module and the static arguments of the call; of an equation, its params."""
+        return self.node.equation.params if self.block is None else self.block.config
+
+    @property
+    def weight_avals(self) -> dict[str, Any]:
+        """Shape and dtype of each parameter of the block, by its path; inside a scan, of one step's."""
+        block, invars = self.block, self.node.equation.invars
+        return {} if block is None else {path: invars[index].aval for index, path in block.weights.items()}
+
+    @property
+    def in_avals(self) -> list[Any]:
+        """Shape and dtype of each array that the call takes."""
+        return [atom.aval for atom in self.node.equation.invars[: len(arguments_of(self.node))]]
+
+    @property
+    def out_avals(self) -> list[Any]:
+        """Shape and dtype of each array that the call returns."""
+        return [atom.aval for atom in self.node.equation.outvars[: len(returns_of(self.node))]]
+
+    def step(self, index: int) -> Match:
+        """The block as it is in one step of the scans around it, with the parameters of that step.
+
+        Raises:
+          InvalidArgument: there is no such step.
+        """
+        steps = math.prod(self.lengths)
+        if not 0 <= index < steps:
+            raise InvalidArgument(
+                f"there is no step {index} of `{self.shown}`", where="`Match.step`", why=f"it runs {steps} times"
+            )
+        position = []
+        for length in reversed(self.lengths):
+            position.insert(0, index % length)
+            index //= length
+        return _made(self.root, self.node, tuple(position))
+
+    def __call__(self, *args: Any, params: Mapping[str, Any] | None = None, **kwargs: Any) -> Any:
+        """What the block returns for these arrays, in order.
+
+        Inside a replacement this is the original: it runs with the parameters that the program runs with. `params` are
+        other values for some of them, by their names below the block.
+        """
+        site, others = self._sites[-1] if self._sites else (None, None)
+        if site is None or others is None:
+            if params:
+                return self.apply(
+                    {**self.params, **{self._full(name): v for name, v in params.items()}}, *args, **kwargs
+                )
+            return super().__call__(*args, **kwargs)
+        arrays = self._arguments(args, kwargs)
+        first = len(arguments_of(self.node))
+        exchanged = self._exchanged(params or {}, first)
+        given = [exchanged.get(first + index, other) for index, other in enumerate(others)]
+        return self._result(site.call(arrays, given, frozenset(exchanged)))
+
+    def param(self, name: str) -> Any:
+        """A parameter of the block, by its name below the block; inside a replacement, what the program runs with.
+
+        Raises:
+          InvalidArgument: the block has none of that name, or the program does not hold it.
+        """
+        path = self._full(name)
+        others = self._sites[-1][1] if self._sites else None
+        if others is not None and self.block is not None:
+            first = len(arguments_of(self.node))
+            index = next(index for index, known in self.block.weights.items() if known == path)
+            return others[index - first]
+        held = {weight.path: weight.value for weight in self.weights}
+        if path not in held:
+            raise InvalidArgument(
+                f"`{path}` is no parameter that the program holds",
+                where="`Match.param`",
+                why="it is an argument of the program, or has a value for each step of a scan",
+                instead="read it inside the replacement, or take `match.step(index)`",
+            )
+        return held[path]
+
+    def _full(self, name: str) -> str:
+        """The path of a parameter, given relative to the block or in full."""
+        known = self.weight_avals
+        found = [path for path in known if path == name or name_below(path, self.path) == name]
+        if len(found) != 1:
+            raise InvalidArgument(
+                f"`{self.shown}` has no parameter `{name}`",
+                where="the call of a block",
+                instead=f"it has {', '.join(f'`{name_below(path, self.path)}`' for path in known) or 'none'}",
+            )
+        return found[0]
+
+    def _exchanged(self, params: Mapping[str, Any], first: int) -> dict[int, Any]:
+        """The operands of the block that other values take the place of, by position."""
+        if self.block is None or not params:
+            return {}
+        by_path = {self._full(name): value for name, value in params.items()}
+        invars = self.node.equation.invars
+        exchanged = {index: by_path[path] for index, path in self.block.weights.items() if path in by_path}
+        for index, value in exchanged.items():
+            aval: Any = invars[index].aval
+            given = jax.typeof(value)
+            if (given.shape, given.dtype) != (aval.shape, aval.dtype) or index < first:
+                raise InvalidArgument(
+                    f"`{self.block.weights[index]}` is given {given.str_short()}",
+                    where=f"the call of the block `{self.shown}`",
+                    why=f"the block takes {aval.str_short()}",
+                )
+        return exchanged
+
+
+def arguments_of(node: Node) -> tuple[str, ...]:
+    """The path of each array argument of the call; of an equation, every operand is one."""
+    return node.block.arguments if node.block is not None else tuple(map(str, range(len(node.equation.invars))))
+
+
+def returns_of(node: Node) -> tuple[str, ...]:
+    """The path of each result of the call in what it returned."""
+    if node.block is not None:
+        returns = node.block.returns
+        return returns if len(returns) == node.block.results else tuple(map(str, range(node.block.results)))
+    count = len(node.equation.outvars)
+    return ("",) if count == 1 else tuple(map(str, range(count)))
+
+
+def nested(paths: Sequence[str], leaves: Sequence[Any]) -> Any:
+    """The containers that have the leaves at these paths: tuples where the keys are numbers, else dicts.
+
+    >>> (
+    ...     nested(
+    ...         [
+    ...             "",
+    ...         ],
+    ...         [1],
+    ...     ),
+    ...     nested(["0", "1.a"], [1, 2]),
+    ... )
+    (1, (1, {'a': 2}))
+    """
+    if list(paths) == [""]:
+        return leaves[0]
+    groups: dict[str, tuple[list[str], list[Any]]] = {}
+    for path, leaf in zip(paths, leaves, strict=True):
+        key, _, below = path.partition(".")
+        group = groups.setdefault(key, ([], []))
+        group[0].append(below)
+        group[1].append(leaf)
+    made = {key: nested(*group) for key, group in groups.items()}
+    return tuple(made.values()) if all(key.isdecimal() for key in made) else made
+
+
+def call_arguments(node: Node, arrays: Sequence[Any]) -> tuple[Any, ...]:
+    """The positional arguments of the call, from its arrays."""
+    groups = nested(arguments_of(node), arrays) if arrays else ()
+    return tuple(groups.values()) if isinstance(groups, dict) else groups
+
+
+def match_of(mox: Mox, node: Node) -> Match:
+    """The Mox of a selected node."""
+    return _made(mox, node, None)
+
+
+def _made(mox: Mox, node: Node, step: tuple[int, ...] | None) -> Match:
+    scans = stacking_scans(mox, node)
+    jaxpr, arguments = _body(node)
+    first = len(arguments)
+    held = {weight.path: weight for weight in mox.weights}
+    weights: list[tuple[Any, Weight]] = []
+    inputs: list[tuple[Any, str]] = []
+    taken = {""}
+    for index, variable in enumerate(jaxpr.invars[first:], first):
+        path = node.block.weights.get(index) if node.block is not None else None
+        weight = held.get(path) if path is not None else None
+        value = None if weight is None else weight.value
+        if value is not None and value.shape != variable.aval.shape and step is not None:
+            value = value[step]
+        if path in taken:
+            path = None
+        if weight is not None and path is not None and value is not None and value.shape == variable.aval.shape:
+            weights.append((variable, replace(weight, value=value)))
+        else:
+            inputs.append((variable, path or f"closed_over_{len(inputs)}"))
+        taken.add(path or "")
+    invars = [*(v for v, _ in weights), *jaxpr.invars[:first], *(v for v, _ in inputs)]
+    returns = returns_of(node)
+    count = len(returns)
+    jaxpr = jaxpr.replace(
+        invars=invars,
+        outvars=jaxpr.outvars[:count],
+        debug_info=jaxpr.debug_info._replace(arg_names=None, result_paths=None),
+    )
+    result = nested(returns, list(range(count))) if count else ()
+    return Match(
+        traced=Traced(
+            jaxpr=jex_core.ClosedJaxpr(jaxpr, ()),
+            weights=tuple(weight for _, weight in weights),
+            in_tree=jax.tree.structure((call_arguments(node, list(range(first))), {})),
+            out_tree=jax.tree.structure(result),
+            input_paths=tuple(arguments),
+            output_paths=returns if returns != ("",) else ("output",),
+            state_outputs=(),
+            static_inputs={},
+            static_outputs={},
+        ),
+        name=node.path or node.type,
+        inputs=tuple(name for _, name in inputs),
+        node=node,
+        root=mox,
+        lengths=tuple(scan.equation.params["length"] for scan in scans) if step is None else (),
+        position=step or (),
+    )
+
+
+def _body(node: Node) -> tuple[Any, tuple[str, ...]]:
+    """The body of a block, or one that has the equation alone; and the paths of the arguments."""
+    arguments = arguments_of(node)
+    if node.block is not None:
+        return node.equation.params["jaxpr"].jaxpr, arguments
+    equation = node.equation
+    invars: list[Any] = [jex_core.Var(atom.aval) for atom in equation.invars]
+    outvars = [jex_core.Var(atom.aval) for atom in equation.outvars]
+    equation = equation.replace(invars=invars, outvars=outvars)
+    debug_info = jex_core.DebugInfo("equation", equation.primitive.name, None, None)
+    return jex_core.Jaxpr((), invars, outvars, [equation], equation.effects, debug_info), arguments

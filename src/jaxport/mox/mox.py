@@ -1,0 +1,337 @@
+"""`Mox`: a program with its modules as a value that is called, queried and edited."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core as jex_core
+
+from jaxport.blocks import dims
+from jaxport.blocks.tracing import Traced, Weight
+from jaxport.blocks.ungrouping import ungroup
+from jaxport.blocks.window import current_recorder
+from jaxport.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from jaxport.mox.selection import Selection
+    from jaxport.mox.tree import Tree
+
+__all__ = ["Mox", "eval_mox", "is_parameter"]
+
+
+@dataclass(frozen=True, eq=False)
+class Mox:
+    """A program as a tree of module calls: callable, and never changed by what is done with it.
+
+    `make_mox` makes one. Calling it gives what the traced model gives; it composes with all of JAX's transformations.
+
+    Attributes:
+      traced: the jaxpr with blocks, the arrays that it holds, and the trees of its arguments and results.
+      name: of what was traced.
+      signature: of what was traced; None where it has none.
+      inputs: the inputs that edits have added, by name: keyword arguments of every call.
+      dropped: the parameters that no equation uses any more since an edit, by path.
+
+    >>> import jax.numpy as jnp, jaxport
+    >>> mox = jaxport.make_mox(lambda x: jnp.tanh(x) * 2)(jnp.zeros(3))
+    >>> mox(jnp.zeros(3))
+    Array([0., 0., 0.], dtype=float32)
+    >>> print(mox)
+    <lambda> x: f32[3] -> f32[3]
+    ├─ tanh  f32[3]
+    └─ mul  f32[3]
+    """
+
+    traced: Traced
+    name: str = ""
+    signature: inspect.Signature | None = None
+    inputs: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+    # -- what it holds ---------------------------------------------------------------------------------------------
+
+    @property
+    def jaxpr(self) -> jex_core.ClosedJaxpr:
+        """The program, with `block` equations; its inputs are the weights, the arguments, the inputs of edits."""
+        return self.traced.jaxpr
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        """All arrays that the program holds, in the order of its inputs."""
+        return self.traced.weights
+
+    @cached_property
+    def params(self) -> dict[str, Any]:
+        """The parameters by path: what training changes."""
+        return {weight.path: weight.value for weight in self.weights if is_parameter(weight)}
+
+    @cached_property
+    def state(self) -> dict[str, Any]:
+        """The other arrays by path: statistics, caches, keys and counts of random numbers, constants."""
+        return {weight.path: weight.value for weight in self.weights if not is_parameter(weight)}
+
+    # -- evaluation ------------------------------------------------------------------------------------------------
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model returns for these arguments, with the parameters that the Mox holds."""
+        return self._result(self._run({}, args, kwargs))
+
+    def apply(self, params: Mapping[str, Any], /, *args: Any, state: Any = False, **kwargs: Any) -> Any:
+        """What the model returns with other parameters.
+
+        Args:
+          params: all parameters by path, as `Mox.params` has them; entries of `Mox.state` may be among them.
+          args: as the traced model takes them.
+          state: whether to return the updated state too.
+          kwargs: as the traced model takes them. (A model with an argument `state` of its own gets what is no bool.)
+
+        Returns:
+          The result; with ``state=True`` a pair of the result and the new values of the state, by path.
+
+        Raises:
+          InvalidArgument: parameters are missing or unknown, or the arguments are not what was traced.
+
+        >>> import jax, jax.numpy as jnp, jaxport
+        >>> from flax import nnx
+        >>> mox = jaxport.make_mox(nnx.Linear(2, 1, use_bias=False, rngs=nnx.Rngs(0)))(jnp.ones(2))
+        >>> jax.grad(lambda params: mox.apply(params, 2 * jnp.ones(2)).sum())(mox.params)
+        {'kernel': Array([[2.],
+               [2.]], dtype=float32)}
+        """
+        if type(state) is not bool:
+            kwargs, state = {**kwargs, "state": state}, False
+        unknown = sorted(set(params) - set(self.params) - set(self.state))
+        missing = sorted(set(self.params) - set(params))
+        if unknown or missing:
+            which = f"`{(unknown or missing)[0]}` is {'not a parameter of the Mox' if unknown else 'missing'}"
+            raise InvalidArgument(
+                which,
+                where="`Mox.apply(params, …)`",
+                why=f"it has {len(self.params)} parameters and {len(self.state)} arrays of state",
+                instead="start from `mox.params`",
+            )
+        outputs = self._run(params, args, kwargs)
+        return (self._result(outputs), self._new_state(outputs)) if state else self._result(outputs)
+
+    def _run(self, params: Mapping[str, Any], args: tuple, kwargs: dict) -> list[Any]:
+        """The outputs of the jaxpr."""
+        added = {name: kwargs.pop(name) for name in self.inputs if name in kwargs}
+        absent = [name for name in self.inputs if name not in added]
+        if absent:
+            raise InvalidArgument(
+                f"the input `{absent[0]}` is missing",
+                where=f"the call of `{self.name}`",
+                why="an edit has added it to the program",
+                instead=f"pass `{absent[0]}=...`",
+            )
+        values = [params.get(weight.path, weight.value) for weight in self.weights]
+        operands = [*values, *self._arguments(args, kwargs), *(added[name] for name in self.inputs)]
+        program = self.fitting(operands)
+        if any(_axes_along(jax.typeof(operand)) for operand in operands):
+            raise InvalidArgument(
+                f"`{self.name}` is called inside a `shard_map` that tracks along which axes values differ",
+                where="the call of a Mox",
+                why="its operations were traced outside, where values do not differ",
+                instead="pass `check_vma=False` to `shard_map`, or trace the sharded function: `make_mox(shard_map(...))`",
+            )
+        return jex_core.jaxpr_as_fun(program._plain(current_recorder() is not None))(*operands)
+
+    def fitting(self, operands: Sequence[Any]) -> Mox:
+        """The program for operands of these shapes: itself, or specialized where it has symbolic dims.
+
+        Raises:
+          InvalidArgument: the operands do not fit.
+        """
+        given = [jax.typeof(operand) for operand in operands]
+        avals = self.jaxpr.in_avals
+        if all(one.shape == aval.shape and one.dtype == aval.dtype for one, aval in zip(given, avals, strict=True)):
+            return self
+        names = [*(weight.path for weight in self.weights), *self.traced.input_paths, *self.inputs]
+        for name, one, aval in zip(names, given, avals, strict=True):
+            fits = one.ndim == aval.ndim and one.dtype == aval.dtype
+            if not fits or (one.shape != aval.shape and all(map(dims.is_static, aval.shape))):
+                raise InvalidArgument(
+                    f"`{name}` is {one.str_short()}",
+                    where=f"the call of `{self.name}`",
+                    why=f"the program was traced with {aval.str_short()}",
+                    instead="give it that shape and dtype, or trace the model again with these arguments",
+                )
+        return self._specialized(names, [one.shape for one in given])
+
+    def _specialized(self, names: Sequence[str], shapes: Sequence[Sequence[int]]) -> Mox:
+        """The program at other sizes of its symbolic dims; each is made once."""
+        from jaxport.mox.specialize import sizes_of, specialize
+
+        values = sizes_of(self.jaxpr.in_avals, shapes, names, f"the call of `{self.name}`")
+        key = tuple(sorted(values.items()))
+        if key not in self._sizes:
+            self._sizes[key] = self.replaced(replace(self.traced, jaxpr=specialize(self.jaxpr, values)))
+        return self._sizes[key]
+
+    @cached_property
+    def _sizes(self) -> dict[tuple, Mox]:
+        return {}
+
+    @cached_property
+    def _programs(self) -> dict[bool, jex_core.ClosedJaxpr]:
+        return {}
+
+    def _plain(self, mark: bool) -> jex_core.ClosedJaxpr:
+        """The program without blocks; with markers in their place where a trace is looking for them."""
+        if mark not in self._programs:
+            self._programs[mark] = ungroup(self.jaxpr, mark)
+        return self._programs[mark]
+
+    def _arguments(self, args: tuple, kwargs: dict) -> list[Any]:
+        """The arrays among the arguments, checked against what was traced."""
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        if tree != self.traced.in_tree:
+            raise InvalidArgument(
+                "the arguments have another structure than those that were traced",
+                where=f"the call of `{self.name}`",
+                why=f"traced: {self.traced.in_tree}\n given: {tree}",
+                instead="pass them as in the traced call, by position or by name, or trace again",
+            )
+        for index, value in self.traced.static_inputs.items():
+            if leaves[index] is not value and leaves[index] != value:
+                raise InvalidArgument(
+                    f"an argument that is no array is {leaves[index]!r}",
+                    where=f"the call of `{self.name}`",
+                    why=f"{value!r} was baked in when it was traced",
+                    instead="trace the model again with this value",
+                )
+        return [leaf for index, leaf in enumerate(leaves) if index not in self.traced.static_inputs]
+
+    def _result(self, outputs: Sequence[Any]) -> Any:
+        leaves, arrays = dict(self.traced.static_outputs), iter(outputs)
+        full = [leaves[i] if i in leaves else next(arrays) for i in range(self.traced.out_tree.num_leaves)]
+        return jax.tree.unflatten(self.traced.out_tree, full)
+
+    def _new_state(self, outputs: Sequence[Any]) -> dict[str, Any]:
+        names = self.traced.state_outputs
+        return dict(zip(names, outputs[len(self.traced.output_paths) :], strict=True))
+
+    # -- queries and edits -----------------------------------------------------------------------------------------
+
+    @cached_property
+    def tree(self) -> Tree:
+        """The program as a tree of elements, built once."""
+        from jaxport.mox.tree import Tree
+
+        return Tree(self)
+
+    def select(self, query: Any, *, expect: int | None = None) -> Selection:
+        """The blocks and equations that a query hits.
+
+        Args:
+          query: an XPath 1.0 expression, a module class, or a predicate on what is selected.
+          expect: how many it must hit.
+
+        Raises:
+          QueryError: the query is malformed, or hits another number than `expect`.
+
+        >>> import jax.numpy as jnp, jaxport
+        >>> mox = jaxport.make_mox(lambda x: jnp.sin(jnp.sin(x)))(1.0 * jnp.ones(3))
+        >>> mox.select("//sin").count()
+        2
+        """
+        from jaxport.mox.selection import select
+
+        return select(self, query, expect)
+
+    def sub(self, query: Any, replacement: Any, *, expect: int | None = None) -> Mox:
+        """A new Mox in which what the query hits is replaced; `Selection.sub` says what a replacement may be.
+
+        Raises:
+          QueryError: the query is malformed, hits nothing, or another number than `expect`.
+          InvalidArgument: the replacement does not fit.
+
+        >>> import jax.numpy as jnp, jaxport
+        >>> mox = jaxport.make_mox(lambda x: jnp.sin(x) + 1)(jnp.zeros(3))
+        >>> mox.sub("//sin", jnp.cos)(jnp.zeros(3))
+        Array([2., 2., 2.], dtype=float32)
+        """
+        return self.select(query, expect=expect).sub(replacement)
+
+    def capture(self, query: Any, *, expect: int | None = None) -> Callable[..., dict[str, Any]]:
+        """A function of the model's arguments that returns the results of the selected blocks, by path.
+
+        >>> import jax.numpy as jnp, jaxport
+        >>> mox = jaxport.make_mox(lambda x: jnp.sin(jnp.cos(x)))(jnp.zeros(3))
+        >>> mox.capture("//cos")(jnp.zeros(3))
+        {'cos': Array([1., 1., 1.], dtype=float32)}
+        """
+        from jaxport.mox.capture import capture
+
+        return capture(self.select(query, expect=expect))
+
+    def show(self) -> Any:
+        """The tree for a notebook: collapsible, with shapes and sizes.
+
+        >>> import jax.numpy as jnp, jaxport
+        >>> type(jaxport.make_mox(jnp.tanh)(jnp.zeros(3)).show()).__name__
+        'Html'
+        """
+        from jaxport.mox.show import html
+
+        return html(self)
+
+    def with_params(self, params: Mapping[str, Any]) -> Mox:
+        """The same program with other values for some of its parameters and state, by path.
+
+        Raises:
+          InvalidArgument: a path is unknown, or a value has another shape or dtype.
+
+        >>> import jax.numpy as jnp, jaxport
+        >>> from flax import nnx
+        >>> mox = jaxport.make_mox(nnx.Linear(2, 1, use_bias=False, rngs=nnx.Rngs(0)))(jnp.ones(2))
+        >>> mox.with_params({"kernel": jnp.ones((2, 1))})(jnp.ones(2))
+        Array([2.], dtype=float32)
+        """
+        held = {weight.path: weight for weight in self.weights}
+        for path, value in params.items():
+            if path not in held:
+                raise InvalidArgument(
+                    f"`{path}` is not a parameter of the Mox",
+                    where="`Mox.with_params`",
+                    instead="`mox.params` and `mox.state` have those that there are",
+                )
+            wanted, given = jax.typeof(held[path].value), jax.typeof(value)
+            if (wanted.shape, wanted.dtype) != (given.shape, given.dtype):
+                raise InvalidArgument(
+                    f"`{path}` is given {given.str_short()}",
+                    where="`Mox.with_params`",
+                    why=f"the program has {wanted.str_short()}",
+                )
+        weights = tuple(replace(weight, value=params.get(weight.path, weight.value)) for weight in self.weights)
+        return self.replaced(replace(self.traced, weights=weights))
+
+    def __repr__(self) -> str:
+        from jaxport.mox.show import text
+
+        return text(self)
+
+    def replaced(self, traced: Traced, **changes: Any) -> Mox:
+        """A Mox with another program and the same names."""
+        return replace(self, traced=traced, **changes)
+
+
+def is_parameter(weight: Weight) -> bool:
+    """Whether training changes an array of a program."""
+    return weight.trainable and bool(jnp.issubdtype(weight.value.dtype, jnp.inexact))
+
+
+def _axes_along(aval: Any) -> frozenset:
+    """The manual axes along which a value differs."""
+    return frozenset(getattr(getattr(aval, "manual_axis_type", None), "varying", ()))
+
+
+def eval_mox(mox: Mox, *args: Any, **kwargs: Any) -> Any:
+    """What the model returns for these arguments: ``mox(*args, **kwargs)``."""
+    return mox(*args, **kwargs)

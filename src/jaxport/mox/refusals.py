@@ -1,0 +1,68 @@
+"""Where nothing can be replaced, and why: the whole list."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from jaxport.blocks.block import Block, reference_of
+from jaxport.errors import Refusal
+from jaxport.mox.calls import DISSOLVED, body_names, is_widened
+from jaxport.mox.tree import Location, Node
+
+__all__ = ["refusal"]
+
+
+def refusal(node: Node, selected: Collection[Location] = ()) -> Refusal | None:
+    """Why the equation at a node cannot be replaced, None where it can; `selected` are all that shall be."""
+    why = _of_equation(node)
+    for around in node.around:
+        name = around.equation.primitive.name
+        if name in DISSOLVED and around.location in selected:
+            why = why or f"is inside a `{name}` that is selected too, and has no body of its own to edit"
+        why = why or _of_surroundings(around)
+    return None if why is None else Refusal(node.type, f"`{node.path or node.type}`", why)
+
+
+def _of_equation(node: Node) -> str | None:
+    equation = node.equation
+    if any(reference_of(effect) is not None for effect in equation.effects):
+        return "reads or writes a mutable reference; trace it with the array itself"
+    if node.block is not None and node.block.batched and not _shows_its_axes(node.block):
+        return "is under a `vmap` that its arguments do not show; trace it without the `vmap`"
+    return _differentiated(node)
+
+
+def _shows_its_axes(block: Block) -> bool:
+    """Whether at each level of `vmap` an argument is batched, so that a replacement can be run for each example."""
+    return block.axes is not None and all(any(axis is not None for axis in given) for given, _ in block.axes)
+
+
+def _of_surroundings(node: Node) -> str | None:
+    name = node.equation.primitive.name
+    if not is_widened(node.equation) and name not in DISSOLVED:
+        return f"is inside `{name}`, whose bodies take no more operands"
+    return _differentiated(node)
+
+
+def _differentiated(node: Node) -> str | None:
+    """The backward pass of a program that was differentiated before it was traced lies in no block."""
+    transforms = {getattr(part, "name", "") for part in node.equation.source_info.name_stack.stack}
+    if transforms & {"jvp", "transpose"}:
+        return "was differentiated before it was traced, so that its derivative would stay; differentiate the Mox"
+    return None
+
+
+def tap_refusal(node: Node) -> Refusal | None:
+    """Why the results of the equation at a node cannot be captured, None where they can."""
+    here = node
+    for around in node.around:
+        name = around.equation.primitive.name
+        why = None
+        if name == "while" and body_names(around.equation)[here.location[-2]] == "cond":
+            why = "is in the condition of a `while`, which has one result"
+        elif not is_widened(around.equation) and name not in DISSOLVED:
+            why = f"is inside `{name}`, whose bodies have no more results"
+        if why is not None:
+            return Refusal(node.type, f"`{node.path or node.type}`", why)
+        here = around
+    return None

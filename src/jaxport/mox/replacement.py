@@ -1,0 +1,291 @@
+"""What takes the place of a block: how it is given, traced, and checked against its neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import jax
+from jax.extend import core as jex_core
+
+from jaxport import blocks
+from jaxport.blocks.constants import hoisted
+from jaxport.blocks.framework import public_name
+from jaxport.blocks.values import Found, find
+from jaxport.errors import InvalidArgument, JaxportError
+from jaxport.mox.match import arguments_of, nested, returns_of
+from jaxport.mox.mox import Mox
+from jaxport.mox.original import Site
+from jaxport.mox.tree import Node, name_below
+
+if TYPE_CHECKING:
+    from jaxport.mox.match import Match
+
+__all__ = ["Factory", "Original", "Replacement", "Rewrite", "Template", "Templates", "concrete", "factory"]
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """A replacement with its new parameters and inputs spelled out.
+
+    Attributes:
+      apply: called as ``apply(original, params, *args, **inputs)``, where ``original(*args, params={...})`` is the block
+        that is replaced, with other values for some of its parameters, and ``original.param(name)`` is a parameter. It
+        is run once for all blocks of the same shapes: what depends on a block's config is for a `factory`.
+      params: new parameters by name; they appear in `Mox.params` below the path of the block.
+      inputs: new inputs of the whole program, by name: `jax.ShapeDtypeStruct` each.
+      name: of the block that the replacement becomes.
+      trainable: whether training changes the parameters.
+      config: what the block that the replacement becomes says of itself.
+
+    >>> import jax.numpy as jnp, jaxport
+    >>> scaled = Replacement(lambda original, params, x: params["scale"] * original(x), {"scale": jnp.ones(3)})
+    >>> mox = jaxport.make_mox(lambda x: jnp.sin(x) + 1)(jnp.zeros(3))
+    >>> mox.sub("//sin", scaled).params
+    {'sin.scale': Array([1., 1., 1.], dtype=float32)}
+    """
+
+    apply: Callable[..., Any]
+    params: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+    trainable: bool = True
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Factory:
+    """A function that makes the replacement of each match; see `factory`."""
+
+    make: Callable[[Match], Any]
+
+
+class Original:
+    """The block that a `Replacement` replaces: its call and its parameters, which is all that may differ."""
+
+    def __init__(self, match: Match):
+        self._match = match
+
+    def __call__(self, *args: Any, params: Mapping[str, Any] | None = None) -> Any:
+        """What the block returns, with other values for some of its parameters."""
+        return self._match(*args, params=params)
+
+    def param(self, name: str) -> Any:
+        """A parameter of the block, by its name below the block."""
+        return self._match.param(name)
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A replacement of the body of a block by one of the same type: ``rewrite(body, path)`` gives the new one."""
+
+    rewrite: Callable[[jex_core.ClosedJaxpr, str], jex_core.ClosedJaxpr]
+
+
+def factory(make: Callable[[Match], Any]) -> Factory:
+    """Marks a function that is called with each match and returns its replacement.
+
+    The match has the block's `config`, `params`, `in_avals` and `out_avals`; called inside the replacement, it is the
+    original.
+
+    >>> import jax.numpy as jnp, jaxport
+    >>> doubled = factory(lambda match: lambda x: 2 * match(x))
+    >>> mox = jaxport.make_mox(lambda x: jnp.cos(x) + 1)(jnp.zeros(3))
+    >>> mox.sub("//cos", doubled)(jnp.zeros(3))
+    Array([3., 3., 3.], dtype=float32)
+    """
+    return Factory(make)
+
+
+def concrete(replacement: Any, match: Match) -> Any:
+    """What replaces a match: a `Replacement`, a `Rewrite` or a callable.
+
+    Raises:
+      InvalidArgument: the replacement is neither.
+    """
+    made = replacement.make(match) if isinstance(replacement, Factory) else replacement
+    if not isinstance(made, Replacement | Rewrite) and not callable(made):
+        raise InvalidArgument(
+            f"a `{type(made).__name__}` cannot take the place of `{match.shown}`",
+            where="`Mox.sub`",
+            instead="give a function, a module, a Mox, a `Replacement`, or a `factory` that returns one of them",
+        )
+    return made
+
+
+@dataclass(frozen=True)
+class Template:
+    """A traced replacement.
+
+    Attributes:
+      jaxpr: from the arguments and other operands of the original, the new parameters and the new inputs, to the
+        results; `original` equations stand for the original.
+      params: the new parameters: name, value, whether training changes it.
+      inputs: the new inputs: name and aval.
+      name: the qualified name of the replacement.
+      site: what the `original` equations name.
+      config: of the block that the replacement becomes.
+    """
+
+    jaxpr: jex_core.Jaxpr
+    params: tuple[blocks.Weight, ...]
+    inputs: tuple[tuple[str, Any], ...]
+    name: str
+    site: Site
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Templates:
+    """Traces replacements; those that are alike are traced once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Template] = {}
+
+    def of(self, made: Any, match: Match, site: Site) -> Template:
+        """The traced replacement of a match."""
+        if not isinstance(made, Replacement):
+            return _traced(made, match, site)
+        avals = [(aval.shape, aval.dtype) for aval in (*site.jaxpr.in_avals, *site.jaxpr.out_avals)]
+        params = tuple((name, value.shape, value.dtype) for name, value in made.params.items())
+        inputs = tuple((name, aval.shape, aval.dtype) for name, aval in made.inputs.items())
+        weights = match.block.weights if match.block is not None else {}
+        names = tuple((index, name_below(path, match.path)) for index, path in weights.items())
+        key = (
+            made.apply,
+            made.name,
+            tuple(avals),
+            params,
+            inputs,
+            names,
+            site.axes,
+            site.arguments,
+            returns_of(match.node),
+        )
+        known = self._known.get(key)
+        if known is None:
+            known = _of_replacement(made, match, site)
+            if not known.site.is_dissolved:
+                self._known[key] = known
+        weights_now = tuple(blocks.Weight(name, value, made.trainable) for name, value in made.params.items())
+        return Template(known.jaxpr, weights_now, known.inputs, known.name, known.site, made.config)
+
+
+def _of_replacement(made: Replacement, match: Match, site: Site) -> Template:
+    def run(operands: list, params: dict, inputs: dict) -> list:
+        original = Original(match)
+        return _call(lambda *args: made.apply(original, params, *args, **inputs), match, site, operands, made)
+
+    avals = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in site.jaxpr.in_avals]
+    params = {name: jax.ShapeDtypeStruct(v.shape, v.dtype) for name, v in made.params.items()}
+    jaxpr = _trace(lambda: jax.make_jaxpr(run)(avals, params, dict(made.inputs)), match, made)
+    # Dicts are flattened in the order of their names.
+    order = [sorted(made.params).index(name) for name in made.params]
+    first, count = len(avals), len(params)
+    invars = jaxpr.jaxpr.invars
+    arranged = [*invars[:first], *(invars[first + index] for index in order), *invars[first + count :]]
+    body, constants = hoisted(jaxpr)
+    if constants:
+        raise InvalidArgument(
+            f"the replacement of `{match.shown}` closes over {len(constants)} arrays",
+            where=f"`Replacement.apply`, {public_name(made.apply, ())}",
+            why="they would be parameters without a name",
+            instead="name them in `Replacement.params`, or give a plain function or a `factory`",
+        )
+    body = body.replace(invars=arranged, debug_info=body.debug_info._replace(arg_names=None))
+    named = tuple((name, made.inputs[name]) for name in sorted(made.inputs))
+    return Template(body, (), named, made.name or public_name(made.apply, ()), site)
+
+
+def _traced(made: Callable[..., Any], match: Match, site: Site) -> Template:
+    def run(*operands: Any) -> tuple:
+        return tuple(_call(made, match, site, list(operands), made))
+
+    traced = _trace(lambda: blocks.trace(run, tuple(site.jaxpr.in_avals)), match, made)
+    jaxpr, count = traced.jaxpr.jaxpr, len(traced.weights)
+    invars = [*jaxpr.invars[count:], *jaxpr.invars[:count]]
+    jaxpr = jaxpr.replace(invars=invars)
+    name = made.name if isinstance(made, Mox) else public_name(made if _is_named(made) else type(made), _namespaces())
+    return Template(jaxpr, traced.weights, (), name, site)
+
+
+def _is_named(made: Any) -> bool:
+    return hasattr(made, "__qualname__")
+
+
+def _namespaces() -> list[str]:
+    from jaxport.frameworks import loaded
+
+    return ["jax.nn", "jax.numpy", "jax.lax", *(name for framework in loaded() for name in framework.namespaces)]
+
+
+def _trace(trace: Callable[[], Any], match: Match, made: Any) -> Any:
+    """The trace, with the errors of what the user wrote explained."""
+    # While it is traced, the match stands for the original wherever the replacement holds it.
+    match._sites.append((None, None))
+    try:
+        return trace()
+    except JaxportError:
+        raise
+    except Exception as error:  # anything that the user's function or JAX raises under tracing
+        given = ", ".join(aval.str_short() for aval in match.in_avals)
+        raise InvalidArgument(
+            f"the replacement of `{match.shown}` fails: {type(error).__name__}",
+            where=f"{_shown(made)}, called with {given or 'no arguments'}",
+            why=str(error),
+            instead="give something that takes what the block takes",
+        ) from error
+    finally:
+        match._sites.pop()
+
+
+def _shown(made: Any) -> str:
+    made = made.apply if isinstance(made, Replacement) else made
+    return f"`{made.name if isinstance(made, Mox) else public_name(made if _is_named(made) else type(made), ())}`"
+
+
+def _call(function: Callable[..., Any], match: Match, site: Site, operands: list, made: Any) -> list[Any]:
+    """Calls a replacement for one element of all batches around the block; the results are checked, in order."""
+    arrays, others = operands[: site.arguments], operands[site.arguments :]
+
+    def once(*arrays: Any) -> list[Any]:
+        match._sites.append((site, others))
+        try:
+            result = function(*_arguments(match.node, arrays))
+        finally:
+            match._sites.pop()
+        return _checked(result, match, site, made)
+
+    for given, results in site.axes:
+        once = jax.vmap(once, in_axes=tuple(given), out_axes=list(results))
+    return once(*arrays)
+
+
+def _arguments(node: Node, arrays: Sequence[Any]) -> tuple[Any, ...]:
+    if not arrays:
+        return ()
+    groups = nested(arguments_of(node), arrays)
+    return tuple(groups.values()) if isinstance(groups, dict) else tuple(groups)
+
+
+def _checked(result: Any, match: Match, site: Site, made: Any) -> list[Any]:
+    """The arrays of a result in the order of the original's, of the same shapes and dtypes."""
+    found = Found()
+    find(result, "", lambda _: False, found, set())
+    wanted, paths = site.out_avals(len(site.axes)), returns_of(match.node)
+    arrays = found.arrays
+    if set(found.paths) == set(paths):
+        arrays = [found.arrays[found.paths.index(path)] for path in paths]
+    given = [jax.typeof(array) for array in arrays]
+    if [(a.shape, a.dtype) for a in given] != [(a.shape, a.dtype) for a in wanted]:
+        raise InvalidArgument(
+            f"the replacement of `{match.shown}` returns {_listed(given)}",
+            where=_shown(made),
+            why=f"`{match.type}` returns {_listed(wanted)}, and what follows depends on it",
+            instead="return arrays of the same shapes and dtypes, in the same order",
+        )
+    return arrays
+
+
+def _listed(avals: Sequence[Any]) -> str:
+    return ", ".join(aval.str_short() for aval in avals) or "no arrays"

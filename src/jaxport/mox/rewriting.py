@@ -1,0 +1,101 @@
+"""A program with other types: every aval, param and literal of it, in all its bodies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jax.extend import core as jex_core
+
+from jaxport.blocks.block import Block
+from jaxport.mox.rules import RULED, Rule, equation_of, rule_of
+
+__all__ = ["Rewriting"]
+
+Jaxpr = jex_core.Jaxpr
+Var = jex_core.Var
+
+
+class Rewriting:
+    """One pass over a program; a subclass says what becomes of types, params and literals."""
+
+    def __init__(self) -> None:
+        # The source is kept with the result, so that no id is used twice.
+        self._done: dict[int, tuple[Jaxpr, Jaxpr]] = {}
+
+    def aval(self, aval: Any) -> Any:
+        """What becomes of a type."""
+        return aval
+
+    def leaf(self, value: Any) -> Any:
+        """What becomes of a param, or of an item of one, that is no program."""
+        return value
+
+    def literal(self, literal: jex_core.Literal) -> jex_core.Literal:
+        """What becomes of a literal."""
+        return literal
+
+    def known(self, equation: jex_core.JaxprEqn) -> jex_core.Literal | None:
+        """The value of an equation's result where it is a literal from now on."""
+        del equation
+        return None
+
+    def closed(self, closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
+        """The program of another."""
+        return jex_core.ClosedJaxpr(self.body(closed.jaxpr), closed.consts)
+
+    def body(self, jaxpr: Jaxpr) -> Jaxpr:
+        """The body of another; the same body stays one."""
+        if id(jaxpr) not in self._done:
+            self._done[id(jaxpr)] = jaxpr, self._made(jaxpr)
+        return self._done[id(jaxpr)][1]
+
+    def _made(self, jaxpr: Jaxpr) -> Jaxpr:
+        env: dict[Var, Any] = {}
+
+        def defined(variable: Any) -> Any:
+            aval = self.aval(variable.aval)
+            if isinstance(variable, jex_core.DropVar):
+                return jex_core.DropVar(aval)
+            env[variable] = Var(aval)
+            return env[variable]
+
+        read = lambda atom: env[atom] if isinstance(atom, Var) else self.literal(atom)
+        constvars, invars = [defined(v) for v in jaxpr.constvars], [defined(v) for v in jaxpr.invars]
+        equations = []
+        for equation in jaxpr.eqns:
+            known = self.known(equation)
+            if known is not None:
+                env[equation.outvars[0]] = known
+                continue
+            operands = [read(atom) for atom in equation.invars]
+            outvars = [defined(variable) for variable in equation.outvars]
+            equations.append(self._equation(equation).replace(invars=operands, outvars=outvars))
+        return jaxpr.replace(
+            constvars=constvars,
+            invars=invars,
+            outvars=[read(atom) for atom in jaxpr.outvars],
+            eqns=equations,
+            debug_info=jaxpr.debug_info._replace(arg_names=None, result_paths=None),
+        )
+
+    def _equation(self, equation: jex_core.JaxprEqn) -> jex_core.JaxprEqn:
+        if equation.primitive.name in RULED:
+            body = equation.params["call_jaxpr"]
+            name = str(body.jaxpr.debug_info.func_name)
+            return equation_of(equation.primitive.name, self.closed(body), lambda: self._rule(equation), name)
+        return equation.replace(params={name: self._value(value) for name, value in equation.params.items()})
+
+    def _rule(self, equation: jex_core.JaxprEqn) -> Rule:
+        rule = rule_of(equation)
+        return Rule(self.closed(rule.forward), None if rule.backward is None else self.closed(rule.backward))
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, jex_core.ClosedJaxpr):
+            return self.closed(value)
+        if isinstance(value, Jaxpr):
+            return self.body(value)
+        if isinstance(value, Block | str):
+            return value
+        if type(value) in (tuple, list):
+            return type(value)(map(self._value, value))
+        return self.leaf(value)

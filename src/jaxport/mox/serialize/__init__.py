@@ -1,0 +1,1 @@
+"""Mox to text and back: complete, with nothing that runs while it is read."""

@@ -1,0 +1,66 @@
+"""The primitives that a document may name, and the values of jax that it may name: a closed list."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import jax
+import jax.extend.core.primitives as known
+import jax.numpy as jnp
+from jax import lax
+from jax.extend import core as jex_core
+
+from jaxport.blocks.block import block_p
+
+__all__ = ["keyword_values", "primitives"]
+
+# Python on the host, and what only makes sense in the process that traced it.
+_FORBIDDEN = frozenset({"call", "core_call", "custom_lin", "device_put", "name", "pmap", "xla_pmap"})
+
+
+@cache
+def primitives() -> dict[str, jex_core.Primitive]:
+    """The primitives by name.
+
+    >>> "dot_general" in primitives(), "pure_callback" in primitives()
+    (True, False)
+    """
+    listed = [value for space in (known, lax) for key, value in vars(space).items() if key.endswith("_p")]
+    found = {p.name: p for p in listed if isinstance(p, jex_core.Primitive)}
+    # Those without a public name are met in a trace.
+    key = jax.random.key(0)
+    (size,) = jax.export.symbolic_shape("n")
+    for probe, argument in (
+        (jax.random.key_data, key),
+        (jax.random.wrap_key_data, jax.random.key_data(key)),
+        (jax.random.clone, key),
+        (lambda x: jnp.array(x, copy=True), jnp.zeros(1)),
+        (lambda x: x.shape[0] * jnp.ones(()), jax.ShapeDtypeStruct((size,), jnp.float32)),
+    ):
+        for equation in jax.make_jaxpr(probe)(argument).eqns:
+            found.setdefault(equation.primitive.name, equation.primitive)
+    found["block"] = block_p
+    return {name: primitive for name, primitive in found.items() if name not in _FORBIDDEN}
+
+
+@cache
+def keyword_values() -> dict[str, Any]:
+    """Objects of jax that stand for nothing said: an unspecified sharding, no mesh; and the kinds of keys."""
+    params = jax.make_jaxpr(jax.jit(lambda x: x))(0.0).eqns[0].params
+    values = {"unspecified": params["in_shardings"][0], "no mesh": params["ctx_mesh"]}
+    for name in ("threefry2x32", "rbg", "unsafe_rbg"):
+        data = jax.random.key_data(jax.random.key(0, impl=name))
+        wrap = jax.make_jaxpr(lambda d, name=name: jax.random.wrap_key_data(d, impl=name))(data)
+        values[f"keys {name}"] = wrap.eqns[-1].params["impl"]
+    for name in dir(jax.checkpoint_policies):
+        policy = getattr(jax.checkpoint_policies, name)
+        if name in _POLICIES:
+            values[f"policy {name}"] = policy
+    return values
+
+
+_POLICIES = frozenset({
+    "everything_saveable", "nothing_saveable", "dots_saveable", "checkpoint_dots", "dots_with_no_batch_dims_saveable",
+    "checkpoint_dots_with_no_batch_dims",
+})  # fmt: skip

@@ -1,0 +1,232 @@
+"""A document of plain data as a Mox."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import jax
+from jax import core as jax_core, export as jax_export
+from jax.extend import core as jex_core, source_info_util
+
+from jaxport.blocks.block import Block
+from jaxport.blocks.tracing import Traced, Weight
+from jaxport.errors import ModelError
+from jaxport.mox.mox import Mox
+from jaxport.mox.rules import RULED, Rule, equation_of
+from jaxport.mox.serialize.primitives import keyword_values, primitives
+from jaxport.mox.serialize.trees import tree_from
+from jaxport.mox.serialize.values import decoded, dtype_of
+from jaxport.mox.serialize.writing import FORMAT, VERSION
+
+__all__ = ["mox_from"]
+
+
+def mox_from(document: Any, weights: Mapping[str, Any]) -> Mox:
+    """The Mox of a document.
+
+    Args:
+      document: what `document` made.
+      weights: the value of each weight, by path.
+
+    Raises:
+      ModelError: the document is not one, or is incomplete or inconsistent.
+    """
+    if not isinstance(document, Mapping) or document.get("format") != FORMAT:
+        raise ModelError("this is no Mox", why=f"a document of one has the format `{FORMAT}`")
+    if document.get("version") != VERSION:
+        raise ModelError(
+            f"the document has version {document.get('version')!r}",
+            why=f"this package reads version {VERSION}",
+            instead="write it again with this package, or read it with the one that wrote it",
+        )
+    try:
+        mox = _Reader(document, weights).mox()
+    except ModelError:
+        raise
+    except RecursionError as error:
+        raise ModelError("the document is nested too deep") from error
+    except KeyError as error:
+        raise ModelError("the document is incomplete", why=f"it has no {error}") from error
+    except (TypeError, ValueError, IndexError, AttributeError) as error:
+        raise ModelError("the document is malformed", why=f"{type(error).__name__}: {error}") from error
+    return mox
+
+
+class _Reader:
+    def __init__(self, document: Mapping[str, Any], weights: Mapping[str, Any]):
+        self.data, self.given = document, weights
+        self.scope = jax_export.SymbolicScope(tuple(document["dims"]))
+        self.rules = document["rules"]
+        self.source_info = source_info_util.new_source_info()
+        self.rule = cache(self._rule)
+
+    def mox(self) -> Mox:
+        data = self.data
+        jaxpr = self.body(data["program"])
+        weights = tuple(self.weight(item) for item in data["weights"])
+        traced = Traced(
+            jaxpr=jex_core.ClosedJaxpr(jaxpr, ()),
+            weights=weights,
+            in_tree=tree_from(data["in_tree"]),
+            out_tree=tree_from(data["out_tree"]),
+            input_paths=tuple(data["input_paths"]),
+            output_paths=tuple(data["output_paths"]),
+            state_outputs=tuple(data["state_outputs"]),
+            static_inputs={index: self.value(value) for index, value in data["static_inputs"]},
+            static_outputs={index: self.value(value) for index, value in data["static_outputs"]},
+        )
+        self.check(jaxpr, traced, data)
+        signature = data["signature"]
+        if signature is not None:
+            kinds = {kind.name: kind for kind in inspect._ParameterKind}
+            signature = inspect.Signature([inspect.Parameter(name, kinds[kind]) for name, kind in signature])
+        return Mox(traced, str(data["name"]), signature, tuple(data["inputs"]), tuple(data["dropped"]))
+
+    def check(self, jaxpr: jex_core.Jaxpr, traced: Traced, data: Mapping[str, Any]) -> None:
+        """What the evaluation relies on: counts and types agree, also within the program."""
+        arrays = traced.in_tree.num_leaves - len(traced.static_inputs)
+        inputs = len(traced.weights) + arrays + len(data["inputs"])
+        results = traced.out_tree.num_leaves - len(traced.static_outputs)
+        outputs = results + len(traced.state_outputs)
+        if inputs != len(jaxpr.invars) or outputs != len(jaxpr.outvars):
+            raise ModelError(
+                "the program does not fit its arguments and results",
+                why=f"it has {len(jaxpr.invars)} inputs and {len(jaxpr.outvars)} outputs, not {inputs} and {outputs}",
+            )
+        for weight, variable in zip(traced.weights, jaxpr.invars, strict=False):
+            aval, wanted = jax.typeof(weight.value), _typed(variable)
+            if (aval.shape, aval.dtype) != (wanted.shape, wanted.dtype):
+                raise ModelError(
+                    f"the weight `{weight.path}` is {aval.str_short()}",
+                    where="the file of weights",
+                    why=f"the program has {wanted.str_short()}",
+                )
+        try:
+            jex_core.check_jaxpr(jaxpr)
+        except Exception as error:  # whatever an operation has to say of its operands
+            raise ModelError("the program is inconsistent", why=str(error).splitlines()[0]) from error
+
+    def weight(self, data: Mapping[str, Any]) -> Weight:
+        path = str(data["path"])
+        if path not in self.given:
+            raise ModelError(
+                f"the weight `{path}` is missing", where="the file of weights", why="the program has it as a parameter"
+            )
+        return Weight(path, self.given[path], bool(data["trainable"]))
+
+    # -- programs --------------------------------------------------------------------------------------------------
+
+    def body(self, data: Mapping[str, Any]) -> jex_core.Jaxpr:
+        names: dict[str, jex_core.Var] = {}
+
+        def defined(item: Any) -> jex_core.Var:
+            name, aval = item
+            variable = jex_core.Var(self.aval(aval))
+            if name != "_":
+                if name in names:
+                    raise ModelError(f"the value `{name}` is defined twice")
+                names[name] = variable
+            return variable
+
+        def read(atom: Any) -> Any:
+            if isinstance(atom, str):
+                if atom not in names:
+                    raise ModelError(f"the value `{atom}` is used before it is defined")
+                return names[atom]
+            return jex_core.Literal(self.value(atom["value"]), self.aval(atom["aval"]))
+
+        inputs = [defined(item) for item in data["inputs"]]
+        equations = [self.equation(item, [read(a) for a in item["in"]], defined) for item in data["equations"]]
+        outputs = [read(atom) for atom in data["outputs"]]
+        effects: set[Any] = set().union(*(equation.effects for equation in equations))
+        debug_info = jex_core.DebugInfo("mox", "loaded", None, None)
+        return jex_core.Jaxpr((), inputs, outputs, equations, effects, debug_info)
+
+    def aval(self, data: Any) -> Any:
+        dtype, shape, *weak = data
+        sizes = tuple(self.dim(size) for size in shape)
+        return jax_core.ShapedArray(sizes, dtype_of(dtype), weak_type=bool(weak and weak[0]))
+
+    def dim(self, size: Any) -> Any:
+        if isinstance(size, str):
+            return jax_export.symbolic_shape(size, scope=self.scope)[0]
+        if type(size) is not int or size < 0:
+            raise ModelError(f"{size!r} is no size of an array")
+        return size
+
+    def equation(self, data: Mapping[str, Any], operands: list[Any], defined: Any) -> jex_core.JaxprEqn:
+        name = data["primitive"]
+        if name not in primitives():
+            raise ModelError(
+                f"`{name}` is no operation that a Mox may have", why="a document can name operations of jax.lax only"
+            )
+        params = {key: self.value(value) for key, value in data["params"].items()}
+        outvars = [defined(item) for item in data["out"]]
+        if name in RULED or name == "block":
+            _check_call(name, operands, outvars, params["call_jaxpr" if name in RULED else "jaxpr"])
+        if name in RULED:
+            number = data["rule"]
+            if not isinstance(number, int) or not 0 <= number < len(self.rules):
+                raise ModelError(f"there is no rule number {number!r}")
+            title = str(self.rules[number]["name"])
+            made = equation_of(name, params["call_jaxpr"], lambda: self.rule(number), title)
+            return made.replace(invars=operands, outvars=outvars)
+        if name == "block":
+            fields = {key: self.value(value) for key, value in data["block"].items()}
+            if set(fields) != set(Block.__dataclass_fields__):
+                raise ModelError("a block has other fields than it must have", why=", ".join(fields))
+            params["block"] = Block(**fields)
+        return jex_core.new_jaxpr_eqn(operands, outvars, primitives()[name], params, _effects(params), self.source_info)
+
+    def _rule(self, number: int) -> Rule:
+        data = self.rules[number]
+        return Rule(self.value(data["forward"]), self.value(data["backward"]))
+
+    # -- values ----------------------------------------------------------------------------------------------------
+
+    def value(self, data: Any) -> Any:
+        return decoded(data, self.special)
+
+    def special(self, data: Mapping[str, Any]) -> Any:
+        if len(data) != 1:
+            return NotImplemented
+        ((key, content),) = data.items()
+        if key == "$closed":
+            return jex_core.ClosedJaxpr(self.body(content), ())
+        if key == "$jaxpr":
+            return self.body(content)
+        if key == "$bound":
+            jaxpr, constants = self.body(content[0]), [self.value(item) for item in content[1]]
+            count = len(constants)
+            moved = jaxpr.replace(constvars=jaxpr.invars[:count], invars=jaxpr.invars[count:])
+            return jex_core.ClosedJaxpr(moved, constants)
+        if key == "$dim":
+            return self.dim(content)
+        if key == "$keyword":
+            return keyword_values()[content]
+        return NotImplemented
+
+
+def _check_call(name: str, operands: list[Any], results: list[Any], body: jex_core.ClosedJaxpr) -> None:
+    """Jax itself does not compare the operands and results of these calls with their bodies."""
+    typed = lambda avals: [(aval.shape, aval.dtype) for aval in avals]
+    given, made = [atom.aval for atom in operands], [atom.aval for atom in results]
+    if typed(given) != typed(body.in_avals) or typed(made) != typed(body.out_avals):
+        raise ModelError("the program is inconsistent", why=f"a `{name}` does not fit its body")
+
+
+def _typed(variable: jex_core.Var) -> Any:
+    return variable.aval
+
+
+def _effects(params: Mapping[str, Any]) -> Any:
+    """The effects of an operation: those of the bodies in it."""
+    found: set[Any] = set()
+    for value in params.values():
+        for item in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(item, jex_core.ClosedJaxpr | jex_core.Jaxpr):
+                found |= item.effects
+    return found

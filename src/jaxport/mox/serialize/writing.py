@@ -1,0 +1,221 @@
+"""A Mox as a document of plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax import core as jax_core, export as jax_export
+from jax.extend import core as jex_core
+
+from jaxport.blocks.block import Block
+from jaxport.blocks.framework import public_name
+from jaxport.errors import Refusal, Unsupported
+from jaxport.mox.mox import Mox
+from jaxport.mox.rules import RULED, rule_of
+from jaxport.mox.serialize.primitives import keyword_values, primitives
+from jaxport.mox.serialize.trees import tree_data
+from jaxport.mox.serialize.values import Named, Unwritable, dtype_text, encoded
+from jaxport.mox.tree import spelled
+
+__all__ = ["FORMAT", "VERSION", "document"]
+
+FORMAT, VERSION = "jaxport.mox", 1
+
+
+def document(mox: Mox) -> dict[str, Any]:
+    """The document of a Mox; the values of its weights go elsewhere.
+
+    Raises:
+      Unsupported: it has operations or values that cannot be read again; all of them are named.
+    """
+    writer = _Writer(mox)
+    made = writer.document()
+    if writer.refusals:
+        count = len(set(writer.refusals))
+        raise Unsupported(
+            f"{count} thing{'s' if count > 1 else ''} in `{mox.name}` cannot be serialized", writer.refusals
+        )
+    return made
+
+
+class _Writer:
+    def __init__(self, mox: Mox):
+        self.mox = mox
+        self.refusals: list[Refusal] = []
+        self.rules: list[Any] = []
+        # The rules that are being written: one may call its own function.
+        self.known_rules: dict[str, int] = {}
+        self.path = ""
+
+    def document(self) -> dict[str, Any]:
+        mox, traced = self.mox, self.mox.traced
+        signature = mox.signature
+        body = self.body(mox.jaxpr.jaxpr)
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "name": mox.name,
+            "signature": signature and [[p.name, p.kind.name] for p in signature.parameters.values()],
+            "weights": [self.weight(weight) for weight in mox.weights],
+            "inputs": list(mox.inputs),
+            "dropped": list(mox.dropped),
+            "in_tree": self.guarded(lambda: tree_data(traced.in_tree), "the arguments"),
+            "out_tree": self.guarded(lambda: tree_data(traced.out_tree), "the results"),
+            "input_paths": list(traced.input_paths),
+            "output_paths": list(traced.output_paths),
+            "state_outputs": list(traced.state_outputs),
+            "static_inputs": [[index, self.value(v, "an argument")] for index, v in traced.static_inputs.items()],
+            "static_outputs": [[index, self.value(v, "a result")] for index, v in traced.static_outputs.items()],
+            "dims": self.dims(),
+            "rules": self.rules,
+            "program": body,
+        }
+
+    def weight(self, weight: Any) -> dict[str, Any]:
+        return {"path": weight.path, "aval": self.aval(jax.typeof(weight.value)), "trainable": weight.trainable}
+
+    def dims(self) -> list[str]:
+        """The symbols of the dims, and what is known of them."""
+        scopes = {
+            id(dim.scope): dim.scope
+            for aval in self.mox.jaxpr.in_avals
+            for dim in aval.shape
+            if jax_export.is_symbolic_dim(dim)
+        }
+        return [str(text) for scope in scopes.values() for text in getattr(scope, "_constraints", ())]
+
+    def refuse(self, name: str, why: str) -> None:
+        self.refusals.append(Refusal(name, f"`{self.path or self.mox.name}`", why))
+
+    def guarded(self, make: Any, what: str) -> Any:
+        try:
+            return make()
+        except Unwritable as error:
+            self.refuse(str(error), f"is in {what}, and could not be made again")
+            return None
+
+    # -- programs --------------------------------------------------------------------------------------------------
+
+    def body(self, jaxpr: jex_core.Jaxpr) -> dict[str, Any]:
+        """A jaxpr whose variables are numbered."""
+        names: dict[jex_core.Var, str] = {}
+
+        def named(variable: Any) -> list[Any]:
+            if not isinstance(variable, jex_core.DropVar):
+                names[variable] = f"v{len(names)}"
+            return [names.get(variable, "_"), self.aval(variable.aval)]
+
+        def read(atom: Any) -> Any:
+            if isinstance(atom, jex_core.Literal):
+                aval: Any = atom.aval
+                return {
+                    "value": self.value(np.asarray(atom.val, aval.dtype), "a literal"),
+                    "aval": self.aval(aval),
+                }
+            return names[atom]
+
+        if jaxpr.constvars:
+            self.refuse("constants", "are bound inside of a body; pass them to the model as arguments")
+        return {
+            "inputs": [named(variable) for variable in jaxpr.invars],
+            "equations": [self.equation(e, [read(a) for a in e.invars], named) for e in jaxpr.eqns],
+            "outputs": [read(atom) for atom in jaxpr.outvars],
+        }
+
+    def aval(self, aval: Any) -> Any:
+        if not isinstance(aval, jax_core.ShapedArray):
+            self.refuse(str(aval), "is no array: mutable references have no written form")
+            return None
+        shape = [str(dim) if jax_export.is_symbolic_dim(dim) else int(dim) for dim in aval.shape]
+        return [dtype_text(aval.dtype), shape, *([True] if getattr(aval, "weak_type", False) else [])]
+
+    def equation(self, equation: jex_core.JaxprEqn, operands: list[Any], named: Any) -> dict[str, Any]:
+        name = equation.primitive.name
+        block = equation.params.get("block")
+        outer, self.path = self.path, block.path if block is not None else self.path
+        if name not in primitives():
+            self.refuse(
+                name, "runs something that a file cannot hold" if "callback" in name else "is not known to jax.lax"
+            )
+        results = [named(variable) for variable in equation.outvars]
+        data: dict[str, Any] = {"op": spelled(name), "primitive": name, "in": operands, "out": results}
+        if name in RULED:
+            data["params"] = {"call_jaxpr": self.value(equation.params["call_jaxpr"], name)}
+            data["rule"] = self.rule(equation)
+        elif block is not None:
+            data["block"] = self.block(block)
+            data["params"] = {"jaxpr": self.value(equation.params["jaxpr"], name)}
+        elif name in primitives():
+            data["params"] = {key: self.value(v, f"{name}[{key}]") for key, v in equation.params.items()}
+        self.path = outer
+        return data
+
+    def rule(self, equation: jex_core.JaxprEqn) -> int:
+        """The number of the rule of an equation; one that is being written already is that one."""
+        rule = rule_of(equation)
+        key = f"{equation.params['call_jaxpr']}\n{rule.forward}\n{rule.backward}"
+        if key not in self.known_rules:
+            number = self.known_rules[key] = len(self.rules)
+            self.rules.append(None)
+            function = equation.params["call_jaxpr"].jaxpr.debug_info.func_name
+            self.rules[number] = {
+                "name": str(function),
+                "forward": self.value(rule.forward, "a rule"),
+                "backward": self.value(rule.backward, "a rule"),
+            }
+        return self.known_rules[key]
+
+    def block(self, block: Block) -> dict[str, Any]:
+        return {name: encoded(getattr(block, name), self.descriptive) for name in block.__dataclass_fields__}
+
+    def descriptive(self, value: Any) -> Any:
+        """What a block says of itself is for its readers: what has no written form is there by the name of its type."""
+        if isinstance(value, tuple | list | Mapping | set | frozenset):
+            return NotImplemented  # its items are asked for
+        try:
+            return encoded(value, self.special)
+        except Unwritable:
+            return {"$named": public_name(type(value), ())}
+
+    # -- values ----------------------------------------------------------------------------------------------------
+
+    def value(self, value: Any, where: str) -> Any:
+        try:
+            return encoded(value, self.special)
+        except Unwritable as error:
+            self.refuse(where, f"has {error}, which cannot be read again")
+            return None
+
+    def special(self, value: Any) -> Any:
+        """Values that are written with the help of the program around them."""
+        if isinstance(value, jex_core.ClosedJaxpr):
+            body = self.body(value.jaxpr)
+            return {"$closed": body} if not value.consts else self._with_constants(value)
+        if isinstance(value, jex_core.Jaxpr):
+            return {"$jaxpr": self.body(value)}
+        if jax_export.is_symbolic_dim(value):
+            return {"$dim": str(value)}
+        for name, keyword in keyword_values().items():
+            if type(value) is type(keyword) and value == keyword:
+                return {"$keyword": name}
+        if not callable(value) or isinstance(value, Mapping | Named | np.dtype):
+            return NotImplemented
+        dtype = getattr(value, "dtype", None)
+        if isinstance(dtype, np.dtype) and not isinstance(value, jax.Array | np.ndarray | np.generic):
+            return {"$scalar": dtype.name}  # `jnp.float32`
+        if isinstance(value, type) and issubclass(value, np.generic):
+            return NotImplemented
+        return {"$named": public_name(value, ())} if hasattr(value, "__qualname__") else NotImplemented
+
+    def _with_constants(self, value: jex_core.ClosedJaxpr) -> Any:
+        constants = [encoded(np.asarray(const), self.special) for const in value.consts]
+        jaxpr = value.jaxpr
+        moved = jaxpr.replace(
+            constvars=[],
+            invars=[*jaxpr.constvars, *jaxpr.invars],
+            debug_info=jaxpr.debug_info._replace(arg_names=None),
+        )
+        return {"$bound": [self.body(moved), constants]}

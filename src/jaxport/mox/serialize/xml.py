@@ -1,0 +1,163 @@
+"""A document as XML: an element per equation, as in the tree that queries see; everything else in attributes.
+
+A block is a ``module_call`` (or ``function_call``) with its name, path and type; its inputs and outputs are ``input``
+and ``output`` elements. What is no text is JSON in an attribute.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from jaxport.errors import ModelError
+
+if TYPE_CHECKING:
+    from lxml.etree import _Element
+
+__all__ = ["parse_xml", "xml_text"]
+
+_BODY = {"$closed": "closed", "$jaxpr": "open"}
+
+
+def xml_text(document: dict[str, Any]) -> str:
+    """A document as XML."""
+    from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
+
+    root = etree.Element("mox")
+    for key, value in document.items():
+        if key not in ("program", "rules"):
+            root.set(key, _packed(value))
+    _write_body(etree.SubElement(root, "program"), document["program"], etree)
+    rules = etree.SubElement(root, "rules")
+    for rule in document["rules"]:
+        element = etree.SubElement(rules, "rule", name=_packed(rule["name"]))
+        for key in ("forward", "backward"):
+            if rule[key] is not None:
+                _write_body(etree.SubElement(element, key), rule[key]["$closed"], etree)
+    return etree.tostring(root, encoding="unicode", pretty_print=True)
+
+
+def _packed(value: Any) -> str:
+    # XML has no control characters; JSON escapes them.
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=True)
+
+
+def _write_body(parent: _Element, body: dict[str, Any], etree: Any) -> None:
+    for name, aval in body["inputs"]:
+        etree.SubElement(parent, "input", name=name, aval=_packed(aval))
+    for equation in body["equations"]:
+        block = equation.get("block")
+        tag = f"{block['kind']}_call" if block is not None else re.sub(r"[^\w.-]", "_", equation["op"])
+        element = etree.SubElement(parent, tag)
+        if block is not None:
+            # For the reader of the file; the block itself is whole below.
+            element.set("type", re.sub(r"[^ -~]", "_", block["target"].rpartition(".")[2]))
+            element.set("path", re.sub(r"[^ -~]", "_", block["path"]))
+        for key, value in equation.items():
+            if key == "params":
+                _write_params(element, value, etree)
+            else:
+                element.set(_key(key), _packed(value))
+    for atom in body["outputs"]:
+        etree.SubElement(parent, "output", value=_packed(atom))
+
+
+def _key(key: str) -> str:
+    return f"eq.{key}"
+
+
+def _write_params(element: _Element, params: dict[str, Any], etree: Any) -> None:
+    for name, value in params.items():
+        bodies = _bodies_of(value)
+        if bodies is None:
+            etree.SubElement(element, "param", name=name, value=_packed(value))
+            continue
+        param = etree.SubElement(
+            element, "param", name=name, several=_packed(isinstance(value, dict) and "$tuple" in value)
+        )
+        for kind, body in bodies:
+            _write_body(etree.SubElement(param, "body", kind=kind), body, etree)
+
+
+def _bodies_of(value: Any) -> list[tuple[str, Any]] | None:
+    """The programs that a param is made of: one, or a tuple of them."""
+    items: list[Any] = value["$tuple"] if isinstance(value, dict) and "$tuple" in value else [value]
+    found = [(_BODY[key], item[key]) for item in items if isinstance(item, dict) for key in item if key in _BODY]
+    return found if found and len(found) == len(items) else None
+
+
+def parse_xml(text: str) -> dict[str, Any]:
+    """The document of an XML text.
+
+    Raises:
+      ModelError: it is malformed, truncated, nested too deep, or has a document type (entities are never expanded).
+    """
+    from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
+
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False)
+    try:
+        root = etree.fromstring(text.encode(), parser)
+    except etree.XMLSyntaxError as error:
+        line, column = error.position
+        raise ModelError("the text is no XML", where=f"line {line}, column {column}", why=str(error.msg)) from error
+    if root.getroottree().docinfo.doctype:
+        raise ModelError("the XML has a document type", why="it could define entities, which nothing here needs")
+    if root.tag != "mox":
+        raise ModelError("this is no Mox", why=f"its root is `{root.tag}`, not `mox`")
+    document = {key: _unpacked(value) for key, value in root.items()}
+    document["program"] = _read_body(_child(root, "program"))
+    document["rules"] = [
+        {
+            "name": _unpacked(rule.get("name", "null")),
+            **{
+                key: None if rule.find(key) is None else {"$closed": _read_body(_child(rule, key))}
+                for key in ("forward", "backward")
+            },
+        }
+        for rule in _child(root, "rules")
+    ]
+    return document
+
+
+def _child(element: _Element, tag: str) -> _Element:
+    child = element.find(tag)
+    if child is None:
+        raise ModelError("the document is incomplete", why=f"`{element.tag}` has no `{tag}`")
+    return child
+
+
+def _unpacked(text: str | None) -> Any:
+    from jaxport.mox.serialize.formats import parsed
+
+    return parsed(text or "", "json")
+
+
+def _read_body(element: _Element) -> dict[str, Any]:
+    body: dict[str, Any] = {"inputs": [], "equations": [], "outputs": []}
+    for child in element:
+        if not isinstance(child.tag, str):
+            continue  # a comment
+        if child.tag == "input" and child.get("aval") is not None:
+            body["inputs"].append([child.get("name"), _unpacked(child.get("aval"))])
+        elif child.tag == "output" and child.get("value") is not None:
+            body["outputs"].append(_unpacked(child.get("value")))
+        else:
+            body["equations"].append(_read_equation(child))
+    return body
+
+
+def _read_equation(element: _Element) -> dict[str, Any]:
+    data = {key.removeprefix("eq."): _unpacked(value) for key, value in element.items() if key.startswith("eq.")}
+    data["params"] = {}
+    for param in element:
+        if param.tag != "param":
+            raise ModelError(f"`{param.tag}` is not expected in `{element.tag}`")
+        name = str(param.get("name"))
+        if param.get("value") is not None:
+            data["params"][name] = _unpacked(param.get("value"))
+            continue
+        keys = {kind: key for key, kind in _BODY.items()}
+        bodies = [{keys[str(body.get("kind"))]: _read_body(body)} for body in param]
+        data["params"][name] = {"$tuple": bodies} if _unpacked(param.get("several")) else bodies[0]
+    return data

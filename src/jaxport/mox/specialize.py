@@ -1,0 +1,80 @@
+"""A program that was traced with symbolic dims, at concrete sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jax.extend import core as jex_core
+
+from jaxport.blocks import dims
+from jaxport.errors import InvalidArgument
+from jaxport.mox.rewriting import Rewriting
+
+__all__ = ["sizes_of", "specialize"]
+
+
+def sizes_of(avals: Sequence[Any], shapes: Sequence[Sequence[int]], names: Sequence[str], where: str) -> dict[str, int]:
+    """The values of the symbols with which the avals have these shapes.
+
+    Raises:
+      InvalidArgument: there are none.
+    """
+    values: dict[str, int] = {}
+    for aval, shape in zip(avals, shapes, strict=True):
+        for dim, size in zip(aval.shape, shape, strict=False):
+            form = None if dims.is_static(dim) else dims.solve_linear(dim)
+            if form is not None and (size - form[2]) % form[1] == 0:
+                values.setdefault(form[0], (size - form[2]) // form[1])
+    for name, aval, shape in zip(names, avals, shapes, strict=True):
+        wanted = [_value(dim, values) for dim in aval.shape]
+        if wanted != list(shape) or any(value < 1 for value in values.values()):
+            sizes = ", ".join(f"{symbol}={value}" for symbol, value in values.items())
+            raise InvalidArgument(
+                f"`{name}` has the shape {tuple(shape)}",
+                where=where,
+                why=f"the program was traced with ({', '.join(map(str, aval.shape))}){f', where {sizes}' if sizes else ''}",
+                instead="give it sizes that fit, or trace the model again with these arguments",
+            )
+    return values
+
+
+def _value(dim: Any, values: Mapping[str, int]) -> Any:
+    if not dims.is_static(dim) and not dims.symbols(str(dim)) <= set(values):
+        return None
+    return dims.evaluate(dim, values)
+
+
+def specialize(closed: jex_core.ClosedJaxpr, values: Mapping[str, int]) -> jex_core.ClosedJaxpr:
+    """A program with sizes in the place of symbolic dims, in its types, params and bodies.
+
+    >>> import jax, jax.numpy as jnp
+    >>> (n,) = jax.export.symbolic_shape("n")
+    >>> closed = jax.make_jaxpr(lambda x: x.sum() / x.shape[0])(jax.ShapeDtypeStruct((n,), jnp.float32))
+    >>> print(specialize(closed, {"n": 3}).jaxpr.invars[0].aval)
+    float32[3]
+    """
+    return _Specializing(values).closed(closed)
+
+
+class _Specializing(Rewriting):
+    def __init__(self, values: Mapping[str, int]):
+        super().__init__()
+        self.values = values
+
+    def aval(self, aval: Any) -> Any:
+        shape = getattr(aval, "shape", ())
+        if all(map(dims.is_static, shape)):
+            return aval
+        return aval.update(shape=tuple(dims.evaluate(dim, self.values) for dim in shape))
+
+    def leaf(self, value: Any) -> Any:
+        return dims.evaluate(value, self.values) if hasattr(value, "scope") and not dims.is_static(value) else value
+
+    def known(self, equation: jex_core.JaxprEqn) -> jex_core.Literal | None:
+        if equation.primitive.name != "dim_as_value":
+            return None
+        aval: Any = equation.outvars[0].aval
+        number = dims.evaluate(equation.params["dim"], self.values)
+        return jex_core.Literal(np.asarray(number, aval.dtype)[()], aval)

@@ -1,0 +1,58 @@
+"""`make_mox`: from a callable to a Mox."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from jaxport import blocks
+from jaxport.blocks.naming import signature_of
+from jaxport.blocks.places import Types
+from jaxport.mox.mox import Mox
+
+__all__ = ["make_mox"]
+
+
+def make_mox(fn: Callable[..., Any], *, functions: Iterable[str] = ()) -> Callable[..., Mox]:
+    """A function that traces `fn` for the arguments that it is given, and returns a Mox.
+
+    Args:
+      fn: an NNX or Equinox module, the `apply` of a Linen module, a method, a function, an imported program, a Mox:
+        any callable. It is left as it is.
+      functions: qualified names of functions whose calls shall be in the tree, besides those of modules.
+
+    Returns:
+      A function of `fn`'s arguments: arrays, or `jax.ShapeDtypeStruct` in their place; what is neither is baked in.
+
+    Raises:
+      InvalidArgument: `fn` cannot be called, or a name in `functions` names nothing.
+      StateChanged: the call changes attributes of modules that are no arrays.
+
+    >>> import jax, jax.numpy as jnp, jaxport
+    >>> mox = jaxport.make_mox(lambda x: jax.nn.relu(x) + 1)(jax.ShapeDtypeStruct((3,), jnp.float32))
+    >>> mox.select('//pjit[@name="relu"]').count()
+    1
+    >>> gelu = mox.sub('//pjit[@name="relu"]', jax.nn.gelu)
+    >>> bool((gelu(jnp.ones(3)) == jax.nn.gelu(jnp.ones(3)) + 1).all())
+    True
+    """
+
+    def make(*args: Any, **kwargs: Any) -> Mox:
+        from jaxport.frameworks import loaded
+
+        traced = blocks.trace(fn, args, kwargs, state="outputs", functions=functions, counters=True, operators=True)
+        return Mox(traced, name=_name_of(fn), signature=signature_of(fn, Types(loaded())))
+
+    return make
+
+
+def _name_of(fn: Any) -> str:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    if isinstance(fn, Mox):
+        return fn.name
+    owner = getattr(fn, "__self__", None)
+    named = type(owner) if owner is not None and not isinstance(owner, type) else fn
+    name = getattr(named, "__qualname__", None) or type(fn).__qualname__
+    return str(name).rsplit(".", 1)[-1]

@@ -1,0 +1,256 @@
+"""A Mox as a tree of XML elements: what XPath looks at.
+
+There is one element per equation; a block is one, named by the short name of its type. The equations of the only body
+of an equation are its children; where there are several bodies (`cond`, `while`), each is an element `body`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jax.extend import core as jex_core
+
+from jaxport.blocks.block import Block
+from jaxport.blocks.framework import public_name
+from jaxport.blocks.labels import bodies
+from jaxport.mox.calls import body_names, runs_bodies
+
+if TYPE_CHECKING:
+    from lxml.etree import _Element
+
+    from jaxport.mox.mox import Mox
+
+__all__ = ["Node", "Tree", "name_below", "shape_text", "short_name", "value_text"]
+
+#: Names that a query may use for a primitive, besides its own.
+SPELLINGS = {"pjit": "jit", "remat": "checkpoint", "remat2": "checkpoint", "cond_p": "cond"}
+
+Location = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Node:
+    """An equation, and where it is.
+
+    Attributes:
+      location: index of an equation, index of a body in it, index of an equation in that, …
+      equation: the equation itself.
+      parent: the node whose body it is in; None at the root.
+    """
+
+    location: Location
+    equation: jex_core.JaxprEqn
+    parent: Node | None
+
+    @property
+    def block(self) -> Block | None:
+        """What the block stands for; None for other equations."""
+        return self.equation.params.get("block")
+
+    @property
+    def around(self) -> Iterator[Node]:
+        """The nodes around it, the innermost first."""
+        node = self.parent
+        while node is not None:
+            yield node
+            node = node.parent
+
+    @property
+    def type(self) -> str:
+        """The short name of the block's type, or the name of the primitive."""
+        block = self.block
+        return short_name(block.target) if block is not None else spelled(self.equation.primitive.name)
+
+    @property
+    def path(self) -> str:
+        """The path of the block; of an equation, that of the block around it and its own name."""
+        if self.block is not None:
+            return self.block.path
+        around = next((node.block.path for node in self.around if node.block is not None), "")
+        own = str(self.equation.params.get("name") or self.type)
+        return f"{around}.{own}" if around else own
+
+
+class Tree:
+    """The elements of a Mox. `nodes` are all in document order; `node_of` finds that of an element."""
+
+    def __init__(self, mox: Mox):
+        from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
+
+        self._make = etree.SubElement
+        self.root: _Element = etree.Element("mox", name=mox.name)
+        # An element is the same object as long as somebody holds it.
+        self.node_of: dict[_Element, Node] = {}
+        self._add(self.root, mox.jaxpr.jaxpr, (), None)
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """All nodes, in document order."""
+        return list(self.node_of.values())
+
+    def _add(self, parent: _Element, jaxpr: jex_core.Jaxpr, before: Location, around: Node | None) -> None:
+        for index, equation in enumerate(jaxpr.eqns):
+            node = Node((*before, index), equation, around)
+            block = equation.params.get("block")
+            if block is not None:
+                attributes = _block_attributes(block, equation)
+                element = self._make(parent, _tag(short_name(block.target)), attributes)
+            else:
+                element = self._make(parent, spelled(equation.primitive.name), _attributes(equation))
+            self.node_of[element] = node
+            if block is not None or runs_bodies(equation):
+                inner = bodies(equation.params)
+                for number, body in enumerate(inner):
+                    below = element
+                    if len(inner) > 1:
+                        below = self._make(element, "body", name=body_names(equation)[number])
+                    self._add(below, body, (*node.location, number), node)
+
+
+def spelled(primitive: str) -> str:
+    """The one name that an element has for a primitive, whatever the version of jax calls it.
+
+    >>> spelled("pjit"), spelled("dot_general")
+    ('jit', 'dot_general')
+    """
+    name = SPELLINGS.get(primitive, primitive)
+    return name if _NAME.fullmatch(name) else _tag(name)
+
+
+_NAME = re.compile(r"[A-Za-z_][\w.-]*")
+
+
+def short_name(target: str) -> str:
+    """The last part of a qualified name.
+
+    >>> short_name("flax.nnx.Linear")
+    'Linear'
+    """
+    return target.rpartition(".")[2]
+
+
+@lru_cache(maxsize=4096)
+def _tag(name: str) -> str:
+    """A name as XML allows it."""
+    name = re.sub(r"[^\w.-]", "_", name)
+    return name if _NAME.fullmatch(name) else f"_{name}"
+
+
+def _block_attributes(block: Block, equation: jex_core.JaxprEqn) -> dict[str, str]:
+    count = block.results
+    attributes = {
+        "kind": block.kind,
+        "name": block.name,
+        "path": block.path,
+        "type": short_name(block.target),
+        "target": block.target,
+        "method": block.method,
+        "params": " ".join([name_below(path, block.path) for path in block.weights.values()]),
+        **_shapes(equation.invars[: len(block.arguments)], equation.outvars[:count]),
+    }
+    if block.edited:
+        attributes["edited"] = "True"
+    for name, value in block.config.items():
+        attributes[f"config.{name}" if name in attributes else _tag(name)] = value_text(value)
+    if "features" not in attributes and "out_features" in attributes:
+        attributes["features"] = attributes["out_features"]
+    return attributes
+
+
+def name_below(path: str, base: str) -> str:
+    """The name of a parameter below a block; what comes before is the argument that it is in.
+
+    >>> name_below("mlp.up.kernel", "mlp"), name_below("variables.params.mlp.up.kernel", "mlp")
+    ('up.kernel', 'up.kernel')
+    """
+    if not base:
+        return path
+    if path.startswith(f"{base}."):
+        return path[len(base) + 1 :]
+    before, found, name = path.partition(f".{base}.")
+    return name if found else before
+
+
+def _attributes(equation: jex_core.JaxprEqn) -> dict[str, str]:
+    attributes = _shapes(equation.invars, equation.outvars)
+    for name, value in equation.params.items():
+        if type(value) in _PLAIN:
+            attributes[f"config.{name}" if name in attributes else name] = value_text(value)
+    return attributes
+
+
+def _shapes(inputs: Sequence[Any], outputs: Sequence[Any]) -> dict[str, str]:
+    dtype, shape = shape_text(outputs[0].aval)[:2] if outputs else ("", "")
+    return {
+        "shape": shape,
+        "dtype": dtype,
+        "inputs": "; ".join([shape_text(atom.aval)[2] for atom in inputs]),
+        "outputs": "; ".join([shape_text(atom.aval)[2] for atom in outputs]),
+    }
+
+
+@lru_cache(maxsize=4096)
+def _shape_text(dtype: Any, shape: tuple) -> tuple[str, str, str]:
+    sizes = ",".join(map(str, shape))
+    return str(dtype), sizes, f"{dtype}[{sizes}]"
+
+
+def shape_text(aval: Any) -> tuple[str, str, str]:
+    """The dtype of an aval, its shape, and both, as text.
+
+    >>> import jax
+    >>> shape_text(jax.typeof(np.zeros((2, 3), np.float32)))
+    ('float32', '2,3', 'float32[2,3]')
+    """
+    if not hasattr(aval, "shape"):
+        return str(aval), "", str(aval)
+    return _shape_text(aval.dtype, aval.shape)
+
+
+_PLAIN = frozenset({str, int, float, bool, tuple, np.dtype})
+
+
+def value_text(value: Any) -> str:
+    """A config field or a param as the text of an attribute: functions and types by their names.
+
+    >>> import jax
+    >>> value_text((3, 3)), value_text(np.float32), value_text(jax.nn.gelu)
+    ('(3, 3)', 'float32', 'jax._src.nn.functions.gelu')
+    """
+    try:
+        return _known_text(value)
+    except TypeError:  # a value that has no hash
+        return _value_text(value)
+
+
+def _value_text(value: Any) -> str:
+    if type(value) in (str, int, bool, float, tuple):
+        return _text(str(value))
+    if isinstance(value, type) and issubclass(value, np.generic):
+        return np.dtype(value).name
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={value_text(item)}" for key, item in value.items())
+    if callable(value) and not isinstance(value, np.dtype):
+        dtype = getattr(value, "dtype", None)  # `jnp.float32` is an object around a dtype
+        return dtype.name if isinstance(dtype, np.dtype) else public_name(value, ())
+    return _text(str(value))
+
+
+# Layers of a kind have the same fields. (`typed`: 1 and True are equal, but not the same text.)
+_known_text = lru_cache(maxsize=4096, typed=True)(_value_text)
+
+
+def _text(text: str) -> str:
+    return _CONTROL.sub("�", text)
+
+
+# What no XML document can hold.
+_CONTROL = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

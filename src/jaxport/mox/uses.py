@@ -1,0 +1,133 @@
+"""How a block uses a parameter: the equations that it reaches, through calls and casts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+from jax.extend import core as jex_core
+
+from jaxport.blocks.labels import bodies
+from jaxport.mox.calls import runs_bodies, source_of
+from jaxport.mox.tree import name_below
+
+if TYPE_CHECKING:
+    from jaxport.mox.match import Match
+
+__all__ = ["Kernel", "Use", "cast_of", "is_passed_on", "kernels", "uses"]
+
+# What changes the representation of a value, not what it is.
+_CASTS = frozenset({"convert_element_type", "copy", "copy_p", "reduce_precision", "stop_gradient"})
+
+
+@dataclass(frozen=True)
+class Use:
+    """An equation that a value is an operand of: its position there, and how deep in calls the equation is."""
+
+    equation: jex_core.JaxprEqn
+    position: int
+    depth: int
+    body: jex_core.Jaxpr
+
+
+def uses(jaxpr: jex_core.Jaxpr, variable: Any, depth: int = 0, through: frozenset[str] = frozenset()) -> Iterator[Use]:
+    """The equations that a value reaches; casts, calls and the primitives `through` are looked through."""
+    names = {variable}
+    for equation in jaxpr.eqns:
+        for position, atom in enumerate(equation.invars):
+            if not isinstance(atom, jex_core.Var) or atom not in names:
+                continue
+            if equation.primitive.name in _CASTS | through:
+                names.update(equation.outvars)
+            elif runs_bodies(equation):
+                for number, body in enumerate(bodies(equation.params)):
+                    for index, inner in enumerate(body.invars):
+                        source = source_of(equation, number, index)
+                        if source is not None and source.operand == position and not source.sliced:
+                            yield from uses(body, inner, depth + 1, through)
+            else:
+                yield Use(equation, position, depth, jaxpr)
+
+
+def is_passed_on(jaxpr: jex_core.Jaxpr, start: Any, through: frozenset[str]) -> bool:
+    """Whether a value reaches the first result of a body through the given primitives and casts alone."""
+    names = {start}
+    for equation in jaxpr.eqns:
+        if any(isinstance(atom, jex_core.Var) and atom in names for atom in equation.invars):
+            if equation.primitive.name not in through | _CASTS:
+                return False
+            names.update(equation.outvars)
+    return jaxpr.outvars[0] in names
+
+
+def cast_of(jaxpr: jex_core.Jaxpr, atom: Any) -> Any:
+    """The value that casts made `atom` of."""
+    made = {variable: equation for equation in jaxpr.eqns for variable in equation.outvars}
+    while isinstance(atom, jex_core.Var) and atom in made and made[atom].primitive.name in _CASTS:
+        atom = made[atom].invars[0]
+    return atom
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A parameter that its block multiplies with its input, or looks up in.
+
+    Attributes:
+      index: which input of the block's body it is.
+      path: of the parameter.
+      name: its name below the block.
+      inputs: the axes that the input of the layer meets.
+      outputs: the other axes.
+    """
+
+    index: int
+    path: str
+    name: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+_ARRANGED = frozenset({"reshape", "transpose"})
+
+
+def kernels(match: Match) -> list[Kernel]:
+    """The parameters of a block that are multiplied, convolved or looked up in; a bias is none of these."""
+    block = match.block
+    if block is None:
+        return []
+    jaxpr = match.node.equation.params["jaxpr"].jaxpr
+    found = []
+    for index, path in block.weights.items():
+        variable = jaxpr.invars[index]
+        if variable.aval.ndim < 2 or not jnp.issubdtype(variable.aval.dtype, jnp.floating):
+            continue
+        if not any(_meets(use) for use in uses(jaxpr, variable, through=_ARRANGED)):
+            continue
+        inputs = _input_axes(jaxpr, variable)
+        outputs = tuple(axis for axis in range(variable.aval.ndim) if axis not in inputs)
+        found.append(Kernel(index, path, name_below(path, block.path), inputs, outputs))
+    return found
+
+
+def _meets(use: Use) -> bool:
+    name = use.equation.primitive.name
+    return name == "dot_general" or (name, use.position) in (("conv_general_dilated", 1), ("gather", 0))
+
+
+def _input_axes(jaxpr: jex_core.Jaxpr, variable: Any) -> tuple[int, ...]:
+    """The axes of a kernel that the input meets, told by its first plain use; all but the last where there is none."""
+    axes = range(variable.aval.ndim)
+    for use in uses(jaxpr, variable):
+        params = use.equation.params
+        match use.equation.primitive.name:
+            case "dot_general":
+                contracted, batch = params["dimension_numbers"]
+                return (*batch[use.position], *contracted[use.position])
+            case "conv_general_dilated" if use.position == 1:
+                made = params["dimension_numbers"].rhs_spec[0]
+                return tuple(axis for axis in axes if axis != made)
+            case "gather" if use.position == 0:
+                return (0,)
+    return tuple(axes[:-1])

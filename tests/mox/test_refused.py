@@ -1,0 +1,168 @@
+"""What cannot be replaced, captured or called is refused with what, where and why; and the whole list of it."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import jaxport
+from jaxport.mox import Replacement, factory, lora
+
+X = jnp.asarray([0.3, -1.2, 0.7])
+
+
+FOUR = jnp.ones(4)
+
+
+def linear():
+    return nnx.Linear(3, 4, rngs=nnx.Rngs(0))
+
+
+WRONG = {
+    "shape": (lambda x: x, r"returns float32\[3\](.|\n)*`Linear` returns float32\[4\], and what follows"),
+    "dtype": (lambda x: jnp.zeros(4, jnp.int32), r"returns int32\[4\](.|\n)*returns float32\[4\]"),
+    "count": (lambda x: (jnp.zeros(4), x), r"returns float32\[4\], float32\[3\]"),
+    "nothing": (lambda x: None, "returns no arrays"),
+    "arity": (lambda x, y: x, r"fails: TypeError(.|\n)*called with float32\[3\]"),
+    "its own failure": (lambda x: x @ x.reshape(1, 3), "fails: TypeError"),
+    "no callable": (3, "a `int` cannot take the place of `Linear`"),
+    "the original with another shape": (factory(lambda m: lambda x: m(x[:2])), r"the original is given float32\[2\]"),
+    "an unknown parameter": (factory(lambda m: lambda x: m(x, params={"w": x})), "has no parameter `w`"),
+    "a parameter of another shape": (
+        factory(lambda m: lambda x: m(x, params={"kernel": x})),
+        r"`kernel` is given float32\[3\](.|\n)*takes float32\[3,4\]",
+    ),
+    "arrays without a name": (
+        Replacement(lambda original, params, x: original(x) * FOUR),
+        "closes over 1 arrays",
+    ),
+    "a rank of zero": (lambda: lora(rank=0), "rank=0 is no rank"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_replacement_that_does_not_fit_is_refused(name):
+    mox = jaxport.make_mox(linear())(X)
+    before = str(mox)
+    replacement, message = WRONG[name]
+    with pytest.raises(jaxport.InvalidArgument, match=message) as error:
+        mox.sub("//Linear", replacement() if name == "a rank of zero" else replacement)
+    assert "`Linear`" in str(error.value) or "`kernel`" in str(error.value) or name == "a rank of zero"
+    assert str(mox) == before
+
+
+def test_an_input_that_is_there_already_is_refused():
+    spec = jax.ShapeDtypeStruct((), jnp.float32)
+    scaled = Replacement(lambda original, params, y, **inputs: original(y), inputs={"x": spec})
+    with pytest.raises(jaxport.InvalidArgument, match="the new input `x` clashes"):
+        jaxport.make_mox(lambda x: jnp.sin(x))(X).sub("//sin", scaled)
+    scaled = Replacement(lambda original, params, x, s: s * original(x), inputs={"s": spec})
+    edited = jaxport.make_mox(jnp.sin)(X).sub("//sin", scaled)
+    with pytest.raises(jaxport.InvalidArgument, match=r"the input `s` is missing(.|\n)*pass `s=...`"):
+        edited(X)
+
+
+def with_reference(x):
+    ref = jax.new_ref(x)
+    ref[...] = jnp.sin(ref[...])
+    return ref[...]
+
+
+def vmapped_parameters(x):
+    make = nnx.split_rngs(splits=2)(nnx.vmap(lambda rngs: nnx.Linear(3, 4, rngs=rngs)))
+    cells = make(nnx.Rngs(0))
+    return nnx.vmap(lambda cell, x: cell(x), in_axes=(0, None))(cells, x)
+
+
+# Everything that cannot be replaced: the program, a query, and the reason.
+REFUSED = {
+    "a program that was differentiated": (
+        jax.grad(lambda x: jnp.sin(jax.nn.sigmoid(x)).sum()),
+        "//logistic",
+        "was differentiated before it was traced",
+    ),
+    "a forward derivative": (lambda x: jax.jvp(jnp.sin, (x,), (x,)), "//sin", "was differentiated before"),
+    "a mutable reference": (with_reference, "//swap | //get", "reads or writes a mutable reference"),
+    "a solver": (
+        lambda x: jax.lax.custom_linear_solve(lambda v: 2 * v, x, lambda f, b: b / 2),
+        "//custom_linear_solve//mul",
+        None,
+    ),
+    "parameters that alone are batched": (
+        vmapped_parameters,
+        "//Linear",
+        "under a `vmap` that its arguments do not show",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_replaced_is_named(name):
+    program, xpath, why = REFUSED[name]
+    mox = jaxport.make_mox(program)(X)
+    if why is None:  # its bodies are not part of the tree
+        assert mox.select(xpath).count() == 0
+        return
+    with pytest.raises(jaxport.Unsupported, match=r"cannot be replaced(.|\n)*" + why):
+        mox.sub(xpath, lambda *args: args[0])
+
+
+def test_all_refusals_are_reported_together():
+    mox = jaxport.make_mox(jax.grad(lambda x: (jnp.sin(x) * jnp.tanh(x)).sum()))(X)
+    with pytest.raises(jaxport.Unsupported, match=r"sin(.|\n)*tanh"):
+        mox.sub("//sin | //tanh", jnp.abs)
+
+
+def test_a_wrapper_and_its_body_are_not_replaced_at_once():
+    mox = jaxport.make_mox(jax.nn.relu)(X)
+    with pytest.raises(jaxport.Unsupported, match="inside a `custom_jvp_call` that is selected too"):
+        mox.sub("//custom_jvp_call | //jit", jnp.tanh)
+
+
+def test_the_gradient_of_an_edited_program_is_its_own():
+    gradient = jaxport.make_mox(jax.grad(lambda x: jnp.sin(x).sum()))(X)
+    with pytest.raises(jaxport.Unsupported, match="differentiate the Mox"):
+        gradient.sub("//cos", jnp.exp)
+    edited = jaxport.make_mox(jnp.sin)(X).sub("//sin", jnp.exp)
+    np.testing.assert_allclose(jax.grad(lambda x: edited(x).sum())(X), jnp.exp(X), rtol=1e-6)
+
+
+def test_a_condition_cannot_be_captured():
+    mox = jaxport.make_mox(lambda x: jax.lax.while_loop(lambda c: jnp.sin(c).sum() < 2, lambda c: c + 1, x))(X)
+    with pytest.raises(jaxport.Unsupported, match="in the condition of a `while`, which has one result"):
+        mox.capture("//sin")
+
+
+CALLS = {
+    "shape": (lambda mox: mox(X[:2]), r"`inputs` is float32\[2\](.|\n)*traced with float32\[3\]"),
+    "dtype": (lambda mox: mox(X.astype(jnp.int32)), r"`inputs` is int32\[3\]"),
+    "arity": (lambda mox: mox(X, X), "another structure than those that were traced"),
+    "unknown parameter": (lambda mox: mox.apply({**mox.params, "w": X}, X), "`w` is not a parameter of the Mox"),
+    "missing parameter": (lambda mox: mox.apply({}, X), "`bias` is missing"),
+    "parameter of another shape": (lambda mox: mox.apply({**mox.params, "bias": X}, X), r"`bias` is float32\[3\]"),
+    "with_params unknown": (lambda mox: mox.with_params({"w": X}), "`w` is not a parameter of the Mox"),
+    "with_params shape": (lambda mox: mox.with_params({"bias": X}), r"`bias` is given float32\[3\]"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_wrong_call_is_refused(name):
+    call, message = CALLS[name]
+    with pytest.raises(jaxport.InvalidArgument, match=message):
+        call(jaxport.make_mox(linear())(X))
+
+
+def test_a_static_argument_is_baked_in():
+    mox = jaxport.make_mox(lambda x, power: x**power)(X, 2)
+    np.testing.assert_array_equal(mox(X, 2), X**2)
+    with pytest.raises(jaxport.InvalidArgument, match=r"an argument that is no array is 3(.|\n)*2 was baked in"):
+        mox(X, 3)
+
+
+def test_merging_without_adapters_is_refused():
+    mox = jaxport.make_mox(linear())(X)
+    with pytest.raises(jaxport.InvalidArgument, match="has no adapters"):
+        jaxport.mox.merge_lora(mox)
