@@ -23,7 +23,7 @@ PEERS_INSTALLED := .venv-peers/.installed
 export JAX_PLATFORMS ?= cpu
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help env demo test test-slow test-real test-torch bench lint types docs format clean
+.PHONY: help env demo test test-slow test-real test-torch sweeps bench lint types docs format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,7 +54,7 @@ demo: $(INSTALLED) ## export a Flax ResNet-50, run it in ONNX Runtime, compare, 
 test: $(INSTALLED) ## all tests but those named below
 	@$(BIN)/python -m pytest -n $(JOBS) -q $(ARGS)
 
-test-slow: $(INSTALLED) ## sweeps, random programs, benchmarks' own checks
+test-slow: $(INSTALLED) ## gradients of models, random programs, benchmarks' own checks
 	@$(BIN)/python -m pytest -n $(JOBS) -q -m slow $(ARGS)
 
 test-real: $(INSTALLED) ## every example at its published size
@@ -62,6 +62,9 @@ test-real: $(INSTALLED) ## every example at its published size
 
 test-torch: $(TORCH_INSTALLED) ## what needs PyTorch, in an environment of its own
 	@$(TORCH_BIN)/python -m pytest -n $(JOBS) -q -m torch $(ARGS)
+
+sweeps: $(INSTALLED) ## every function of JAX in every dtype, static and symbolic, jit, vmap, grad; writes its pages
+	@$(BIN)/python -m scripts.coverage --jobs $(JOBS) $(ARGS)
 
 bench: $(INSTALLED) $(PEERS_INSTALLED) ## the figures of the documentation, one after the other
 	@for benchmark in import layers memory examples importer; do $(BIN)/python -m benchmarks.bench_$$benchmark; done

@@ -23,8 +23,7 @@ Whole models, written as users of each framework write them, with random weights
 exported with symbolic dimensions and compared with `jax.jit` in float32 at two sets of sizes. The figure of a cell is
 the largest error of any output element, relative to the largest element of that output. Where rounding is amplified
 beyond 1e-5, both sides are held against float64, and the cell says how far the exported model and JAX itself are from
-that. The code is in
-`examples/models`; `python -m benchmarks.bench_examples --write` makes this page.
+that. The code is in `examples/models`; `python -m benchmarks.bench_examples --write` makes this page.
 
 """
 

@@ -31,10 +31,13 @@ def check(case: Case) -> None:
 
 def source_of(program: Program, inputs: list[Any]) -> tuple[Source, dict[str, Any]]:
     """The program as source for inputs of these sizes, and the inputs that stayed arguments, by name."""
-    try:
-        return _source(program, *split(program, inputs))
-    except ValueNotKnown:
-        return _source(program, *split(program, inputs, scalars_known=True))
+    for known, traced in (split(program, inputs), split(program, inputs, scalars_known=True)):
+        try:
+            return _source(program, known, traced)
+        except ValueNotKnown:
+            continue
+    # The size of a result depends on the inputs: the source is for their values.
+    return _source(program, dict(zip(program.input_names, inputs, strict=False)), {})
 
 
 def _source(program: Program, known: dict[str, Any], traced: dict[str, Any]) -> tuple[Source, dict[str, Any]]:

@@ -100,7 +100,9 @@ def test_fused_layers_without_a_kernel_on_cpu() -> None:
     graph = (
         "graph (float[2,3,5,8] x, float[6,3,3,8] w) => (float y) { y = com.microsoft.NhwcConv<pads=[1,1,1,1]> (x, w) }"
     )
-    wanted = jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "OHWI", "NHWC"))
+    wanted: Any = jax.lax.conv_general_dilated(
+        jnp.asarray(x), jnp.asarray(kernel), (1, 1), "SAME", dimension_numbers=("NHWC", "OHWI", "NHWC")
+    )
     np.testing.assert_allclose(program(graph, domains=MICROSOFT)(x, kernel), wanted, rtol=1e-4, atol=1e-4)
 
     graph = "graph (float[2,8] x, float[8] b) => (float y) { y = com.microsoft.BiasSplitGelu (x, b) }"

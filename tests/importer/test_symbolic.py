@@ -70,3 +70,16 @@ def test_what_needs_sizes_to_be_equal_is_refused_with_the_node():
     program = from_onnx(model(UNRELATED))
     with pytest.raises(ModelError, match="the Add that makes `z`"):
         jax.eval_shape(program, *input_specs(program).values())
+
+
+POSITIONS = """g (float[batch, length, 2] x) => (float[batch, length, 2] y) <float[1, 6, 2] table = {1,2,3,4,5,6,7,8,9,10,11,12}> {
+    s = Shape<start = 1, end = 2>(x) z = Constant<value_ints = [0]>() o = Constant<value_ints = [1]>()
+    p = Slice(table, z, s, o) y = Add(x, p) }"""
+
+
+def test_sizes_are_held_to_the_tables_that_they_cut():
+    program = from_onnx(model(POSITIONS))
+    source = program.to_source()
+    assert 'params["table"][:, 0:length]' in source.code
+    assert program.verify().ok
+    assert all(output.shape[1] <= 6 for output in program.verify().outputs)

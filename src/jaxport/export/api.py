@@ -19,7 +19,7 @@ import onnx_ir as ir
 from jaxport import blocks
 from jaxport.blocks.tracing import State
 from jaxport.errors import ExportError, InvalidArgument, JaxportError, Unsupported
-from jaxport.export import opsets, passes as graph_passes, prepare
+from jaxport.export import opsets, passes as graph_passes, plugins, prepare
 from jaxport.export.emitter import Emitter
 from jaxport.export.exported import Exported
 from jaxport.export.functions import FunctionBuilder, Selector, selector
@@ -93,6 +93,7 @@ def to_onnx(
       >>> [node.op_type for node in exported.model.graph]
       ['Tanh', 'Mul']
     """
+    plugins.load()
     opset = opsets.validated(opset)
     if state not in ("refuse", "outputs", "discard"):
         raise InvalidArgument(
@@ -220,7 +221,7 @@ def _trace(
         )
     bound = functools.partial(fn, **static_params) if static_params else fn
     # Functions of this package have their boundary.
-    ruled = [target for target in BLOCK_RULES if not target.startswith("jaxport.")]
+    ruled = [target for target in plugins.block_targets() if not target.startswith("jaxport.")]
     try:
         return blocks.trace(bound, args, kwargs, state=state, functions=(*ruled, *wanted.boundaries()))
     except JaxportError:

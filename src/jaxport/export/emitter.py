@@ -33,7 +33,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.errors import RuleError
-from jaxport.export import dim_values, dims, folding, legalize, schema, shapes
+from jaxport.export import dim_values, dims, folding, legalize, opsets, schema, shapes
 from jaxport.export.value import Origin, Scope, Value, data_type
 
 if TYPE_CHECKING:
@@ -197,6 +197,8 @@ class Emitter:
             if folded is not None:
                 return folded
         self._check_dtypes(facts, values)
+        for index, dtype in enumerate(dtypes):
+            self._check_dtype(facts, facts.output(index), dtype)
         inferred = shapes.infer(op_type, values, attributes, outputs) if not domain else [None] * outputs
         stamps = results or list(zip(dtypes, inferred, strict=True))
         return self._append(domain, op_type, values, attributes, stamps, facts)
@@ -267,11 +269,21 @@ class Emitter:
             formal = facts.input(index)
             if value is None or formal is None:
                 continue
-            if formal.dtypes and value.dtype not in formal.dtypes:
-                raise RuleError(f"{facts.name} does not take {value.dtype} as `{formal.name}` at opset {self.opset}")
+            self._check_dtype(facts, formal, value.dtype)
             dtype = chosen.setdefault(formal.type, value.dtype)
             if dtype != value.dtype and not (formal.variadic and not formal.homogeneous):
                 raise RuleError(f"{facts.name} got {dtype} and {value.dtype} where its schema asks for one dtype")
+
+    def _check_dtype(self, facts: schema.Schema, formal: schema.Formal, dtype: np.dtype) -> None:
+        """Fail where a formal input or output cannot have this dtype; refuse where a newer opset lets it."""
+        if not formal.dtypes or dtype in formal.dtypes:
+            return
+        for opset in range(self.opset + 1, schema.NEWEST + 1):
+            newer = schema.find("", facts.name, opset)
+            if newer and any(f.name == formal.name and dtype in f.dtypes for f in (*newer.inputs, *newer.outputs)):
+                instead = f"export with opset={opset}" if opset <= opsets.NEWEST else "use another dtype"
+                self.refuse(f"needs {facts.name} of {dtype}, which opset {opset} brought; {instead}")
+        raise RuleError(f"{facts.name} does not take {dtype} as `{formal.name}` at opset {self.opset}")
 
     def _in_wider_dtype(
         self,

@@ -22,6 +22,8 @@ WIDER: dict[str, tuple[str, ...]] = {
     "bool": ("uint8", "int32", "int64"),
     "int4": ("int8", "int32", "int64"),
     "uint4": ("uint8", "int32", "int64"),
+    "int2": ("int8", "int32", "int64"),
+    "uint2": ("uint8", "int32", "int64"),
     "int8": ("int32", "int64"),
     "uint8": ("int32", "uint32", "int64"),
     "int16": ("int32", "int64"),
@@ -30,8 +32,9 @@ WIDER: dict[str, tuple[str, ...]] = {
     "uint32": ("int64", "uint64"),
     "float16": ("float32",),
     "bfloat16": ("float32",),
-    "float8_e4m3fn": ("float32",),
-    "float8_e5m2": ("float32",),
+    **dict.fromkeys(
+        ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"), ("float32",)
+    ),
 }
 
 #: Operators that give the same bits for unsigned and signed integers.

@@ -19,12 +19,12 @@ from jaxport.export import dims
 
 
 def is_shape(spec: Any) -> bool:
-    """Whether a specification is a bare shape.
+    """Whether a specification is a bare shape: a plain tuple, not a named one, which is a pytree.
 
     >>> is_shape(("B", 3)), is_shape(((2, 3), (2,)))
     (True, False)
     """
-    return isinstance(spec, tuple) and all(isinstance(d, (int, str, np.integer)) or _is_symbolic(d) for d in spec)
+    return type(spec) is tuple and all(isinstance(d, (int, str, np.integer)) or _is_symbolic(d) for d in spec)
 
 
 def _is_symbolic(dim: Any) -> bool:

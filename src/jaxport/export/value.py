@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -122,6 +123,20 @@ def data_type(dtype: Any) -> ir.DataType:
     'FLOAT'
     """
     return ir.DataType.from_numpy(np.dtype(dtype))
+
+
+@functools.lru_cache(maxsize=64)
+def has_data_type(dtype: np.dtype) -> bool:
+    """Whether ONNX has a data type for a NumPy dtype.
+
+    >>> has_data_type(np.dtype("float16")), has_data_type(np.dtype("float8_e3m4"))
+    (True, False)
+    """
+    try:
+        data_type(dtype)
+    except TypeError:
+        return False
+    return True
 
 
 class Namer:

@@ -19,10 +19,10 @@ import onnx_ir as ir
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from jaxport.errors import JaxportError, Refusal, RuleError
-from jaxport.export import dims, prepare
+from jaxport.export import dims, plugins, prepare
 from jaxport.export.emitter import Declined, Emitter, Refused
 from jaxport.export.registry import Rule
-from jaxport.export.value import Value
+from jaxport.export.value import Value, has_data_type
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _PATHS = [sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
@@ -126,7 +126,7 @@ class Walker:
     def equation(self, op: Emitter, equation: JaxprEqn, operands: Sequence[Value]) -> list[Value]:
         """Export one equation. What cannot be exported is noted, and values are made up so that the walk goes on."""
         block = equation.params.get("block")
-        empty = bool(op.outs) and all(_is_empty(aval.shape) for aval in op.outs)
+        empty = bool(op.outs) and all(_is_empty(getattr(aval, "shape", ())) for aval in op.outs)
         if block is None and empty and not equation.effects:
             self.records.append(Record(op.place, "a constant", (), "the result has no elements"))
             return [constant(np.zeros(aval.shape, _dtype(aval)), _dtype(aval)) for aval in op.outs]
@@ -135,13 +135,17 @@ class Walker:
                 return self.block(op, equation, operands)
             rule = self.rules.get(equation.primitive.name)
             if rule is None:
-                op.refuse("has no rule; register one with `@jaxport.rule`")
+                op.refuse(f"has no rule; register one with `@jaxport.rule`{plugins.failures()}")
+            for dtype in (*(x.dtype for x in operands), *map(_dtype, op.outs)):
+                if not has_data_type(dtype):
+                    op.refuse(f"computes with {dtype}, which ONNX does not have; use another dtype")
             return self.apply(rule, op, equation.params, operands)
         except Refused as refusal:
             name = equation.primitive.name if block is None else block.target
             self.refusals.append(Refusal(name, op.place.source, str(refusal)))
             return [
-                Value(_dtype(aval), aval.shape, scope=op.scope, ir_value=ir.Value(name="refused")) for aval in op.outs
+                Value(_dtype(aval), getattr(aval, "shape", ()), scope=op.scope, ir_value=ir.Value(name="refused"))
+                for aval in op.outs
             ]
 
     def apply(self, rule: Rule, op: Emitter, parameters: Mapping[str, Any], operands: Sequence[Value]) -> list[Value]:
@@ -181,7 +185,10 @@ class Walker:
         if block.edited:
             return self.inline(inner, equation.params["jaxpr"], operands)
         rule = self.block_rules.get(block.target)
-        if rule is not None:
+        if rule is not None and len(op.outs) > block.results:
+            note = "declined: values from inside are used outside, as a gradient does"
+            self.records.append(Record(place, _rule_name(rule), (), note))
+        elif rule is not None:
             start = len(op.scope.nodes)
             try:
                 return self.apply(rule, inner, {"block": block, "jaxpr": equation.params["jaxpr"]}, operands)
@@ -267,7 +274,8 @@ def _is_empty(shape: Sequence[dims.Dim]) -> bool:
 
 def _dtype(aval: Any) -> np.dtype:
     """The dtype that stands for that of an abstract value: the derivative of an integer has no values, but a shape."""
-    return np.dtype(np.bool_ if aval.dtype == jax.dtypes.float0 else aval.dtype)
+    dtype = getattr(aval, "dtype", jax.dtypes.float0)  # a token has none
+    return np.dtype(np.bool_ if dtype == jax.dtypes.float0 else dtype)
 
 
 def live_equations(jaxpr: Jaxpr) -> list[JaxprEqn]:

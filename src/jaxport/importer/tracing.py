@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.export
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.errors import InvalidArgument
+from jaxport.errors import InvalidArgument, ModelError
 from jaxport.importer.dtypes import canonical
 from jaxport.importer.host import HostValue
 from jaxport.importer.names import identifier, unique, unique_identifiers
 from jaxport.importer.program import Program
 from jaxport.importer.recording import Recorded, Step, Variable, map_leaves, recorded, recording_scope
 
-__all__ = ["RecordedProgram", "input_specs", "record"]
+__all__ = ["RecordedProgram", "input_specs", "record", "with_constraints"]
 
 LONGEST_EXPRESSION = 200
 
@@ -39,8 +40,13 @@ class RecordedProgram:
     outputs: tuple[Any, ...]
 
 
-def input_specs(program: Program) -> dict[str, Any]:
+def input_specs(program: Program, constraints: Sequence[str] = ()) -> dict[str, Any]:
     """A `jax.ShapeDtypeStruct` for each input of the model, with the model's own names for sizes that are open.
+
+    Args:
+      program: the imported model.
+      constraints: what is known of the sizes, as `jax.export.symbolic_shape` takes it: `["length <= 512"]` where a model
+        cuts its positions out of a table of 512.
 
     Raises:
       InvalidArgument: the model does not declare the rank or type of an input.
@@ -69,7 +75,7 @@ def input_specs(program: Program) -> dict[str, Any]:
         for axis, size in enumerate(value.shape.dims if value.shape is not None else ())
         if not isinstance(size, int)
     }
-    scope, names = jax.export.SymbolicScope(), _Names(texts.values())
+    scope, names = jax.export.SymbolicScope(constraints), _Names(texts.values())
     return {
         value.name or "": jax.ShapeDtypeStruct(
             tuple(
@@ -136,6 +142,31 @@ def _expression(text: str, names: Mapping[str, str]) -> str:
     return ast.unparse(tree)
 
 
+Result = TypeVar("Result")
+_CUT = re.compile(r"min\((?:(\d+), (\w+)|(\w+), (\d+))\)")
+
+
+def with_constraints(attempt: Callable[[Sequence[str]], Result]) -> Result:
+    """`attempt(constraints)`, with the constraints that it turns out to need.
+
+    A model cuts its positions out of a table of 512 rows: of sizes beyond it takes `min(512, length)`, which fits nothing
+    else in the model. So `length <= 512` holds wherever the model is valid, and is told to JAX.
+
+    Raises:
+      ModelError: it fails for another reason.
+    """
+    constraints: list[str] = []
+    while True:
+        try:
+            return attempt(constraints)
+        except ModelError as error:
+            found = _CUT.search(str(error))
+            needed = f"{found[2] or found[3]} <= {found[1] or found[4]}" if found else ""
+            if not needed or needed in constraints:
+                raise
+            constraints.append(needed)
+
+
 def record(program: Program, inputs: Mapping[str, Any] | None = None) -> RecordedProgram:
     """Records the program.
 
@@ -147,9 +178,14 @@ def record(program: Program, inputs: Mapping[str, Any] | None = None) -> Recorde
     Raises:
       ValueNotKnown: a shape depends on the values of an input that stays an argument.
     """
-    given = dict(inputs or {})
-    if set(given) < {value.name for value in program.inputs}:
-        given = input_specs(program) | given
+    if set(inputs or {}) < {value.name for value in program.inputs}:
+        return with_constraints(
+            lambda constraints: _record(program, input_specs(program, constraints) | {**(inputs or {})})
+        )
+    return _record(program, dict(inputs or {}))
+
+
+def _record(program: Program, given: dict[str, Any]) -> RecordedProgram:
     known = {name: map_leaves(_host, value) for name, value in given.items() if not _is_spec(value)}
     specs = [(name, given[name]) for name in program.input_names if name in given and name not in known]
     result: dict[str, Any] = {}

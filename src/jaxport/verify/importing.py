@@ -11,11 +11,11 @@ import jax
 import numpy as np
 from jax.extend import core as jex_core
 
-from jaxport.errors import InvalidArgument, ValueNotKnown
+from jaxport.errors import InvalidArgument, ModelError, ValueNotKnown
 from jaxport.export import dims
 from jaxport.export.ports import Port
 from jaxport.importer import Program
-from jaxport.importer.tracing import input_specs
+from jaxport.importer.tracing import input_specs, with_constraints
 from jaxport.verify import sampling, sizes as size_choice
 from jaxport.verify.comparing import difference
 from jaxport.verify.report import Output, Report
@@ -191,15 +191,19 @@ class Comparison:
         """The program with sizes that are names, to see how inputs are used; where that cannot be, only its inputs."""
         program = self.program
         known = {name: given[name] for name in program.static_inputs}
-        specs = {name: spec for name, spec in self._specs.items() if name not in known}
-        names, shapes = list(specs), list(specs.values())
 
-        def call(params: Mapping[str, Any], *arrays: Any) -> Any:
-            return program.apply(params, **dict(zip(names, arrays, strict=True)), **known)
+        def attempt(constraints: Sequence[str]) -> jex_core.ClosedJaxpr:
+            specs = {name: s for name, s in input_specs(program, constraints).items() if name not in known}
+
+            def call(params: Mapping[str, Any], *arrays: Any) -> Any:
+                return program.apply(params, **dict(zip(specs, arrays, strict=True)), **known)
+
+            return jax.make_jaxpr(call)(program.param_specs, *specs.values())
 
         try:
-            return jax.make_jaxpr(call)(program.param_specs, *shapes)
-        except ValueNotKnown:
+            return with_constraints(attempt)
+        except (ModelError, ValueNotKnown):  # that of the sizes which are run is what counts
+            shapes = [spec for name, spec in self._specs.items() if name not in known]
             return jax.make_jaxpr(lambda *arrays: arrays)(*shapes)
 
 

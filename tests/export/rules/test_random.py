@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -226,7 +228,7 @@ def test_the_generator_of_xla_is_refused(implementation):
     assert (row.name, row.where.split(":")[0]) == ("rng_bit_generator", "test_random.py")
     assert row.why == (
         "draws the bits of XLA's own generator, which ONNX does not have; "
-        "make the keys with `jax.random.key(seed, impl='threefry2x32')`"
+        "make the keys with `jax.random.key(seed, impl='threefry2x32')`, or pass `algorithm=RNG_THREE_FRY`"
     )
 
 
@@ -240,3 +242,27 @@ def test_opset_17_has_no_exclusive_or():
         jaxport.Unsupported, match="needs BitwiseXor, which opset 18 brought; export with opset=18 or newer"
     ):
         jaxport.to_onnx(lambda k: random.bits(k, (3,)), [keys()], opset=17)
+
+
+# XLA's generator, where the algorithm is said ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (6,), (3, 3), (3, 5), (1, 3, 5), (4, 2), (2, 6, 4), (5, 1)])
+def test_words_of_threefry(shape):
+    counter = [2**32 - 2, 2**32 - 1] if len(shape) % 2 else [7, 8]  # the counter runs over, or not
+    draw = functools.partial(lax.rng_bit_generator, algorithm=lax.RandomAlgorithm.RNG_THREE_FRY)
+    check(lambda state: draw(state, shape), spec(4, dtype="uint32"), values=[np.uint32([5, 6, *counter])])
+
+
+@pytest.mark.parametrize(
+    ("key", "dtype", "algorithm", "why"),
+    [
+        (4, np.uint32, "RNG_DEFAULT", "XLA's own generator"),
+        (4, np.uint32, "RNG_PHILOX", "XLA's own generator"),
+        (4, np.uint8, "RNG_THREE_FRY", "draw a known number of uint32"),
+    ],
+)
+def test_other_words_are_refused(key, dtype, algorithm, why):
+    draw = lambda state: lax.rng_bit_generator(state, (4,), dtype, algorithm=lax.RandomAlgorithm[algorithm])
+    with pytest.raises(jaxport.Unsupported, match=why):
+        jaxport.to_onnx(draw, [spec(key, dtype="uint32")])

@@ -57,7 +57,8 @@ def convolved(op, x, kernel, window, groups, shape):
     if x.dtype in (np.int8, np.uint8) and op.out.dtype.itemsize <= 4:
         x, options = fitted(op, x, window, 0)
         return op.ConvInteger(x, kernel, group=group, **options)
-    x, kernel = op.cast(x, op.out.dtype), op.cast(kernel, op.out.dtype)
+    dtype = np.dtype(np.float32) if op.out.dtype == bool else op.out.dtype  # of booleans, whether any product is set
+    x, kernel = op.cast(x, dtype), op.cast(kernel, dtype)
     if x.dtype == np.float64 or x.dtype.kind in "iu":  # no kernel in the runtime, and no wider dtype to compute in
         x = gathered(op, padded(op, x, window, 0), window, shape[2:])
         return op.call(contracted, x, kernel, groups=groups)

@@ -157,21 +157,39 @@ def _multiply_out(x, *, exponent):
 @elementwise("convert_element_type", irrelevant=("weak_type",))
 def convert_element_type(op, x, *, new_dtype):
     new_dtype = np.dtype(new_dtype)
-    floating = x.dtype.kind == "f" or x.dtype.name == "bfloat16"
-    if not floating or new_dtype.kind not in "iu":
-        return op.cast(x, new_dtype)
-    return saturating_cast(op, x, new_dtype)
+    floating, integer = jnp.issubdtype(x.dtype, np.floating), jnp.issubdtype(new_dtype, np.integer)
+    if floating and integer:
+        return saturating_cast(op, x, new_dtype)
+    if integer and x.dtype != bool and jnp.iinfo(new_dtype).bits < 8:
+        return op.cast(wrapped(op, x, jnp.iinfo(new_dtype)), new_dtype)
+    if new_dtype.name == "float8_e8m0fnu" and x.constant is None:
+        return power_of_two(op, x, new_dtype)
+    return op.cast(x, new_dtype)
+
+
+def power_of_two(op, x, dtype):
+    """The nearest number of a type that has powers of two alone; nothing below zero."""
+    x = op.cast(x, np.float32)
+    x = op.Where(op.Less(x, 0.0), op.const(np.nan, np.float32), x)
+    return op.Cast(x, to=dtype, round_mode="nearest")
+
+
+def wrapped(op, x, limits):
+    """Integers modulo the size of a type below 8 bits, as int8: what is out of range, ONNX leaves open."""
+    size, low = op.const(1 << limits.bits, np.int8), op.const(limits.min, np.int8)
+    return op.Add(op.Mod(op.Sub(op.cast(x, np.int8), low), size), low)
 
 
 def saturating_cast(op, x, dtype):
     """Float to integer as JAX does it: NaN gives 0, what is out of range the nearest bound. ONNX leaves both open."""
-    if x.dtype.name in ("bfloat16", "float16"):
+    if x.dtype not in (np.float32, np.float64):
         x = op.cast(x, np.float32)
-    limits = np.iinfo(dtype)
-    low, high = (np.asarray(bound).astype(x.dtype) for bound in (limits.min, limits.max))
+    limits = jnp.iinfo(dtype)
+    low, high = (np.asarray(int(bound)).astype(x.dtype) for bound in (limits.min, limits.max))
     x = op.Where(op.IsNaN(x), op.const(0, x.dtype), x)
     if int(high) == limits.max:
-        return op.cast(op.Clip(x, op.const(low), op.const(high)), dtype)
+        x = op.Clip(x, op.const(low), op.const(high))
+        return op.cast(op.cast(x, np.int8) if limits.bits < 8 else x, dtype)  # into less, the runtime rounds
     inside = op.cast(op.Max(x, op.const(low)), dtype)  # the upper bound is no float: choose it after the cast
     return op.Where(op.GreaterOrEqual(x, op.const(high)), op.const(limits.max, dtype), inside)
 

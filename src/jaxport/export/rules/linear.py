@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 
+import jax.numpy as jnp
+from jax import lax
+
 from jaxport.export.registry import rule
 
 
@@ -33,6 +36,23 @@ def dot_general(op, x, y, *, dimension_numbers, preferred_element_type):
     product = op.reshape(product, (*(y.shape[a] for a in y_free), *(x.shape[a] for a in x_free)))
     order = [*range(len(y_free), len(y_free) + len(x_free)), *range(len(y_free))]
     return op.cast(op.transpose(product, order), dtype)
+
+
+def scaled_dot(x, y, x_scale, y_scale, *, dimension_numbers, preferred_element_type):
+    """A product of operands that have a scale for each block of their contracted axes; in bfloat16, as in JAX."""
+    (x_contracted, y_contracted), _ = dimension_numbers
+    x, y = scaled(x, x_scale, x_contracted), scaled(y, y_scale, y_contracted)
+    return lax.dot_general(x, y, dimension_numbers, preferred_element_type=preferred_element_type)
+
+
+rule("scaled_dot", via=scaled_dot)
+
+
+def scaled(x, scale, axes):
+    """`x` times its scales in bfloat16."""
+    for axis in axes:
+        scale = jnp.repeat(scale, x.shape[axis] // scale.shape[axis], axis)
+    return x.astype(jnp.bfloat16) * scale.astype(jnp.bfloat16)
 
 
 def accumulated(op, x, dtype):

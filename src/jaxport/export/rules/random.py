@@ -133,6 +133,38 @@ rule("philox2x32", via=philox(np.uint32(0xD256D193)), broadcasts=True)
 rule("philox4x32", via=philox(np.uint32(0xD2511F53), np.uint32(0xCD9E8D57)), broadcasts=True)
 
 
+@rule("rng_bit_generator")
+def rng_bit_generator(op, key, *, algorithm, dtype, shape):
+    if algorithm != lax.RandomAlgorithm.RNG_THREE_FRY:
+        op.refuse(
+            "draws the bits of XLA's own generator, which ONNX does not have; "
+            "make the keys with `jax.random.key(seed, impl='threefry2x32')`, or pass `algorithm=RNG_THREE_FRY`"
+        )
+    if (dtype, key.dtype, key.shape) != (np.uint32, np.uint32, (4,)) or not dims.all_static(shape):
+        op.refuse("draws words of another size, or a symbolic number of them; draw a known number of uint32")
+    state, drawn = op.call(xla_threefry, key, shape=tuple(shape) or (1,))
+    return state, op.reshape(drawn, shape)
+
+
+def xla_threefry(state, *, shape):
+    """Words by XLA's ThreeFry: a state is a key and a counter of two words each, the low one first.
+
+    Both words of a hash are neighbours along the first even axis, else along the longest one, which is cut.
+    """
+    even = [axis for axis, size in enumerate(shape) if size % 2 == 0]
+    axis = even[0] if even else max(range(len(shape)), key=lambda axis: shape[axis])
+    half = [-(-size // 2) if a == axis else size for a, size in enumerate(shape)]
+    count = np.uint32(math.prod(half))
+    low = state[2] + lax.iota(np.uint32, int(count))
+    high = state[3] + (low < state[2]).astype(np.uint32)
+    keys = [jnp.broadcast_to(word, low.shape) for word in state[:2]]
+    pairs = jnp.stack([words.reshape(half) for words in threefry2x32(*keys, low, high)], axis + 1)
+    drawn = pairs.reshape([2 * size if a == axis else size for a, size in enumerate(half)])
+    after = state[2] + count
+    carried = state[3] + (after < count).astype(np.uint32)
+    return jnp.stack([*state[:2], after, carried]), lax.slice_in_dim(drawn, 0, shape[axis], axis=axis)
+
+
 @rule("iota_2x32_shape", broadcasts=True)
 def iota_2x32_shape(op, *, shape):
     """The positions of the elements as numbers of 64 bits, in two words: the high ones, and the low ones."""

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
+from jax.extend.core import jaxpr_as_fun
 
 from jaxport.export.registry import rule
 
@@ -69,11 +74,51 @@ rule("reduce_max")(extremum("ReduceMax"))
 rule("reduce_min")(extremum("ReduceMin"))
 
 
-@rule("reduce_and")
-def reduce_and(op, x, *, axes):
-    return op.cast(reduced(op, "ReduceMin", op.cast(x, np.uint8), axes), np.bool_) if axes else x
+def logical(op_type, combine):
+    """Of booleans an extremum; of integers, bit by bit, one after the other."""
+
+    def emits(op, x, *, axes):
+        if not axes:
+            return x
+        if x.dtype == bool:
+            return op.cast(reduced(op, op_type, op.cast(x, np.uint8), axes), np.bool_)
+        first = np.array(-1 if op_type == "ReduceMin" else 0).astype(x.dtype)
+        return op.call(_folded, x, op.const(first), axes=tuple(axes), combine=combine)
+
+    emits.__qualname__ = f"logical {op_type}"
+    return emits
 
 
-@rule("reduce_or")
-def reduce_or(op, x, *, axes):
-    return op.cast(reduced(op, "ReduceMax", op.cast(x, np.uint8), axes), np.bool_) if axes else x
+rule("reduce_and")(logical("ReduceMin", lax.bitwise_and))
+rule("reduce_or")(logical("ReduceMax", lax.bitwise_or))
+
+
+@rule("reduce_xor")
+def reduce_xor(op, x, *, axes):
+    return op.call(_parity if x.dtype == bool else _xor, x, axes=tuple(axes))
+
+
+def _parity(x, *, axes):
+    return lax.reduce_sum(x.astype(np.int32), axes) % 2 == 1
+
+
+def _xor(x, *, axes):
+    return _folded(x, jnp.zeros((), x.dtype), axes=axes, combine=lax.bitwise_xor)
+
+
+@rule("reduce", irrelevant=("computation",))
+def reduce(op, *operands, jaxpr, dimensions):
+    return op.call(_folded, *operands, axes=tuple(dimensions), combine=jaxpr_as_fun(jaxpr))
+
+
+def _folded(*operands, axes, combine):
+    """Any reduction: the elements along `axes`, one after the other, from the initial values on."""
+    xs, firsts = operands[: len(operands) // 2], operands[len(operands) // 2 :]
+    kept = [a for a in range(xs[0].ndim) if a not in axes]
+    shape = [xs[0].shape[a] for a in kept]
+    count, size = math.prod(xs[0].shape[a] for a in axes), math.prod(shape)
+    rows = [x.transpose(*axes, *kept).reshape(count, size) for x in xs]
+    each = jax.vmap(combine)
+    step = lambda done, row: (jax.tree.leaves(each(*done, *row)), None)
+    results, _ = lax.scan(step, [jnp.broadcast_to(first, (size,)) for first in firsts], rows)
+    return [result.reshape(shape) for result in results]

@@ -21,8 +21,6 @@ REASONS = {
     "call_exported": "is compiled already, its equations are gone; export the function that it was made from",
     "check": "raises a Python error; export `checkify.checkify(fn)`, which returns it",
     # Generators of XLA
-    "rng_bit_generator": "draws the bits of XLA's own generator, which ONNX does not have; "
-    "make the keys with `jax.random.key(seed, impl='threefry2x32')`",
     "rng_uniform": "draws from XLA's own generator, which ONNX does not have; use `jax.random.uniform`",
     # Derivatives
     "custom_lin": "is the forward derivative of a `custom_vjp` function, which JAX cannot run either; "

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxport.importer.host import is_dim
+from jaxport.importer.host import HostValue, is_dim
 from jaxport.importer.namespaces import jnp
 from jaxport.importer.registry import Host, op
 
@@ -24,6 +24,9 @@ def gather(data, indices, *, axis=0):
 
 def _sliced(data: Any, starts: Iterable[Any], ends: Iterable[Any], axes: Iterable[int], steps: Iterable[int]) -> Any:
     """`data[start:end:step]` along some axes; ONNX clamps what lies outside as Python does."""
+    starts, ends = list(starts), list(ends)
+    if isinstance(data, HostValue) and any(map(is_dim, [*starts, *ends])):
+        data = jnp.asarray(data)  # how much of a known table is taken is not known
     index: list[Any] = [slice(None)] * data.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         index[axis] = slice(start, None if _is_open(end, step) else end, None if step == 1 else step)

@@ -1,0 +1,70 @@
+"""Rules of other packages, found by their entry points.
+
+A package that brings rules names the module that registers them in its `pyproject.toml`:
+
+    [project.entry-points."jaxport.rules"]
+    my_package = "my_package.onnx_rules"
+
+All of them are imported before the first export of a process. One that cannot be imported, or that claims what another
+one claims, is reported by name, leaves nothing behind, and stops no export.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from importlib import metadata
+
+from jaxport.export.registry import BLOCK_RULES, RULES
+
+GROUP = "jaxport.rules"
+#: What became of the plugins that could not be loaded, by name.
+FAILED: dict[str, str] = {}
+_loaded: set[str] = set()
+
+
+def load() -> None:
+    """Import the plugins that are not loaded yet.
+
+    >>> load()
+    >>> FAILED
+    {}
+    """
+    for entry in metadata.entry_points(group=GROUP):
+        identity = f"{entry.name} = {entry.value}"
+        if identity in _loaded:
+            continue
+        _loaded.add(identity)
+        before = dict(RULES), dict(BLOCK_RULES)
+        try:
+            entry.load()
+        except Exception as error:  # noqa: BLE001  whatever a plugin raises, the user's export goes on without it
+            for registry, rules in zip((RULES, BLOCK_RULES), before, strict=True):
+                registry.clear()
+                registry.update(rules)
+            package = f" of {entry.dist.name} {entry.dist.version}" if entry.dist else ""
+            FAILED[entry.name] = f"{type(error).__name__}: {error}"
+            warnings.warn(
+                f"the rules `{entry.name}`{package} (`{entry.value}`) are not loaded: {FAILED[entry.name]}",
+                stacklevel=3,
+            )
+
+
+def block_targets() -> tuple[str, ...]:
+    """The block targets that have a rule; those of packages that this process has not imported are never called.
+
+    >>> BLOCK_RULES["not_imported.function"] = None
+    >>> "not_imported.function" in block_targets()
+    False
+    >>> del BLOCK_RULES["not_imported.function"]
+    """
+    return tuple(target for target in BLOCK_RULES if target.partition(".")[0] in sys.modules)
+
+
+def failures() -> str:
+    """What to tell where a rule is missing: which plugins, that may have had it, are not loaded.
+
+    >>> failures()
+    ''
+    """
+    return "".join(f"; the plugin `{name}` is not loaded ({why.splitlines()[0]})" for name, why in FAILED.items())

@@ -1,0 +1,234 @@
+"""The crossing: dtype × static or symbolic dims × `jit`, `vmap`, `grad`; and what becomes of one cell of it."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export as jax_export
+
+from jaxport.errors import RuleError, RunError, Unsupported
+from jaxport.testing import VARIANTS, check
+from tests.export.sweeps.cases import SIZES, Case
+
+TRANSFORMS = ("plain", "jit", "vmap", "grad")
+#: How many examples `vmap` maps over.
+EXAMPLES = 2
+#: What a user function or JAX raises for what it does not accept.
+_REFUSALS = (
+    ArithmeticError, AssertionError, LookupError, NotImplementedError, TypeError, ValueError,
+    jax.errors.InconclusiveDimensionOperation,
+)  # fmt: skip
+_CROSSED = dict.fromkeys(VARIANTS, "it is a cell of its own of the crossing")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One way to run a case."""
+
+    dtype: str
+    symbolic: bool = False
+    transform: str = "plain"
+
+    def __str__(self) -> str:
+        return f"{self.dtype}, {'symbolic' if self.symbolic else 'static'}, {self.transform}"
+
+    @property
+    def x64(self) -> bool:
+        """Whether JAX needs 64-bit types."""
+        return self.dtype.endswith(("64", "128")) and self.dtype != "complex64"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a cell, and why.
+
+    Attributes:
+      status: `exported`; `refused`; `not run`, where the runtime has no kernel; `wrong`; `failed`; or `unaccepted`, where
+        JAX cannot compile it for a CPU either.
+      why: the reason.
+      primitives, operators: where it was exported, what was traced, and what the model has.
+    """
+
+    status: str
+    why: str = ""
+    primitives: frozenset[str] = frozenset()
+    operators: frozenset[str] = frozenset()
+
+
+def cells(case: Case) -> Iterator[Cell]:
+    """All cells of a case: those that JAX may refuse too."""
+    for dtype in case.dtypes if any(a.dtype is None for a in case.arrays) else case.dtypes[:1]:
+        for symbolic in (False, True):
+            for transform in TRANSFORMS:
+                yield Cell(dtype, symbolic, transform)
+
+
+def accepted(case: Case, subject: Any, cell: Cell) -> Callable[..., Any] | None:
+    """The transformed function where JAX accepts the cell, else None."""
+    if cell.symbolic and not any(isinstance(d, str) for a in case.arrays for d in a.shape):
+        return None
+    if cell.transform == "grad" and (case.grad or not jnp.issubdtype(cell.dtype, np.inexact)):
+        return None
+    if cell.transform == "vmap" and not case.arrays:
+        return None
+    with jax.enable_x64(cell.x64):
+        try:
+            function = _transformed(case, subject, cell)
+            scope = jax_export.SymbolicScope()
+            shapes = [
+                jax_export.symbolic_shape(",".join(map(str, shape)), scope=scope) if shape else ()
+                for shape in _shapes(case, cell)
+            ]
+            dtypes = [a.dtype or np.dtype(cell.dtype) for a in case.arrays]
+            structs = [jax.ShapeDtypeStruct(s, d) for s, d in zip(shapes, dtypes, strict=True)]
+            results = jax.tree.leaves(jax.eval_shape(function, *structs))
+        except _REFUSALS:
+            return None
+    return function if results else None
+
+
+def first(name: str, case: Case, subject: Any) -> Job | None:
+    """The cell that always runs: in the first dtype that JAX accepts, with symbols if it accepts those."""
+    for dtype in case.dtypes:
+        for symbolic in (True, False):
+            function = accepted(case, subject, Cell(dtype, symbolic))
+            if function:
+                return Job(name, case, Cell(dtype, symbolic), function)
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A cell that JAX accepts, with the function that it runs."""
+
+    name: str
+    case: Case
+    cell: Cell
+    function: Callable[..., Any]
+
+
+def jobs(name: str, case: Case, subject: Any, chosen: Iterable[Cell] | None = None) -> Iterator[Job]:
+    """The cells of a case, or the chosen ones, as far as JAX accepts them."""
+    for cell in cells(case) if chosen is None else chosen:
+        function = accepted(case, subject, cell)
+        if function is not None:
+            yield Job(name, case, cell, function)
+
+
+def shuffled(name: str, case: Case, subject: Any) -> Iterator[Job]:
+    """The same in an order that the name seeds."""
+    chosen = list(cells(case))
+    random.Random(zlib.crc32(name.encode())).shuffle(chosen)
+    return jobs(name, case, subject, chosen)
+
+
+def run_all(chosen: Sequence[Job]) -> list[Outcome]:
+    """The outcomes of the cells of one case, which are exported together as far as they agree."""
+    outcomes: dict[Job, Outcome] = {}
+    for kind in {(job.cell.x64, job.cell.symbolic) for job in chosen}:
+        group = [job for job in chosen if (job.cell.x64, job.cell.symbolic) == kind]
+        together = run(group) if len(group) > 1 else Outcome("alone")
+        for job in group:
+            outcomes[job] = together if together.status == "exported" else run([job])
+    return [outcomes[job] for job in chosen]
+
+
+def run(group: Sequence[Job]) -> Outcome:
+    """Export cells as one model and compare all results on both sides.
+
+    A refusal, a difference and a failure of a rule or of the runtime are outcomes; anything else is raised.
+    """
+    case, counts = group[0].case, [len(job.case.arrays) for job in group]
+    specs = [
+        jax.ShapeDtypeStruct(shape, a.dtype or np.dtype(job.cell.dtype))
+        for job in group
+        for a, shape in zip(job.case.arrays, _shapes(job.case, job.cell), strict=True)
+    ]
+    values = [
+        v for j in group for v in j.case.draw(j.name, j.cell.dtype, EXAMPLES if j.cell.transform == "vmap" else None)
+    ]
+
+    def function(*arrays: Any) -> Any:
+        given = iter(arrays)
+        return [job.function(*itertools.islice(given, count)) for job, count in zip(group, counts, strict=True)]
+
+    function.__name__ = group[0].name
+    try:
+        exported = check(
+            function, *specs, values=values, sizes=[SIZES], without=_CROSSED, double_precision=group[0].cell.x64,
+            **_tolerances(group), **case.options,
+        )  # fmt: skip
+    except Unsupported as refusal:
+        why = "; ".join(f"{r.name}: {r.why}" for r in dict.fromkeys(refusal.refusals))
+        return Outcome("refused" if _compiles(function, specs, group[0].cell) else "unaccepted", why)
+    except AssertionError as difference:
+        return Outcome("wrong", str(difference))
+    except (RuleError, RunError, *_REFUSALS) as failure:
+        status = "not run" if isinstance(failure, RunError) else "failed"
+        return Outcome(status if _compiles(function, specs, group[0].cell) else "unaccepted", str(failure))
+    operators = frozenset(node.op_type for node in exported.model.graph.all_nodes() if not node.domain)
+    return Outcome("exported", "", frozenset(primitives(exported.traced.jaxpr.jaxpr)), operators)
+
+
+def _compiles(function: Callable[..., Any], specs: Sequence[jax.ShapeDtypeStruct], cell: Cell) -> bool:
+    """Whether JAX itself gets any further with what it traces."""
+    structs = [jax.ShapeDtypeStruct([SIZES.get(d, d) for d in s.shape], s.dtype) for s in specs]
+    with jax.enable_x64(cell.x64):
+        try:
+            jax.jit(lambda *arrays: function(*arrays)).lower(*structs).compile()
+        except (*_REFUSALS, RuntimeError):
+            return False
+    return True
+
+
+def _tolerances(group: Sequence[Job]) -> dict[str, float | None]:
+    """Those of the case, where all cells are of wide floats; sums of squares are rounded more than their parts."""
+    case, dtypes = group[0].case, {job.cell.dtype for job in group}
+    if dtypes & {"float16", "bfloat16"}:
+        return {}
+    if case.rtol is None and dtypes == {"float32"} and any(job.cell.transform == "grad" for job in group):
+        return {"rtol": 1e-4, "atol": 1e-4}
+    return {"rtol": case.rtol, "atol": case.atol}
+
+
+def primitives(jaxpr: Any) -> Iterator[str]:
+    """The primitives of a jaxpr and of the jaxprs in its parameters."""
+    for equation in jaxpr.eqns:
+        yield equation.primitive.name
+        for value in jax.tree.leaves(tuple(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                yield from primitives(inner)
+
+
+def _shapes(case: Case, cell: Cell) -> list[tuple[int | str, ...]]:
+    lead = (EXAMPLES,) if cell.transform == "vmap" else ()
+    return [(*lead, *(a.shape if cell.symbolic else a.sized())) for a in case.arrays]
+
+
+def _transformed(case: Case, subject: Any, cell: Cell) -> Callable[..., Any]:
+    function = case.function(subject, np.dtype(cell.dtype))
+    if cell.transform == "jit":
+        return jax.jit(function)
+    if cell.transform == "vmap":
+        return jax.vmap(function)
+    if cell.transform == "grad":
+        wanted = [i for i, a in enumerate(case.arrays) if a.dtype is None]
+        return jax.grad(lambda *arrays: _loss(function(*arrays)), wanted)
+    return function
+
+
+def _loss(results: Any) -> Any:
+    """A number that depends on every inexact result, on each element in another way."""
+    floats = [x for x in jax.tree.leaves(results) if jnp.issubdtype(x.dtype, np.inexact)]
+    if not floats:
+        raise TypeError("no result has a derivative")
+    return sum(jnp.sum(jnp.real(x * jnp.conj(x))) if jnp.iscomplexobj(x) else jnp.sum(x * x) for x in floats)

@@ -1,0 +1,84 @@
+"""The cases of `jax.numpy.linalg`, `jax.scipy.linalg` and `jax.numpy.fft`."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+
+from tests.export.sweeps.cases import COMPLEX, array, case, definite, each, positive
+
+WIDE = ("float32", "float64", *COMPLEX)
+REAL = ("float32", "float64")
+S, R, DEFINITE = array("B", 4, 4), array("B", 4, 3), array("B", 4, 4, values=definite)
+X, Y, V = array("B", "T"), array("B", "T"), array("B", 4)
+NEAR = {"dtypes": WIDE, "rtol": 1e-3, "atol": 1e-3}
+
+NUMPY = {
+    **each("cholesky eigh eigvalsh inv det slogdet", DEFINITE, **NEAR),
+    "cond": case(DEFINITE, **NEAR),
+    "eig": case(S, **NEAR, call=lambda f, x: [part if i == 0 else abs(part) for i, part in enumerate(f(x))]),
+    "eigvals": case(S, **NEAR),
+    **each("pinv svdvals matrix_rank", R, **NEAR),
+    "svd": case(R, **NEAR, call=lambda f, x: [abs(part) for part in f(x, full_matrices=False)]),
+    "eigh": case(DEFINITE, **NEAR, call=lambda f, x: [abs(part) for part in f(x)]),
+    "qr": case(R, **NEAR, call=lambda f, x: [abs(part) for part in f(x)]),
+    "lstsq": case(array(5, 3), array(5, 2), **NEAR),
+    "solve": case(DEFINITE, R, **NEAR),
+    "matrix_power": case(S, 3, rtol=1e-4, atol=1e-3),
+    "tensorinv": case(array(6, 2, 3), 1, **NEAR),
+    "tensorsolve": case(array(2, 3, 6), array(2, 3), **NEAR),
+    "cross": case(array("B", 3), array("B", 3)),
+    "diagonal": case(S),
+    "trace": case(S),
+    "matrix_norm": case(S),
+    "matrix_transpose": case(X),
+    "multi_dot": case([array("B", "T"), array("T", "N"), array("N", "M")]),
+    "norm": case(X, axis=1),
+    "outer": case(array("B"), array("T")),
+    "matmul": case(X, array("T", "N")),
+    "tensordot": case(X, array("T", "N"), axes=1),
+    "vecdot": case(X, Y),
+    "vector_norm": case(X, axis=1),
+}
+TRIANGULAR = array(4, 4, values=lambda g, s, d: np.tril(definite(g, s, d)))
+SYMMETRIC = array(4, 4, values=definite)
+SCIPY = {
+    **each("cholesky det inv", SYMMETRIC, **NEAR),
+    "cho_factor": case(SYMMETRIC, **NEAR, call=lambda f, x: jnp.triu(f(x)[0])),
+    "cho_solve": case(TRIANGULAR, array(4, 2), **NEAR, call=lambda f, c, b: f((c, True), b)),
+    "eigh": case(SYMMETRIC, **NEAR, call=lambda f, x: [abs(part) for part in f(x)]),
+    "eigh_tridiagonal": case(array(4), array(3), eigvals_only=True, dtypes=REAL, rtol=1e-3, atol=1e-3),
+    **each("expm sqrtm", SYMMETRIC, **NEAR),
+    "expm_frechet": case(SYMMETRIC, array(4, 4), **NEAR),
+    "funm": case(SYMMETRIC, dtypes=COMPLEX, rtol=1e-3, atol=1e-3, call=lambda f, x: f(x, jnp.exp)),
+    "hessenberg": case(array(4, 4), **NEAR, call=lambda f, x: abs(f(x))),
+    "lu": case(array(4, 4), **NEAR),
+    "lu_factor": case(array(4, 4), **NEAR),
+    "lu_solve": case(array(4, 4), array(4, 2), **NEAR, call=lambda f, a, b: f((a, jnp.arange(4)), b)),
+    "polar": case(array(4, 3), **NEAR, call=lambda f, x: f(x, method="svd")),
+    "qr": case(array(4, 3), **NEAR, call=lambda f, x: [abs(part) for part in f(x, mode="economic")]),
+    "qr_multiply": case(array(4, 3), array(2, 4), **NEAR, call=lambda f, a, c: [abs(part) for part in f(a, c)]),
+    "schur": case(SYMMETRIC, **NEAR, call=lambda f, x: [abs(part) for part in f(x, output="complex")]),
+    "rsf2csf": case(TRIANGULAR, array(4, 4), **NEAR, call=lambda f, t, z: [abs(part) for part in f(t.T, z)]),
+    "solve": case(SYMMETRIC, array(4, 2), **NEAR),
+    "solve_sylvester": case(SYMMETRIC, SYMMETRIC, array(4, 4), **NEAR),
+    "solve_triangular": case(TRIANGULAR, array(4, 2), lower=True, **NEAR),
+    "svd": case(array(4, 3), **NEAR, call=lambda f, x: [abs(part) for part in f(x, full_matrices=False)]),
+    "block_diag": case(array(2, 3), array(2, 2)),
+    **each("circulant companion fiedler fiedler_companion hankel toeplitz", array(4, values=positive)),
+    "convolution_matrix": case(array(3), 5),
+    "leslie": case(array(4), array(3)),
+    **each("dft hadamard helmert hilbert invhilbert invpascal pascal", array(), call=lambda f, x: x * f(4)),
+}
+LINE, PLANE = array("B", 6), array("B", 4, 6)
+FFT = {
+    **each("fft ifft", LINE),
+    **each("fft2 ifft2 fftn ifftn", PLANE),
+    **each("rfft", LINE),
+    **each("rfft2 rfftn", PLANE),
+    **each("irfft hfft", LINE),
+    "ihfft": case(LINE),
+    **each("irfft2 irfftn", PLANE),
+    **each("fftshift ifftshift", LINE),
+    **each("fftfreq rfftfreq", array(), call=lambda f, x: x * f(6, 0.5)),
+}
