@@ -62,16 +62,24 @@ class Label:
 
 Labels = tuple[Label | None, ...]
 
+_Closed, _Open = jex_core.ClosedJaxpr, jex_core.Jaxpr
+
 
 def bodies(params: Mapping[str, Any]) -> list[jex_core.Jaxpr]:
     """The jaxprs in the params of an equation, closed or not, in a fixed order."""
     found = []
     for value in params.values():
-        for item in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(item, jex_core.ClosedJaxpr):
-                found.append(item.jaxpr)
-            elif isinstance(item, jex_core.Jaxpr):
-                found.append(item)
+        kind = type(value)  # every equation of every program comes by here
+        if kind is _Closed:
+            found.append(value.jaxpr)
+        elif kind is _Open:
+            found.append(value)
+        elif kind is tuple or kind is list:
+            for item in value:
+                if type(item) is _Closed:
+                    found.append(item.jaxpr)
+                elif type(item) is _Open:
+                    found.append(item)
     return found
 
 

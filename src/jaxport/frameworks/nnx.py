@@ -112,6 +112,7 @@ def _visited(module: Any) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
     seen: set[int] = set()
     found: list[tuple[str, Any]] = []
     attributes: dict[str, Any] = {}
+    categories: dict[type, str] = {}  # quicker to ask than what it is filled from
     waiting: list[tuple[str, Any, str]] = [("", module, _category(module))]
     while waiting:
         path, node, category = waiting.pop()
@@ -124,7 +125,9 @@ def _visited(module: Any) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
         prefix = f"{path}." if path else ""
         below = []
         for key, child in _children(node, category):
-            child_category = _category(child)
+            child_category = categories.get(type(child))
+            if child_category is None:
+                child_category = categories[type(child)] = _category(child)
             if child_category:
                 below.append((f"{prefix}{key}", child, child_category))
             elif not str(key).startswith("_pytree__"):

@@ -27,7 +27,8 @@ class Selection:
     >>> found = mox.select("//sin | //cos")
     >>> found.count(), found.paths(), found.where(lambda match: match.type == "cos").paths()
     (2, ['sin', 'cos'], ['cos'])
-    >>> found[0](jnp.zeros(3))
+    >>> sin = found[0]
+    >>> sin(jnp.zeros(3))
     Array([0., 0., 0.], dtype=float32)
     """
 
