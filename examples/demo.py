@@ -73,7 +73,8 @@ def main(size: Size = "real", folder: Path = Path("out")) -> None:
         )
     )
     console.print()
-    console.print(key_values({"modules": "\n".join([program.modules.type, *program.modules.lines()])}))
+    outermost = [line for line in program.modules.lines() if not line.startswith(" ")]
+    console.print(key_values({"modules": "\n".join([program.modules.type, *outermost])}))
     console.print(f"\nLook into it with [bold].venv/bin/jaxport inspect {path}[/]\n")
 
 
