@@ -136,6 +136,8 @@ def without_neutral(op_type: str, operands: Sequence[Value | None]) -> Value | N
     for kept, other in pairs:
         if kept is None or other is None or other.constant is None or kept.shape is None or other.constant.size > SMALL:
             continue
+        if other.name:  # a parameter stays, also while its value is what it was initialized with
+            continue
         neutral = (NEUTRAL.get(op_type) or NEUTRAL_SECOND[op_type])(other.dtype)
         aligned = zip(reversed(other.constant.shape), reversed(kept.shape), strict=False)
         inside = other.constant.ndim <= len(kept.shape) and all(n == 1 or d is n or d == n for n, d in aligned)

@@ -12,6 +12,8 @@ import onnx_ir as ir
 
 from jaxport.export import dims
 
+#: The mark of a stored parameter of the user's, in the `meta` of its `onnx_ir.Value`.
+PARAMETER = "jaxport.parameter"
 SMALL = 1024
 """Constants of at most so many bytes are told apart by their content, larger ones by their memory."""
 
@@ -218,6 +220,7 @@ class Scope:
         name = self.values.unique(value.name or "constant")
         tensor = ir.Tensor(array, dtype=data_type(array.dtype), name=name)
         stored = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape))
+        stored.meta[PARAMETER] = bool(value.name)
         if self.kind == "function":
             self.nodes.append(
                 ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[stored], name=name)

@@ -22,6 +22,7 @@ from jaxport.export.passes.editing import Dim, constant_of, dims_of, is_op
 from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle, same_dims
 from jaxport.export.passes.matching import Axis, Reduced, Seen, close, over
 from jaxport.export.passes.softmax import axis_attribute
+from jaxport.export.value import PARAMETER
 
 
 def normalization(model: ir.Model) -> str:
@@ -103,7 +104,7 @@ def _factors(seen: Seen, exponent: int) -> Iterator[tuple[Seen, int]]:
         shared = len(given.value.uses()) > 1 or len(given.entry.uses()) > 1
         if given.is_op("Reciprocal") or (not shared and given.is_op("Mul", "Div")):
             yield from _factors(given, power)
-        elif given.scalar != 1:
+        elif given.scalar != 1 or given.value.meta.get(PARAMETER):  # a scale stays while it is what it began as
             yield given, power
 
 

@@ -16,6 +16,7 @@ from jaxport.export import folding
 from jaxport.export.passes.editing import Editor, constant_of, dims_of, discard, graphs, is_op, substitute
 from jaxport.export.passes.fusing import same_dims
 from jaxport.export.passes.matching import VIEWS, Seen
+from jaxport.export.value import PARAMETER
 
 BROADCASTING = frozenset(
     """Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min
@@ -76,7 +77,9 @@ _NEUTRAL = {**folding.NEUTRAL, **folding.NEUTRAL_SECOND}
 def _neutral(node: ir.Node) -> ir.Value | None:
     for place in (1, 0) if node.op_type in folding.NEUTRAL else (1,):
         array = constant_of(node.inputs[place]) if len(node.inputs) == 2 else None
-        neutral = None if array is None or not array.size else _NEUTRAL[node.op_type](array.dtype)
+        if array is None or array.size != 1 or node.inputs[place].meta.get(PARAMETER):
+            continue  # arrays may be parameters, which stay while they are what they were initialized with
+        neutral = _NEUTRAL[node.op_type](array.dtype)
         if neutral is not None and bool((array == neutral).all()):
             return node.inputs[1 - place]
     return None
