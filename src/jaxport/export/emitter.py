@@ -197,7 +197,7 @@ class Emitter:
             if folded is not None:
                 return folded
         self._check_dtypes(facts, values)
-        for index, dtype in enumerate([dtype for dtype, _ in results] if results else dtypes):
+        for index, dtype in enumerate([np.dtype(dtype) for dtype, _ in results] if results else dtypes):
             self._check_dtype(facts, facts.output(index), dtype)
         inferred = shapes.infer(op_type, values, attributes, outputs) if not domain else [None] * outputs
         stamps = results or list(zip(dtypes, inferred, strict=True))
