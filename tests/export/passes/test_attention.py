@@ -53,6 +53,7 @@ def linen_attention():
     return lambda x, mask: layer.apply(variables, x, mask=nn.make_attention_mask(mask, mask))
 
 
+NNX = nnx_attention()
 EQUINOX = eqx.nn.MultiheadAttention(2, 8, key=jax.random.key(0))
 
 
@@ -72,7 +73,7 @@ EQUINOX = eqx.nn.MultiheadAttention(2, 8, key=jax.random.key(0))
         (jax.nn.dot_product_attention, [f32("B", "T", 4, 4), K, K], {"q_num_heads": 4, "kv_num_heads": 2}),
         (nnx_attention(), [f32("B", "T", 8)], {"q_num_heads": 2}),
         (nnx_attention(normalize_qk=True), [f32("B", "T", 8)], {"q_num_heads": 2}),
-        (lambda x: nnx_attention()(x, nnx.make_causal_mask(x[..., 0])), [f32("B", "T", 8)], {"is_causal": 1}),
+        (lambda x: NNX(x, nnx.make_causal_mask(x[..., 0])), [f32("B", "T", 8)], {"is_causal": 1}),
         (jax.vmap(lambda x: EQUINOX(x, x, x)), [f32("B", "T", 8)], {"q_num_heads": 2}),
         (lambda x: EQUINOX(x, x, x), [f32("T", 8)], {"q_num_heads": 2}),
         (lambda x: EQUINOX(x, x, x, jnp.tril(jnp.ones((x.shape[0],) * 2, bool))), [f32("T", 8)], {"is_causal": 1}),
@@ -108,7 +109,7 @@ def bias_of_mask(q, k, v, mask):
         (bias_of_mask, [Q, K, K, boolean("B", 1, 1, "S")]),
         (lambda q, k, v: attend(q, k, v, lambda s: s + np.linspace(-3, 3, 70).reshape(2, 5, 7)), [f32("B", 5, 2, 4), *[f32("B", 7, 2, 4)] * 2]),
         (lambda q, k, v, mask: jax.nn.dot_product_attention(q, k, v, mask=mask), [Q, K, K, boolean("B", 1, "T", "S")]),
-        (lambda x, mask: nnx_attention()(x, mask[:, None, None, :]), [f32("B", "T", 8), boolean("B", "T")]),
+        (lambda x, mask: NNX(x, mask[:, None, None, :]), [f32("B", "T", 8), boolean("B", "T")]),
         (linen_attention(), [f32("B", "T", 8), boolean("B", "T")]),
         (jax.vmap(lambda x, m: EQUINOX(x, x, x, jnp.broadcast_to(m, (x.shape[0],) * 2))), [f32("B", "T", 8), boolean("B", "T")]),
         (lambda q, k, v, mask: attend(q, k, v, lambda s: causal(jnp.where(mask, s, LOW))), [Q, K, K, boolean("B", 1, 1, "S")]),
