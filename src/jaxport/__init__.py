@@ -13,10 +13,10 @@ Names are loaded on first use: `import jaxport` costs little, and loads no runti
 
 from __future__ import annotations
 
-import gc
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from jaxport import collecting
 from jaxport.errors import (
     ExportError,
     InvalidArgument,
@@ -34,6 +34,7 @@ from jaxport.errors import (
 )
 
 if TYPE_CHECKING:
+    from jaxport import mox
     from jaxport.export.api import to_onnx
     from jaxport.export.exported import Exported
     from jaxport.export.functions import onnx_function
@@ -91,13 +92,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"jaxport.{name}")
     if name not in _LAZY:
         raise AttributeError(f"module 'jaxport' has no attribute {name!r}")
-    collects = gc.isenabled()
-    gc.disable()  # modules make no garbage, and a collection would go through all that JAX has loaded
-    try:
+    with collecting.paused():
         value = getattr(importlib.import_module(_LAZY[name]), name)
-    finally:
-        if collects:
-            gc.enable()
     globals()[name] = value
     return value
 

@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax, random
+from jax.extend.core import ClosedJaxpr, Literal
 
 import jaxport
 from jaxport import blocks
 from jaxport.export.prepare.dead_code import without_dead_code
+from jaxport.export.prepare.exact_dims import with_exact_dims
 from jaxport.export.prepare.keys import without_keys
 from jaxport.export.prepare.references import without_references
 from jaxport.testing import boolean, check, f32
@@ -183,5 +185,10 @@ def test_dims_in_integers_stay_integers():
 
 
 def test_numbers_that_are_converted_are_left_alone():
-    exported = check(lambda x: x + lax.convert_element_type(2, jnp.float32) / x.shape[0], f32("B"))
-    assert exported.output_names == ["output"]
+    """Where a part of a program is exported by itself, what it converts may be a number."""
+    (batch,) = jax.export.symbolic_shape("B")
+    traced = jax.make_jaxpr(lambda x: x / x.shape[0])(jax.ShapeDtypeStruct((batch,), np.float32))
+    (convert, *_) = jax.make_jaxpr(lambda n: lax.convert_element_type(n, jnp.float32))(2).eqns
+    convert = convert.replace(invars=[Literal(np.int32(2), convert.invars[0].aval)])
+    jaxpr = traced.jaxpr.replace(eqns=[convert, *traced.jaxpr.eqns])
+    assert with_exact_dims(ClosedJaxpr(jaxpr, traced.consts)).eqns[0] is convert

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
-from jaxport import blocks
+from jaxport import blocks, collecting
 from jaxport.blocks.tracing import State
 from jaxport.errors import ExportError, InvalidArgument, JaxportError, Unsupported
 from jaxport.export import opsets, passes as graph_passes, plugins, prepare
@@ -32,6 +32,7 @@ from jaxport.export.value import Scope, Value
 from jaxport.export.walker import Place, Walker
 
 
+@collecting.paused()
 def to_onnx(
     fn: Callable[..., Any],
     inputs: Sequence[Any] = (),
