@@ -55,6 +55,11 @@ class Namespace:
             name for name in dir(self.module) if not name.startswith("_") and self.is_kind(getattr(self.module, name))
         ]
 
+    @property
+    def every(self) -> Mapping[str, Case]:
+        """All cases: of what is exported, of what is refused, of what JAX runs elsewhere."""
+        return {**self.cases, **self.refused, **self.elsewhere}
+
     def is_kind(self, thing: Any) -> bool:
         """Whether a public name is one of the namespace's subjects."""
         if self.kind is types.ModuleType:
