@@ -19,7 +19,7 @@ import numpy as np
 from jaxport.testing import sample
 
 #: The sizes of the names of dims. They differ, so that axes that are mixed up show.
-SIZES: Mapping[str, int] = {"B": 2, "T": 3, "N": 4, "M": 5, "L": 12, "H": 6, "W": 7}
+SIZES: Mapping[str, int] = {"B": 2, "T": 3, "N": 4, "M": 5, "L": 12, "H": 6, "W": 7, "E": 2}
 
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 COMPLEX = ("complex64", "complex128")

@@ -23,8 +23,8 @@ from jaxport.testing import VARIANTS, check
 from tests.export.sweeps.cases import SIZES, Case
 
 TRANSFORMS = ("plain", "jit", "vmap", "grad")
-#: How many examples `vmap` maps over.
-EXAMPLES = 2
+#: What `vmap` maps over: the name of a dim where dims are symbolic, else its size.
+EXAMPLES = "E"
 #: What a user function or JAX raises for what it does not accept.
 _REFUSALS = (
     ArithmeticError, AssertionError, LookupError, NotImplementedError, TypeError, ValueError,
@@ -85,7 +85,7 @@ def covering(case: Case) -> Iterator[Cell]:
 
 def accepted(case: Case, subject: Any, cell: Cell) -> Callable[..., Any] | None:
     """The transformed function where JAX accepts the cell, else None."""
-    if cell.symbolic and not any(isinstance(d, str) for a in case.arrays for d in a.shape):
+    if cell.symbolic and not any(isinstance(d, str) for shape in _shapes(case, cell) for d in shape):
         return None
     if cell.transform == "grad" and (case.grad or not jnp.issubdtype(cell.dtype, np.inexact)):
         return None
@@ -154,7 +154,9 @@ def run(group: Sequence[Job]) -> Outcome:
         for a, shape in zip(job.case.arrays, _shapes(job.case, job.cell), strict=True)
     ]
     values = [
-        v for j in group for v in j.case.draw(j.name, j.cell.dtype, EXAMPLES if j.cell.transform == "vmap" else None)
+        v
+        for job in group
+        for v in job.case.draw(job.name, job.cell.dtype, SIZES[EXAMPLES] if job.cell.transform == "vmap" else None)
     ]
 
     def function(*arrays: Any) -> Any:
@@ -246,7 +248,8 @@ def primitives(jaxpr: Any) -> Iterator[str]:
 
 def _shapes(case: Case, cell: Cell) -> list[tuple[int | str, ...]]:
     lead = (EXAMPLES,) if cell.transform == "vmap" else ()
-    return [(*lead, *(a.shape if cell.symbolic else a.sized())) for a in case.arrays]
+    shapes = [(*lead, *a.shape) for a in case.arrays]
+    return shapes if cell.symbolic else [tuple(SIZES[d] if isinstance(d, str) else d for d in s) for s in shapes]
 
 
 def _transformed(case: Case, subject: Any, cell: Cell) -> Callable[..., Any]:

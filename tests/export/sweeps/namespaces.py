@@ -73,7 +73,7 @@ class Namespace:
 
 
 NAMESPACES = [
-    Namespace("jax.nn", jax.nn, nn.CASES, nn.REASONS, elsewhere=nn.ELSEWHERE),
+    Namespace("jax.nn", jax.nn, nn.CASES, nn.REASONS),
     Namespace("jax.lax", jax.lax, lax.CASES, lax.REASONS, lax.REFUSED, lax.ELSEWHERE, target=0.99),
     Namespace(
         "jax.numpy",
