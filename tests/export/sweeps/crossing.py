@@ -1,7 +1,8 @@
 """The crossing: dtype × static or symbolic dims × `jit`, `vmap`, `grad`; and what becomes of one cell of it.
 
 `cells` are all of a case, `covering` those that together have every dtype, every gradient and, in one dtype of each
-kind, every pair of dims and transform: what one dtype of a kind shows of symbolic dims, the others show again.
+kind, every pair of dims and transform: what one dtype of a kind shows of symbolic dims, the others show again; and
+`jit`, which an export looks into, is the same for all dtypes.
 """
 
 from __future__ import annotations
@@ -79,7 +80,11 @@ def covering(case: Case) -> Iterator[Cell]:
     """The cells of a case that show what the others would show again."""
     kinds = {np.dtype(dtype).kind.replace("u", "i").replace("V", "f"): dtype for dtype in reversed(case.dtypes)}
     for cell in cells(case):
-        if cell.dtype in kinds.values() or (not cell.symbolic and cell.transform in ("plain", "grad")):
+        if cell.transform == "jit":
+            wanted = cell.dtype == case.dtypes[0]
+        else:
+            wanted = cell.dtype in kinds.values() or (not cell.symbolic and cell.transform != "vmap")
+        if wanted:
             yield cell
 
 
