@@ -39,13 +39,8 @@ def main() -> int:
     options = parser.parse_args()
     results = Results(RESULTS)
     known = {f"{n.name}.{name}": (n.name, name) for n in NAMESPACES for name in n.every}
-    for name in set(results.functions) - known.keys():
-        results.forget(name)
     selected = {name: subject for name, subject in known.items() if fnmatch.fnmatchcase(name, options.only)}
-    if options.fresh:
-        for name in selected:
-            results.forget(name)
-    results.rewrite()
+    results.keep(known.keys() - selected.keys() if options.fresh else known)
     if not options.pages:
         tasks = list(_tasks(results, selected, options.cells, options.retry))
         for done, name in enumerate(run_tasks(tasks, results, options.jobs, options.limit), 1):

@@ -78,25 +78,25 @@ class Results:
 
     def __init__(self, path: Path):
         self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
         self.functions: dict[str, dict[str, Any]] = {}
         if path.exists():
             for line in path.read_text().splitlines():
                 self._merge(json.loads(line))
 
-    def forget(self, name: str) -> None:
-        """Drop what is known of a function."""
-        self.functions.pop(name, None)
-
-    def rewrite(self) -> None:
-        """Write the file anew, a line for each function."""
-        self.path.parent.mkdir(exist_ok=True)
+    def keep(self, names: Iterable[str]) -> None:
+        """Forget all functions but some."""
+        left = {name: entry for name, entry in self.functions.items() if name in set(names)}
+        if len(left) == len(self.functions):
+            return
+        self.functions = left
         self.path.write_text("".join(f"{json.dumps(entry)}\n" for entry in self.functions.values()))
 
     def add(self, entry: Mapping[str, Any]) -> None:
         """Keep what became of some cells of a function."""
         self._merge(entry)
-        with self.path.open("a") as file:
-            file.write(f"{json.dumps(entry)}\n")
+        with self.path.open("ab", buffering=0) as file:  # in one piece: another run may write to the same file
+            file.write(f"{json.dumps(entry)}\n".encode())
 
     def _merge(self, entry: Mapping[str, Any]) -> None:
         name = f"{entry['namespace']}.{entry['name']}"
