@@ -369,6 +369,31 @@ def scatter_mul(x, indices, updates, **params):
     return mul(x, Pair(size * jnp.cos(turn), size * jnp.sin(turn)))
 
 
+def scatter_extremum(primitive: Any, worst: float) -> Callable[..., Any]:
+    """The extremum of the real parts that meet at a place, and of the imaginary parts that come with it."""
+
+    def scattered(x: Pair, indices: Any, updates: Pair, *, dimension_numbers: Any, mode: Any, **params: Any) -> Pair:
+        numbers = dimension_numbers
+        params |= {"update_jaxpr": None, "update_consts": (), "dimension_numbers": numbers, "mode": mode}
+        windows = iter(numbers.update_window_dims)
+        alone = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
+        there = lax.GatherDimensionNumbers(
+            offset_dims=numbers.update_window_dims,
+            collapsed_slice_dims=numbers.inserted_window_dims,
+            start_index_map=numbers.scatter_dims_to_operand_dims,
+            operand_batching_dims=numbers.operand_batching_dims,
+            start_indices_batching_dims=numbers.scatter_indices_batching_dims,
+        )
+        re = primitive.bind(x.re, indices, updates.re, **params)
+        sizes = [1 if axis in alone else updates.re.shape[next(windows)] for axis in range(x.re.ndim)]
+        reached = lax.gather(re, indices, there, sizes, mode=mode)
+        parts = ((x, re), (updates, reached))
+        kept, new = (jnp.where(part.re == best, part.im, np.asarray(worst, x.dtype)) for part, best in parts)
+        return Pair(re, primitive.bind(kept, indices, new, **params))
+
+    return scattered
+
+
 #: Primitives of one formula each.
 FORMULAS: dict[str, Rule] = {
     name: Rule(name, function, via=True, irrelevant=frozenset({"input_dtype", "weak_type"}))
@@ -412,6 +437,8 @@ FORMULAS: dict[str, Rule] = {
         "reduce_min": extremum(jnp.min, np.inf),
         "reduce_prod": reduce_prod,
         "rsqrt": rsqrt,
+        "scatter-max": scatter_extremum(lax.scatter_max_p, -np.inf),
+        "scatter-min": scatter_extremum(lax.scatter_min_p, np.inf),
         "scatter-mul": scatter_mul,
         "sign": sign,
         "sin": rotated(sinh),
