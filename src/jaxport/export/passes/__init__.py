@@ -23,6 +23,7 @@ import onnx_ir.passes.common as common
 from jaxport.errors import ExportError
 from jaxport.export.passes.activations import activations
 from jaxport.export.passes.attention import attention
+from jaxport.export.passes.batch_normalization import batch_normalization
 from jaxport.export.passes.constants import constants
 from jaxport.export.passes.convolution import average_pools, convolution_biases
 from jaxport.export.passes.double import double_factors
@@ -54,6 +55,7 @@ DEFAULT: tuple[Pass, ...] = (
     identities,
     average_pools,
     tidy,
+    batch_normalization,
     constants,
     simplify,
     hoisting,
