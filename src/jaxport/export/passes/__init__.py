@@ -31,6 +31,7 @@ from jaxport.export.passes.group_normalization import group_normalization
 from jaxport.export.passes.hoisting import hoisting
 from jaxport.export.passes.identities import identities
 from jaxport.export.passes.layout import layout
+from jaxport.export.passes.means import means
 from jaxport.export.passes.normalization import normalization
 from jaxport.export.passes.repeated import repeated
 from jaxport.export.passes.reshapes import reshapes
@@ -63,6 +64,7 @@ DEFAULT: tuple[Pass, ...] = (
     softmax,
     group_normalization,
     normalization,
+    means,
     activations,
     rotary,
     attention,
