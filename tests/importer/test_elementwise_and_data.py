@@ -187,6 +187,14 @@ def test_versions_that_onnxruntime_lacks(case: Case, expected: Any) -> None:
     np.testing.assert_allclose(first, expected(), rtol=1e-6)
 
 
+def test_numbers_become_strings_where_they_are_known() -> None:
+    numbers = np.array([0.1, 3, 1e10, np.inf, -np.inf, np.nan], np.float32)
+    program = from_onnx(case("Cast", 13, numbers, to=onnx.TensorProto.STRING).model())
+    assert program(numbers).tolist() == ["0.1", "3.0", "1e+10", "INF", "-INF", "NaN"]
+    with pytest.raises(Unsupported, match=r"(?s)strings depend on values.*Cast that makes `out0`.*outside `jax.jit`"):
+        jax.jit(program)(numbers)
+
+
 def test_dropout_in_training_scales_what_it_keeps() -> None:
     ones = np.ones((50, 40), np.float32)
     model = from_onnx(case("Dropout", 13, ones, np.float32(0.25), np.array(True), seed=7, outputs=2).model())

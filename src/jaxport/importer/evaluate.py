@@ -186,6 +186,7 @@ def _outputs(node: Node, inputs: list[Any], scope: Scope) -> tuple[Any, ...]:
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
         raise _not_known(node, "a value inside it") from error
     except (
+        AttributeError,  # of an input that is left out
         TypeError,
         ValueError,
         LookupError,
@@ -283,7 +284,9 @@ def _on_host(node: Node, operator: Operator, index: int, value: Any) -> HostValu
 
 def _placed(error: Unsupported, node: Node) -> Unsupported:
     """An error that an operator function raised, with the node where it happened."""
-    refusals = [Refusal(refusal.name, describe(node.node), refusal.why) for refusal in error.refusals]
+    refusals = [
+        Refusal(refusal.name or node.node.op_type, describe(node.node), refusal.why) for refusal in error.refusals
+    ]
     return type(error)(str(error).partition("\n")[0], refusals)
 
 

@@ -170,7 +170,14 @@ def _cast(value: HostValue, dtype: np.dtype) -> HostValue:
         if dtype.kind not in "iu":
             raise jax.errors.InconclusiveDimensionOperation(f"{value} has no value as {dtype} before sizes are known")
         return HostValue(value.data, dtype)
+    if dtype == STRING and value.dtype != STRING:
+        texts = [_SPECIAL.get(text, text) for text in map(str, value.data.ravel())]
+        return HostValue(np.array(texts, dtype=object).reshape(value.shape), STRING)
     return HostValue(value.data.astype(dtype))
+
+
+_SPECIAL = {"inf": "INF", "-inf": "-INF", "nan": "NaN"}
+"""How ONNX writes what is no number."""
 
 
 def _plain(index: Any) -> Any:
