@@ -177,6 +177,8 @@ FIRST = [
     (case("Cast", 1, X, to="INT32"), lambda: X.astype(np.int32)),
     (case("TopK", 1, X, k=1, outputs=2), lambda: X.max(-1, keepdims=True)),
     (case("Pad", 1, X, paddings=[0, 0, 1, 0, 0, 0]), lambda: np.pad(X, [(0, 0), (0, 0), (1, 0)])),
+    (case("Split", 1, X, np.array([1, 3], np.float32), axis=2, outputs=2), lambda: X[..., :1]),
+    (case("Split", 1, X, axis=2, split=[3, 1], outputs=2), lambda: X[..., :3]),
     (case("GatherND", 11, X, np.array([[1]])), lambda: X[1:]),
 ]
 
@@ -226,6 +228,7 @@ def test_gradients_are_finite(case: Case) -> None:
 
 
 REFUSED = [
+    (case("Split", 1, X, split=[1, 1], outputs=2), "version 1 has no default for `axis`"),
     (case("ScatterND", 16, X, np.array([[0]]), X[:1], reduction="mean"), "`reduction` is 'mean'; it has to be one of"),
     (case("Pad", 11, X, [0, 0, 0, 0, 0, 1], mode="mirror"), "`mode` is 'mirror'; it has to be one of constant"),
     (case("BitCast", 26, X, to=onnx.TensorProto.INT64), "the bits of int64 are needed"),

@@ -228,7 +228,8 @@ def _call(
         if value is not None and (mark == "host" or (mark == "known" and node.bound is None)):
             inputs[index] = _on_host(node, operator, index, value)
     keywords = {
-        name: Subgraph(value, scope) if isinstance(value, Body) else value for name, value in attributes.items()
+        operator.keyword(name): Subgraph(value, scope) if isinstance(value, Body) else value
+        for name, value in attributes.items()
     }
     for name, what in operator.context.items():
         if what != "graph":  # that was found when the node was bound
