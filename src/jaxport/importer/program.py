@@ -23,12 +23,12 @@ from jaxport.importer.evaluate import evaluate, evaluate_blocks
 from jaxport.importer.graph import Body, Node
 from jaxport.importer.host import HostValue, host
 from jaxport.importer.load import ModelSource, load
-from jaxport.importer.modules import Module, Parameters, module_tree
+from jaxport.importer.modules import Module, Parameters, Place, module_tree
 from jaxport.importer.names import unique_identifiers
 from jaxport.importer.recording import Recorded
 from jaxport.importer.resolve import resolve
 from jaxport.importer.roles import static_values
-from jaxport.importer.segments import Segment, segments
+from jaxport.importer.segments import Item, segments
 
 if TYPE_CHECKING:
     from jaxport.importer.explain import Explanation
@@ -146,12 +146,12 @@ class Program:
         return self._modules[0]
 
     @cached_property
-    def _modules(self) -> tuple[Module, dict[Node, tuple[Module, ...]]]:
+    def _modules(self) -> tuple[Module, dict[Node, Place]]:
         elements: Parameters = {v: (n, self.body.initializers[v].size) for n, v in self.weights.values.items()}
         return module_tree(self.body, elements)
 
     @cached_property
-    def _segments(self) -> tuple[Node | Segment, ...]:
+    def _segments(self) -> tuple[Item, ...]:
         return segments(self.body, self._modules[1])
 
     @property
@@ -303,9 +303,8 @@ class Program:
         """
         values = {value: self._checked(value, inputs.get(value.name or "")) for value in self.inputs}
         values |= self.weights.given(params)
-        recorder = current_recorder()
-        if recorder is not None:  # somebody wants to see the modules as blocks
-            return evaluate_blocks(recorder, self.body, self._segments, values, rng)
+        if current_recorder() is not None:  # somebody wants to see the modules as blocks
+            return evaluate_blocks(self.body, self._segments, values, rng)
         return evaluate(self.body, values, rng)
 
     def _named(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
