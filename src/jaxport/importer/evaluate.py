@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.blocks import Boundary, current_recorder
-from jaxport.errors import JaxportError, ModelError, Refusal, Unsupported, ValueNotKnown
+from jaxport.errors import InvalidArgument, JaxportError, ModelError, Refusal, Unsupported, ValueNotKnown
 from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.graph import Body, BodyFunction, Node, Reference, SchemaFunction, describe
 from jaxport.importer.host import HostValue, is_dim
@@ -197,6 +197,10 @@ def _outputs(node: Node, inputs: list[Any], scope: Scope) -> tuple[Any, ...]:
         if error.refusals and not error.refusals[0].where:
             raise _placed(error, node) from error
         raise
+    except (ModelError, InvalidArgument) as error:
+        if error.where:
+            raise
+        raise type(error)(error.refused, where=describe(node.node), why=error.why, instead=error.instead) from error
     except JaxportError:
         raise
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:

@@ -94,11 +94,11 @@ def compress(input, condition: Known, *, axis=None, bound: SizeBound = None):
 @op("Unique", since=11)
 def unique(X: Known, *, axis=None, sorted=1, bound: SizeBound = None):
     if bound is None:
-        values, *positions = np.unique(X.data, True, True, True, axis=axis)
-        first, inverse, counts = (host(part, np.int64) for part in positions)
-        values = HostValue(values, X.dtype)
+        elements, *positions = np.unique(X.data, True, True, True, axis=axis)
+        found: Any = (HostValue(elements, X.dtype), *(host(part, np.int64) for part in positions))
     else:
-        values, first, inverse, counts = jnp.unique(X, True, True, True, axis=axis, size=bound)
+        found = jnp.unique(X, True, True, True, axis=axis, size=bound)
+    values, first, inverse, counts = found
     inverse = jnp.reshape(inverse, (-1,))
     if not sorted:  # in the order of their first occurrence, those that fill it up last
         order = jnp.argsort(jnp.where(counts > 0, first, X.size))
