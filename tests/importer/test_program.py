@@ -177,6 +177,7 @@ def test_outputs_that_doubles_decide_are_announced(what: str) -> None:
         "64-bit types are off: the outputs `y` are computed without doubles"
     ] * bool(what)
 
+
 FUNCTIONS = """<domain: "d", opset_import: ["": 18]> scaled <by: float = 2.0> (x) => (y)
     { f = Constant<value_float: float = @by>() c = CastLike(f, x) y = Mul(x, c) }"""
 

@@ -18,7 +18,7 @@ from jaxport.importer.graph import Body, BodyFunction, Node, Reference, SchemaFu
 from jaxport.importer.host import HostValue, is_dim
 from jaxport.importer.names import unique_identifiers
 from jaxport.importer.namespaces import cast, known, random
-from jaxport.importer.recording import Recorded, active
+from jaxport.importer.recording import Recorded, active, check_size
 from jaxport.importer.registry import BOUND, LAYOUT, Operator
 from jaxport.importer.resolve import tensor_value
 from jaxport.importer.segments import Item, Nested, Segment
@@ -193,6 +193,8 @@ def _outputs(node: Node, inputs: list[Any], scope: Scope) -> tuple[Any, ...]:
             outputs = _call(node, target, inputs, attributes, scope)
         else:
             outputs = _call_body(target, inputs, attributes, scope)
+        for output in outputs:
+            _check_held(output)
     except Unsupported as error:
         if error.refusals and not error.refusals[0].where:
             raise _placed(error, node) from error
@@ -231,6 +233,16 @@ def _outputs(node: Node, inputs: list[Any], scope: Scope) -> tuple[Any, ...]:
     if recording is not None:
         _suggest_names(node.outputs, outputs)
     return outputs
+
+
+LARGE = 2**30
+"""Elements of an array that may be more than the machine can hold."""
+
+
+def _check_held(output: Any) -> None:
+    """Refuses an array that is too large. XLA allocates later, and ends the process when one that it could not is read."""
+    if isinstance(output, jax.Array) and check_size(output.shape) > LARGE:
+        jax.block_until_ready(output)
 
 
 def _suggest_names(values: Sequence[ir.Value | None], recorded: Sequence[Any]) -> None:

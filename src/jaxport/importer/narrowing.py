@@ -73,4 +73,5 @@ def _makes_double(node: Node, index: int, doubles: set[ir.Value]) -> bool:
         return node.inputs[kind] in doubles
     if node.node.op_type == "Cast" and isinstance(node.attributes.get("to"), int):
         return dtype_of(node.attributes["to"]) == _DOUBLE
-    return kind == _DOUBLE or _is_double(value)
+    # NumPy holds `np.dtype(None)` to be float64.
+    return (kind is not None and kind == _DOUBLE) or _is_double(value)
