@@ -2,7 +2,8 @@
 
 The registry is a dict from (domain, operator) to functions by version. A function's signature *is* the operator's schema:
 inputs are positional, in schema order, optional ones default to None, `*name` is variadic; attributes are keyword-only,
-with the schema's defaults. Annotations say what the evaluator has to provide:
+with the schema's defaults; `lambda_` is the attribute `lambda`, which Python has for itself, and `split_` is `split` where
+an input has that name too. Annotations say what the evaluator has to provide:
 
 * `Host`: an input that has to be known while the program is traced (a shape, axes); it arrives as a `HostValue`.
 * `Known`: an input whose values decide the size of the result. It arrives as a `HostValue` too, unless the user bounds
@@ -17,9 +18,10 @@ with the schema's defaults. Annotations say what the evaluator has to provide:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import cached_property
+from keyword import iskeyword
 from typing import Annotated, Any, get_args, get_origin
 
 from jaxport.errors import InvalidArgument
@@ -91,10 +93,16 @@ class Operator:
 
     @cached_property
     def attributes(self) -> dict[str, inspect.Parameter]:
-        """The keywords that are ONNX attributes."""
+        """The keywords that are ONNX attributes, by the names of these."""
         if self.plain:
             return {}
-        return {p.name: p for p in self.parameters if p.kind == p.KEYWORD_ONLY and _mark(p) is None}
+        inputs = {p.name for p in self.inputs}
+        keywords = (p for p in self.parameters if p.kind == p.KEYWORD_ONLY and _mark(p) is None)
+        return {_attribute_name(p.name, inputs): p for p in keywords}
+
+    def keyword(self, attribute: str) -> str:
+        """What the function calls an attribute."""
+        return self.attributes[attribute].name if attribute in self.attributes else attribute
 
     @cached_property
     def context(self) -> dict[str, str]:
@@ -119,6 +127,12 @@ class Operator:
     def label(self) -> str:
         """How messages call it: `Gemm` or `com.microsoft.FusedMatMul`."""
         return f"{self.domain}.{self.name}" if self.domain else self.name
+
+
+def _attribute_name(parameter: str, inputs: Collection[str]) -> str:
+    """The attribute that a parameter stands for; it ends in `_` where Python could not have the name itself."""
+    name = parameter.removesuffix("_")
+    return name if iskeyword(name) or name in inputs else parameter
 
 
 def _mark(parameter: inspect.Parameter) -> str | None:

@@ -245,6 +245,8 @@ def decoder_masked_multi_head_attention(
 ):
     shared = bool(past_present_share_buffer) or cache_indirection is not None
     refuse("DecoderMaskedMultiHeadAttention", shared, "buffers that past and present share, and beams")
+    if key is None:
+        query, key, value = jnp.split(query, 3, axis=2)
     past = (past_key, past_value)
     return multi_head_attention(
         query,

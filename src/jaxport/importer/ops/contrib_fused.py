@@ -261,7 +261,7 @@ def nhwc_fused_conv(
 @op(DOMAIN, "NhwcConv", since=1)
 def nhwc_conv(X, W, B=None, *, auto_pad="NOTSET", dilations=None, group=1, kernel_shape=None, pads=None, strides=None):
     options = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
-    return channels_last(conv(channels_first(X), channels_first(W), B, **options))
+    return nhwc_fused_conv(X, W, B, **options)
 
 
 @op(DOMAIN, "NhwcMaxPool", since=1)

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from jaxport.errors import InvalidArgument, Refusal, ValueNotKnown
+from jaxport.errors import InvalidArgument
 from jaxport.importer.dtypes import STRING
 from jaxport.importer.host import HostValue, host
-from jaxport.importer.namespaces import cast, jnp, known
+from jaxport.importer.namespaces import cast, for_strings, jnp, known
 from jaxport.importer.ops.ml_scores import DOMAIN, chosen
 from jaxport.importer.ops.strings import strings
 from jaxport.importer.registry import op
@@ -74,20 +74,13 @@ def _mapped(X: Any, keys: HostValue, values: HostValue, default: HostValue) -> A
     """Each element's partner in a table; the last of equal keys counts, and a key that is nan matches nan."""
     x = known(X) if X.dtype == STRING or values.dtype == STRING else X
     if x is None or isinstance(x, HostValue):
-        return _mapped_on_host(_required(x), keys, values, default)
+        return _mapped_on_host(for_strings(X), keys, values, default)
     order = np.argsort(keys.data, kind="stable")
     ordered, targets = host(keys.data[order]), host(values.data[order])
     at = jnp.searchsorted(ordered, x, side="right") - 1
     found = jnp.take(ordered, at, mode="clip")
     same = (found == x) | (jnp.isnan(found) & jnp.isnan(x)) if keys.dtype.kind == "f" else found == x
     return jnp.where(same & (at >= 0), jnp.take(targets, at, mode="clip"), jnp.reshape(default, ()))
-
-
-def _required(x: HostValue | None) -> HostValue:
-    if x is None:
-        why = "strings exist outside `jax.jit` only: call the program there"
-        raise ValueNotKnown("strings depend on values", [Refusal("LabelEncoder", "", why)])
-    return x
 
 
 def _mapped_on_host(x: HostValue, keys: HostValue, values: HostValue, default: HostValue) -> HostValue:
