@@ -29,7 +29,7 @@ EXAMPLES = "E"
 #: What a user function or JAX raises for what it does not accept.
 _REFUSALS = (
     ArithmeticError, AssertionError, LookupError, NotImplementedError, TypeError, ValueError,
-    jax.errors.InconclusiveDimensionOperation,
+    jax.errors.InconclusiveDimensionOperation, jax.errors.JaxRuntimeError,
 )  # fmt: skip
 _CROSSED = dict.fromkeys(VARIANTS, "it is a cell of its own of the crossing")
 
@@ -218,7 +218,7 @@ def _refusal_of_jax(function: Callable[..., Any], specs: Sequence[jax.ShapeDtype
     with jax.enable_x64(cell.x64):
         try:
             jax.jit(lambda *arrays: function(*arrays)).lower(*structs).compile()
-        except (*_REFUSALS, RuntimeError) as error:
+        except _REFUSALS as error:
             return f"{type(error).__name__}: {error}"
     return None
 
