@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -70,14 +71,13 @@ def _extent(results: Sequence[Mapping[str, Any]]) -> list[str]:
     full = sum("all" in r["designs"] for r in results)
     covered = sum("covering" in r["designs"] and "all" not in r["designs"] for r in results)
     statuses = Counter(status for r in results for status, _ in r["cells"].values())
-    hours = sum(r["seconds"] for r in results) / 3600
+    minutes = sum(r["seconds"] for r in results) / 60
     versions = ", ".join(f"{name} {version(name)}" for name in ("jax", "flax", "equinox", "onnx", "onnxruntime"))
-    return [
-        f"Of these {every} functions, the last run crossed {full} in all cells, {covered} in the covering cells (every dtype,",
-        "every gradient, and in one dtype of each kind every pair of dims and transform), the others in a sample. It",
-        f"compared {statuses['exported']} cells in {hours:.1f} hours of one core; {statuses['unaccepted']} more are",
-        f"combinations that JAX traces and cannot compile for a CPU either. With {versions}.",
-    ]
+    said = f"""Of these {every} functions, the last run crossed {full} in all cells, {covered} in the covering cells (every dtype,
+    every gradient, and in one dtype of each kind every pair of dims and transform), and the others not yet or in a sample.
+    It compared {statuses["exported"]:,} cells in {minutes:.0f} minutes of one core; {statuses["unaccepted"]} more are
+    combinations that JAX traces and cannot compile for a CPU either. With {versions}."""
+    return textwrap.wrap(" ".join(said.split()), 118)
 
 
 def _differences(results: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -64,7 +64,7 @@ class Case:
       make: what is called, from the public name and the dtype: a layer is built first.
       dtypes: the dtypes to cross with.
       rtol, atol: tolerances of float32, and of what is wider by as much less; None for the defaults.
-      single: JAX computes it in float32, whatever the dtype: so much is rounded in wider dtypes too.
+      narrow: it is computed in a narrower dtype, whatever the dtype: so much is rounded in wider ones too.
       options: of the export.
       grad: why there is no gradient to compare, where JAX gives one.
     """
@@ -78,7 +78,7 @@ class Case:
     atol: float | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     grad: str = ""
-    single: bool = False
+    narrow: bool = False
 
     @property
     def arrays(self) -> list[Array]:
@@ -119,11 +119,11 @@ def case(
     atol: float | None = None,
     options: Mapping[str, Any] | None = None,
     grad: str = "",
-    single: bool = False,
+    narrow: bool = False,
     **kwargs: Any,
 ) -> Case:
     """A case; see `Case`."""
-    return Case(args, kwargs, call, make, dtypes, rtol, atol, options or {}, grad, single)
+    return Case(args, kwargs, call, make, dtypes, rtol, atol, options or {}, grad, narrow)
 
 
 def each(names: str, *args: Any, **kwargs: Any) -> dict[str, Case]:
@@ -145,6 +145,13 @@ def _stacked(values: Sequence[Any]) -> Any:
 
 
 # Values -----------------------------------------------------------------------------------------------------------
+
+
+def unit(generator: np.random.Generator, shape: Sequence[int], dtype: np.dtype) -> Any:
+    """Numbers of a size around one, whose sums of products stay small."""
+    return (
+        sample(generator, shape, dtype) if dtype.kind in "biu" else (sample(generator, shape, dtype) / 4).astype(dtype)
+    )
 
 
 def positive(generator: np.random.Generator, shape: Sequence[int], dtype: np.dtype) -> Any:

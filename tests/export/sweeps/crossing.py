@@ -238,7 +238,7 @@ def _tolerance(job: Job) -> tuple[float | None, float | None]:
         return (rounded, rounded) if grad else (None, None)
     if grad and job.case.rtol is None and dtype == "float32":
         return 1e-4, 1e-4
-    finer = 1e-5 if job.cell.x64 and not job.case.single else 1
+    finer = 1e-5 if job.cell.x64 and not job.case.narrow else 1
     rtol, atol = (None if given is None else given * finer for given in (job.case.rtol, job.case.atol))
     return rtol, atol
 
