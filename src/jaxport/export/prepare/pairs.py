@@ -414,38 +414,14 @@ def extremum(reduce: Callable[..., Any], worst: float) -> Callable[..., Any]:
     return reduced
 
 
-def scatter_mul(x, indices, updates, **params):
-    """Products of sizes and sums of angles."""
-    ones, zeros = jnp.ones_like(x.re), jnp.zeros_like(x.im)
-    params |= {"update_jaxpr": None, "update_consts": ()}
-    size = lax.scatter_mul_p.bind(ones, indices, absolute(updates), **params)
-    turn = lax.scatter_add_p.bind(zeros, indices, angle(updates), **params)
-    return mul(x, polar(size, turn))
+def of_devices(reduced: Callable[..., Any]) -> Callable[..., Any]:
+    """A reduction over axes of the array (left by `vmap`), and over named ones, along which there is one array."""
 
+    def over_axes(x, *, axes, axis_index_groups=None):
+        positions = tuple(axis for axis in axes if isinstance(axis, int))
+        return reduced(x, axes=positions) if positions else x
 
-def scatter_extremum(primitive: Any, worst: float) -> Callable[..., Any]:
-    """The extremum of the real parts that meet at a place, and of the imaginary parts that come with it."""
-
-    def scattered(x: Pair, indices: Any, updates: Pair, *, dimension_numbers: Any, mode: Any, **params: Any) -> Pair:
-        numbers = dimension_numbers
-        params |= {"update_jaxpr": None, "update_consts": (), "dimension_numbers": numbers, "mode": mode}
-        windows = iter(numbers.update_window_dims)
-        alone = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
-        there = lax.GatherDimensionNumbers(
-            offset_dims=numbers.update_window_dims,
-            collapsed_slice_dims=numbers.inserted_window_dims,
-            start_index_map=numbers.scatter_dims_to_operand_dims,
-            operand_batching_dims=numbers.operand_batching_dims,
-            start_indices_batching_dims=numbers.scatter_indices_batching_dims,
-        )
-        re = primitive.bind(x.re, indices, updates.re, **params)
-        sizes = [1 if axis in alone else updates.re.shape[next(windows)] for axis in range(x.re.ndim)]
-        reached = lax.gather(re, indices, there, sizes, mode=mode)
-        parts = ((x, re), (updates, reached))
-        kept, new = (jnp.where(part.re == best, part.im, np.asarray(worst, x.dtype)) for part, best in parts)
-        return Pair(re, primitive.bind(kept, indices, new, **params))
-
-    return scattered
+    return over_axes
 
 
 #: Primitives of one formula each.
@@ -485,15 +461,14 @@ FORMULAS: dict[str, Rule] = {
         "min": minimum,
         "mul": mul,
         "ne": ne,
+        "pmax": of_devices(extremum(jnp.max, -np.inf)),
+        "pmin": of_devices(extremum(jnp.min, np.inf)),
         "pow": power,
         "real": lambda x: x.re,
         "reduce_max": extremum(jnp.max, -np.inf),
         "reduce_min": extremum(jnp.min, np.inf),
         "reduce_prod": reduce_prod,
         "rsqrt": rsqrt,
-        "scatter-max": scatter_extremum(lax.scatter_max_p, -np.inf),
-        "scatter-min": scatter_extremum(lax.scatter_min_p, np.inf),
-        "scatter-mul": scatter_mul,
         "sign": sign,
         "sin": rotated(sinh),
         "sinh": sinh,
