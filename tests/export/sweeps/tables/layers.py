@@ -13,9 +13,9 @@ from flax import linen, nnx
 
 from jaxport.testing import seeded
 from jaxport.testing.modules import perturbed
-from tests.export.sweeps.cases import FLOATS, Array, Case, array, case, indices
+from tests.export.sweeps.cases import FLOATS, Array, Case, array, case, indices, unit
 
-X, IMAGE, VECTOR = array("B", "T", 4), array("B", "H", "W", 3), array(4)
+X, IMAGE, VECTOR = array("B", "T", 4, values=unit), array("B", "H", "W", 3, values=unit), array(4)
 
 
 def of(*args: Any, on: Any = X, dtypes: Any = FLOATS, call: Any = None, narrow: bool = False, **kwargs: Any) -> Case:

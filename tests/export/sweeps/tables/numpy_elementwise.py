@@ -77,7 +77,7 @@ NARROW = each(
 )  # fmt: skip
 NO_DATA_TYPE = each(
     "float4_e2m1fn float8_e3m4 float8_e4m3 float8_e4m3b11fnuz int1", X,
-    call=lambda f, x: f(x).astype(np.float32), dtypes=("float32", "int32"),
+    call=lambda f, x: f(x).astype(np.float32), dtypes=("float32", "int32"), grad="what is refused is the type",
 )  # fmt: skip
 ELSEWHERE = each("float6_e2m3fn float6_e3m2fn uint1", X, call=lambda f, x: f(x).astype(np.float32), dtypes=("float32",))
 REDUCTIONS = {
