@@ -93,6 +93,9 @@ def _section(namespace: Namespace, results: Mapping[str, Mapping[str, Any]]) -> 
     ):
         if cases:
             lines += [title, "", *(f"* `{n}`: {_reason(results.get(n))}" for n in sorted(cases)), ""]
+    left_out = [(n, part, why) for n, case in namespace.every.items() for part, why in case.without.items()]
+    if left_out:
+        lines += ["Cells that are left out:", "", *(f"* `{n}`, {part}: {why}" for n, part, why in left_out), ""]
     by_reason: dict[str, list[str]] = {}
     for name, reason in namespace.reasons.items():
         by_reason.setdefault(reason, []).append(f"`{name}`")

@@ -66,7 +66,7 @@ class Case:
       rtol, atol: tolerances of float32, and of what is wider by as much less; None for the defaults.
       narrow: it is computed in a narrower dtype, whatever the dtype: so much is rounded in wider ones too.
       options: of the export.
-      grad: why there is no gradient to compare, where JAX gives one.
+      without: the cells that are left out, by a part of their names, each with why: `{"float16, static, grad": …}`.
     """
 
     args: tuple[Any, ...]
@@ -77,7 +77,7 @@ class Case:
     rtol: float | None = None
     atol: float | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    grad: str = ""
+    without: Mapping[str, str] = field(default_factory=dict)
     narrow: bool = False
 
     @property
@@ -85,6 +85,10 @@ class Case:
         """The arrays among the arguments."""
         leaves = jax.tree.leaves((self.args, dict(self.kwargs)), is_leaf=_is_array)
         return [leaf for leaf in leaves if _is_array(leaf)]
+
+    def leaves_out(self, cell: Any) -> bool:
+        """Whether a cell is left out."""
+        return any(part in str(cell) for part in self.without)
 
     def function(self, subject: Any, dtype: Any) -> Callable[..., Any]:
         """The function of the arrays alone."""
@@ -118,12 +122,12 @@ def case(
     rtol: float | None = None,
     atol: float | None = None,
     options: Mapping[str, Any] | None = None,
-    grad: str = "",
+    without: Mapping[str, str] | None = None,
     narrow: bool = False,
     **kwargs: Any,
 ) -> Case:
     """A case; see `Case`."""
-    return Case(args, kwargs, call, make, dtypes, rtol, atol, options or {}, grad, narrow)
+    return Case(args, kwargs, call, make, dtypes, rtol, atol, options or {}, without or {}, narrow)
 
 
 def each(names: str, *args: Any, **kwargs: Any) -> dict[str, Case]:

@@ -92,7 +92,7 @@ def accepted(case: Case, subject: Any, cell: Cell) -> Callable[..., Any] | None:
     """The transformed function where JAX accepts the cell, else None."""
     if cell.symbolic and not any(isinstance(d, str) for shape in _shapes(case, cell) for d in shape):
         return None
-    if cell.transform == "grad" and (case.grad or not jnp.issubdtype(cell.dtype, np.inexact)):
+    if case.leaves_out(cell) or (cell.transform == "grad" and not jnp.issubdtype(cell.dtype, np.inexact)):
         return None
     if cell.transform == "vmap" and not case.arrays:
         return None
