@@ -40,14 +40,16 @@ def depthwise_convolution(x, kernel, strides, pads, *, feature_group_count, dime
         channels_last = dimension_numbers is not None
         rows = kernel[:, :, 0] if channels_last else jnp.moveaxis(kernel[:, 0], 0, -1)
         sizes, steps = rows.shape[:-1], rhs_dilation or (1,) * len(strides)
-        spans = [(size - 1) * step + 1 for size, step in zip(sizes, steps)]
+        spans = [(size - 1) * step + 1 for size, step in zip(sizes, steps, strict=True)]
         around = lax.padtype_to_pads(x.shape[2:], spans, strides, pads) if isinstance(pads, str) else pads
         x = jnp.pad(x, ((0, 0), (0, 0), *around))
-        lengths = [(n - span) // stride * stride + 1 for n, span, stride in zip(x.shape[2:], spans, strides)]
+        lengths = [
+            (n - span) // stride * stride + 1 for n, span, stride in zip(x.shape[2:], spans, strides, strict=True)
+        ]
         parts = []
         for position in np.ndindex(*sizes):
-            starts = [i * step for i, step in zip(position, steps)]
-            ends = [i + length for i, length in zip(starts, lengths)]
+            starts = [i * step for i, step in zip(position, steps, strict=True)]
+            ends = [i + length for i, length in zip(starts, lengths, strict=True)]
             part = lax.slice(x, (0, 0, *starts), (*x.shape[:2], *ends), (1, 1, *strides))
             parts.append(part * rows[position].reshape(-1, *[1] * len(sizes)))
         return sum(parts[1:], parts[0])
