@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from jax._src.interpreters import mlir  # noqa: TID251  the table of what JAX ca
 from jaxport.export import opsets, schema
 from jaxport.export.rules import RULES
 from jaxport.export.rules.refused import REASONS
+from scripts.coverage_run import failures
 from tests.export.sweeps.namespaces import NAMESPACES, Namespace
 
 
@@ -30,43 +33,66 @@ def coverage(results: Sequence[Mapping[str, Any]]) -> str:
     lines = [
         "# Coverage",
         "",
-        "Every public function of the namespaces below is exported, run in ONNX Runtime, and compared with JAX: in every",
-        "dtype that JAX accepts, with static and symbolic dims, plain, under `jit`, under `vmap`, and as a gradient. This",
-        "page is written by `make sweeps` from what it measured; the last column says how many of these combinations the",
-        'last run compared, which may have been a sample (`make sweeps ARGS="--cells 2"`).',
+        "Every public function of the namespaces below is exported, run in ONNX Runtime, and compared with JAX: in the",
+        "dtypes that JAX accepts, with static and symbolic dims, plain, under `jit`, under `vmap`, and as a gradient; one",
+        "such combination is a cell. This page is written by `make sweeps` from what it measured and from the tables that",
+        "the tests run.",
         "",
-        "| namespace | public names | functions | exported | refused | share | cells compared |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        *_extent(results),
+        "",
+        "| namespace | public names | functions | exported | refused | JAX cannot | share | share of what JAX runs | cells |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for namespace in NAMESPACES:
         own = [r for r in results if r["namespace"] == namespace.name]
         cells = sum(status == "exported" for r in own for status, _ in r["cells"].values())
-        functions = len(namespace.cases) + len(namespace.refused)
+        exported, refused, elsewhere = map(len, (namespace.cases, namespace.refused, namespace.elsewhere))
         lines.append(
-            f"| `{namespace.name}` | {len(namespace.names)} | {functions} | {len(namespace.cases)} | "
-            f"{len(namespace.refused)} | {100 * namespace.share:.1f} % | {cells} |"
+            f"| `{namespace.name}` | {len(namespace.names)} | {len(namespace.every)} | {exported} | {refused} | "
+            f"{elsewhere} | {100 * exported / len(namespace.every):.1f} % | {100 * namespace.share:.1f} % | {cells} |"
         )
     lines += [
         "",
-        "A name counts in the first column alone where it is no function of arrays (a type, a file, text), or where JAX",
-        "itself has it for other devices than a CPU alone, so that there is nothing to compare with.",
+        "A name counts in the first column alone where it is no function of arrays (a type, a file, text). A refusal counts",
+        "as not exported, and so does in the first share what JAX itself cannot run on a CPU, where there is nothing to",
+        "compare with.",
         "",
+        *_differences(results),
     ]
     for namespace in NAMESPACES:
-        lines += _section(namespace, [r for r in results if r["namespace"] == namespace.name])
+        lines += _section(namespace, {r["name"]: r for r in results if r["namespace"] == namespace.name})
     return "\n".join([*lines, *_primitives(results)])
 
 
-def _section(namespace: Namespace, results: Sequence[Mapping[str, Any]]) -> list[str]:
+def _extent(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the last run was."""
+    every = sum(len(namespace.every) for namespace in NAMESPACES)
+    full = sum("all" in r["designs"] for r in results)
+    covered = sum("covering" in r["designs"] and "all" not in r["designs"] for r in results)
+    statuses = Counter(status for r in results for status, _ in r["cells"].values())
+    hours = sum(r["seconds"] for r in results) / 3600
+    versions = ", ".join(f"{name} {version(name)}" for name in ("jax", "flax", "equinox", "onnx", "onnxruntime"))
+    return [
+        f"Of these {every} functions, the last run crossed {full} in all cells, {covered} in the covering cells (every dtype,",
+        "every gradient, and in one dtype of each kind every pair of dims and transform), the others in a sample. It",
+        f"compared {statuses['exported']} cells in {hours:.1f} hours of one core; {statuses['unaccepted']} more are",
+        f"combinations that JAX traces and cannot compile for a CPU either. With {versions}.",
+    ]
+
+
+def _differences(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = failures(results)
+    return ["## Cells that are not what the tables say", "", *(f"* {line}" for line in lines), ""] if lines else []
+
+
+def _section(namespace: Namespace, results: Mapping[str, Mapping[str, Any]]) -> list[str]:
     lines = [f"## `{namespace.name}`", "", ", ".join(f"`{name}`" for name in sorted(namespace.cases)) + ".", ""]
-    why = {r["name"]: reason for r in results for _, reason in r["cells"].values() if r["listed as refused"]}
-    if namespace.refused:
-        lines += ["Refused:", ""]
-        lines += [f"* `{n}`: {_one_line(why.get(n, ''))}" for n in sorted(namespace.refused)]
-        lines += [""]
-    if namespace.elsewhere:
-        names = ", ".join(f"`{name}`" for name in sorted(namespace.elsewhere))
-        lines += [f"JAX itself has no CPU implementation of {names}.", ""]
+    for title, cases in (
+        ("Refused:", namespace.refused),
+        ("What JAX itself cannot run on a CPU, with what it says:", namespace.elsewhere),
+    ):
+        if cases:
+            lines += [title, "", *(f"* `{n}`: {_reason(results.get(n))}" for n in sorted(cases)), ""]
     by_reason: dict[str, list[str]] = {}
     for name, reason in namespace.reasons.items():
         by_reason.setdefault(reason, []).append(f"`{name}`")
@@ -77,8 +103,10 @@ def _section(namespace: Namespace, results: Sequence[Mapping[str, Any]]) -> list
     return lines
 
 
-def _one_line(reason: str) -> str:
-    return reason.splitlines()[0] if reason else "JAX itself cannot trace it on one device"
+def _reason(result: Mapping[str, Any] | None) -> str:
+    """The first line of the reason of the first cell that has one."""
+    reasons = [why for _, why in result["cells"].values() if why] if result else []
+    return reasons[0].splitlines()[0] if reasons else "JAX itself cannot trace it on one device"
 
 
 def _primitives(results: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -41,14 +41,18 @@ WIDER: dict[str, tuple[str, ...]] = {
 SIGNLESS = frozenset({"CumSum", "Where"})
 
 
-#: Where there is a kernel, and its values are not those of the operator: a Sign of NaN in half precision is 1.
-INEXACT: dict[str, tuple[str, ...]] = {"Sign": ("float16", "bfloat16")}
+#: Where there is a kernel, and its values are not those of the operator (a Sign of NaN in half precision is 1); and
+#: where a dtype is newer than the opset that the table of kernels is made at.
+BESIDE: dict[str, tuple[str, ...]] = {
+    "Sign": ("float16", "bfloat16"),
+    **dict.fromkeys(("Reshape", "Squeeze", "Unsqueeze"), ("float8_e8m0fnu",)),
+}
 
 
 @functools.lru_cache(maxsize=512)
 def missing(op_type: str) -> frozenset[np.dtype]:
     """The dtypes that the runtime has no kernel of an operator for, or no exact one."""
-    names = (*MISSING.get(op_type, "").split(), *INEXACT.get(op_type, ()))
+    names = (*MISSING.get(op_type, "").split(), *BESIDE.get(op_type, ()))
     return frozenset(np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name) for name in names)
 
 

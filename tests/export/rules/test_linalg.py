@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax._src.lax.linalg import geqp3
 from jax.lax import linalg
 
 import jaxport
@@ -111,6 +112,8 @@ def test_symmetric_matrices(lower, of):
         pytest.param(lambda p: linalg.lu_pivots_to_permutation(jnp.abs(p) % 3 + 2, 6), [i32(B, 4)], id="pivots"),
         pytest.param(linalg.tridiagonal_solve, [f32(B, 5), f32(B, 5), f32(B, 5), f32(B, 5, 2)], id="tridiagonal-solve"),
         pytest.param(linalg.tridiagonal_solve, [c64(4), c64(4), c64(4), c64(4, 1)], id="tridiagonal-solve-complex"),
+        pytest.param(lambda a, c: jax.scipy.linalg.qr_multiply(a, c, pivoting=True), [f32(4, 3), f32(2, 4)], id="qr-multiply"),
+        pytest.param(lambda a, p: geqp3(a, p % 2), [f32(2, 5, 4), i32(2, 4)], id="columns-that-come-first"),
         pytest.param(linalg.hessenberg, [f32(B, 4, 4)], id="hessenberg"),
         pytest.param(lambda a: jax.vmap(jnp.linalg.inv)(jax.vmap(regular)(a)), [f32(B, 3, 3)], id="vmap"),
     ],

@@ -19,7 +19,7 @@ import numpy as np
 from jaxport.testing import sample
 
 #: The sizes of the names of dims. They differ, so that axes that are mixed up show.
-SIZES: Mapping[str, int] = {"B": 2, "T": 3, "N": 4, "M": 5, "L": 12, "H": 6, "W": 7}
+SIZES: Mapping[str, int] = {"B": 2, "T": 3, "N": 4, "M": 5, "L": 12, "H": 6, "W": 7, "E": 2}
 
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 COMPLEX = ("complex64", "complex128")
@@ -63,7 +63,8 @@ class Case:
       call: how it is called: `call(function, *args, **kwargs)`.
       make: what is called, from the public name and the dtype: a layer is built first.
       dtypes: the dtypes to cross with.
-      rtol, atol: tolerances; None for the defaults.
+      rtol, atol: tolerances of float32, and of what is wider by as much less; None for the defaults.
+      single: JAX computes it in float32, whatever the dtype: so much is rounded in wider dtypes too.
       options: of the export.
       grad: why there is no gradient to compare, where JAX gives one.
     """
@@ -77,6 +78,7 @@ class Case:
     atol: float | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     grad: str = ""
+    single: bool = False
 
     @property
     def arrays(self) -> list[Array]:
@@ -117,10 +119,11 @@ def case(
     atol: float | None = None,
     options: Mapping[str, Any] | None = None,
     grad: str = "",
+    single: bool = False,
     **kwargs: Any,
 ) -> Case:
     """A case; see `Case`."""
-    return Case(args, kwargs, call, make, dtypes, rtol, atol, options or {}, grad)
+    return Case(args, kwargs, call, make, dtypes, rtol, atol, options or {}, grad, single)
 
 
 def each(names: str, *args: Any, **kwargs: Any) -> dict[str, Case]:

@@ -55,6 +55,11 @@ class Namespace:
             name for name in dir(self.module) if not name.startswith("_") and self.is_kind(getattr(self.module, name))
         ]
 
+    @property
+    def every(self) -> Mapping[str, Case]:
+        """All cases: of what is exported, of what is refused, of what JAX runs elsewhere."""
+        return {**self.cases, **self.refused, **self.elsewhere}
+
     def is_kind(self, thing: Any) -> bool:
         """Whether a public name is one of the namespace's subjects."""
         if self.kind is types.ModuleType:
@@ -68,7 +73,7 @@ class Namespace:
 
 
 NAMESPACES = [
-    Namespace("jax.nn", jax.nn, nn.CASES, nn.REASONS, elsewhere=nn.ELSEWHERE),
+    Namespace("jax.nn", jax.nn, nn.CASES, nn.REASONS),
     Namespace("jax.lax", jax.lax, lax.CASES, lax.REASONS, lax.REFUSED, lax.ELSEWHERE, target=0.99),
     Namespace(
         "jax.numpy",

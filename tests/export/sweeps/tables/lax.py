@@ -204,6 +204,7 @@ DEVICES = {
     "axis_size": case(X, call=lambda f, x: mapped(lambda v: v + jnp.asarray(f("i")).astype(v.dtype), x)),
     "all_to_all": case(array(3, 3, "T"), call=lambda f, x: mapped(lambda v: f(v, "i", 0, 0), x)),
     "ppermute": case(array(3, "T"), call=lambda f, x: mapped(lambda v: f(v, "i", [(0, 1), (1, 2), (2, 0)]), x)),
+    "psend": case(array(3, "T"), call=lambda f, x: mapped(lambda v: f(v, "i", [(0, 1), (1, 2), (2, 0)]), x)),
     "pshuffle": case(array(3, "T"), call=lambda f, x: mapped(lambda v: f(v, "i", [1, 2, 0]), x)),
     "pswapaxes": case(array(3, 3, "T"), call=lambda f, x: mapped(lambda v: f(v, "i", 0), x)),
     "psum_scatter": case(array(3, 3, "T"), call=lambda f, x: mapped(lambda v: f(v, "i"), x)),
@@ -288,7 +289,6 @@ REFUSED = {
 }  # fmt: skip
 ELSEWHERE = {
     "pbroadcast": case(X, call=lambda f, x: on_one_device(lambda v: f(lax.pcast(v, "i", to="varying"), "i", 0), x)),
-    "psend": case(X, call=lambda f, x: on_one_device(lambda v: (f(v, "i", [(0, 0)]), v)[1], x)),
     "precv": case(X, call=lambda f, x: on_one_device(lambda v: f(v.sum(), jax.typeof(v), "i", [(0, 0)]), x)),
     "ragged_all_to_all": case(
         array("L"), array("L"), *[indices(1, bound=1)] * 4,
