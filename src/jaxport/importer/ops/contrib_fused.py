@@ -147,9 +147,7 @@ def _activated(y: Any, name: str | None, parameters: Sequence[float] = ()) -> An
         "HardSwish": nn.hard_swish,
         "Gelu": lambda x: nn.gelu(x, approximate=False),
     }
-    refuse(
-        "a fused operator", name not in functions, f"the activation `{name}`; {', '.join(filter(None, functions))} are"
-    )
+    refuse(name not in functions, f"the activation `{name}`; {', '.join(filter(None, functions))} are")
     return functions[name](y, *parameters)
 
 
