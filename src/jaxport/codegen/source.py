@@ -146,7 +146,7 @@ def _stored(value: np.ndarray) -> tuple[np.ndarray, str]:
     if dtype.startswith("float8"):
         return value.view(np.uint8), f"lax.bitcast_convert_type({{}}, jnp.{dtype})"
     if dtype == "complex128":
-        return np.stack([value.real, value.imag]), "lax.complex(*{})"
+        return np.stack([np.real(value), np.imag(value)]), "lax.complex(*{})"
     return value, ""
 
 
