@@ -243,10 +243,14 @@ def merge_lora(
     inputs = dict(zip(names, mox.jaxpr.jaxpr.invars, strict=True))
     for weight in dict.fromkeys(adapter.weight for adapter in adapters):
         if weight not in held:
+            known = weight in mox.traced.input_paths
             raise InvalidArgument(
-                f"the weight `{weight}` is an argument of the model",
+                f"the weight `{weight}` is {'an argument' if known else 'no parameter'} of the {'model' if known else 'Mox'}",
                 where="`merge_lora`",
-                instead=f"pass `arguments={{'{weight.partition('.')[0]}': ...}}`",
+                why="" if known else "another edit has taken its place",
+                instead=f"pass `arguments={{'{weight.partition('.')[0]}': ...}}`"
+                if known
+                else "merge before other edits",
             )
         mine = frozenset(adapter for adapter in adapters if adapter.weight == weight)
         if any(around != mine for around in _uses(mox.jaxpr.jaxpr, inputs[weight], weight, frozenset())):
