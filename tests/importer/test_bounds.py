@@ -20,7 +20,7 @@ LOOP = """g (float[2, 3] x, int64 m) => (float[2, 3] y, float[n, 2, 3] s) { t = 
     y, s = Loop(m, t, x) <body = b (int64 i, bool c, float[2, 3] v) => (bool d, float[2, 3] w, float[2, 3] r) {
         d = Identity(c) w = Add(v, x) r = Identity(w) }> }"""
 UNSORTED = UNIQUE.replace("sorted = 1", "sorted = 0")
-NMS = """g (float[2, 6, 4] x, float[2, 3, 6] s) => (int64[n, 3] y) { k = Constant<value = int64 {2}>()
+NMS = """g (float[b, c, 4] x, float[b, 3, c] s) => (int64[n, 3] y) { k = Constant<value = int64 {2}>()
     i = Constant<value = float {0.3}>() t = Constant<value = float {0.1}>() y = NonMaxSuppression(x, s, k, i, t) }"""
 GENERATOR = np.random.default_rng(0)
 BOXES = {"x": GENERATOR.random((2, 6, 4), np.float32), "s": GENERATOR.integers(0, 4, (2, 3, 6)).astype(np.float32) / 4}

@@ -213,7 +213,7 @@ FORMULAS: dict[str, Formula] = {
     "GroupNorm": ((IMAGE, C, C), {"activation": 1, "groups": 2, "epsilon": 1e-2}, (silu(normalized(IMAGE, 2, 1e-2) * C + C),)),
     "SkipGroupNorm": ((IMAGE, C, C, SKIP, C), {"activation": 0, "groups": 3}, (normalized(y := IMAGE + SKIP + C, 3, 1e-5) * C + C, y)),
     "MulInteger": ((BYTES[0], u8(7), BYTES[1], u8(130)), {}, ((BYTES[0].astype(np.int32) - 7) * (BYTES[1].astype(np.int32) - 130),)),
-    "NhwcConv": ((IMAGE, KERNEL, f(5) * 0), {}, (convolved(IMAGE, KERNEL),)),
+    "NhwcConv": ((IMAGE, KERNEL.transpose(0, 2, 3, 1), f(5) * 0), {}, (convolved(IMAGE, KERNEL),)),
     "NhwcFusedConv": ((IMAGE, KERNEL, None, Z), {"activation": "Relu"}, (np.maximum(convolved(IMAGE, KERNEL) + Z, 0),)),
     "QLinearReduceMean": ((BYTES[0], s(0.03), u8(120), s(0.023), u8(100)), {"axes": [1], "keepdims": 1}, (requantized((BYTES[0].mean(1, keepdims=True) - 120) * 0.03, 0.023, 100),)),
 }  # fmt: skip

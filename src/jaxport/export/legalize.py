@@ -79,6 +79,8 @@ def _compute_dtype(op_type: str, facts: Schema, parameter: str, dtype: np.dtype)
     accepted = next((f.dtypes for f in facts.inputs if f.type == parameter), frozenset())
     if not accepted or (dtype in accepted and dtype not in missing(op_type)):
         return None
+    if op_type == "Cast":  # a cast of its operand would be the same again
+        return None
     signed = ("int64",) if dtype == np.uint64 and op_type in SIGNLESS else ()
     for name in (*WIDER.get(dtype.name, ()), *signed):
         wider = np.dtype(name)

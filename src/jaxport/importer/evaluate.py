@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.blocks import Boundary, current_recorder
-from jaxport.errors import InvalidArgument, JaxportError, ModelError, Refusal, Unsupported, ValueNotKnown
+from jaxport.errors import InvalidArgument, JaxportError, ModelError, Refusal, RuleError, Unsupported, ValueNotKnown
 from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.graph import Body, BodyFunction, Node, Reference, SchemaFunction, describe
 from jaxport.importer.host import HostValue, is_dim
@@ -72,7 +72,13 @@ class Scope:
             if value in scope.values:
                 return scope.values[value]
             scope = scope.parent
-        raise KeyError(value)
+        maker = value.producer()
+        raise RuleError(
+            f"nothing was computed for `{value.name}`",
+            where=describe(maker) if maker is not None else "",
+            why="the function of the operator returns fewer results than the node has outputs",
+            instead="return a tuple of one result for each output",
+        )
 
 
 class Subgraph:
@@ -214,9 +220,8 @@ def _outputs(node: Node, inputs: list[Any], scope: Scope) -> tuple[Any, ...]:
         LookupError,
         ArithmeticError,
         AssertionError,
-        NotImplementedError,
         MemoryError,
-        jax.errors.JaxRuntimeError,
+        RuntimeError,
     ) as error:
         raise ModelError(
             f"`{node.node.op_type}` cannot be computed",

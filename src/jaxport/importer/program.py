@@ -53,10 +53,11 @@ def from_onnx(
         more than one element that no node uses as a constant: as an exponent, a scale, a statistic or a mask.
       untie: whether each node that uses a tensor gets one of its own: for all parameters, or for those that are named.
         Exporters merge equal tensors, which then would be trained as one.
-      sizes: how many rows nodes have at most whose size depends on data (NonZero, Compress, Unique, a Loop that stacks
-        outputs), by the name of the node or of its output, so that `jax.jit` can trace them. Their results have this
-        size, filled up: NonZero with positions outside of the array, Unique with its smallest element, the others with
-        zeros. What exceeds it is lost.
+      sizes: how many rows nodes have at most whose size depends on data (NonZero, NonMaxSuppression, Compress, Unique, a
+        Loop that stacks outputs), by the name of the node or of its output, so that `jax.jit` can trace them. Their
+        results have this size, filled up: NonZero and NonMaxSuppression with positions outside of the array, Unique with
+        its smallest element, the others with zeros. What exceeds it is lost. Of a Loop that data ends it is the number
+        of iterations, and gives it a gradient.
 
     Returns:
       A `Program`: a callable that `jax.jit`, `jax.grad` and `jax.vmap` take, with its weights in `params`.

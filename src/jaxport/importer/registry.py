@@ -18,7 +18,7 @@ an input has that name too. Annotations say what the evaluator has to provide:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from keyword import iskeyword
@@ -31,6 +31,7 @@ __all__ = [
     "BOUND",
     "KNOWN_OPSETS",
     "LAYOUT",
+    "REQUIRED",
     "DifferentiatedGraph",
     "Host",
     "KernelLayout",
@@ -40,6 +41,7 @@ __all__ = [
     "RandomKey",
     "ShapeOnly",
     "SizeBound",
+    "earlier",
     "lookup",
     "op",
     "operators",
@@ -54,6 +56,7 @@ RandomKey = Annotated[Any, "random key"]
 LAYOUT = "kernel layout"
 KernelLayout = Annotated[str, LAYOUT]
 Known = Annotated[HostValue, "known"]
+REQUIRED = inspect.Parameter.empty
 BOUND = "size bound"
 SizeBound = Annotated[int | None, BOUND]
 DifferentiatedGraph = Annotated[Any, "graph"]
@@ -180,6 +183,48 @@ def renamed(domain: str = "", *, since: int, **functions: Callable[..., Any]) ->
     """Registers operators without attributes that are functions of a shared namespace: `renamed(since=7, Sin=jnp.sin)`."""
     for name, function in functions.items():
         _add(Operator(_domain(domain), name, since, function, plain=True))
+
+
+def earlier(
+    *names: str,
+    since: int,
+    until: int,
+    without: str = "",
+    fixed: Mapping[str, Any] | None = None,
+    ignored: Mapping[str, Any] | None = None,
+    inputs: str = "",
+    **defaults: Any,
+) -> None:
+    """Registers versions `since` to `until` of an operator as what the version after them computes.
+
+    Args:
+      names: the operator, or the domain and the operator.
+      since: the first version.
+      until: the last one; the version after it is registered already.
+      without: the names of the last inputs and of the attributes that they lack, separated by spaces.
+      fixed: attributes that they lack, and what these are, where that is not the later version's default.
+      ignored: attributes that they have beyond, with their defaults, and that change nothing.
+      inputs: the name of the input of a function of JAX; the functions of this package have theirs in their signature.
+      defaults: what is left out means in them, where that differs; `REQUIRED` where it cannot be left out.
+    """
+    domain, name = names if len(names) == 2 else ("", *names)
+    later = lookup(domain, name, until + 1)
+    assert later is not None, name
+    fixed, ignored = fixed or {}, ignored or {}
+    own = [inspect.Parameter(inputs, inspect.Parameter.POSITIONAL_OR_KEYWORD)] if inputs else later.parameters
+    lacking = {*without.split(), *fixed}
+    kept = [p.replace(default=defaults.get(p.name, p.default)) for p in own if p.name not in lacking]
+    beyond = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=d) for n, d in ignored.items()]
+    given = {p.name: p.default for p in kept if p.name in defaults and p.kind == p.KEYWORD_ONLY} | {**fixed}
+
+    def older(*inputs: Any, **attributes: Any) -> Any:
+        known = {key: value for key, value in attributes.items() if key not in ignored}
+        return later.function(*inputs, **given | known)
+
+    if not inputs:
+        older.__name__, older.__module__ = later.function.__name__, later.function.__module__
+    older.__signature__ = inspect.Signature([*kept, *beyond])
+    op(domain, name, since=since, until=until)(older)
 
 
 def lookup(domain: str, name: str, opset: int) -> Operator | None:

@@ -103,7 +103,7 @@ def infinite(x):
     return jnp.isinf(x.re) | jnp.isinf(x.im)
 
 
-def absolute(x, part=1):
+def absolute(x, part=1.0):
     """The distance from zero, or a part of it, without overflow."""
     a, b = jnp.abs(x.re), jnp.abs(x.im)
     large, small = jnp.maximum(a, b), jnp.minimum(a, b)

@@ -58,7 +58,7 @@ def _padded(data: Any, pads: Sequence[Any], axes: Sequence[int], mode: str, valu
     if mode not in MODES:
         raise Unsupported(
             "an attribute has a value that ONNX does not define",
-            [Refusal("Pad", "", f"`mode` is {mode!r}; it has to be one of {', '.join(MODES)}")],
+            [Refusal("", "", f"`mode` is {mode!r}; it has to be one of {', '.join(MODES)}")],
         )
     widths = [(0, 0)] * data.ndim
     for axis, before, after in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):

@@ -36,7 +36,7 @@ def if_(cond, *, then_branch, else_branch):
     except TypeError as error:
         raise ValueNotKnown(
             "a branch that decides a shape or a type cannot be traced",
-            [Refusal("If", "", "its branches return different shapes or types; call it outside `jax.jit`")],
+            [Refusal("", "", "its branches return different shapes or types; call it outside `jax.jit`")],
         ) from error
 
 
@@ -200,7 +200,7 @@ def scan_batched(sequence_lens=None, *initial_state_and_scan_inputs, body, num_s
     if sequence_lens is not None:
         raise ValueNotKnown(
             "sequences of different lengths cannot be scanned",
-            [Refusal("Scan", "", "`sequence_lens` of version 8 is not supported; export at opset 9 or later")],
+            [Refusal("", "", "`sequence_lens` of version 8 is not supported; export at opset 9 or later")],
         )
 
     def single(*values: Any) -> Any:

@@ -20,16 +20,17 @@ def best_apart(low, high, scores, good, most, threshold, count):
     `low` and `high` are their corners, (n, 2); only those that are `good` count, and the first `most` of the chosen.
     Where there is none, the result is n.
     """
+    n = scores.shape[0]
     area = jnp.prod(high - low, axis=1)
-    rank = len(scores) - jnp.argsort(jnp.argsort(-scores))
+    rank = n - jnp.argsort(jnp.argsort(-scores))
 
     def choose(left, index):
         best = jnp.argmax(jnp.where(left, rank, 0))
         sides = jnp.minimum(high, high[best]) - jnp.maximum(low, low[best])
         shared = jnp.prod(jnp.maximum(sides, 0), axis=1)
         overlap = shared / jnp.where(shared > 0, area + area[best] - shared, 1)
-        rest = left & (overlap <= threshold) & (jnp.arange(len(scores)) != best)
-        return rest, jnp.where(left.any() & (index < most), best, len(scores))
+        rest = left & (overlap <= threshold) & (jnp.arange(n) != best)
+        return rest, jnp.where(left.any() & (index < most), best, n)
 
     return lax.scan(choose, good, jnp.arange(count))[1]
 

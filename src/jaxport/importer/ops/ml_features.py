@@ -13,7 +13,7 @@ from jaxport.importer.host import HostValue, host
 from jaxport.importer.namespaces import cast, for_strings, jnp, known
 from jaxport.importer.ops.ml_scores import DOMAIN, chosen
 from jaxport.importer.ops.strings import strings
-from jaxport.importer.registry import op
+from jaxport.importer.registry import earlier, op
 
 
 @op(DOMAIN, "ArrayFeatureExtractor", since=1)
@@ -127,32 +127,7 @@ def label_encoder(
     return _mapped(X, keys, values, given)
 
 
-@op(DOMAIN, "LabelEncoder", since=2, until=3)
-def label_encoder_of_lists(
-    X,
-    *,
-    default_float=-0.0,
-    default_int64=-1,
-    default_string="_Unused",
-    keys_floats=None,
-    keys_int64s=None,
-    keys_strings=None,
-    values_floats=None,
-    values_int64s=None,
-    values_strings=None,
-):
-    return label_encoder(
-        X,
-        default_float=default_float,
-        default_int64=default_int64,
-        default_string=default_string,
-        keys_floats=keys_floats,
-        keys_int64s=keys_int64s,
-        keys_strings=keys_strings,
-        values_floats=values_floats,
-        values_int64s=values_int64s,
-        values_strings=values_strings,
-    )
+earlier(DOMAIN, "LabelEncoder", since=2, until=3, without="default_tensor keys_tensor values_tensor")
 
 
 def _classes(X: Any, names: Sequence[str], numbers: Sequence[int], default_int64: int, default_string: str) -> Any:
