@@ -20,7 +20,6 @@ REASONS = {
     "io_callback": "runs Python on the host; pass its result in as an input, or write it with jax.numpy",
     "ffi_call": "calls native code, which ONNX cannot hold; pass `rules={'ffi_call': ...}` with a JAX function of it",
     **{name: _KERNEL % name for name in ("pallas_call", "core_map", "mpmd_map")},
-    "scaled_matmul_wrapper": "runs on NVIDIA's GPUs alone; scale the operands and use `jnp.matmul`",
     **{f"dot_product_attention_{which}_wrapper": _CUDNN for which in ("fwd", "bwd", "fp8_fwd", "fp8_bwd")},
     "call_exported": "is compiled already, its equations are gone; export the function that it was made from",
     **dict.fromkeys(("after_all", "create_token"), "orders effects, which ONNX does not have; pass arrays instead"),
@@ -52,7 +51,7 @@ for _primitive, _why in REASONS.items():
 
 
 @rule("dce_sink", broadcasts=True)
-def sink(op, x, **_):
+def sink(op, *xs, **_):
     return []
 
 
