@@ -38,7 +38,10 @@ def fold(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     symbolic = any(operand.symbolic for operand in operands)
     if symbolic and name not in _SYMBOLIC:
         return NotImplemented
-    dtype = operands[_TYPED_BY.get(name, 0)].dtype
+    typed_by = _TYPED_BY.get(name, 0)
+    if typed_by >= len(operands):  # Python's numbers have the type that JAX gives them
+        return NotImplemented
+    dtype = operands[typed_by].dtype
     if dtype.kind not in "iufbO" and result == SAME:
         return NotImplemented  # NumPy's arithmetic on bfloat16 and smaller is not XLA's
     with np.errstate(all="ignore"):
