@@ -18,7 +18,7 @@ import numpy as np
 from flax import linen, nnx
 
 import jaxport
-from benchmarks.measure import median
+from benchmarks.measure import run
 from jaxport.mox.tree import Tree
 
 WIDTH, HEADS, LAYERS, TOKENS = 64, 4, 12, 16
@@ -95,9 +95,10 @@ def build(name):
 
 #: A model is traced once as a rule: what matters is the first trace of a process.
 FIRST = """
-import time, jax, jaxport.mox
+import gc, time, jax, jaxport.mox
 from benchmarks.bench_mox import build
 fn, args, _, plain, operands = build({name!r})
+{before}
 start = time.process_time()
 {traced}
 result = {{"trace": time.process_time() - start}}
@@ -105,10 +106,18 @@ result = {{"trace": time.process_time() - start}}
 TRACED = ("jaxport.make_mox(fn)(*args)", "jax.make_jaxpr(plain)(*operands)")
 
 
+def first_traces(name, before, runs=7):
+    """The smallest seconds of a first trace and of `make_jaxpr`; taken in turn, so that a busy machine slows both."""
+    programs = [FIRST.format(name=name, before=before, traced=traced) for traced in TRACED]
+    times = [[run(program)["trace"] for program in programs] for _ in range(runs)]
+    return tuple(min(column) for column in zip(*times, strict=True))
+
+
 def main(name="nnx"):
     """Print the figures of one framework."""
     fn, args, dense, plain, operands = build(name)
-    first, first_plain = (median(FIRST.format(name=name, traced=traced), "trace", 7) for traced in TRACED)
+    first, first_plain = first_traces(name, "")
+    without, without_plain = first_traces(name, "gc.disable()")
     mox = jaxport.make_mox(fn)(*args)
     tree = mox.tree
     modules = mox.select("//module_call").count()
@@ -118,6 +127,9 @@ def main(name="nnx"):
     pairs = [(best(lambda: jaxport.make_mox(fn)(*args), 1), best(make_jaxpr, 1)) for _ in range(12)]
     again, again_plain = (min(times) for times in zip(*pairs, strict=True))
     print(f"first trace        {1e3 * first:8.1f} ms   {first / first_plain:.2f} × make_jaxpr")
+    print(
+        f"                   {1e3 * without:8.1f} ms   {without / without_plain:.2f} × without Python's garbage collector"
+    )
     print(
         f"later traces       {again:8.1f} ms   {again / again_plain:.2f} × make_jaxpr, which then finds its caches full"
     )

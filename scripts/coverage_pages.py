@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from jax._src.interpreters import mlir  # noqa: TID251  the table of what JAX can lower has no public name
-
 from jaxport.export import opsets, schema
-from jaxport.export.rules import RULES
 from jaxport.export.rules.refused import REASONS
 from scripts.coverage_run import failures
+from tests.export.rules.test_every_primitive import UNREACHABLE, lowered
 from tests.export.sweeps.namespaces import NAMESPACES, Namespace
 
 
@@ -70,14 +69,13 @@ def _extent(results: Sequence[Mapping[str, Any]]) -> list[str]:
     full = sum("all" in r["designs"] for r in results)
     covered = sum("covering" in r["designs"] and "all" not in r["designs"] for r in results)
     statuses = Counter(status for r in results for status, _ in r["cells"].values())
-    hours = sum(r["seconds"] for r in results) / 3600
+    minutes = sum(r["seconds"] for r in results) / 60
     versions = ", ".join(f"{name} {version(name)}" for name in ("jax", "flax", "equinox", "onnx", "onnxruntime"))
-    return [
-        f"Of these {every} functions, the last run crossed {full} in all cells, {covered} in the covering cells (every dtype,",
-        "every gradient, and in one dtype of each kind every pair of dims and transform), the others in a sample. It",
-        f"compared {statuses['exported']} cells in {hours:.1f} hours of one core; {statuses['unaccepted']} more are",
-        f"combinations that JAX traces and cannot compile for a CPU either. With {versions}.",
-    ]
+    said = f"""Of these {every} functions, the last run crossed {full} in all cells, {covered} in the covering cells (every dtype,
+    every gradient, and in one dtype of each kind every pair of dims and transform), and the others not yet or in a sample.
+    It compared {statuses["exported"]:,} cells in {minutes:.0f} minutes of one core; {statuses["unaccepted"]} more are
+    combinations that JAX traces and cannot compile for a CPU either. With {versions}."""
+    return textwrap.wrap(" ".join(said.split()), 118)
 
 
 def _differences(results: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -93,13 +91,11 @@ def _section(namespace: Namespace, results: Mapping[str, Mapping[str, Any]]) -> 
     ):
         if cases:
             lines += [title, "", *(f"* `{n}`: {_reason(results.get(n))}" for n in sorted(cases)), ""]
-    by_reason: dict[str, list[str]] = {}
-    for name, reason in namespace.reasons.items():
-        by_reason.setdefault(reason, []).append(f"`{name}`")
-    if by_reason:
-        lines += ["No functions of arrays:", ""]
-        lines += [f"* {', '.join(sorted(names))}: {reason}" for reason, names in by_reason.items()]
-        lines += [""]
+    left_out = [(n, part, why) for n, case in namespace.every.items() for part, why in case.without.items()]
+    if left_out:
+        lines += ["Cells that are left out:", "", *(f"* `{n}`, {part}: {why}" for n, part, why in left_out), ""]
+    if namespace.reasons:
+        lines += ["No functions of arrays:", "", *_by_reason(namespace.reasons), ""]
     return lines
 
 
@@ -111,27 +107,36 @@ def _reason(result: Mapping[str, Any] | None) -> str:
 
 def _primitives(results: Sequence[Mapping[str, Any]]) -> list[str]:
     """What JAX can lower, and what of it the sweeps reach."""
-    table = sorted({primitive.name for primitive in mlir._lowerings})
+    table = lowered()
     reached = set().union(*(r["primitives"] for r in results)) if results else set()
     missing = [name for name in table if name not in reached]
-    ruled = [f"`{name}`" for name in missing if name in RULES and name not in REASONS]
-    refused = [f"`{name}`: {REASONS[name]}" for name in missing if name in REASONS]
-    unknown = [f"`{name}`" for name in missing if name not in RULES]
-    lines = [
+    unreachable = {name: why for why, names in UNREACHABLE.items() for name in names.split()}
+    ruled = [f"`{name}`" for name in missing if name not in REASONS and name not in unreachable]
+    return [
         "## Primitives",
         "",
-        f"Of the {len(table)} primitives that JAX can lower, the sweeps reach {len(table) - len(missing)}.",
+        f"Of the {len(table)} primitives that JAX can lower, on any platform, the sweeps reach {len(table) - len(missing)}.",
+        "",
+        "Not reached, with a rule that has tests of its own:",
+        "",
+        (", ".join(ruled) or "none") + ".",
+        "",
+        "Refused:",
+        "",
+        *_by_reason({name: REASONS[name] for name in missing if name in REASONS}),
+        "",
+        "In no program that is exported:",
+        "",
+        *_by_reason({name: unreachable[name] for name in missing if name in unreachable}),
+        "",
     ]
-    lines += ["", "Not reached, with a rule:", "", (", ".join(ruled) or "none") + "."]
-    lines += ["", "Refused:", "", *(f"* {line}" for line in refused)]
-    lines += [
-        "",
-        "Not reached by a public function on one device, and without a rule:",
-        "",
-        (", ".join(unknown) or "none") + ".",
-        "",
-    ]
-    return lines
+
+
+def _by_reason(reasons: Mapping[str, str]) -> list[str]:
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        names.setdefault(reason, []).append(f"`{name}`")
+    return [f"* {', '.join(sorted(group))}: {reason}" for reason, group in names.items()]
 
 
 def operators(results: Sequence[Mapping[str, Any]]) -> str:

@@ -194,3 +194,17 @@ def test_a_tap_keeps_the_rule_of_differentiation(wrapper):
     tapped = jaxport.make_mox(program)(X).select("//sin").tap()
     np.testing.assert_array_equal(tapped(X)[1]["sin"], jnp.sin(X))
     assert_same_function(lambda x: tapped(x)[0], program)
+
+
+@pytest.mark.parametrize("wrapper", [custom_jvp, custom_vjp])
+def test_a_wrapper_and_its_body_are_replaced_at_once(wrapper):
+    """Both run: the body inside of the wrapper, without the old rule, in a loop and under remat too."""
+    program = lambda f: jax.checkpoint(lambda x: lax.scan(lambda c, row: (f(c) + row, f(row)), x, ROWS))
+    scaled = Replacement(lambda original, params, *args: params["scale"] * original(*args), {"scale": jnp.float32(0.5)})
+    edited = jaxport.make_mox(program(wrapper(jnp.sin)))(X).sub("//sin | //custom_jvp_call | //custom_vjp_call", scaled)
+    wanted = program(lambda x: jnp.sin(x) / 4)
+    total = lambda f: lambda x: sum(leaf.sum() for leaf in jax.tree.leaves(f(x)))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), edited(X), wanted(X))
+    np.testing.assert_allclose(jax.grad(total(edited))(X), jax.grad(total(wanted))(X), rtol=1e-4)
+    identity = jaxport.make_mox(program(wrapper(jnp.sin)))(X).sub("//*", factory(lambda match: lambda *a: match(*a)))
+    jax.tree.map(np.testing.assert_array_equal, identity(X), program(jnp.sin)(X))

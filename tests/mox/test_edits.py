@@ -73,6 +73,19 @@ def test_any_layer_with_a_kernel_is_adapted_and_merged(zoo, name):
     assert all(np.abs(np.asarray(g)).max() > 0 for path, g in gradients.items() if "lora" in path)
 
 
+@pytest.mark.parametrize("again", ["inside", "around"])
+def test_adapters_of_adapted_layers_add_up(again):
+    mox = jaxport.make_mox(nnx.Linear(8, 4, rngs=nnx.Rngs(0)))(ROWS)
+    twice = mox.sub("//Linear", lora(rank=2)).sub("//Linear" if again == "inside" else "//lora", lora(rank=3))
+    if again == "around":  # the factors are weights that are multiplied, and have adapters of their own
+        with pytest.raises(jaxport.InvalidArgument, match="merge"):
+            merge_lora(twice)
+        return
+    params = trained(twice, ("lora_a", "lora_b", "lora_a_1", "lora_b_1"))
+    merged = mox.with_params(merge_lora(twice, params))
+    np.testing.assert_allclose(twice.apply(params, ROWS), merged(ROWS), rtol=1e-4, atol=1e-5)
+
+
 def test_a_norm_has_nothing_to_adapt(zoo):
     for edit, word in ((lora(), "adapt"), (quantize(), "quantize"), (prune(0.5), "prune")):
         with pytest.raises(jaxport.InvalidArgument, match=f"`norm` has no weight to {word}"):

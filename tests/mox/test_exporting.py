@@ -12,7 +12,7 @@ import jaxport
 from jaxport.blocks import boundary
 from jaxport.cli import main
 from jaxport.export import rules as registry
-from jaxport.mox import lora
+from jaxport.mox import lora, prune, quantize
 
 X = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3)), jnp.float32)
 
@@ -129,6 +129,14 @@ def test_an_onnx_model_is_a_mox(file):
     inner = mox.capture('//*[@path="layers.0"]')(X)["layers.0"][0]
     last = program.params["layers.2.kernel"], program.params["layers.2.bias"]
     np.testing.assert_allclose(edited(X), jnp.tanh(inner) @ last[0] + last[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("edit", [quantize(), prune(0.5), lora(2)])
+def test_an_operator_with_weights_among_its_arguments_is_edited(file, edit):
+    mox = jaxport.make_mox(jaxport.from_onnx(file))(X)
+    edited = mox.sub("//MatMul", edit, expect=2)
+    np.testing.assert_allclose(edited(X), mox(X), atol=0.5)
+    assert jaxport.to_onnx(edited, [X]).verify().ok
 
 
 def run(*arguments):

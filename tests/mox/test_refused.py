@@ -116,10 +116,87 @@ def test_all_refusals_are_reported_together():
         mox.sub("//sin | //tanh", jnp.abs)
 
 
-def test_a_wrapper_and_its_body_are_not_replaced_at_once():
-    mox = jaxport.make_mox(jax.nn.relu)(X)
-    with pytest.raises(jaxport.Unsupported, match="inside a `custom_jvp_call` that is selected too"):
-        mox.sub("//custom_jvp_call | //jit", jnp.tanh)
+def batched(axes, function, *arguments):
+    """A Mox of a module call under `vmap`."""
+
+    class Call(nnx.Module):
+        def __init__(self):
+            self.linear = linear()
+
+        def __call__(self, x, y):
+            return function(self.linear, x, y)
+
+    call = Call()
+    return jaxport.make_mox(jax.vmap(lambda x, y: call(x, y), in_axes=axes))(*arguments)
+
+
+ROWS = jnp.stack([X, 2 * X])
+
+# What the original cannot do under `vmap`, where it runs for the whole batch at once.
+IN_A_BATCH = {
+    "other parameters": (
+        lambda match: lambda x, y: match(x, y, params={"linear.kernel": x[:, None] * jnp.ones((3, 4))}),
+        "given parameters that differ along a batch",
+    ),
+    "a shared argument": (
+        lambda match: lambda x, y: match(x, y * x),
+        "given another argument 1 in each element of the batch",
+    ),
+    "a derivative": (
+        lambda match: lambda x, y: jax.vjp(lambda v: match(v, y), x)[0] + jax.grad(lambda v: match(v, y).sum())(x)[0],
+        "is differentiated inside its replacement",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IN_A_BATCH)
+def test_the_original_runs_for_the_whole_batch(name):
+    replacement, message = IN_A_BATCH[name]
+    mox = batched((0, None), lambda linear, x, y: linear(x * y), ROWS, X)
+    with pytest.raises(jaxport.InvalidArgument, match=rf"the original (is )?{message.removeprefix('is ')}"):
+        mox.sub("//Call", factory(replacement))
+
+
+def test_new_parameters_of_calls_that_share_them_have_one_shape():
+    layer = nnx.Linear(3, 3, rngs=nnx.Rngs(0))
+    mox = jaxport.make_mox(lambda x: layer(layer(x).sum(0)))(ROWS)
+    wide = factory(lambda match: Replacement(lambda o, p, x: o(x) + p["b"], {"b": jnp.zeros(match.out_avals[0].shape)}))
+    with pytest.raises(jaxport.InvalidArgument, match=r"has two shapes(.|\n)*float32\[2,3\] in one call, float32\[3\]"):
+        mox.sub("//Linear", wide)
+
+
+@pytest.mark.parametrize("norm", ["a module", "a Mox"])
+def test_a_replacement_that_changes_state_is_refused(norm):
+    batch_norm = nnx.BatchNorm(4, rngs=nnx.Rngs(0))
+    replacement = jaxport.make_mox(batch_norm)(ROWS @ jnp.ones((3, 4))) if norm == "a Mox" else batch_norm
+    mox = jaxport.make_mox(lambda layer, x: jnp.sin(layer(x)))(linear(), ROWS)
+    with pytest.raises(jaxport.InvalidArgument, match=r"changes the state of its modules(.|\n)*`mean`, `var`"):
+        mox.sub("//sin", replacement)
+    with pytest.raises(jaxport.InvalidArgument, match=r"changes the state of its modules(.|\n)*count`"):
+        mox.sub("//sin", nnx.Dropout(0.5, rngs=nnx.Rngs(0)))
+    mox.sub("//sin", nnx.BatchNorm(4, use_running_average=True, rngs=nnx.Rngs(0)))
+
+
+def test_the_bodies_of_shard_map_stay_as_they_are():
+    mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec("d")
+    sharded = lambda f, **options: jax.shard_map(f, mesh=mesh, in_specs=spec, out_specs=spec, **options)
+    mox = jaxport.make_mox(sharded(jnp.sin))(X)
+    np.testing.assert_array_equal(mox(X), jnp.sin(X))
+    with pytest.raises(jaxport.Unsupported, match="inside `shard_map`, whose bodies take no more operands"):
+        mox.sub("//sin", jnp.cos)
+    with pytest.raises(jaxport.Unsupported, match="inside `shard_map`, whose bodies have no more results"):
+        mox.capture("//sin")
+    traced = jaxport.make_mox(jnp.sin)(X)
+    with pytest.raises(jaxport.InvalidArgument, match="inside a `shard_map` that tracks along which axes"):
+        sharded(traced)(X)
+    np.testing.assert_array_equal(sharded(traced, check_vma=False)(X), jnp.sin(X))
+
+
+def test_a_parameter_that_the_program_does_not_hold_has_no_value():
+    mox = jaxport.make_mox(lambda layer, x: layer(x))(linear(), X)
+    with pytest.raises(jaxport.InvalidArgument, match=r"is no parameter that the program holds(.|\n)*an argument"):
+        mox.select("//Linear")[0].param("kernel")
 
 
 def test_the_gradient_of_an_edited_program_is_its_own():
@@ -166,3 +243,54 @@ def test_merging_without_adapters_is_refused():
     mox = jaxport.make_mox(linear())(X)
     with pytest.raises(jaxport.InvalidArgument, match="has no adapters"):
         jaxport.mox.merge_lora(mox)
+
+
+class Tied(nnx.Module):
+    """Two layers that share a kernel, one of which also multiplies with it by itself."""
+
+    def __init__(self, by_itself):
+        self.one = nnx.Linear(3, 3, rngs=nnx.Rngs(0))
+        self.two = nnx.Linear(3, 3, rngs=nnx.Rngs(1))
+        self.two.kernel = self.one.kernel
+        self.by_itself = by_itself
+
+    def __call__(self, x):
+        return self.one(x) @ self.one.kernel if self.by_itself else self.two(self.one(x))
+
+
+UNMERGEABLE = {
+    "two adapters of one weight": (Tied(False), "//Linear", lora(2), "the adapters of `one.kernel` cannot be merged"),
+    "a layer without": (Tied(False), '//*[@path="two"]', lora(2), "the adapters of `one.kernel` cannot be merged"),
+    "the weight by itself": (Tied(True), "//Linear", lora(2), "the adapters of `one.kernel` cannot be merged"),
+}
+
+
+@pytest.mark.parametrize("name", UNMERGEABLE)
+def test_adapters_that_no_weight_can_stand_for_are_not_merged(name):
+    model, xpath, edit, message = UNMERGEABLE[name]
+    adapted = jaxport.make_mox(model)(X).sub(xpath, edit)
+    with pytest.raises(jaxport.InvalidArgument, match=message):
+        jaxport.mox.merge_lora(adapted)
+
+
+@pytest.mark.parametrize("edit", ["quantize", "prune", "operation"])
+def test_adapters_around_another_edit_are_not_merged(edit):
+    adapted = jaxport.make_mox(linear())(X).sub("//Linear", lora(2))
+    if edit == "operation":
+        adapted = adapted.sub("//Linear//dot_general", factory(lambda m: lambda a, b: 2 * m(a, b)))
+    else:
+        adapted = adapted.sub("//Linear", getattr(jaxport.mox, edit)(*(0.5,) * (edit == "prune")))
+    message = "`kernel` is no parameter of the Mox" if edit == "quantize" else "`kernel` cannot be merged"
+    with pytest.raises(jaxport.InvalidArgument, match=message):
+        jaxport.mox.merge_lora(adapted)
+
+
+def test_adapters_of_arguments_need_them():
+    adapted = jaxport.make_mox(lambda layer, x: layer(x))(linear(), X).sub("//Linear", lora(2))
+    with pytest.raises(jaxport.InvalidArgument, match=r"is an argument of the model(.|\n)*arguments="):
+        jaxport.mox.merge_lora(adapted)
+
+
+def test_a_fraction_of_the_weights_is_pruned():
+    with pytest.raises(jaxport.InvalidArgument, match=r"fraction=1.5 is no part of the weights"):
+        jaxport.mox.prune(1.5)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 
+from tests.torch.imported import RESULT
 from tests.torch.models import CASES, SIZES, Plain
 
 EXPORTERS = {"dynamo": tuple(range(18, 24)), "legacy": tuple(range(14, 19))}
@@ -78,7 +79,10 @@ def _exported(name: str, exporter: str, half: bool, path: Path) -> list[dict[str
         model, tuple(arguments.values()), path, input_names=list(arguments), dynamo=exporter == "dynamo",
         opset_version=opset(name, exporter), external_data=False, verbose=False, **options,
     )  # fmt: skip
-    return [{key: x.numpy() for key, x in given.items()} for given in sets]
+    with torch.no_grad():
+        outputs = [pytree.tree_leaves(model(*given.values())) for given in sets]
+    results = [{f"{RESULT}{index}": x for index, x in enumerate(found)} for found in outputs]
+    return [{key: x.numpy() for key, x in (given | found).items()} for given, found in zip(sets, results, strict=True)]
 
 
 def _changed(name: str, variant: str, path: Path, inputs: list[dict[str, np.ndarray]]) -> None:
@@ -110,7 +114,7 @@ class _Calibration:
     """The inputs that the ranges of a quantized model are found with."""
 
     def __init__(self, inputs: list[dict[str, np.ndarray]]):
-        self.inputs: Iterator[dict[str, np.ndarray]] = iter(inputs)
+        self.inputs = iter([{k: x for k, x in given.items() if not k.startswith(RESULT)} for given in inputs])
 
     def get_next(self) -> dict[str, np.ndarray] | None:
         return next(self.inputs, None)

@@ -5,9 +5,9 @@ This file needs no PyTorch: the folder holds what `tests.torch.exporting` wrote.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxport
+from jaxport.errors import RunError
 from jaxport.importer.tracing import input_specs, with_constraints
 from jaxport.verify import difference
-from jaxport.verify.importing import Comparison, Run, caller
+from jaxport.verify.importing import Comparison, caller
 from tests.importer import printed
+from tests.torch.page import QUESTIONS, ROWS
 
 #: Compilation is where the time goes, and how fast the programs are does not matter.
 COMPILER_OPTIONS = {
@@ -30,18 +32,17 @@ COMPILER_OPTIONS = {
 }
 
 
-@dataclass(frozen=True)
-class Findings:
-    """What was checked of a file: for each question nothing where the answer is yes, else why not."""
+RESULT = "result of PyTorch "
+"""How the names of PyTorch's own results begin, in the files with inputs."""
 
-    equal: str
-    symbolic: str
-    source: str
-    gradient: str
-    round_trip: str
 
-    def named(self) -> dict[str, str]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+EXCEPTIONS: dict[str, dict[str, str]] = {}
+"""What does not hold: by the name of the file and the question, a part of what the answer says."""
+
+
+def named(row: Mapping[str, Any]) -> str:
+    """The name of a file, without its suffix."""
+    return ".".join(filter(None, (row["model"].replace(" ", "_"), row["exporter"], row["variant"])))
 
 
 class Checks:
@@ -50,34 +51,36 @@ class Checks:
     def __init__(self, path: Path):
         self.program = jaxport.from_onnx(path)
         self.comparison = Comparison(self.program, threads=1)
-        self.sets = [
-            {key: found[key] for key in self.program.input_names}
-            for number in range(2)
-            for found in [dict(np.load(path.with_suffix(f".{number}.npz")))]
-        ]
+        self.loaded = [dict(np.load(path.with_suffix(f".{number}.npz"))) for number in range(2)]
+        self.sets = [{key: found[key] for key in self.program.input_names} for found in self.loaded]
         # In the narrow types both sides round after each operation, and ONNX Runtime not after those that it fused.
         halves = any(value.dtype == np.float16 for given in self.sets for value in given.values()) or any(
             spec.dtype == np.float16 for spec in self.program.param_specs.values()
         )
+        self.oracle = "ONNX Runtime"
         self.limits = {"rtol": 0.02, "atol": 0.02} if halves else {}
 
     @cached_property
     def expected(self) -> list[list[np.ndarray]]:
-        """What ONNX Runtime computes for each set of inputs."""
-        return [self.comparison.session.run(given) for given in self.sets]
+        """What ONNX Runtime computes for each set of inputs; where it refuses the file, what PyTorch did."""
+        try:
+            return [self.comparison.session.run(given) for given in self.sets]
+        except RunError:
+            self.oracle = "PyTorch"
+            return [[found[f"{RESULT}{i}"] for i in range(len(self.program.output_names))] for found in self.loaded]
 
     @cached_property
     def results(self) -> list[list[np.ndarray]]:
         """What the program computes under `jax.jit`."""
         return [caller(self.program, given, COMPILER_OPTIONS)() for given in self.sets]
 
-    @cached_property
-    def constraints(self) -> tuple[str, ...] | None:
-        """What has to be known of the open sizes so that the program can be traced without their values; None if it cannot be."""
-        return None if self.symbolic() else self._constraints
+    def run(self) -> dict[str, str]:
+        """The answer to each question: nothing where it is yes, else why not."""
+        return {question: attempt(getattr(self, question)) for question in QUESTIONS}
 
-    def run(self) -> Findings:
-        return Findings(*(attempt(getattr(self, field.name)) for field in fields(Findings)))
+    def facts(self) -> dict[str, Any]:
+        """What a row says beside the answers."""
+        return {"opset": self.program.model.opset_imports[""], "oracle": self.oracle}
 
     def equal(self) -> str:
         return self._differing(self.expected, self.results)
@@ -115,7 +118,9 @@ class Checks:
             if not self.program.params:
                 return ""
             gradients = jax.jit(jax.grad(loss), compiler_options=COMPILER_OPTIONS)(self.program.params, self.sets[0])
-        wrong = [name for name, gradient in gradients.items() if not np.all(np.isfinite(np.asarray(gradient, np.float64)))]
+        wrong = [
+            name for name, gradient in gradients.items() if not np.all(np.isfinite(np.asarray(gradient, np.float64)))
+        ]
         if wrong:
             return f"not finite for {len(wrong)} of {len(gradients)}, `{wrong[0]}` first"
         rounded = self.comparison.quantized  # what is rounded has no slope
@@ -142,7 +147,10 @@ class Checks:
             for name, one, other in zip(self.program.output_names, wanted, results, strict=True):
                 limits = {}
                 if self.limits and np.issubdtype(one.dtype, np.floating):
-                    limits = {"rtol": self.limits["rtol"], "atol": self.limits["atol"] * float(np.max(np.abs(one), initial=0))}
+                    limits = {
+                        "rtol": self.limits["rtol"],
+                        "atol": self.limits["atol"] * float(np.max(np.abs(one), initial=0)),
+                    }
                 problem = difference(one, other, **limits).problem
                 if problem:
                     return f"{name}: {problem}"
@@ -158,15 +166,21 @@ def attempt(check: Callable[[], str]) -> str:
 
 
 def main(folder: str, *names: str) -> None:
-    """Prints one line for each model."""
+    """Prints one line for each model, and writes a row for `tests.torch.page`."""
     for path in sorted(Path(folder).glob("*.onnx")):
         if names and path.name.partition(".")[0] not in names and path.stem not in names:
             continue
+        model, exporter, *variant = path.stem.split(".")
+        row = {"model": model.replace("_", " "), "exporter": exporter, "variant": "".join(variant)}
         try:
-            found = {key: answer for key, answer in Checks(path).run().named().items() if answer}
-        except Exception as error:
-            found = {type(error).__name__: str(error)[:400]}
-        print(f"{path.name:34} {found or 'ok'}", flush=True)
+            checks = Checks(path)
+            answers = checks.run()
+        except jaxport.JaxportError as error:
+            print(f"{path.name:34} {error}", flush=True)
+            continue
+        with (Path(folder) / ROWS).open("a") as file:
+            file.write(json.dumps(row | checks.facts() | answers) + "\n")
+        print(f"{path.name:34} {({key: answer for key, answer in answers.items() if answer}) or 'ok'}", flush=True)
 
 
 if __name__ == "__main__":

@@ -69,7 +69,11 @@ class Plain(nn.Module):
     """
 
     def __init__(
-        self, model: nn.Module, names: tuple[str, ...], read: Callable[[Any], Any], call: Callable[..., Any] | None = None
+        self,
+        model: nn.Module,
+        names: tuple[str, ...],
+        read: Callable[[Any], Any],
+        call: Callable[..., Any] | None = None,
     ):
         super().__init__()
         self.model, self.names, self.read, self.call = model, names, read, call
@@ -254,7 +258,9 @@ def own(make: Callable[[], nn.Module], axes: dict[str, dict[int, str]], **inputs
 def audio(name: str, config: dict[str, Any], **more: Any) -> Case:
     def make() -> nn.Module:
         return Plain(
-            transformers.AutoModel.from_config(configured(name, **config)), ("input_values",), attrgetter("last_hidden_state")
+            transformers.AutoModel.from_config(configured(name, **config)),
+            ("input_values",),
+            attrgetter("last_hidden_state"),
         )
 
     def inputs(sizes: Sizes) -> dict[str, torch.Tensor]:
@@ -277,10 +283,20 @@ def tower(kind: str, config: dict[str, Any], names: tuple[str, ...]) -> nn.Modul
     """One half of a model of images and text, alone."""
     settings = getattr(transformers, f"{kind}Config")(**config)
     settings._attn_implementation = "eager"
-    return Plain(getattr(transformers, f"{kind}Model")(settings), names, attrgetter("last_hidden_state", "pooler_output"))
+    return Plain(
+        getattr(transformers, f"{kind}Model")(settings), names, attrgetter("last_hidden_state", "pooler_output")
+    )
 
 
-T5 = {"vocab_size": 60, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0}
+T5 = {
+    "vocab_size": 60,
+    "d_model": 32,
+    "d_kv": 8,
+    "d_ff": 48,
+    "num_layers": 2,
+    "num_heads": 4,
+    "decoder_start_token_id": 0,
+}
 BART = {
     "vocab_size": 60, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
     "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 64,
@@ -290,7 +306,14 @@ WHISPER = {
     "max_target_positions": 40, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1,
     "suppress_tokens": None, "begin_suppress_tokens": None,
 }  # fmt: skip
-CLIP_TEXT = {**TINY, "vocab_size": 60, "max_position_embeddings": 16, "eos_token_id": 59, "bos_token_id": 1, "pad_token_id": 0}
+CLIP_TEXT = {
+    **TINY,
+    "vocab_size": 60,
+    "max_position_embeddings": 16,
+    "eos_token_id": 59,
+    "bos_token_id": 1,
+    "pad_token_id": 0,
+}
 CLIP_IMAGE = {**TINY, "image_size": 32, "patch_size": 8}
 CLIP = {"text_config": CLIP_TEXT, "vision_config": CLIP_IMAGE, "projection_dim": 12}
 SIGLIP = {"text_config": {**CLIP_TEXT, "projection_size": 16}, "vision_config": CLIP_IMAGE}
@@ -308,7 +331,9 @@ DETR = {
 
 def detr() -> nn.Module:
     backbone = transformers.ResNetConfig(**RESNET, out_features=["stage2"])
-    config = transformers.DetrConfig(**{key: value for key, value in DETR.items() if key != "backbone"}, backbone_config=backbone)
+    config = transformers.DetrConfig(
+        **{key: value for key, value in DETR.items() if key != "backbone"}, backbone_config=backbone
+    )
     config._attn_implementation = "eager"
     return Plain(transformers.DetrForObjectDetection(config), ("pixel_values",), attrgetter("logits", "pred_boxes"))
 

@@ -76,6 +76,7 @@ class Recorder:
         self._boundaries = boundaries
         self.operators = operators
         self._frames: list[_Frame] = []
+        self._names: dict[type, str] = {}
         # Modules of traced bodies, and the bodies of modules that know their own path. Objects are kept with their
         # ids, so that no id is used a second time.
         self._anchored: dict[int, tuple[Any, Anchor, str]] = {}
@@ -143,7 +144,7 @@ class Recorder:
         boundary = boundary or self._boundaries.get(type(owner), Boundary())
         origin = _Origin() if framework is None else self._origin(framework, owner)
         call = Call(
-            target=boundary.target or public_name(type(owner), framework.namespaces if framework else ()),
+            target=boundary.target or self._name_of(type(owner), framework),
             kind="module",
             method=method,
             owner=origin.owner,
@@ -157,6 +158,11 @@ class Recorder:
         extra = [*origin.arrays, *(framework.parameters(owner) if framework else ())]
         frame = _Frame(call.key, owner, method, entered)
         return self._marked(call, config, extra, frame, function, args, boundary.prepare(kwargs), named_by)
+
+    def _name_of(self, cls: type, framework: Framework | None) -> str:
+        if cls not in self._names:
+            self._names[cls] = public_name(cls, framework.namespaces if framework else ())
+        return self._names[cls]
 
     def call_function(self, boundary: Boundary, function: Callable, args: tuple, kwargs: dict) -> Any:
         """Calls `function(*args, **kwargs)` between markers, as a block of the boundary's target."""

@@ -38,7 +38,7 @@ WIDER: dict[str, tuple[str, ...]] = {
 }
 
 #: Operators that give the same bits for unsigned and signed integers.
-SIGNLESS = frozenset({"CumSum", "Where"})
+SIGNLESS = frozenset({"CumSum", "ReduceProd", "Where"})
 
 
 #: Where there is a kernel, and its values are not those of the operator (a Sign of NaN in half precision is 1); and

@@ -42,8 +42,7 @@ JaxprEqn = jex_core.JaxprEqn
 def substituted(selection: Selection, replacement: Any) -> Mox:
     """See `Selection.sub`."""
     mox = selection.mox
-    selected = {node.location for node in selection.nodes}
-    refusals = [found for node in selection.nodes if (found := refusal(node, selected)) is not None]
+    refusals = [found for node in selection.nodes if (found := refusal(node)) is not None]
     if refusals:
         count = len(set(refusals))
         noun = "1 selected operation" if count == 1 else f"{count} selected operations"
@@ -196,6 +195,8 @@ class _Editor:
             operand_list = [*equation.invars, *(operands[key] for key in keys[0])]
             made.inline(edited[0], operand_list, equation.outvars)
             return None
+        if equation.primitive.name in calls.DISSOLVED:
+            equation = _as_block(equation, self.matches[here])
         more = calls.Widening(edited, keys, operands, sliced, [0] * len(inner))
         widened = calls.widened(equation, more)
         assert widened is not None, equation.primitive.name  # `refusal` has seen to it
@@ -375,6 +376,24 @@ class _Editor:
             made.inline(
                 body.replace(outvars=body.outvars[results:], debug_info=_nameless(body)), equation.invars, escaping
             )
+
+
+def _as_block(equation: JaxprEqn, match: Match) -> JaxprEqn:
+    """A wrapper that is replaced, and whose body is edited too: what calls the original then runs the edited body."""
+    (body,) = bodies(equation.params)
+    block = Block(
+        target=match.type,
+        name=match.path.rpartition(".")[2],
+        path=match.path,
+        kind="function",
+        method="",
+        arguments=arguments_of(match.node),
+        results=len(equation.outvars),
+        returns=returns_of(match.node),
+        edited=True,
+    )
+    params = {"jaxpr": jex_core.ClosedJaxpr(body, ()), "block": block}
+    return equation.replace(primitive=block_p, params=params)
 
 
 def _rewritten(equation: JaxprEqn, replacement: Rewrite, match: Match) -> JaxprEqn:

@@ -110,18 +110,17 @@ class Match(Mox):
         Inside a replacement this is the original: it runs with the parameters that the program runs with. `params` are
         other values for some of them, by their names below the block.
         """
-        site, others = self._sites[-1] if self._sites else (None, None)
-        if site is None or others is None:
+        site, operands = self._sites[-1] if self._sites else (None, None)
+        if site is None or operands is None:
             if params:
                 return self.apply(
                     {**self.params, **{self._full(name): v for name, v in params.items()}}, *args, **kwargs
                 )
             return super().__call__(*args, **kwargs)
         arrays = self._arguments(args, kwargs)
-        first = len(arguments_of(self.node))
-        exchanged = self._exchanged(params or {}, first)
-        given = [exchanged.get(first + index, other) for index, other in enumerate(others)]
-        return self._result(site.call(arrays, given, frozenset(exchanged)))
+        exchanged = self._exchanged(params or {})
+        given = [exchanged.get(i, value) for i, value in enumerate([*arrays, *operands[len(arrays) :]])]
+        return self._result(site.call(given[: len(arrays)], given[len(arrays) :], frozenset(exchanged)))
 
     def param(self, name: str) -> Any:
         """A parameter of the block, by its name below the block; inside a replacement, what the program runs with.
@@ -130,12 +129,11 @@ class Match(Mox):
           InvalidArgument: the block has none of that name, or the program does not hold it.
         """
         path = self._full(name)
-        others = self._sites[-1][1] if self._sites else None
-        if others is not None and self.block is not None:
-            first = len(arguments_of(self.node))
-            index = next(index for index, known in self.block.weights.items() if known == path)
-            return others[index - first]
-        held = {weight.path: weight.value for weight in self.weights}
+        operands = self._sites[-1][1] if self._sites else None
+        if operands is not None and self.block is not None:
+            return operands[next(index for index, known in self.block.weights.items() if known == path)]
+        # An operator of an imported model has its weights among its arguments.
+        held = {weight.path: weight.value for weight in (*self._arguments_held(), *self.weights)}
         if path not in held:
             raise InvalidArgument(
                 f"`{path}` is no parameter that the program holds",
@@ -157,7 +155,13 @@ class Match(Mox):
             )
         return found[0]
 
-    def _exchanged(self, params: Mapping[str, Any], first: int) -> dict[int, Any]:
+    def _arguments_held(self) -> list[Weight]:
+        """The arguments of the call that are whole parameters of the program."""
+        block, avals = self.block, self.in_avals
+        named = {} if block is None else {path: avals[i] for i, path in block.weights.items() if i < len(avals)}
+        return [w for w in self.root.weights if w.path in named and w.value.shape == named[w.path].shape]
+
+    def _exchanged(self, params: Mapping[str, Any]) -> dict[int, Any]:
         """The operands of the block that other values take the place of, by position."""
         if self.block is None or not params:
             return {}
@@ -167,7 +171,7 @@ class Match(Mox):
         for index, value in exchanged.items():
             aval: Any = invars[index].aval
             given = jax.typeof(value)
-            if (given.shape, given.dtype) != (aval.shape, aval.dtype) or index < first:
+            if (given.shape, given.dtype) != (aval.shape, aval.dtype):
                 raise InvalidArgument(
                     f"`{self.block.weights[index]}` is given {given.str_short()}",
                     where=f"the call of the block `{self.shown}`",

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from jaxport.blocks.block import Block, reference_of
 from jaxport.errors import Refusal
 from jaxport.mox.calls import DISSOLVED, body_names, is_widened
-from jaxport.mox.tree import Location, Node
+from jaxport.mox.tree import Node
 
 __all__ = ["refusal"]
 
 
-def refusal(node: Node, selected: Collection[Location] = ()) -> Refusal | None:
-    """Why the equation at a node cannot be replaced, None where it can; `selected` are all that shall be."""
+def refusal(node: Node) -> Refusal | None:
+    """Why the equation at a node cannot be replaced, None where it can."""
     why = _of_equation(node)
     for around in node.around:
-        name = around.equation.primitive.name
-        if name in DISSOLVED and around.location in selected:
-            why = why or f"is inside a `{name}` that is selected too, and has no body of its own to edit"
         why = why or _of_surroundings(around)
     return None if why is None else Refusal(node.type, f"`{node.path or node.type}`", why)
 

@@ -201,7 +201,16 @@ def _traced(made: Callable[..., Any], match: Match, site: Site) -> Template:
     def run(*operands: Any) -> tuple:
         return tuple(_call(made, match, site, list(operands), made))
 
-    traced = _trace(lambda: blocks.trace(run, tuple(site.jaxpr.in_avals)), match, made)
+    trace = lambda: blocks.trace(run, tuple(site.jaxpr.in_avals), state="outputs", counters=True)
+    traced = _trace(trace, match, made)
+    changed = made.traced.state_outputs if isinstance(made, Mox) else traced.state_outputs
+    if changed:
+        raise InvalidArgument(
+            f"the replacement of `{match.shown}` changes the state of its modules",
+            where=", ".join(f"`{path}`" for path in changed),
+            why="the edited program would never have the new values",
+            instead="switch it to evaluation (`module.eval()`), or take what changes as an input (`Replacement.inputs`)",
+        )
     jaxpr, count = traced.jaxpr.jaxpr, len(traced.weights)
     invars = [*jaxpr.invars[count:], *jaxpr.invars[:count]]
     jaxpr = jaxpr.replace(invars=invars)
@@ -249,7 +258,7 @@ def _call(function: Callable[..., Any], match: Match, site: Site, operands: list
     arrays, others = operands[: site.arguments], operands[site.arguments :]
 
     def once(*arrays: Any) -> list[Any]:
-        match._sites.append((site, others))
+        match._sites.append((site, [*arrays, *others]))
         try:
             result = function(*_arguments(match.node, arrays))
         finally:

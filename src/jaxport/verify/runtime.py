@@ -43,6 +43,8 @@ class Session:
         self._runtime = _onnxruntime()
         options = self._runtime.SessionOptions()
         options.log_severity_level = 3  # its warnings are about graphs that it would have optimized otherwise
+        # A product with int8 weights would otherwise round what it is given to int8 too, which no operator says.
+        options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
         if threads is not None:
             options.intra_op_num_threads = threads
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")

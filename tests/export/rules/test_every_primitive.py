@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import equinox  # whose primitives are in JAX's table from then on
 import pytest
 
 # The tables of what JAX can lower have no public name.
@@ -21,6 +22,10 @@ UNREACHABLE = {
     "checks and counts what JAX's own exported programs are called with": "dimension_size shape_assertion",
     "becomes values before the export, as all mutable arrays do": "run_state create_linear pin unpin",
     "bound by no function of JAX": "broadcast_to from_edtype to_edtype",
+    f"of `{equinox.internal.__name__}`, bound by no layer of Equinox": """
+        announce_jaxpr maybe_set noinline nonbatchable nondifferentiable_backward nontraceable select_if_vmap unvmap_all
+        unvmap_any unvmap_max vprim
+    """,
 }
 
 

@@ -64,9 +64,9 @@ class Case:
       make: what is called, from the public name and the dtype: a layer is built first.
       dtypes: the dtypes to cross with.
       rtol, atol: tolerances of float32, and of what is wider by as much less; None for the defaults.
-      single: JAX computes it in float32, whatever the dtype: so much is rounded in wider dtypes too.
+      narrow: it is computed in a narrower dtype, whatever the dtype: so much is rounded in wider ones too.
       options: of the export.
-      grad: why there is no gradient to compare, where JAX gives one.
+      without: the cells that are left out, by words of their names, each with why: `{"float16, static, grad": …}`.
     """
 
     args: tuple[Any, ...]
@@ -77,14 +77,19 @@ class Case:
     rtol: float | None = None
     atol: float | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    grad: str = ""
-    single: bool = False
+    without: Mapping[str, str] = field(default_factory=dict)
+    narrow: bool = False
 
     @property
     def arrays(self) -> list[Array]:
         """The arrays among the arguments."""
         leaves = jax.tree.leaves((self.args, dict(self.kwargs)), is_leaf=_is_array)
         return [leaf for leaf in leaves if _is_array(leaf)]
+
+    def leaves_out(self, cell: Any) -> bool:
+        """Whether a cell is left out."""
+        words = set(str(cell).split(", "))
+        return any(words >= set(part.split(", ")) for part in self.without)
 
     def function(self, subject: Any, dtype: Any) -> Callable[..., Any]:
         """The function of the arrays alone."""
@@ -118,12 +123,12 @@ def case(
     rtol: float | None = None,
     atol: float | None = None,
     options: Mapping[str, Any] | None = None,
-    grad: str = "",
-    single: bool = False,
+    without: Mapping[str, str] | None = None,
+    narrow: bool = False,
     **kwargs: Any,
 ) -> Case:
     """A case; see `Case`."""
-    return Case(args, kwargs, call, make, dtypes, rtol, atol, options or {}, grad, single)
+    return Case(args, kwargs, call, make, dtypes, rtol, atol, options or {}, without or {}, narrow)
 
 
 def each(names: str, *args: Any, **kwargs: Any) -> dict[str, Case]:
@@ -145,6 +150,13 @@ def _stacked(values: Sequence[Any]) -> Any:
 
 
 # Values -----------------------------------------------------------------------------------------------------------
+
+
+def unit(generator: np.random.Generator, shape: Sequence[int], dtype: np.dtype) -> Any:
+    """Numbers of a size around one, whose sums of products stay small."""
+    return (
+        sample(generator, shape, dtype) if dtype.kind in "biu" else (sample(generator, shape, dtype) / 4).astype(dtype)
+    )
 
 
 def positive(generator: np.random.Generator, shape: Sequence[int], dtype: np.dtype) -> Any:

@@ -29,7 +29,7 @@ EXAMPLES = "E"
 #: What a user function or JAX raises for what it does not accept.
 _REFUSALS = (
     ArithmeticError, AssertionError, LookupError, NotImplementedError, TypeError, ValueError,
-    jax.errors.InconclusiveDimensionOperation,
+    jax.errors.InconclusiveDimensionOperation, jax.errors.JaxRuntimeError,
 )  # fmt: skip
 _CROSSED = dict.fromkeys(VARIANTS, "it is a cell of its own of the crossing")
 
@@ -92,7 +92,7 @@ def accepted(case: Case, subject: Any, cell: Cell) -> Callable[..., Any] | None:
     """The transformed function where JAX accepts the cell, else None."""
     if cell.symbolic and not any(isinstance(d, str) for shape in _shapes(case, cell) for d in shape):
         return None
-    if cell.transform == "grad" and (case.grad or not jnp.issubdtype(cell.dtype, np.inexact)):
+    if case.leaves_out(cell) or (cell.transform == "grad" and not jnp.issubdtype(cell.dtype, np.inexact)):
         return None
     if cell.transform == "vmap" and not case.arrays:
         return None
@@ -218,7 +218,7 @@ def _refusal_of_jax(function: Callable[..., Any], specs: Sequence[jax.ShapeDtype
     with jax.enable_x64(cell.x64):
         try:
             jax.jit(lambda *arrays: function(*arrays)).lower(*structs).compile()
-        except (*_REFUSALS, RuntimeError) as error:
+        except _REFUSALS as error:
             return f"{type(error).__name__}: {error}"
     return None
 
@@ -238,7 +238,7 @@ def _tolerance(job: Job) -> tuple[float | None, float | None]:
         return (rounded, rounded) if grad else (None, None)
     if grad and job.case.rtol is None and dtype == "float32":
         return 1e-4, 1e-4
-    finer = 1e-5 if job.cell.x64 and not job.case.single else 1
+    finer = 1e-5 if job.cell.x64 and not job.case.narrow else 1
     rtol, atol = (None if given is None else given * finer for given in (job.case.rtol, job.case.atol))
     return rtol, atol
 

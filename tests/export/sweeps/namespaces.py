@@ -11,6 +11,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.scipy.cluster.vq
+import jax.scipy.fft
+import jax.scipy.integrate
+import jax.scipy.interpolate
 import jax.scipy.linalg
 import jax.scipy.ndimage
 import jax.scipy.signal
@@ -88,10 +92,15 @@ NAMESPACES = [
     Namespace("jax.scipy.stats", jax.scipy.stats, scipy.STATS, kind=types.ModuleType),
     Namespace("jax.scipy.signal", jax.scipy.signal, scipy.SIGNAL),
     Namespace("jax.scipy.ndimage", jax.scipy.ndimage, scipy.NDIMAGE),
+    Namespace("jax.scipy.integrate", jax.scipy.integrate, scipy.INTEGRATE),
+    Namespace("jax.scipy.interpolate", jax.scipy.interpolate, scipy.INTERPOLATE),
+    Namespace("jax.scipy.cluster.vq", jax.scipy.cluster.vq, scipy.CLUSTER),
+    Namespace("jax.scipy.fft", jax.scipy.fft, scipy.FFT),
     Namespace("jax.random", jax.random, random.RANDOM),
     Namespace("jax.image", jax.image, random.IMAGE, random.IMAGE_REASONS),
     Namespace("jax.ops", jax.ops, random.OPS),
     Namespace("jax.numpy.linalg", jnp.linalg, linalg.NUMPY),
+    Namespace("jax.lax.linalg", jax.lax.linalg, linalg.LAX, linalg.LAX_REASONS),
     Namespace("jax.scipy.linalg", jax.scipy.linalg, linalg.SCIPY),
     Namespace("jax.numpy.fft", jnp.fft, linalg.FFT),
     Namespace("flax.nnx", nnx, layers.NNX, layers.NNX_REASONS, kind=nnx.Module),

@@ -103,7 +103,7 @@ def infinite(x):
     return jnp.isinf(x.re) | jnp.isinf(x.im)
 
 
-def absolute(x, part=1):
+def absolute(x, part=1.0):
     """The distance from zero, or a part of it, without overflow."""
     a, b = jnp.abs(x.re), jnp.abs(x.im)
     large, small = jnp.maximum(a, b), jnp.minimum(a, b)
@@ -414,13 +414,14 @@ def extremum(reduce: Callable[..., Any], worst: float) -> Callable[..., Any]:
     return reduced
 
 
-def scatter_mul(x, indices, updates, **params):
-    """Products of sizes and sums of angles."""
-    ones, zeros = jnp.ones_like(x.re), jnp.zeros_like(x.im)
-    params |= {"update_jaxpr": None, "update_consts": ()}
-    size = lax.scatter_mul_p.bind(ones, indices, absolute(updates), **params)
-    turn = lax.scatter_add_p.bind(zeros, indices, angle(updates), **params)
-    return mul(x, polar(size, turn))
+def of_devices(reduced: Callable[..., Any]) -> Callable[..., Any]:
+    """A reduction over axes of the array (left by `vmap`), and over named ones, along which there is one array."""
+
+    def over_axes(x, *, axes, axis_index_groups=None):
+        positions = tuple(axis for axis in axes if isinstance(axis, int))
+        return reduced(x, axes=positions) if positions else x
+
+    return over_axes
 
 
 #: Primitives of one formula each.
@@ -460,13 +461,14 @@ FORMULAS: dict[str, Rule] = {
         "min": minimum,
         "mul": mul,
         "ne": ne,
+        "pmax": of_devices(extremum(jnp.max, -np.inf)),
+        "pmin": of_devices(extremum(jnp.min, np.inf)),
         "pow": power,
         "real": lambda x: x.re,
         "reduce_max": extremum(jnp.max, -np.inf),
         "reduce_min": extremum(jnp.min, np.inf),
         "reduce_prod": reduce_prod,
         "rsqrt": rsqrt,
-        "scatter-mul": scatter_mul,
         "sign": sign,
         "sin": rotated(sinh),
         "sinh": sinh,

@@ -51,7 +51,7 @@ for _primitive, _why in REASONS.items():
 
 
 @rule("dce_sink", broadcasts=True)
-def sink(op, x, **_):
+def sink(op, *xs, **_):
     return []
 
 

@@ -243,7 +243,7 @@ def select_and_scatter_add(op, source, x, *, select_prim, **parameters):
         return op.expand(op.const(0, source.dtype), op.out.shape)
     views = flat_views(op, ascending(op, x, select_prim), window, -np.inf)
     shape = padded_shape(x, window)
-    index = op.call(flat_index, op.call(selection, views), window=tuple(window), shape=shape)
+    index = flat_index(op, op.call(selection, views), window, shape)
     dtype = np.float64 if source.dtype == np.float64 else np.float32  # the runtime adds in no narrower float
     zeros = op.expand(op.const(0, dtype), (math.prod(shape),))
     updates = op.reshape(op.cast(source, dtype), index.shape)
@@ -264,7 +264,7 @@ def select_and_scatter(
         for jaxpr, consts in ((select_jaxpr, select_consts), (scatter_jaxpr, scatter_consts))
     )
     shape = padded_shape(x, window)
-    index = op.call(flat_index, op.call(first_selected, *views, select=select), window=tuple(window), shape=shape)
+    index = flat_index(op, op.call(first_selected, *views, select=select), window, shape)
     total = op.call(combined, initial, index, source, scatter=scatter, size=math.prod(shape))
     return cropped(op, op.reshape(total, shape), window)
 
@@ -325,8 +325,13 @@ def selected_tangent(tangents, views):
     return jnp.where(chosen, tangents, 0).sum(-1, dtype=tangents.dtype)
 
 
-def flat_index(chosen, *, window, shape):
-    """Where the chosen elements of the windows lie in the flattened data that the window slides over."""
+def flat_index(op, chosen, window, shape):
+    """Where the chosen elements of the windows lie in the flattened data that the window slides over, one after the other."""
+    index = op.call(index_of, chosen, window=tuple(window), shape=shape)
+    return op.reshape(index, (math.prod(index.shape),))
+
+
+def index_of(chosen, *, window, shape):
     flat = jnp.zeros_like(chosen)
     places = [lax.broadcasted_iota(chosen.dtype, chosen.shape, axis) for axis in range(chosen.ndim)]
     for axis in reversed(range(chosen.ndim)):
@@ -334,4 +339,4 @@ def flat_index(chosen, *, window, shape):
         size = jnp.asarray(w.size, chosen.dtype)
         chosen, element = lax.div(chosen, size), lax.rem(chosen, size)  # neither is negative
         flat = flat + (places[axis] * w.stride + element * w.dilation) * math.prod(shape[axis + 1 :])
-    return flat.ravel()
+    return flat

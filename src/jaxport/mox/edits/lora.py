@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend import core as jex_core
 
+from jaxport.blocks.labels import bodies
 from jaxport.errors import InvalidArgument
+from jaxport.mox.calls import runs_bodies, source_of
 from jaxport.mox.match import Match
 from jaxport.mox.mox import Mox
 from jaxport.mox.replacement import Factory, Original, Replacement, factory
@@ -213,7 +216,8 @@ def merge_lora(
       leaves that the adapters change, by the path of the argument.
 
     Raises:
-      InvalidArgument: there are no adapters, or an argument that has a weight is not given.
+      InvalidArgument: there are no adapters; an argument that has a weight is not given; a weight is also used without
+        the adapters, or with others (tied weights), so that no merged weight would do the same.
 
     >>> import jax, jax.numpy as jnp, jaxport, equinox as eqx
     >>> mox = jaxport.make_mox(eqx.nn.Linear(3, 4, key=jax.random.key(0)))(jnp.ones(3))
@@ -231,29 +235,87 @@ def merge_lora(
             f"`{mox.name}` has no adapters", where="`merge_lora`", instead="edit it with `lora` first"
         )
     merged = {path: held[path] for path in mox.params}
-    done: set[str] = set()
-    for node in nodes:
-        block: Block = node.block  # type: ignore[assignment]
-        factors = block.config["new_params"]
-        for weight, prefix, inputs in block.config["plans"]:
-            a_path, b_path = factors[f"{prefix}lora_a"], factors[f"{prefix}lora_b"]
-            merged.pop(a_path, None)
-            merged.pop(b_path, None)
-            if weight in done:
-                continue
-            done.add(weight)
-            if weight not in held:
-                raise InvalidArgument(
-                    f"the weight `{weight}` is an argument of the model",
-                    where="`merge_lora`",
-                    instead=f"pass `arguments={{'{weight.partition('.')[0]}': ...}}`",
-                )
-            update = lambda a, b, inputs=inputs: _update(a, b, inputs)
-            a, b, w = held[a_path], held[b_path], held[weight]
-            for _ in range(a.ndim - 1 - len(inputs)):  # a stack, one slice per step of a scan
+    adapters = list(dict.fromkeys(adapter for node in nodes for adapter in _adapters(node.equation)))
+    for adapter in adapters:
+        merged.pop(adapter.a, None)
+        merged.pop(adapter.b, None)
+    names = [*(weight.path for weight in mox.weights), *mox.traced.input_paths, *mox.inputs]
+    inputs = dict(zip(names, mox.jaxpr.jaxpr.invars, strict=True))
+    for weight in dict.fromkeys(adapter.weight for adapter in adapters):
+        if weight not in held:
+            known = weight in mox.traced.input_paths
+            raise InvalidArgument(
+                f"the weight `{weight}` is {'an argument' if known else 'no parameter'} of the {'model' if known else 'Mox'}",
+                where="`merge_lora`",
+                why="" if known else "another edit has taken its place",
+                instead=f"pass `arguments={{'{weight.partition('.')[0]}': ...}}`"
+                if known
+                else "merge before other edits",
+            )
+        mine = frozenset(adapter for adapter in adapters if adapter.weight == weight)
+        if any(around != mine for around in _uses(mox.jaxpr.jaxpr, inputs[weight], weight, frozenset())):
+            raise InvalidArgument(
+                f"the adapters of `{weight}` cannot be merged into it",
+                where="`merge_lora`",
+                why="not all that is computed from it has the same adapters around it, and nothing else in between",
+                instead="adapt all layers that share the weight by one `sub`, or none of the others; or use "
+                "`mox.params`, `mox.apply` as they are",
+            )
+        w = held[weight]
+        for adapter in sorted(mine, key=lambda adapter: adapter.a):
+            update = lambda a, b, inputs=adapter.inputs: _update(a, b, inputs)
+            a, b = held[adapter.a], held[adapter.b]
+            for _ in range(a.ndim - 1 - len(adapter.inputs)):  # a stack, one slice per step of a scan
                 update = jax.vmap(update)
-            merged[weight] = (w + block.config["scale"] * update(a, b)).astype(w.dtype)
+            w = (w + adapter.scale * update(a, b)).astype(w.dtype)
+        merged[weight] = w
     return merged
+
+
+@dataclass(frozen=True)
+class _Adapter:
+    """An update of a weight: the paths of the weight and of its factors, and how they are put together."""
+
+    weight: str
+    a: str
+    b: str
+    inputs: tuple[int, ...]
+    scale: float
+
+
+def _adapters(equation: jex_core.JaxprEqn) -> list[_Adapter]:
+    """The updates that a block makes; none where it is no adapted layer."""
+    block: Block | None = equation.params.get("block")
+    if block is None or block.target != TARGET:
+        return []
+    factors = block.config["new_params"]
+    return [
+        _Adapter(weight, factors[f"{prefix}lora_a"], factors[f"{prefix}lora_b"], tuple(inputs), block.config["scale"])
+        for weight, prefix, inputs in block.config["plans"]
+    ]
+
+
+def _uses(jaxpr: jex_core.Jaxpr, variable: Any, weight: str, around: frozenset) -> Iterator[frozenset | None]:
+    """For each equation that a weight reaches, the adapters around it; None where another edit comes in between."""
+    for equation in jaxpr.eqns:
+        for position, atom in enumerate(equation.invars):
+            if atom is not variable:
+                continue
+            if not runs_bodies(equation):
+                yield around
+                continue
+            mine = [adapter for adapter in _adapters(equation) if adapter.weight == weight]
+            block: Block | None = equation.params.get("block")
+            if around and block is not None and block.edited and block.kind == "function" and not mine:
+                yield None
+                continue
+            for number, body in enumerate(bodies(equation.params)):
+                for index, inner in enumerate(body.invars):
+                    source = source_of(equation, number, index)
+                    if source is not None and source.operand == position:
+                        yield from _uses(body, inner, weight, around.union(mine))
+    if any(atom is variable for atom in jaxpr.outvars):
+        yield around
 
 
 def _leaves_of(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,12 +13,12 @@ from flax import linen, nnx
 
 from jaxport.testing import seeded
 from jaxport.testing.modules import perturbed
-from tests.export.sweeps.cases import FLOATS, Array, Case, array, case, indices
+from tests.export.sweeps.cases import FLOATS, Array, Case, array, case, indices, unit
 
-X, IMAGE, VECTOR = array("B", "T", 4), array("B", "H", "W", 3), array(4)
+X, IMAGE, VECTOR = array("B", "T", 4, values=unit), array("B", "H", "W", 3, values=unit), array(4)
 
 
-def of(*args: Any, on: Any = X, dtypes: Any = FLOATS, call: Any = None, single: bool = False, **kwargs: Any) -> Case:
+def of(*args: Any, on: Any = X, dtypes: Any = FLOATS, call: Any = None, narrow: bool = False, **kwargs: Any) -> Case:
     """A layer of NNX, built from its arguments, in evaluation mode."""
 
     def make(cls: Any, dtype: Any) -> Any:
@@ -28,11 +28,11 @@ def of(*args: Any, on: Any = X, dtypes: Any = FLOATS, call: Any = None, single: 
         again = lambda: nnx.merge(definition, state, copy=True)
         return lambda *xs: call(again(), *xs) if call else again()(*xs)
 
-    return case(*(on if isinstance(on, tuple) else (on,)), make=make, dtypes=dtypes, **_rounded(single))
+    return case(*(on if isinstance(on, tuple) else (on,)), make=make, dtypes=dtypes, **_rounded(narrow))
 
 
-def _rounded(single: bool) -> dict[str, Any]:
-    return {"single": True, "rtol": 1e-5, "atol": 1e-5} if single else {}
+def _rounded(narrow: bool) -> dict[str, Any]:
+    return {"narrow": True, "rtol": 1e-5, "atol": 1e-5} if narrow else {}
 
 
 class _Inner:
@@ -74,7 +74,7 @@ NNX = {
     "LinearGeneral": of(4, (2, 3)),
     "LoRA": of(4, 2, 3),
     "LoRALinear": of(4, 3, lora_rank=2),
-    "MultiHeadAttention": of(2, 4, decode=False, single=True),
+    "MultiHeadAttention": of(2, 4, decode=False, narrow=True),
     "OptimizedLSTMCell": of(4, 3, on=((array("B", 3), array("B", 3)), array("B", 4))),
     "PReLU": of(),
     "RMSNorm": of(4),
@@ -97,7 +97,7 @@ def applied(
     dtypes: Any = FLOATS,
     call: Any = None,
     method_args: Any = None,
-    single: bool = False,
+    narrow: bool = False,
     **kwargs: Any,
 ) -> Case:
     """A layer of Linen, with its variables bound."""
@@ -117,7 +117,7 @@ def applied(
         variables = jax.tree.map(_moved, module.init(jax.random.key(0), *values, **called))
         return lambda *xs: module.apply(variables, *xs, **called)
 
-    return case(*inputs, make=make, call=call, dtypes=dtypes, **_rounded(single))
+    return case(*inputs, make=make, call=call, dtypes=dtypes, **_rounded(narrow))
 
 
 def _moved(leaf: Any) -> Any:
@@ -134,7 +134,7 @@ def recurrent(cell: Any) -> Any:
 
 CELL = array("B", 3)
 LINEN = {
-    "BatchNorm": applied(use_running_average=True, single=True),
+    "BatchNorm": applied(use_running_average=True, narrow=True),
     "Bidirectional": applied(recurrent(linen.SimpleCell), recurrent(linen.SimpleCell)),
     "Conv": applied(4, (3, 3), on=IMAGE),
     "ConvLSTMCell": applied(2, (3, 3), on=((array("B", 6, 7, 2), array("B", 6, 7, 2)), array("B", 6, 7, 3))),
@@ -151,13 +151,13 @@ LINEN = {
     "LSTMCell": applied(3, on=((CELL, CELL), array("B", 4))),
     "LayerNorm": applied(),
     "MGUCell": applied(3, on=(CELL, array("B", 4))),
-    "MultiHeadAttention": applied(2, single=True),
-    "MultiHeadDotProductAttention": applied(2, single=True),
+    "MultiHeadAttention": applied(2, narrow=True),
+    "MultiHeadDotProductAttention": applied(2, narrow=True),
     "OptimizedLSTMCell": applied(3, on=((CELL, CELL), array("B", 4))),
     "PReLU": applied(),
     "RMSNorm": applied(),
     "RNN": applied(linen_inner(linen.GRUCell, 3)),
-    "SelfAttention": applied(2, single=True),
+    "SelfAttention": applied(2, narrow=True),
     "Sequential": applied([linen_inner(linen.Dense, 3), jnp.tanh, linen_inner(linen.Dense, 2)]),
     "SimpleCell": applied(3, on=(CELL, array("B", 4))),
     "SpectralNorm": applied(linen_inner(linen.Dense, 3), method_args={"update_stats": False}),

@@ -121,6 +121,15 @@ def hessenberg(a):
     return steps(step, a, jnp.arange(a.shape[-1] - 1))
 
 
+def to_hessenberg(a):
+    """A similar matrix with nothing below the first subdiagonal, and the unitary one that makes it so."""
+    packed, taus = hessenberg(a)
+    n = a.shape[-1]
+    inner = ormqr(packed[1:, :-1], taus, jnp.eye(n - 1, dtype=a.dtype), left=True, transpose=False)
+    z = jnp.eye(n, dtype=a.dtype)
+    return jnp.triu(packed, -1), jnp.concatenate([z[:1], jnp.concatenate([z[1:, :1], inner], axis=1)])
+
+
 rule("geqrf", via=geqrf)
 rule("geqp3", via=geqp3, irrelevant=("use_magma",))
 rule("ormqr", via=ormqr)
