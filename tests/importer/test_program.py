@@ -179,7 +179,8 @@ DOUBLES = {
     "a branch": """t = Constant<value = bool {1}>() y = If(t) <then_branch = b () => (float[n] q) { c = Cast<to = 11>(x)
         d = Mul(c, c) q = Cast<to = 1>(d) }, else_branch = e () => (float[n] q) { q = Neg(x) }>""",
     "a function": "c = Cast<to = 11>(x) d = d.Square(c) y = Cast<to = 1>(d)",
-    "": "c = Constant<value = double {2.5}>() d = Cast<to = 1>(c) y = Mul(x, d)",
+    "": """c = Constant<value = double {2.5}>() d = Cast<to = 1>(c) e = Cast<to = 11>(x) f = Min(e, c) k = Cast<to = 1>(f)
+        y = Mul(k, d)""",
 }
 
 
