@@ -139,7 +139,8 @@ class Match(Mox):
                 f"`{path}` is no parameter that the program holds",
                 where="`Match.param`",
                 why="it is an argument of the program, or has a value for each step of a scan",
-                instead="read it inside the replacement, or take `match.step(index)`",
+                instead="trace a function that holds the values (`make_mox(lambda x: model.apply(variables, x))`), read it "
+                "inside the replacement (`original.param`), or take `match.step(index)`",
             )
         return held[path]
 
