@@ -19,14 +19,16 @@ INSTALLED := $(VENV)/.installed
 TORCH_BIN := .venv-torch/bin
 TORCH_INSTALLED := .venv-torch/.installed
 PEERS_INSTALLED := .venv-peers/.installed
+OLDER_ONNX := 1.16.2
+OLDER_ONNX_INSTALLED := .onnx-$(OLDER_ONNX)/.installed
 # JAX looks for accelerators first and warns when it finds none that it can use: tests compare on the CPU.
 export JAX_PLATFORMS ?= cpu
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help env demo test test-slow test-real test-torch sweeps bench lint types docs format clean
+.PHONY: help env demo test test-slow test-real test-torch test-older-onnx sweeps bench lint types docs format clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 env: $(INSTALLED) ## create .venv with everything below
 
@@ -63,6 +65,14 @@ test-real: $(INSTALLED) ## every example at its published size
 test-torch: $(TORCH_INSTALLED) ## what needs PyTorch, in an environment of its own
 	@$(TORCH_BIN)/python -m pytest -n $(JOBS) -q -m torch $(ARGS)
 
+# Its files are read, its code is not run: the wheel of any Python and platform does.
+$(OLDER_ONNX_INSTALLED): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --no-deps --only-binary=:all: --python-version 3.11 --target $(@D) onnx==$(OLDER_ONNX)
+	touch $@
+
+test-older-onnx: $(OLDER_ONNX_INSTALLED) ## the backend suite of an older release of onnx
+	@$(BIN)/python -m pytest -n $(JOBS) -q -m slow tests/importer/test_older_onnx.py $(ARGS)
+
 sweeps: $(INSTALLED) ## every function of JAX in every dtype, static and symbolic, jit, vmap, grad; writes its pages
 	@$(BIN)/python -m scripts.coverage --jobs $(JOBS) $(ARGS)
 
@@ -84,5 +94,5 @@ docs: $(INSTALLED) ## build the documentation strictly into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean: ## remove what the targets made, the environments too
-	rm -rf .venv .venv-* build dist site out .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* .onnx-* build dist site out .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from jax._src.interpreters import mlir  # noqa: TID251  the table of what JAX can lower has no public name
-
 from jaxport.export import opsets, schema
-from jaxport.export.rules import RULES
 from jaxport.export.rules.refused import REASONS
+from scripts.coverage_run import failures
+from tests.export.rules.test_every_primitive import UNREACHABLE, lowered
 from tests.export.sweeps.namespaces import NAMESPACES, Namespace
 
 
@@ -30,80 +32,111 @@ def coverage(results: Sequence[Mapping[str, Any]]) -> str:
     lines = [
         "# Coverage",
         "",
-        "Every public function of the namespaces below is exported, run in ONNX Runtime, and compared with JAX: in every",
-        "dtype that JAX accepts, with static and symbolic dims, plain, under `jit`, under `vmap`, and as a gradient. This",
-        "page is written by `make sweeps` from what it measured; the last column says how many of these combinations the",
-        'last run compared, which may have been a sample (`make sweeps ARGS="--cells 2"`).',
+        "Every public function of the namespaces below is exported, run in ONNX Runtime, and compared with JAX: in the",
+        "dtypes that JAX accepts, with static and symbolic dims, plain, under `jit`, under `vmap`, and as a gradient; one",
+        "such combination is a cell. This page is written by `make sweeps` from what it measured and from the tables that",
+        "the tests run.",
         "",
-        "| namespace | public names | functions | exported | refused | share | cells compared |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        *_extent(results),
+        "",
+        "| namespace | public names | functions | exported | refused | JAX cannot | share | share of what JAX runs | cells |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for namespace in NAMESPACES:
         own = [r for r in results if r["namespace"] == namespace.name]
         cells = sum(status == "exported" for r in own for status, _ in r["cells"].values())
-        functions = len(namespace.cases) + len(namespace.refused)
+        exported, refused, elsewhere = map(len, (namespace.cases, namespace.refused, namespace.elsewhere))
         lines.append(
-            f"| `{namespace.name}` | {len(namespace.names)} | {functions} | {len(namespace.cases)} | "
-            f"{len(namespace.refused)} | {100 * namespace.share:.1f} % | {cells} |"
+            f"| `{namespace.name}` | {len(namespace.names)} | {len(namespace.every)} | {exported} | {refused} | "
+            f"{elsewhere} | {100 * exported / len(namespace.every):.1f} % | {100 * namespace.share:.1f} % | {cells} |"
         )
     lines += [
         "",
-        "A name counts in the first column alone where it is no function of arrays (a type, a file, text), or where JAX",
-        "itself has it for other devices than a CPU alone, so that there is nothing to compare with.",
+        "A name counts in the first column alone where it is no function of arrays (a type, a file, text). A refusal counts",
+        "as not exported, and so does in the first share what JAX itself cannot run on a CPU, where there is nothing to",
+        "compare with.",
         "",
+        *_differences(results),
     ]
     for namespace in NAMESPACES:
-        lines += _section(namespace, [r for r in results if r["namespace"] == namespace.name])
+        lines += _section(namespace, {r["name"]: r for r in results if r["namespace"] == namespace.name})
     return "\n".join([*lines, *_primitives(results)])
 
 
-def _section(namespace: Namespace, results: Sequence[Mapping[str, Any]]) -> list[str]:
+def _extent(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the last run was."""
+    every = sum(len(namespace.every) for namespace in NAMESPACES)
+    full = sum("all" in r["designs"] for r in results)
+    covered = sum("covering" in r["designs"] and "all" not in r["designs"] for r in results)
+    statuses = Counter(status for r in results for status, _ in r["cells"].values())
+    minutes = sum(r["seconds"] for r in results) / 60
+    versions = ", ".join(f"{name} {version(name)}" for name in ("jax", "flax", "equinox", "onnx", "onnxruntime"))
+    said = f"""Of these {every} functions, the last run crossed {full} in all cells, {covered} in the covering cells (every dtype,
+    every gradient, and in one dtype of each kind every pair of dims and transform), and the others not yet or in a sample.
+    It compared {statuses["exported"]:,} cells in {minutes:.0f} minutes of one core; {statuses["unaccepted"]} more are
+    combinations that JAX traces and cannot compile for a CPU either. With {versions}."""
+    return textwrap.wrap(" ".join(said.split()), 118)
+
+
+def _differences(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = failures(results)
+    return ["## Cells that are not what the tables say", "", *(f"* {line}" for line in lines), ""] if lines else []
+
+
+def _section(namespace: Namespace, results: Mapping[str, Mapping[str, Any]]) -> list[str]:
     lines = [f"## `{namespace.name}`", "", ", ".join(f"`{name}`" for name in sorted(namespace.cases)) + ".", ""]
-    why = {r["name"]: reason for r in results for _, reason in r["cells"].values() if r["listed as refused"]}
-    if namespace.refused:
-        lines += ["Refused:", ""]
-        lines += [f"* `{n}`: {_one_line(why.get(n, ''))}" for n in sorted(namespace.refused)]
-        lines += [""]
-    if namespace.elsewhere:
-        names = ", ".join(f"`{name}`" for name in sorted(namespace.elsewhere))
-        lines += [f"JAX itself has no CPU implementation of {names}.", ""]
-    by_reason: dict[str, list[str]] = {}
-    for name, reason in namespace.reasons.items():
-        by_reason.setdefault(reason, []).append(f"`{name}`")
-    if by_reason:
-        lines += ["No functions of arrays:", ""]
-        lines += [f"* {', '.join(sorted(names))}: {reason}" for reason, names in by_reason.items()]
-        lines += [""]
+    for title, cases in (
+        ("Refused:", namespace.refused),
+        ("What JAX itself cannot run on a CPU, with what it says:", namespace.elsewhere),
+    ):
+        if cases:
+            lines += [title, "", *(f"* `{n}`: {_reason(results.get(n))}" for n in sorted(cases)), ""]
+    left_out = [(n, part, why) for n, case in namespace.every.items() for part, why in case.without.items()]
+    if left_out:
+        lines += ["Cells that are left out:", "", *(f"* `{n}`, {part}: {why}" for n, part, why in left_out), ""]
+    if namespace.reasons:
+        lines += ["No functions of arrays:", "", *_by_reason(namespace.reasons), ""]
     return lines
 
 
-def _one_line(reason: str) -> str:
-    return reason.splitlines()[0] if reason else "JAX itself cannot trace it on one device"
+def _reason(result: Mapping[str, Any] | None) -> str:
+    """The first line of the reason of the first cell that has one."""
+    reasons = [why for _, why in result["cells"].values() if why] if result else []
+    return reasons[0].splitlines()[0] if reasons else "JAX itself cannot trace it on one device"
 
 
 def _primitives(results: Sequence[Mapping[str, Any]]) -> list[str]:
     """What JAX can lower, and what of it the sweeps reach."""
-    table = sorted({primitive.name for primitive in mlir._lowerings})
+    table = lowered()
     reached = set().union(*(r["primitives"] for r in results)) if results else set()
     missing = [name for name in table if name not in reached]
-    ruled = [f"`{name}`" for name in missing if name in RULES and name not in REASONS]
-    refused = [f"`{name}`: {REASONS[name]}" for name in missing if name in REASONS]
-    unknown = [f"`{name}`" for name in missing if name not in RULES]
-    lines = [
+    unreachable = {name: why for why, names in UNREACHABLE.items() for name in names.split()}
+    ruled = [f"`{name}`" for name in missing if name not in REASONS and name not in unreachable]
+    return [
         "## Primitives",
         "",
-        f"Of the {len(table)} primitives that JAX can lower, the sweeps reach {len(table) - len(missing)}.",
+        f"Of the {len(table)} primitives that JAX can lower, on any platform, the sweeps reach {len(table) - len(missing)}.",
+        "",
+        "Not reached, with a rule that has tests of its own:",
+        "",
+        (", ".join(ruled) or "none") + ".",
+        "",
+        "Refused:",
+        "",
+        *_by_reason({name: REASONS[name] for name in missing if name in REASONS}),
+        "",
+        "In no program that is exported:",
+        "",
+        *_by_reason({name: unreachable[name] for name in missing if name in unreachable}),
+        "",
     ]
-    lines += ["", "Not reached, with a rule:", "", (", ".join(ruled) or "none") + "."]
-    lines += ["", "Refused:", "", *(f"* {line}" for line in refused)]
-    lines += [
-        "",
-        "Not reached by a public function on one device, and without a rule:",
-        "",
-        (", ".join(unknown) or "none") + ".",
-        "",
-    ]
-    return lines
+
+
+def _by_reason(reasons: Mapping[str, str]) -> list[str]:
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        names.setdefault(reason, []).append(f"`{name}`")
+    return [f"* {', '.join(sorted(group))}: {reason}" for reason, group in names.items()]
 
 
 def operators(results: Sequence[Mapping[str, Any]]) -> str:

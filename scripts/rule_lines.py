@@ -1,6 +1,7 @@
-"""How long the rules are: code lines of each, its declaration and body, without comments and docstrings.
+"""How long the rules of the exporter and the operators of the importer are: code lines of each, its declaration and body,
+without comments and docstrings.
 
-python -m scripts.rule_lines        the median, and the longest
+python -m scripts.rule_lines        the medians, and the longest
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
+import jaxport.importer  # noqa: F401  registers the operators
 from jaxport.export.rules import RULES
+from jaxport.importer.registry import operators
 
 
 def lines_of(function: Callable[..., Any]) -> int:
@@ -46,12 +49,20 @@ def lengths() -> dict[str, int]:
     return {name: lines_of(inspect.unwrap(rule.function)) for name, rule in RULES.items() if _is_ours(rule.function)}
 
 
+def operator_lengths() -> dict[str, int]:
+    """The code lines of each operator function by its operator and first version; a row of a table is one line."""
+    return {
+        f"{entry.label} {entry.since}": lines_of(entry.function) if _is_ours(entry.function) else 1
+        for entry in operators()
+    }
+
+
 def _is_ours(function: Callable[..., Any]) -> bool:
     return hasattr(function, "__code__") and function.__module__.startswith("jaxport.")
 
 
 if __name__ == "__main__":
-    found = lengths()
-    longest = sorted(found, key=lambda name: -found[name])[:10]
-    sys.stdout.write(f"{len(found)} rules, median {statistics.median(found.values())} code lines\n")
-    sys.stdout.writelines(f"{found[name]:4} {name}\n" for name in longest)
+    for what, found in (("rules", lengths()), ("operators", operator_lengths())):
+        longest = sorted(found, key=lambda name: -found[name])[:10]
+        sys.stdout.write(f"{len(found)} {what}, median {statistics.median(found.values()):g} code lines\n")
+        sys.stdout.writelines(f"{found[name]:4} {name}\n" for name in longest)

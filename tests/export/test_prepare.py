@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax, random
+from jax.experimental import pallas
 from jax.extend.core import ClosedJaxpr, Literal
 
 import jaxport
@@ -111,6 +112,15 @@ def in_block(x):
     return scaled(array, x) + array[...]
 
 
+def in_state_of_its_own(pair):
+    def body(refs):
+        x, y = refs
+        lax.fori_loop(0, 3, lambda i, _: y.__setitem__(..., y[...] + x[i] * scaled(y, y[...])), None)
+        lax.cond(y[0] > 0, lambda: x.__setitem__(0, x[1]), lambda: None)
+
+    return pallas.run_state(body)(pair)
+
+
 @pytest.mark.parametrize(
     ("fn", "specs"),
     [
@@ -122,6 +132,15 @@ def in_block(x):
         pytest.param(jax.vmap(in_loop), [f32("B", 4)], id="vmap"),
         pytest.param(jax.grad(lambda x: (in_loop(x) ** 2).sum()), [f32(4)], id="grad"),
         pytest.param(in_block, [f32(4)], id="block"),
+        pytest.param(in_state_of_its_own, [(f32(3, 4), f32(4))], id="run-state"),
+        pytest.param(
+            lambda x: pallas.run_state(lambda r: r.__setitem__(0, r[1] * 2j))(x * 1j), [f32(3)], id="run-state-complex"
+        ),
+        pytest.param(
+            lambda x, xs: lax.scan(lambda c, y: in_state_of_its_own((c, y)), x, xs),
+            [f32(3, 4), f32("B", 4)],
+            id="run-state-scan",
+        ),
     ],
 )
 def test_mutable_arrays(fn, specs):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx
 import onnx.parser
 
@@ -13,5 +15,5 @@ def model(graph: str, opset: int = 18, functions: str = "", domains: str = "") -
     return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}{domains}]> {graph} {functions}')
 
 
-def program(graph: str, opset: int = 18, functions: str = "", domains: str = "") -> Program:
-    return from_onnx(model(graph, opset, functions, domains))
+def program(graph: str, opset: int = 18, functions: str = "", domains: str = "", **options: Any) -> Program:
+    return from_onnx(model(graph, opset, functions, domains), **options)

@@ -44,6 +44,40 @@ def test_a_traced_program_has_the_modules_as_blocks(functions):
     }
 
 
+FUNCTIONS = """<domain: "d", opset_import: ["": 18, "d": 1]> Layer (x, w) => (y) { a = d.Dense(x, w) b = Relu(a) y = d.Dense(b, w) }
+    <domain: "d", opset_import: ["": 18]> Dense (x, w) => (y) { y = MatMul(x, w) }"""
+LAYERS = "g (float[n, 2] x) => (float[n, 2] y) <float[2, 2] w = {1, 2, 3, 4}> { a = d.Layer(x, w) y = d.Layer(a, w) }"
+SCANNED = """g (float[3, 2] x, float[2] h) => (float[2] e, float[3, 2] y) <float[2] w = {1, 2}> {
+    e, y = Scan<num_scan_inputs = 1, body = b (float[2] s, float[2] r) => (float[2] t, float[2] o) {
+        a = Mul(r, w) t = Add(s, a) o = Tanh(t) }>(h, x) }"""
+
+
+def test_functions_in_functions_are_blocks():
+    x = np.ones((3, 2), np.float32)
+    program = from_onnx(model(LAYERS, functions=FUNCTIONS, domains=', "d": 1'))
+    mox = jaxport.make_mox(program)(x)
+    assert [match.path for match in mox.select("//Layer/Dense")] == [
+        f"{layer}.{dense}" for layer in ("Layer", "Layer_2") for dense in ("Dense", "Dense_2")
+    ]
+    np.testing.assert_array_equal(mox(x), program(x))
+    zeros = mox.sub("//Layer/Dense[2]", lambda x, w: jnp.zeros_like(x @ w))
+    np.testing.assert_array_equal(zeros(x), 0 * x)
+
+
+def test_modules_in_the_body_of_a_loop_are_blocks():
+    made = model(SCANNED)
+    for node in made.graph.node[0].attribute[1].g.node[:2]:
+        node.name = f"/cell/gate/{node.op_type}"
+    x, h = np.ones((3, 2), np.float32), np.zeros(2, np.float32)
+    program = from_onnx(made)
+    mox = jaxport.make_mox(program)(x, h)
+    assert mox.select('//*[@path="cell.gate"]').count() == 1
+    for result, wanted in zip(mox(x, h), program(x, h), strict=True):
+        np.testing.assert_array_equal(result, wanted)
+    gradients = jax.grad(lambda x: mox(x, h)[1].sum())(x), jax.grad(lambda x: program(x, h)[1].sum())(x)
+    np.testing.assert_array_equal(*gradients)
+
+
 def test_blocks_compute_what_the_program_computes():
     exported = jaxport.to_onnx(Net(nnx.Rngs(0)), [("B", 4)])
     program = from_onnx(exported.model)

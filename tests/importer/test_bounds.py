@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import jax
 import numpy as np
+import onnxruntime
 import pytest
 
 from jaxport.errors import InvalidArgument, ValueNotKnown
 from jaxport.importer import from_onnx
+from tests.importer import printed
 from tests.importer.models import model
 
 X = np.array([[0, 2, 0], [3, 0, 4]], np.float32)
@@ -17,10 +19,17 @@ UNIQUE = "g (float[2, 3] x) => (float[n] y, int64[n] f, int64[m] i, int64[n] k) 
 LOOP = """g (float[2, 3] x, int64 m) => (float[2, 3] y, float[n, 2, 3] s) { t = Constant<value = bool {1}>()
     y, s = Loop(m, t, x) <body = b (int64 i, bool c, float[2, 3] v) => (bool d, float[2, 3] w, float[2, 3] r) {
         d = Identity(c) w = Add(v, x) r = Identity(w) }> }"""
+UNSORTED = UNIQUE.replace("sorted = 1", "sorted = 0")
+NMS = """g (float[b, c, 4] x, float[b, 3, c] s) => (int64[n, 3] y) { k = Constant<value = int64 {2}>()
+    i = Constant<value = float {0.3}>() t = Constant<value = float {0.1}>() y = NonMaxSuppression(x, s, k, i, t) }"""
+GENERATOR = np.random.default_rng(0)
+BOXES = {"x": GENERATOR.random((2, 6, 4), np.float32), "s": GENERATOR.integers(0, 4, (2, 3, 6)).astype(np.float32) / 4}
 CASES = {
     "NonZero": (NONZERO, {"x": X}),
     "Compress": (COMPRESS, {"x": X}),
     "Unique": (UNIQUE, {"x": X}),
+    "Unique ": (UNSORTED, {"x": X}),
+    "NonMaxSuppression": (NMS, BOXES),
     "Loop": (LOOP, {"x": X, "m": np.array([3])[0]}),
 }
 
@@ -44,7 +53,7 @@ def test_works_outside_jit_and_is_refused_inside_by_name(name: str):
     assert program.static_inputs == ()
     with pytest.raises(ValueNotKnown, match=r"sizes=\{") as caught:
         outputs(program, inputs, jit=True)
-    assert name in str(caught.value)
+    assert name.strip() in str(caught.value)
     assert "`y`" in str(caught.value)
 
 
@@ -53,18 +62,21 @@ def test_works_outside_jit_and_is_refused_inside_by_name(name: str):
 def test_a_bound_makes_it_traceable(name: str, jit: bool):
     graph, inputs = CASES[name]
     exact = outputs(from_onnx(model(graph)), inputs, jit=False)
-    padded = outputs(from_onnx(model(graph), sizes={"y": 5}), inputs, jit)
+    bound = 14 if name == "NonMaxSuppression" else 5
+    padded = outputs(from_onnx(model(graph), sizes={"y": bound}), inputs, jit)
     for wanted, got in zip(exact, padded, strict=True):
         assert got.dtype == wanted.dtype
         if wanted.shape == got.shape:
             np.testing.assert_array_equal(got, wanted)
             continue
         axis = next(a for a in range(wanted.ndim) if wanted.shape[a] != got.shape[a])
-        assert got.shape[axis] == 5
+        assert got.shape[axis] == bound
         kept, rest = np.split(got, [wanted.shape[axis]], axis)
         np.testing.assert_array_equal(kept, wanted)
         if name == "NonZero":
             np.testing.assert_array_equal(rest, [[2, 2], [3, 3]])
+        elif name == "NonMaxSuppression":
+            np.testing.assert_array_equal(rest, [[2, 3, 6]] * len(rest))
         elif name in ("Compress", "Loop"):
             np.testing.assert_array_equal(rest, 0)
 
@@ -104,7 +116,17 @@ def test_a_bound_by_the_name_of_a_node():
     assert jax.jit(from_onnx(made, sizes={"/detect/NonZero": 4}))(X).shape == (2, 4)
 
 
-def test_unsorted_unique_elements_have_no_bound():
-    program = from_onnx(model(UNIQUE.replace("sorted = 1", "sorted = 0")), sizes={"y": 5})
-    with pytest.raises(ValueNotKnown, match="a bound on its size needs `sorted=1`"):
-        program(X)
+@pytest.mark.parametrize("graph", [NONZERO, NMS], ids=["NonZero", "NonMaxSuppression"])
+def test_a_bounded_size_is_printed(graph: str):
+    name = "NonZero" if graph == NONZERO else "NonMaxSuppression"
+    program = from_onnx(model(graph), sizes={"y": 7})
+    inputs = CASES[name][1]
+    module = printed.load(program.to_source())
+    np.testing.assert_array_equal(printed.run(module, inputs)[0], outputs(program, inputs, jit=True)[0])
+
+
+@pytest.mark.parametrize("center", [0, 1])
+def test_boxes_are_those_of_onnx_runtime(center: int):
+    made = model(NMS.replace("NonMaxSuppression(", f"NonMaxSuppression<center_point_box = {center}>("))
+    (wanted,) = onnxruntime.InferenceSession(made.SerializeToString()).run(None, BOXES)
+    np.testing.assert_array_equal(from_onnx(made)(**BOXES), wanted)

@@ -77,6 +77,25 @@ def test_a_loop_that_stops_early() -> None:
         jax.jit(lambda x: stopping(np.array(100), np.array(True), x))(X)
 
 
+ENDED = """g (int64 n, float[2] x) => (float[2] y) <float[2] w = {1.5, 2}> { t = Constant<value = bool {1}>() y = Loop(n, t, x)
+    <body = b (int64 i, bool c, float[2] s) => (bool d, float[2] o) { l = Constant<value_float = 10.0>()
+        o = Mul(s, w) m = ReduceMax<keepdims = 0>(o) d = Less(m, l) }> }"""
+
+
+@pytest.mark.parametrize("trips", [2, 10])
+@pytest.mark.parametrize("sizes", [None, {"y": 20}], ids=["closed over", "bounded"])
+def test_a_loop_that_data_ends_has_a_gradient_where_its_length_is_bounded(trips: int, sizes) -> None:
+    ended = program(ENDED, sizes=sizes)
+    n = np.array(trips)
+    times = min(trips, 3)  # the fourth value would exceed 10
+    passed = jax.jit(ended.apply)
+    closed = jax.jit(lambda params, x: ended.apply(params, n, x))
+    call = closed if sizes is None else lambda params, x: passed(params, trips, x)
+    np.testing.assert_allclose(call(ended.params, X), X * ended.params["w"] ** times)
+    gradient = jax.grad(lambda params: call(params, X).sum())(ended.params)["w"]
+    np.testing.assert_allclose(gradient, times * X * ended.params["w"] ** (times - 1), rtol=1e-6)
+
+
 WHILE = """g (float[2] x, int64 n) => (float[2] y) { t = Constant<value_float = 7.0>() yes = Constant<value = bool {1}>() y = Loop(n, yes, x)
     <body = b (int64 i, bool go, float[2] v) => (bool next, float[2] w) {
         w = Add(v, x) s = ReduceSum<keepdims = 0>(w) next = Less(s, t) }> }"""

@@ -8,6 +8,7 @@ import onnx
 import onnxruntime
 import pytest
 
+import jaxport
 from jaxport.errors import ValueNotKnown
 from jaxport.importer import from_onnx
 from tests.importer.models import model, program
@@ -40,6 +41,11 @@ CASES: dict[str, tuple[str, int]] = {
     "transposed": ("(float[1,4,3,4] x, float[4,2,3,2] w) => (float y) { y = ConvTranspose<group=2, strides=[2,3], pads=[1,0,0,1], output_padding=[1,0], dilations=[2,1]> (x, w) }", 11),
     "transposed same": ("(float[1,4,3,4] x, float[4,2,3,3] w) => (float y) { y = ConvTranspose<strides=[2,2], auto_pad=\"SAME_UPPER\"> (x, w) }", 11),
     "convolution same": ("(float[1,4,5,6] x, float[6,2,3,3] w, float[6] b) => (float y) { y = Conv<group=2, strides=[2,2], auto_pad=\"SAME_LOWER\"> (x, w, b) }", 11),
+    "depthwise": ("(float[2,4,9,7] x, float[4,1,3,2] w, float[4] b) => (float y) { y = Conv<group=4, strides=[2,1], dilations=[1,2], pads=[1,0,2,1]> (x, w, b) }", 11),
+    "depthwise same": ("(float[1,3,5,6] x) => (float y) { w = Constant<value = float[3,1,2,2] {1,2,3,4,5,6,7,8,9,10,11,12}> () y = Conv<group=3, strides=[2,2], auto_pad=\"SAME_UPPER\"> (x, w) }", 11),
+    "depthwise 1D": ("(float[2,3,8] x, float[3,1,4] w) => (float y) { y = Conv<group=3, pads=[3,0]> (x, w) }", 11),
+    "depthwise 3D": ("(float[1,2,4,5,3] x, float[2,1,2,3,1] w) => (float y) { y = Conv<group=2, auto_pad=\"VALID\"> (x, w) }", 11),
+    "depthwise, two each": ("(float[2,3,5,5] x, float[6,1,3,3] w) => (float y) { y = Conv<group=3> (x, w) }", 11),
     "batch norm 7": ("(float[2,3,4] x, float[3] s, float[3] b, float[3] m, float[3] v) => (float y) { a = Abs (v) y = BatchNormalization (x, s, b, m, a) }", 9),
     "lrn": ("(float[2,5,3,3] x) => (float y) { y = LRN<size=5, alpha=0.1, bias=2.0> (x) }", 13),
     "upsample": (f"({X2}) => (float y) {{ y = Upsample<mode=\"linear\", scales=[1.0,1.0,2.0,1.5]> (x) }}", 7),
@@ -74,6 +80,20 @@ def test_equals_onnx_runtime(case: str) -> None:
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     for output, expected in zip(outputs, wanted, strict=True):
         np.testing.assert_allclose(output, expected, rtol=2e-5, atol=2e-6)
+
+
+DEPTHWISE = """g (float[n, 3, h, w] x) => (float[n, 3, a, b] y) <float[3, 1, 2, 2] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}>
+    { y = Conv<group = 3, strides = [2, 1]>(x, w) }"""
+
+
+def test_convolutions_of_single_channels_are_sums_of_products_on_a_cpu_only() -> None:
+    depthwise, x = program(DEPTHWISE), np.random.default_rng(0).normal(size=(2, 3, 5, 4)).astype(np.float32)
+    assert "convolution" not in jax.jit(depthwise).lower(x).as_text()
+    elsewhere = jax.export.export(jax.jit(depthwise), platforms=["tpu"])(x)
+    assert "stablehlo.convolution" in elsewhere.mlir_module()
+    again = jaxport.to_onnx(depthwise, [("n", 3, "h", "w")], constraints=["h >= 2", "w >= 2"])
+    assert [node.op_type for node in again.model.graph] == ["Conv"]
+    np.testing.assert_allclose(again.run({again.input_names[0]: x})[0], depthwise(x), rtol=1e-5)
 
 
 def test_regions_of_adaptive_sampling_are_refused_under_jit() -> None:

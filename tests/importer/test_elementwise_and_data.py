@@ -177,6 +177,8 @@ FIRST = [
     (case("Cast", 1, X, to="INT32"), lambda: X.astype(np.int32)),
     (case("TopK", 1, X, k=1, outputs=2), lambda: X.max(-1, keepdims=True)),
     (case("Pad", 1, X, paddings=[0, 0, 1, 0, 0, 0]), lambda: np.pad(X, [(0, 0), (0, 0), (1, 0)])),
+    (case("Split", 1, X, np.array([1, 3], np.float32), axis=2, outputs=2), lambda: X[..., :1]),
+    (case("Split", 1, X, axis=2, split=[3, 1], outputs=2), lambda: X[..., :3]),
     (case("GatherND", 11, X, np.array([[1]])), lambda: X[1:]),
 ]
 
@@ -185,6 +187,14 @@ FIRST = [
 def test_versions_that_onnxruntime_lacks(case: Case, expected: Any) -> None:
     first = listed(from_onnx(case.model())(**case.given()))[0]
     np.testing.assert_allclose(first, expected(), rtol=1e-6)
+
+
+def test_numbers_become_strings_where_they_are_known() -> None:
+    numbers = np.array([0.1, 3, 1e10, np.inf, -np.inf, np.nan], np.float32)
+    program = from_onnx(case("Cast", 13, numbers, to=onnx.TensorProto.STRING).model())
+    assert program(numbers).tolist() == ["0.1", "3.0", "1e+10", "INF", "-INF", "NaN"]
+    with pytest.raises(Unsupported, match=r"(?s)strings depend on values.*Cast that makes `out0`.*outside `jax.jit`"):
+        jax.jit(program)(numbers)
 
 
 def test_dropout_in_training_scales_what_it_keeps() -> None:
@@ -218,6 +228,7 @@ def test_gradients_are_finite(case: Case) -> None:
 
 
 REFUSED = [
+    (case("Split", 1, X, split=[1, 1], outputs=2), "version 1 has no default for `axis`"),
     (case("ScatterND", 16, X, np.array([[0]]), X[:1], reduction="mean"), "`reduction` is 'mean'; it has to be one of"),
     (case("Pad", 11, X, [0, 0, 0, 0, 0, 1], mode="mirror"), "`mode` is 'mirror'; it has to be one of constant"),
     (case("BitCast", 26, X, to=onnx.TensorProto.INT64), "the bits of int64 are needed"),

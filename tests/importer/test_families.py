@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import jax
@@ -83,32 +82,6 @@ def test_the_first_versions_of_recurrent_layers(layer: str) -> None:
     assert np.ptp(results[0]) > 0.1
     for result in results[1:]:
         np.testing.assert_array_equal(result, results[0])
-
-
-def test_fused_layers_without_a_kernel_on_cpu() -> None:
-    """What the schemas say that they are."""
-    x, scale, shift, skip = f(2, 3, 5, 8), f(8), f(8), f(2, 3, 5, 8)
-    total = x + skip
-    grouped = total.transpose(0, 3, 1, 2).reshape(2, 4, -1)
-    normal = (grouped - grouped.mean(-1, keepdims=True)) / np.sqrt(grouped.var(-1, keepdims=True) + 1e-5)
-    normal = normal.reshape(2, 8, 3, 5).transpose(0, 2, 3, 1) * scale + shift
-    graph = "graph (float[2,3,5,8] x, float[8] g, float[8] b, float[2,3,5,8] s) => (float y) { y = com.microsoft.SkipGroupNorm<activation=1, groups=4> (x, g, b, s) }"
-    result = program(graph, domains=MICROSOFT)(x, scale, shift, skip)
-    np.testing.assert_allclose(result, normal / (1 + np.exp(-normal)), rtol=1e-4, atol=1e-5)
-
-    kernel = f(6, 3, 3, 8)
-    graph = (
-        "graph (float[2,3,5,8] x, float[6,3,3,8] w) => (float y) { y = com.microsoft.NhwcConv<pads=[1,1,1,1]> (x, w) }"
-    )
-    wanted: Any = jax.lax.conv_general_dilated(
-        jnp.asarray(x), jnp.asarray(kernel), (1, 1), "SAME", dimension_numbers=("NHWC", "OHWI", "NHWC")
-    )
-    np.testing.assert_allclose(program(graph, domains=MICROSOFT)(x, kernel), wanted, rtol=1e-4, atol=1e-4)
-
-    graph = "graph (float[2,8] x, float[8] b) => (float y) { y = com.microsoft.BiasSplitGelu (x, b) }"
-    left, right = np.split(x[0, :2, 0] + shift, 2, axis=-1)
-    wanted = left * right * (1 + np.vectorize(math.erf)(right / 2**0.5)) / 2
-    np.testing.assert_allclose(program(graph, domains=MICROSOFT)(x[0, :2, 0], shift), wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_linear_attention_is_differentiable_and_resumable() -> None:

@@ -115,6 +115,10 @@ INTEGER_ONLY = {
 }  # fmt: skip
 
 
+def test_a_choice_between_numbers_of_python_is_array_code():
+    assert fold("jnp.where", (host(True), 0.5, 1.0), {}) is NotImplemented
+
+
 @pytest.mark.parametrize("name", sorted(_ROWS))
 @pytest.mark.parametrize("data", [INTEGERS, FLOATS], ids=["int64", "float32"])
 def test_folding_is_what_jax_computes(name: str, data: np.ndarray) -> None:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, numpy_helper
@@ -26,7 +27,7 @@ def external(folder: Path, location: str = "weights.bin", data: bytes = bytes(8)
     tensor.data_location = TensorProto.EXTERNAL
     for key, value in {"location": location, **entries}.items():
         tensor.external_data.add(key=key, value=value)
-    if not os.path.isabs(location) and ".." not in location:
+    if not os.path.isabs(location) and ".." not in location and "\0" not in location:
         (folder / location).write_bytes(data)
     path = folder / "model.onnx"
     path.write_bytes(made.SerializeToString())
@@ -52,6 +53,7 @@ def test_external_data_is_read_from_beside_the_model(tmp_path: Path) -> None:
     [
         ("../weights.bin", {}, "external data at `../weights.bin` is refused"),
         ("/etc/passwd", {}, "external data at `/etc/passwd` is refused"),
+        ("a\0b", {}, r"external data at `a\\0b` is refused"),
         ("weights.bin", {"offset": "4"}, "`weights.bin` is too short"),
         ("weights.bin", {"length": "4"}, "`weights.bin` is too short"),
         ("weights.bin", {"offset": "-8"}, "the offset `-8` of external data is no size"),
@@ -73,12 +75,24 @@ def test_external_data_behind_a_link_is_refused(tmp_path: Path) -> None:
         from_onnx(path)
 
 
+def test_a_model_and_its_data_may_be_links_to_files_beside_one_another(tmp_path: Path) -> None:
+    """As a cache of downloads has them: the links in one folder, the files under other names in another."""
+    stored, shown = tmp_path / "stored", tmp_path / "shown"
+    stored.mkdir()
+    shown.mkdir()
+    expected = from_onnx(external(stored))(X)
+    for name, file in (("model.onnx", "aa"), ("weights.bin", "bb")):
+        (stored / name).rename(stored / file)
+        (shown / name).symlink_to(stored / file)
+    np.testing.assert_array_equal(from_onnx(shown / "model.onnx")(X), expected)
+
+
 def test_external_data_that_is_missing(tmp_path: Path) -> None:
     path = external(tmp_path)
     (tmp_path / "weights.bin").unlink()
     with pytest.raises(ModelError, match=r"the data file `weights\.bin` is missing"):
         from_onnx(path)
-    with pytest.raises(ModelError, match="the bytes has no folder"):
+    with pytest.raises(ModelError, match="of the bytes no folder is known"):
         from_onnx(path.read_bytes())
 
 
@@ -91,6 +105,17 @@ def test_no_model() -> None:
         from_onnx(b"\xff\xff\xff")
     with pytest.raises(ModelError, match="the model has no graph"):
         from_onnx(b"")
+
+
+def test_versions_of_the_file_format_and_of_a_domain() -> None:
+    newer = model(ADD)
+    newer.ir_version = onnx.IR_VERSION + 1
+    with pytest.raises(ModelError, match=f"IR version {onnx.IR_VERSION + 1} is newer than {onnx.IR_VERSION}"):
+        from_onnx(newer)
+    twice = model(ADD)
+    twice.opset_import.add(domain="ai.onnx", version=9)
+    with pytest.raises(ModelError, match=r"two versions of the domain `ai\.onnx` are imported: 18 and 9"):
+        from_onnx(twice)
 
 
 def test_every_truncation_of_a_model_is_refused() -> None:
@@ -125,7 +150,20 @@ def test_malformed_graphs(change, message: str) -> None:
         from_onnx(made)
 
 
+@pytest.mark.parametrize("depth", [10**13, 10**16])
+def test_arrays_that_no_machine_holds_are_refused(depth: int) -> None:
+    graph = f"""g (int64[1] x) => (float[n, m] y) {{ d = Constant<value_int = {depth}>() v = Constant<value_floats = [0.0, 1.0]>()
+        y = OneHot(x, d, v) }}"""
+    with pytest.raises(ModelError, match=r"(?s)`OneHot` cannot be computed.*(larger than|[Oo]ut of memory)"):
+        from_onnx(model(graph))(np.zeros(1, np.int64))
+
+
 def test_attributes_are_checked() -> None:
+    contrib = model(
+        'g (float[2] x) => (float[2] y) { y = com.microsoft.QuickGelu<alpha = "1">(x) }', domains=', "com.microsoft": 1'
+    )
+    with pytest.raises(ModelError, match="the attribute `alpha` is STRING, not a number"):
+        from_onnx(contrib)
     with pytest.raises(ModelError, match="the attribute `axis` is FLOAT, not INT"):
         from_onnx(model("g (float[2] x) => (float[4] y) { y = Concat<axis: float = 0.0>(x, x) }"))
     with pytest.raises(ModelError, match="the attribute `axis` is missing"):

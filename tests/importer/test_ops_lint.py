@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import statistics
 from pathlib import Path
 
 import pytest
 
 import jaxport.importer.ops
+from scripts.rule_lines import operator_lengths
 
 FOLDER = Path(jaxport.importer.ops.__file__).parent
 FILES = sorted(FOLDER.rglob("*.py"))
@@ -53,6 +55,10 @@ def violations(source: str) -> list[str]:
         if node.func.attr in METHODS and not of_module and not of_host_data:
             found.append(f"{node.lineno}: calls the method `{node.func.attr}`")
     return found
+
+
+def test_the_median_operator_is_short() -> None:
+    assert statistics.median(operator_lengths().values()) <= 6
 
 
 def _is_helper(node: ast.AST) -> bool:

@@ -153,8 +153,29 @@ def test_narrow_outputs_are_announced_once() -> None:
         wide(np.array([1, 2]))
     with jax.enable_x64(True):
         assert wide(np.array([2**40, 2])).tolist() == [2**41, 4]
-    with pytest.raises(ModelError, match="1099511627776 does not fit into int32"):
+    with pytest.raises(ModelError, match=r"(?s)1099511627776 does not fit into int32\n.*the tensor `x`"):
         wide(np.array([2**40, 2]))
+
+
+DOUBLES = {
+    "arithmetic": "c = Cast<to = 11>(x) d = Mul(c, c) y = Cast<to = 1>(d)",
+    "a branch": """t = Constant<value = bool {1}>() y = If(t) <then_branch = b () => (float[n] q) { c = Cast<to = 11>(x)
+        d = Mul(c, c) q = Cast<to = 1>(d) }, else_branch = e () => (float[n] q) { q = Neg(x) }>""",
+    "a function": "c = Cast<to = 11>(x) d = d.Square(c) y = Cast<to = 1>(d)",
+    "": "c = Constant<value = double {2.5}>() d = Cast<to = 1>(c) y = Mul(x, d)",
+}
+
+
+@pytest.mark.parametrize("what", DOUBLES)
+def test_outputs_that_doubles_decide_are_announced(what: str) -> None:
+    square = '<domain: "d", opset_import: ["": 18]> Square (x) => (y) { y = Mul(x, x) }'
+    graph = f"g (float[n] x) => (float[n] y, float[n] z) {{ z = Neg(x) {DOUBLES[what]} }}"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        program(graph, functions=square, domains=', "d": 1')(np.ones(2, np.float32))
+    assert [str(w.message).partition(";")[0] for w in caught] == [
+        "64-bit types are off: the outputs `y` are computed without doubles"
+    ] * bool(what)
 
 
 FUNCTIONS = """<domain: "d", opset_import: ["": 18]> scaled <by: float = 2.0> (x) => (y)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from inspect import Parameter
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 from onnx.defs import OpSchema
 
-from jaxport.errors import InvalidArgument
+from jaxport.errors import InvalidArgument, ModelError, RuleError
 from jaxport.importer import op
 from jaxport.importer.registry import KNOWN_OPSETS, Operator, lookup, operators, versions
 from jaxport.importer.resolve import attribute_value
+from tests.importer.models import program
 
 SCHEMAS = onnx.defs.get_all_schemas_with_history()
 BEYOND_ONNX = {"SimplifiedLayerNormalization"}
@@ -90,6 +92,33 @@ def test_the_newest_version_in_force_is_found() -> None:
     found = [lookup("test.registry", "Twice", opset) for opset in (1, 2, 4, 5, 6, 7)]
     assert [entry and entry.function for entry in found] == [None, second, second, fifth, fifth, None]
     assert [entry.since for entry in versions("test.registry", "Twice")] == [2, 5]
+
+
+def test_an_attribute_may_have_a_name_that_python_has_not() -> None:
+    @op("test.registry", "Keywords")
+    def keywords(x, y=None, *, lambda_=1.0, y_=2.0, z_=3.0):
+        return x * lambda_ * y_ * z_
+
+    graph = "g (float[2] x) => (float[2] r) { r = test.registry.Keywords<lambda = 2.0, y = 3.0, z_ = 5.0>(x) }"
+    assert program(graph, domains=', "test.registry": 1')(np.ones(2, np.float32)).tolist() == [30, 30]
+    assert list(lookup("test.registry", "Keywords", 1).attributes) == ["lambda", "y", "z_"]
+
+
+def test_functions_that_fail_are_named() -> None:
+    @op("test.registry", "Pair")
+    def too_few(x):
+        return x
+
+    @op("test.registry", "Fails")
+    def fails(x):
+        raise RuntimeError("no such luck")
+
+    graph = "g (float[2] x) => (float[2] a, float[2] b) { a, b = test.registry.Pair(x) }"
+    with pytest.raises(RuleError, match=r"(?s)nothing was computed for `b`.*test\.registry\.Pair.*fewer results"):
+        program(graph, domains=', "test.registry": 1')(np.ones(2, np.float32))
+    graph = "g (float[2] x) => (float[2] a) { a = test.registry.Fails(x) }"
+    with pytest.raises(ModelError, match=r"(?s)Fails that makes `a`.*no such luck"):
+        program(graph, domains=', "test.registry": 1')(np.ones(2, np.float32))
 
 
 def test_a_version_cannot_be_registered_twice() -> None:

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import jax
+import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 
 from jaxport.errors import RuleError, ValueNotKnown
@@ -25,6 +27,28 @@ def body(source: str) -> str:
     tree = ast.parse(source)
     function = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "model")
     return "\n".join(ast.unparse(statement) for statement in function.body[1:])
+
+
+SMALL = "bfloat16 float16 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn int4 uint2 complex128"
+
+
+@pytest.mark.parametrize("dtype", SMALL.split())
+def test_constants_of_every_type_are_stored_exactly(dtype: str) -> None:
+    bits = np.arange(256).astype(np.uint8)
+    sixteen = np.tile(bits, 8).view(np.uint16)
+    values = {
+        "bfloat16": sixteen, "float16": sixteen, "complex128": np.arange(64) * (1 + 0.1j),
+        "float4_e2m1fn": bits % 16, "int4": bits.astype(np.int8) % 8, "uint2": bits % 4,
+    }.get(dtype, bits)  # fmt: skip
+    array = values.view(np.dtype(getattr(ml_dtypes, dtype, dtype)))
+    node = onnx.helper.make_node("Constant", [], ["y"], value=onnx.numpy_helper.from_array(array, "w"))
+    output = onnx.helper.make_empty_tensor_value_info("y")
+    graph = onnx.helper.make_graph([node], "g", [], [output])
+    made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 25)])
+    with jax.enable_x64(True):
+        program = from_onnx(made)
+        (printed_array,) = printed.run(printed.load(program.to_source()), {})
+        assert np.asarray(program()).tobytes() == np.asarray(printed_array).tobytes() == array.tobytes()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,29 @@
-"""Without PyTorch, which has an environment of its own, the scripts that make its models are not even collected."""
+"""What was imported is shown as a table at the end of a run, and written as a page if nothing is missing."""
 
 from __future__ import annotations
 
-import importlib.util
+from typing import Any
 
-collect_ignore = [] if importlib.util.find_spec("torch") else ["models.py"]
+PROPERTY = "model of PyTorch"
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print a line for each model."""
+    reports = [report for reports in terminalreporter.stats.values() for report in reports]
+    rows = [
+        value
+        for report in reports
+        if getattr(report, "when", "") == "call"
+        for key, value in report.user_properties
+        if key == PROPERTY
+    ]
+    if not rows:
+        return
+    from tests.torch import page
+
+    terminalreporter.section("models of PyTorch")
+    terminalreporter.write(page.page(rows).partition("| model")[2])
+    from tests.torch.exporting import cells
+
+    if len(rows) == len(cells()) and not terminalreporter.stats.get("failed"):
+        page.write(rows)

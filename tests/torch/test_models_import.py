@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
+import re
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.torch.imported import comparisons, traces_symbolically
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # PyTorch warns of itself
+    pytest.importorskip("torch", reason="PyTorch has an environment of its own: `make test-torch`")
+    from tests.torch.exporting import cells, export
+    from tests.torch.models import CASES
+
+from tests.torch.conftest import PROPERTY
+from tests.torch.imported import EXCEPTIONS, Checks, named
 
 pytestmark = pytest.mark.torch
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("torch")
-    from tests.torch.models import CASES, export
+@pytest.mark.parametrize(("name", "exporter", "variant"), cells())
+def test_imported(
+    name: str, exporter: str, variant: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    row: dict[str, object] = {"model": name, "exporter": exporter, "variant": variant}
+    refusal = CASES[name].refused.get(exporter)
+    if refusal is not None:
+        with pytest.raises(Exception, match=re.escape(refusal)):
+            export(name, exporter, variant, tmp_path)
+        record_property(PROPERTY, row | {"refused": refusal})
+        return
+    checks = Checks(export(name, exporter, variant, tmp_path))
+    answers = checks.run()
+    record_property(PROPERTY, row | checks.facts() | answers)
+    known = EXCEPTIONS.get(named(row), {})
+    assert {question: why for question, why in answers.items() if why and question not in known} == {}
+    for question, why in known.items():
+        assert why in answers[question]
 
-    folder = tmp_path_factory.mktemp("models")
-    for name in CASES:
-        export(name, folder)
-    return folder
 
-
-def test_every_model_equals_onnx_runtime(folder: Path):
-    paths = sorted(folder.glob("*.onnx"))
-    assert len(paths) > 30
-    found = {path.name: list(comparisons(path)) for path in paths}
-    assert {name: [str(o.difference) for o in outputs if not o.ok] for name, outputs in found.items()} == {
-        name: [] for name in found
-    }
-
-
-def test_almost_every_model_traces_with_sizes_that_are_names(folder: Path):
-    refused = {path.name: traces_symbolically(path) for path in sorted(folder.glob("*.onnx"))}
-    assert sum(map(bool, refused.values())) <= 0.05 * len(refused), refused
+def test_every_exception_is_about_a_file() -> None:
+    assert set(EXCEPTIONS) <= {named({"model": m, "exporter": e, "variant": v}) for m, e, v in cells()}
+    without = [1 for known in EXCEPTIONS.values() if "symbolic" in known]
+    assert len(without) <= 0.05 * len(cells())

@@ -30,7 +30,7 @@ from jaxport.importer.tracing import RecordedProgram
 __all__ = ["Source", "to_source"]
 
 _RESERVED = "params CONSTANTS Outputs Array NamedTuple Path load_file load_params jax jnp lax nn random np annotations"
-_STORED = {"int4": "int8", "uint4": "uint8", "int2": "int8", "uint2": "uint8"}
+_WIDENED = {"int4": "int8", "uint4": "uint8", "int2": "int8", "uint2": "uint8", "float4_e2m1fn": "float16"}
 
 
 @dataclass(frozen=True)
@@ -122,24 +122,32 @@ def _module(recorded: RecordedProgram, parts: list[str], constants: dict[str, np
     program = recorded.program
     params = {key: program.weights.host_array(key) for key in recorded.params}
     tensors = {f"params/{key}": value for key, value in params.items()}
-    casts = {}
+    restored = ""
     for key, value in constants.items():
-        stored = _STORED.get(value.dtype.name)
-        if stored:
-            casts[key] = value.dtype.name
-        tensors[f"constants/{key}"] = value.astype(stored) if stored else value
+        tensors[f"constants/{key}"], restore = _stored(value)
+        if restore:
+            restored += f"CONSTANTS[{key!r}] = {restore.format(f'CONSTANTS[{key!r}]')}\n"
     loading = []
     if tensors:
         loading.append(_LOADING)
     if constants:
-        restored = "".join(
-            f"CONSTANTS[{key!r}] = CONSTANTS[{key!r}].astype(jnp.{dtype})\n" for key, dtype in casts.items()
-        )
         loading.append('CONSTANTS = _load("constants/")\n' + restored)
     loading.append(_LOAD_PARAMS if tensors else _NO_PARAMS)
     title = f'"""`{comment(program.name)}`, imported from ONNX."""\n\nfrom __future__ import annotations\n'
     body = "\n\n".join(part.rstrip("\n") + "\n" for part in (*loading, *parts) if part)
     return Source(_formatted(f"{title}\n{_imports(body)}\n\n\n{body}"), tensors)
+
+
+def _stored(value: np.ndarray) -> tuple[np.ndarray, str]:
+    """A tensor as the file can hold it, and what makes the tensor of that again, where it is not the same."""
+    dtype = value.dtype.name
+    if dtype in _WIDENED:
+        return value.astype(_WIDENED[dtype]), f"{{}}.astype(jnp.{dtype})"
+    if dtype.startswith("float8"):
+        return value.view(np.uint8), f"lax.bitcast_convert_type({{}}, jnp.{dtype})"
+    if dtype == "complex128":
+        return np.stack([np.real(value), np.imag(value)]), "lax.complex(*{})"
+    return value, ""
 
 
 _LOADING = '''def _load(prefix: str) -> dict[str, Array]:

@@ -38,17 +38,21 @@ WIDER: dict[str, tuple[str, ...]] = {
 }
 
 #: Operators that give the same bits for unsigned and signed integers.
-SIGNLESS = frozenset({"CumSum", "Where"})
+SIGNLESS = frozenset({"CumSum", "ReduceProd", "Where"})
 
 
-#: Where there is a kernel, and its values are not those of the operator: a Sign of NaN in half precision is 1.
-INEXACT: dict[str, tuple[str, ...]] = {"Sign": ("float16", "bfloat16")}
+#: Where there is a kernel, and its values are not those of the operator (a Sign of NaN in half precision is 1); and
+#: where a dtype is newer than the opset that the table of kernels is made at.
+BESIDE: dict[str, tuple[str, ...]] = {
+    "Sign": ("float16", "bfloat16"),
+    **dict.fromkeys(("Reshape", "Squeeze", "Unsqueeze"), ("float8_e8m0fnu",)),
+}
 
 
 @functools.lru_cache(maxsize=512)
 def missing(op_type: str) -> frozenset[np.dtype]:
     """The dtypes that the runtime has no kernel of an operator for, or no exact one."""
-    names = (*MISSING.get(op_type, "").split(), *INEXACT.get(op_type, ()))
+    names = (*MISSING.get(op_type, "").split(), *BESIDE.get(op_type, ()))
     return frozenset(np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name) for name in names)
 
 
@@ -74,6 +78,8 @@ def compute_dtype(op_type: str, facts: Schema, values: Sequence[Value | None]) -
 def _compute_dtype(op_type: str, facts: Schema, parameter: str, dtype: np.dtype) -> np.dtype | None:
     accepted = next((f.dtypes for f in facts.inputs if f.type == parameter), frozenset())
     if not accepted or (dtype in accepted and dtype not in missing(op_type)):
+        return None
+    if op_type == "Cast":  # a cast of its operand would be the same again
         return None
     signed = ("int64",) if dtype == np.uint64 and op_type in SIGNLESS else ()
     for name in (*WIDER.get(dtype.name, ()), *signed):

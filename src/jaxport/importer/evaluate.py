@@ -11,17 +11,17 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.blocks import Boundary, Recorder, current_recorder
-from jaxport.errors import JaxportError, ModelError, Refusal, Unsupported, ValueNotKnown
+from jaxport.blocks import Boundary, current_recorder
+from jaxport.errors import InvalidArgument, JaxportError, ModelError, Refusal, RuleError, Unsupported, ValueNotKnown
 from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.graph import Body, BodyFunction, Node, Reference, SchemaFunction, describe
 from jaxport.importer.host import HostValue, is_dim
 from jaxport.importer.names import unique_identifiers
 from jaxport.importer.namespaces import cast, known, random
-from jaxport.importer.recording import Recorded, active
+from jaxport.importer.recording import Recorded, active, check_size
 from jaxport.importer.registry import BOUND, LAYOUT, Operator
 from jaxport.importer.resolve import tensor_value
-from jaxport.importer.segments import Segment
+from jaxport.importer.segments import Item, Nested, Segment
 
 __all__ = ["Observer", "Subgraph", "evaluate", "evaluate_blocks", "observing"]
 
@@ -42,14 +42,29 @@ def observing(observer: Observer) -> Iterator[None]:
 
 
 class Scope:
-    """The values of one body while it is evaluated, inside those of the bodies around it."""
+    """The values of one body while it is evaluated, inside those of the bodies around it.
 
-    __slots__ = ("attributes", "key", "parent", "values")
+    `bodies` has the items of bodies that shall be evaluated as these, the nodes of modules between markers.
+    """
+
+    __slots__ = ("attributes", "bodies", "key", "parent", "values")
 
     def __init__(
-        self, values: dict[ir.Value, Any], attributes: Mapping[str, Any], key: Any, parent: Scope | None = None
+        self,
+        values: dict[ir.Value, Any],
+        attributes: Mapping[str, Any],
+        key: Any,
+        parent: Scope | None = None,
+        bodies: Mapping[Body, Sequence[Item]] | None = None,
     ):
         self.values, self.attributes, self.key, self.parent = values, attributes, key, parent
+        self.bodies = bodies or {}
+
+    def inner(
+        self, values: dict[ir.Value, Any] | None = None, bodies: Mapping[Body, Sequence[Item]] | None = None
+    ) -> Scope:
+        """A scope inside this one, which sees its values."""
+        return Scope({} if values is None else values, self.attributes, self.key, self, bodies)
 
     def __getitem__(self, value: ir.Value) -> Any:
         scope: Scope | None = self
@@ -57,7 +72,13 @@ class Scope:
             if value in scope.values:
                 return scope.values[value]
             scope = scope.parent
-        raise KeyError(value)
+        maker = value.producer()
+        raise RuleError(
+            f"nothing was computed for `{value.name}`",
+            where=describe(maker) if maker is not None else "",
+            why="the function of the operator returns fewer results than the node has outputs",
+            instead="return a tuple of one result for each output",
+        )
 
 
 class Subgraph:
@@ -82,7 +103,7 @@ class Subgraph:
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         _suggest_names(self.body.inputs, inputs)
         values: dict[ir.Value, Any] = dict(zip(self.body.inputs, inputs, strict=True))
-        return _run(self.body, Scope(values, self.scope.attributes, self.scope.key, self.scope))
+        return _run(self.body, self.scope.inner(values), self.scope.bodies)
 
 
 def evaluate(body: Body, values: dict[ir.Value, Any], key: Any = None) -> tuple[Any, ...]:
@@ -96,33 +117,34 @@ def evaluate(body: Body, values: dict[ir.Value, Any], key: Any = None) -> tuple[
     return _run(body, Scope(values, {}, key))
 
 
-def evaluate_blocks(
-    recorder: Recorder, body: Body, items: Sequence[Node | Segment], values: dict[ir.Value, Any], key: Any = None
-) -> tuple[Any, ...]:
+def evaluate_blocks(body: Body, items: Sequence[Item], values: dict[ir.Value, Any], key: Any = None) -> tuple[Any, ...]:
     """The same, with each segment of `items`, the body's nodes, as a block."""
-    scope = Scope(values, {}, key)
-    _read_initializers(body, scope)
-    _run_items(recorder, items, scope)
-    return tuple(scope[value] for value in body.outputs)
+    return _run(body, Scope(values, {}, key), {body: items})
 
 
-def _run_items(recorder: Recorder, items: Sequence[Node | Segment], scope: Scope) -> None:
+def _run_items(items: Sequence[Item], scope: Scope) -> None:
     for item in items:
         if isinstance(item, Node):
             _run_nodes([item], scope)
+        elif isinstance(item, Nested):
+            inner = scope.inner(bodies=item.bodies)
+            _run_nodes([item.node], inner)
+            scope.values.update(inner.values)
         else:
-            scope.values.update(_run_segment(recorder, item, scope))
+            scope.values.update(_run_segment(item, scope))
 
 
-def _run_segment(recorder: Recorder, segment: Segment, scope: Scope) -> dict[ir.Value, Any]:
+def _run_segment(segment: Segment, scope: Scope) -> dict[ir.Value, Any]:
     """What a segment makes, computed between the markers of a call of its module."""
+    recorder = current_recorder()
+    assert recorder is not None
     arrays = {value: scope[value] for value in segment.inputs if isinstance(scope[value], jax.Array)}
     names = dict(zip(unique_identifiers(value.name or "" for value in arrays), arrays, strict=True))
     known: dict[ir.Value, Any] = {}
 
     def call(**given: Any) -> list[Any]:
-        inner = Scope({names[name]: array for name, array in given.items()}, scope.attributes, scope.key, scope)
-        _run_items(recorder, segment.items, inner)
+        inner = scope.inner({names[name]: array for name, array in given.items()})
+        _run_items(segment.items, inner)
         results = {value: inner[value] for value in segment.outputs}
         known.update((value, result) for value, result in results.items() if not isinstance(result, jax.Array))
         return [result for value, result in results.items() if value not in known]
@@ -134,15 +156,15 @@ def _run_segment(recorder: Recorder, segment: Segment, scope: Scope) -> dict[ir.
     return known | dict(zip(traced, results, strict=True))
 
 
-def _read_initializers(body: Body, scope: Scope) -> None:
+def _run(body: Body, scope: Scope, bodies: Mapping[Body, Sequence[Item]] | None = None) -> tuple[Any, ...]:
+    """The outputs of a body, computed in the order of its nodes, or of the items that `bodies` has for it."""
     for value, tensor in body.initializers.items():
         if value not in scope.values:
             scope.values[value] = tensor_value(tensor)
-
-
-def _run(body: Body, scope: Scope) -> tuple[Any, ...]:
-    _read_initializers(body, scope)
-    _run_nodes(body.nodes, scope)
+    if bodies and body in bodies:
+        _run_items(bodies[body], scope)
+    else:
+        _run_nodes(body.nodes, scope)
     return tuple(scope[value] for value in body.outputs)
 
 
@@ -177,23 +199,29 @@ def _outputs(node: Node, inputs: list[Any], scope: Scope) -> tuple[Any, ...]:
             outputs = _call(node, target, inputs, attributes, scope)
         else:
             outputs = _call_body(target, inputs, attributes, scope)
+        for output in outputs:
+            _check_held(output)
     except Unsupported as error:
         if error.refusals and not error.refusals[0].where:
             raise _placed(error, node) from error
         raise
+    except (ModelError, InvalidArgument) as error:
+        if error.where:
+            raise
+        raise type(error)(error.refused, where=describe(node.node), why=error.why, instead=error.instead) from error
     except JaxportError:
         raise
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
         raise _not_known(node, "a value inside it") from error
     except (
+        AttributeError,  # of an input that is left out
         TypeError,
         ValueError,
         LookupError,
         ArithmeticError,
         AssertionError,
-        NotImplementedError,
         MemoryError,
-        jax.errors.JaxRuntimeError,
+        RuntimeError,
     ) as error:
         raise ModelError(
             f"`{node.node.op_type}` cannot be computed",
@@ -212,6 +240,16 @@ def _outputs(node: Node, inputs: list[Any], scope: Scope) -> tuple[Any, ...]:
     return outputs
 
 
+LARGE = 2**30
+"""Elements of an array that may be more than the machine can hold."""
+
+
+def _check_held(output: Any) -> None:
+    """Refuses an array that is too large. XLA allocates later, and ends the process when one that it could not is read."""
+    if isinstance(output, jax.Array) and check_size(output.shape) > LARGE:
+        jax.block_until_ready(output)
+
+
 def _suggest_names(values: Sequence[ir.Value | None], recorded: Sequence[Any]) -> None:
     """Lets printed source call recorded values what the model calls them."""
     for value, result in zip(values, recorded, strict=False):
@@ -227,7 +265,8 @@ def _call(
         if value is not None and (mark == "host" or (mark == "known" and node.bound is None)):
             inputs[index] = _on_host(node, operator, index, value)
     keywords = {
-        name: Subgraph(value, scope) if isinstance(value, Body) else value for name, value in attributes.items()
+        operator.keyword(name): Subgraph(value, scope) if isinstance(value, Body) else value
+        for name, value in attributes.items()
     }
     for name, what in operator.context.items():
         if what != "graph":  # that was found when the node was bound
@@ -265,7 +304,8 @@ def _call_body(
     body = target.body
     padded = [*inputs, *[None] * (len(body.inputs) - len(inputs))]
     bound = {name: Subgraph(value, scope) if isinstance(value, Body) else value for name, value in attributes.items()}
-    results = _run(body, Scope(dict(zip(body.inputs, padded, strict=True)), target.defaults | bound, scope.key))
+    values = dict(zip(body.inputs, padded, strict=True))
+    results = _run(body, Scope(values, target.defaults | bound, scope.key), scope.bodies)
     if target.positions is None:
         return results
     placed = dict(zip(target.positions, results, strict=True))
@@ -283,7 +323,9 @@ def _on_host(node: Node, operator: Operator, index: int, value: Any) -> HostValu
 
 def _placed(error: Unsupported, node: Node) -> Unsupported:
     """An error that an operator function raised, with the node where it happened."""
-    refusals = [Refusal(refusal.name, describe(node.node), refusal.why) for refusal in error.refusals]
+    refusals = [
+        Refusal(refusal.name or node.node.op_type, describe(node.node), refusal.why) for refusal in error.refusals
+    ]
     return type(error)(str(error).partition("\n")[0], refusals)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from jax import core
 
 from jaxport.importer.dtypes import STRING
 from jaxport.importer.host import HostValue, dims_compare, is_dim
@@ -37,7 +38,10 @@ def fold(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     symbolic = any(operand.symbolic for operand in operands)
     if symbolic and name not in _SYMBOLIC:
         return NotImplemented
-    dtype = operands[_TYPED_BY.get(name, 0)].dtype
+    typed_by = _TYPED_BY.get(name, 0)
+    if typed_by >= len(operands):  # Python's numbers have the type that JAX gives them
+        return NotImplemented
+    dtype = operands[typed_by].dtype
     if dtype.kind not in "iufbO" and result == SAME:
         return NotImplemented  # NumPy's arithmetic on bfloat16 and smaller is not XLA's
     with np.errstate(all="ignore"):
@@ -151,12 +155,12 @@ def _compared(symbol: str) -> Callable[[Any, Any], Any]:
 
 
 def _extreme(symbol: str) -> Callable[[Any, Any], Any]:
-    pick = np.frompyfunc(lambda left, right: left if dims_compare(symbol, left, right) else right, 2, 1)
+    of_dims = np.frompyfunc(core.max_dim if symbol == ">=" else core.min_dim, 2, 1)
 
     def extreme(left: Any, right: Any) -> Any:
         if np.asarray(left).dtype != object and np.asarray(right).dtype != object:
             return (np.maximum if symbol == ">=" else np.minimum)(left, right)
-        return pick(left, right)
+        return of_dims(left, right)
 
     return extreme
 

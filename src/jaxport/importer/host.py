@@ -86,7 +86,10 @@ class HostValue:
         """
         if self.dtype == STRING:
             raise ModelError(
-                "a tensor of strings cannot become an array", why="JAX has no strings", instead="keep it on the host"
+                "a tensor of strings cannot become an array",
+                where=self._place,
+                why="JAX has no strings",
+                instead="keep it on the host",
             )
         dtype = canonical(self.dtype)
         if self.symbolic:
@@ -100,11 +103,16 @@ class HostValue:
             if low < limits.min or high > limits.max:
                 raise ModelError(
                     f"{high if high > limits.max else low} does not fit into {dtype}",
+                    where=self._place,
                     why="64-bit types are off, and the model computes with this integer",
                     instead='turn them on: `jax.config.update("jax_enable_x64", True)`',
                 )
         with np.errstate(over="ignore"):  # a double that is too large for a float is infinite
             return self.data.astype(dtype) if dtype != self.data.dtype else self.data
+
+    @property
+    def _place(self) -> str:
+        return f"the tensor `{self.name}`" if self.name else ""
 
     def __len__(self) -> int:
         return len(self.data)
@@ -170,7 +178,14 @@ def _cast(value: HostValue, dtype: np.dtype) -> HostValue:
         if dtype.kind not in "iu":
             raise jax.errors.InconclusiveDimensionOperation(f"{value} has no value as {dtype} before sizes are known")
         return HostValue(value.data, dtype)
+    if dtype == STRING and value.dtype != STRING:
+        texts = [_SPECIAL.get(text, text) for text in map(str, value.data.ravel())]
+        return HostValue(np.array(texts, dtype=object).reshape(value.shape), STRING)
     return HostValue(value.data.astype(dtype))
+
+
+_SPECIAL = {"inf": "INF", "-inf": "-INF", "nan": "NaN"}
+"""How ONNX writes what is no number."""
 
 
 def _plain(index: Any) -> Any:

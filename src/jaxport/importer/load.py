@@ -38,7 +38,7 @@ def load(source: ModelSource) -> ir.Model:
     """
     if isinstance(source, ir.Model):
         return source
-    folder = buffer = None
+    buffer, folders = None, ()
     if isinstance(source, onnx.ModelProto):
         proto, origin = source, "the `ModelProto`"
     elif isinstance(source, bytes):
@@ -48,7 +48,7 @@ def load(source: ModelSource) -> ir.Model:
         path = Path(source)
         if not path.is_file():
             raise InvalidArgument(f"there is no file `{path}`", where="`from_onnx`", instead="check the path")
-        buffer, origin, folder = Buffer(path), f"`{path}`", path.resolve().parent
+        buffer, origin, folders = Buffer(path), f"`{path}`", (path.parent.resolve(), path.resolve().parent)
         proto = _parse(buffer, origin)
     else:
         raise InvalidArgument(
@@ -63,6 +63,7 @@ def load(source: ModelSource) -> ir.Model:
             why="the file may be truncated or no ONNX model",
             instead="export it again",
         )
+    _check_versions(proto, origin)
     if proto is source and any(_is_foreign(holder) for holder in _holders(proto)):
         proto = onnx.ModelProto.FromString(proto.SerializeToString())
     for holder in _holders(proto):
@@ -82,8 +83,28 @@ def load(source: ModelSource) -> ir.Model:
         raise ModelError(
             "the model is malformed", where=origin, why=_root_cause(error), instead="export it again"
         ) from error
-    map_tensors(model, buffer, folder, origin)
+    map_tensors(model, buffer, folders, origin)
     return model
+
+
+def _check_versions(proto: onnx.ModelProto, origin: str) -> None:
+    """Refuses a file format that is newer than the installed onnx, and two versions of one domain."""
+    if proto.ir_version > onnx.IR_VERSION:
+        raise ModelError(
+            f"IR version {proto.ir_version} is newer than {onnx.IR_VERSION}, the newest known",
+            where=origin,
+            instead="update the onnx package, or export the model for an older version",
+        )
+    for imports in (proto.opset_import, *(function.opset_import for function in proto.functions)):
+        versions: dict[str, int] = {}
+        for entry in imports:
+            domain = entry.domain or "ai.onnx"
+            if versions.setdefault(domain, entry.version) != entry.version:
+                raise ModelError(
+                    f"two versions of the domain `{domain}` are imported: {versions[domain]} and {entry.version}",
+                    where=origin,
+                    instead="export the model again",
+                )
 
 
 def _parse(data: Buffer, origin: str) -> onnx.ModelProto:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -69,32 +69,27 @@ class MappedTensor(ir.Tensor):
         self.buffer.release(self.offset, self.nbytes)
 
 
-def map_tensors(model: ir.Model, own: Buffer | None, folder: Path | None, origin: str) -> None:
+def map_tensors(model: ir.Model, own: Buffer | None, folders: Sequence[Path], origin: str) -> None:
     """Puts mapped tensors in the place of the external ones, after checking that their data is there.
 
     Args:
       model: the model.
       own: the model's own bytes.
-      folder: where data files may be, or None where there is none.
+      folders: where data files may be: beside the model, and beside the file that it is a link to.
       origin: what messages call the model.
 
     Raises:
       ModelError: a file is missing, too short, or outside of the folder, or the model has none.
     """
-
-    @cache
-    def buffer_of(location: str) -> Buffer:
-        assert folder is not None
-        return Buffer(folder / location)
-
+    buffer_of = cache(Buffer)
     for graph in _graphs(model):
         for value in graph.initializers.values():
             if isinstance(value.const_value, ir.ExternalTensor):
-                value.const_value = _mapped(value.const_value, own, folder, origin, buffer_of)
+                value.const_value = _mapped(value.const_value, own, folders, origin, buffer_of)
         for node in graph:
             for attribute in list(node.attributes.values()):
                 if attribute.type == ir.AttributeType.TENSOR and isinstance(attribute.value, ir.ExternalTensor):
-                    tensor = _mapped(attribute.value, own, folder, origin, buffer_of)
+                    tensor = _mapped(attribute.value, own, folders, origin, buffer_of)
                     node.attributes[attribute.name] = ir.AttrTensor(attribute.name, tensor)
 
 
@@ -105,7 +100,11 @@ def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
 
 
 def _mapped(
-    tensor: ir.ExternalTensor, own: Buffer | None, folder: Path | None, origin: str, buffer_of: Callable[[str], Buffer]
+    tensor: ir.ExternalTensor,
+    own: Buffer | None,
+    folders: Sequence[Path],
+    origin: str,
+    buffer_of: Callable[[Path], Buffer],
 ) -> MappedTensor:
     where = f"tensor `{tensor.name}`"
     if any(size < 0 for size in tensor.shape.numpy()):
@@ -120,16 +119,14 @@ def _mapped(
                 instead="export the model again",
             )
         return MappedTensor(own, offset, tensor)
-    if folder is None:
+    if not folders:
         raise ModelError(
             f"the data of a tensor lies in the file `{tensor.location}`",
             where=where,
-            why=f"{origin} has no folder that the file could be in",
+            why=f"of {origin} no folder is known that the file could be in",
             instead="give `from_onnx` the path of the model",
         )
-    location = os.fspath(tensor.location)
-    _check_location(location, folder, where)
-    buffer = buffer_of(location)
+    buffer = buffer_of(_located(os.fspath(tensor.location), folders, where))
     if offset < 0 or offset + tensor.nbytes > len(buffer) or length != tensor.nbytes:
         raise ModelError(
             f"`{tensor.location}` is too short",
@@ -141,16 +138,27 @@ def _mapped(
     return MappedTensor(buffer, offset, tensor)
 
 
-def _check_location(location: str, folder: Path, where: str) -> None:
-    path = folder / location
-    if os.path.isabs(location) or not path.resolve().is_relative_to(folder):
+def _located(location: str, folders: Sequence[Path], where: str) -> Path:
+    """The data file at a relative path, which may be a link, but only to a file in one of the folders."""
+    named = not os.path.isabs(location) and "\0" not in location
+    paths = [path for path in (folder / location for folder in folders) if named and _lies_in(path, folders)]
+    if not paths:
         raise ModelError(
-            f"external data at `{location}` is refused",
+            f"external data at `{location}` is refused".replace("\0", "\\0"),
             where=where,
             why="it lies outside the model's folder",
             instead="keep the data file beside the model, with a relative path",
         )
-    if not path.is_file():
+    found = next((path for path in paths if path.is_file()), None)
+    if found is None:
         raise ModelError(
-            f"the data file `{location}` is missing", where=where, instead=f"put it into `{folder}`, beside the model"
+            f"the data file `{location}` is missing",
+            where=where,
+            instead=f"put it into `{folders[0]}`, beside the model",
         )
+    return found
+
+
+def _lies_in(path: Path, folders: Sequence[Path]) -> bool:
+    real = path.resolve()
+    return any(real.is_relative_to(folder) for folder in folders)

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from jaxport.importer.graph import Body, BodyFunction, Node
 from jaxport.importer.names import unique
 
-__all__ = ["Module", "Parameters", "module_tree", "scopes_of"]
+__all__ = ["Module", "Parameters", "Place", "module_tree", "scopes_of"]
 
 Scope = tuple[str, str]
 """The path of a module and the name of its type, which is empty where the exporter did not keep it."""
@@ -88,15 +88,26 @@ Parameters = Mapping[ir.Value | None, tuple[str, int]]
 """The values that are parameters, each with its name and number of elements."""
 
 
-def module_tree(body: Body, parameters: Parameters) -> tuple[Module, dict[Node, tuple[Module, ...]]]:
-    """The modules of a graph; and those around each of its nodes, from the outside in, without the model itself."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a node is.
+
+    Attributes:
+      modules: those around it, from the outside in, without the model itself.
+      bodies: where the nodes of the bodies inside it are: of its branches, of the function that it calls.
+    """
+
+    modules: tuple[Module, ...]
+    bodies: dict[Body, dict[Node, Place]]
+
+
+def module_tree(body: Body, parameters: Parameters) -> tuple[Module, dict[Node, Place]]:
+    """The modules of a graph; and where each of its nodes is."""
     root = Module("")
     return root, _grow(body, parameters, [root], {"": root})
 
 
-def _grow(
-    body: Body, parameters: Parameters, around: Sequence[Module], known: dict[str, Module]
-) -> dict[Node, tuple[Module, ...]]:
+def _grow(body: Body, parameters: Parameters, around: Sequence[Module], known: dict[str, Module]) -> dict[Node, Place]:
     places = {}
     for node in body.nodes:
         inside = list(around)
@@ -119,13 +130,12 @@ def _grow(
         for module in inside:
             module.parameters.update(used)
             module.operations += function is None
-        for inner in node.bodies():
-            _grow(inner, parameters, inside, known)
+        bodies = {inner: _grow(inner, parameters, inside, known) for inner in node.bodies()}
         if function is not None:
             given = zip(function.body.inputs, node.inputs, strict=False)
             passed: Parameters = {formal: parameters[value] for formal, value in given if value in parameters}
-            _grow(function.body, passed, inside, known)
-        places[node] = tuple(inside[1:])
+            bodies[function.body] = _grow(function.body, passed, inside, known)
+        places[node] = Place(tuple(inside[1:]), bodies)
     return places
 
 

@@ -21,11 +21,26 @@ import jax
 import jax.core
 import numpy as np
 
-from jaxport.importer.dtypes import canonical
+from jaxport.errors import Refusal, ValueNotKnown
+from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.host import HostValue, host
 from jaxport.importer.recording import Recordable, Recorded, active, lower, paused
 
-__all__ = ["HELPERS", "Namespace", "cast", "grad", "helper", "jnp", "known", "lax", "nn", "random", "vmap"]
+__all__ = [
+    "HELPERS",
+    "Namespace",
+    "at_once",
+    "cast",
+    "for_strings",
+    "grad",
+    "helper",
+    "jnp",
+    "known",
+    "lax",
+    "nn",
+    "random",
+    "vmap",
+]
 
 
 class Namespace:
@@ -104,6 +119,8 @@ def cast(x: Any, dtype: Any) -> Any:
     host([1.0, 2.0], float32)
     """
     dtype = np.dtype(dtype)
+    if dtype == STRING:
+        return host(for_strings(x), dtype)
     if isinstance(x, HostValue) and x.symbolic and dtype.kind not in "iu":
         return jnp.asarray(x, dtype)  # of a size that only has a name there are no fractions: it is an array now
     if isinstance(x, HostValue):
@@ -129,6 +146,29 @@ def known(x: Any) -> HostValue | None:
     if isinstance(x, np.ndarray) or (isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)):
         return HostValue(np.asarray(x))
     return None
+
+
+def for_strings(x: Any) -> HostValue:
+    """`x`, on which strings depend, as a host value.
+
+    Raises:
+      ValueNotKnown: JAX traces it, and has no strings.
+    """
+    found = known(x)
+    if found is None:
+        why = "strings exist outside `jax.jit` only: call the program there, or let the model return numbers"
+        raise ValueNotKnown("strings depend on values", [Refusal("", "", why)])
+    return found
+
+
+def at_once(function: Callable[..., Any], *args: Any) -> Any:
+    """What a function gives for host values, computed now, while JAX traces, and not recorded.
+
+    >>> at_once(jnp.nonzero, host([0, 3, 4]))
+    (Array([1, 2], dtype=int32),)
+    """
+    with paused(), jax.ensure_compile_time_eval():
+        return lower(function)(*lower(args))
 
 
 HELPERS: dict[str, Recordable] = {}

@@ -21,14 +21,15 @@ from jaxport.importer.bounds import set_bounds
 from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.evaluate import evaluate, evaluate_blocks
 from jaxport.importer.graph import Body, Node
-from jaxport.importer.host import HostValue, host
+from jaxport.importer.host import HostValue
 from jaxport.importer.load import ModelSource, load
-from jaxport.importer.modules import Module, Parameters, module_tree
+from jaxport.importer.modules import Module, Parameters, Place, module_tree
 from jaxport.importer.names import unique_identifiers
+from jaxport.importer.narrowing import computed_narrower, declared_wider
 from jaxport.importer.recording import Recorded
 from jaxport.importer.resolve import resolve
 from jaxport.importer.roles import static_values
-from jaxport.importer.segments import Segment, segments
+from jaxport.importer.segments import Item, segments
 
 if TYPE_CHECKING:
     from jaxport.importer.explain import Explanation
@@ -52,10 +53,11 @@ def from_onnx(
         more than one element that no node uses as a constant: as an exponent, a scale, a statistic or a mask.
       untie: whether each node that uses a tensor gets one of its own: for all parameters, or for those that are named.
         Exporters merge equal tensors, which then would be trained as one.
-      sizes: how many rows nodes have at most whose size depends on data (NonZero, Compress, Unique, a Loop that stacks
-        outputs), by the name of the node or of its output, so that `jax.jit` can trace them. Their results have this
-        size, filled up: NonZero with positions outside of the array, Unique with its smallest element, the others with
-        zeros. What exceeds it is lost.
+      sizes: how many rows nodes have at most whose size depends on data (NonZero, NonMaxSuppression, Compress, Unique, a
+        Loop that stacks outputs), by the name of the node or of its output, so that `jax.jit` can trace them. Their
+        results have this size, filled up: NonZero and NonMaxSuppression with positions outside of the array, Unique with
+        its smallest element, the others with zeros. What exceeds it is lost. Of a Loop that data ends it is the number
+        of iterations, and gives it a gradient.
 
     Returns:
       A `Program`: a callable that `jax.jit`, `jax.grad` and `jax.vmap` take, with its weights in `params`.
@@ -146,12 +148,12 @@ class Program:
         return self._modules[0]
 
     @cached_property
-    def _modules(self) -> tuple[Module, dict[Node, tuple[Module, ...]]]:
+    def _modules(self) -> tuple[Module, dict[Node, Place]]:
         elements: Parameters = {v: (n, self.body.initializers[v].size) for n, v in self.weights.values.items()}
         return module_tree(self.body, elements)
 
     @cached_property
-    def _segments(self) -> tuple[Node | Segment, ...]:
+    def _segments(self) -> tuple[Item, ...]:
         return segments(self.body, self._modules[1])
 
     @property
@@ -303,9 +305,8 @@ class Program:
         """
         values = {value: self._checked(value, inputs.get(value.name or "")) for value in self.inputs}
         values |= self.weights.given(params)
-        recorder = current_recorder()
-        if recorder is not None:  # somebody wants to see the modules as blocks
-            return evaluate_blocks(recorder, self.body, self._segments, values, rng)
+        if current_recorder() is not None:  # somebody wants to see the modules as blocks
+            return evaluate_blocks(self.body, self._segments, values, rng)
         return evaluate(self.body, values, rng)
 
     def _named(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
@@ -350,8 +351,12 @@ class Program:
             given = given.astype(canonical(wanted))
         self._check_shape(declared, given.shape)
         if isinstance(given, np.ndarray | np.generic) and (declared in self._static or given.size == 1):
-            return HostValue(np.asarray(given))
-        return given if isinstance(given, jax.Array | Recorded | HostValue) else jnp.asarray(host(given).to_jax())
+            return HostValue(np.asarray(given), name=declared.name or "")
+        return (
+            given
+            if isinstance(given, jax.Array | Recorded | HostValue)
+            else jnp.asarray(HostValue(np.asarray(given), name=declared.name or "").to_jax())
+        )
 
     def _check_shape(self, declared: ir.Value, shape: tuple[Any, ...]) -> None:
         if declared.shape is None:
@@ -375,19 +380,20 @@ class Program:
         return outputs[0] if len(outputs) == 1 else self._tuple_type(*outputs)
 
     def _warn_of_narrowing(self) -> None:
-        """Says once which outputs are narrower than the model declares, because 64-bit types are off."""
+        """Says once which outputs are affected by 64-bit types being off."""
         if self._warned or jax.config.read("jax_enable_x64"):
             return
         self._warned = True
-        wide = [
-            v.name for v in self.body.outputs if v.dtype is not None and v.dtype.numpy() != canonical(v.dtype.numpy())
+        narrower = {
+            "are 32-bit": declared_wider(self.body),
+            "are computed without doubles": computed_narrower(self.body, self._static),
+        }
+        parts = [
+            f"the outputs {', '.join(f'`{n}`' for n in names)} {what}" for what, names in narrower.items() if names
         ]
-        if wide:
-            warnings.warn(
-                f"64-bit types are off: the outputs {', '.join(f'`{name}`' for name in wide)} are 32-bit; "
-                'turn them on with `jax.config.update("jax_enable_x64", True)`',
-                stacklevel=4,
-            )
+        if parts:
+            advice = 'turn them on with `jax.config.update("jax_enable_x64", True)`'
+            warnings.warn(f"64-bit types are off: {', '.join(parts)}; {advice}", stacklevel=4)
 
     def __repr__(self) -> str:
         operators = Counter(node.target.label for node in self.body.nodes)

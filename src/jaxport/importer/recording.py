@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -31,6 +31,7 @@ __all__ = [
     "Step",
     "Variable",
     "active",
+    "check_size",
     "lower",
     "map_leaves",
     "paused",
@@ -158,6 +159,18 @@ def paused() -> Iterator[None]:
         _active.reset(token)
 
 
+def check_size(shape: Sequence[Any]) -> int:
+    """How many elements an array of this shape has, sizes that are only names left out.
+
+    Raises:
+      ValueError: they are more than any machine holds.
+    """
+    count = math.prod(size for size in shape if isinstance(size, int))
+    if count > LARGEST_ARRAY:
+        raise ValueError(f"an array of shape {list(shape)} is larger than {LARGEST_ARRAY} elements")
+    return count
+
+
 class Recordable:
     """A function of a shared namespace: folds, executes or records, as its operands are.
 
@@ -191,9 +204,7 @@ class Recordable:
         live = map_leaves(lambda leaf: leaf.value if isinstance(leaf, Recorded) else leaf, (args, kwargs))
         shapes = jax.eval_shape(lambda: self.function(*live[0], **live[1]))
         for leaf in jax.tree.leaves(shapes):
-            sizes = [size for size in leaf.shape if isinstance(size, int)]
-            if math.prod(sizes) > LARGEST_ARRAY:
-                raise ValueError(f"an array of shape {list(leaf.shape)} is larger than {LARGEST_ARRAY} elements")
+            check_size(leaf.shape)
 
     def __repr__(self) -> str:
         return self.name

@@ -2,7 +2,8 @@
 
 The registry is a dict from (domain, operator) to functions by version. A function's signature *is* the operator's schema:
 inputs are positional, in schema order, optional ones default to None, `*name` is variadic; attributes are keyword-only,
-with the schema's defaults. Annotations say what the evaluator has to provide:
+with the schema's defaults; `lambda_` is the attribute `lambda`, which Python has for itself, and `split_` is `split` where
+an input has that name too. Annotations say what the evaluator has to provide:
 
 * `Host`: an input that has to be known while the program is traced (a shape, axes); it arrives as a `HostValue`.
 * `Known`: an input whose values decide the size of the result. It arrives as a `HostValue` too, unless the user bounds
@@ -17,9 +18,10 @@ with the schema's defaults. Annotations say what the evaluator has to provide:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from keyword import iskeyword
 from typing import Annotated, Any, get_args, get_origin
 
 from jaxport.errors import InvalidArgument
@@ -29,6 +31,7 @@ __all__ = [
     "BOUND",
     "KNOWN_OPSETS",
     "LAYOUT",
+    "REQUIRED",
     "DifferentiatedGraph",
     "Host",
     "KernelLayout",
@@ -38,6 +41,7 @@ __all__ = [
     "RandomKey",
     "ShapeOnly",
     "SizeBound",
+    "earlier",
     "lookup",
     "op",
     "operators",
@@ -52,6 +56,7 @@ RandomKey = Annotated[Any, "random key"]
 LAYOUT = "kernel layout"
 KernelLayout = Annotated[str, LAYOUT]
 Known = Annotated[HostValue, "known"]
+REQUIRED = inspect.Parameter.empty
 BOUND = "size bound"
 SizeBound = Annotated[int | None, BOUND]
 DifferentiatedGraph = Annotated[Any, "graph"]
@@ -91,10 +96,16 @@ class Operator:
 
     @cached_property
     def attributes(self) -> dict[str, inspect.Parameter]:
-        """The keywords that are ONNX attributes."""
+        """The keywords that are ONNX attributes, by the names of these."""
         if self.plain:
             return {}
-        return {p.name: p for p in self.parameters if p.kind == p.KEYWORD_ONLY and _mark(p) is None}
+        inputs = {p.name for p in self.inputs}
+        keywords = (p for p in self.parameters if p.kind == p.KEYWORD_ONLY and _mark(p) is None)
+        return {_attribute_name(p.name, inputs): p for p in keywords}
+
+    def keyword(self, attribute: str) -> str:
+        """What the function calls an attribute."""
+        return self.attributes[attribute].name if attribute in self.attributes else attribute
 
     @cached_property
     def context(self) -> dict[str, str]:
@@ -119,6 +130,12 @@ class Operator:
     def label(self) -> str:
         """How messages call it: `Gemm` or `com.microsoft.FusedMatMul`."""
         return f"{self.domain}.{self.name}" if self.domain else self.name
+
+
+def _attribute_name(parameter: str, inputs: Collection[str]) -> str:
+    """The attribute that a parameter stands for; it ends in `_` where Python could not have the name itself."""
+    name = parameter.removesuffix("_")
+    return name if iskeyword(name) or name in inputs else parameter
 
 
 def _mark(parameter: inspect.Parameter) -> str | None:
@@ -166,6 +183,48 @@ def renamed(domain: str = "", *, since: int, **functions: Callable[..., Any]) ->
     """Registers operators without attributes that are functions of a shared namespace: `renamed(since=7, Sin=jnp.sin)`."""
     for name, function in functions.items():
         _add(Operator(_domain(domain), name, since, function, plain=True))
+
+
+def earlier(
+    *names: str,
+    since: int,
+    until: int,
+    without: str = "",
+    fixed: Mapping[str, Any] | None = None,
+    ignored: Mapping[str, Any] | None = None,
+    inputs: str = "",
+    **defaults: Any,
+) -> None:
+    """Registers versions `since` to `until` of an operator as what the version after them computes.
+
+    Args:
+      names: the operator, or the domain and the operator.
+      since: the first version.
+      until: the last one; the version after it is registered already.
+      without: the names of the last inputs and of the attributes that they lack, separated by spaces.
+      fixed: attributes that they lack, and what these are, where that is not the later version's default.
+      ignored: attributes that they have beyond, with their defaults, and that change nothing.
+      inputs: the name of the input of a function of JAX; the functions of this package have theirs in their signature.
+      defaults: what is left out means in them, where that differs; `REQUIRED` where it cannot be left out.
+    """
+    domain, name = names if len(names) == 2 else ("", *names)
+    later = lookup(domain, name, until + 1)
+    assert later is not None, name
+    fixed, ignored = fixed or {}, ignored or {}
+    own = [inspect.Parameter(inputs, inspect.Parameter.POSITIONAL_OR_KEYWORD)] if inputs else later.parameters
+    lacking = {*without.split(), *fixed}
+    kept = [p.replace(default=defaults.get(p.name, p.default)) for p in own if p.name not in lacking]
+    beyond = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=d) for n, d in ignored.items()]
+    given = {p.name: p.default for p in kept if p.name in defaults and p.kind == p.KEYWORD_ONLY} | {**fixed}
+
+    def older(*inputs: Any, **attributes: Any) -> Any:
+        known = {key: value for key, value in attributes.items() if key not in ignored}
+        return later.function(*inputs, **given | known)
+
+    if not inputs:
+        older.__name__, older.__module__ = later.function.__name__, later.function.__module__
+    older.__signature__ = inspect.Signature([*kept, *beyond])
+    op(domain, name, since=since, until=until)(older)
 
 
 def lookup(domain: str, name: str, opset: int) -> Operator | None:

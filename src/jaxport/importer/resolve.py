@@ -243,8 +243,8 @@ class _Resolver:
                     target.label, node, f"the attribute `{attribute.name}` is not one of its attributes: {known}"
                 )
                 return None
-            if declared is not None and attribute.type != ir.AttributeType.UNDEFINED:
-                wanted = declared.type.name
+            if attribute.type != ir.AttributeType.UNDEFINED:
+                wanted = declared.type.name if declared is not None else _kind(target, attribute)
                 if attribute.type.name != wanted:
                     raise ModelError(
                         f"the attribute `{attribute.name}` is {attribute.type.name}, not {wanted}",
@@ -293,6 +293,18 @@ class _Resolver:
         )
         _expire(body)
         return body
+
+
+def _kind(target: object, attribute: ir.Attr) -> str:
+    """What kind an attribute without a schema has to be: text where its default is text, a number where that is one."""
+    parameter = target.attributes[attribute.name] if isinstance(target, Operator) else None
+    given = attribute.type.name
+    match parameter.default if parameter is not None else None:
+        case str():
+            return "STRING"
+        case int() | float():
+            return given if given in ("INT", "FLOAT") else "a number"
+    return given
 
 
 def _schema_body(schema: Any, proto: onnx.FunctionProto, opset: int) -> BodyFunction:

@@ -9,9 +9,9 @@ from itertools import groupby
 import onnx_ir as ir
 
 from jaxport.importer.graph import Body, Node
-from jaxport.importer.modules import Module
+from jaxport.importer.modules import Module, Place
 
-__all__ = ["Segment", "segments"]
+__all__ = ["Item", "Nested", "Segment", "segments"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,17 +26,29 @@ class Segment:
     """
 
     module: Module
-    items: tuple[Node | Segment, ...]
+    items: tuple[Item, ...]
     inputs: tuple[ir.Value, ...]
     outputs: tuple[ir.Value, ...]
 
 
-def segments(body: Body, inside: Mapping[Node, Sequence[Module]]) -> tuple[Node | Segment, ...]:
+@dataclass(frozen=True, eq=False)
+class Nested:
+    """A node that has modules inside: the items of the bodies of its branches, or of the function that it calls."""
+
+    node: Node
+    bodies: Mapping[Body, tuple[Item, ...]]
+
+
+Item = Node | Nested | Segment
+
+
+def segments(body: Body, places: Mapping[Node, Place], around: int = 0) -> tuple[Item, ...]:
     """The nodes of a graph, those of modules in segments.
 
     Args:
       body: the graph.
-      inside: the modules around each node, from the outside in.
+      places: where each of its nodes is.
+      around: how many modules are around the whole graph.
     """
     last_use: dict[ir.Value, int] = dict.fromkeys(body.outputs, len(body.nodes))
     position = {node: index for index, node in enumerate(body.nodes)}
@@ -44,12 +56,12 @@ def segments(body: Body, inside: Mapping[Node, Sequence[Module]]) -> tuple[Node 
         for value in _used(node):
             last_use[value] = max(index, last_use.get(value, 0))
 
-    def grouped(nodes: Sequence[Node], depth: int) -> tuple[Node | Segment, ...]:
-        items: list[Node | Segment] = []
-        for module, run in groupby(nodes, lambda node: (*inside.get(node, ()), *[None] * (depth + 1))[depth]):
+    def grouped(nodes: Sequence[Node], depth: int) -> tuple[Item, ...]:
+        items: list[Item] = []
+        for module, run in groupby(nodes, lambda node: (*places[node].modules, *[None] * (depth + 1))[depth]):
             members = list(run)
             if module is None:
-                items += members
+                items += [_nested(node, places[node]) for node in members]
                 continue
             made = dict.fromkeys(value for node in members for value in node.outputs if value is not None)
             end = position[members[-1]]
@@ -64,7 +76,14 @@ def segments(body: Body, inside: Mapping[Node, Sequence[Module]]) -> tuple[Node 
             )
         return tuple(items)
 
-    return grouped(body.nodes, 0)
+    return grouped(body.nodes, around)
+
+
+def _nested(node: Node, place: Place) -> Node | Nested:
+    """The node, with what is inside if that has modules of its own."""
+    bodies = {body: segments(body, places, len(place.modules)) for body, places in place.bodies.items()}
+    with_modules = {body: items for body, items in bodies.items() if not all(isinstance(item, Node) for item in items)}
+    return Nested(node, with_modules) if with_modules else node
 
 
 def _used(node: Node) -> list[ir.Value]:

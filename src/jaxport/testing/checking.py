@@ -202,7 +202,10 @@ class _Case:
     def _in_jax(self, exported: Exported, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         with jax.enable_x64(exported.x64):
             if exported.state == "refuse" and not self.changes_state:
-                return jax.tree.leaves(jax.jit(exported.fn)(*args, **kwargs))
+                try:
+                    return jax.tree.leaves(jax.jit(exported.fn, compiler_options=_QUICK)(*args, **kwargs))
+                except jax.errors.JaxRuntimeError:  # a few operations have no quick code: a clamp of booleans
+                    return jax.tree.leaves(jax.jit(exported.fn)(*args, **kwargs))
             traced = blocks.trace(exported.fn, args, kwargs, state=exported.state)
             return run_traced(traced, jax.tree.leaves((args, kwargs)))
 

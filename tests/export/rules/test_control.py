@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+import jaxport
 from jaxport.testing import boolean, check, f32, i32, spec
 
 B, T = "B", "T"
@@ -70,6 +71,11 @@ def test_the_branches_of_a_switch_are_halved():
 def test_a_known_index_leaves_no_branch():
     exported = check(lambda x: lax.cond(x.shape[0] > 2, jnp.sin, jnp.cos, x), f32(3))
     assert op_types(exported) == ["Sin"]
+
+
+def test_a_branch_may_be_for_onnx():
+    call = lambda x: lax.platform_dependent(x, cpu=jnp.sin, onnx=jnp.cos, default=jnp.tan)
+    assert op_types(jaxport.to_onnx(call, [("B",)])) == ["Cos"]
 
 
 def test_a_predicate_is_used_as_it_is():

@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+import scipy.linalg
+from jax._src.lax.linalg import geqp3
 from jax.lax import linalg
 
 import jaxport
@@ -111,6 +112,8 @@ def test_symmetric_matrices(lower, of):
         pytest.param(lambda p: linalg.lu_pivots_to_permutation(jnp.abs(p) % 3 + 2, 6), [i32(B, 4)], id="pivots"),
         pytest.param(linalg.tridiagonal_solve, [f32(B, 5), f32(B, 5), f32(B, 5), f32(B, 5, 2)], id="tridiagonal-solve"),
         pytest.param(linalg.tridiagonal_solve, [c64(4), c64(4), c64(4), c64(4, 1)], id="tridiagonal-solve-complex"),
+        pytest.param(lambda a, c: jax.scipy.linalg.qr_multiply(a, c, pivoting=True), [f32(4, 3), f32(2, 4)], id="qr-multiply"),
+        pytest.param(lambda a, p: geqp3(a, p % 2), [f32(2, 5, 4), i32(2, 4)], id="columns-that-come-first"),
         pytest.param(linalg.hessenberg, [f32(B, 4, 4)], id="hessenberg"),
         pytest.param(lambda a: jax.vmap(jnp.linalg.inv)(jax.vmap(regular)(a)), [f32(B, 3, 3)], id="vmap"),
     ],
@@ -133,6 +136,53 @@ def test_eigenvalues_that_are_close_or_zero(eigenvalues):
         return w, v.T @ v, a @ v - v * w, s, u.T @ u, vt @ vt.T, (u * s) @ vt
 
     check(solved, f32(4, 4), values=(matrix,), rtol=1e-5, atol=1e-6 * max(1, *eigenvalues))
+
+
+MATRICES = {
+    "pairs": scipy.linalg.block_diag([[1, 5], [-0.1, 1]], [[0, 1], [-1, 0]])
+    + np.triu(np.arange(16).reshape(4, 4) % 5, 2),
+    "cycle": np.roll(np.eye(5), 1, 0),
+    "defective": np.eye(4, k=-1),
+    "multiple": 2 * np.eye(4) + np.eye(4, k=1),
+    "skew": scipy.linalg.toeplitz([0, 1, 2, 0], [0, -1, -2, 0]),
+    "zero": np.zeros((3, 3)),
+    "tiny": np.float32(1e-30) * (np.arange(16).reshape(4, 4) % 7 - 2),
+    "one": np.ones((1, 1)),
+}
+
+
+@pytest.mark.parametrize("matrix", MATRICES.values(), ids=MATRICES)
+def test_schur_of_real_matrices(matrix):
+    def solved(a):
+        t, z = linalg.schur(a)
+        pairs = jnp.diagonal(t, -1) != 0
+        unequal = jnp.where(pairs, jnp.diff(jnp.diagonal(t)), 0)
+        return z.T @ z, z @ t @ z.T, jnp.tril(t, -2), pairs.sum(), unequal, pairs[1:] & pairs[:-1]
+
+    check(solved, f32(*matrix.shape), values=(matrix.astype(np.float32),), rtol=1e-5, atol=2e-5)
+
+
+def test_schur_of_a_batch():
+    check(lambda a: jnp.stack([z @ t @ z.T for t, z in zip(*linalg.schur(a), strict=True)]), f32(2, 5, 5), **TOLERANCES)
+
+
+def test_some_of_the_eigenvalues():
+    some = jaxport.to_onnx(lambda a: linalg.eigh(a + a.T, subset_by_index=(1, 3)), [(4, 4)])
+    matrix = np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)
+    vectors, values = some(matrix)
+    wanted = np.linalg.eigh(matrix + matrix.T)
+    np.testing.assert_allclose(values, wanted[0][1:3], rtol=1e-4)
+    np.testing.assert_allclose(np.abs(vectors), np.abs(wanted[1][:, 1:3]), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("of", [f32, c64])
+def test_a_singular_tridiagonal_system_of_a_matrix_nearby(of):
+    def direction(*xs):  # the length depends on how near the other matrix is
+        found = linalg.tridiagonal_solve(*xs, perturb_singular=True)
+        return found / jnp.max(jnp.abs(found))
+
+    diagonals = np.array([[7, 1, 2, 1, 0], [1, 1, 4, 3, 2], [1, 2, 1, 0, 9]], of().dtype)
+    check(direction, *[of(5)] * 3, of(5, 1), values=(*diagonals, np.ones((5, 1), of().dtype)), **TOLERANCES)
 
 
 def test_a_large_matrix():
@@ -221,22 +271,10 @@ def test_nothing(shape):
         pytest.param(lambda x: linalg.qr(x)[0], 100, id="qr"),
         pytest.param(lambda x: linalg.eigh(x)[0], 160, id="eigh"),
         pytest.param(lambda x: jnp.linalg.svdvals(x), 140, id="svd"),
+        pytest.param(lambda x: linalg.schur(x)[0], 480, id="schur"),
     ],
 )
 def test_the_graph_does_not_grow_with_the_matrix(function, most):
     small, large = (nodes(function, f32(n, n)) for n in (6, 60))
     assert abs(large - small) <= 12  # what is constant is computed at export only while it is small
     assert large <= most
-
-
-@pytest.mark.parametrize(
-    ("function", "why"),
-    [
-        (lambda x: linalg.schur(x), "schur .* only LAPACK makes; use output='complex'"),
-        (lambda x: linalg.eigh(x, subset_by_index=(0, 2)), r"eigh .* the parameter `subset_by_index=\(0, 2\)`"),
-        (lambda x: lax.linalg.tridiagonal_solve(x, x, x, x[..., None], perturb_singular=True), "perturb_singular=True"),
-    ],
-)
-def test_refusals(function, why):
-    with pytest.raises(jaxport.Unsupported, match=why):
-        jaxport.to_onnx(function, [(3, 3)])

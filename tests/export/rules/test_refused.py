@@ -29,11 +29,6 @@ def like(x):
     return jax.ShapeDtypeStruct(x.shape, x.dtype)
 
 
-def scaled(x):
-    numbers, scales = jnp.ones((1, 4, 32), jnp.float8_e4m3fn), jnp.ones((1, 4, 1), jnp.float8_e8m0fnu)
-    return numbers * x[0].astype(numbers.dtype), numbers, scales, scales
-
-
 COMPILED = jax.export.export(jax.jit(jnp.sin))(jnp.zeros(4))
 
 CASES = {
@@ -42,7 +37,8 @@ CASES = {
     "ffi_call": lambda x: jax.ffi.ffi_call("native", like(x))(x),
     "pallas_call": double,
     "call_exported": lambda x: COMPILED.call(x),
-    "scaled_matmul_wrapper": lambda x: jax.nn.scaled_matmul(*scaled(x)),
+    "create_token": lambda x: lax.create_token(x),
+    "after_all": lambda x: lax.after_all(),
     "check": lambda x: (checkify.check(x.sum() > 0, "negative"), x)[1],
     "rng_bit_generator": lambda x: x + lax.rng_bit_generator(jnp.zeros(4, np.uint32), (4,))[1],
     "rng_uniform": lambda x: lax.rng_uniform(jnp.float32(0), jnp.float32(1), (4,)),

@@ -12,8 +12,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 from jax import lax
+from jax._src.lax.windowed_reductions import _select_and_scatter
 
-from jaxport.testing import check, expect_graph, f32, spec
+from jaxport.testing import check, expect_graph, f32, i32, spec
 
 IMAGES = f32("B", "H", "W", 3)
 IDENTITY = {lax.add: 0, lax.max: -jnp.inf, lax.min: jnp.inf, lax.mul: 1}
@@ -213,6 +214,23 @@ def test_derivatives_choose_the_first_of_equals_and_pass_over_nans(derivative):
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=["float16", "bfloat16"])
 def test_gradients_of_short_floats(dtype):
     check(jax.grad(lambda x: nn.max_pool(x, (2, 2), (2, 2)).sum()), spec("B", 6, 7, 3, dtype=dtype))
+
+
+SELECTIONS = {
+    "largest": (lax.ge, lax.add),
+    "smallest": (lax.lt, lambda total, x: total + total + x),
+    "farthest": (lambda x, y: abs(x) > abs(y), lax.max),
+}
+
+
+@pytest.mark.parametrize(("select", "combine"), SELECTIONS.values(), ids=SELECTIONS)
+@pytest.mark.parametrize("of", [f32, i32])
+def test_scattering_to_what_a_window_selects(select, combine, of):
+    def scattered(x, source):
+        window = (1, 2, 3), (1, 2, 2), ((0, 0), (1, 0), (1, 1))
+        return _select_and_scatter(x, select, *window, source, jnp.ones((), x.dtype), combine)
+
+    check(scattered, of(2, 5, 6), of(2, 3, 3))
 
 
 EMPTY = {

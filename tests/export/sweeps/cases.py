@@ -19,7 +19,7 @@ import numpy as np
 from jaxport.testing import sample
 
 #: The sizes of the names of dims. They differ, so that axes that are mixed up show.
-SIZES: Mapping[str, int] = {"B": 2, "T": 3, "N": 4, "M": 5, "L": 12, "H": 6, "W": 7}
+SIZES: Mapping[str, int] = {"B": 2, "T": 3, "N": 4, "M": 5, "L": 12, "H": 6, "W": 7, "E": 2}
 
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 COMPLEX = ("complex64", "complex128")
@@ -63,9 +63,10 @@ class Case:
       call: how it is called: `call(function, *args, **kwargs)`.
       make: what is called, from the public name and the dtype: a layer is built first.
       dtypes: the dtypes to cross with.
-      rtol, atol: tolerances; None for the defaults.
+      rtol, atol: tolerances of float32, and of what is wider by as much less; None for the defaults.
+      narrow: it is computed in a narrower dtype, whatever the dtype: so much is rounded in wider ones too.
       options: of the export.
-      grad: why there is no gradient to compare, where JAX gives one.
+      without: the cells that are left out, by words of their names, each with why: `{"float16, static, grad": …}`.
     """
 
     args: tuple[Any, ...]
@@ -76,13 +77,19 @@ class Case:
     rtol: float | None = None
     atol: float | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    grad: str = ""
+    without: Mapping[str, str] = field(default_factory=dict)
+    narrow: bool = False
 
     @property
     def arrays(self) -> list[Array]:
         """The arrays among the arguments."""
         leaves = jax.tree.leaves((self.args, dict(self.kwargs)), is_leaf=_is_array)
         return [leaf for leaf in leaves if _is_array(leaf)]
+
+    def leaves_out(self, cell: Any) -> bool:
+        """Whether a cell is left out."""
+        words = set(str(cell).split(", "))
+        return any(words >= set(part.split(", ")) for part in self.without)
 
     def function(self, subject: Any, dtype: Any) -> Callable[..., Any]:
         """The function of the arrays alone."""
@@ -116,11 +123,12 @@ def case(
     rtol: float | None = None,
     atol: float | None = None,
     options: Mapping[str, Any] | None = None,
-    grad: str = "",
+    without: Mapping[str, str] | None = None,
+    narrow: bool = False,
     **kwargs: Any,
 ) -> Case:
     """A case; see `Case`."""
-    return Case(args, kwargs, call, make, dtypes, rtol, atol, options or {}, grad)
+    return Case(args, kwargs, call, make, dtypes, rtol, atol, options or {}, without or {}, narrow)
 
 
 def each(names: str, *args: Any, **kwargs: Any) -> dict[str, Case]:
@@ -142,6 +150,13 @@ def _stacked(values: Sequence[Any]) -> Any:
 
 
 # Values -----------------------------------------------------------------------------------------------------------
+
+
+def unit(generator: np.random.Generator, shape: Sequence[int], dtype: np.dtype) -> Any:
+    """Numbers of a size around one, whose sums of products stay small."""
+    return (
+        sample(generator, shape, dtype) if dtype.kind in "biu" else (sample(generator, shape, dtype) / 4).astype(dtype)
+    )
 
 
 def positive(generator: np.random.Generator, shape: Sequence[int], dtype: np.dtype) -> Any:

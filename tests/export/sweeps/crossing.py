@@ -1,4 +1,9 @@
-"""The crossing: dtype × static or symbolic dims × `jit`, `vmap`, `grad`; and what becomes of one cell of it."""
+"""The crossing: dtype × static or symbolic dims × `jit`, `vmap`, `grad`; and what becomes of one cell of it.
+
+`cells` are all of a case, `covering` those that together have every dtype, every gradient and, in one dtype of each
+kind, every pair of dims and transform: what one dtype of a kind shows of symbolic dims, the others show again; and
+`jit`, which an export looks into, is the same for all dtypes.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +24,12 @@ from jaxport.testing import VARIANTS, check
 from tests.export.sweeps.cases import SIZES, Case
 
 TRANSFORMS = ("plain", "jit", "vmap", "grad")
-#: How many examples `vmap` maps over.
-EXAMPLES = 2
+#: What `vmap` maps over: the name of a dim where dims are symbolic, else its size.
+EXAMPLES = "E"
 #: What a user function or JAX raises for what it does not accept.
 _REFUSALS = (
     ArithmeticError, AssertionError, LookupError, NotImplementedError, TypeError, ValueError,
-    jax.errors.InconclusiveDimensionOperation,
+    jax.errors.InconclusiveDimensionOperation, jax.errors.JaxRuntimeError,
 )  # fmt: skip
 _CROSSED = dict.fromkeys(VARIANTS, "it is a cell of its own of the crossing")
 
@@ -53,7 +58,7 @@ class Outcome:
     Attributes:
       status: `exported`; `refused`; `not run`, where the runtime has no kernel; `wrong`; `failed`; or `unaccepted`, where
         JAX cannot compile it for a CPU either.
-      why: the reason.
+      why: the reason; of what JAX cannot compile, its own.
       primitives, operators: where it was exported, what was traced, and what the model has.
     """
 
@@ -71,11 +76,23 @@ def cells(case: Case) -> Iterator[Cell]:
                 yield Cell(dtype, symbolic, transform)
 
 
+def covering(case: Case) -> Iterator[Cell]:
+    """The cells of a case that show what the others would show again."""
+    kinds = {np.dtype(dtype).kind.replace("u", "i").replace("V", "f"): dtype for dtype in reversed(case.dtypes)}
+    for cell in cells(case):
+        if cell.transform == "jit":
+            wanted = cell.dtype == case.dtypes[0]
+        else:
+            wanted = cell.dtype in kinds.values() or (not cell.symbolic and cell.transform != "vmap")
+        if wanted:
+            yield cell
+
+
 def accepted(case: Case, subject: Any, cell: Cell) -> Callable[..., Any] | None:
     """The transformed function where JAX accepts the cell, else None."""
-    if cell.symbolic and not any(isinstance(d, str) for a in case.arrays for d in a.shape):
+    if cell.symbolic and not any(isinstance(d, str) for shape in _shapes(case, cell) for d in shape):
         return None
-    if cell.transform == "grad" and (case.grad or not jnp.issubdtype(cell.dtype, np.inexact)):
+    if case.leaves_out(cell) or (cell.transform == "grad" and not jnp.issubdtype(cell.dtype, np.inexact)):
         return None
     if cell.transform == "vmap" and not case.arrays:
         return None
@@ -130,17 +147,6 @@ def shuffled(name: str, case: Case, subject: Any) -> Iterator[Job]:
     return jobs(name, case, subject, chosen)
 
 
-def run_all(chosen: Sequence[Job]) -> list[Outcome]:
-    """The outcomes of the cells of one case, which are exported together as far as they agree."""
-    outcomes: dict[Job, Outcome] = {}
-    for kind in {(job.cell.x64, job.cell.symbolic) for job in chosen}:
-        group = [job for job in chosen if (job.cell.x64, job.cell.symbolic) == kind]
-        together = run(group) if len(group) > 1 else Outcome("alone")
-        for job in group:
-            outcomes[job] = together if together.status == "exported" else run([job])
-    return [outcomes[job] for job in chosen]
-
-
 def run(group: Sequence[Job]) -> Outcome:
     """Export cells as one model and compare all results on both sides.
 
@@ -153,7 +159,9 @@ def run(group: Sequence[Job]) -> Outcome:
         for a, shape in zip(job.case.arrays, _shapes(job.case, job.cell), strict=True)
     ]
     values = [
-        v for j in group for v in j.case.draw(j.name, j.cell.dtype, EXAMPLES if j.cell.transform == "vmap" else None)
+        v
+        for job in group
+        for v in job.case.draw(job.name, job.cell.dtype, SIZES[EXAMPLES] if job.cell.transform == "vmap" else None)
     ]
 
     def function(*arrays: Any) -> Any:
@@ -167,36 +175,72 @@ def run(group: Sequence[Job]) -> Outcome:
             **_tolerances(group), **case.options,
         )  # fmt: skip
     except Unsupported as refusal:
-        why = "; ".join(f"{r.name}: {r.why}" for r in dict.fromkeys(refusal.refusals))
-        return Outcome("refused" if _compiles(function, specs, group[0].cell) else "unaccepted", why)
+        outcome = Outcome("refused", "; ".join(f"{r.name}: {r.why}" for r in dict.fromkeys(refusal.refusals)))
     except AssertionError as difference:
         return Outcome("wrong", str(difference))
-    except (RuleError, RunError, *_REFUSALS) as failure:
-        status = "not run" if isinstance(failure, RunError) else "failed"
-        return Outcome(status if _compiles(function, specs, group[0].cell) else "unaccepted", str(failure))
-    operators = frozenset(node.op_type for node in exported.model.graph.all_nodes() if not node.domain)
-    return Outcome("exported", "", frozenset(primitives(exported.traced.jaxpr.jaxpr)), operators)
+    except RunError as failure:
+        outcome = Outcome("not run", str(failure))
+    except (RuleError, *_REFUSALS) as failure:
+        outcome = Outcome("failed", f"{type(failure).__name__}: {failure}")
+    else:
+        operators = frozenset(node.op_type for node in exported.model.graph.all_nodes() if not node.domain)
+        return Outcome("exported", "", frozenset(primitives(exported.traced.jaxpr.jaxpr)), operators)
+    # Of several cells, each is asked for alone before anything is said of it.
+    refusal = _refusal_of_jax(function, specs, group[0].cell) if len(group) == 1 else None
+    return outcome if refusal is None else Outcome("unaccepted", refusal)
 
 
-def _compiles(function: Callable[..., Any], specs: Sequence[jax.ShapeDtypeStruct], cell: Cell) -> bool:
-    """Whether JAX itself gets any further with what it traces."""
+def run_all(chosen: Sequence[Job], attempt: Callable[[Sequence[Job]], Outcome] = run) -> Iterator[tuple[Job, Outcome]]:
+    """The cells of one case and their outcomes, exported together as far as they agree, else half by half.
+
+    Args:
+      chosen: the cells.
+      attempt: runs some of them together.
+    """
+    groups: dict[tuple[bool, bool], list[Job]] = {}
+    for job in chosen:
+        groups.setdefault((job.cell.x64, job.cell.symbolic), []).append(job)
+    # Those of one tolerance stand together, so that a half often has one.
+    waiting = [sorted(group, key=lambda job: repr(_tolerance(job))) for group in groups.values()]
+    while waiting:
+        group = waiting.pop(0)
+        outcome = attempt(group)
+        if outcome.status == "exported" or len(group) == 1:
+            yield from ((job, outcome) for job in group)
+        else:
+            middle = len(group) // 2
+            waiting[:0] = [group[:middle], group[middle:]]
+
+
+def _refusal_of_jax(function: Callable[..., Any], specs: Sequence[jax.ShapeDtypeStruct], cell: Cell) -> str | None:
+    """Why JAX itself gets no further with what it traces; None where it does."""
     structs = [jax.ShapeDtypeStruct([SIZES.get(d, d) for d in s.shape], s.dtype) for s in specs]
     with jax.enable_x64(cell.x64):
         try:
             jax.jit(lambda *arrays: function(*arrays)).lower(*structs).compile()
-        except (*_REFUSALS, RuntimeError):
-            return False
-    return True
+        except _REFUSALS as error:
+            return f"{type(error).__name__}: {error}"
+    return None
 
 
 def _tolerances(group: Sequence[Job]) -> dict[str, float | None]:
-    """Those of the case, where all cells are of wide floats; sums of squares are rounded more than their parts."""
-    case, dtypes = group[0].case, {job.cell.dtype for job in group}
-    if dtypes & {"float16", "bfloat16"}:
-        return {}
-    if case.rtol is None and dtypes == {"float32"} and any(job.cell.transform == "grad" for job in group):
-        return {"rtol": 1e-4, "atol": 1e-4}
-    return {"rtol": case.rtol, "atol": case.atol}
+    """What all cells agree on, else the defaults."""
+    own = {_tolerance(job) for job in group}
+    rtol, atol = own.pop() if len(own) == 1 else (None, None)
+    return {"rtol": rtol, "atol": atol}
+
+
+def _tolerance(job: Job) -> tuple[float | None, float | None]:
+    """That of the case, of wide floats; a gradient here is that of a sum of squares, which is rounded more than its parts."""
+    dtype, grad = job.cell.dtype, job.cell.transform == "grad"
+    if dtype in ("float16", "bfloat16"):
+        rounded = 32 * float(jnp.finfo(dtype).eps)
+        return (rounded, rounded) if grad else (None, None)
+    if grad and job.case.rtol is None and dtype == "float32":
+        return 1e-4, 1e-4
+    finer = 1e-5 if job.cell.x64 and not job.case.narrow else 1
+    rtol, atol = (None if given is None else given * finer for given in (job.case.rtol, job.case.atol))
+    return rtol, atol
 
 
 def primitives(jaxpr: Any) -> Iterator[str]:
@@ -211,7 +255,8 @@ def primitives(jaxpr: Any) -> Iterator[str]:
 
 def _shapes(case: Case, cell: Cell) -> list[tuple[int | str, ...]]:
     lead = (EXAMPLES,) if cell.transform == "vmap" else ()
-    return [(*lead, *(a.shape if cell.symbolic else a.sized())) for a in case.arrays]
+    shapes = [(*lead, *a.shape) for a in case.arrays]
+    return shapes if cell.symbolic else [tuple(SIZES[d] if isinstance(d, str) else d for d in s) for s in shapes]
 
 
 def _transformed(case: Case, subject: Any, cell: Cell) -> Callable[..., Any]:

@@ -11,6 +11,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.scipy.cluster.vq
+import jax.scipy.fft
+import jax.scipy.integrate
+import jax.scipy.interpolate
 import jax.scipy.linalg
 import jax.scipy.ndimage
 import jax.scipy.signal
@@ -55,6 +59,11 @@ class Namespace:
             name for name in dir(self.module) if not name.startswith("_") and self.is_kind(getattr(self.module, name))
         ]
 
+    @property
+    def every(self) -> Mapping[str, Case]:
+        """All cases: of what is exported, of what is refused, of what JAX runs elsewhere."""
+        return {**self.cases, **self.refused, **self.elsewhere}
+
     def is_kind(self, thing: Any) -> bool:
         """Whether a public name is one of the namespace's subjects."""
         if self.kind is types.ModuleType:
@@ -68,7 +77,7 @@ class Namespace:
 
 
 NAMESPACES = [
-    Namespace("jax.nn", jax.nn, nn.CASES, nn.REASONS, elsewhere=nn.ELSEWHERE),
+    Namespace("jax.nn", jax.nn, nn.CASES, nn.REASONS),
     Namespace("jax.lax", jax.lax, lax.CASES, lax.REASONS, lax.REFUSED, lax.ELSEWHERE, target=0.99),
     Namespace(
         "jax.numpy",
@@ -83,10 +92,15 @@ NAMESPACES = [
     Namespace("jax.scipy.stats", jax.scipy.stats, scipy.STATS, kind=types.ModuleType),
     Namespace("jax.scipy.signal", jax.scipy.signal, scipy.SIGNAL),
     Namespace("jax.scipy.ndimage", jax.scipy.ndimage, scipy.NDIMAGE),
+    Namespace("jax.scipy.integrate", jax.scipy.integrate, scipy.INTEGRATE),
+    Namespace("jax.scipy.interpolate", jax.scipy.interpolate, scipy.INTERPOLATE),
+    Namespace("jax.scipy.cluster.vq", jax.scipy.cluster.vq, scipy.CLUSTER),
+    Namespace("jax.scipy.fft", jax.scipy.fft, scipy.FFT),
     Namespace("jax.random", jax.random, random.RANDOM),
     Namespace("jax.image", jax.image, random.IMAGE, random.IMAGE_REASONS),
     Namespace("jax.ops", jax.ops, random.OPS),
     Namespace("jax.numpy.linalg", jnp.linalg, linalg.NUMPY),
+    Namespace("jax.lax.linalg", jax.lax.linalg, linalg.LAX, linalg.LAX_REASONS),
     Namespace("jax.scipy.linalg", jax.scipy.linalg, linalg.SCIPY),
     Namespace("jax.numpy.fft", jnp.fft, linalg.FFT),
     Namespace("flax.nnx", nnx, layers.NNX, layers.NNX_REASONS, kind=nnx.Module),

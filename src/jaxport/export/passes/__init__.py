@@ -23,6 +23,7 @@ import onnx_ir.passes.common as common
 from jaxport.errors import ExportError
 from jaxport.export.passes.activations import activations
 from jaxport.export.passes.attention import attention
+from jaxport.export.passes.batch_normalization import batch_normalization
 from jaxport.export.passes.constants import constants
 from jaxport.export.passes.convolution import average_pools, convolution_biases
 from jaxport.export.passes.double import double_factors
@@ -30,6 +31,7 @@ from jaxport.export.passes.group_normalization import group_normalization
 from jaxport.export.passes.hoisting import hoisting
 from jaxport.export.passes.identities import identities
 from jaxport.export.passes.layout import layout
+from jaxport.export.passes.means import means
 from jaxport.export.passes.normalization import normalization
 from jaxport.export.passes.repeated import repeated
 from jaxport.export.passes.reshapes import reshapes
@@ -54,6 +56,7 @@ DEFAULT: tuple[Pass, ...] = (
     identities,
     average_pools,
     tidy,
+    batch_normalization,
     constants,
     simplify,
     hoisting,
@@ -61,6 +64,7 @@ DEFAULT: tuple[Pass, ...] = (
     softmax,
     group_normalization,
     normalization,
+    means,
     activations,
     rotary,
     attention,

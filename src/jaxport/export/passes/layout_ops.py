@@ -204,9 +204,9 @@ def _normalization(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | No
 # Operators with a vector of axes, or one entry per axis
 
 
-@carries("InstanceNormalization")
+@carries("BatchNormalization", "InstanceNormalization")
 def _over_positions(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
-    """The mean over all positions does not depend on their order."""
+    """What is the same for all positions does not depend on their order."""
     return _together((node.inputs[0], node.outputs[0]), layout) if layout[:2] == (0, 1) else None
 
 

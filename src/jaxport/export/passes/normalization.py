@@ -70,18 +70,10 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
 
 def normalized(node: ir.Node | None) -> Normalized | None:
     """What a product normalizes."""
-    if not is_op(node, "Mul", "Div"):
+    deviation, others = deviation_and_factors(node) or (None, [])
+    if deviation is None:
         return None
-    whole = Seen.whole(node.outputs[0])
-    factors = [] if whole is None else list(_factors(whole, 1))
-    deviations = [(seen, exponent) for seen, exponent in factors if _is_deviation(seen, exponent)]
-    if len(deviations) != 1:
-        return None
-    others = [seen for seen, exponent in factors if exponent == 1 and (seen, exponent) != deviations[0]]
-    radicand = _radicand(deviations[0][0]) if len(others) == len(factors) - 1 else None
-    if radicand is None:
-        return None
-    variance, epsilon = radicand
+    variance, epsilon = deviation
     squared = _mean_square(variance)
     for index, seen in enumerate(others):
         scales = tuple(others[:index] + others[index + 1 :])
@@ -93,6 +85,18 @@ def normalized(node: ir.Node | None) -> Normalized | None:
         if squared is not None and axes is not None:
             return Normalized("RMSNormalization", seen, axes, epsilon, scales, squared.sizes)
     return None
+
+
+def deviation_and_factors(node: ir.Node | None) -> tuple[tuple[Seen, float], list[Seen]] | None:
+    """Of a product with one `1 / sqrt(variance + epsilon)`: the variance and epsilon, and the other factors."""
+    whole = Seen.whole(node.outputs[0]) if node is not None and is_op(node, "Mul", "Div") else None
+    factors = [] if whole is None else list(_factors(whole, 1))
+    deviations = [(seen, exponent) for seen, exponent in factors if _is_deviation(seen, exponent)]
+    if len(deviations) != 1:
+        return None
+    others = [seen for seen, exponent in factors if exponent == 1 and (seen, exponent) != deviations[0]]
+    radicand = _radicand(deviations[0][0]) if len(others) == len(factors) - 1 else None
+    return None if radicand is None else (radicand, others)
 
 
 def _factors(seen: Seen, exponent: int) -> Iterator[tuple[Seen, int]]:
@@ -117,9 +121,12 @@ def _is_deviation(seen: Seen, exponent: int) -> bool:
 
 
 def _radicand(deviation: Seen) -> tuple[Seen, float] | None:
-    """The variance, and the epsilon added to it, under the root."""
+    """The variance, and the epsilon added to it, under the root. A variance may be one number everywhere, too."""
     under, *_ = deviation.operands("Sqrt", "Pow") or [None]
-    found = None if under is None else under.commuted("Add", lambda seen: seen.scalar)
+    if under is None:
+        return None
+    found = under.commuted("Add", lambda seen: None if any(axis is not None for axis in seen.axes) else seen.scalar)
+    found = found or under.commuted("Add", lambda seen: seen.scalar)
     return None if found is None else (found[1], float(found[0]))
 
 

@@ -199,6 +199,8 @@ def _half_of(table: Seen) -> Seen | None:
     place, rank = table.axes.index(VECTOR), len(table.axes)
     array, node = constant_of(table.value), table.node
     if array is not None:
+        if array.shape[place] % 2:
+            return None
         first, second = np.split(array, 2, place)
         half = ir.Value(name=table.value.name, type=table.value.type, shape=ir.Shape(first.shape))
         half.const_value = ir.Tensor(first, name=table.value.name)

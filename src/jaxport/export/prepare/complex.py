@@ -23,22 +23,27 @@ from jaxport.blocks.block import FrozenMapping
 from jaxport.errors import RuleError
 from jaxport.export import dims
 from jaxport.export.prepare.pairs import FORMULAS, Pair, each, real_dtype
+from jaxport.export.prepare.pairs_scattered import SCATTERS
 from jaxport.export.prepare.rewriting import Atoms, Rewriting, call_of, holds_jaxpr, traced
 from jaxport.export.registry import RULES, Rule
 
 #: What does the same to both parts: it moves numbers about, or it is linear over the real numbers.
 TWICE = frozenset(
     """
-    add add_any all_gather all_to_all broadcast_in_dim concatenate copy copy_p cumsum dynamic_slice dynamic_update_slice
-    empty empty2 expand_dims gather name neg pad pbroadcast ppermute psum psum_invariant pvary reduce_precision reduce_sum
-    reduce_window_sum reshape rev scatter scatter-add scatter-sub select_n sharding_constraint slice split squeeze stack
-    stop_gradient sub tie tile transpose unstack
+    add add_any broadcast_in_dim concatenate copy copy_p cumsum dynamic_slice dynamic_update_slice empty empty2 expand_dims
+    gather name neg pad reduce_precision reduce_sum reduce_window_sum reshape rev scatter scatter-add scatter-sub select_n
+    sharding_constraint slice split squeeze stack stop_gradient sub tie tile transpose unstack
     """.split()
 )
 #: What is linear in each of two operands: products.
 PRODUCTS = frozenset({"conv_general_dilated", "dot_general", "ragged_dot_general"})
 #: What takes and gives any number of values, and does not look into them; and a rule that takes the parts of a number.
-PASSING = frozenset({"device_put", "fft", "optimization_barrier", "shard_alike"})
+PASSING = frozenset(
+    """
+    all_gather all_to_all dce_sink device_put fft optimization_barrier pbroadcast ppermute psum psum_invariant pvary
+    shard_alike
+    """.split()
+)
 
 #: The name that a rule for complex operands alone has, and that the user sees where there is none.
 OF_COMPLEX = "%s of complex numbers"
@@ -125,9 +130,12 @@ class _Rewriting(Rewriting):
         """What the primitive does to pairs; None where it only passes them on, or where that is not known."""
         name, operands = equation.primitive.name, [atom.aval for atom in equation.invars]
         pairs = [Pair(*self.avals(aval) or ()) if _is_complex(aval) else aval for aval in operands]
-        if name in TWICE or name in PRODUCTS:
+        applied = (
+            name == "scatter" and equation.params["update_jaxpr"] is not None
+        )  # of a function, which may not be linear
+        if not applied and (name in TWICE or name in PRODUCTS):
             return traced(_by_parts(equation), pairs)
-        if (formula := _function(FORMULAS.get(name), equation)) is not None:
+        if (formula := _function(FORMULAS.get(name) or SCATTERS.get(name), equation)) is not None:
             return traced(formula, pairs)
         definition = _function(RULES.get(OF_COMPLEX % name, RULES.get(name)), equation)
         if definition is None:

@@ -70,30 +70,45 @@ def scaled(x, factor):
 
 
 def square(x):
-    return Pair((x.re + x.im) * (x.re - x.im), 2 * x.re * x.im)
+    level = (jnp.abs(x.re) == jnp.abs(x.im)) & jnp.isfinite(x.re)
+    return Pair(jnp.where(level, 0, (x.re + x.im) * (x.re - x.im)), x.re * x.im * 2)
+
+
+def choose(condition, x, y):
+    """`x` where the condition holds, else `y`."""
+    return Pair(jnp.where(condition, x.re, y.re), jnp.where(condition, x.im, y.im))
 
 
 def div(x, y):
-    """The quotient; the divisor is scaled, so that its square neither overflows nor vanishes."""
-    size = jnp.maximum(jnp.abs(y.re), jnp.abs(y.im))
-    scale = jnp.where(size > 0, size, 1)
-    c, d = (jnp.where(jnp.isinf(size), jnp.where(jnp.isinf(part), jnp.sign(part), 0), part / scale) for part in y)
-    norm = c * c + d * d
-    by_number = Pair((x.re * c + x.im * d) / norm / scale, (x.im * c - x.re * d) / norm / scale)
-    by_zero = Pair(x.re / y.re, x.im / y.re)
-    return Pair(*(jnp.where(size == 0, zero, number) for zero, number in zip(by_zero, by_number, strict=True)))
+    """Smith's quotient, whose steps do not overflow; where it is NaN, what C says of zeros and infinities."""
+    steep = jnp.abs(y.re) < jnp.abs(y.im)
+    over, under = choose(steep, over_i(x), x), choose(steep, over_i(y), y)
+    ratio = under.im / under.re
+    size = under.re + ratio * under.im
+    found = Pair((over.re + over.im * ratio) / size, (over.im - over.re * ratio) / size)
+    for_x, for_y = (each(lambda part: jnp.where(jnp.isinf(part), jnp.sign(part), 0))(z) for z in (x, y))
+    infinite_x, infinite_y = infinite(x), infinite(y)
+    of_infinity = scaled(mul(for_x, conj(y)), np.asarray(np.inf, x.dtype))
+    by_infinity = scaled(mul(x, conj(for_y)), 0)
+    special = choose(infinite_x & ~infinite_y, of_infinity, choose(infinite_y & ~infinite_x, by_infinity, found))
+    special = choose((y.re == 0) & (y.im == 0), scaled(x, 1 / y.re), special)
+    return choose(jnp.isnan(found.re) & jnp.isnan(found.im), special, found)
 
 
 def reciprocal(x):
     return div(Pair(jnp.ones_like(x.re), jnp.zeros_like(x.im)), x)
 
 
-def absolute(x):
-    """The distance from zero, without overflow."""
+def infinite(x):
+    return jnp.isinf(x.re) | jnp.isinf(x.im)
+
+
+def absolute(x, part=1.0):
+    """The distance from zero, or a part of it, without overflow."""
     a, b = jnp.abs(x.re), jnp.abs(x.im)
     large, small = jnp.maximum(a, b), jnp.minimum(a, b)
     ratio = small / jnp.where(large == 0, 1, large)
-    size = large * jnp.sqrt(1 + ratio * ratio)
+    size = large * part * jnp.sqrt(1 + ratio * ratio)
     return jnp.where(jnp.isinf(large), large, size)
 
 
@@ -112,7 +127,7 @@ def integer_pow(x, *, y):
         if count & 1:
             result = power if result is None else mul(result, power)
         count >>= 1
-        power = square(power) if count else power
+        power = mul(power, power) if count else power
     return reciprocal(result) if y < 0 else result
 
 
@@ -124,9 +139,13 @@ def times(size, wave):
     return jnp.where(wave == 0, wave, size * wave)
 
 
+def polar(size, turn):
+    return Pair(size * jnp.cos(turn), size * jnp.sin(turn))
+
+
 def exp(x):
-    size = jnp.exp(x.re)
-    return Pair(size * jnp.cos(x.im), times(size, jnp.sin(x.im)))
+    half = jnp.exp(x.re / 2)  # the whole may be infinite where a part of it is not
+    return Pair(half * jnp.cos(x.im) * half, times(half, times(half, jnp.sin(x.im))))
 
 
 def expm1(x):
@@ -154,15 +173,18 @@ def log1p(x):
 def power(x, y):
     """|x|^c e^(-d arg) at the angle c arg + d log|x|, for y = c + i d; a real or integer y has no d."""
     y = y if isinstance(y, Pair) else Pair(y.astype(x.dtype), jnp.zeros_like(y, x.dtype))
-    logarithm = log(x)
-    found = exp(mul(y, Pair(jnp.where(jnp.isinf(logarithm.re), 0, logarithm.re), logarithm.im)))
-    zero = (x.re == 0) & (x.im == 0)
-    at_zero = jnp.where((y.re == 0) & (y.im == 0), 1, jnp.where(y.re > 0, 0, np.asarray(np.nan, x.dtype)))
-    return Pair(jnp.where(zero, at_zero, found.re), jnp.where(zero, at_zero * 0, found.im))
+    size, turn = absolute(x), angle(x)
+    found = polar(size**y.re * jnp.exp(-y.im * turn), y.re * turn + y.im * jnp.log(size))
+    # Of zero and of infinity there are powers with real exponents; others have no angle.
+    bare = (y.im == 0) & ((size == 0) | ((x.re == np.inf) & (x.im == 0)))
+    limit = jnp.where((size == 0) & (y.re < 0), np.asarray(np.nan, x.dtype), size**y.re)
+    found = choose(bare, Pair(limit, jnp.where(jnp.isnan(limit), limit, 0)), found)
+    one = ((y.re == 0) & (y.im == 0)) | ((x.re == 1) & (x.im == 0))
+    return Pair(jnp.where(one, 1, found.re), jnp.where(one, 0, found.im))
 
 
 def exp2(x):
-    return exp(scaled(x, np.asarray(np.log(2), x.dtype)))
+    return exp(mul(Pair(np.asarray(np.log(2), x.dtype), np.asarray(0, x.dtype)), x))
 
 
 def logistic(x):
@@ -173,7 +195,7 @@ def logistic(x):
 
 def sqrt(x):
     """Kahan's: the half with the smaller part comes from the other by division."""
-    large = jnp.sqrt(jnp.abs(x.re) / 2 + absolute(x) / 2)
+    large = 2 * jnp.sqrt(jnp.abs(x.re) / 8 + absolute(x, 1 / 8))
     small = jnp.abs(x.im) / (2 * jnp.where(large == 0, 1, large))
     small = jnp.where(jnp.isinf(x.im), large, jnp.where(jnp.isinf(large), 0, small))
     right = x.re >= 0
@@ -182,7 +204,10 @@ def sqrt(x):
 
 
 def rsqrt(x):
-    return reciprocal(sqrt(x))
+    size = absolute(x, 1 / 4)
+    turn = jnp.where(size == 0, np.inf, angle(x) / -2)  # of zero it has none
+    found = polar(lax.rsqrt(size) / 2, turn)
+    return Pair(jnp.where(size == 0, np.inf, jnp.where(infinite(x), 0, found.re)), jnp.where(infinite(x), 0, found.im))
 
 
 # Circular and hyperbolic functions
@@ -215,7 +240,9 @@ def tanh(x):
     a = jnp.clip(x.re, -limit, limit)
     sine, cosine = jnp.sin(x.im), jnp.cos(x.im)
     below = jnp.square(jnp.sinh(a)) + cosine * cosine
-    return Pair(jnp.sinh(a) * jnp.cosh(a) / below, sine * cosine / below)
+    far = (jnp.abs(x.re) > limit) & (jnp.isfinite(x.im) | jnp.isinf(x.re))
+    re = jnp.where(far, jnp.sign(x.re), jnp.sinh(a) * jnp.cosh(a) / below)
+    return Pair(re, jnp.where(far | (x.im == 0), 0, sine * cosine / below))
 
 
 def cos(x):
@@ -237,34 +264,61 @@ def roots(x):
     return sqrt(Pair(x.re + 1, x.im)), sqrt(Pair(x.re - 1, x.im)), sqrt(Pair(1 - x.re, x.im))
 
 
+def doubled_log(x):
+    """log(2 |x|) of large numbers, and where they are so large that the formulas for the others overflow."""
+    a, b = jnp.abs(x.re), jnp.abs(x.im)
+    swap = (b > a) | jnp.isinf(b)
+    large, small = jnp.where(swap, b, a), jnp.where(swap, a, b)
+    ratio = jnp.where(jnp.isinf(large) | jnp.isnan(small), 0, small / large)
+    limit = np.asarray(np.sqrt(np.finfo(x.dtype).max) / 8, x.dtype)
+    return np.asarray(np.log(2), x.dtype) + jnp.log(large) + jnp.log1p(ratio * ratio) / 2, large >= limit
+
+
 @mirrored
 def acos(x):
     above, _, below = roots(x)
-    return Pair(2 * jnp.arctan2(below.re, above.re), -jnp.arcsinh(mul(above, below).im))
+    near = Pair(2 * jnp.arctan2(below.re, above.re), -jnp.arcsinh(mul(above, below).im))
+    size, far = doubled_log(x)
+    return choose(far, Pair(jnp.arctan2(x.im, x.re), -size), near)
 
 
 @mirrored
 def asin(x):
     above, _, below = roots(x)
-    return Pair(jnp.arctan2(x.re, mul(above, conj(below)).re), jnp.arcsinh(mul(above, below).im))
+    near = Pair(jnp.arctan2(x.re, mul(above, conj(below)).re), jnp.arcsinh(mul(above, below).im))
+    size, far = doubled_log(x)
+    return choose(far, Pair(jnp.arctan2(x.re, x.im), size), near)
 
 
 @mirrored
 def acosh(x):
     above, below, _ = roots(x)
-    return Pair(jnp.arcsinh(mul(above, conj(below)).re), 2 * jnp.arctan2(below.im, above.re))
+    near = Pair(jnp.arcsinh(mul(above, conj(below)).re), 2 * jnp.arctan2(below.im, above.re))
+    size, far = doubled_log(x)
+    return choose(far, Pair(size, jnp.arctan2(x.im, x.re)), near)
 
 
 def atanh(x):
-    limit = np.asarray(np.sqrt(np.finfo(x.dtype).max) / 4, x.dtype)
-    a, b = (jnp.clip(part, -limit, limit) for part in x)
-    size = jnp.log1p(4 * a / (jnp.square(1 - a) + b * b)) / 4
-    return Pair(size, jnp.arctan2(2 * b, (1 - a) * (1 + a) - b * b) / 2)
+    """Far from 1 and -1 the imaginary part is a right angle, and the real part that of 1/x."""
+    a, b = jnp.abs(x.re), x.im
+    limit = np.asarray(np.finfo(x.dtype).max ** (3 / 8), x.dtype)
+    near = (a < limit) & (jnp.abs(b) < limit)
+    far = jnp.where(jnp.abs(b) / np.finfo(x.dtype).eps < a, 1 / a, 1 / ((a / b + b / a) * b))
+    far = jnp.where(infinite(x), 0, far)
+    size = jnp.where(near, a / (jnp.square(1 - a) + b * b), far)
+    turn = jnp.arctan2(b + b, (1 - a) * (1 + a) - b * b)
+    turn = jnp.where(near, turn, side(b) * np.asarray(np.pi, x.dtype))
+    return Pair(side(x.re) * jnp.log1p(4 * size) / 4, turn / 2)
+
+
+def side(x):
+    """1 from zero on, -1 below."""
+    return jnp.where(x >= 0, np.asarray(1, x.dtype), np.asarray(-1, x.dtype))
 
 
 def atan2(y, x):
     """-i log((x + i y) / sqrt(x² + y²))"""
-    return over_i(log(div(add(x, times_i(y)), sqrt(add(square(x), square(y))))))
+    return over_i(log(div(add(x, times_i(y)), sqrt(add(mul(x, x), mul(y, y))))))
 
 
 # Comparisons and choices
@@ -360,13 +414,14 @@ def extremum(reduce: Callable[..., Any], worst: float) -> Callable[..., Any]:
     return reduced
 
 
-def scatter_mul(x, indices, updates, **params):
-    """Products of sizes and sums of angles."""
-    ones, zeros = jnp.ones_like(x.re), jnp.zeros_like(x.im)
-    params |= {"update_jaxpr": None, "update_consts": ()}
-    size = lax.scatter_mul_p.bind(ones, indices, absolute(updates), **params)
-    turn = lax.scatter_add_p.bind(zeros, indices, angle(updates), **params)
-    return mul(x, Pair(size * jnp.cos(turn), size * jnp.sin(turn)))
+def of_devices(reduced: Callable[..., Any]) -> Callable[..., Any]:
+    """A reduction over axes of the array (left by `vmap`), and over named ones, along which there is one array."""
+
+    def over_axes(x, *, axes, axis_index_groups=None):
+        positions = tuple(axis for axis in axes if isinstance(axis, int))
+        return reduced(x, axes=positions) if positions else x
+
+    return over_axes
 
 
 #: Primitives of one formula each.
@@ -406,13 +461,14 @@ FORMULAS: dict[str, Rule] = {
         "min": minimum,
         "mul": mul,
         "ne": ne,
+        "pmax": of_devices(extremum(jnp.max, -np.inf)),
+        "pmin": of_devices(extremum(jnp.min, np.inf)),
         "pow": power,
         "real": lambda x: x.re,
         "reduce_max": extremum(jnp.max, -np.inf),
         "reduce_min": extremum(jnp.min, np.inf),
         "reduce_prod": reduce_prod,
         "rsqrt": rsqrt,
-        "scatter-mul": scatter_mul,
         "sign": sign,
         "sin": rotated(sinh),
         "sinh": sinh,

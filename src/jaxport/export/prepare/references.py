@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 # What JAX itself does before it compiles has no public name, nor has the mark of a jaxpr that has mutable arrays.
 from jax._src.core import internal_mutable_array_effect  # noqa: TID251
 from jax._src.state.discharge import discharge_state  # noqa: TID251
-from jax.extend.core import ClosedJaxpr
+from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from jaxport import blocks
+from jaxport.export.prepare.rewriting import Atoms, Rewriting, call_of
 
 
 def without_references(closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -21,6 +25,26 @@ def without_references(closed: ClosedJaxpr) -> ClosedJaxpr:
     >>> [equation.primitive.name for equation in without_references(jax.make_jaxpr(doubled)(jax.numpy.ones(3))).eqns]
     ['mul']
     """
+    closed = _RunState().closed(closed)
     if internal_mutable_array_effect not in closed.effects:
         return closed
     return discharge_state(blocks.ungroup(closed))
+
+
+class _RunState(Rewriting):
+    """`run_state` has mutable arrays of its own, which it returns at the end."""
+
+    def avals(self, aval: Any) -> Sequence[Any] | None:  # noqa: ARG002 (no kind of variable is replaced)
+        return None
+
+    def values(self, value: Any) -> Sequence[Any]:
+        return [value]
+
+    def concerns(self, equation: JaxprEqn) -> bool:
+        return equation.primitive.name == "run_state"
+
+    def changed(self, equation: JaxprEqn, atoms: Atoms) -> JaxprEqn:  # noqa: ARG002
+        if not self.concerns(equation):
+            return equation
+        body = discharge_state(blocks.ungroup(ClosedJaxpr(equation.params["jaxpr"], ())))
+        return call_of(body, equation.invars, equation.outvars, equation)

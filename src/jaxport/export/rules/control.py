@@ -51,9 +51,12 @@ def branch(op, index, branches, operands, results, first=0):
 
 @rule("platform_index", broadcasts=True)
 def platform_index(op, *, platforms):
-    """The exported program computes what JAX computes on a CPU."""
-    fitting = [i for i, names in enumerate(platforms) if names is None or "cpu" in names]
-    return op.const(fitting[0], op.out.dtype)
+    """The exported program computes what JAX computes on a CPU, unless a branch says that it is for `onnx`."""
+    for platform in ("onnx", "cpu"):
+        fitting = [i for i, names in enumerate(platforms) if names is not None and platform in names]
+        if fitting:
+            return op.const(fitting[0], op.out.dtype)
+    return op.const(platforms.index(None), op.out.dtype)
 
 
 # Loops without a known number of steps

@@ -33,7 +33,7 @@ def conv_general_dilated(
     x, kernel = op.transpose(x, x_order), op.transpose(kernel, kernel_order)
     window = windows(kernel.shape[2:], window_strides, padding, rhs_dilation, lhs_dilation)
     shape = [op.out.shape[axis] for axis in out_order]
-    if batch_group_count > 1:
+    if not dims.same(batch_group_count, 1):
         x = batch_groups_as_features(op, x, batch_group_count)
     groups = feature_group_count * batch_group_count  # one of them is 1
     if window:
@@ -53,13 +53,15 @@ def batch_groups_as_features(op, x, groups):
 
 def convolved(op, x, kernel, window, groups, shape):
     """`x` (N, C, ...) convolved with `kernel` (O, C / groups, ...), by an operator that takes the dtype."""
-    group = None if groups == 1 else groups
-    if x.dtype in (np.int8, np.uint8) and op.out.dtype.itemsize <= 4:
+    group = None if dims.same(groups, 1) else groups
+    known = dims.all_static([groups])  # not that of a `vmap` of kernels over a symbolic axis; `group` is an attribute
+    if known and x.dtype in (np.int8, np.uint8) and op.out.dtype.itemsize <= 4:
         x, options = fitted(op, x, window, 0)
         return op.ConvInteger(x, kernel, group=group, **options)
     dtype = np.dtype(np.float32) if op.out.dtype == bool else op.out.dtype  # of booleans, whether any product is set
     x, kernel = op.cast(x, dtype), op.cast(kernel, dtype)
-    if x.dtype == np.float64 or x.dtype.kind in "iu":  # no kernel in the runtime, and no wider dtype to compute in
+    # Without a kernel in the runtime, and a wider dtype to compute in, it is a product.
+    if not known or x.dtype == np.float64 or x.dtype.kind in "iu":
         x = gathered(op, padded(op, x, window, 0), window, shape[2:])
         return op.call(contracted, x, kernel, groups=groups)
     options = scatter_attributes(window)

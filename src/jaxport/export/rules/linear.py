@@ -48,11 +48,30 @@ def scaled_dot(x, y, x_scale, y_scale, *, dimension_numbers, preferred_element_t
 rule("scaled_dot", via=scaled_dot)
 
 
+def scaled_matmul(x, y, x_scale, y_scale, *, preferred_element_type):
+    """The same over batches of rows; a kernel on NVIDIA's GPUs, and on AMD's this."""
+    dimension_numbers = (((2,), (2,)), ((0,), (0,)))
+    return [
+        lax.scaled_dot(
+            x,
+            y,
+            lhs_scale=x_scale,
+            rhs_scale=y_scale,
+            dimension_numbers=dimension_numbers,
+            preferred_element_type=preferred_element_type,
+        )
+    ]
+
+
+rule("scaled_matmul_wrapper", via=scaled_matmul)
+
+
 def scaled(x, scale, axes):
     """`x` times its scales in bfloat16."""
+    scale = scale.astype(jnp.bfloat16)  # before it is moved: runtimes have few kernels of scales' own type
     for axis in axes:
         scale = jnp.repeat(scale, x.shape[axis] // scale.shape[axis], axis)
-    return x.astype(jnp.bfloat16) * scale.astype(jnp.bfloat16)
+    return x.astype(jnp.bfloat16) * scale
 
 
 def accumulated(op, x, dtype):

@@ -9,6 +9,7 @@ from jaxport.export.registry import rule
 @rule("pad")
 def pad(op, x, value, *, padding_config):
     lows, highs, gaps = (list(column) for column in zip(*padding_config, strict=True)) if x.rank else ([], [], [])
+    axes = range(x.rank)
     spread = [axis for axis, gap in enumerate(gaps) if gap and not dims.same(x.shape[axis], 0)]
     if spread:
         filled = all(dims.known(lambda a=axis: x.shape[a] >= 1) for axis in spread)
@@ -17,7 +18,7 @@ def pad(op, x, value, *, padding_config):
             highs = [high - gaps[axis] if axis in spread else high for axis, high in enumerate(highs)]
         else:
             x = op.slice(x, [0] * len(spread), [-gaps[axis] for axis in spread], spread)
-    shrinking = [axis for axis in range(x.rank) if not (not_negative(lows[axis]) and not_negative(highs[axis]))]
+    shrinking = [axis for axis in axes if not (not_negative(lows[axis]) and not_negative(highs[axis]))]
     if not all(dims.known(lambda d=d: d <= 0) for d in (*lows, *highs)):
         amounts = op.dims([*lows, *highs])
         x = op.Pad(x, op.Max(amounts, (0,)) if shrinking else amounts, value)

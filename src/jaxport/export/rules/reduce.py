@@ -34,7 +34,7 @@ def _sum_by_matmul(x, *, axes):
     """A product with ones wraps exactly, where the runtime sums 64-bit integers in double."""
     kept = [a for a in range(x.ndim) if a not in axes]
     matrix = x.transpose(*kept, *axes).reshape(*(x.shape[a] for a in kept), -1)
-    return matrix @ np.ones(matrix.shape[-1], x.dtype)
+    return matrix @ jnp.ones(matrix.shape[-1], x.dtype)
 
 
 @rule("reduce_prod")

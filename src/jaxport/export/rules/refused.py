@@ -9,6 +9,10 @@ from jaxport.export.registry import rule
 _ACROSS = "talks to other devices; export the function that one device runs, over all of its data"
 _KERNEL = "is a kernel for one kind of device; pass `rules={%r: lambda op, *xs, **_: op.call(reference, *xs)}`"
 _CUDNN = "calls a library of NVIDIA's; use `implementation='xla'`"
+_COLLECTIVES = """
+    all_gather all_gather_reduced all_to_all pbroadcast ppermute psum psum_invariant reduce_scatter unreduced_psum
+    unreduced_reduce_scatter
+""".split()
 
 REASONS = {
     # Python and native code
@@ -16,9 +20,10 @@ REASONS = {
     "io_callback": "runs Python on the host; pass its result in as an input, or write it with jax.numpy",
     "ffi_call": "calls native code, which ONNX cannot hold; pass `rules={'ffi_call': ...}` with a JAX function of it",
     **{name: _KERNEL % name for name in ("pallas_call", "core_map", "mpmd_map")},
-    "scaled_matmul_wrapper": "runs on NVIDIA's GPUs alone; scale the operands and use `jnp.matmul`",
     **{f"dot_product_attention_{which}_wrapper": _CUDNN for which in ("fwd", "bwd", "fp8_fwd", "fp8_bwd")},
     "call_exported": "is compiled already, its equations are gone; export the function that it was made from",
+    **dict.fromkeys(("after_all", "create_token"), "orders effects, which ONNX does not have; pass arrays instead"),
+    "unreachable": "raises a Python error where it is run; define what the function shall return",
     "check": "raises a Python error; export `checkify.checkify(fn)`, which returns it",
     # Generators of XLA
     "rng_uniform": "draws from XLA's own generator, which ONNX does not have; use `jax.random.uniform`",
@@ -27,6 +32,7 @@ REASONS = {
     "define it with `custom_jvp`",
     # Several devices
     **dict.fromkeys(("psend", "precv", "ragged_all_to_all"), _ACROSS),
+    **{f"{name}_{half}": _ACROSS for name in _COLLECTIVES for half in ("start", "done")},
 }
 
 
@@ -45,7 +51,7 @@ for _primitive, _why in REASONS.items():
 
 
 @rule("dce_sink", broadcasts=True)
-def sink(op, x, **_):
+def sink(op, *xs, **_):
     return []
 
 

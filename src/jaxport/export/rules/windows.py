@@ -242,14 +242,66 @@ def select_and_scatter_add(op, source, x, *, select_prim, **parameters):
     if any(dims.same(size, 0) for size in (*x.shape, *source.shape)):
         return op.expand(op.const(0, source.dtype), op.out.shape)
     views = flat_views(op, ascending(op, x, select_prim), window, -np.inf)
-    shape = tuple(size + sum(w.pads) for size, w in zip(x.shape, window, strict=True))
-    index = op.call(selected_index, views, window=tuple(window), shape=shape)
+    shape = padded_shape(x, window)
+    index = flat_index(op, op.call(selection, views), window, shape)
     dtype = np.float64 if source.dtype == np.float64 else np.float32  # the runtime adds in no narrower float
     zeros = op.expand(op.const(0, dtype), (math.prod(shape),))
     updates = op.reshape(op.cast(source, dtype), index.shape)
     total = op.ScatterElements(zeros, index, updates, axis=0, reduction="add")
-    cropped = [Window(1, pads=(-w.pads[0], -w.pads[1])) for w in window]
-    return op.cast(padded(op, op.reshape(total, shape), cropped, 0), source.dtype)
+    return op.cast(cropped(op, op.reshape(total, shape), window), source.dtype)
+
+
+@rule("select_and_scatter")
+def select_and_scatter(
+    op, x, source, initial, *, select_jaxpr, select_consts, scatter_jaxpr, scatter_consts, **parameters
+):
+    """Each element of `source` combined with what its window selects in `x`, one after the other."""
+    window = window_over(**parameters)
+    inside = op.expand(op.const(True), x.shape)
+    views = [flat_views(op, value, window, fill) for value, fill in ((x, 0), (inside, False))]
+    select, scatter = (
+        jaxpr_as_fun(ClosedJaxpr(jaxpr, consts))
+        for jaxpr, consts in ((select_jaxpr, select_consts), (scatter_jaxpr, scatter_consts))
+    )
+    shape = padded_shape(x, window)
+    index = flat_index(op, op.call(first_selected, *views, select=select), window, shape)
+    total = op.call(combined, initial, index, source, scatter=scatter, size=math.prod(shape))
+    return cropped(op, op.reshape(total, shape), window)
+
+
+def padded_shape(x, window):
+    """The shape of the data that a window slides over."""
+    return tuple(size + sum(w.pads) for size, w in zip(x.shape, window, strict=True))
+
+
+def cropped(op, x, window):
+    """Padded data without its padding."""
+    return padded(op, x, [Window(1, pads=(-w.pads[0], -w.pads[1])) for w in window], 0)
+
+
+def first_selected(views, inside, *, select):
+    """The element of the last axis that a comparison of the best one so far with the next one ends with."""
+    for _ in range(views.ndim - 1):
+        select = jax.vmap(select)
+
+    def step(best, element):
+        value, is_inside, place = element
+        better = is_inside & ((best[1] < 0) | ~select(best[0], value)[0])
+        return (jnp.where(better, value, best[0]), jnp.where(better, place, best[1])), None
+
+    elements = (*(jnp.moveaxis(x, -1, 0) for x in (views, inside)), jnp.arange(views.shape[-1]))
+    start = jnp.zeros(views.shape[:-1], views.dtype), jnp.full(views.shape[:-1], -1)
+    return lax.scan(step, start, elements)[0][1]
+
+
+def combined(initial, index, source, *, scatter, size):
+    """Flat data in which each element of `source` is combined with the one at its index."""
+
+    def step(total, update):
+        place, value = update
+        return total.at[place].set(scatter(total[place], value)[0]), None
+
+    return lax.scan(step, jnp.full(size, initial), (index, source.ravel()))[0]
 
 
 def ascending(op, x, select_prim):
@@ -273,9 +325,13 @@ def selected_tangent(tangents, views):
     return jnp.where(chosen, tangents, 0).sum(-1, dtype=tangents.dtype)
 
 
-def selected_index(views, *, window, shape):
-    """Where the selected elements lie in the flattened data that the window slides over."""
-    chosen = selection(views)
+def flat_index(op, chosen, window, shape):
+    """Where the chosen elements of the windows lie in the flattened data that the window slides over, one after the other."""
+    index = op.call(index_of, chosen, window=tuple(window), shape=shape)
+    return op.reshape(index, (math.prod(index.shape),))
+
+
+def index_of(chosen, *, window, shape):
     flat = jnp.zeros_like(chosen)
     places = [lax.broadcasted_iota(chosen.dtype, chosen.shape, axis) for axis in range(chosen.ndim)]
     for axis in reversed(range(chosen.ndim)):
@@ -283,4 +339,4 @@ def selected_index(views, *, window, shape):
         size = jnp.asarray(w.size, chosen.dtype)
         chosen, element = lax.div(chosen, size), lax.rem(chosen, size)  # neither is negative
         flat = flat + (places[axis] * w.stride + element * w.dilation) * math.prod(shape[axis + 1 :])
-    return flat.ravel()
+    return flat

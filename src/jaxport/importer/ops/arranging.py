@@ -25,6 +25,14 @@ def _split(input: Any, sizes: Sequence[Any], axis: int) -> tuple[Any, ...]:
     return tuple(jnp.split(input, list(accumulate(sizes))[:-1], axis=axis))
 
 
+@op("Split", since=1, until=1)
+def split_at(input, split: Host | None = None, *, axis=None, split_=None, outputs: OutputCount):
+    if axis is None:
+        raise Unsupported("the axis is not given", [Refusal("", "", "version 1 has no default for `axis`; set it")])
+    sizes = split_ if split is None else [int(size) for size in split.tolist()]
+    return split_attribute(input, axis=axis, split=sizes, outputs=outputs)
+
+
 @op("Split", since=2, until=12)
 def split_attribute(input, *, axis=0, split=None, outputs: OutputCount):
     return _split_evenly(input, outputs, axis) if split is None else _split(input, split, axis)
@@ -50,7 +58,7 @@ def _padded(data: Any, pads: Sequence[Any], axes: Sequence[int], mode: str, valu
     if mode not in MODES:
         raise Unsupported(
             "an attribute has a value that ONNX does not define",
-            [Refusal("Pad", "", f"`mode` is {mode!r}; it has to be one of {', '.join(MODES)}")],
+            [Refusal("", "", f"`mode` is {mode!r}; it has to be one of {', '.join(MODES)}")],
         )
     widths = [(0, 0)] * data.ndim
     for axis, before, after in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxport.importer.dtypes import dtype_of
 from jaxport.importer.namespaces import cast, helper, jnp, known, lax, nn
-from jaxport.importer.registry import OutputCount, op
+from jaxport.importer.registry import OutputCount, earlier, op
 
 
 def split_heads(x: Any, heads: Any) -> Any:
@@ -143,78 +143,8 @@ def _visible(queries: Any, keys: Any, before: Any, causal: int, left: int, right
     return both(None if left < 0 else behind <= left, None if ahead < 0 else behind >= -ahead)
 
 
-@op("Attention", since=23, until=23)
-def attention_with_past(
-    Q,
-    K,
-    V,
-    attn_mask=None,
-    past_key=None,
-    past_value=None,
-    *,
-    is_causal=0,
-    kv_num_heads=None,
-    q_num_heads=None,
-    qk_matmul_output_mode=0,
-    scale=None,
-    softcap=0.0,
-    softmax_precision=None,
-    outputs: OutputCount = 1,
-):
-    return attention(
-        Q,
-        K,
-        V,
-        attn_mask,
-        past_key,
-        past_value,
-        is_causal=is_causal,
-        kv_num_heads=kv_num_heads,
-        q_num_heads=q_num_heads,
-        qk_matmul_output_mode=qk_matmul_output_mode,
-        scale=scale,
-        softcap=softcap,
-        softmax_precision=softmax_precision,
-        outputs=outputs,
-    )
-
-
-@op("Attention", since=24, until=24)
-def attention_with_lengths(
-    Q,
-    K,
-    V,
-    attn_mask=None,
-    past_key=None,
-    past_value=None,
-    nonpad_kv_seqlen=None,
-    *,
-    is_causal=0,
-    kv_num_heads=None,
-    q_num_heads=None,
-    qk_matmul_output_mode=0,
-    scale=None,
-    softcap=0.0,
-    softmax_precision=None,
-    outputs: OutputCount = 1,
-):
-    return attention(
-        Q,
-        K,
-        V,
-        attn_mask,
-        past_key,
-        past_value,
-        nonpad_kv_seqlen,
-        is_causal=is_causal,
-        kv_num_heads=kv_num_heads,
-        q_num_heads=q_num_heads,
-        qk_matmul_output_mode=qk_matmul_output_mode,
-        scale=scale,
-        softcap=softcap,
-        softmax_precision=softmax_precision,
-        outputs=outputs,
-    )
+earlier("Attention", since=24, until=24, without="left_window_size right_window_size")
+earlier("Attention", since=23, until=23, without="nonpad_kv_seqlen")
 
 
 @op("ai.onnx.preview", "FlexAttention", since=1)

@@ -22,7 +22,7 @@ def bit_cast(input, *, to):
     if canonical(dtype) != dtype:
         raise Unsupported(
             "64-bit types are off",
-            [Refusal("BitCast", "", f'the bits of {dtype} are needed: `jax.config.update("jax_enable_x64", True)`')],
+            [Refusal("", "", f'the bits of {dtype} are needed: `jax.config.update("jax_enable_x64", True)`')],
         )
     if dtype.kind == "b" or input.dtype.kind == "b":
         return cast(input, dtype)  # JAX has no bits of a bool; those of zero and one are the numbers themselves

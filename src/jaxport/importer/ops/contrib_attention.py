@@ -29,10 +29,10 @@ from jaxport.importer.registry import Host, OutputCount, op
 DOMAIN = "com.microsoft"
 
 
-def refuse(operator: str, wrong: bool, what: str) -> None:
-    """Refuses a feature of the operator if it is used."""
+def refuse(wrong: bool, what: str) -> None:
+    """Refuses a feature of an operator if it is used."""
     if wrong:
-        raise Unsupported("a fused operator uses what is not supported", [Refusal(operator, "", what)])
+        raise Unsupported("a fused operator uses what is not supported", [Refusal("", "", what)])
 
 
 def _filled(mask: Any, filter_value: float | None, dtype: np.dtype) -> Any:
@@ -41,11 +41,11 @@ def _filled(mask: Any, filter_value: float | None, dtype: np.dtype) -> Any:
     return cast(jnp.where(mask, 0.0, filler), dtype)
 
 
-def _padding(operator: str, mask: Any, batch: Any, keys: Any, filter_value: float | None, dtype: np.dtype) -> Any:
+def _padding(mask: Any, batch: Any, keys: Any, filter_value: float | None, dtype: np.dtype) -> Any:
     """A mask in one of its forms (lengths, ends and starts, one per key, one per query and key) as a term of the scores."""
     if mask is None:
         return None
-    refuse(operator, mask.ndim == 4, "masks of rank 4; give one of (batch, queries, keys)")
+    refuse(mask.ndim == 4, "masks of rank 4; give one of (batch, queries, keys)")
     if mask.ndim == 3:
         return _filled(jnp.expand_dims(mask, 1) > 0, filter_value, dtype)
     if mask.ndim == 2:
@@ -54,7 +54,7 @@ def _padding(operator: str, mask: Any, batch: Any, keys: Any, filter_value: floa
     ends = jnp.reshape(mask[:batch], (-1, 1, 1, 1))
     if mask.shape[0] == batch:
         return _filled(at < ends, filter_value, dtype)
-    refuse(operator, mask.shape[0] != 2 * batch, "masks by cumulative lengths")
+    refuse(mask.shape[0] != 2 * batch, "masks by cumulative lengths")
     return _filled((at < ends) & (at >= jnp.reshape(mask[batch:], (-1, 1, 1, 1))), filter_value, dtype)
 
 
@@ -111,9 +111,9 @@ def attention(
     scale=None,
     unidirectional=0,
 ):
-    refuse("Attention", bool(do_rotary), "`do_rotary`; use GroupQueryAttention")
+    refuse(bool(do_rotary), "`do_rotary`; use GroupQueryAttention")
     projected = input @ weights if bias is None else input @ weights + bias
-    refuse("Attention", bool(past_present_share_buffer), "`past_present_share_buffer`")
+    refuse(bool(past_present_share_buffer), "`past_present_share_buffer`")
     return _self_attended(
         projected,
         qkv_hidden_sizes,
@@ -144,7 +144,7 @@ def _self_attended(
     before = 0 if past is None else past.shape[3]
     k, v = (k, v) if past is None else (_joined(past[0], k), _joined(past[1], v))
     batch, queries, keys = q.shape[0], q.shape[2], k.shape[2]
-    padding = _padding("Attention", mask, batch, keys, filter_value, q.dtype)
+    padding = _padding(mask, batch, keys, filter_value, q.dtype)
     causal = _causal(unidirectional, queries, keys, before)
     y, _ = _attended(q, k, v, padding, term, causal=causal, scale=scale)
     return y, jnp.stack([k, v]) if k.shape == v.shape else None
@@ -169,7 +169,7 @@ def quantized_attention(
     scale=None,
     unidirectional=0,
 ):
-    refuse("QAttention", bool(do_rotary or past_present_share_buffer), "`do_rotary` and `past_present_share_buffer`")
+    refuse(bool(do_rotary or past_present_share_buffer), "`do_rotary` and `past_present_share_buffer`")
     whole = matmul_integer(input, weight, input_zero_point, weight_zero_point)
     projected = cast(whole, bias.dtype) * (input_scale * weight_scale) + bias
     return _self_attended(projected, None, num_heads, mask_index, past, None, mask_filter_value, scale, unidirectional)
@@ -212,11 +212,11 @@ def multi_head_attention(
     outputs: OutputCount = 1,
 ):
     shared = past_sequence_length is not None or cache_indirection is not None
-    refuse("MultiHeadAttention", shared, "buffers that past and present share; export without `past_sequence_length`")
+    refuse(shared, "buffers that past and present share; export without `past_sequence_length`")
     q, k, v = _unpacked(query, key, value, bias, num_heads)
     k, v = _joined(past_key, k), _joined(past_value, v)
     before = 0 if past_key is None else past_key.shape[2]
-    padding = _padding("MultiHeadAttention", key_padding_mask, q.shape[0], k.shape[2], mask_filter_value, q.dtype)
+    padding = _padding(key_padding_mask, q.shape[0], k.shape[2], mask_filter_value, q.dtype)
     causal = _causal(unidirectional, q.shape[2], k.shape[2], before)
     y, scores = _attended(q, k, v, padding, attention_bias, causal=causal, scale=scale)
     return y, k, v, scores
@@ -244,7 +244,9 @@ def decoder_masked_multi_head_attention(
     outputs: OutputCount = 1,
 ):
     shared = bool(past_present_share_buffer) or cache_indirection is not None
-    refuse("DecoderMaskedMultiHeadAttention", shared, "buffers that past and present share, and beams")
+    refuse(shared, "buffers that past and present share, and beams")
+    if key is None:
+        query, key, value = jnp.split(query, 3, axis=2)
     past = (past_key, past_value)
     return multi_head_attention(
         query,
@@ -274,8 +276,8 @@ def rotary_embedding(
     rotary_embedding_dim=None,
     scale=None,
 ):
-    refuse("RotaryEmbedding", bool(is_packed_batching), "`is_packed_batching`")
-    refuse("RotaryEmbedding", scale not in (None, 1.0), "a `scale` other than 1")
+    refuse(bool(is_packed_batching), "`is_packed_batching`")
+    refuse(scale not in (None, 1.0), "a `scale` other than 1")
     size = rotary_embedding_dim or 2 * cos_cache.shape[1]
     x = input if input.ndim == 4 else split_heads(input, num_heads or input.shape[2] // size)
     at = position_ids if position_ids.ndim == 2 else position_ids + jnp.arange(x.shape[2])
@@ -323,8 +325,8 @@ def group_query_attention(
     softcap=None,
     v_quant_type="NONE",
 ):
-    refuse("GroupQueryAttention", (k_quant_type, v_quant_type) != ("NONE", "NONE"), "a quantized cache")
-    refuse("GroupQueryAttention", bool(sliding_window_cache or qk_output), "`sliding_window_cache` and `qk_output`")
+    refuse((k_quant_type, v_quant_type) != ("NONE", "NONE"), "a quantized cache")
+    refuse(bool(sliding_window_cache or qk_output), "`sliding_window_cache` and `qk_output`")
     if key is None:
         size = query.shape[2] // (num_heads + 2 * kv_num_heads)
         query, key, value = jnp.split(query, [num_heads * size, (num_heads + kv_num_heads) * size], axis=2)

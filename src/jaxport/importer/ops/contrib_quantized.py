@@ -215,9 +215,9 @@ def matmul_n_bits(
     block_size,
     weight_prepacked=0,
 ):
-    refuse("MatMulNBits", bits not in (2, 4, 8), f"{bits} bits; 2, 4 and 8 are")
-    refuse("MatMulNBits", g_idx is not None, "`g_idx`; the groups have to be blocks")
-    refuse("MatMulNBits", bool(weight_prepacked), "`weight_prepacked`: weights in the layout of one device")
+    refuse(bits not in (2, 4, 8), f"{bits} bits; 2, 4 and 8 are")
+    refuse(g_idx is not None, "`g_idx`; the groups have to be blocks")
+    refuse(bool(weight_prepacked), "`weight_prepacked`: weights in the layout of one device")
     blocks = -(-K // block_size)
     values = cast(jnp.reshape(unpacked(B, bits), (N, blocks, block_size)), A.dtype)
     if zero_points is None:

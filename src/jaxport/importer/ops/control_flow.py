@@ -19,6 +19,9 @@ from jaxport.importer.registry import SizeBound, op
 SHORT = 4
 """Iterations up to which a loop is unrolled."""
 
+BOUNDED = 1000
+"""Iterations up to which a loop that may end earlier has a fixed length: unlike an open one it has a gradient."""
+
 LONGEST = 100_000
 """Iterations after which a loop that has to be unrolled is given up."""
 
@@ -33,7 +36,7 @@ def if_(cond, *, then_branch, else_branch):
     except TypeError as error:
         raise ValueNotKnown(
             "a branch that decides a shape or a type cannot be traced",
-            [Refusal("If", "", "its branches return different shapes or types; call it outside `jax.jit`")],
+            [Refusal("", "", "its branches return different shapes or types; call it outside `jax.jit`")],
         ) from error
 
 
@@ -54,13 +57,14 @@ def loop(M=None, cond=None, *v_initial, body, bound: SizeBound = None):
             return _scanned(int(trips), v_initial, body)
         except (TypeError, _NotStructured, ValueNotKnown):
             pass
-    if plain and not scans and (go is None or (M is not None and trips is None)):
-        return _while(M, cond, v_initial, body)
-    if bound is not None and (go is None or trips is None):
+    unsure = go is None or (M is not None and trips is None)
+    if plain and not scans and unsure:
+        return _ended(bound, M, cond, v_initial, body)
+    if bound is not None and (unsure or M is None):
         return _bounded(bound, M, cond, v_initial, body)
     if M is not None and trips is None:
         raise _endless()
-    return _unrolled(trips, go, v_initial, scans, body)
+    return _unrolled(trips, go, v_initial, scans, body, bound)
 
 
 def _scanned(trips: int, state: Sequence[Any], body: Any) -> tuple[Any, ...]:
@@ -74,6 +78,13 @@ def _scanned(trips: int, state: Sequence[Any], body: Any) -> tuple[Any, ...]:
 
     final, stacked = lax.scan(step, tuple(state), jnp.arange(trips, dtype=np.dtype(np.int64)))
     return (*final, *stacked)
+
+
+def _ended(bound: int | None, M: Any, cond: Any, state: Sequence[Any], body: Any, first: int = 0) -> tuple[Any, ...]:
+    """A loop without stacked outputs that data ends; `first` iterations were done before."""
+    trips = None if M is None else known(M)
+    most = bound if bound is not None or trips is None or int(trips) > BOUNDED else int(trips)
+    return _while(M, cond, state, body, first) if most is None else _bounded(most, M, cond, state, body, first)
 
 
 def _while(M: Any, cond: Any, state: Sequence[Any], body: Any, first: int = 0) -> tuple[Any, ...]:
@@ -93,8 +104,8 @@ def _while(M: Any, cond: Any, state: Sequence[Any], body: Any, first: int = 0) -
     return tuple(lax.while_loop(goes_on, step, start))[2:]
 
 
-def _bounded(bound: int, M: Any, cond: Any, state: Sequence[Any], body: Any) -> tuple[Any, ...]:
-    """A loop of `bound` iterations, of which those behind its end change nothing and give rows of zeros."""
+def _bounded(bound: int, M: Any, cond: Any, state: Sequence[Any], body: Any, first: int = 0) -> tuple[Any, ...]:
+    """A loop of `bound` iterations from `first` on, of which those behind its end change nothing and give rows of zeros."""
 
     def step(carry: Any, iteration: Any) -> Any:
         go, *values = carry
@@ -112,12 +123,12 @@ def _bounded(bound: int, M: Any, cond: Any, state: Sequence[Any], body: Any) -> 
 
     start = (jnp.reshape(host(True) if cond is None else cond, ()), *state)
     rows = body(host(0), start[0], *state)[1 + len(state) :]  # for their shapes
-    (_, *final), stacked = lax.scan(step, start, jnp.arange(bound, dtype=np.dtype(np.int64)))
+    (_, *final), stacked = lax.scan(step, start, jnp.arange(first, bound, dtype=np.dtype(np.int64)))
     return (*final, *stacked)
 
 
 def _unrolled(
-    trips: HostValue | None, go: HostValue | None, state: Sequence[Any], scans: int, body: Any
+    trips: HostValue | None, go: HostValue | None, state: Sequence[Any], scans: int, body: Any, bound: int | None
 ) -> tuple[Any, ...]:
     rows: list[list[Any]] = []
     iteration = 0
@@ -128,7 +139,7 @@ def _unrolled(
         if iteration > LONGEST:
             raise ValueError(f"its values change their shapes, or it has no end: more than {LONGEST} iterations")
         if go is None and not scans:  # the condition was known for the first iterations only
-            return _while(trips, goes_on, state, body, iteration)
+            return _ended(bound, trips, goes_on, state, body, iteration)
         rows.append(results[len(state) :])
     columns = list(zip(*rows, strict=True)) if rows else [body.empty_output(index - scans) for index in range(scans)]
     return (*state, *(jnp.stack(column) if rows else column for column in columns))
@@ -189,7 +200,7 @@ def scan_batched(sequence_lens=None, *initial_state_and_scan_inputs, body, num_s
     if sequence_lens is not None:
         raise ValueNotKnown(
             "sequences of different lengths cannot be scanned",
-            [Refusal("Scan", "", "`sequence_lens` of version 8 is not supported; export at opset 9 or later")],
+            [Refusal("", "", "`sequence_lens` of version 8 is not supported; export at opset 9 or later")],
         )
 
     def single(*values: Any) -> Any:

@@ -9,37 +9,48 @@ import numpy as np
 
 from jaxport.errors import NotInstalled
 from jaxport.importer.host import host
-from jaxport.importer.registry import Host, Known, op
+from jaxport.importer.namespaces import at_once, cast, helper, jnp, lax
+from jaxport.importer.registry import Host, Known, SizeBound, op
 
 
-def _sides(boxes: np.ndarray, center: int) -> tuple[np.ndarray, np.ndarray]:
-    """The smallest and largest coordinates of boxes given by two corners, or by center and size."""
+@helper
+def best_apart(low, high, scores, good, most, threshold, count):
+    """The best boxes, `count` at most, that overlap no better one by more than `threshold` of their union.
+
+    `low` and `high` are their corners, (n, 2); only those that are `good` count, and the first `most` of the chosen.
+    Where there is none, the result is n.
+    """
+    n = scores.shape[0]
+    area = jnp.prod(high - low, axis=1)
+    rank = n - jnp.argsort(jnp.argsort(-scores))
+
+    def choose(left, index):
+        best = jnp.argmax(jnp.where(left, rank, 0))
+        sides = jnp.minimum(high, high[best]) - jnp.maximum(low, low[best])
+        shared = jnp.prod(jnp.maximum(sides, 0), axis=1)
+        overlap = shared / jnp.where(shared > 0, area + area[best] - shared, 1)
+        rest = left & (overlap <= threshold) & (jnp.arange(n) != best)
+        return rest, jnp.where(left.any() & (index < most), best, n)
+
+    return lax.scan(choose, good, jnp.arange(count))[1]
+
+
+@helper
+def suppressed(boxes, scores, most, iou_threshold, score_threshold, center, count, size):
+    """The rows (batch, class, box) that non-maximum suppression selects; `count` of a class and `size` in all, at most.
+
+    If `size` is given, the rows that fill it up lie outside of the scores: gathered, they count not.
+    """
     first, second = boxes[..., :2], boxes[..., 2:]
     if center:
-        return first - second / 2, first + second / 2
-    return np.minimum(first, second), np.maximum(first, second)
-
-
-def _overlaps(boxes: np.ndarray, center: int) -> np.ndarray:
-    """Intersection over union of all pairs of boxes; zero where a box has no area."""
-    low, high = _sides(boxes, center)
-    area = np.prod(high - low, axis=-1)
-    inner = np.minimum(high[:, None], high) - np.maximum(low[:, None], low)
-    shared = np.prod(np.maximum(inner, 0), axis=-1)
-    union = area[:, None] + area - shared
-    valid = (shared > 0) & (area[:, None] > 0) & (area > 0) & (union > 0)
-    return np.where(valid, shared / np.where(valid, union, 1), 0)
-
-
-def _kept(scores: np.ndarray, overlaps: np.ndarray, most: int, iou_threshold: float) -> list[int]:
-    """Boxes in the order of their scores, without those that overlap a better one too much."""
-    kept: list[int] = []
-    for box in np.argsort(-scores, kind="stable"):
-        if len(kept) == most:
-            break
-        if np.all(overlaps[box, kept] <= iou_threshold):
-            kept.append(int(box))
-    return kept
+        first, second = first - second / 2, first + second / 2
+    good = jnp.full(scores.shape, True) if score_threshold is None else scores > score_threshold
+    choose = lambda *parts: best_apart(*parts, most, iou_threshold, count)
+    low, high = jnp.minimum(first, second)[:, None], jnp.maximum(first, second)[:, None]
+    chosen = jnp.vectorize(choose, signature="(n,d),(n,d),(n),(n)->(k)")(low, high, scores, good)
+    batch, label, place = jnp.nonzero(chosen < scores.shape[2], size=size, fill_value=scores.shape)
+    box = chosen.at[batch, label, place].get(mode="fill", fill_value=scores.shape[2])
+    return jnp.stack([batch, label, box], axis=1)
 
 
 @op("NonMaxSuppression", since=10)
@@ -47,21 +58,18 @@ def non_max_suppression(
     boxes: Known,
     scores: Known,
     max_output_boxes_per_class: Host | None = None,
-    iou_threshold: Host | None = None,
-    score_threshold: Host | None = None,
+    iou_threshold: Known | None = None,
+    score_threshold: Known | None = None,
     *,
     center_point_box=0,
+    bound: SizeBound = None,
 ):
-    most = 0 if max_output_boxes_per_class is None else int(max_output_boxes_per_class)
-    iou = 0.0 if iou_threshold is None else float(iou_threshold)
-    selected = []
-    for batch, (corners, classes) in enumerate(zip(boxes.data, scores.data, strict=True)):
-        overlaps = _overlaps(corners, center_point_box)
-        for label, values in enumerate(classes):
-            good = np.arange(len(values)) if score_threshold is None else np.flatnonzero(values > score_threshold.data)
-            kept = _kept(values[good], overlaps[np.ix_(good, good)], most, iou)
-            selected += [(batch, label, good[box]) for box in kept]
-    return host(np.array(selected, np.int64).reshape(-1, 3))
+    most = 0 if max_output_boxes_per_class is None else max_output_boxes_per_class.item()
+    iou, score = (None if x is None else jnp.reshape(x, ()) for x in (iou_threshold, score_threshold))
+    given = (boxes, scores, most, 0.0 if iou is None else iou, score, bool(center_point_box))
+    if bound is not None:
+        return cast(suppressed(*given, min(most, bound), bound), np.int64)
+    return host(np.asarray(at_once(suppressed, *given, min(most, scores.shape[2]), None)), np.int64)
 
 
 @op("ImageDecoder", since=20)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-from typing import Any
-
 import numpy as np
 
 from jaxport.importer.dtypes import from_type_string
@@ -13,45 +10,23 @@ from jaxport.importer.ops import elementwise, linear_algebra, recurrent  # noqa:
 from jaxport.importer.ops.activations import dropout_unless_test, selu
 from jaxport.importer.ops.casting import converted
 from jaxport.importer.ops.shapes import concat, reshape
-from jaxport.importer.registry import Host, RandomKey, lookup, op
+from jaxport.importer.registry import Host, RandomKey, earlier, op
 
-CONSUMED = inspect.Parameter("consumed_inputs", inspect.Parameter.KEYWORD_ONLY, default=None)
+CONSUMED = {"consumed_inputs": None}
 """A hint to reuse the memory of inputs; XLA decides that itself."""
-OUTPUT_SEQUENCE = inspect.Parameter("output_sequence", inspect.Parameter.KEYWORD_ONLY, default=0)
-"""Whether the first output of a recurrent layer is wanted; the node says so by naming it."""
-
-
-def _earlier(name: str, since: int, until: int, *added: inspect.Parameter, inputs: str = "", **changed: Any) -> None:
-    """Registers versions `since` to `until` as what the version after them computes.
-
-    Their attributes are those of the later version, with the `added` ones, which change nothing, and with other defaults
-    where `changed` has them; one that is `changed` to None did not exist yet. `inputs` names the input of a function of
-    JAX; the functions of this package have theirs in their signature.
-    """
-    later = lookup("", name, until + 1)
-    assert later is not None, name
-    own = [inspect.Parameter(inputs, inspect.Parameter.POSITIONAL_OR_KEYWORD)] if inputs else later.parameters
-    kept = [p.replace(default=changed.get(p.name, p.default)) for p in own if changed.get(p.name, "") is not None]
-    ignored = {parameter.name for parameter in added}
-
-    def first(*inputs: Any, **attributes: Any) -> Any:
-        return later.function(*inputs, **{key: value for key, value in attributes.items() if key not in ignored})
-
-    first.__signature__ = inspect.Signature([*kept, *added])
-    op(name, since=since, until=until)(first)
-
 
 for _name in ("Abs", "Ceil", "Floor", "Neg", "Reciprocal", "Relu", "Sigmoid", "Sqrt"):
-    _earlier(_name, 1, 5, CONSUMED, inputs="X")
+    earlier(_name, since=1, until=5, ignored=CONSUMED, inputs="X")
 for _name in ("Exp", "Log", "Tanh"):
-    _earlier(_name, 1, 5, CONSUMED, inputs="input")
+    earlier(_name, since=1, until=5, ignored=CONSUMED, inputs="input")
 for _name in ("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Mean", "LeakyRelu", "PRelu", "Elu", "HardSigmoid"):
-    _earlier(_name, 1, 5, CONSUMED)
+    earlier(_name, since=1, until=5, ignored=CONSUMED)
 for _name in ("RNN", "LSTM"):
-    _earlier(_name, 1, 6, OUTPUT_SEQUENCE)
-_earlier("GRU", 3, 6, OUTPUT_SEQUENCE)
-_earlier("GRU", 1, 2, linear_before_reset=None, direction="foward")
-_earlier("Gemm", 1, 5)
+    # Whether the first output is wanted; the node says so by naming it.
+    earlier(_name, since=1, until=6, ignored={"output_sequence": 0})
+earlier("GRU", since=3, until=6, ignored={"output_sequence": 0})
+earlier("GRU", since=1, until=2, without="linear_before_reset", direction="foward")
+earlier("Gemm", since=1, until=5)
 
 
 @op("Selu", since=1, until=5)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxport.importer.namespaces import cast, jnp
-from jaxport.importer.registry import op, renamed
+from jaxport.importer.registry import REQUIRED, earlier, op, renamed
 
 renamed(since=1, MatMul=jnp.matmul)
 
@@ -23,14 +23,8 @@ def gemm(A, B, C=None, *, alpha=1.0, beta=1.0, transA=0, transB=0):
     return y if C is None else y + scaled(C, beta)
 
 
-@op("Gemm", since=7, until=10)
-def gemm_with_bias(A, B, C, *, alpha=1.0, beta=1.0, transA=0, transB=0):
-    return gemm(A, B, C, alpha=alpha, beta=beta, transA=transA, transB=transB)
-
-
-@op("Gemm", since=6, until=6)
-def gemm_broadcasting(A, B, C, *, alpha=1.0, beta=1.0, broadcast=0, transA=0, transB=0):
-    return gemm(A, B, C, alpha=alpha, beta=beta, transA=transA, transB=transB)
+earlier("Gemm", since=7, until=10, C=REQUIRED)
+earlier("Gemm", since=6, until=6, ignored={"broadcast": 0})
 
 
 @op("Einsum", since=12)

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from jaxport.errors import InvalidArgument, Refusal, ValueNotKnown
+from jaxport.errors import InvalidArgument
 from jaxport.importer.dtypes import STRING
 from jaxport.importer.host import HostValue, host
-from jaxport.importer.namespaces import cast, jnp, known
+from jaxport.importer.namespaces import cast, for_strings, jnp, known
 from jaxport.importer.ops.ml_scores import DOMAIN, chosen
 from jaxport.importer.ops.strings import strings
-from jaxport.importer.registry import op
+from jaxport.importer.registry import earlier, op
 
 
 @op(DOMAIN, "ArrayFeatureExtractor", since=1)
@@ -74,20 +74,13 @@ def _mapped(X: Any, keys: HostValue, values: HostValue, default: HostValue) -> A
     """Each element's partner in a table; the last of equal keys counts, and a key that is nan matches nan."""
     x = known(X) if X.dtype == STRING or values.dtype == STRING else X
     if x is None or isinstance(x, HostValue):
-        return _mapped_on_host(_required(x), keys, values, default)
+        return _mapped_on_host(for_strings(X), keys, values, default)
     order = np.argsort(keys.data, kind="stable")
     ordered, targets = host(keys.data[order]), host(values.data[order])
     at = jnp.searchsorted(ordered, x, side="right") - 1
     found = jnp.take(ordered, at, mode="clip")
     same = (found == x) | (jnp.isnan(found) & jnp.isnan(x)) if keys.dtype.kind == "f" else found == x
     return jnp.where(same & (at >= 0), jnp.take(targets, at, mode="clip"), jnp.reshape(default, ()))
-
-
-def _required(x: HostValue | None) -> HostValue:
-    if x is None:
-        why = "strings exist outside `jax.jit` only: call the program there"
-        raise ValueNotKnown("strings depend on values", [Refusal("LabelEncoder", "", why)])
-    return x
 
 
 def _mapped_on_host(x: HostValue, keys: HostValue, values: HostValue, default: HostValue) -> HostValue:
@@ -134,32 +127,7 @@ def label_encoder(
     return _mapped(X, keys, values, given)
 
 
-@op(DOMAIN, "LabelEncoder", since=2, until=3)
-def label_encoder_of_lists(
-    X,
-    *,
-    default_float=-0.0,
-    default_int64=-1,
-    default_string="_Unused",
-    keys_floats=None,
-    keys_int64s=None,
-    keys_strings=None,
-    values_floats=None,
-    values_int64s=None,
-    values_strings=None,
-):
-    return label_encoder(
-        X,
-        default_float=default_float,
-        default_int64=default_int64,
-        default_string=default_string,
-        keys_floats=keys_floats,
-        keys_int64s=keys_int64s,
-        keys_strings=keys_strings,
-        values_floats=values_floats,
-        values_int64s=values_int64s,
-        values_strings=values_strings,
-    )
+earlier(DOMAIN, "LabelEncoder", since=2, until=3, without="default_tensor keys_tensor values_tensor")
 
 
 def _classes(X: Any, names: Sequence[str], numbers: Sequence[int], default_int64: int, default_string: str) -> Any:

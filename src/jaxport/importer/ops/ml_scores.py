@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxport.errors import Refusal, ValueNotKnown
 from jaxport.importer.dtypes import STRING
 from jaxport.importer.host import host
-from jaxport.importer.namespaces import cast, helper, jnp, known, lax, nn, vmap
+from jaxport.importer.namespaces import cast, for_strings, helper, jnp, lax, nn, vmap
 from jaxport.importer.ops.strings import strings
 from jaxport.importer.registry import op
 
@@ -52,11 +51,7 @@ def chosen(table: Any, index: Any, axis: int = 0) -> Any:
     """
     if table.dtype != STRING:
         return jnp.take(table, index, axis=axis)
-    found = known(index)
-    if found is None:
-        why = "strings exist outside `jax.jit` only: call the program there, or let the model return class numbers"
-        raise ValueNotKnown("labels that are strings depend on values", [Refusal("a classifier", "", why)])
-    return jnp.take(table, found, axis=axis)
+    return jnp.take(table, for_strings(index), axis=axis)
 
 
 def _weighted(X: Any, coefficients: Sequence[float], rows: int, intercepts: Sequence[float] | None) -> Any:

@@ -11,11 +11,12 @@ from jaxport.errors import ModelError
 from jaxport.importer.host import host
 from jaxport.importer.namespaces import cast, helper, jnp, lax
 from jaxport.importer.ops.ml_scores import DOMAIN, labelled, transformed, two_classes
-from jaxport.importer.registry import op
+from jaxport.importer.registry import earlier, op
 
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
 """How a branch compares a feature with its threshold, by the number that `TreeEnsemble` gives it."""
 LEAF = -1
+TENSOR = "_as_tensor"
 
 
 class Trees(NamedTuple):
@@ -169,29 +170,13 @@ def tree_ensemble_classifier(
     return _classified(X, locals(), post_transform, classlabels_int64s, classlabels_strings)
 
 
-@op(DOMAIN, "TreeEnsembleClassifier", since=1, until=2)
-def tree_ensemble_classifier_floats(
-    X,
-    *,
-    base_values=None,
-    class_ids=None,
-    class_nodeids=None,
-    class_treeids=None,
-    class_weights=None,
-    classlabels_int64s=None,
-    classlabels_strings=None,
-    nodes_falsenodeids=None,
-    nodes_featureids=None,
-    nodes_hitrates=None,
-    nodes_missing_value_tracks_true=None,
-    nodes_modes=None,
-    nodes_nodeids=None,
-    nodes_treeids=None,
-    nodes_truenodeids=None,
-    nodes_values=None,
-    post_transform="NONE",
-):
-    return _classified(X, locals(), post_transform, classlabels_int64s, classlabels_strings)
+earlier(
+    DOMAIN,
+    "TreeEnsembleClassifier",
+    since=1,
+    until=2,
+    without=f"class_weights{TENSOR} base_values{TENSOR} nodes_hitrates{TENSOR} nodes_values{TENSOR}",
+)
 
 
 def _regressed(X: Any, attributes: dict[str, Any], aggregate: str, transform: str, targets: int | None) -> Any:
@@ -230,29 +215,13 @@ def tree_ensemble_regressor(
     return _regressed(X, locals(), aggregate_function, post_transform, n_targets)
 
 
-@op(DOMAIN, "TreeEnsembleRegressor", since=1, until=2)
-def tree_ensemble_regressor_floats(
-    X,
-    *,
-    aggregate_function="SUM",
-    base_values=None,
-    n_targets=None,
-    nodes_falsenodeids=None,
-    nodes_featureids=None,
-    nodes_hitrates=None,
-    nodes_missing_value_tracks_true=None,
-    nodes_modes=None,
-    nodes_nodeids=None,
-    nodes_treeids=None,
-    nodes_truenodeids=None,
-    nodes_values=None,
-    post_transform="NONE",
-    target_ids=None,
-    target_nodeids=None,
-    target_treeids=None,
-    target_weights=None,
-):
-    return _regressed(X, locals(), aggregate_function, post_transform, n_targets)
+earlier(
+    DOMAIN,
+    "TreeEnsembleRegressor",
+    since=1,
+    until=2,
+    without=f"target_weights{TENSOR} base_values{TENSOR} nodes_hitrates{TENSOR} nodes_values{TENSOR}",
+)
 
 
 def _memberships(values: np.ndarray) -> list[np.ndarray]:

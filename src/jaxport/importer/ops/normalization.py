@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxport.importer.dtypes import dtype_of
 from jaxport.importer.namespaces import cast, jnp, lax
-from jaxport.importer.registry import OutputCount, op
+from jaxport.importer.registry import REQUIRED, OutputCount, earlier, op
 
 
 def _over(axes: Sequence[int]) -> dict[str, Any]:
@@ -53,9 +53,7 @@ def instance_normalization(input, scale, B, *, epsilon=1e-5):
     return y * _per_channel(scale, input) + _per_channel(B, input)
 
 
-@op("InstanceNormalization", since=1, until=5)
-def instance_normalization_consuming(input, scale, B, *, consumed_inputs=None, epsilon=1e-5):
-    return instance_normalization(input, scale, B, epsilon=epsilon)
+earlier("InstanceNormalization", since=1, until=5, ignored={"consumed_inputs": None})
 
 
 @op("GroupNormalization", since=21)
@@ -133,10 +131,4 @@ def batch_normalization_testing(X, scale, B, mean, var, *, epsilon=1e-5, is_test
     return _batch_normalized_training(X, scale, B, mean, var, epsilon, momentum, spatial)
 
 
-@op("BatchNormalization", since=1, until=5)
-def batch_normalization_consuming(
-    X, scale, B, mean, var, *, consumed_inputs, epsilon=1e-5, is_test=0, momentum=0.9, spatial=1
-):
-    return batch_normalization_testing(
-        X, scale, B, mean, var, epsilon=epsilon, is_test=is_test, momentum=momentum, spatial=spatial
-    )
+earlier("BatchNormalization", since=1, until=5, ignored={"consumed_inputs": REQUIRED})

@@ -11,7 +11,7 @@ import numpy as np
 from jaxport.importer.host import host
 from jaxport.importer.namespaces import helper, jnp, lax
 from jaxport.importer.ops.convolution import padding
-from jaxport.importer.registry import Host, OutputCount, op
+from jaxport.importer.registry import Host, OutputCount, earlier, op
 
 
 def _windows(
@@ -100,24 +100,8 @@ def max_pool(
     return y, max_pool_indices(X, window, strides, around, dilation, bool(storage_order))
 
 
-@op("MaxPool", since=8, until=9)
-def max_pool_floor(
-    X, *, auto_pad="NOTSET", kernel_shape, pads=None, storage_order=0, strides=None, outputs: OutputCount = 1
-):
-    return max_pool(
-        X,
-        auto_pad=auto_pad,
-        kernel_shape=kernel_shape,
-        pads=pads,
-        storage_order=storage_order,
-        strides=strides,
-        outputs=outputs,
-    )
-
-
-@op("MaxPool", since=1, until=7)
-def max_pool_values(X, *, auto_pad="NOTSET", kernel_shape, pads=None, strides=None):
-    return max_pool(X, auto_pad=auto_pad, kernel_shape=kernel_shape, pads=pads, strides=strides)
+earlier("MaxPool", since=8, until=9, without="ceil_mode dilations")
+earlier("MaxPool", since=1, until=7, without="storage_order")
 
 
 @op("AveragePool", since=19)
@@ -149,36 +133,9 @@ def average_pool(
     return total / lax.reduce_window(counted, 0.0, lax.add, window, steps, around, **options)
 
 
-@op("AveragePool", since=10, until=18)
-def average_pool_dense(
-    X, *, auto_pad="NOTSET", ceil_mode=0, count_include_pad=0, kernel_shape, pads=None, strides=None
-):
-    return average_pool(
-        X,
-        auto_pad=auto_pad,
-        ceil_mode=ceil_mode,
-        count_include_pad=count_include_pad,
-        kernel_shape=kernel_shape,
-        pads=pads,
-        strides=strides,
-    )
-
-
-@op("AveragePool", since=7, until=9)
-def average_pool_floor(X, *, auto_pad="NOTSET", count_include_pad=0, kernel_shape, pads=None, strides=None):
-    return average_pool(
-        X,
-        auto_pad=auto_pad,
-        count_include_pad=count_include_pad,
-        kernel_shape=kernel_shape,
-        pads=pads,
-        strides=strides,
-    )
-
-
-@op("AveragePool", since=1, until=6)
-def average_pool_inside(X, *, auto_pad="NOTSET", kernel_shape, pads=None, strides=None):
-    return average_pool(X, auto_pad=auto_pad, kernel_shape=kernel_shape, pads=pads, strides=strides)
+earlier("AveragePool", since=10, until=18, without="dilations")
+earlier("AveragePool", since=7, until=9, without="ceil_mode")
+earlier("AveragePool", since=1, until=6, without="count_include_pad")
 
 
 def _root(x: Any, p: float) -> Any:
@@ -195,14 +152,8 @@ def lp_pool(X, *, auto_pad="NOTSET", ceil_mode=0, dilations=None, kernel_shape, 
     return _root(lax.reduce_window(_powers(X, p), 0.0, lax.add, window, steps, around, **options), p)
 
 
-@op("LpPool", since=2, until=17)
-def lp_pool_floor(X, *, auto_pad="NOTSET", kernel_shape, p=2, pads=None, strides=None):
-    return lp_pool(X, auto_pad=auto_pad, kernel_shape=kernel_shape, p=p, pads=pads, strides=strides)
-
-
-@op("LpPool", since=1, until=1)
-def lp_pool_real(X, *, auto_pad="NOTSET", kernel_shape=None, p=2.0, pads=None, strides=None):
-    return lp_pool(X, auto_pad=auto_pad, kernel_shape=kernel_shape, p=p, pads=pads, strides=strides)
+earlier("LpPool", since=2, until=17, without="ceil_mode dilations")
+earlier("LpPool", since=1, until=1, kernel_shape=None, p=2.0)
 
 
 def _spatial(X: Any) -> tuple[int, ...]:

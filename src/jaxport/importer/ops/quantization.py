@@ -12,7 +12,7 @@ from jaxport.importer.dtypes import dtype_of
 from jaxport.importer.namespaces import cast, jnp, known, lax
 from jaxport.importer.ops.casting import converted
 from jaxport.importer.ops.convolution import conv, with_bias
-from jaxport.importer.registry import op
+from jaxport.importer.registry import earlier, op
 
 
 def spread(parameter: Any, x: Any, axis: int, block_size: int = 0) -> Any:
@@ -57,26 +57,10 @@ def quantize(x, y_scale, y_zero_point=None, *, axis=1, block_size=0, output_dtyp
     return converted(y if zero_point is None else y + cast(zero_point, y.dtype), dtype, saturate)
 
 
-@op("QuantizeLinear", since=21, until=22)
-def quantize_blocks(x, y_scale, y_zero_point=None, *, axis=1, block_size=0, output_dtype=0, saturate=1):
-    return quantize(
-        x, y_scale, y_zero_point, axis=axis, block_size=block_size, output_dtype=output_dtype, saturate=saturate
-    )
-
-
-@op("QuantizeLinear", since=19, until=20)
-def quantize_saturating(x, y_scale, y_zero_point=None, *, axis=1, saturate=1):
-    return quantize(x, y_scale, y_zero_point, axis=axis, saturate=saturate)
-
-
-@op("QuantizeLinear", since=13, until=18)
-def quantize_axis(x, y_scale, y_zero_point=None, *, axis=1):
-    return quantize(x, y_scale, y_zero_point, axis=axis)
-
-
-@op("QuantizeLinear", since=10, until=12)
-def quantize_tensor(x, y_scale, y_zero_point=None):
-    return quantize(x, y_scale, y_zero_point)
+earlier("QuantizeLinear", since=21, until=22, without="precision")
+earlier("QuantizeLinear", since=19, until=20, without="block_size output_dtype")
+earlier("QuantizeLinear", since=13, until=18, without="saturate")
+earlier("QuantizeLinear", since=10, until=12, without="axis")
 
 
 @op("DequantizeLinear", since=23)
@@ -89,19 +73,9 @@ def dequantize(x, x_scale, x_zero_point=None, *, axis=1, block_size=0, output_dt
     return cast(y * spread(x_scale, x, axis, block_size), dtype)
 
 
-@op("DequantizeLinear", since=21, until=22)
-def dequantize_blocks(x, x_scale, x_zero_point=None, *, axis=1, block_size=0):
-    return dequantize(x, x_scale, x_zero_point, axis=axis, block_size=block_size)
-
-
-@op("DequantizeLinear", since=13, until=20)
-def dequantize_axis(x, x_scale, x_zero_point=None, *, axis=1):
-    return dequantize(x, x_scale, x_zero_point, axis=axis)
-
-
-@op("DequantizeLinear", since=10, until=12)
-def dequantize_tensor(x, x_scale, x_zero_point=None):
-    return dequantize(x, x_scale, x_zero_point)
+earlier("DequantizeLinear", since=21, until=22, without="output_dtype")
+earlier("DequantizeLinear", since=13, until=20, without="block_size")
+earlier("DequantizeLinear", since=10, until=12, without="axis")
 
 
 @op("DynamicQuantizeLinear", since=11)

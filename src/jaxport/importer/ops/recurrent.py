@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxport.errors import Refusal, Unsupported
 from jaxport.importer.namespaces import jnp, lax, nn
-from jaxport.importer.registry import op
+from jaxport.importer.registry import earlier, op
 
 Activation = Callable[[Any], Any]
 
@@ -32,7 +32,6 @@ DIRECTIONS["foward"] = DIRECTIONS["forward"]  # the default of the first GRU is 
 
 
 def _activations(
-    operator: str,
     names: Sequence[str],
     alphas: Sequence[float] | None,
     betas: Sequence[float] | None,
@@ -40,15 +39,13 @@ def _activations(
 ) -> list[Activation]:
     """The functions of both directions; constants are handed to those that take them, in order."""
     alpha, beta = iter(alphas or ()), iter(betas or ())
-    return [_activation(operator, name.lower(), alpha, beta, clip) for name in names]
+    return [_activation(name.lower(), alpha, beta, clip) for name in names]
 
 
-def _activation(
-    operator: str, name: str, alphas: Iterator[float], betas: Iterator[float], clip: float | None
-) -> Activation:
+def _activation(name: str, alphas: Iterator[float], betas: Iterator[float], clip: float | None) -> Activation:
     if name not in ACTIVATIONS:
         why = f"ONNX defines no activation `{name}`; it has to be one of {', '.join(ACTIVATIONS)}"
-        raise Unsupported("an activation is unknown", [Refusal(operator, "", why)])
+        raise Unsupported("an activation is unknown", [Refusal("", "", why)])
     function, *defaults = ACTIVATIONS[name]
     constants = [next(given, default) for given, default in zip((alphas, betas), defaults, strict=False)]
     return lambda x: function(x if clip is None else jnp.clip(x, -clip, clip), *constants)
@@ -133,7 +130,7 @@ def rnn(
     layout=0,
 ):
     hidden = R.shape[-1]
-    functions = _activations("RNN", activations, activation_alpha, activation_beta, clip)
+    functions = _activations(activations, activation_alpha, activation_beta, clip)
 
     def cell(x: Any, d: int) -> Any:
         of_input, of_state = _biases(B, d, hidden)
@@ -165,7 +162,7 @@ def gru(
     linear_before_reset=0,
 ):
     hidden = R.shape[-1]
-    functions = _activations("GRU", activations or ("Sigmoid", "Tanh") * 2, activation_alpha, activation_beta, clip)
+    functions = _activations(activations or ("Sigmoid", "Tanh") * 2, activation_alpha, activation_beta, clip)
 
     def cell(x: Any, d: int) -> Any:
         gate, candidate = functions[2 * d : 2 * d + 2]
@@ -212,7 +209,7 @@ def lstm(
 ):
     hidden = R.shape[-1]
     names = activations or ("Sigmoid", "Tanh", "Tanh") * 2
-    functions = _activations("LSTM", names, activation_alpha, activation_beta, clip)
+    functions = _activations(names, activation_alpha, activation_beta, clip)
 
     def cell(x: Any, d: int) -> Any:
         gate, candidate, output = functions[3 * d : 3 * d + 3]
@@ -235,102 +232,6 @@ def lstm(
     return _recurrent(X, sequence_lens, [initial_h, initial_c], hidden, direction, layout, cell)
 
 
-@op("RNN", since=7, until=13)
-def rnn_time_first(
-    X,
-    W,
-    R,
-    B=None,
-    sequence_lens=None,
-    initial_h=None,
-    *,
-    activation_alpha=None,
-    activation_beta=None,
-    activations=("Tanh", "Tanh"),
-    clip=None,
-    direction="forward",
-    hidden_size=None,
-):
-    return rnn(
-        X,
-        W,
-        R,
-        B,
-        sequence_lens,
-        initial_h,
-        activation_alpha=activation_alpha,
-        activation_beta=activation_beta,
-        activations=activations,
-        clip=clip,
-        direction=direction,
-    )
-
-
-@op("GRU", since=7, until=13)
-def gru_time_first(
-    X,
-    W,
-    R,
-    B=None,
-    sequence_lens=None,
-    initial_h=None,
-    *,
-    activation_alpha=None,
-    activation_beta=None,
-    activations=None,
-    clip=None,
-    direction="forward",
-    hidden_size=None,
-    linear_before_reset=0,
-):
-    return gru(
-        X,
-        W,
-        R,
-        B,
-        sequence_lens,
-        initial_h,
-        activation_alpha=activation_alpha,
-        activation_beta=activation_beta,
-        activations=activations,
-        clip=clip,
-        direction=direction,
-        linear_before_reset=linear_before_reset,
-    )
-
-
-@op("LSTM", since=7, until=13)
-def lstm_time_first(
-    X,
-    W,
-    R,
-    B=None,
-    sequence_lens=None,
-    initial_h=None,
-    initial_c=None,
-    P=None,
-    *,
-    activation_alpha=None,
-    activation_beta=None,
-    activations=None,
-    clip=None,
-    direction="forward",
-    hidden_size=None,
-    input_forget=0,
-):
-    return lstm(
-        X,
-        W,
-        R,
-        B,
-        sequence_lens,
-        initial_h,
-        initial_c,
-        P,
-        activation_alpha=activation_alpha,
-        activation_beta=activation_beta,
-        activations=activations,
-        clip=clip,
-        direction=direction,
-        input_forget=input_forget,
-    )
+earlier("RNN", since=7, until=13, without="layout")
+earlier("GRU", since=7, until=13, without="layout")
+earlier("LSTM", since=7, until=13, without="layout")

@@ -10,7 +10,7 @@ import numpy as np
 from jaxport.errors import Refusal, ValueNotKnown
 from jaxport.importer.namespaces import cast, helper, jnp, known, vmap
 from jaxport.importer.ops.convolution import with_bias
-from jaxport.importer.registry import Host, op
+from jaxport.importer.registry import Host, earlier, op
 
 
 @helper
@@ -73,7 +73,7 @@ def roi_align_aligned(
         why = (
             "`sampling_ratio` 0 samples as many points as a region is large; call it outside `jax.jit`, or set a ratio"
         )
-        raise ValueNotKnown("the size of a region has to be known", [Refusal("RoiAlign", "", why)])
+        raise ValueNotKnown("the size of a region has to be known", [Refusal("", "", why)])
     least = 0.0 if half_pixel else 1.0
     extents = np.maximum((regions.data[:, [3, 2]] - regions.data[:, [1, 0]]) * spatial_scale, least)
     counts = [tuple(max(math.ceil(part), 1) for part in parts) for parts in (extents / np.array(size)).tolist()]
@@ -82,21 +82,7 @@ def roi_align_aligned(
     return jnp.stack([pooled(rois[i], batch_indices[i], count) for i, count in enumerate(counts)])
 
 
-@op("RoiAlign", since=10, until=15)
-def roi_align_output_half_pixel(
-    X, rois, batch_indices, *, mode="avg", output_height=1, output_width=1, sampling_ratio=0, spatial_scale=1.0
-):
-    return roi_align_aligned(
-        X,
-        rois,
-        batch_indices,
-        coordinate_transformation_mode="output_half_pixel",
-        mode=mode,
-        output_height=output_height,
-        output_width=output_width,
-        sampling_ratio=sampling_ratio,
-        spatial_scale=spatial_scale,
-    )
+earlier("RoiAlign", since=10, until=15, fixed={"coordinate_transformation_mode": "output_half_pixel"})
 
 
 @helper

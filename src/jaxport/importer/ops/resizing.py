@@ -10,7 +10,7 @@ import numpy as np
 from jaxport.errors import Refusal, Unsupported
 from jaxport.importer.host import is_dim
 from jaxport.importer.namespaces import helper, jnp, vmap
-from jaxport.importer.registry import Host, op
+from jaxport.importer.registry import REQUIRED, Host, earlier, op
 
 
 @helper
@@ -103,7 +103,7 @@ def _scaled_size(n: Any, scale: float) -> Any:
     below = next((q for q in range(1, 1025) if np.float32(round(scale * q) / q) == np.float32(scale)), None)
     if below is None:
         why = f"the scale {scale} of a size that only has a name is no simple fraction; give the axis a size"
-        raise Unsupported("a size cannot be scaled", [Refusal("Resize", "", why)])
+        raise Unsupported("a size cannot be scaled", [Refusal("", "", why)])
     return n * round(scale * below) // below
 
 
@@ -142,7 +142,7 @@ def resize_axes(
         wanted, factors = _kept_aspect(shape, sizes.tolist(), keep_aspect_ratio_policy)
     else:
         why = "it has neither `scales` nor `sizes`; one of them has to be given"
-        raise Unsupported("a size is missing", [Refusal("Resize", "", why)])
+        raise Unsupported("a size is missing", [Refusal("", "", why)])
     options: dict[str, Any] = {"mode": mode, "transform": coordinate_transformation_mode}
     if mode == "nearest":
         options["nearest"] = nearest_mode
@@ -164,60 +164,8 @@ def resize_axes(
     return X
 
 
-@op("Resize", since=13, until=17)
-def resize_all(
-    X,
-    roi: Host | None = None,
-    scales: Host | None = None,
-    sizes: Host | None = None,
-    *,
-    coordinate_transformation_mode="half_pixel",
-    cubic_coeff_a=-0.75,
-    exclude_outside=0,
-    extrapolation_value=0.0,
-    mode="nearest",
-    nearest_mode="round_prefer_floor",
-):
-    return resize_axes(
-        X,
-        roi,
-        scales,
-        sizes,
-        coordinate_transformation_mode=coordinate_transformation_mode,
-        cubic_coeff_a=cubic_coeff_a,
-        exclude_outside=exclude_outside,
-        extrapolation_value=extrapolation_value,
-        mode=mode,
-        nearest_mode=nearest_mode,
-    )
-
-
-@op("Resize", since=11, until=12)
-def resize_with_roi(
-    X,
-    roi: Host,
-    scales: Host,
-    sizes: Host | None = None,
-    *,
-    coordinate_transformation_mode="half_pixel",
-    cubic_coeff_a=-0.75,
-    exclude_outside=0,
-    extrapolation_value=0.0,
-    mode="nearest",
-    nearest_mode="round_prefer_floor",
-):
-    return resize_axes(
-        X,
-        roi,
-        scales,
-        sizes,
-        coordinate_transformation_mode=coordinate_transformation_mode,
-        cubic_coeff_a=cubic_coeff_a,
-        exclude_outside=exclude_outside,
-        extrapolation_value=extrapolation_value,
-        mode=mode,
-        nearest_mode=nearest_mode,
-    )
+earlier("Resize", since=13, until=17, without="antialias axes keep_aspect_ratio_policy")
+earlier("Resize", since=11, until=12, roi=REQUIRED, scales=REQUIRED)
 
 
 @op("Resize", since=10, until=10)

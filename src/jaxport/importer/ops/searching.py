@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxport.errors import Refusal, ValueNotKnown
 from jaxport.importer.host import HostValue, host
 from jaxport.importer.namespaces import jnp, lax
 from jaxport.importer.registry import Host, Known, SizeBound, op
@@ -75,9 +74,8 @@ def cumulative_product(x, axis: Host, *, exclusive=0, reverse=0):
 
 @op("NonZero", since=9)
 def nonzero(X: Known, *, bound: SizeBound = None):
-    if (
-        bound is not None
-    ):  # the positions that fill it up lie outside of the array: gathered or scattered, they count not
+    if bound is not None:
+        # The positions that fill it up lie outside of the array: gathered or scattered, they count not.
         return jnp.stack(jnp.nonzero(X, size=bound, fill_value=X.shape))
     if X.ndim == 0:  # unlike NumPy: no axis, hence no row
         return host(np.zeros((0, int(bool(X))), np.int64))
@@ -95,18 +93,15 @@ def compress(input, condition: Known, *, axis=None, bound: SizeBound = None):
 
 @op("Unique", since=11)
 def unique(X: Known, *, axis=None, sorted=1, bound: SizeBound = None):
-    if bound is not None and sorted:
-        values, first, inverse, counts = jnp.unique(X, True, True, True, axis=axis, size=bound)
-        return values, first, jnp.reshape(inverse, (-1,)), counts
-    if bound is not None:
-        raise ValueNotKnown(
-            "elements in the order of their first occurrence cannot be padded",
-            [Refusal("Unique", "", "a bound on its size needs `sorted=1`; call the program outside `jax.jit`")],
-        )
-    values, first, inverse, counts = np.unique(X.data, True, True, True, axis=axis)
-    inverse = inverse.reshape(-1)
-    if not sorted:
-        order = np.argsort(first)
-        values, first, counts = np.take(values, order, axis or 0), first[order], counts[order]
-        inverse = np.argsort(order)[inverse]
-    return (HostValue(values, X.dtype), *(host(part, np.int64) for part in (first, inverse, counts)))
+    if bound is None:
+        elements, *positions = np.unique(X.data, True, True, True, axis=axis)
+        found: Any = (HostValue(elements, X.dtype), *(host(part, np.int64) for part in positions))
+    else:
+        found = jnp.unique(X, True, True, True, axis=axis, size=bound)
+    values, first, inverse, counts = found
+    inverse = jnp.reshape(inverse, (-1,))
+    if not sorted:  # in the order of their first occurrence, those that fill it up last
+        order = jnp.argsort(jnp.where(counts > 0, first, X.size))
+        values, first, counts = jnp.take(values, order, axis or 0), jnp.take(first, order), jnp.take(counts, order)
+        inverse = jnp.take(jnp.argsort(order), inverse)
+    return values, first, inverse, counts

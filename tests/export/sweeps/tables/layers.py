@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -12,12 +13,12 @@ from flax import linen, nnx
 
 from jaxport.testing import seeded
 from jaxport.testing.modules import perturbed
-from tests.export.sweeps.cases import FLOATS, Array, Case, array, case, indices
+from tests.export.sweeps.cases import FLOATS, Array, Case, array, case, indices, unit
 
-X, IMAGE, VECTOR = array("B", "T", 4), array("B", "H", "W", 3), array(4)
+X, IMAGE, VECTOR = array("B", "T", 4, values=unit), array("B", "H", "W", 3, values=unit), array(4)
 
 
-def of(*args: Any, on: Any = X, dtypes: Any = FLOATS, call: Any = None, **kwargs: Any) -> Case:
+def of(*args: Any, on: Any = X, dtypes: Any = FLOATS, call: Any = None, narrow: bool = False, **kwargs: Any) -> Case:
     """A layer of NNX, built from its arguments, in evaluation mode."""
 
     def make(cls: Any, dtype: Any) -> Any:
@@ -27,7 +28,11 @@ def of(*args: Any, on: Any = X, dtypes: Any = FLOATS, call: Any = None, **kwargs
         again = lambda: nnx.merge(definition, state, copy=True)
         return lambda *xs: call(again(), *xs) if call else again()(*xs)
 
-    return case(*(on if isinstance(on, tuple) else (on,)), make=make, dtypes=dtypes)
+    return case(*(on if isinstance(on, tuple) else (on,)), make=make, dtypes=dtypes, **_rounded(narrow))
+
+
+def _rounded(narrow: bool) -> dict[str, Any]:
+    return {"narrow": True, "rtol": 1e-5, "atol": 1e-5} if narrow else {}
 
 
 class _Inner:
@@ -46,9 +51,12 @@ def inner(cls: Any, *args: Any, **kwargs: Any) -> Any:
 
 def resolved(args: Any, dtype: Any) -> list[Any]:
     """Arguments, of which the layers are built."""
-    return [a(dtype) if isinstance(a, _Inner) else a for a in args]
+    return jax.tree.map(
+        lambda a: a(dtype) if isinstance(a, _Inner) else a, list(args), is_leaf=lambda a: isinstance(a, _Inner)
+    )
 
 
+# Attention takes its softmax in float32, whatever the dtype, and Linen normalizes a batch with statistics in float32.
 NNX = {
     "BatchNorm": of(4),
     "Bidirectional": of(inner(nnx.RNN, inner(nnx.SimpleCell, 4, 3)), inner(nnx.RNN, inner(nnx.SimpleCell, 4, 3))),
@@ -66,7 +74,7 @@ NNX = {
     "LinearGeneral": of(4, (2, 3)),
     "LoRA": of(4, 2, 3),
     "LoRALinear": of(4, 3, lora_rank=2),
-    "MultiHeadAttention": of(2, 4, decode=False),
+    "MultiHeadAttention": of(2, 4, decode=False, narrow=True),
     "OptimizedLSTMCell": of(4, 3, on=((array("B", 3), array("B", 3)), array("B", 4))),
     "PReLU": of(),
     "RMSNorm": of(4),
@@ -84,7 +92,13 @@ NNX_REASONS = {
 
 
 def applied(
-    *args: Any, on: Any = X, dtypes: Any = FLOATS, call: Any = None, method_args: Any = None, **kwargs: Any
+    *args: Any,
+    on: Any = X,
+    dtypes: Any = FLOATS,
+    call: Any = None,
+    method_args: Any = None,
+    narrow: bool = False,
+    **kwargs: Any,
 ) -> Case:
     """A layer of Linen, with its variables bound."""
     inputs = on if isinstance(on, tuple) else (on,)
@@ -103,7 +117,7 @@ def applied(
         variables = jax.tree.map(_moved, module.init(jax.random.key(0), *values, **called))
         return lambda *xs: module.apply(variables, *xs, **called)
 
-    return case(*inputs, make=make, call=call, dtypes=dtypes)
+    return case(*inputs, make=make, call=call, dtypes=dtypes, **_rounded(narrow))
 
 
 def _moved(leaf: Any) -> Any:
@@ -114,10 +128,14 @@ def linen_inner(cls: Any, *args: Any, **kwargs: Any) -> Any:
     return _Inner(lambda dtype: cls(*args, dtype=dtype, param_dtype=dtype, **kwargs))
 
 
+def recurrent(cell: Any) -> Any:
+    return _Inner(lambda dtype: linen.RNN(cell(3, dtype=dtype, param_dtype=dtype)))
+
+
 CELL = array("B", 3)
 LINEN = {
-    "BatchNorm": applied(use_running_average=True),
-    "Bidirectional": applied(linen.RNN(linen.SimpleCell(3)), linen.RNN(linen.SimpleCell(3)), dtypes=("float32",)),
+    "BatchNorm": applied(use_running_average=True, narrow=True),
+    "Bidirectional": applied(recurrent(linen.SimpleCell), recurrent(linen.SimpleCell)),
     "Conv": applied(4, (3, 3), on=IMAGE),
     "ConvLSTMCell": applied(2, (3, 3), on=((array("B", 6, 7, 2), array("B", 6, 7, 2)), array("B", 6, 7, 3))),
     "ConvLocal": applied(4, (3, 3), on=array("B", 5, 6, 3)),
@@ -133,14 +151,14 @@ LINEN = {
     "LSTMCell": applied(3, on=((CELL, CELL), array("B", 4))),
     "LayerNorm": applied(),
     "MGUCell": applied(3, on=(CELL, array("B", 4))),
-    "MultiHeadAttention": applied(2),
-    "MultiHeadDotProductAttention": applied(2),
+    "MultiHeadAttention": applied(2, narrow=True),
+    "MultiHeadDotProductAttention": applied(2, narrow=True),
     "OptimizedLSTMCell": applied(3, on=((CELL, CELL), array("B", 4))),
     "PReLU": applied(),
     "RMSNorm": applied(),
-    "RNN": applied(linen.GRUCell(3), dtypes=("float32",)),
-    "SelfAttention": applied(2),
-    "Sequential": applied([linen.Dense(3), jnp.tanh, linen.Dense(2)], dtypes=("float32",)),
+    "RNN": applied(linen_inner(linen.GRUCell, 3)),
+    "SelfAttention": applied(2, narrow=True),
+    "Sequential": applied([linen_inner(linen.Dense, 3), jnp.tanh, linen_inner(linen.Dense, 2)]),
     "SimpleCell": applied(3, on=(CELL, array("B", 4))),
     "SpectralNorm": applied(linen_inner(linen.Dense, 3), method_args={"update_stats": False}),
     "WeightNorm": applied(linen_inner(linen.Dense, 3)),
@@ -166,26 +184,35 @@ def built(
         given = resolved(args, dtype)
         if not state:
             return eqx.nn.inference_mode(seeded(cls, *given, dtype=dtype, **kwargs))
-        layer, memory = eqx.nn.make_with_state(cls)(*given, **kwargs)
+        typed = {"dtype": dtype} if "dtype" in inspect.signature(cls).parameters else {}
+        layer, memory = eqx.nn.make_with_state(cls)(*given, **typed, **kwargs)
         layer, memory = eqx.nn.inference_mode(perturbed(layer)), perturbed(memory)
         return lambda *xs: layer(*xs, memory)[0]
 
     return case(*(on if isinstance(on, tuple) else (on,)), make=make, call=call, dtypes=dtypes)
 
 
-CHANNELS = {1: array(3, 12), 2: array(3, 6, 7), 3: array(3, 4, 5, 6)}
+CHANNELS = {1: array(3, "L"), 2: array(3, "H", "W"), 3: array(3, 4, "M", "H")}
+SIZED = {1: array(3, 12), 2: array(3, 6, 7), 3: array(3, 4, 5, 6)}
 KEY = jax.random.key(0)
+
+
+def equinox_inner(cls: Any, *args: Any) -> Any:
+    return _Inner(lambda dtype: cls(*args, dtype=dtype, key=KEY))
+
+
+LINEAR, SQUARE = equinox_inner(eqx.nn.Linear, 4, 3), equinox_inner(eqx.nn.Linear, 4, 4)
 EQUINOX = {
-    **{f"Adaptive{kind}Pool{n}d": built(2, on=CHANNELS[n]) for kind in ("Avg", "Max") for n in (1, 2, 3)},
-    "AdaptivePool": built((2, 3), 2, jnp.mean, on=CHANNELS[2]),
+    **{f"Adaptive{kind}Pool{n}d": built(2, on=SIZED[n]) for kind in ("Avg", "Max") for n in (1, 2, 3)},
+    "AdaptivePool": built((2, 3), 2, jnp.mean, on=SIZED[2]),
     **{f"{kind}Pool{n}d": built(2, 2, on=CHANNELS[n]) for kind in ("Avg", "Max") for n in (1, 2, 3)},
-    "Pool": built(0, jax.lax.add, 2, 3, on=CHANNELS[2], dtypes=("float32",)),
+    "Pool": built(0, jax.lax.add, 2, 3, on=CHANNELS[2]),
     **{f"Conv{n}d": built(3, 4, 3, on=CHANNELS[n]) for n in (1, 2, 3)},
     **{f"ConvTranspose{n}d": built(3, 4, 3, stride=2, on=CHANNELS[n]) for n in (1, 2, 3)},
     "Conv": built(2, 3, 4, 3, on=CHANNELS[2]),
     "ConvTranspose": built(2, 3, 4, 3, on=CHANNELS[2]),
     "BatchNorm": built(
-        3, "batch", mode="batch", on=array("B", 3, 6), state=True, dtypes=("float32",),
+        3, "batch", mode="batch", on=array("B", 3, 6), state=True,
         call=lambda layer, x: jax.vmap(layer, axis_name="batch")(x),
     ),
     "Dropout": built(0.5),
@@ -202,13 +229,12 @@ EQUINOX = {
     "PReLU": built(),
     "RMSNorm": built(4),
     "RotaryPositionalEmbedding": built(4, on=array(5, 4)),
-    "Sequential": built([eqx.nn.Linear(4, 3, key=KEY), eqx.nn.Lambda(jnp.tanh)], dtypes=("float32",)),
+    "Sequential": built([LINEAR, eqx.nn.Lambda(jnp.tanh)]),
     "Shared": built(
-        (eqx.nn.Linear(4, 4, key=KEY), eqx.nn.Linear(4, 4, key=KEY)), lambda p: p[1].weight, lambda p: p[0].weight,
-        call=lambda m, x: m()[1](m()[0](x)), dtypes=("float32",),
+        (SQUARE, SQUARE), lambda p: p[1].weight, lambda p: p[0].weight, call=lambda m, x: m()[1](m()[0](x))
     ),
-    "SpectralNorm": built(eqx.nn.Linear(4, 3, key=KEY), "weight", key=KEY, state=True, dtypes=("float32",)),
-    "WeightNorm": built(eqx.nn.Linear(4, 3, key=KEY), dtypes=("float32",)),
+    "SpectralNorm": built(LINEAR, "weight", key=KEY, state=True),
+    "WeightNorm": built(LINEAR),
 }  # fmt: skip
 EQUINOX_REASONS = {
     "StateIndex": "a key of the state, which computes nothing",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from tests.export.sweeps.cases import COMPLEX, array, case, definite, each, positive
+from tests.export.sweeps.cases import COMPLEX, array, between, case, definite, each, positive
 
 WIDE = ("float32", "float64", *COMPLEX)
 REAL = ("float32", "float64")
@@ -71,14 +71,30 @@ SCIPY = {
     **each("dft hadamard helmert hilbert invhilbert invpascal pascal", array(), call=lambda f, x: x * f(4)),
 }
 LINE, PLANE = array("B", 6), array("B", 4, 6)
+SIZES_OF = lambda f, *xs, **kwargs: [abs(part) for part in f(*xs, **kwargs)]
+REFLECTORS, FACTORS = array("B", 4, 3), array("B", 3)
+LAX = {
+    **each("cholesky lu", DEFINITE, **NEAR),
+    "cholesky_update": case(array(4, 4, values=lambda g, s, d: np.triu(definite(g, s, d))), array(4), **NEAR),
+    **each("eigh svd hessenberg tridiagonal eig", DEFINITE, call=SIZES_OF, **NEAR),
+    "schur": case(DEFINITE, call=SIZES_OF, **{**NEAR, "dtypes": COMPLEX}),
+    "qr": case(R, call=SIZES_OF, full_matrices=False, **NEAR),
+    "householder_product": case(REFLECTORS, FACTORS, **NEAR),
+    "ormqr": case(REFLECTORS, FACTORS, array("B", 4, 2), **NEAR),
+    "lu_pivots_to_permutation": case(array("B", 3, dtype=np.dtype(np.int32), values=lambda g, s, d: np.sort(g.integers(0, 4, s)).astype(d)), 4),
+    "qdwh": case(SYMMETRIC, call=lambda f, x: f(x)[:2], **NEAR),
+    "symmetric_product": case(R, DEFINITE, alpha=2.0, beta=0.5, **NEAR),
+    "triangular_solve": case(DEFINITE, R, left_side=True, lower=True, **NEAR),
+    "tridiagonal_solve": case(*[array("B", 4, values=v) for v in (between(-1, 1), between(3, 4), between(-1, 1))], array("B", 4, 2), **NEAR),
+}  # fmt: skip
+LAX_REASONS = dict.fromkeys(
+    ("EigImplementation", "EighImplementation", "SvdAlgorithm"), "a type, no function of arrays"
+)
+# A sum over all elements is rounded by its largest terms, whatever it comes to.
+SUM = {"rtol": 1e-5, "atol": 1e-3}
 FFT = {
-    **each("fft ifft", LINE),
-    **each("fft2 ifft2 fftn ifftn", PLANE),
-    **each("rfft", LINE),
-    **each("rfft2 rfftn", PLANE),
-    **each("irfft hfft", LINE),
-    "ihfft": case(LINE),
-    **each("irfft2 irfftn", PLANE),
+    **each("fft ifft rfft ihfft irfft hfft", LINE, **SUM),
+    **each("fft2 ifft2 fftn ifftn rfft2 rfftn irfft2 irfftn", PLANE, **SUM),
     **each("fftshift ifftshift", LINE),
     **each("fftfreq rfftfreq", array(), call=lambda f, x: x * f(6, 0.5)),
 }

@@ -50,7 +50,6 @@ RANDOM = {
     "key_impl": case(KEY, call=lambda f, k: jax.random.key(3, impl=f(k))),
     "key_dtype": case(KEY, call=lambda f, k: jax.random.wrap_key_data(jax.random.key_data(k), dtype=f(str(jax.random.key_impl(k))))),
 }  # fmt: skip
-REASONS = {}
 IMAGE = {
     "resize": case(array("B", 4, 5, 3), call=lambda f, x: f(x, (x.shape[0], 7, 3, 3), "bilinear"), dtypes=FLOATS),
     "scale_and_translate": case(

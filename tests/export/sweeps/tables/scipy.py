@@ -56,7 +56,8 @@ SPECIAL = {
     "zeta": case(OVER_ONE, PLUS),
 }  # fmt: skip
 SPECIAL["spence"] = case(PLUS)
-SPECIAL["expi"] = SPECIAL["exp1"] = case(PLUS, rtol=3e-5)
+HALF = {"float16": "JAX overflows in between, where a runtime computes in float32"}
+SPECIAL["expi"] = SPECIAL["exp1"] = case(PLUS, rtol=3e-5, without=HALF)
 
 P, Q, N3 = HALF, PLUS, array("B", "T", values=below(4))
 DISTRIBUTIONS = {
@@ -104,14 +105,14 @@ NDIMAGE = {
         array("H", "W"), [array("T", values=between(-1, 6)), array("T", values=between(-1, 6))], order=1
     )
 }
-OTHERS = {
-    "integrate.trapezoid": case(X, Y),
-    "interpolate.RegularGridInterpolator": case(
+INTEGRATE = {"trapezoid": case(X, Y)}
+INTERPOLATE = {
+    "RegularGridInterpolator": case(
         array(4, 5),
         array("T", 2, values=between(0, 3)),
         dtypes=WIDE,
         call=lambda f, v, p: f((jnp.arange(4.0), jnp.arange(5.0)), v)(p),
-    ),
-    "cluster.vq": case(array("L", 3), array(4, 3), call=lambda f, x, y: f.vq(x, y), dtypes=FLOATS),
-    **each("fft.dct fft.idct fft.dctn fft.idctn", array("B", 6), dtypes=WIDE),
+    )
 }
+CLUSTER = {"vq": case(array("L", 3), array(4, 3), dtypes=FLOATS)}
+FFT = each("dct idct dctn idctn", array("B", 6), dtypes=WIDE, rtol=1e-5, atol=1e-5)

@@ -51,22 +51,30 @@ def geqrf(a):
     return steps(triangularized, a, jnp.arange(core.min_dim(*a.shape[-2:])))
 
 
-def geqp3(a):
-    """Like `geqrf`, each time with the column that has most left; and the order of columns that this makes."""
+def pivoted(a, order, fixed):
+    """Like `geqrf`, after the `fixed` first columns each time with the one that has most left; and their new order."""
     rows, columns = (jnp.arange(size, dtype=np.int32) for size in a.shape[-2:])
 
     def step(state, k):
         a, order = state
         left = jnp.sum(jnp.where((rows >= k)[:, None], square(a), 0), axis=-2)
-        pivot = jnp.argmax(jnp.where(columns >= k, left, -1), axis=-1)[..., None]
+        left = jnp.where((columns == k) & (k < fixed), np.inf, jnp.where(columns >= k, left, -1))
+        pivot = jnp.argmax(left, axis=-1)[..., None]
         swap = jnp.where(columns == k, pivot, jnp.where(columns == pivot, k, columns))
         a, tau = triangularized(jnp.take_along_axis(a, swap[..., None, :], axis=-1), k)
         return (a, jnp.take_along_axis(order, swap, axis=-1)), tau
 
-    order = jnp.broadcast_to(columns, (*a.shape[:-2], a.shape[-1]))
     count = core.min_dim(*a.shape[-2:])
     (a, order), taus = steps(step, (a, order), jnp.arange(count, dtype=np.int32))
     return a, order, taus
+
+
+def geqp3(a, pivots):
+    """The factors of a matrix whose columns of non-zero pivots come first, and the order of columns, from one."""
+    order = jnp.argsort(pivots == 0, axis=-1)
+    a = jnp.take_along_axis(a, order[..., None, :], axis=-1)
+    a, order, taus = pivoted(a, order.astype(np.int32), jnp.sum(pivots != 0, axis=-1, keepdims=True))
+    return a, order + 1, taus
 
 
 def ormqr(a, taus, c, *, left, transpose):
@@ -92,7 +100,8 @@ def householder_product(a, taus):
 def qr(a, *, pivoting, full_matrices):
     """Q and R, and the order of columns where that is chosen."""
     count = core.min_dim(*a.shape[-2:])
-    packed, *order, taus = geqp3(a) if pivoting else geqrf(a)
+    columns = jnp.broadcast_to(jnp.arange(a.shape[-1], dtype=np.int32), (*a.shape[:-2], a.shape[-1]))
+    packed, *order, taus = pivoted(a, columns, fixed=0) if pivoting else geqrf(a)
     width = a.shape[-2] if full_matrices else count
     start = jnp.eye(a.shape[-2], width, dtype=a.dtype)
     q = ormqr(packed, taus, jnp.broadcast_to(start, (*a.shape[:-2], *start.shape)), left=True, transpose=False)
@@ -112,7 +121,17 @@ def hessenberg(a):
     return steps(step, a, jnp.arange(a.shape[-1] - 1))
 
 
+def to_hessenberg(a):
+    """A similar matrix with nothing below the first subdiagonal, and the unitary one that makes it so."""
+    packed, taus = hessenberg(a)
+    n = a.shape[-1]
+    inner = ormqr(packed[1:, :-1], taus, jnp.eye(n - 1, dtype=a.dtype), left=True, transpose=False)
+    z = jnp.eye(n, dtype=a.dtype)
+    return jnp.triu(packed, -1), jnp.concatenate([z[:1], jnp.concatenate([z[1:, :1], inner], axis=1)])
+
+
 rule("geqrf", via=geqrf)
+rule("geqp3", via=geqp3, irrelevant=("use_magma",))
 rule("ormqr", via=ormqr)
 rule("householder_product", via=householder_product)
 rule("qr", via=qr, irrelevant=("use_magma",))

@@ -51,6 +51,18 @@ def length(x):
     return scale[..., 0] * jnp.sqrt(jnp.sum(square(x / scale), axis=-1))
 
 
+def of_moderate(factored):
+    """A factorization `t, z` of a matrix, where all of `t` grows with it, made for one whose largest element is one."""
+
+    def of_any(a):
+        size = jnp.max(jnp.abs(a), initial=0)
+        scale = jnp.where((size > 0) & (size < np.inf), size, 1).astype(a.dtype)
+        t, z = factored(a / scale)
+        return t * scale, z
+
+    return of_any
+
+
 def diagonal(x):
     """The diagonal of square matrices."""
     place = jnp.arange(x.shape[-1])

@@ -12,8 +12,9 @@ import numpy as np
 from jax import lax
 
 from jaxport.export.registry import rule
-from jaxport.export.rules.linalg.householder import hessenberg, ormqr
-from jaxport.export.rules.linalg.matrices import adjoint, diagonal, square, take, where_ok
+from jaxport.export.rules.linalg.householder import to_hessenberg
+from jaxport.export.rules.linalg.matrices import adjoint, diagonal, of_moderate, square, take, where_ok
+from jaxport.export.rules.linalg.real_schur import real_schur_of_one
 
 MOST_STEPS = 30
 
@@ -54,13 +55,11 @@ def qr_step(t, z, last, by):
     return both[:n] + by * eye, both[n:]
 
 
+@of_moderate
 def schur_of_one(a):
     """An upper triangular T and a unitary Z, with `a = Z T Zᴴ`, of one complex matrix."""
     n = a.shape[-1]
-    packed, taus = hessenberg(a)
-    inner = ormqr(packed[1:, :-1], taus, jnp.eye(n - 1, dtype=a.dtype), left=True, transpose=False)
-    z = jnp.eye(n, dtype=a.dtype)
-    z = jnp.concatenate([z[:1], jnp.concatenate([z[1:, :1], inner], axis=1)])
+    t, z = to_hessenberg(a)
     places = jnp.arange(n)
 
     def body(state):
@@ -79,7 +78,7 @@ def schur_of_one(a):
 
         return lax.cond(done, deflated, stepped, t, z)
 
-    start = jnp.triu(packed, -1), z, jnp.int32(n - 1), jnp.int32(0)
+    start = t, z, jnp.int32(n - 1), jnp.int32(0)
     t, z, last, _ = lax.while_loop(lambda state: (state[2] > 0) & (state[3] < MOST_STEPS), body, start)
     ok = (last <= 0) & jnp.all(jnp.isfinite(a))
     return where_ok(ok, jnp.triu(t)), where_ok(ok, z)
@@ -93,7 +92,7 @@ def over_batch(function, a):
 
 
 def schur(a, *, compute_schur_vectors):
-    t, z = over_batch(schur_of_one, a)
+    t, z = over_batch(real_schur_of_one if jnp.isrealobj(a) else schur_of_one, a)
     return (t, z) if compute_schur_vectors else (t,)
 
 
@@ -141,10 +140,5 @@ def eig(a, *, compute_left_eigenvectors, compute_right_eigenvectors):
     return over_batch(lambda a: eig_of_one(a, compute_left_eigenvectors, compute_right_eigenvectors), a)
 
 
-@rule("schur")
-def real_schur(op, a, **parameters):
-    op.refuse("of a real matrix has blocks for its complex eigenvalues, which only LAPACK makes; use output='complex'")
-
-
-rule("schur of complex numbers", via=schur, defaults={"sort_eig_vals": False}, irrelevant=("select_callable",))
+rule("schur", via=schur, defaults={"sort_eig_vals": False}, irrelevant=("select_callable",))
 rule("eig of complex numbers", via=eig, irrelevant=("implementation", "enable_eigvec_derivs"))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaxport.export.registry import rule
@@ -11,8 +14,18 @@ from jaxport.export.rules.linalg.lu import magnitude
 from jaxport.export.rules.linalg.matrices import adjoint, diagonal, real, steps, take, transposed, where_ok
 
 
-def tridiagonal_solve(lower, middle, upper, b):
-    """The solution of a tridiagonal system, by elimination with row exchanges; NaN where the matrix is singular."""
+def tridiagonal_solve(lower, middle, upper, b, *, perturb_singular):
+    """The solution of a tridiagonal system, by elimination with row exchanges.
+
+    Where the matrix is singular it is NaN, or that of a matrix nearby.
+    """
+    info = np.finfo(middle.dtype)
+    sizes = [jnp.max(jnp.abs(x), axis=-1, initial=0) for x in (lower[..., 1:], middle, upper[..., :-1])]
+    least = jnp.maximum(functools.reduce(jnp.maximum, sizes) * info.eps, info.tiny).astype(middle.dtype)
+
+    def pivot(x):
+        return jnp.where(jnp.abs(x) < info.tiny, least, x) if perturb_singular else x
+
     by_row = [jnp.moveaxis(x, middle.ndim - 1, 0) for x in (lower, middle, upper, b)]
 
     def eliminated(row, below):
@@ -22,6 +35,7 @@ def tridiagonal_solve(lower, middle, upper, b):
         stays = magnitude(middle) >= magnitude(under)
         pick = lambda x, y: jnp.where(stays.reshape(stays.shape + (1,) * (x.ndim - stays.ndim)), x, y)
         first, second = pick(middle, under), pick(under, middle)
+        first = pivot(first)
         factor = second / first
         upper, other = pick(upper, next_middle), pick(next_middle, upper)
         beyond = pick(jnp.zeros_like(next_upper), next_upper)
@@ -30,7 +44,8 @@ def tridiagonal_solve(lower, middle, upper, b):
         return left, (first, upper, beyond, right)
 
     last, rows = lax.scan(eliminated, tuple(x[0] for x in by_row[1:]), tuple(x[1:] for x in by_row))
-    end = last[2] / last[0][..., None]
+    corner = pivot(last[0])
+    end = last[2] / corner[..., None]
 
     def substituted(known, row):
         next_, after = known
@@ -39,7 +54,7 @@ def tridiagonal_solve(lower, middle, upper, b):
         return (found, next_), found
 
     _, found = lax.scan(substituted, (end, jnp.zeros_like(end)), rows, reverse=True)
-    regular = jnp.all(rows[0] != 0, axis=0) & (last[0] != 0)
+    regular = jnp.all(rows[0] != 0, axis=0) & (corner != 0)
     solution = jnp.concatenate([found, end[None]], axis=0)
     return where_ok(regular, jnp.moveaxis(solution, 0, middle.ndim - 1))
 
@@ -70,4 +85,4 @@ def tridiagonal(a, *, lower):
 
 
 rule("tridiagonal", via=tridiagonal)
-rule("tridiagonal_solve", via=tridiagonal_solve, defaults={"perturb_singular": False})
+rule("tridiagonal_solve", via=tridiagonal_solve)

@@ -1,0 +1,130 @@
+"""BatchNormalization in evaluation: a product with `1 / sqrt(variance + epsilon)`, all of whose statistics are parameters.
+
+The factors are those of `normalization`, but mean and variance are weights along the axis of the channels. The operator
+wants channels second: where they are elsewhere, it pays for images, and next to a Transpose, as those of convolutions.
+Runtimes scale, then shift, as they do for a convolution with its norm in it: exact to the rounding of `x`, not of `x - mean`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.export.passes.editing import constant_of, dims_of, is_op
+from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle, same_dims
+from jaxport.export.passes.matching import Seen
+from jaxport.export.passes.normalization import deviation_and_factors, with_bias
+
+STEPS = 32
+"""So many values are looked at to tell whether statistics are computed from constants alone."""
+
+
+def batch_normalization(model: ir.Model) -> str:
+    """Recognise BatchNorm that uses its running statistics, in the graph, its subgraphs and its functions."""
+    opset = model.opset_imports[""]
+    return fuse(model, lambda node: _find(node, opset))
+
+
+@dataclass(frozen=True)
+class BatchNormalized:
+    """What is normalized by statistics that are known.
+
+    Attributes:
+      x: what is normalized.
+      channel: the axis along which the statistics vary.
+      mean, variance: the statistics.
+      epsilon: what is added to the variance.
+      scales: the other factors, at most one.
+    """
+
+    x: Seen
+    channel: int
+    mean: Seen
+    variance: Seen
+    epsilon: float
+    scales: tuple[Seen, ...]
+
+
+def _find(node: ir.Node, opset: int) -> Fusion | str | None:
+    found, result = _normalized(node), node.outputs[0]
+    if found is None:
+        return None
+    if not same_dims(found.x.entry, result):
+        return f"`{found.x.entry.name}` is broadcast to the shape of the result"
+    if not _is_worth_moving(found.x.entry, found.channel):
+        return "the channels are not the second axis"
+    return obstacle("BatchNormalization", found.x.value.dtype, opset, [found.epsilon]) or _fusion(found, result)
+
+
+def _normalized(node: ir.Node) -> BatchNormalized | None:
+    deviation, factors = deviation_and_factors(node) or (None, [])
+    (variance, epsilon), channel = deviation or (None, 0.0), None
+    if variance is not None and _is_known(variance.value):
+        (channel, *more) = [axis for axis in variance.axes if axis is not None] or [None]
+        channel = None if more else channel
+    if variance is None or not isinstance(channel, int):
+        return None
+    centered = [(seen, found) for seen in factors if (found := _centered(seen, channel)) is not None]
+    scales = tuple(seen for seen in factors if not centered or seen is not centered[0][0])
+    if len(centered) != 1 or len(scales) > 1 or not all(_is_parameter(seen, channel) for seen in scales):
+        return None
+    ((_, (x, mean)),) = centered
+    return BatchNormalized(x, channel, mean, variance, epsilon, scales)
+
+
+def _centered(seen: Seen, channel: int) -> tuple[Seen, Seen] | None:
+    """`x` and the mean, where `seen` is their difference."""
+    x, mean = seen.operands("Sub") or (None, None)
+    return None if x is None or mean is None or not _is_parameter(mean, channel) else (x, mean)
+
+
+def _is_parameter(seen: Seen, channel: int) -> bool:
+    """Whether a value is known before any data is, and varies along the channels alone."""
+    return [axis for axis in seen.axes if axis is not None] in ([], [channel]) and _is_known(seen.value)
+
+
+def _is_known(value: ir.Value) -> bool:
+    """Whether a value is a weight or an input, or a few nodes compute it from constants."""
+    if value.producer() is None:
+        return True
+    values, steps = [value], 0
+    while values and steps < STEPS:
+        value, steps = values.pop(), steps + 1
+        node = value.producer()
+        if constant_of(value) is None:
+            if node is None:
+                return False
+            values.extend(given for given in node.inputs if given is not None)
+    return not values
+
+
+def _is_worth_moving(x: ir.Value, channel: int) -> bool:
+    return channel == 1 or (channel > 1 and (len(dims_of(x) or []) > 3 or is_op(x.producer(), "Transpose")))
+
+
+def _fusion(found: BatchNormalized, product: ir.Value) -> Fusion:
+    result, bias = with_bias(product, lambda seen: _is_parameter(seen, found.channel))
+    parameters = [*found.scales, found.mean, found.variance, *([bias] if bias else [])]
+    dims, x = dims_of(product) or [], found.x.entry
+    order = [0, found.channel, *(axis for axis in range(1, len(dims)) if axis != found.channel)]
+    channels = dims[found.channel]
+
+    def build(builder: Builder) -> ir.Value:
+        def vector(seen: Seen | None, number: int) -> ir.Value:
+            if seen is None:
+                dtype = x.dtype.numpy()  # pyright: ignore[reportOptionalMemberAccess]
+                return builder.constant(np.full(channels, number, dtype), "ones" if number else "zeros")
+            own = channels if found.channel in seen.axes else 1
+            return builder.expanded(builder.viewed(seen.value, [own]), [channels])
+
+        scale = found.scales[0] if found.scales else None
+        vectors = [vector(scale, 1), vector(bias, 0), vector(found.mean, 0), vector(found.variance, 1)]
+        first = [dims[axis] for axis in order]
+        normal = builder.emit(
+            "BatchNormalization", [builder.transposed(x, order), *vectors], first, epsilon=found.epsilon
+        )
+        return builder.transposed(normal, np.argsort(order).tolist())
+
+    return Fusion("BatchNormalization", result, [found.x.value, *(seen.value for seen in parameters)], build)

@@ -1,0 +1,43 @@
+"""Means: the sum of known many elements divided by their number is ReduceMean.
+
+It runs after what looks for means as parts of something larger.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from jaxport.export.passes.editing import constant_of, integer, is_op, operand
+from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle, same_dims
+from jaxport.export.passes.matching import Seen, reduction_axes
+from jaxport.export.passes.normalization import mean_of
+
+
+def means(model: ir.Model) -> str:
+    """Recognise means, in the graph, its subgraphs and its functions."""
+    opset = model.opset_imports[""]
+    return fuse(model, lambda node: _find(node, opset))
+
+
+def _find(node: ir.Node, opset: int) -> Fusion | str | None:
+    if not is_op(node, "Div", "Mul"):
+        return None
+    result = node.outputs[0]
+    totals = [value for value in node.inputs if value is not None and is_op(value.producer(), "ReduceSum")]
+    whole = Seen.whole(result)
+    if len(totals) != 1 or whole is None or mean_of(whole) is None or not same_dims(totals[0], result):
+        return None
+    total = totals[0].producer()
+    assert total is not None
+    x, axes = total.inputs[0], reduction_axes(total)
+    if x is None or axes is None or constant_of(operand(total, 1)) is None:
+        return None
+    keepdims = integer(total, "keepdims", 1)
+
+    def build(builder: Builder) -> ir.Value:
+        dims = list(result.shape or ())
+        if opset < 18:  # then the axes became an operand
+            return builder.emit("ReduceMean", [x], dims, axes=sorted(axes), keepdims=keepdims)
+        return builder.emit("ReduceMean", [x, builder.integers(sorted(axes), "axes")], dims, keepdims=keepdims)
+
+    return obstacle("ReduceMean", x.dtype, opset) or Fusion("ReduceMean", result, [x], build)

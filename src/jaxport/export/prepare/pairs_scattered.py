@@ -1,0 +1,76 @@
+"""Complex numbers as pairs of real ones: the scatters that do not do the same to both parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+
+from jaxport.export.prepare.pairs import Pair, absolute, angle, mul, polar
+from jaxport.export.registry import Rule
+
+_PLAIN: dict[str, Any] = {"update_jaxpr": None, "update_consts": ()}
+
+
+def applied(x: Pair, indices: Any, updates: Pair, *, update_jaxpr: Any, update_consts: Any, **params: Any) -> Pair:
+    """A function of the elements, on pairs already, as often as their places come."""
+    scalar = jaxpr_as_fun(ClosedJaxpr(update_jaxpr, update_consts))
+    function = jnp.vectorize(lambda re, im: tuple(scalar(re, im, jnp.zeros_like(re), jnp.zeros_like(im))))
+    zeros, ones = jnp.zeros(x.re.shape, np.int32), jnp.ones(updates.re.shape, np.int32)
+    times = lax.scatter_add_p.bind(zeros, indices, ones, **params, **_PLAIN)
+
+    def once(state: Any) -> Any:
+        done, x = state
+        return done + 1, Pair(*(jnp.where(done < times, new, old) for new, old in zip(function(*x), x, strict=True)))
+
+    return lax.while_loop(lambda state: state[0] < times.max(initial=0), once, (np.int32(0), x))[1]
+
+
+def multiplied(x: Pair, indices: Any, updates: Pair, **params: Any) -> Pair:
+    """Products of sizes and sums of angles."""
+    ones, zeros = jnp.ones_like(x.re), jnp.zeros_like(x.im)
+    params |= _PLAIN
+    size = lax.scatter_mul_p.bind(ones, indices, absolute(updates), **params)
+    turn = lax.scatter_add_p.bind(zeros, indices, angle(updates), **params)
+    return mul(x, polar(size, turn))
+
+
+def extremum(primitive: Any, worst: float) -> Callable[..., Any]:
+    """The extremum of the real parts that meet at a place, and of the imaginary parts that come with it."""
+
+    def scattered(x: Pair, indices: Any, updates: Pair, **params: Any) -> Pair:
+        params |= _PLAIN
+        numbers = params["dimension_numbers"]
+        windows = iter(numbers.update_window_dims)
+        alone = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
+        there = lax.GatherDimensionNumbers(
+            offset_dims=numbers.update_window_dims,
+            collapsed_slice_dims=numbers.inserted_window_dims,
+            start_index_map=numbers.scatter_dims_to_operand_dims,
+            operand_batching_dims=numbers.operand_batching_dims,
+            start_indices_batching_dims=numbers.scatter_indices_batching_dims,
+        )
+        re = primitive.bind(x.re, indices, updates.re, **params)
+        sizes = [1 if axis in alone else updates.re.shape[next(windows)] for axis in range(x.re.ndim)]
+        reached = lax.gather(re, indices, there, sizes, mode=params["mode"])
+        parts = ((x, re), (updates, reached))
+        kept, new = (jnp.where(part.re == best, part.im, np.asarray(worst, x.dtype)) for part, best in parts)
+        return Pair(re, primitive.bind(kept, indices, new, **params))
+
+    return scattered
+
+
+#: The scatters by the names of their primitives; that which replaces elements is `scatter` too, and does the same to both.
+SCATTERS: dict[str, Rule] = {
+    name: Rule(name, function, via=True)
+    for name, function in {
+        "scatter": applied,
+        "scatter-max": extremum(lax.scatter_max_p, -np.inf),
+        "scatter-min": extremum(lax.scatter_min_p, np.inf),
+        "scatter-mul": multiplied,
+    }.items()
+}

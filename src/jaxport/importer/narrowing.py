@@ -1,0 +1,77 @@
+"""Which outputs of a model are not what it declares where JAX's 64-bit types are off."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.importer.dtypes import canonical, dtype_of
+from jaxport.importer.graph import Body, BodyFunction, Node
+
+__all__ = ["computed_narrower", "declared_wider"]
+
+_DOUBLE = np.dtype(np.float64)
+_COPYING = set(
+    "Cast Concat Constant Expand Flatten Gather Identity Reshape Slice Split Squeeze Transpose Unsqueeze".split()
+)
+"""Operators whose results are elements of their inputs: a number that comes out as float32 is the same by either way."""
+
+
+def declared_wider(body: Body) -> list[str]:
+    """The names of the outputs that the model declares in a type that is narrower in JAX now."""
+    outputs = (value for value in body.outputs if value.dtype is not None)
+    return [
+        value.name or "" for value in outputs if value.dtype and value.dtype.numpy() != canonical(value.dtype.numpy())
+    ]
+
+
+def computed_narrower(body: Body, static: Collection[ir.Value]) -> list[str]:
+    """The names of the other outputs that the model computes with doubles on the way.
+
+    Args:
+      body: the model's graph.
+      static: the values that are known while the program is traced: they are computed on the host, exactly.
+    """
+    affected = _affected(body, {value for value in (*body.inputs, *body.initializers) if _is_double(value)}, static)
+    return [v.name or "" for v in body.outputs if v in affected and (v.dtype is None or v.dtype != ir.DataType.DOUBLE)]
+
+
+def _affected(body: Body, doubles: set[ir.Value], static: Collection[ir.Value]) -> set[ir.Value]:
+    """The values that depend on arithmetic with doubles; `doubles` has those of the outer bodies, and grows."""
+    affected: set[ir.Value] = set()
+    for node in body.nodes:
+        inputs = [value for value in node.inputs if value is not None]
+        found = any(value in affected or _is_computed(node, value, doubles, static) for value in inputs)
+        for inner in node.bodies():
+            doubles.update(filter(_is_double, inner.inputs))
+            found |= bool(_affected(inner, doubles, static)) or not affected.isdisjoint(inner.captured)
+        if isinstance(node.target, BodyFunction):
+            formal = zip(node.inputs, node.target.body.inputs, strict=False)
+            given = {inside for value, inside in formal if value in doubles}
+            found |= bool(_affected(node.target.body, given, static))
+        outputs = [value for value in node.outputs if value is not None]
+        doubles.update(value for index, value in enumerate(outputs) if _makes_double(node, index, doubles))
+        affected.update(outputs if found else ())
+    return affected
+
+
+def _is_double(value: ir.Value) -> bool:
+    return value.dtype == ir.DataType.DOUBLE
+
+
+def _is_computed(node: Node, value: ir.Value, doubles: set[ir.Value], static: Collection[ir.Value]) -> bool:
+    calls = isinstance(node.target, BodyFunction)
+    return value in doubles and value not in static and not calls and node.node.op_type not in _COPYING
+
+
+def _makes_double(node: Node, index: int, doubles: set[ir.Value]) -> bool:
+    """Whether an output is of doubles, as far as the file, the schema, or the attribute of a cast say."""
+    value, kind = node.node.outputs[index], node.output_types[index]
+    if isinstance(kind, int):
+        return node.inputs[kind] in doubles
+    if node.node.op_type == "Cast" and isinstance(node.attributes.get("to"), int):
+        return dtype_of(node.attributes["to"]) == _DOUBLE
+    # NumPy holds `np.dtype(None)` to be float64.
+    return (kind is not None and kind == _DOUBLE) or _is_double(value)

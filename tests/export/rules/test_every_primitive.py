@@ -1,0 +1,47 @@
+"""Every primitive that JAX itself can lower has a rule, or a reason why it has none."""
+
+from __future__ import annotations
+
+import equinox  # whose primitives are in JAX's table from then on
+import pytest
+
+# The tables of what JAX can lower have no public name.
+from jax._src.interpreters import mlir
+
+from jaxport.export.prepare.complex import OF_COMPLEX
+from jaxport.export.prepare.pairs import FORMULAS
+from jaxport.export.rules import RULES
+
+#: Primitives that no traced program holds, and why.
+UNREACHABLE = {
+    "the boundaries of blocks, which are grouped before": "block_enter block_exit",
+    "stands inside of a primitive that is refused, and is bound when that one is lowered": """
+        dot_product_attention_bwd dot_product_attention_fp8_bwd dot_product_attention_fp8_fwd dot_product_attention_fwd
+        scaled_matmul
+    """,
+    "checks and counts what JAX's own exported programs are called with": "dimension_size shape_assertion",
+    "becomes values before the export, as all mutable arrays do": "run_state create_linear pin unpin",
+    "bound by no function of JAX": "broadcast_to from_edtype to_edtype",
+    f"of `{equinox.internal.__name__}`, bound by no layer of Equinox": """
+        announce_jaxpr maybe_set noinline nonbatchable nondifferentiable_backward nontraceable select_if_vmap unvmap_all
+        unvmap_any unvmap_max vprim
+    """,
+}
+
+
+def lowered():
+    """The names of the primitives that JAX can lower, on any platform."""
+    tables = [mlir._lowerings, *mlir._platform_specific_lowerings.values()]
+    return sorted({primitive.name for table in tables for primitive in table})
+
+
+@pytest.mark.parametrize("name", lowered())
+def test_has_a_rule_or_a_reason(name):
+    has_rule = name in RULES or name in FORMULAS or OF_COMPLEX % name in RULES
+    why = [reason for reason, names in UNREACHABLE.items() if name in names.split()]
+    assert has_rule or why, f"`{name}` has no rule"
+    assert not (has_rule and why), f"`{name}` has a rule, and is listed as unreachable: {why}"
+
+
+def test_what_is_listed_as_unreachable_exists():
+    assert {name for names in UNREACHABLE.values() for name in names.split()} <= set(lowered())

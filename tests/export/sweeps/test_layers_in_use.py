@@ -1,0 +1,156 @@
+"""What the sweeps leave out of layers: training, decoding with a cache, masks, lengths, and the state that a call changes."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen, nnx
+
+from jaxport.testing import check, f32, seeded, spec
+
+B, T = "B", "T"
+KEY = jax.random.key(0)
+LENGTHS = spec(B, dtype=np.int32)
+HALVES = {"without": {"float64": "the layers have their own dtypes"}}
+
+
+def training(cls, *args, **kwargs):
+    layer = seeded(cls, *args, **kwargs)
+    layer.train()
+    return layer
+
+
+def decoding(shape, **kwargs):
+    attention = seeded(nnx.MultiHeadAttention, 2, 4, decode=True, **kwargs)
+    attention.init_cache(shape)
+    attention.cache_index.set_value(jnp.uint32(1))
+    return attention
+
+
+#: A call of the layer changes its state, which the exported model returns.
+NNX_STATE = {
+    "BatchNorm": (training(nnx.BatchNorm, 4), f32(B, T, 4)),
+    "Dropout": (training(nnx.Dropout, 0.5, rngs=nnx.Rngs(0)), f32(B, 4)),
+    "SpectralNorm": (training(nnx.SpectralNorm, seeded(nnx.Linear, 4, 3)), f32(B, 4)),
+    "MultiHeadAttention, decoding": (decoding((2, 3, 4)), f32(2, 1, 4)),
+    "MultiHeadAttention, decoding with normalized queries": (decoding((2, 3, 4), normalize_qk=True), f32(2, 1, 4)),
+    "RNN, dropout on the carry": (seeded(nnx.RNN, seeded(nnx.OptimizedLSTMCell, 4, 3), rngs=nnx.Rngs(0)), f32(B, 3, 4)),
+}  # fmt: skip
+
+
+def fresh(module):
+    """A copy in each trace: a recurrence makes streams of random numbers, which belong to the trace that they are made in."""
+    definition, state = nnx.split(module)
+    return lambda *xs, **kwargs: nnx.merge(definition, state, copy=True)(*xs, **kwargs)
+
+
+GRU, LSTM = (
+    fresh(nnx.RNN(seeded(nnx.GRUCell, 4, 3))),
+    fresh(nnx.RNN(seeded(nnx.LSTMCell, 4, 3), return_carry=True, time_major=True)),
+)
+UNROLLED = fresh(nnx.RNN(seeded(nnx.GRUCell, 4, 3), unroll=2))
+ATTENTION = seeded(nnx.MultiHeadAttention, 2, 4, decode=False)
+AVERAGES = seeded(nnx.BatchNorm, 4, use_running_average=True)
+NNX = {
+    "RNN, lengths": (lambda x, n: GRU(x, seq_lengths=n % 4), f32(B, 3, 4), LENGTHS),
+    "RNN, reverse": (lambda x: GRU(x, reverse=True, keep_order=True), f32(B, 3, 4)),
+    "RNN, carry": (lambda x: LSTM(x), f32(3, B, 4)),
+    "RNN, unrolled": (lambda x: UNROLLED(x), f32(B, 4, 4)),
+    "MultiHeadAttention, causal": (lambda x: ATTENTION(x, mask=nnx.make_causal_mask(x[..., 0])), f32(B, T, 4)),
+    "MultiHeadAttention, mask": (lambda x, k, m: ATTENTION(x, k, mask=m), f32(B, T, 4), f32(B, 5, 4), spec(B, 1, T, 5, dtype=bool)),
+    "Embed, attend": (seeded(nnx.Embed, 5, 4).attend, f32(B, T, 4)),
+    "BatchNorm, mask": (lambda x, m: AVERAGES(x, mask=m), f32(B, 4), spec(B, 1, dtype=bool)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NNX_STATE)
+def test_nnx_with_its_state(name):
+    layer, *specs = NNX_STATE[name]
+    check(layer, *specs, state="outputs", changes_state=True)
+
+
+@pytest.mark.parametrize("name", NNX)
+def test_nnx(name):
+    fn, *specs = NNX[name]
+    check(fn, *specs, **HALVES)
+
+
+def applied(module, *examples, mutable=False, **kwargs):
+    """A layer of Linen as a function of its inputs, which gives what it changes too."""
+    variables = module.init({"params": KEY, "dropout": KEY}, *examples, **kwargs)
+    return lambda *xs: module.apply(variables, *xs, mutable=mutable, rngs={"dropout": KEY}, **kwargs)
+
+
+X, ONE = jnp.ones((2, 3, 4)), jnp.ones((2, 1, 4))
+CACHED = linen.MultiHeadDotProductAttention(2, decode=True)
+LINEN = {
+    "BatchNorm": (applied(linen.BatchNorm(use_running_average=False), X, mutable=["batch_stats"]), f32(B, T, 4)),
+    "Dropout": (applied(linen.Dropout(0.5, deterministic=False), X), f32(B, T, 4)),
+    "SpectralNorm": (applied(linen.SpectralNorm(linen.Dense(3)), X, mutable=["batch_stats"], update_stats=True), f32(B, 4)),
+    "RNN, reverse": (applied(linen.RNN(linen.LSTMCell(3), reverse=True, return_carry=True), X), f32(B, 3, 4)),
+    "MultiHeadDotProductAttention, dropout": (applied(linen.MultiHeadDotProductAttention(2, dropout_rate=0.5, deterministic=False), X), f32(2, 3, 4)),
+    "BatchNorm, over axes": (applied(linen.BatchNorm(use_running_average=False, axis=(1, 2)), X, mutable=["batch_stats"]), f32(B, 3, 4)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LINEN)
+def test_linen(name):
+    fn, *specs = LINEN[name]
+    check(fn, *specs, **HALVES)
+
+
+def test_linen_decodes_with_a_cache_as_input_and_output():
+    variables = CACHED.init(KEY, X)
+
+    def step(cache, x):
+        return CACHED.apply({**variables, "cache": cache}, x, mutable=["cache"])
+
+    cache = jax.tree.map(lambda a: a + 1 if a.dtype == np.int32 else a, variables["cache"])
+    check(
+        step,
+        jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), cache),
+        f32(2, 1, 4),
+        values=[cache, ONE],
+        **HALVES,
+    )
+
+
+def test_linen_recurrence_with_lengths():
+    module = linen.RNN(linen.GRUCell(3))
+    variables = module.init(KEY, X)
+    check(lambda x, n: module.apply(variables, x, seq_lengths=n % 4), f32(B, 3, 4), LENGTHS, **HALVES)
+
+
+def with_state(cls, *args, **kwargs):
+    return eqx.nn.make_with_state(cls)(*args, **kwargs)
+
+
+def results(layer, state, x):
+    """What the layer gives, and the arrays of its state, which may be used once."""
+    out, state = layer(x, jax.tree.map(lambda leaf: leaf, state))
+    return out, jax.tree.leaves(state)
+
+
+NORM, NORM_STATE = with_state(eqx.nn.BatchNorm, 3, "batch", mode="ema")
+BATCH, BATCH_STATE = with_state(eqx.nn.BatchNorm, 3, "batch", mode="batch")
+SPECTRAL, SPECTRAL_STATE = with_state(eqx.nn.SpectralNorm, eqx.nn.Linear(4, 3, key=KEY), "weight", key=KEY)
+HEADS = eqx.nn.MultiheadAttention(2, 4, key=KEY)
+EQUINOX = {
+    "BatchNorm, training": (jax.vmap(lambda x: results(BATCH, BATCH_STATE, x), axis_name="batch", out_axes=(0, None)), f32(4, 3, 5)),
+    "BatchNorm, moving": (jax.vmap(lambda x: results(NORM, NORM_STATE, x), axis_name="batch", out_axes=(0, None)), f32(4, 3, 5)),
+    "SpectralNorm, training": (lambda x: results(SPECTRAL, SPECTRAL_STATE, x), f32(4)),
+    "Dropout": (lambda x: eqx.nn.Dropout(0.5)(x, key=KEY), f32(B, 4)),
+    "MultiheadAttention, mask": (lambda *xs: HEADS(*xs), f32(T, 4), f32(5, 4), f32(5, 4), spec(T, 5, dtype=bool)),
+    "MultiheadAttention, rotary": (
+        lambda x: HEADS(x, x, x, process_heads=lambda q, k, v: (*(jax.vmap(eqx.nn.RotaryPositionalEmbedding(2), 1, 1)(h) for h in (q, k)), v)), f32(3, 4),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EQUINOX)
+def test_equinox(name):
+    fn, *specs = EQUINOX[name]
+    check(fn, *specs, **HALVES)
