@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
+from jax.experimental import pallas
 from jax.experimental.compute_on import compute_on2
 from jax.experimental.custom_partitioning import custom_partitioning
 
-from jaxport.testing import check, f32
+from jaxport.testing import check, f32, i32
 
 B = "B"
 
@@ -126,3 +127,7 @@ def test_more_calls(fn):
 )
 def test_custom_root(fn, shape):
     check(fn, f32(*shape), values=[np.full(shape, 5, np.float32)])
+
+
+def test_what_kernels_say_outside_of_kernels():
+    check(lambda x, i: (pallas.reciprocal(x), pallas.multiple_of(i, 2)), f32(B), i32())

@@ -7,6 +7,7 @@ import pytest
 
 # The tables of what JAX can lower have no public name.
 from jax._src.interpreters import mlir
+from jax._src.pallas import primitives as pallas  # as well
 
 from jaxport.export.prepare.complex import OF_COMPLEX
 from jaxport.export.prepare.pairs import FORMULAS
@@ -22,6 +23,7 @@ UNREACHABLE = {
     "checks and counts what JAX's own exported programs are called with": "dimension_size shape_assertion",
     "becomes values before the export, as all mutable arrays do": "run_state create_linear pin unpin",
     "bound by no function of JAX": "broadcast_to from_edtype to_edtype",
+    f"of kernels alone (`{pallas.__name__}`)": "run_scoped",
     f"of `{equinox.internal.__name__}`, bound by no layer of Equinox": """
         announce_jaxpr maybe_set noinline nonbatchable nondifferentiable_backward nontraceable select_if_vmap unvmap_all
         unvmap_any unvmap_max vprim

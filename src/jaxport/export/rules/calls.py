@@ -51,7 +51,9 @@ def identities(op, *operands, **_):
     return operands
 
 
-@rule("copy", "copy_p", "name", "stage", "stop_gradient", "with_memory_space_constraint", broadcasts=True)
+@rule(
+    "copy", "copy_p", "multiple_of", "name", "stage", "stop_gradient", "with_memory_space_constraint", broadcasts=True
+)
 def identity(op, x, **_):
     return x
 

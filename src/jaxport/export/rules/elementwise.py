@@ -78,6 +78,11 @@ def square(op, x):
     return op.Mul(x, x)
 
 
+@elementwise("reciprocal", irrelevant=("approx", "full_range"))
+def reciprocal(op, x):
+    return op.Reciprocal(x)
+
+
 @elementwise("rsqrt")
 def rsqrt(op, x):
     return op.Reciprocal(op.Sqrt(x))
