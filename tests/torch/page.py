@@ -26,7 +26,7 @@ VARIANTS = {
 TITLE = """# Models of PyTorch
 
 What was imported and compared: {files} files of {models} architectures, written by both of PyTorch's exporters with open
-sizes and random weights, few and narrow layers, in the operator sets {first} to {last}. {refusals}
+sizes and random weights, few and narrow layers, in the operator sets {first} to {last}.{refusals}
 A file counts for
 
 - *equal* ({equal}) if the program under `jax.jit` equals ONNX Runtime at two sets of sizes. Where the runtime refuses
@@ -42,7 +42,8 @@ A file counts for
 
 {variants}
 
-This page is written by `make test-torch`.
+This page is written by `make test-torch` when it ran whole, or by `python -m tests.torch.page` from the files that were
+compared so far.
 
 | model | exporter | variant | opset | equal | symbolic | source | gradient | round trip |
 |---|---|---|---|---|---|---|---|---|
@@ -62,7 +63,7 @@ def page(rows: Iterable[dict[str, Any]]) -> str:
     refused = [row for row in rows if "refused" in row]
     text = TITLE.format(
         files=len(imported), models=len({row["model"] for row in imported}), first=min(opsets), last=max(opsets),
-        refusals=f"{len(refused)} more PyTorch cannot export (see the end)." if refused else "",
+        refusals=f" {len(refused)} more PyTorch cannot export (see the end)." if refused else "",
         variants="\n".join(f"- `{variant}`: {what};" for variant, what in VARIANTS.items()).removesuffix(";") + ".", **count,
     )  # fmt: skip
     reasons: dict[str, str] = {}
