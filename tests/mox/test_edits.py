@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax import nnx
+from flax import linen, nnx
 
 import jaxport
 from jaxport.mox import (
@@ -84,6 +84,19 @@ def test_adapters_of_adapted_layers_add_up(again):
     params = trained(twice, ("lora_a", "lora_b", "lora_a_1", "lora_b_1"))
     merged = mox.with_params(merge_lora(twice, params))
     np.testing.assert_allclose(twice.apply(params, ROWS), merged(ROWS), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("edit", [quantize(), prune(0.5)])
+def test_edits_of_values_need_a_program_that_holds_them(edit):
+    dense = linen.Dense(4)
+    variables = dense.init(jax.random.key(0), ROWS)
+    with pytest.raises(jaxport.InvalidArgument, match=r"no parameter that the program holds(.|\n)*model.apply"):
+        jaxport.make_mox(dense.apply)(variables, ROWS).sub("//Dense", edit)
+    mox = jaxport.make_mox(lambda x: dense.apply(variables, x))(ROWS)
+    edited = mox.sub("//Dense", edit)
+    assert any(path.endswith(("quantized", "mask")) for path in edited.state)
+    np.testing.assert_allclose(edited(ROWS), mox(ROWS), atol=2)
+    assert np.abs(np.asarray(edited(ROWS) - mox(ROWS))).max() > 1e-4
 
 
 def test_a_norm_has_nothing_to_adapt(zoo):

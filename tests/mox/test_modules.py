@@ -335,3 +335,31 @@ def test_a_module_and_a_mox_replace_a_block():
         np.testing.assert_allclose(edited(X), other(other(X)), rtol=1e-5)
         assert_same(edited.params["one.kernel_1"], other.kernel.get_value())
         assert edited.dropped == ("one.bias", "one.kernel")
+
+
+class Named(nnx.Module):
+    """Takes and returns dicts whose order is not that of their names."""
+
+    def __init__(self):
+        self.scale = nnx.Param(jnp.asarray(3.0))
+
+    def __call__(self, given):
+        return {"sum": self.scale * given["x"] + given["k"], "difference": [None, given["x"] - given["k"]]}
+
+
+def test_the_arrays_of_dicts_go_by_their_names():
+    model = Named()
+    program = lambda x: (made := model({"x": jnp.sin(x), "k": x}))["sum"] * made["difference"][1]
+    mox = jaxport.make_mox(program)(X)
+    (match,) = mox.select("//Named")
+    given = {"x": X + 1, "k": X}
+    assert_same(match(given), model(given) | {"difference": tuple(model(given)["difference"])})
+    same = mox.sub("//Named", factory(lambda match: lambda given: match(given)))
+    assert_same(same(X), program(X))
+    turned = mox.sub("//Named", factory(lambda match: lambda given: match({"x": given["k"], "k": given["x"]})))
+    made = model({"x": X, "k": jnp.sin(X)})
+    assert_same(turned(X), made["sum"] * made["difference"][1])
+    again = jaxport.mox.loads(jaxport.mox.dumps(match), weights=match.params)
+    assert_same(again(given), match(given))
+    (captured,) = mox.capture("//Named")(X).values()
+    assert_same(captured["sum"], model({"x": jnp.sin(X), "k": X})["sum"])

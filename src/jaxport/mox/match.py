@@ -117,10 +117,11 @@ class Match(Mox):
                     {**self.params, **{self._full(name): v for name, v in params.items()}}, *args, **kwargs
                 )
             return super().__call__(*args, **kwargs)
-        arrays = self._arguments(args, kwargs)
+        arrays = dict(zip(_argument_order(self.node), self._arguments(args, kwargs), strict=True))
         exchanged = self._exchanged(params or {})
-        given = [exchanged.get(i, value) for i, value in enumerate([*arrays, *operands[len(arrays) :]])]
-        return self._result(site.call(given[: len(arrays)], given[len(arrays) :], frozenset(exchanged)))
+        given = [exchanged.get(index, arrays.get(index, operand)) for index, operand in enumerate(operands)]
+        results = site.call(given[: len(arrays)], given[len(arrays) :], frozenset(exchanged))
+        return self._result([results[index] for index in _result_order(self.node)])
 
     def param(self, name: str) -> Any:
         """A parameter of the block, by its name below the block; inside a replacement, what the program runs with.
@@ -139,7 +140,8 @@ class Match(Mox):
                 f"`{path}` is no parameter that the program holds",
                 where="`Match.param`",
                 why="it is an argument of the program, or has a value for each step of a scan",
-                instead="read it inside the replacement, or take `match.step(index)`",
+                instead="trace a function that holds the values (`make_mox(lambda x: model.apply(variables, x))`), read it "
+                "inside the replacement (`original.param`), or take `match.step(index)`",
             )
         return held[path]
 
@@ -197,16 +199,10 @@ def returns_of(node: Node) -> tuple[str, ...]:
 def nested(paths: Sequence[str], leaves: Sequence[Any]) -> Any:
     """The containers that have the leaves at these paths: tuples where the keys are numbers, else dicts.
 
-    >>> (
-    ...     nested(
-    ...         [
-    ...             "",
-    ...         ],
-    ...         [1],
-    ...     ),
-    ...     nested(["0", "1.a"], [1, 2]),
-    ... )
-    (1, (1, {'a': 2}))
+    What a tuple has between them is None.
+
+    >>> nested([""], [1]), nested(["0", "2.a"], [1, 2])
+    (1, (1, None, {'a': 2}))
     """
     if list(paths) == [""]:
         return leaves[0]
@@ -217,13 +213,41 @@ def nested(paths: Sequence[str], leaves: Sequence[Any]) -> Any:
         group[0].append(below)
         group[1].append(leaf)
     made = {key: nested(*group) for key, group in groups.items()}
-    return tuple(made.values()) if all(key.isdecimal() for key in made) else made
+    if not all(key.isdecimal() for key in made):
+        return made
+    size = 1 + max(map(int, made), default=-1)
+    if size > len(made) + _MOST_GAPS:
+        return made
+    return tuple(made.get(str(index)) for index in range(size))
+
+
+# Whole numbers that leave more out are keys of a dict.
+_MOST_GAPS = 100
 
 
 def call_arguments(node: Node, arrays: Sequence[Any]) -> tuple[Any, ...]:
     """The positional arguments of the call, from its arrays."""
     groups = nested(arguments_of(node), arrays) if arrays else ()
     return tuple(groups.values()) if isinstance(groups, dict) else groups
+
+
+# The arrays of a dict come in the order in which the call has them, the leaves of its tree in the order of their names.
+
+
+def _argument_order(node: Node) -> list[int]:
+    """Which array of the call each leaf of its arguments is."""
+    return jax.tree.leaves(call_arguments(node, list(range(len(arguments_of(node))))))
+
+
+def _returned(node: Node) -> Any:
+    """What the call returns, with the number of each array in its place."""
+    count = len(returns_of(node))
+    return nested(returns_of(node), list(range(count))) if count else ()
+
+
+def _result_order(node: Node) -> list[int]:
+    """Which array of the call each leaf of its result is."""
+    return jax.tree.leaves(_returned(node))
 
 
 def match_of(mox: Mox, node: Node) -> Match:
@@ -252,23 +276,22 @@ def _made(mox: Mox, node: Node, step: tuple[int, ...] | None) -> Match:
         else:
             inputs.append((variable, path or f"closed_over_{len(inputs)}"))
         taken.add(path or "")
-    invars = [*(v for v, _ in weights), *jaxpr.invars[:first], *(v for v, _ in inputs)]
+    taken_in, returned = _argument_order(node), _result_order(node)
+    invars = [*(v for v, _ in weights), *(jaxpr.invars[index] for index in taken_in), *(v for v, _ in inputs)]
     returns = returns_of(node)
-    count = len(returns)
     jaxpr = jaxpr.replace(
         invars=invars,
-        outvars=jaxpr.outvars[:count],
+        outvars=[jaxpr.outvars[index] for index in returned],
         debug_info=jaxpr.debug_info._replace(arg_names=None, result_paths=None),
     )
-    result = nested(returns, list(range(count))) if count else ()
     return Match(
         traced=Traced(
             jaxpr=jex_core.ClosedJaxpr(jaxpr, ()),
             weights=tuple(weight for _, weight in weights),
             in_tree=jax.tree.structure((call_arguments(node, list(range(first))), {})),
-            out_tree=jax.tree.structure(result),
-            input_paths=tuple(arguments),
-            output_paths=returns if returns != ("",) else ("output",),
+            out_tree=jax.tree.structure(_returned(node)),
+            input_paths=tuple(arguments[index] for index in taken_in),
+            output_paths=tuple(returns[index] for index in returned) if returns != ("",) else ("output",),
             state_outputs=(),
             static_inputs={},
             static_outputs={},
