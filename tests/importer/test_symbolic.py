@@ -83,3 +83,14 @@ def test_sizes_are_held_to_the_tables_that_they_cut():
     assert 'params["table"][:, 0:length]' in source.code
     assert program.verify().ok
     assert all(output.shape[1] <= 6 for output in program.verify().outputs)
+
+
+REPEATED = """g (float[n, 2] x) => (float[a, b] y) { s = Shape<start = 0, end = 1>(x) k = Constant<value_ints = [1]>()
+    i = Constant<value_int = 0>() d = Constant<value_int = 2>() v = Concat<axis = 0>(k, s) r = OneHot<axis = 0>(i, d, v)
+    y = Tile(x, r) }"""
+
+
+def test_one_hot_is_shape_arithmetic_too():
+    program = from_onnx(model(REPEATED))
+    assert str(jax.eval_shape(program, *input_specs(program).values()).shape) == "(n^2, 2)"
+    np.testing.assert_array_equal(jax.jit(program)(np.ones((3, 2), np.float32)), np.ones((9, 2)))

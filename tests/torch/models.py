@@ -412,8 +412,6 @@ CASES: dict[str, Case] = {
     "segformer": vision("segformer", {**STAGES, "num_attention_heads": [1, 2], "sr_ratios": [4, 2], "mlp_ratios": [2, 2],
         "decoder_hidden_size": 16}, task="SemanticSegmentation"),
     "detr": Case(detr, lambda sizes: {"pixel_values": image(sizes)}, ANY_IMAGE),
-    "dpt": vision("dpt", {**VIT, "backbone_out_indices": [0, 1, 1, 1], "neck_hidden_sizes": [8, 8, 8, 8], "fusion_hidden_size": 8,
-        "reassemble_factors": [4, 2, 1, 0.5], "is_hybrid": False}, task="DepthEstimation", read="predicted_depth", side=64),
     # networks written here
     "unet": own(networks.UNet, ANY_IMAGE, pixel_values=image, variants=("float16", "qdq")),
     "diffusion": own(networks.Diffusion, {"sample": {0: "batch", 2: "height", 3: "width"}, "timestep": {0: "batch"}, "text": TOKENS},

@@ -26,13 +26,14 @@ VARIANTS = {
 TITLE = """# Models of PyTorch
 
 What was imported and compared: {files} files of {models} architectures, written by both of PyTorch's exporters with open
-sizes and random weights, few and narrow layers, in the operator sets {first} to {last}. {refusals}
+sizes and random weights, few and narrow layers, in the operator sets {first} to {last}.{refusals}
 A file counts for
 
 - *equal* ({equal}) if the program under `jax.jit` equals ONNX Runtime at two sets of sizes. Where the runtime refuses
   the file (°), PyTorch's own results are what it equals. Of quantized models the graph is compared as it is written: ONNX
   Runtime's fusions change values by a quantization step. In half precision 2 % of the largest element are allowed, for the
-  runtime rounds less often where it fuses; else what the type justifies.
+  runtime rounds less often where it fuses, and in quantized models, where a value at the border of a step falls on either
+  side of it; else what the type justifies.
 - *symbolic* ({symbolic}) if it traces with the names that the model has for sizes, without their values;
 - *source* ({source}) if the printed source computes the same where jaxport cannot be imported;
 - *gradient* ({gradient}) if the gradient with respect to every parameter is finite, and not zero everywhere unless the model
@@ -41,7 +42,8 @@ A file counts for
 
 {variants}
 
-This page is written by `make test-torch`.
+This page is written by `make test-torch` when it ran whole, or by `python -m tests.torch.page` from the files that were
+compared so far.
 
 | model | exporter | variant | opset | equal | symbolic | source | gradient | round trip |
 |---|---|---|---|---|---|---|---|---|
@@ -61,7 +63,7 @@ def page(rows: Iterable[dict[str, Any]]) -> str:
     refused = [row for row in rows if "refused" in row]
     text = TITLE.format(
         files=len(imported), models=len({row["model"] for row in imported}), first=min(opsets), last=max(opsets),
-        refusals=f"{len(refused)} more PyTorch cannot export (see the end)." if refused else "",
+        refusals=f" {len(refused)} more PyTorch cannot export (see the end)." if refused else "",
         variants="\n".join(f"- `{variant}`: {what};" for variant, what in VARIANTS.items()).removesuffix(";") + ".", **count,
     )  # fmt: skip
     reasons: dict[str, str] = {}

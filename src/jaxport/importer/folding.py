@@ -176,6 +176,13 @@ def _where(condition: Any, left: Any, right: Any) -> Any:
     return np.where(condition, left, right)
 
 
+def _one_hot(data: Any, size: int, *, axis: int, dtype: np.dtype) -> Any:
+    """A row of zeros and a one for each number, of booleans: a repetition in shape arithmetic."""
+    if dtype != np.bool_ or np.size(data) * size > LARGEST_CREATED:
+        return NotImplemented
+    return np.moveaxis(np.asarray(data)[..., None] == np.arange(size), -1, axis)
+
+
 _ROWS: dict[str, tuple[Callable[..., Any], str]] = {
     **{
         f"jnp.{name}": (getattr(np, name), SAME)
@@ -211,6 +218,7 @@ _ROWS: dict[str, tuple[Callable[..., Any], str]] = {
     "jnp.tile": (_tile, SAME),
     "jnp.broadcast_arrays": (lambda *arrays: list(np.broadcast_arrays(*arrays)), SAME),
     "jnp.broadcast_to": (_created(np.broadcast_to), SAME),
+    "nn.one_hot": (_one_hot, BOOL),
     "nn.relu": (lambda data: np.maximum(data, np.zeros((), data.dtype)), SAME),
     "lax.div": (_truncated, SAME),
     "lax.rem": (_remainder, SAME),
