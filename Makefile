@@ -62,8 +62,8 @@ test-slow: $(INSTALLED) ## gradients of models, random programs, benchmarks' own
 test-real: $(INSTALLED) ## every example at its published size
 	@$(BIN)/python -m pytest -q -m real $(ARGS)
 
-test-torch: $(TORCH_INSTALLED) ## what needs PyTorch, in an environment of its own
-	@$(TORCH_BIN)/python -m pytest -n $(JOBS) -q -m torch $(ARGS)
+test-torch: $(TORCH_INSTALLED) ## what needs PyTorch, in an environment of its own; writes the page of its models
+	@$(TORCH_BIN)/python -m pytest tests/torch -n $(JOBS) -q -m torch $(ARGS)
 
 # Its files are read, its code is not run: the wheel of any Python and platform does.
 $(OLDER_ONNX_INSTALLED): $(INSTALLED)

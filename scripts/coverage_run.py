@@ -112,7 +112,8 @@ class Results:
         known = self.functions.get(f"{namespace}.{name}")
         if known is None:
             return Task(namespace, name, design)
-        if design in known["designs"] or "all" in known["designs"]:
+        enough = {"all"} if design == "all" else {"all", "covering", design}
+        if enough & set(known["designs"]):
             return None
         return Task(namespace, name, design, frozenset(known["cells"]))
 

@@ -78,6 +78,13 @@ def test_a_plugin_that_fails_is_named_and_leaves_nothing_behind(install):
     assert "the plugin `broken` is not loaded (ModuleNotFoundError" in str(caught.value)
 
 
+@pytest.mark.parametrize("code", ["raise SystemExit(3)", "def (:", "from jaxport import no_such_name", "1 / 0"])
+def test_whatever_a_plugin_raises(install, code):
+    install("broken", code)
+    with pytest.warns(UserWarning, match=r"the rules `broken` of broken 1\.0 \(`broken`\) are not loaded"):
+        assert operators(jaxport.to_onnx(jnp.tanh, [("B",)])) == ["Tanh"]
+
+
 def test_the_second_of_two_claims_is_refused(install):
     for name in ("first", "second"):
         install(name, 'import jaxport\njaxport.rule("contested")(lambda op, x: op.Softsign(x))\n')
@@ -126,6 +133,14 @@ def library(install, monkeypatch):
 
             def smooth(self, x):
                 return x * self.weight + 1
+
+            @classmethod
+            def doubled(cls, x):
+                return x * 2
+
+            @staticmethod
+            def halved(x):
+                return x / 2
         """,
     )
     import gates  # pyright: ignore[reportMissingImports]
@@ -139,6 +154,8 @@ def library(install, monkeypatch):
         (result,) = op.inline(jaxpr, x, *weights)
         return op.Identity(result)
 
+    for name in ("doubled", "halved"):
+        jaxport.rule(block=f"gates.Filter.{name}")(lambda op, x, *, block, jaxpr: op.inline(jaxpr, x))
     return gates
 
 
@@ -149,6 +166,8 @@ CALLS = {
     "in a jitted function": lambda g, x: jax.jit(lambda v: g.gate(v, v))(x),
     "in a scan": lambda g, x: jax.lax.scan(lambda c, _: (g.gate(c, c), None), x, None, length=2)[0],
     "under remat": lambda g, x: jax.checkpoint(lambda v: g.gate(v, v))(x),
+    "a method of a class": lambda g, x: g.Filter.doubled(x),
+    "a method of no instance": lambda g, x: g.Filter(1.0).halved(x),
     "a method": lambda g, x: g.Filter(3.0).smooth(x),
     "a method with an array": lambda g, x: jax.vmap(g.Filter(jnp.float32(2)).smooth)(x),
 }
@@ -162,6 +181,10 @@ def rules_of(exported):
 def test_a_rule_for_a_function(library, name):
     exported = check(lambda x: CALLS[name](library, x), f32("B", 3), without=WITHOUT.get(name))
     assert rules_of(exported)
+
+
+def test_a_rule_for_the_function_that_is_exported(library):
+    assert rules_of(check(library.gate, f32("B", 3), f32("B", 3)))
 
 
 WITHOUT = {"a method with an array": {"float64": "the filter holds a float32"}}

@@ -144,6 +144,23 @@ def test_shape_arithmetic_is_no_array_code() -> None:
     assert [str(equation.primitive) for equation in traced.eqns] == ["reshape"]
 
 
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [([1.5, 2], "fractions are no integers"), ([300, 1], "300"), ([[1], [2, 3]], "inhomogeneous"), (["a", "b"], "'a'")],
+)
+def test_numbers_of_python_that_the_declared_type_has_not(given: list, why: str) -> None:
+    with pytest.raises(InvalidArgument, match=rf"(?s)the input `x` cannot be uint8\n.*{why}"):
+        program("g (uint8[n] x) => (uint8[n] y) { y = Add(x, x) }")(given)
+
+
+def test_inputs_may_be_called_as_the_methods_call_their_own() -> None:
+    subtract = program("g (float[2] rng, float[2] params) => (float[2] y) { y = Sub(rng, params) }")
+    np.testing.assert_array_equal(subtract(rng=[3, 3], params=[1, 2]), [2, 1])
+    made = model("g (float[2] x) => (float[2] y) { y = Neg(x) }")
+    made.graph.input[0].name = made.graph.node[0].input[0] = "self"
+    np.testing.assert_array_equal(from_onnx(made)(self=[1, 2]), [-1, -2])
+
+
 def test_narrow_outputs_are_announced_once() -> None:
     wide = program("g (int64[N] x) => (int64[N] y) { y = Add(x, x) }")
     with pytest.warns(UserWarning, match="the outputs `y` are 32-bit"):
@@ -162,7 +179,8 @@ DOUBLES = {
     "a branch": """t = Constant<value = bool {1}>() y = If(t) <then_branch = b () => (float[n] q) { c = Cast<to = 11>(x)
         d = Mul(c, c) q = Cast<to = 1>(d) }, else_branch = e () => (float[n] q) { q = Neg(x) }>""",
     "a function": "c = Cast<to = 11>(x) d = d.Square(c) y = Cast<to = 1>(d)",
-    "": "c = Constant<value = double {2.5}>() d = Cast<to = 1>(c) y = Mul(x, d)",
+    "": """c = Constant<value = double {2.5}>() d = Cast<to = 1>(c) e = Cast<to = 11>(x) f = Min(e, c) k = Cast<to = 1>(f)
+        y = Mul(k, d)""",
 }
 
 

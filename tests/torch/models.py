@@ -7,7 +7,7 @@ random weights: nothing is downloaded.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -373,7 +373,10 @@ CASES: dict[str, Case] = {
     "gemma": decoder("gemma", {**GROUPED, "head_dim": 8}),
     "gemma2": decoder("gemma2", {**GROUPED, "head_dim": 8, "sliding_window": 4}),
     "mixtral": decoder("mixtral", {**GROUPED, "num_local_experts": 4, "experts_implementation": "batched_mm"}),
-    "mamba": decoder("mamba", {"hidden_size": 16, "state_size": 4, "num_hidden_layers": 2, "vocab_size": 60, "pad_token_id": 0}),
+    # It loops over the positions in Python, so that an exported model is for one length.
+    "mamba": replace(
+        decoder("mamba", {"hidden_size": 16, "state_size": 4, "num_hidden_layers": 2, "vocab_size": 60, "pad_token_id": 0}),
+        inputs=lambda sizes: text(replace(sizes, length=7)), axes=dict.fromkeys(TEXT, {0: "batch"})),
     # from text to text, from speech to text
     "t5 encoder": Case(t5_encoder, text, TEXT),
     "t5": sequences("t5", T5),
@@ -404,7 +407,7 @@ CASES: dict[str, Case] = {
     "regnet": vision("regnet", {"embedding_size": 16, "hidden_sizes": [16, 32], "depths": [2, 2], "groups_width": 8}),
     "mobilenet_v2": vision("mobilenet_v2", {"image_size": 64, "depth_multiplier": 0.35}, side=64, variants=("qdq",)),
     "efficientnet": vision("efficientnet", {"image_size": 64, "width_coefficient": 0.25, "depth_coefficient": 0.25,
-        "hidden_dim": 80}, side=64),
+        "hidden_dim": 320}, side=64),
     "poolformer": vision("poolformer", {**STAGES, "padding": [2, 1]}),
     "segformer": vision("segformer", {**STAGES, "num_attention_heads": [1, 2], "sr_ratios": [4, 2], "mlp_ratios": [2, 2],
         "decoder_hidden_size": 16}, task="SemanticSegmentation"),

@@ -114,7 +114,7 @@ def selection(targets: Iterable[str], recorder: _CurrentRecorder) -> Selection:
     wrap = functools.partial(_selectable, recorder=recorder)
     for target in targets:
         owner, name, value = resolve_target(target)
-        value = _unselected(value)
+        value = _unselected(getattr(value, "__func__", value))
         if isinstance(value, type):
             classes[value] = class_boundaries.get(value, Boundary(target))
         elif not hasattr(value, BOUNDARY):  # what is decorated has its boundary wherever it goes

@@ -14,8 +14,10 @@ from jaxport.blocks.constants import hoisted
 from jaxport.blocks.environment import Environment, merged, models_in
 from jaxport.blocks.grouping import Roots, group
 from jaxport.blocks.naming import argument_values, leaf_paths, output_paths, signature_of
+from jaxport.blocks.recorder import Boundary
+from jaxport.blocks.targets import with_markers
 from jaxport.blocks.values import is_array
-from jaxport.blocks.window import activation
+from jaxport.blocks.window import activation, current_recorder
 from jaxport.errors import InvalidArgument, StateChanged
 
 __all__ = ["Traced", "Weight", "trace"]
@@ -136,6 +138,7 @@ class _Trace:
 
     def traced(self) -> Traced:
         with activation(self.functions, operators=self.operators) as recorder:
+            self.target = recorder.selected(self.fn)
             self.places, types = recorder.places, recorder.types
             self.signature = signature_of(self.fn, types)
             named = argument_values(self.signature, self.args, self.kwargs)
@@ -166,6 +169,8 @@ class _Trace:
         leaves = {**self.static_inputs, **dict(zip(self.inputs, inputs, strict=True))}
         args, kwargs = jax.tree.unflatten(self.in_tree, [leaves[index] for index in range(len(leaves))])
         self.models = models_in(argument_values(self.signature, args, kwargs), self.places)
+        if self.target is not None:  # found by nobody under its name
+            fn = with_markers(fn, Boundary(self.target), current_recorder)
         result = fn(*args, **kwargs)
         flat, self.out_tree = jax.tree.flatten(result)
         self.static_outputs = {index: leaf for index, leaf in enumerate(flat) if not jex_core.valid_jaxtype(leaf)}

@@ -38,7 +38,7 @@ def load() -> None:
         before = dict(RULES), dict(BLOCK_RULES)
         try:
             entry.load()
-        except Exception as error:  # noqa: BLE001  whatever a plugin raises, the user's export goes on without it
+        except (Exception, SystemExit) as error:  # noqa: BLE001  whatever it raises, the export goes on without it
             for registry, rules in zip((RULES, BLOCK_RULES), before, strict=True):
                 registry.clear()
                 registry.update(rules)

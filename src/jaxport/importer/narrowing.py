@@ -13,8 +13,9 @@ from jaxport.importer.graph import Body, BodyFunction, Node
 __all__ = ["computed_narrower", "declared_wider"]
 
 _DOUBLE = np.dtype(np.float64)
-_COPYING = set(
-    "Cast Concat Constant Expand Flatten Gather Identity Reshape Slice Split Squeeze Transpose Unsqueeze".split()
+_CHOOSING = set(
+    "Abs Cast Clip Concat Constant Expand Flatten Gather Identity Max Min Neg ReduceMax ReduceMin Reshape Slice Split Squeeze "
+    "TopK Transpose Unsqueeze Where".split()
 )
 """Operators whose results are elements of their inputs: a number that comes out as float32 is the same by either way."""
 
@@ -63,7 +64,7 @@ def _is_double(value: ir.Value) -> bool:
 
 def _is_computed(node: Node, value: ir.Value, doubles: set[ir.Value], static: Collection[ir.Value]) -> bool:
     calls = isinstance(node.target, BodyFunction)
-    return value in doubles and value not in static and not calls and node.node.op_type not in _COPYING
+    return value in doubles and value not in static and not calls and node.node.op_type not in _CHOOSING
 
 
 def _makes_double(node: Node, index: int, doubles: set[ir.Value]) -> bool:

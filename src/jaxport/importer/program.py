@@ -271,7 +271,7 @@ class Program:
         """The other initializers by name: exponents, scales, masks, integer tables, shapes. They are frozen."""
         return self.weights.constants
 
-    def __call__(self, *inputs: Any, **named: Any) -> Any:
+    def __call__(self, /, *inputs: Any, **named: Any) -> Any:
         """The outputs for the program's own parameters; `apply(program.params, …)`."""
         return self.apply(self.params, *inputs, **named)
 
@@ -283,7 +283,8 @@ class Program:
           inputs: the inputs in the model's order: arrays, lists of arrays for sequences, None for an absent optional.
             Under `jax.jit`, what is closed over as a NumPy array is known where shapes, loops and branches depend on it.
           named: inputs by name, or by the name made into a Python identifier.
-          rng: a `jax.random` key for the model's random operators; without one they draw the same numbers each time.
+          rng: a `jax.random` key for the model's random operators; without one they draw the same numbers each time. If
+            the model has an input of this name, it is that input.
 
         Returns:
           An array if the model has one output, else a NamedTuple in the model's order. Sequences are lists, tensors of
@@ -295,6 +296,8 @@ class Program:
           ValueNotKnown: a shape depends on values that `jax.jit` does not know.
         """
         self._warn_of_narrowing()
+        if rng is not None and "rng" in self._keywords:
+            rng, named = None, {**named, "rng": rng}
         outputs = self.evaluate(params, self._named(inputs, named), rng)
         return self._packed([_external(output) for output in outputs])
 
@@ -328,7 +331,7 @@ class Program:
         return {value.name or "": array for value, array in given.items()}
 
     def _signature(self) -> str:
-        return ", ".join(f"`{value.name}`: {value.type} {value.shape}" for value in self.inputs)
+        return ", ".join(_declared(value, "`") for value in self.inputs)
 
     def _checked(self, declared: ir.Value, given: Any) -> Any:
         """An input as the evaluator takes it: of the declared dtype, on the host where shapes depend on it."""
@@ -338,7 +341,7 @@ class Program:
             return [_internal(element) for element in given] if isinstance(given, list | tuple) else _internal(given)
         wanted = np.dtype(declared.dtype.numpy()) if declared.dtype is not None else None
         if isinstance(given, bool | int | float | str | list | tuple):
-            given = np.asarray(given, dtype=wanted)
+            given = _of_python(declared, given, wanted)
         if wanted == STRING or (isinstance(given, np.ndarray | np.generic) and given.dtype.kind in "OUST"):
             return HostValue(np.asarray(given, dtype=object), STRING)
         if wanted is not None and given.dtype not in (wanted, canonical(wanted)):
@@ -399,7 +402,7 @@ class Program:
         operators = Counter(node.target.label for node in self.body.nodes)
         rows = [f"Program `{self.model.graph.name}` of {len(self.body.nodes)} operations"]
         for label, values in (("input", self.inputs), ("output", self.body.outputs)):
-            rows += [f"  {label:<7} {value.name}: {value.type} {value.shape}" for value in values]
+            rows += [f"  {label:<7} {_declared(value)}" for value in values]
         count = sum(self.body.initializers[value].size for value in self.weights.values.values())
         rows.append(f"  params  {len(self.weights.values)} arrays, {count:,} elements")
         rows.append("  ops     " + ", ".join(f"{name} {times}" for name, times in operators.most_common()))
@@ -407,6 +410,29 @@ class Program:
             rows.append(f"  modules {self.modules.type}".rstrip())
             rows += [f"    {line}" for line in self.modules.lines()]
         return "\n".join(rows)
+
+
+def _declared(value: ir.Value, quote: str = "") -> str:
+    """A value with its type and shape, as far as the model declares them: `x: FLOAT [batch,4]`."""
+    parts = [str(part) for part in (value.type, value.shape) if part is not None]
+    return f"{quote}{value.name}{quote}: {' '.join(parts) or 'of any type'}"
+
+
+def _of_python(declared: ir.Value, given: Any, wanted: np.dtype | None) -> np.ndarray:
+    """An input that is given as numbers of Python, or lists of such, in the declared type, if it has them."""
+    try:
+        array = np.asarray(given)
+        if array.dtype.kind != "f" or wanted is None or not (wanted.kind == "b" or jnp.issubdtype(wanted, np.integer)):
+            return np.asarray(given, dtype=wanted)
+        why = "fractions are no integers"
+    except (ValueError, TypeError, OverflowError) as error:
+        why = str(error)
+    raise InvalidArgument(
+        f"the input `{declared.name}` cannot be {wanted}",
+        where="the call of the program",
+        why=why,
+        instead="give an array of the declared type",
+    )
 
 
 def _internal(value: Any) -> Any:

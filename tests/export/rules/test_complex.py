@@ -219,6 +219,29 @@ def test_a_rule_that_fails_on_complex_numbers():
         del RULES["peek"]
 
 
+ROWS = lax.ScatterDimensionNumbers((1,), (0,), (0,))
+TWICE = np.int32([[2], [0], [2]])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda z: lax.scatter_apply(z, TWICE, lambda v: v * v + 1, ROWS, update_shape=(3, z.shape[1])),
+        lambda z: lax.scatter_max(z, TWICE, z[1:] * 2, ROWS),
+        lambda z: lax.scatter_min(z.at[2].set(jnp.round(z[2].real)), TWICE, jnp.round(z[1:].real) + 1j, ROWS),
+        lambda z: jax.vmap(lambda v: lax.pmax(v, "i") - lax.pmin(v, "i") * lax.psum(v, "i"), axis_name="i")(z),
+    ],
+    ids=["a function twice", "maximum", "minimum with ties", "over a named axis"],
+)
+def test_scatters_and_reductions_over_devices(function):
+    check(function, c64(4, 3))
+
+
+def test_collectives_on_one_device():
+    everywhere = {"mesh": jax.make_mesh((1,), ("i",)), "in_specs": jax.P(), "out_specs": jax.P()}
+    check(jax.shard_map(lambda z: lax.psum(lax.pcast(z, "i", to="varying"), "i") * z, **everywhere), c64(4, 3))
+
+
 # The step itself ------------------------------------------------------------------------------------------------------
 
 

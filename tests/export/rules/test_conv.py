@@ -157,6 +157,11 @@ def test_gradients(options, argument):
     check(fn, f32(batch, 8, 9, 4), f32(*kernel.shape), rtol=1e-4, atol=1e-3)
 
 
+def test_an_open_number_of_groups():
+    """A `vmap` of kernels over an open axis makes groups of it."""
+    check(jax.vmap(lambda x, k: conv(x, k, padding="SAME")), f32("B", 2, 6, 7, 3), f32("B", 3, 2, 3, 4))
+
+
 def test_gradients_with_open_sizes():
     fn = jax.value_and_grad(partial(loss, padding=((1, 1), (0, 2))), (0, 1))
     check(fn, f32("B", "H", "W", 4), f32(3, 3, 4, 6), rtol=1e-4, atol=1e-3)

@@ -127,6 +127,8 @@ LIBRARIES = {
     "linen without batch": (lambda x: nn.max_pool(x, (2, 3)), f32("H", "W", 4)),
     "equinox average": (eqx.nn.AvgPool2d(3, 2, padding=1), f32(3, 6, 7)),
     "equinox maximum": (eqx.nn.MaxPool2d(3, 2, padding=1, use_ceil=True), f32(3, 6, 7)),
+    "equinox open sizes": (jax.grad(lambda x: (eqx.nn.MaxPool2d(2, 2)(x) ** 2).sum()), f32(3, "H", "W")),
+    "equinox average of open sizes": (jax.grad(lambda x: (eqx.nn.AvgPool2d(2, 2)(x) ** 2).sum()), f32(3, "H", "W")),
     "equinox one axis": (eqx.nn.MaxPool1d(3, 2), f32(3, 9)),
     "equinox three axes": (eqx.nn.AvgPool3d(2), f32(3, 4, 5, 6)),
     "equinox adaptive": (eqx.nn.AdaptiveAvgPool2d((2, 3)), f32(3, 6, 8)),

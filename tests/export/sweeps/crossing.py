@@ -233,9 +233,9 @@ def _tolerances(group: Sequence[Job]) -> dict[str, float | None]:
 def _tolerance(job: Job) -> tuple[float | None, float | None]:
     """That of the case, of wide floats; a gradient here is that of a sum of squares, which is rounded more than its parts."""
     dtype, grad = job.cell.dtype, job.cell.transform == "grad"
-    if dtype in ("float16", "bfloat16"):
-        rounded = 32 * float(jnp.finfo(dtype).eps)
-        return (rounded, rounded) if grad else (None, None)
+    if dtype in ("float16", "bfloat16"):  # results may be wider than what they are computed in
+        rounded = float(jnp.finfo(dtype).eps)
+        return (32 * rounded, 32 * rounded) if grad else (8 * rounded, 4 * rounded)
     if grad and job.case.rtol is None and dtype == "float32":
         return 1e-4, 1e-4
     finer = 1e-5 if job.cell.x64 and not job.case.narrow else 1

@@ -268,7 +268,7 @@ class _Move:
                     self.end(node, stored)
                 discard(producer)
         for node in self.region.carries:
-            if node in self.chosen:
+            if node in self.chosen and node.graph is not None:  # not that whose last user now takes what is stored
                 self.region.carries[node].adapt(self.editor)
 
     def moved(self, node: ir.Node, value: ir.Value) -> bool:

@@ -19,6 +19,12 @@ from tests.export.sweeps.cases import (
 )
 from tests.export.sweeps.tables import numpy_elementwise
 
+
+def apart(values):
+    """The parts of complex numbers whose order is open."""
+    return jnp.sort(values.real), jnp.sort(values.imag)
+
+
 X, Y, S = array("B", "T"), array("B", "T"), array("N", "N")
 V, W = array("L"), array("L")
 CUBE = array("B", "T", "N")
@@ -133,11 +139,11 @@ POLYNOMIALS = {
     "polyadd": case(array(4), array(3)),
     "polysub": case(array(4), array(3)),
     "polymul": case(array(4), array(3)),
-    "polydiv": case(array(5), array(3, values=positive)),
+    "polydiv": case(array(5), array(3, values=positive), without={"bool": "what it divides by may be zero"}),
     "polyder": case(array(5), 2),
     "polyint": case(array(5), 2),
     "polyfit": case(array(6, values=distinct), array(6), 2, rtol=1e-3, atol=1e-3),
-    "roots": case(array(4, values=positive), strip_zeros=False),
+    "roots": case(array(4, values=positive), call=lambda f, x: apart(f(x, strip_zeros=False))),
 }
 FACTS = {
     **each("ndim size isscalar iscomplexobj isrealobj iterable", X, call=lambda f, x: jnp.where(f(x), x, 0)),

@@ -39,8 +39,9 @@ def double_step(t, z, first, last, count):
     bulge = t @ column - total * column + jnp.where(rows == first, product, 0)
 
     def chased(k, state):
-        column = jnp.where(k == first, bulge, take(state[0], k - 1, -1))
-        return mirrored(*state, jnp.where((rows >= k) & (rows <= jnp.minimum(k + 2, last)), column, 0), k)
+        t, z = state
+        column = jnp.where(k == first, bulge, take(t, k - 1, -1))
+        return mirrored(t, z, jnp.where((rows >= k) & (rows <= jnp.minimum(k + 2, last)), column, 0), k)
 
     t, z = lax.fori_loop(first, last, chased, (t, z))
     return jnp.triu(t, -1), z
