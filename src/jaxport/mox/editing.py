@@ -17,7 +17,6 @@ from jaxport import blocks
 from jaxport.blocks.block import Block, FrozenMapping, block_p, reference_of
 from jaxport.blocks.environment import unused
 from jaxport.blocks.labels import bodies, replace_bodies
-from jaxport.blocks.liveness import live
 from jaxport.blocks.places import joined
 from jaxport.errors import InvalidArgument, Unsupported
 from jaxport.mox import calls
@@ -25,6 +24,7 @@ from jaxport.mox.match import Match, arguments_of, match_of, returns_of
 from jaxport.mox.mox import Mox
 from jaxport.mox.original import Site, original_p
 from jaxport.mox.origins import stacking_scans
+from jaxport.mox.pruning import pruned
 from jaxport.mox.refusals import refusal
 from jaxport.mox.replacement import Factory, Rewrite, Template, Templates, concrete
 from jaxport.mox.tree import Location, Node
@@ -480,32 +480,6 @@ def _site(node: Node, match: Match) -> Site:
 
 def _aval(value: Any) -> Any:
     return jax_core.ShapedArray(value.shape, value.dtype)
-
-
-def pruned(mox: Mox, gone_blocks: Iterable[str] = ()) -> Mox:
-    """The Mox without what its results do not depend on; the parameters that are gone are in `dropped`.
-
-    The state of blocks that are gone changes no more.
-    """
-    below = tuple(f"{path}." if path else "" for path in gone_blocks)
-    traced, jaxpr = mox.traced, mox.jaxpr.jaxpr
-    # A new value of state that is the old one is none.
-    held = dict(zip((weight.path for weight in mox.weights), jaxpr.invars, strict=False))
-    first = len(traced.output_paths)
-    gone = {
-        first + index
-        for index, path in enumerate(traced.state_outputs)
-        if jaxpr.outvars[first + index] is held.get(path) or path.startswith(below)
-    }
-    if gone:
-        jaxpr = jaxpr.replace(outvars=[atom for index, atom in enumerate(jaxpr.outvars) if index not in gone])
-    count = len(mox.weights)
-    jaxpr, left = live(jaxpr, [index >= count for index in range(len(jaxpr.invars))])
-    state = tuple(path for index, path in enumerate(traced.state_outputs, first) if index not in gone)
-    weights = tuple(weight for weight, is_left in zip(mox.weights, left, strict=False) if is_left)
-    dropped = tuple(weight.path for weight, is_left in zip(mox.weights, left, strict=False) if not is_left)
-    closed = jex_core.ClosedJaxpr(jaxpr, mox.jaxpr.consts)
-    return mox.replaced(replace(traced, jaxpr=closed, weights=weights, state_outputs=state), dropped=dropped)
 
 
 def _effects(equations: Iterable[JaxprEqn], before: Any) -> Any:
