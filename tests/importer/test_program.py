@@ -196,6 +196,15 @@ def test_outputs_that_doubles_decide_are_announced(what: str) -> None:
     ] * bool(what)
 
 
+def test_doubles_that_sizes_decide_are_exact_and_not_announced() -> None:
+    graph = """g (float[n] x) => (float[n] y) {
+        s = Shape(x) d = Cast<to = 11>(s) third = Constant<value = double {0.333333333333333}>()
+        p = Mul(d, third) f = Cast<to = 1>(p) y = Mul(x, f) }"""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_allclose(program(graph)(np.ones(3, np.float32)), np.ones(3))
+
+
 FUNCTIONS = """<domain: "d", opset_import: ["": 18]> scaled <by: float = 2.0> (x) => (y)
     { f = Constant<value_float: float = @by>() c = CastLike(f, x) y = Mul(x, c) }"""
 

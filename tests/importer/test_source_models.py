@@ -28,6 +28,8 @@ def scalar(call, params, arrays):
     return sum(jnp.sum(jnp.nan_to_num(leaf) ** 2) for leaf in floats(call(params, arrays)))
 
 
+# Doubles that are out of the range of float32, as the exporter writes them next to NaN in TopK, are infinite there.
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast:RuntimeWarning")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in MODELS]
 )

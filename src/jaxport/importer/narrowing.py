@@ -35,8 +35,19 @@ def computed_narrower(body: Body, static: Collection[ir.Value]) -> list[str]:
       body: the model's graph.
       static: the values that are known while the program is traced: they are computed on the host, exactly.
     """
-    affected = _affected(body, {value for value in (*body.inputs, *body.initializers) if _is_double(value)}, static)
+    doubles = {value for value in (*body.inputs, *body.initializers) if _is_double(value)}
+    affected = _affected(body, doubles, _known(body, static))
     return [v.name or "" for v in body.outputs if v in affected and (v.dtype is None or v.dtype != ir.DataType.DOUBLE)]
+
+
+def _known(body: Body, static: Collection[ir.Value]) -> set[ir.Value]:
+    """The values that sizes, single numbers and what is static decide, and with that the host."""
+    known = {*static, *(value for value, tensor in body.initializers.items() if tensor.size == 1)}
+    for node in body.nodes:
+        inputs = [value for value in node.inputs if value is not None]
+        if node.node.op_type in ("Constant", "Shape", "Size") or (inputs and known.issuperset(inputs)):
+            known.update(value for value in node.outputs if value is not None)
+    return known
 
 
 def _affected(body: Body, doubles: set[ir.Value], static: Collection[ir.Value]) -> set[ir.Value]:
