@@ -25,7 +25,7 @@ OLDER_ONNX_INSTALLED := .onnx-$(OLDER_ONNX)/.installed
 export JAX_PLATFORMS ?= cpu
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help env demo test test-slow test-real test-torch test-older-onnx sweeps bench lint types docs format clean
+.PHONY: help env demo test test-slow test-real test-backend test-torch test-older-onnx sweeps bench lint types docs format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ test-slow: $(INSTALLED) ## gradients of models, random programs, benchmarks' own
 
 test-real: $(INSTALLED) ## every example at its published size
 	@$(BIN)/python -m pytest -q -m real $(ARGS)
+
+test-backend: $(INSTALLED) ## the whole backend suite of ONNX, each case as a program
+	@$(BIN)/python -m pytest -n $(JOBS) -q -m "" -k test_program tests/importer/test_backend.py $(ARGS)
 
 test-torch: $(TORCH_INSTALLED) ## what needs PyTorch, in an environment of its own; writes the page of its models
 	@$(TORCH_BIN)/python -m pytest tests/torch -n $(JOBS) -q -m torch $(ARGS)

@@ -15,7 +15,7 @@ MAY_SEE: dict[str, frozenset[str]] = {
     "collecting": frozenset(),
     "blocks": frozenset({"errors"}),
     "frameworks": frozenset({"errors", "blocks", "importer"}),
-    "mox": frozenset({"errors", "blocks", "frameworks"}),
+    "mox": frozenset({"errors", "collecting", "blocks", "frameworks"}),
     "export": frozenset({"errors", "collecting", "blocks", "mox"}),
     "importer": frozenset({"errors", "blocks"}),
     "codegen": frozenset({"errors", "importer"}),

@@ -107,11 +107,13 @@ ARGUMENTS = {
     "jnp.moveaxis": lambda x: (x, 0, 1),
     "jnp.sqrt": lambda x: (abs(x),),
     "jnp.reciprocal": lambda x: (x,),
+    "nn.one_hot": lambda x: (x, 4),
 }
+KEYWORDS = {"nn.one_hot": {"axis": 0, "dtype": np.dtype(bool)}}
 FLOAT_ONLY = {"jnp.sqrt", "jnp.reciprocal"}
 INTEGER_ONLY = {
     "jnp.bitwise_and", "jnp.bitwise_or", "jnp.bitwise_xor", "jnp.bitwise_not", "jnp.invert", "jnp.left_shift",
-    "jnp.right_shift", "jnp.take", "jnp.arange",
+    "jnp.right_shift", "jnp.take", "jnp.arange", "nn.one_hot",
 }  # fmt: skip
 
 
@@ -125,11 +127,12 @@ def test_folding_is_what_jax_computes(name: str, data: np.ndarray) -> None:
     if name in (INTEGER_ONLY if data.dtype.kind == "f" else FLOAT_ONLY):
         pytest.skip("not defined for this type")
     args = ARGUMENTS.get(name, lambda x: (x,))(data)
-    folded = fold(name, jax.tree.map(lambda leaf: host(leaf) if isinstance(leaf, np.ndarray) else leaf, args), {})
+    keywords = KEYWORDS.get(name, {})
+    folded = fold(name, jax.tree.map(lambda leaf: host(leaf) if isinstance(leaf, np.ndarray) else leaf, args), keywords)
     with jax.enable_x64(True):
         namespace, _, function = name.partition(".")
         module = {"jnp": jnp, "lax": jax.lax, "nn": jax.nn}[namespace]
-        expected = getattr(module, function)(*args)
+        expected = getattr(module, function)(*args, **keywords)
     for mine, theirs in zip(
         folded if isinstance(folded, list) else [folded],
         expected if isinstance(expected, list | tuple) else [expected],

@@ -142,8 +142,8 @@ class Experts(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         weights, chosen = torch.topk(self.gate(x).softmax(-1), 2)
         share = torch.zeros_like(self.gate(x)).scatter(-1, chosen, weights / weights.sum(-1, keepdim=True))
-        hidden = functional.gelu(torch.einsum("btw,ewh->bteh", x, self.up), approximate="tanh")
-        return torch.einsum("bteh,ehw,bte->btw", hidden, self.down, share)
+        hidden = functional.gelu(x[:, :, None, None] @ self.up, approximate="tanh")
+        return ((hidden @ self.down)[:, :, :, 0] * share[..., None]).sum(2)
 
 
 class Encoder(nn.Module):

@@ -32,8 +32,8 @@ A file counts for
 - *equal* ({equal}) if the program under `jax.jit` equals ONNX Runtime at two sets of sizes. Where the runtime refuses
   the file (°), PyTorch's own results are what it equals. Of quantized models the graph is compared as it is written: ONNX
   Runtime's fusions change values by a quantization step. In half precision 2 % of the largest element are allowed, for the
-  runtime rounds less often where it fuses, and in quantized models, where a value at the border of a step falls on either
-  side of it; else what the type justifies.
+  runtime rounds less often where it fuses, and 5 % in quantized models, where a value at the border of a step falls on
+  either side of it and takes others along; else what the type justifies.
 - *symbolic* ({symbolic}) if it traces with the names that the model has for sizes, without their values;
 - *source* ({source}) if the printed source computes the same where jaxport cannot be imported;
 - *gradient* ({gradient}) if the gradient with respect to every parameter is finite, and not zero everywhere unless the model

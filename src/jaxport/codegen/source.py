@@ -185,24 +185,37 @@ def _bind_argument(printer: Printer, tree: Any, expression: ast.expr) -> None:
             _bind_argument(printer, part, ast.Subscript(expression, ast.Constant(index), ast.Load()))
 
 
+#: A size of which one name is the only open part: `height`, `32*height`, `2*length + 1`.
+_LINEAR = re.compile(r"(?:(?P<factor>\d+)\*)?(?P<name>[A-Za-z_]\w*)(?: (?P<sign>[+-]) (?P<offset>\d+))?")
+
+
 def _size_names(recorded: RecordedProgram) -> set[str]:
     leaves = (leaf for leaf in jax.tree.leaves(recorded.inputs) if isinstance(leaf, Variable))
-    return {str(size) for leaf in leaves for size in leaf.shape if is_dim(size) and str(size).isidentifier()}
+    texts = (_LINEAR.fullmatch(str(size)) for leaf in leaves for size in leaf.shape if is_dim(size))
+    return {found["name"] for found in texts if found is not None}
 
 
 def _prologue(recorded: RecordedProgram, arguments: dict[str, str], printer: Printer) -> list[ast.stmt]:
-    """`batch, seq = x.shape`, for the sizes that the body reads."""
+    """`batch, seq = x.shape`, for the sizes that the body reads; and `height = x.shape[2] // 32`."""
     wanted = _size_names(recorded) & printer.dims
+    shapes = {
+        argument: [str(size) for size in tree.shape]
+        for key, argument in arguments.items()
+        if isinstance(tree := recorded.inputs[key], Variable)
+    }
     statements: list[ast.stmt] = []
-    for key, argument in arguments.items():
-        tree = recorded.inputs[key]
-        sizes = [str(size) for size in tree.shape] if isinstance(tree, Variable) else []
+    for argument, sizes in shapes.items():
         targets = []
         for size in sizes:
             targets.append(ast.Name(size if size in wanted else "_", ast.Store()))
             wanted -= {size}
         if any(target.id != "_" for target in targets):
             statements.append(ast.Assign([ast.Tuple(targets, ast.Store())], attribute(f"{argument}.shape"), lineno=0))
+    for argument, axis, size in [(a, axis, size) for a, sizes in shapes.items() for axis, size in enumerate(sizes)]:
+        found = _LINEAR.fullmatch(size)
+        if found is not None and found["name"] in wanted:
+            wanted -= {found["name"]}
+            statements.append(_solved(f"{argument}.shape[{axis}]", found))
     if wanted:
         raise InvalidArgument(
             f"the size `{min(wanted)}` cannot be read from an input",
@@ -211,6 +224,14 @@ def _prologue(recorded: RecordedProgram, arguments: dict[str, str], printer: Pri
             instead="record the program with other sizes",
         )
     return statements
+
+
+def _solved(size: str, found: re.Match[str]) -> ast.stmt:
+    """The statement that computes the name in a size."""
+    if found["sign"]:
+        size = f"({size} {'-' if found['sign'] == '+' else '+'} {found['offset']})"
+    divided = f" // {found['factor']}" if found["factor"] else ""
+    return ast.parse(f"{found['name']} = {size}{divided}").body[0]
 
 
 def _annotation(tree: Any) -> str:

@@ -33,7 +33,7 @@ def _per_channel(parameter: Any, x: Any) -> Any:
     return parameter if x.ndim <= 2 else jnp.reshape(parameter, (-1, *[1] * (x.ndim - 2)))
 
 
-@op("LayerNormalization", since=17)
+@op("LayerNormalization", since=1)  # 17 in ONNX; ONNX Runtime writes it into older models
 def layer_normalization(X, Scale, B=None, *, axis=-1, epsilon=1e-5, stash_type=1):
     y, mean, inverse = standardized(_at_least(X, stash_type), range(axis % X.ndim, X.ndim), epsilon)
     y = cast(y, X.dtype) * Scale
