@@ -23,5 +23,14 @@ def test_factors(fn):
     check(lambda x: fn(x[..., :4]), f64("B", "T + 3"), double_precision=True)
 
 
+def test_a_single_number_next_to_products_that_are_one():
+    def fn(x):
+        total = (x[None] @ x[:, None]) / (jnp.ones(7) / 7).sum() / 3
+        return (total * jnp.full((1, 1), 0.1)) @ total * 1.1
+
+    check(fn, f64("B"), double_precision=True)
+    check(fn, f64(12), double_precision=True)
+
+
 def test_sizes_that_are_not_known():
     check(lambda x, y: (x / 36) @ y * 0.1, f64("B", "T"), f64("T", "W"), double_precision=True)

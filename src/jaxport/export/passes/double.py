@@ -1,7 +1,8 @@
 """Factors of float64 products that ONNX Runtime would round to float32.
 
 Where a MatMul stands next to a Mul or Div by one number, the runtime makes the two one operator whose factor is a
-float32 attribute. So in a model with such products the number is repeated along an axis of what it multiplies.
+float32 attribute. So in a model with such products the number is repeated along an axis of what it multiplies. Where that
+is a single number too, the two are multiplied as vectors, and the matrices are of another shape.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.editing import Editor, constant_of, dims_of, graphs, is_op, source
+from jaxport.export.passes.editing import Editor, constant_of, dims_of, graphs, is_op, source, substitute
 
 
 def double_factors(model: ir.Model) -> str:
@@ -18,12 +19,25 @@ def double_factors(model: ir.Model) -> str:
     if not any(is_op(node, "MatMul") and _is_double(node.outputs[0]) for node in nodes):
         return "nothing to do"
     editor = Editor(model)
-    found = sum(_repeated(editor, node) for node in nodes if is_op(node, "Mul", "Div") and _is_double(node.outputs[0]))
+    factors = [node for node in nodes if is_op(node, "Mul", "Div") and _is_double(node.outputs[0])]
+    found = sum(_flattened(editor, node) or _repeated(editor, node) for node in factors)
     return f"{found} factors" if found else "nothing to do"
 
 
 def _is_double(value: ir.Value) -> bool:
     return value.dtype == ir.DataType.DOUBLE
+
+
+def _flattened(editor: Editor, node: ir.Node) -> bool:
+    """The product of two numbers next to one of matrices, as vectors."""
+    result, inputs = node.outputs[0], [source(node, 0), source(node, 1)]
+    dims, users = dims_of(result), [user for user, _ in result.uses()]
+    matrices = any(is_op(neighbour, "MatMul") for neighbour in (*(x.producer() for x in inputs), *users))
+    if dims is None or len(dims) < 2 or any(d != 1 for d in dims) or not matrices:
+        return False
+    vectors = [editor.viewed(node.graph, x, [1], before=node) for x in inputs]
+    product = editor.insert(node.graph, node.op_type, vectors, before=node, like=result, shape=[1])
+    return substitute(result, editor.viewed(node.graph, product, dims, before=node))
 
 
 def _repeated(editor: Editor, node: ir.Node) -> bool:
