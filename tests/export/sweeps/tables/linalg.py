@@ -72,7 +72,8 @@ SCIPY = {
     ),
     "convolution_matrix": case(array(3), 5),
     "leslie": case(array(4), array(3)),
-    **each("dft hadamard helmert hilbert invhilbert invpascal pascal", array(), call=lambda f, x: x * f(4)),
+    **each("dft hadamard helmert hilbert invhilbert invpascal", array(), call=lambda f, x: x * f(4)),
+    "pascal": case(array(), call=lambda f, x: x * f(4), narrow=True),
 }
 LINE, PLANE = array("B", 6), array("B", 4, 6)
 
