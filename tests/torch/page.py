@@ -34,7 +34,8 @@ A file counts for
   Runtime's fusions change values by a quantization step. In half precision 2 % of the largest element are allowed, for the
   runtime rounds less often where it fuses, and 5 % in quantized models, where a value at the border of a step falls on
   either side of it and takes others along; else what the type justifies.
-- *symbolic* ({symbolic}) if it traces with the names that the model has for sizes, without their values;
+- *symbolic* ({symbolic}) if it traces with the names that the model has for sizes, without their values; images that a model
+  halves and puts together again, with `32*height` and `32*width`;
 - *source* ({source}) if the printed source computes the same where jaxport cannot be imported;
 - *gradient* ({gradient}) if the gradient with respect to every parameter is finite, and not zero everywhere unless the model
   is quantized;
@@ -63,7 +64,7 @@ def page(rows: Iterable[dict[str, Any]]) -> str:
     refused = [row for row in rows if "refused" in row]
     text = TITLE.format(
         files=len(imported), models=len({row["model"] for row in imported}), first=min(opsets), last=max(opsets),
-        refusals=f" {len(refused)} more PyTorch cannot export (see the end)." if refused else "",
+        refusals=f" {len(refused)} more PyTorch cannot export with open sizes (see the end)." if refused else "",
         variants="\n".join(f"- `{variant}`: {what};" for variant, what in VARIANTS.items()).removesuffix(";") + ".", **count,
     )  # fmt: skip
     reasons: dict[str, str] = {}
@@ -77,7 +78,7 @@ def page(rows: Iterable[dict[str, Any]]) -> str:
             answers[0] += "°"
         text += f"| {row['model']} | {row['exporter']} | {row['variant']} | {row['opset']} | {' | '.join(answers)} |\n"
     text += _listed("What does not hold", reasons)
-    return text + _listed("What PyTorch cannot export", {_name(row): row["refused"] for row in refused})
+    return text + _listed("What PyTorch cannot export with open sizes", {_name(row): row["refused"] for row in refused})
 
 
 def _name(row: dict[str, Any]) -> str:
