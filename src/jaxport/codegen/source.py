@@ -215,7 +215,7 @@ def _prologue(recorded: RecordedProgram, arguments: dict[str, str], printer: Pri
         found = _LINEAR.fullmatch(size)
         if found is not None and found["name"] in wanted:
             wanted -= {found["name"]}
-            statements.append(_solved(f"{argument}.shape[{axis}]", found))
+            statements += _solved(f"{argument}.shape[{axis}]", found)
     if wanted:
         raise InvalidArgument(
             f"the size `{min(wanted)}` cannot be read from an input",
@@ -226,12 +226,18 @@ def _prologue(recorded: RecordedProgram, arguments: dict[str, str], printer: Pri
     return statements
 
 
-def _solved(size: str, found: re.Match[str]) -> ast.stmt:
-    """The statement that computes the name in a size."""
+def _solved(size: str, found: re.Match[str]) -> list[ast.stmt]:
+    """The statements that compute the name in a size, and refuse one that has none."""
     if found["sign"]:
-        size = f"({size} {'-' if found['sign'] == '+' else '+'} {found['offset']})"
-    divided = f" // {found['factor']}" if found["factor"] else ""
-    return ast.parse(f"{found['name']} = {size}{divided}").body[0]
+        shifted = f"({size} {'-' if found['sign'] == '+' else '+'} {found['offset']})"
+    else:
+        shifted = size
+    if not found["factor"]:
+        return ast.parse(f"{found['name']} = {shifted}").body
+    return ast.parse(
+        f"if {shifted} % {found['factor']}:\n    raise ValueError({f'{size} has to be {found[0]}'!r})\n"
+        f"{found['name']} = {shifted} // {found['factor']}"
+    ).body
 
 
 def _annotation(tree: Any) -> str:

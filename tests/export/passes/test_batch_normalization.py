@@ -8,7 +8,7 @@ import pytest
 from flax import linen as nn, nnx
 
 import jaxport
-from jaxport.testing import check, f32
+from jaxport.testing import check, f32, spec
 from tests.export.passes.fusions import operators, report
 from tests.export.passes.test_normalization import nnx_layer
 
@@ -55,7 +55,6 @@ def equinox_norm(mode):
         (nnx_layer(nnx.BatchNorm, 4, use_running_average=True), f32("B", 4), 0),  # as it is initialized
         (by_hand, f32("B", 4, 5, 6), 0),
         (equinox_norm("ema"), f32("B", 4, 5), 0),
-        (equinox_norm("batch"), f32("B", 4, 5), 0),
         (lambda x: by_hand(x, channels_first=False), f32("B", 5, 6, 4), 2),
     ],
 )
@@ -66,11 +65,31 @@ def test_recognised(fn, spec, transposes):
     assert set(found) <= {"BatchNormalization", "Transpose"}
 
 
-def test_linen_variables_are_inputs():
+def test_where_the_statistics_are_not_known_it_is_as_exact_as_before():
     model = nn.BatchNorm(use_running_average=True)
     collections = {"params": {"scale": f32(4), "bias": f32(4)}, "batch_stats": {"mean": f32(4), "var": f32(4)}}
     exported = check(lambda variables, x: model.apply(variables, x), collections, f32("B", 4))
-    assert operators(exported) == {"BatchNormalization": 1}
+    assert report(exported, "batch_normalization").startswith("1 declined: its mean and variance are not known")
+    check(lambda x, mean, variance: (x - mean) / jnp.sqrt(jnp.abs(variance) + 1e-5), f32("B", "T"), f32("T"), f32("T"))
+    assert "BatchNormalization" not in operators(check(equinox_norm("batch"), f32("B", 4, 5)))
+
+
+@pytest.mark.parametrize(("mean", "recognised"), [(-20, True), (1e4, False), (np.nan, False)])
+def test_a_mean_that_is_far_from_zero_is_subtracted_first(mean, recognised):
+    model = norm()
+    model.mean[...] = mean
+    exported = jaxport.to_onnx(model, [f32("B", 4)])
+    assert ("BatchNormalization" in operators(exported)) == recognised
+    x = (mean + np.random.default_rng(0).normal(size=(8, 4))).astype("f4")
+    np.testing.assert_allclose(exported(x), model(x), rtol=0, atol=1e-5)
+
+
+def test_half_precision_is_left_alone():
+    mean, variance = MEAN.astype(np.float16), VARIANCE.astype(np.float16)
+    exported = check(
+        lambda x: (x - mean) / jnp.sqrt(jnp.asarray(variance) + 1e-3), spec("B", 4, dtype=np.float16), atol=0.01
+    )
+    assert "BatchNormalization" not in operators(exported)
 
 
 def test_between_convolutions_it_takes_no_transpose_and_every_weight_has_its_name():
@@ -126,4 +145,4 @@ def test_it_is_differentiated_with_all_its_parts():
         return (nnx.merge(graph, state)(x) ** 2).sum()
 
     exported = check(jax.value_and_grad(loss), state, f32("B", 5, 6, 4), rtol=1e-4, atol=1e-4)
-    assert isinstance(exported, jaxport.Exported)
+    assert "BatchNormalization" not in operators(exported)  # its parts are used on the way back

@@ -2,7 +2,9 @@
 
 The factors are those of `normalization`, but mean and variance are weights along the axis of the channels. The operator
 wants channels second: where they are elsewhere, it pays for images, and next to a Transpose, as those of convolutions.
-Runtimes scale, then shift, as they do for a convolution with its norm in it: exact to the rounding of `x`, not of `x - mean`.
+
+Runtimes scale, then shift: what is left is exact to the rounding of `x`, not of `x - mean`. That is much less where the
+mean is many deviations away from zero, so both have to be known, and it must not be.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle, same_d
 from jaxport.export.passes.matching import Seen
 from jaxport.export.passes.normalization import deviation_and_factors, with_bias
 
-STEPS = 32
-"""So many values are looked at to tell whether statistics are computed from constants alone."""
+MOST_DEVIATIONS = 30
+"""A mean so many deviations away from zero costs the result so many times the rounding of its type."""
 
 
 def batch_normalization(model: ir.Model) -> str:
@@ -55,16 +57,17 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
         return f"`{found.x.entry.name}` is broadcast to the shape of the result"
     if not _is_worth_moving(found.x.entry, found.channel):
         return "the channels are not the second axis"
-    return obstacle("BatchNormalization", found.x.value.dtype, opset, [found.epsilon]) or _fusion(found, result)
+    hindrance = obstacle("BatchNormalization", found.x.value.dtype, opset, [found.epsilon]) or _imprecision(found)
+    return hindrance or _fusion(found, result)
 
 
 def _normalized(node: ir.Node) -> BatchNormalized | None:
     deviation, factors = deviation_and_factors(node) or (None, [])
-    (variance, epsilon), channel = deviation or (None, 0.0), None
-    if variance is not None and _is_known(variance.value):
-        (channel, *more) = [axis for axis in variance.axes if axis is not None] or [None]
-        channel = None if more else channel
-    if variance is None or not isinstance(channel, int):
+    if deviation is None:
+        return None
+    variance, epsilon = deviation
+    (channel, *more) = [axis for axis in variance.axes if axis is not None] or [None]
+    if more or not isinstance(channel, int):
         return None
     centered = [(seen, found) for seen in factors if (found := _centered(seen, channel)) is not None]
     scales = tuple(seen for seen in factors if not centered or seen is not centered[0][0])
@@ -81,23 +84,20 @@ def _centered(seen: Seen, channel: int) -> tuple[Seen, Seen] | None:
 
 
 def _is_parameter(seen: Seen, channel: int) -> bool:
-    """Whether a value is known before any data is, and varies along the channels alone."""
-    return [axis for axis in seen.axes if axis is not None] in ([], [channel]) and _is_known(seen.value)
+    """Whether a value varies along the channels alone."""
+    return [axis for axis in seen.axes if axis is not None] in ([], [channel])
 
 
-def _is_known(value: ir.Value) -> bool:
-    """Whether a value is a weight or an input, or a few nodes compute it from constants."""
-    if value.producer() is None:
-        return True
-    values, steps = [value], 0
-    while values and steps < STEPS:
-        value, steps = values.pop(), steps + 1
-        node = value.producer()
-        if constant_of(value) is None:
-            if node is None:
-                return False
-            values.extend(given for given in node.inputs if given is not None)
-    return not values
+def _imprecision(found: BatchNormalized) -> str | None:
+    """Why scaling before shifting would be less exact than the program, or None."""
+    mean, variance = constant_of(found.mean.value), constant_of(found.variance.value)
+    if mean is None or variance is None:
+        return "its mean and variance are not known"
+    if found.x.value.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+        return "it is in half precision"
+    with np.errstate(invalid="ignore", divide="ignore"):
+        away = np.abs(mean.ravel()) / np.sqrt(variance.ravel() + found.epsilon)
+    return None if (away <= MOST_DEVIATIONS).all() else "its mean is many deviations away from zero"
 
 
 def _is_worth_moving(x: ir.Value, channel: int) -> bool:

@@ -130,9 +130,8 @@ class _Rewriting(Rewriting):
         """What the primitive does to pairs; None where it only passes them on, or where that is not known."""
         name, operands = equation.primitive.name, [atom.aval for atom in equation.invars]
         pairs = [Pair(*self.avals(aval) or ()) if _is_complex(aval) else aval for aval in operands]
-        applied = (
-            name == "scatter" and equation.params["update_jaxpr"] is not None
-        )  # of a function, which may not be linear
+        # A scatter that applies a function, which may not be linear.
+        applied = name == "scatter" and equation.params["update_jaxpr"] is not None
         if not applied and (name in TWICE or name in PRODUCTS):
             return traced(_by_parts(equation), pairs)
         if (formula := _function(FORMULAS.get(name) or SCATTERS.get(name), equation)) is not None:
