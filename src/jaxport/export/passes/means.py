@@ -20,9 +20,10 @@ def means(model: ir.Model) -> str:
 
 
 def _find(node: ir.Node, opset: int) -> Fusion | str | None:
-    if not is_op(node, "Div", "Mul"):
-        return None
     result = node.outputs[0]
+    # A sum of integers wraps, and one in half precision is infinite early, before it is divided.
+    if not is_op(node, "Div", "Mul") or result.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+        return None
     totals = [value for value in node.inputs if value is not None and is_op(value.producer(), "ReduceSum")]
     whole = Seen.whole(result)
     if len(totals) != 1 or whole is None or mean_of(whole) is None or not same_dims(totals[0], result):
