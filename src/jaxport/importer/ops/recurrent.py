@@ -112,6 +112,11 @@ def _biases(B: Any, d: int, size: int) -> tuple[Any, Any]:
     return (0.0, 0.0) if B is None else (B[d, :size], B[d, size:])
 
 
+def _transposed(weights: Any) -> Any:
+    """The weights of a recurrence as its steps multiply with them, transposed before the first: XLA would do it in each."""
+    return lax.optimization_barrier(weights.T)
+
+
 @op("RNN", since=14)
 def rnn(
     X,
@@ -134,9 +139,10 @@ def rnn(
 
     def cell(x: Any, d: int) -> Any:
         of_input, of_state = _biases(B, d, hidden)
+        recurrence = _transposed(R[d])
 
         def step(states: Any, row: Any) -> Any:
-            return (functions[d](row + states[0] @ R[d].T),)
+            return (functions[d](row + states[0] @ recurrence),)
 
         return x @ W[d].T + (of_input + of_state), step
 
@@ -168,14 +174,14 @@ def gru(
         gate, candidate = functions[2 * d : 2 * d + 2]
         of_input, of_state = _biases(B, d, 3 * hidden)
         of_candidate = of_state if B is None else of_state[2 * hidden :]
+        of_gates, recurrence = _transposed(R[d, : 2 * hidden]), _transposed(R[d, 2 * hidden :])
 
         def step(states: Any, row: Any) -> Any:
             (h,) = states
-            gates = row[:, : 2 * hidden] + h @ R[d, : 2 * hidden].T
+            gates = row[:, : 2 * hidden] + h @ of_gates
             if B is not None:
                 gates = gates + of_state[: 2 * hidden]
             update, reset = gate(gates[:, :hidden]), gate(gates[:, hidden:])
-            recurrence = R[d, 2 * hidden :].T
             if linear_before_reset:
                 proposal = reset * (h @ recurrence + of_candidate)
             else:
@@ -214,6 +220,7 @@ def lstm(
     def cell(x: Any, d: int) -> Any:
         gate, candidate, output = functions[3 * d : 3 * d + 3]
         of_input, of_state = _biases(B, d, 4 * hidden)
+        recurrence = _transposed(R[d])
         peepholes = None if P is None else [P[d, k * hidden : (k + 1) * hidden] for k in range(3)]
 
         def peep(value: Any, c: Any, which: int) -> Any:
@@ -221,7 +228,7 @@ def lstm(
 
         def step(states: Any, row: Any) -> Any:
             h, c = states
-            i, o, f, g = jnp.split(row + h @ R[d].T, 4, axis=-1)
+            i, o, f, g = jnp.split(row + h @ recurrence, 4, axis=-1)
             i = gate(peep(i, c, 0))
             f = 1 - i if input_forget else gate(peep(f, c, 2))
             c = f * c + i * candidate(g)
