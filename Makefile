@@ -25,7 +25,7 @@ OLDER_ONNX_INSTALLED := .onnx-$(OLDER_ONNX)/.installed
 export JAX_PLATFORMS ?= cpu
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help env demo test test-slow test-real test-backend test-torch test-older-onnx sweeps bench lint types docs format clean
+.PHONY: help env demo test test-slow test-real test-backend test-torch test-older-onnx sweeps bench bench-torch lint types docs format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +81,9 @@ sweeps: $(INSTALLED) ## every function of JAX in every dtype, static and symboli
 
 bench: $(INSTALLED) $(PEERS_INSTALLED) ## the figures of the documentation, one after the other
 	@for benchmark in import layers memory examples importer; do $(BIN)/python -m benchmarks.bench_$$benchmark; done
+
+bench-torch: $(TORCH_INSTALLED) ## the speed of imported models of PyTorch at their published sizes; writes its page
+	@$(TORCH_BIN)/python -m benchmarks.bench_torch --write $(ARGS)
 
 lint: $(INSTALLED) ## ruff: rules and layout
 	@$(BIN)/ruff check .

@@ -5,7 +5,7 @@ once what depends on the weights alone, as ONNX Runtime does.
 
 `python -m benchmarks.bench_torch [NAME …]`, in the environment that `make test-torch` makes: `.venv-torch/bin/python`.
 Both sides have one thread, and are called in turns in one process. `--keep FOLDER` leaves the files of the models there,
-and times those that are there already.
+and times those that are there already; `--write` makes `docs/speed.md` of the table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.measure import run, table
+from benchmarks.measure import ROOT, rendered, run
 
 EXPORT = """
 import logging, warnings
@@ -58,6 +58,24 @@ ours, theirs, frozen = (1000 * sorted(each)[len(each) // 2] for each in seconds)
 result = {{"apply": ours, "call": frozen, "runtime": theirs, "apply_ratio": ours / theirs, "call_ratio": frozen / theirs,
           "error": max(difference(theirs, ours).relative for ours, theirs in pairs)}}
 """
+PAGE = """# Speed of imported models
+
+Models of PyTorch at their published sizes with random weights: texts of 128 tokens, one token where there is a past,
+images of 224 × 224 pixels, a batch of one. Figures are the CPU time of a call under `jax.jit` on one thread, as a median,
+and its ratio to that of ONNX Runtime in the same process. `program.apply(params, x)` takes any weights, so that it can be
+trained; of `program(x)` XLA computes once what depends on the weights alone, as ONNX Runtime does.
+`.venv-torch/bin/python -m benchmarks.bench_torch --write` makes this page.
+"""
+HEADER = [
+    "model",
+    "exporter",
+    "`apply`, ms",
+    "call, ms",
+    "ONNX Runtime, ms",
+    "`apply` ratio",
+    "call ratio",
+    "largest error",
+]
 KEYS = ("apply", "call", "runtime", "apply_ratio", "call_ratio", "error")
 EXPORTERS = (("dynamo", 20), ("legacy", 17))
 """In turns, with the operator set that each is asked for."""
@@ -67,6 +85,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*")
     parser.add_argument("--keep", type=Path)
+    parser.add_argument("--write", action="store_true")
     parser.add_argument("--repeats", type=int, default=9)
     options = parser.parse_args()
     from tests.torch.published import PUBLISHED
@@ -88,20 +107,10 @@ def main() -> None:
             if options.keep is None:
                 path.unlink()
     medians = [statistics.median(row[KEYS.index(key) + 2] for row in rows) for key in ("apply_ratio", "call_ratio")]
-    table(
-        f"CPU time of a call, one thread: median ratio {medians[0]:.2f} of `apply(params, x)`, {medians[1]:.2f} of `program(x)`",
-        [
-            "model",
-            "exporter",
-            "apply, ms",
-            "call, ms",
-            "ONNX Runtime, ms",
-            "apply ratio",
-            "call ratio",
-            "largest error",
-        ],
-        rows,
-    )
+    title = "Median ratio {:.2f} of `program.apply(params, x)`, {:.2f} of `program(x)`".format(*medians)
+    print(rendered(title, HEADER, rows))
+    if options.write:
+        (ROOT / "docs" / "speed.md").write_text(PAGE + rendered(title, HEADER, rows) + "\n")
 
 
 if __name__ == "__main__":

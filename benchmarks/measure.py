@@ -57,8 +57,13 @@ def have_peers() -> bool:
     return PEERS.exists()
 
 
+def rendered(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table in Markdown, under its title."""
+    cells = (" | ".join(f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row) for row in rows)
+    lines = [f"\n## {title}\n", f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
+    return "\n".join([*lines, *(f"| {row} |" for row in cells)])
+
+
 def table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table in Markdown."""
-    print(f"\n## {title}\n\n| {' | '.join(header)} |\n|{'---|' * len(header)}")
-    for row in rows:
-        print(f"| {' | '.join(f'{cell:.3g}' if isinstance(cell, float) else str(cell) for cell in row)} |")
+    print(rendered(title, header, rows))

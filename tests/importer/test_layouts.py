@@ -133,6 +133,28 @@ def test_computes_the_same(name: str, number: int, monkeypatch: pytest.MonkeyPat
     assert len(unmoved) <= len([name for name in CASES[name][number][0].split() if name.startswith("Transpose")])
 
 
+KERNEL = "w = Constant<value = float[2,2,1,1] {0.5, -0.25, 1.5, 0.75}> ()"
+NESTED = {
+    "branches": f"""g (float[1,2,3,4] x, bool flag) => (float[1,2,3,4] y) {{ {KERNEL} c = Conv (x, w)
+        y = If (flag) <then_branch = t () => (z) {{ d = Conv (c, w) z = Add (d, c) }}, else_branch = e () => (z) {{ z = Exp (c) }}> }}""",
+    "loop": f"""g (float[1,2,3,4] x, int64 n) => (float[1,2,3,4] y) {{ {KERNEL} t = Constant<value = bool {{1}}> () c = Conv (x, w)
+        y = Loop (n, t, c) <body = b (int64 i, bool k, float[1,2,3,4] s) => (bool k2, float[1,2,3,4] s2) {{
+            k2 = Identity (k) d = Conv (s, w) s2 = Sub (d, c) }}> }}""",
+    "function": f"""g (float[1,2,3,4] x) => (float[1,2,3,4] y) {{ {KERNEL} c = Conv (x, w) d = own.Twice (c, w) y = Add (c, d) }}
+        <domain: "own", opset_import: ["": 18]> Twice (a, b) => (z) {{ m = Relu (a) n = Conv (m, b) z = Add (n, a) }}""",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NESTED)
+def test_in_bodies_and_functions(case: str) -> None:
+    graph, _, functions = NESTED[case].partition("<domain")
+    nested = program(graph, functions=functions and f"<domain{functions}", domains=', "own": 1')
+    given = {"flag": np.array(True), "n": np.array(3)}
+    inputs = {name: given[name] for name in nested.input_names if name in given}
+    with jax.enable_x64(True):
+        assert nested.verify(inputs).ok
+
+
 def test_every_operator_that_keeps_them_has_a_case() -> None:
     told = {operator.name for operator in operators() if CHANNELS in operator.context.values()}
     tables = (layouts.EACH, layouts.ALONG, layouts.OVER, layouts.BY_AXIS, layouts.BEGINS)

@@ -60,7 +60,8 @@ BEGINS = {"Conv": (0,), "FusedConv": (0, 3)}
 class Arranged:
     """The inputs and attributes that an operator is to have instead of its own, for a result with the channels last.
 
-    `held` says whether what comes out is so; `firm` whether a neighbour in the model's own order is worth a transpose.
+    `held` says whether what comes out is so; `firm` whether a neighbour in the model's own order is worth a transpose;
+    `told` whether the function has to be told.
     """
 
     inputs: list[Any]
