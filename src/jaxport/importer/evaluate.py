@@ -286,6 +286,8 @@ def _context(what: str, node: Node, scope: Scope) -> Any:
     """What the evaluator provides beside inputs and attributes."""
     if what == "output count":
         return len(node.outputs)
+    if what == "outputs named":
+        return tuple(value is not None for value in node.outputs)
     if what == LAYOUT:
         return node.kernel_layout
     if what == BOUND:

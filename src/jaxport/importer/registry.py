@@ -9,8 +9,8 @@ an input has that name too. Annotations say what the evaluator has to provide:
 * `Known`: an input whose values decide the size of the result. It arrives as a `HostValue` too, unless the user bounds
   that size; then it may be traced.
 * `ShapeOnly`: an input of which only shape and dtype matter.
-* `OutputCount`, `RandomKey`, `DifferentiatedGraph`: a keyword that is no attribute: how many outputs the node has, a
-  `jax.random` key, the part of the graph that the node differentiates.
+* `OutputCount`, `OutputsNamed`, `RandomKey`, `DifferentiatedGraph`: a keyword that is no attribute: how many outputs the
+  node has, for each whether it has a name, a `jax.random` key, the part of the graph that the node differentiates.
 * `KernelLayout`: a keyword, too: how the axes of the second input are arranged, "OIHW" or "HWIO".
 * `SizeBound`: a keyword, too: how many rows the result has at most, or None where the user does not say.
 """
@@ -38,6 +38,7 @@ __all__ = [
     "Known",
     "Operator",
     "OutputCount",
+    "OutputsNamed",
     "RandomKey",
     "ShapeOnly",
     "SizeBound",
@@ -52,6 +53,7 @@ __all__ = [
 Host = Annotated[HostValue, "host"]
 ShapeOnly = Annotated[Any, "shape only"]
 OutputCount = Annotated[int, "output count"]
+OutputsNamed = Annotated[tuple[bool, ...], "outputs named"]
 RandomKey = Annotated[Any, "random key"]
 LAYOUT = "kernel layout"
 KernelLayout = Annotated[str, LAYOUT]
