@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import ml_dtypes
 import numpy as np
 
 from jaxport.importer.dtypes import dtype_of
-from jaxport.importer.namespaces import cast, jnp, known, lax
+from jaxport.importer.namespaces import cast, helper, jnp, known, lax
 from jaxport.importer.ops.casting import converted
 from jaxport.importer.ops.convolution import conv, with_bias
 from jaxport.importer.registry import earlier, op
@@ -79,12 +80,31 @@ earlier("DequantizeLinear", since=13, until=20, without="block_size")
 earlier("DequantizeLinear", since=10, until=12, without="axis")
 
 
+@helper
+def extremes(x):
+    """The least and the greatest element, whose derivatives are those of one element each.
+
+    JAX divides the derivative of a maximum by how many elements equal it. That may be none: XLA computes `x` anew where it
+    compares them, and may round otherwise there.
+    """
+
+    @jax.custom_jvp
+    def found(x):
+        return jnp.min(x), jnp.max(x)
+
+    @found.defjvp
+    def moved(primals, tangents):
+        (x,), (slope,) = primals, tangents
+        slopes = jnp.ravel(slope)
+        return found(x), (slopes[jnp.argmin(x)], slopes[jnp.argmax(x)])
+
+    return found(x)
+
+
 @op("DynamicQuantizeLinear", since=11)
 def dynamic_quantize(x):
-    # Without the barrier XLA computes `x` anew for each use, rounded otherwise: then no element may equal the greatest, and
-    # the derivative of that is divided by how many do.
-    x = lax.optimization_barrier(x)
-    low, high = jnp.minimum(jnp.min(x), 0), jnp.maximum(jnp.max(x), 0)
+    least, greatest = extremes(x)
+    low, high = jnp.minimum(least, 0), jnp.maximum(greatest, 0)
     scale = jnp.where(high == low, 1, high - low) / 255
     zero_point = jnp.round(jnp.clip(-low / scale, 0, 255))
     return saturated(jnp.round(x / scale), zero_point, np.dtype("uint8")), scale, cast(zero_point, np.uint8)
