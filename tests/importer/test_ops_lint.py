@@ -44,7 +44,9 @@ def violations(source: str) -> list[str]:
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            allowed = [a for a in node.names if a.name.partition(".")[0] in MODULES or (a.name, a.asname) == ("jax", None)]
+            allowed = [
+                a for a in node.names if a.name.partition(".")[0] in MODULES or (a.name, a.asname) == ("jax", None)
+            ]
             found += [f"{node.lineno}: imports {a.name}" for a in node.names if a not in allowed]
         if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] not in MODULES:
             found.append(f"{node.lineno}: imports {node.module}")
