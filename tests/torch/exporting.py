@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from tests.torch.imported import RESULT
-from tests.torch.models import CASES, SIZES, Plain
+from tests.torch.models import CASES, SIZES, Case, Plain, Sizes
 
 EXPORTERS = {"dynamo": tuple(range(18, 24)), "legacy": tuple(range(14, 19))}
 """PyTorch's exporters, and the operator sets that they are asked for in turns."""
@@ -51,7 +52,7 @@ def export(name: str, exporter: str, variant: str, folder: Path) -> Path:
         warnings.simplefilter("ignore")
         logging.disable(logging.WARNING)
         try:
-            inputs = _exported(name, exporter, variant == "float16", path)
+            inputs = export_case(CASES[name], SIZES, exporter, opset(name, exporter), path, half=variant == "float16")
             if variant in SOURCES:
                 _changed(name, variant, path, inputs)
         finally:
@@ -70,13 +71,14 @@ def _awaken(model: nn.Module) -> None:
             nn.init.uniform_(module.weight, 0.8, 1.2)
 
 
-def _exported(name: str, exporter: str, half: bool, path: Path) -> list[dict[str, np.ndarray]]:
-    """Exports the model; the two sets of inputs."""
-    case = CASES[name]
+def export_case(
+    case: Case, sizes: Sequence[Sizes], exporter: str, opset: int, path: Path, half: bool = False
+) -> list[dict[str, np.ndarray]]:
+    """Exports a model; sets of inputs of the sizes, with what PyTorch makes of them."""
     torch.manual_seed(0)
     model = case.make().eval()
     _awaken(model)
-    sets = [case.inputs(sizes) for sizes in SIZES]
+    sets = [case.inputs(each) for each in sizes]
     if half:
         model = model.half()
         sets = [{key: x.half() if x.is_floating_point() else x for key, x in given.items()} for given in sets]
@@ -88,7 +90,7 @@ def _exported(name: str, exporter: str, half: bool, path: Path) -> list[dict[str
         options = {"dynamic_shapes": (shapes,) if isinstance(model, Plain) else shapes}
     torch.onnx.export(
         model, tuple(arguments.values()), path, input_names=list(arguments), dynamo=exporter == "dynamo",
-        opset_version=opset(name, exporter), external_data=False, verbose=False, **options,
+        opset_version=opset, external_data=False, verbose=False, **options,
     )  # fmt: skip
     with torch.no_grad():
         outputs = [pytree.tree_leaves(model(*given.values())) for given in sets]

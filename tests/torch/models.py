@@ -152,9 +152,11 @@ def flat(cache: Any) -> tuple[torch.Tensor, ...]:
     return tuple(tensor for layer in cache.layers for tensor in (layer.keys, layer.values))
 
 
-def with_past(name: str, config: dict[str, Any], heads: int, size: int, attention: str = "eager", **more: Any) -> Case:
+def with_past(
+    name: str, config: dict[str, Any], heads: int, size: int, attention: str = "eager", layers: int = 2, **more: Any
+) -> Case:
     """A language model that takes the keys and values of what precedes, and returns them with its own."""
-    names = [f"past_{layer}_{part}" for layer in range(2) for part in ("key", "value")]
+    names = [f"past_{layer}_{part}" for layer in range(layers) for part in ("key", "value")]
 
     def call(model: nn.Module, input_ids: torch.Tensor, attention_mask: torch.Tensor, **past: torch.Tensor) -> Any:
         return model(
@@ -234,7 +236,9 @@ def vision(
     return Case(make, lambda sizes: {"pixel_values": image(sizes, side)}, {"pixel_values": axes}, **more)
 
 
-def images_and_text(name: str, config: dict[str, Any], names: tuple[str, ...], **more: Any) -> Case:
+def images_and_text(
+    name: str, config: dict[str, Any], names: tuple[str, ...], side: int = 32, length: int = 8, **more: Any
+) -> Case:
     """A model of images and texts, which compares each with each."""
 
     def make() -> nn.Module:
@@ -242,9 +246,13 @@ def images_and_text(name: str, config: dict[str, Any], names: tuple[str, ...], *
         return Plain(transformers.AutoModel.from_config(configured(name, **config)), names, read)
 
     def inputs(sizes: Sizes) -> dict[str, torch.Tensor]:
-        ids = torch.randint(3, 58, (sizes.batch + 1, 8))
+        ids = torch.randint(3, 58, (sizes.batch + 1, length))
         ids[:, -1] = 59  # the end of a text is where its vector is taken
-        found = {"input_ids": ids, "pixel_values": image(sizes, 32), "attention_mask": mask(sizes.batch + 1, 8, 0)}
+        found = {
+            "input_ids": ids,
+            "pixel_values": image(sizes, side),
+            "attention_mask": mask(sizes.batch + 1, length, 0),
+        }
         return {key: found[key] for key in names}
 
     axes = {"input_ids": {0: "texts"}, "pixel_values": {0: "images"}, "attention_mask": {0: "texts"}}
@@ -271,8 +279,8 @@ def audio(name: str, config: dict[str, Any], **more: Any) -> Case:
     return Case(make, inputs, {"input_values": {0: "batch", 1: "samples"}}, **more)
 
 
-def whisper_encoder() -> nn.Module:
-    model = transformers.AutoModelForSpeechSeq2Seq.from_config(configured("whisper", **WHISPER))
+def whisper_encoder(config: dict[str, Any]) -> nn.Module:
+    model = transformers.AutoModelForSpeechSeq2Seq.from_config(configured("whisper", **config))
     return Plain(model.model.encoder, ("input_features",), attrgetter("last_hidden_state"))
 
 
@@ -385,7 +393,7 @@ CASES: dict[str, Case] = {
     "t5 decoder with past": with_crossed_past("t5", T5, 4, 8),
     "bart": sequences("bart", BART),
     "marian": sequences("marian", BART | {"pad_token_id": 0, "decoder_start_token_id": 0}),
-    "whisper encoder": Case(whisper_encoder, lambda sizes: {"input_features": torch.randn(sizes.batch, 16, 40)},
+    "whisper encoder": Case(partial(whisper_encoder, WHISPER), lambda sizes: {"input_features": torch.randn(sizes.batch, 16, 40)},
         {"input_features": {0: "batch"}}),
     "whisper decoder with past": with_crossed_past("whisper", WHISPER, 4, 8),
     "wav2vec2": audio("wav2vec2", {**SMALL, "conv_dim": [16, 16], "conv_stride": [5, 2], "conv_kernel": [10, 3],

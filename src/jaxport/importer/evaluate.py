@@ -12,15 +12,17 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.blocks import Boundary, current_recorder
-from jaxport.errors import InvalidArgument, JaxportError, ModelError, Refusal, RuleError, Unsupported, ValueNotKnown
+from jaxport.errors import InvalidArgument, JaxportError, ModelError, Refusal, Unsupported, ValueNotKnown
 from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.graph import Body, BodyFunction, Node, Reference, SchemaFunction, describe
 from jaxport.importer.host import HostValue, is_dim
+from jaxport.importer.layouts import RANK, Arranged, arranged
 from jaxport.importer.names import unique_identifiers
 from jaxport.importer.namespaces import cast, known, random
 from jaxport.importer.recording import Recorded, active, check_size
-from jaxport.importer.registry import BOUND, LAYOUT, Operator
+from jaxport.importer.registry import BOUND, CHANNELS, LAYOUT, Operator
 from jaxport.importer.resolve import tensor_value
+from jaxport.importer.scope import Held, Scope
 from jaxport.importer.segments import Item, Nested, Segment
 
 __all__ = ["Observer", "Subgraph", "evaluate", "evaluate_blocks", "observing"]
@@ -39,46 +41,6 @@ def observing(observer: Observer) -> Iterator[None]:
         yield
     finally:
         _observer.reset(token)
-
-
-class Scope:
-    """The values of one body while it is evaluated, inside those of the bodies around it.
-
-    `bodies` has the items of bodies that shall be evaluated as these, the nodes of modules between markers.
-    """
-
-    __slots__ = ("attributes", "bodies", "key", "parent", "values")
-
-    def __init__(
-        self,
-        values: dict[ir.Value, Any],
-        attributes: Mapping[str, Any],
-        key: Any,
-        parent: Scope | None = None,
-        bodies: Mapping[Body, Sequence[Item]] | None = None,
-    ):
-        self.values, self.attributes, self.key, self.parent = values, attributes, key, parent
-        self.bodies = bodies or {}
-
-    def inner(
-        self, values: dict[ir.Value, Any] | None = None, bodies: Mapping[Body, Sequence[Item]] | None = None
-    ) -> Scope:
-        """A scope inside this one, which sees its values."""
-        return Scope({} if values is None else values, self.attributes, self.key, self, bodies)
-
-    def __getitem__(self, value: ir.Value) -> Any:
-        scope: Scope | None = self
-        while scope is not None:
-            if value in scope.values:
-                return scope.values[value]
-            scope = scope.parent
-        maker = value.producer()
-        raise RuleError(
-            f"nothing was computed for `{value.name}`",
-            where=describe(maker) if maker is not None else "",
-            why="the function of the operator returns fewer results than the node has outputs",
-            instead="return a tuple of one result for each output",
-        )
 
 
 class Subgraph:
@@ -129,7 +91,7 @@ def _run_items(items: Sequence[Item], scope: Scope) -> None:
         elif isinstance(item, Nested):
             inner = scope.inner(bodies=item.bodies)
             _run_nodes([item.node], inner)
-            scope.values.update(inner.values)
+            scope.update(inner)
         else:
             scope.values.update(_run_segment(item, scope))
 
@@ -169,22 +131,19 @@ def _run(body: Body, scope: Scope, bodies: Mapping[Body, Sequence[Item]] | None 
 
 
 def _run_nodes(nodes: Sequence[Node], scope: Scope) -> None:
-    values = scope.values
     observer = _observer.get()
     for node in nodes:
-        inputs = [None if value is None else scope[value] for value in node.inputs]
-        outputs = _outputs(node, inputs, scope)
+        _run_node(node, scope)
         if observer is not None:
-            observer(node, inputs, outputs)
-        for value, output in zip(node.outputs, outputs, strict=False):
-            if value is not None:
-                values[value] = output
+            observer(
+                node, *([None if v is None else scope[v] for v in values] for values in (node.inputs, node.outputs))
+            )
         for value in node.expired:
-            values.pop(value, None)
+            scope.forget(value)
 
 
-def _outputs(node: Node, inputs: list[Any], scope: Scope) -> tuple[Any, ...]:
-    recording = active()
+def _run_node(node: Node, scope: Scope) -> None:
+    recording, arrangement = active(), None
     if recording is not None:
         recording.node = node.node
     try:
@@ -194,9 +153,15 @@ def _outputs(node: Node, inputs: list[Any], scope: Scope) -> tuple[Any, ...]:
         }
         # A reference to an attribute that the call leaves out leaves this one out, too.
         attributes = {name: value for name, value in attributes.items() if not isinstance(value, Reference)}
-        target = node.target
+        target, recorder = node.target, current_recorder()
+        if recorder is None or not recorder.operators:  # as an operator of a tree it has the model's own order
+            arrangement = arranged(node, attributes, scope)
+        if arrangement is not None:
+            inputs, attributes = arrangement.inputs, arrangement.attributes
+        else:
+            inputs = [None if value is None else scope[value] for value in node.inputs]
         if isinstance(target, Operator):
-            outputs = _call(node, target, inputs, attributes, scope)
+            outputs = _call(node, target, inputs, attributes, scope, arrangement)
         else:
             outputs = _call_body(target, inputs, attributes, scope)
         for output in outputs:
@@ -237,7 +202,13 @@ def _outputs(node: Node, inputs: list[Any], scope: Scope) -> tuple[Any, ...]:
     outputs = tuple(_typed(output, kind, inputs) for output, kind in zip(outputs, node.output_types, strict=False))
     if recording is not None:
         _suggest_names(node.outputs, outputs)
-    return outputs
+    for value, output in zip(node.outputs, outputs, strict=False):
+        if value is None:
+            continue
+        if arrangement is not None and arrangement.held and output.ndim == RANK:
+            scope.last[value] = Held(output, arrangement.firm)
+        else:
+            scope.values[value] = output
 
 
 LARGE = 2**30
@@ -258,7 +229,12 @@ def _suggest_names(values: Sequence[ir.Value | None], recorded: Sequence[Any]) -
 
 
 def _call(
-    node: Node, operator: Operator, inputs: list[Any], attributes: dict[str, Any], scope: Scope
+    node: Node,
+    operator: Operator,
+    inputs: list[Any],
+    attributes: dict[str, Any],
+    scope: Scope,
+    arrangement: Arranged | None,
 ) -> tuple[Any, ...]:
     for index, value in enumerate(inputs):
         mark = operator.input_mark(index)
@@ -270,7 +246,7 @@ def _call(
     }
     for name, what in operator.context.items():
         if what != "graph":  # that was found when the node was bound
-            keywords[name] = _context(what, node, scope)
+            keywords[name] = _context(what, node, scope, arrangement)
     if operator.plain:
         inputs = [value for value in inputs if value is not None]
     recorder = current_recorder()
@@ -282,12 +258,14 @@ def _call(
     return result if isinstance(result, tuple) else (result,)
 
 
-def _context(what: str, node: Node, scope: Scope) -> Any:
+def _context(what: str, node: Node, scope: Scope, arrangement: Arranged | None) -> Any:
     """What the evaluator provides beside inputs and attributes."""
     if what == "output count":
         return len(node.outputs)
     if what == "outputs named":
         return tuple(value is not None for value in node.outputs)
+    if what == CHANNELS:
+        return arrangement is not None and arrangement.told
     if what == LAYOUT:
         return node.kernel_layout
     if what == BOUND:

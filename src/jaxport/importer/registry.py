@@ -12,6 +12,8 @@ an input has that name too. Annotations say what the evaluator has to provide:
 * `OutputCount`, `OutputsNamed`, `RandomKey`, `DifferentiatedGraph`: a keyword that is no attribute: how many outputs the
   node has, for each whether it has a name, a `jax.random` key, the part of the graph that the node differentiates.
 * `KernelLayout`: a keyword, too: how the axes of the second input are arranged, "OIHW" or "HWIO".
+* `ChannelsLast`: a keyword, too: whether the first input is an image as (batch, height, width, channels), and so shall be
+  the result; see `jaxport.importer.layouts`.
 * `SizeBound`: a keyword, too: how many rows the result has at most, or None where the user does not say.
 """
 
@@ -29,9 +31,11 @@ from jaxport.importer.host import HostValue
 
 __all__ = [
     "BOUND",
+    "CHANNELS",
     "KNOWN_OPSETS",
     "LAYOUT",
     "REQUIRED",
+    "ChannelsLast",
     "DifferentiatedGraph",
     "Host",
     "KernelLayout",
@@ -57,6 +61,8 @@ OutputsNamed = Annotated[tuple[bool, ...], "outputs named"]
 RandomKey = Annotated[Any, "random key"]
 LAYOUT = "kernel layout"
 KernelLayout = Annotated[str, LAYOUT]
+CHANNELS = "channels last"
+ChannelsLast = Annotated[bool, CHANNELS]
 Known = Annotated[HostValue, "known"]
 REQUIRED = inspect.Parameter.empty
 BOUND = "size bound"

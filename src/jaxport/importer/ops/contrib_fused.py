@@ -16,7 +16,7 @@ from jaxport.importer.ops.generating import trilu
 from jaxport.importer.ops.linear_algebra import gemm, scaled
 from jaxport.importer.ops.normalization import standardized
 from jaxport.importer.ops.pooling import max_pool
-from jaxport.importer.registry import Host, op
+from jaxport.importer.registry import ChannelsLast, Host, KernelLayout, op
 
 
 @op(DOMAIN, "Gelu", since=1)
@@ -222,17 +222,12 @@ def fused_conv(
     kernel_shape=None,
     pads=None,
     strides=None,
+    layout: KernelLayout = "OIHW",
+    channels_last: ChannelsLast = False,
 ):
-    y = conv(X, W, B, auto_pad=auto_pad, dilations=dilations, group=group, pads=pads, strides=strides)
+    options = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
+    y = conv(X, W, B, **options, layout=layout, channels_last=channels_last)
     return _activated(y if Z is None else y + Z, activation, activation_params or ())
-
-
-def channels_first(x: Any) -> Any:
-    return jnp.moveaxis(x, -1, 1)
-
-
-def channels_last(x: Any) -> Any:
-    return jnp.moveaxis(x, 1, -1)
 
 
 @op(DOMAIN, "NhwcFusedConv", since=1)
@@ -252,7 +247,7 @@ def nhwc_fused_conv(
     strides=None,
 ):
     options = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
-    y = channels_last(conv(channels_first(X), W, B, **options))
+    y = conv(X, W, B, **options, channels_last=True)
     return _activated(y if Z is None else y + Z, activation, activation_params or ())
 
 
@@ -260,13 +255,13 @@ def nhwc_fused_conv(
 def nhwc_conv(X, W, B=None, *, auto_pad="NOTSET", dilations=None, group=1, kernel_shape=None, pads=None, strides=None):
     # The description says otherwise, but ONNX Runtime's own optimizer, which writes it, puts the kernel's channels last.
     options = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
-    return nhwc_fused_conv(X, channels_first(W), B, **options)
+    return nhwc_fused_conv(X, jnp.moveaxis(W, -1, 1), B, **options)
 
 
 @op(DOMAIN, "NhwcMaxPool", since=1)
 def nhwc_max_pool(x, *, auto_pad="NOTSET", ceil_mode=0, dilations=None, kernel_shape, pads=None, strides=None):
     options = {"auto_pad": auto_pad, "ceil_mode": ceil_mode, "dilations": dilations, "pads": pads, "strides": strides}
-    return channels_last(max_pool(channels_first(x), kernel_shape=kernel_shape, **options))
+    return max_pool(x, kernel_shape=kernel_shape, **options, channels_last=True)
 
 
 @op(DOMAIN, "Inverse", since=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ import numpy as np
 from jaxport.importer.host import host
 from jaxport.importer.namespaces import cast, helper, jnp, nn
 from jaxport.importer.ops.contrib_attention import DOMAIN, refuse
-from jaxport.importer.ops.contrib_fused import channels_first, channels_last
 from jaxport.importer.ops.pooling import average_pool, global_average_pool
 from jaxport.importer.ops.quantization import (
     dequantize,
@@ -94,10 +94,6 @@ def quantized_concat(Y_scale, Y_zero_point, *inputs, axis):
     return _between(lambda *parts: jnp.concatenate(parts, axis=axis))(*inputs, Y_scale, Y_zero_point)
 
 
-def _pooled(pool: Callable[..., Any], last: int) -> Callable[..., Any]:
-    return _between((lambda x: channels_last(pool(channels_first(x)))) if last else pool)
-
-
 @op(DOMAIN, "QLinearAveragePool", since=1)
 def quantized_average_pool(
     X,
@@ -116,14 +112,16 @@ def quantized_average_pool(
 ):
     def pool(x: Any) -> Any:
         options = {"auto_pad": auto_pad, "ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
-        return average_pool(x, kernel_shape=kernel_shape, pads=pads, strides=strides, **options)
+        options |= {"kernel_shape": kernel_shape, "pads": pads, "strides": strides}
+        return average_pool(x, **options, channels_last=bool(channels_last))
 
-    return _pooled(pool, channels_last)(X, x_scale, x_zero_point, y_scale, y_zero_point)
+    return _between(pool)(X, x_scale, x_zero_point, y_scale, y_zero_point)
 
 
 @op(DOMAIN, "QLinearGlobalAveragePool", since=1)
 def quantized_global_average_pool(X, x_scale, x_zero_point, y_scale, y_zero_point, *, channels_last=0):
-    return _pooled(global_average_pool, channels_last)(X, x_scale, x_zero_point, y_scale, y_zero_point)
+    pool = partial(global_average_pool, channels_last=bool(channels_last))
+    return _between(pool)(X, x_scale, x_zero_point, y_scale, y_zero_point)
 
 
 @op(DOMAIN, "QLinearConv", since=1)

@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxport.importer.dtypes import dtype_of
 from jaxport.importer.namespaces import cast, jnp, lax
-from jaxport.importer.registry import REQUIRED, OutputCount, earlier, op
+from jaxport.importer.registry import REQUIRED, ChannelsLast, OutputCount, earlier, op
 
 
 def _over(axes: Sequence[int]) -> dict[str, Any]:
@@ -29,8 +29,8 @@ def _at_least(x: Any, stash_type: int) -> Any:
     return x if x.dtype.itemsize > stash.itemsize else cast(x, stash)
 
 
-def _per_channel(parameter: Any, x: Any) -> Any:
-    return parameter if x.ndim <= 2 else jnp.reshape(parameter, (-1, *[1] * (x.ndim - 2)))
+def _per_channel(parameter: Any, x: Any, channels_last: bool = False) -> Any:
+    return parameter if x.ndim <= 2 or channels_last else jnp.reshape(parameter, (-1, *[1] * (x.ndim - 2)))
 
 
 @op("LayerNormalization", since=1)  # 17 in ONNX; ONNX Runtime writes it into older models
@@ -48,20 +48,26 @@ def rms_normalization(X, scale, *, axis=-1, epsilon=1e-5, stash_type=1):
 
 
 @op("InstanceNormalization", since=6)
-def instance_normalization(input, scale, B, *, epsilon=1e-5):
-    y, _, _ = standardized(input, range(2, input.ndim), epsilon)
-    return y * _per_channel(scale, input) + _per_channel(B, input)
+def instance_normalization(input, scale, B, *, epsilon=1e-5, channels_last: ChannelsLast = False):
+    axes = range(1, input.ndim - 1) if channels_last else range(2, input.ndim)
+    y, _, _ = standardized(input, axes, epsilon)
+    return y * _per_channel(scale, input, channels_last) + _per_channel(B, input, channels_last)
 
 
 earlier("InstanceNormalization", since=1, until=5, ignored={"consumed_inputs": None})
 
 
 @op("GroupNormalization", since=21)
-def group_normalization(X, scale, bias, *, epsilon=1e-5, num_groups, stash_type=1):
-    batch, channels, *spatial = X.shape
-    grouped = jnp.reshape(_at_least(X, stash_type), (batch, num_groups, channels // num_groups * math.prod(spatial)))
-    y = cast(jnp.reshape(standardized(grouped, (2,), epsilon)[0], X.shape), X.dtype)
-    return y * _per_channel(scale, X) + _per_channel(bias, X)
+def group_normalization(X, scale, bias, *, epsilon=1e-5, num_groups, stash_type=1, channels_last: ChannelsLast = False):
+    if channels_last:
+        batch, *spatial, channels = X.shape
+        grouped, axes = (batch, math.prod(spatial), num_groups, channels // num_groups), (1, 3)
+    else:
+        batch, channels, *spatial = X.shape
+        grouped, axes = (batch, num_groups, channels // num_groups * math.prod(spatial)), (2,)
+    y, _, _ = standardized(jnp.reshape(_at_least(X, stash_type), grouped), axes, epsilon)
+    y = cast(jnp.reshape(y, X.shape), X.dtype)
+    return y * _per_channel(scale, X, channels_last) + _per_channel(bias, X, channels_last)
 
 
 @op("MeanVarianceNormalization", since=9)
@@ -86,33 +92,46 @@ def lrn(X, *, alpha=1e-4, beta=0.75, bias=1.0, size):
     return X / (bias + alpha / size * squares) ** beta
 
 
-def _batch_normalized(X: Any, scale: Any, B: Any, mean: Any, var: Any, epsilon: float, spatial: int = 1) -> Any:
+def _batch_normalized(
+    X: Any, scale: Any, B: Any, mean: Any, var: Any, epsilon: float, spatial: int = 1, channels_last: bool = False
+) -> Any:
     """`spatial=0`: the parameters are per element of a sample, not per channel."""
-    scale, B, mean, var = (_per_channel(p, X) if spatial else p for p in (scale, B, mean, var))
+    scale, B, mean, var = (_per_channel(p, X, channels_last) if spatial else p for p in (scale, B, mean, var))
     return (X - mean) * (scale * lax.rsqrt(var + epsilon)) + B
 
 
 def _batch_normalized_training(
-    X: Any, scale: Any, B: Any, mean: Any, var: Any, epsilon: float, momentum: float, spatial: int = 1
-) -> tuple[Any, Any, Any, Any, Any]:
+    X: Any, scale: Any, B: Any, mean: Any, var: Any, epsilon: float, momentum: float, spatial: int = 1,
+    channels_last: bool = False,
+) -> tuple[Any, Any, Any, Any, Any]:  # fmt: skip
     """The result, the running mean and variance, and the mean and variance of the batch."""
-    axes = tuple(axis for axis in range(X.ndim if spatial else 1) if axis != 1)
+    channels = X.ndim - 1 if channels_last else 1
+    axes = tuple(axis for axis in range(X.ndim if spatial else 1) if axis != channels)
     batch_mean, batch_var = jnp.mean(X, axis=axes), jnp.var(X, axis=axes)
     running = (mean * momentum + batch_mean * (1 - momentum), var * momentum + batch_var * (1 - momentum))
-    y = _batch_normalized(X, scale, B, batch_mean, batch_var, epsilon, spatial)
+    y = _batch_normalized(X, scale, B, batch_mean, batch_var, epsilon, spatial, channels_last)
     return y, *running, batch_mean, batch_var
 
 
 @op("BatchNormalization", since=14)
-def batch_normalization(X, scale, B, input_mean, input_var, *, epsilon=1e-5, momentum=0.9, training_mode=0):
+def batch_normalization(
+    X, scale, B, input_mean, input_var, *, epsilon=1e-5, momentum=0.9, training_mode=0,
+    channels_last: ChannelsLast = False,
+):  # fmt: skip
     if training_mode:
-        return _batch_normalized_training(X, scale, B, input_mean, input_var, epsilon, momentum)[:3]
-    return _batch_normalized(X, scale, B, input_mean, input_var, epsilon)
+        return _batch_normalized_training(
+            X, scale, B, input_mean, input_var, epsilon, momentum, channels_last=channels_last
+        )[:3]
+    return _batch_normalized(X, scale, B, input_mean, input_var, epsilon, channels_last=channels_last)
 
 
 @op("BatchNormalization", since=9, until=13)
-def batch_normalization_by_outputs(X, scale, B, mean, var, *, epsilon=1e-5, momentum=0.9, outputs: OutputCount = 1):
-    return batch_normalization_spatial(X, scale, B, mean, var, epsilon=epsilon, momentum=momentum, outputs=outputs)
+def batch_normalization_by_outputs(
+    X, scale, B, mean, var, *, epsilon=1e-5, momentum=0.9, outputs: OutputCount = 1, channels_last: ChannelsLast = False
+):
+    if outputs > 1:
+        return _batch_normalized_training(X, scale, B, mean, var, epsilon, momentum)
+    return _batch_normalized(X, scale, B, mean, var, epsilon, channels_last=channels_last)
 
 
 @op("BatchNormalization", since=7, until=8)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from jaxport.importer.host import host
+from jaxport.importer.host import host, is_dim
 from jaxport.importer.namespaces import helper, jnp, lax
 from jaxport.importer.ops.convolution import padding
-from jaxport.importer.registry import Host, OutputCount, earlier, op
+from jaxport.importer.registry import ChannelsLast, Host, OutputCount, earlier, op
 
 
 def _windows(
@@ -22,6 +22,7 @@ def _windows(
     strides: Sequence[int] | None,
     dilations: Sequence[int] | None,
     ceil_mode: int,
+    channels_last: bool = False,
 ) -> tuple[Any, ...]:
     """Window, strides, padding and dilation of `lax.reduce_window` over an array with batch and channels in front."""
     axes = len(kernel)
@@ -29,10 +30,29 @@ def _windows(
     around = padding(auto_pad, pads, axes)
     if not isinstance(around, str):
         if ceil_mode:
-            around = tuple(map(_rounded_up, X.shape[2:], kernel, strides, dilations, around))
-        around = ((0, 0), (0, 0), *around)
-    options = {} if set(dilations) == {1} else {"window_dilation": (1, 1, *dilations)}
-    return (1, 1, *kernel), (1, 1, *strides), around, options
+            kernel = tuple(map(_clipped, _sizes(X, channels_last), kernel, dilations, around))
+            around = tuple(map(_rounded_up, _sizes(X, channels_last), kernel, strides, dilations, around))
+        around = _inside(around, (0, 0), channels_last)
+    options = {} if set(dilations) == {1} else {"window_dilation": _inside(dilations, 1, channels_last)}
+    return _inside(kernel, 1, channels_last), _inside(strides, 1, channels_last), around, options
+
+
+def _spatial(X: Any, channels_last: bool) -> tuple[int, ...]:
+    return tuple(range(1, X.ndim - 1)) if channels_last else tuple(range(2, X.ndim))
+
+
+def _sizes(X: Any, channels_last: bool) -> tuple[Any, ...]:
+    return tuple(X.shape[axis] for axis in _spatial(X, channels_last))
+
+
+def _inside(spatial: Iterable[Any], one: Any, channels_last: bool) -> tuple[Any, ...]:
+    """What there is for each spatial axis, with `one` for those of batch and channels."""
+    return (one, *spatial, one) if channels_last else (one, one, *spatial)
+
+
+def _clipped(size: Any, kernel: int, dilation: int, around: tuple[int, int]) -> int:
+    """A kernel without what lies behind the end of the input: what is rounded up counts for nothing, and is computed."""
+    return kernel if is_dim(size) or dilation > 1 else min(kernel, max(size + sum(around), 1))
 
 
 def _rounded_up(size: Any, kernel: int, stride: int, dilation: int, around: tuple[int, int]) -> tuple[int, Any]:
@@ -91,8 +111,11 @@ def max_pool(
     storage_order=0,
     strides=None,
     outputs: OutputCount = 1,
+    channels_last: ChannelsLast = False,
 ):
-    window, strides, around, options = _windows(X, kernel_shape, auto_pad, pads, strides, dilations, ceil_mode)
+    window, strides, around, options = _windows(
+        X, kernel_shape, auto_pad, pads, strides, dilations, ceil_mode, channels_last
+    )
     y = lax.reduce_window(X, _lowest(X.dtype), lax.max, window, strides, around, **options)
     if outputs == 1:
         return y
@@ -115,21 +138,24 @@ def average_pool(
     kernel_shape,
     pads=None,
     strides=None,
+    channels_last: ChannelsLast = False,
 ):
-    window, steps, around, options = _windows(X, kernel_shape, auto_pad, pads, strides, dilations, ceil_mode)
+    window, steps, around, options = _windows(
+        X, kernel_shape, auto_pad, pads, strides, dilations, ceil_mode, channels_last
+    )
     total = lax.reduce_window(X, 0.0, lax.add, window, steps, around, **options)
     if around == "VALID" or (not isinstance(around, str) and not any(map(any, around))):
-        return total / math.prod(kernel_shape)
+        return total / math.prod(window)
     # An element counts where the input is, and where the padding is if that is asked for, not where rounding up put more.
-    counted = jnp.ones((1, 1, *X.shape[2:]), X.dtype)
+    counted = jnp.ones(_inside(_sizes(X, channels_last), 1, channels_last), X.dtype)
     if count_include_pad:
         if isinstance(around, str):
-            return total / math.prod(kernel_shape)
-        asked = ((0, 0), (0, 0), *padding(auto_pad, pads, len(kernel_shape)))
+            return total / math.prod(window)
+        asked = _inside(padding(auto_pad, pads, len(kernel_shape)), (0, 0), channels_last)
         counted = jnp.pad(counted, asked, constant_values=1)
         around = tuple((0, high - more) for (_, high), (_, more) in zip(around, asked, strict=True))
         if not any(map(any, around)):
-            return total / math.prod(kernel_shape)
+            return total / math.prod(window)
     return total / lax.reduce_window(counted, 0.0, lax.add, window, steps, around, **options)
 
 
@@ -156,23 +182,19 @@ earlier("LpPool", since=2, until=17, without="ceil_mode dilations")
 earlier("LpPool", since=1, until=1, kernel_shape=None, p=2.0)
 
 
-def _spatial(X: Any) -> tuple[int, ...]:
-    return tuple(range(2, X.ndim))
-
-
 @op("GlobalAveragePool", since=1)
-def global_average_pool(X):
-    return jnp.mean(X, axis=_spatial(X), keepdims=True)
+def global_average_pool(X, *, channels_last: ChannelsLast = False):
+    return jnp.mean(X, axis=_spatial(X, channels_last), keepdims=True)
 
 
 @op("GlobalMaxPool", since=1)
-def global_max_pool(X):
-    return jnp.max(X, axis=_spatial(X), keepdims=True)
+def global_max_pool(X, *, channels_last: ChannelsLast = False):
+    return jnp.max(X, axis=_spatial(X, channels_last), keepdims=True)
 
 
 @op("GlobalLpPool", since=1, until=1)
 def global_lp_pool_real(X, *, p=2.0):
-    return _root(jnp.sum(_powers(X, p), axis=_spatial(X), keepdims=True), p)
+    return _root(jnp.sum(_powers(X, p), axis=_spatial(X, channels_last=False), keepdims=True), p)
 
 
 @op("GlobalLpPool", since=2)

@@ -122,6 +122,11 @@ def biases(B: Any, d: int, size: int) -> tuple[Any, Any]:
     return (0.0, 0.0) if B is None else (B[d, :size], B[d, size:])
 
 
+def _transposed(weights: Any) -> Any:
+    """The weights of a recurrence as its steps multiply with them, transposed before the first: XLA would do it in each."""
+    return lax.optimization_barrier(weights.T)
+
+
 @op("RNN", since=14)
 def rnn(
     X,
@@ -144,9 +149,10 @@ def rnn(
 
     def cell(x: Any, d: int) -> Any:
         of_input, of_state = biases(B, d, hidden)
+        recurrence = _transposed(R[d])
 
         def step(states: Any, row: Any) -> Any:
-            return (functions[d](row + states[0] @ R[d].T),)
+            return (functions[d](row + states[0] @ recurrence),)
 
         return x @ W[d].T + (of_input + of_state), step
 
@@ -178,14 +184,14 @@ def gru(
         gate, candidate = functions[2 * d : 2 * d + 2]
         of_input, of_state = biases(B, d, 3 * hidden)
         of_candidate = of_state if B is None else of_state[2 * hidden :]
+        of_gates, recurrence = _transposed(R[d, : 2 * hidden]), _transposed(R[d, 2 * hidden :])
 
         def step(states: Any, row: Any) -> Any:
             (h,) = states
-            gates = row[:, : 2 * hidden] + h @ R[d, : 2 * hidden].T
+            gates = row[:, : 2 * hidden] + h @ of_gates
             if B is not None:
                 gates = gates + of_state[: 2 * hidden]
             update, reset = gate(gates[:, :hidden]), gate(gates[:, hidden:])
-            recurrence = R[d, 2 * hidden :].T
             if linear_before_reset:
                 proposal = reset * (h @ recurrence + of_candidate)
             else:
@@ -275,7 +281,8 @@ def lstm(
 
     def products(x: Any, d: int) -> tuple[Any, Any]:
         of_input, of_state = biases(B, d, 4 * hidden)
-        return x @ W[d].T + (of_input + of_state), lambda row, h: row + h @ R[d].T
+        recurrence = _transposed(R[d])
+        return x @ W[d].T + (of_input + of_state), lambda row, h: row + h @ recurrence
 
     options = {"direction": direction, "input_forget": input_forget, "layout": layout}
     return lstm_layer(X, products, [initial_h, initial_c], P, sequence_lens, hidden, functions, **options)

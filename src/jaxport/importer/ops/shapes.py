@@ -52,6 +52,8 @@ def flatten(input, *, axis=1):
 
 @op("Transpose", since=1)
 def transpose(data, *, perm=None):
+    if perm is not None and tuple(perm) == tuple(range(data.ndim)):
+        return data
     return data.T if perm is None else jnp.transpose(data, perm)
 
 

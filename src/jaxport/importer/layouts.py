@@ -1,0 +1,211 @@
+"""Images with their channels last: which values are held so, and which operators keep them so.
+
+ONNX has images as (batch, channels, height, width). XLA's convolutions on CPUs are up to twice as fast on (batch, height,
+width, channels), and a transpose before and after each of them would cost what is won. So a convolution leaves its result
+with the channels last, operators for which the order of the axes does not matter leave it there, and whoever needs the
+model's own order gets a transpose, once.
+
+A value is in the scope in the model's order, with the channels last, or both. What an operator does with a held value is
+said here by its name: it works element by element, along axes that can be renamed, or its function is told (the keyword
+that is annotated with `ChannelsLast`). All others see the model's order alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxport.importer.graph import Node
+from jaxport.importer.host import HostValue, host
+from jaxport.importer.namespaces import jnp, known
+from jaxport.importer.recording import Recorded
+from jaxport.importer.registry import CHANNELS, Operator
+from jaxport.importer.scope import Held, Scope
+
+__all__ = ["Arranged", "arranged", "channels_last"]
+
+RANK = 4
+LAST = (0, 2, 3, 1)
+"""Which of the model's axes each axis of a held value is."""
+PLACES = (0, 3, 1, 2)
+"""Where each of the model's axes is in a held value."""
+
+EACH = dict.fromkeys(
+    "Abs Add And Cast CastLike Ceil Celu Clip Cos Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid"
+    " HardSwish Identity LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or Pow QuickGelu Reciprocal"
+    " Relu Round Selu Shrink Sigmoid Sign Sin Softplus Softsign Sqrt Sub Sum Swish Tanh ThresholdedRelu Where Xor".split(),
+    1,
+) | {"PRelu": 7}
+"""What is computed element by element of inputs that are broadcast, from which version on."""
+
+ALONG = {"Concat": 1, "LogSoftmax": 13, "QuantizeLinear": 10, "DequantizeLinear": 10, "Softmax": 13, "Split": 1}
+"""What goes along one `axis`."""
+
+OVER = {f"Reduce{name}": 1 for name in "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()}
+"""What goes over `axes`, an attribute or the second input."""
+
+BY_AXIS = {"Pad": 2, "Resize": 10, "Upsample": 7}
+"""What has a number for each axis, or several rows of them: in the attributes `pads` and `scales`, or in inputs."""
+
+BEGINS = {"Conv": (0,), "FusedConv": (0, 3)}
+"""What holds its result with the channels last, whatever it is given, and which of its inputs are images."""
+
+
+@dataclass(slots=True)
+class Arranged:
+    """The inputs and attributes that an operator is to have instead of its own, for a result with the channels last.
+
+    `held` says whether what comes out is so; `firm` whether a neighbour in the model's own order is worth a transpose.
+    """
+
+    inputs: list[Any]
+    attributes: dict[str, Any]
+    held: bool = True
+    firm: bool = True
+    told: bool = False
+
+
+Rule = Callable[[Node, dict[str, Any], Scope], Arranged | None]
+
+
+def channels_last(x: Any) -> Any:
+    """An image in the model's order as it is held, or what is broadcast to one."""
+    if x.ndim == RANK:
+        return jnp.transpose(x, LAST)
+    return jnp.transpose(x, (1, 2, 0)) if x.ndim == RANK - 1 else jnp.expand_dims(x, -1)
+
+
+def arranged(node: Node, attributes: dict[str, Any], scope: Scope) -> Arranged | None:
+    """How a node is computed with its channels last; None if it is to be computed as the model says."""
+    rule = _rule(node.target) if isinstance(node.target, Operator) else None
+    return rule(node, attributes, scope) if rule is not None else None
+
+
+@cache
+def _rule(operator: Operator) -> Rule | None:
+    if CHANNELS in operator.context.values():
+        return _told
+    if operator.domain not in ("", "com.microsoft"):
+        return None
+    tables = ((EACH, _each), (ALONG, _along), (OVER, _over), (BY_AXIS, _by_axis), ({"Transpose": 1}, _transposed))
+    return next((rule for names, rule in tables if names.get(operator.name, np.inf) <= operator.since), None)
+
+
+def _is_image(x: Any) -> bool:
+    return isinstance(x, jax.Array | np.ndarray | Recorded) and x.ndim == RANK
+
+
+def _told(node: Node, attributes: dict[str, Any], scope: Scope) -> Arranged | None:
+    """A function that has a keyword for it."""
+    begins = node.node.op_type in BEGINS
+    if len(node.outputs) > 1:
+        return None
+    inputs = []
+    for index, value in enumerate(node.inputs):
+        if value is None or index not in BEGINS.get(node.node.op_type, (0,)):
+            inputs.append(None if value is None else scope[value])
+            continue
+        held = scope.held(value)
+        if held is None and begins and _is_image(scope[value]):
+            # Another convolution of the same image is to have it, too.
+            held = scope.last[value] = Held(channels_last(scope[value]), firm=False)
+        if held is None:
+            return None
+        inputs.append(held.array)
+    return Arranged(inputs, attributes, told=True)
+
+
+def _each(node: Node, attributes: dict[str, Any], scope: Scope) -> Arranged | None:
+    found = [None if value is None else scope.held(value) for value in node.inputs]
+    firm = any(held is not None and held.firm for held in found)
+    if not any(found) or "axis" in attributes:  # before version 7 that says how operands meet
+        return None
+    inputs: list[Any] = []
+    for value, held in zip(node.inputs, found, strict=True):
+        x = held.array if held is not None else None if value is None else scope[value]
+        if held is None and x is not None and x.ndim and not (isinstance(x, HostValue) and x.size == 1):
+            if x.ndim > RANK or (x.ndim == RANK and not firm):
+                return None
+            x = channels_last(x)
+        inputs.append(x)
+    return Arranged(inputs, attributes, firm=firm)
+
+
+def _along(node: Node, attributes: dict[str, Any], scope: Scope) -> Arranged | None:
+    pieces = node.inputs if node.node.op_type == "Concat" else node.inputs[:1]
+    found = [None if value is None else scope.held(value) for value in pieces]
+    firm = any(held is not None and held.firm for held in found)
+    if not any(found) or attributes.get("block_size"):
+        return None
+    inputs: list[Any] = []
+    for value, held in zip(node.inputs, found + [None] * len(node.inputs), strict=False):
+        x = held.array if held is not None else None if value is None else scope[value]
+        if held is None and len(inputs) < len(pieces):
+            if not firm or not _is_image(x):
+                return None
+            x = channels_last(x)
+        inputs.append(x)
+    target = node.target
+    assert isinstance(target, Operator)
+    axis = attributes.get("axis", target.attributes["axis"].default if "axis" in target.attributes else 0)
+    return Arranged(
+        inputs, {**attributes, "axis": PLACES[axis]} if "axis" in target.attributes else attributes, firm=firm
+    )
+
+
+def _over(node: Node, attributes: dict[str, Any], scope: Scope) -> Arranged | None:
+    data, *more = node.inputs
+    held = None if data is None else scope.held(data)
+    if held is None:
+        return None
+    given = known(scope[more[0]]) if more and more[0] is not None else None
+    axes = attributes.get("axes") if given is None else given.tolist()
+    if not axes:
+        return None
+    places = tuple(sorted(PLACES[axis] for axis in axes))
+    kept = [axis for place, axis in enumerate(LAST) if place not in places]
+    if not attributes.get("keepdims", 1) and kept != sorted(kept):
+        return None
+    if given is None:
+        return Arranged([held.array], {**attributes, "axes": places}, firm=held.firm)
+    return Arranged([held.array, host(places, np.dtype(np.int64))], attributes, firm=held.firm)
+
+
+def _by_axis(node: Node, attributes: dict[str, Any], scope: Scope) -> Arranged | None:
+    data, *others = node.inputs
+    held = None if data is None else scope.held(data)
+    given = [None if value is None else scope[value] for value in others]
+    if held is None or "axes" in attributes or (node.node.op_type == "Pad" and len(given) > 2 and given[2] is not None):
+        return None
+    rows = [x if x is None or x.ndim != 1 else known(x) for x in given]
+    if any(x is not None and found is None for x, found in zip(given, rows, strict=True)):
+        return None
+    changed = {
+        name: _reordered(np.array(attributes[name])).tolist() for name in ("pads", "scales") if name in attributes
+    }
+    inputs = [HostValue(_reordered(x.data), x.dtype) if isinstance(x, HostValue) and x.ndim == 1 else x for x in rows]
+    return Arranged([held.array, *inputs], attributes | changed, firm=held.firm)
+
+
+def _reordered(numbers: np.ndarray) -> np.ndarray:
+    """A number for each axis, or several rows of them one after the other, in the order of a held value."""
+    return numbers.reshape(-1, RANK)[:, LAST].reshape(-1) if numbers.size % RANK == 0 else numbers
+
+
+def _transposed(node: Node, attributes: dict[str, Any], scope: Scope) -> Arranged | None:
+    (data,) = node.inputs
+    perm = attributes.get("perm")
+    if data is None or perm is None:
+        return None
+    held = scope.held(data)
+    if held is not None:
+        return Arranged([held.array], {"perm": tuple(PLACES[axis] for axis in perm)}, held=False)
+    # Nothing is moved yet: who asks for the model's order gets the transpose.
+    if tuple(perm) == PLACES and _is_image(scope[data]):
+        return Arranged([scope[data]], {"perm": tuple(range(RANK))}, firm=False)
+    return None

@@ -1,0 +1,91 @@
+"""The values of a graph while it is evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import onnx_ir as ir
+
+from jaxport.errors import RuleError
+from jaxport.importer.graph import Body, describe
+from jaxport.importer.namespaces import jnp
+from jaxport.importer.segments import Item
+
+__all__ = ["Held", "Scope"]
+
+
+class Held(NamedTuple):
+    """An image that is held as (batch, height, width, channels).
+
+    `firm` says that a convolution made it so; what is not is as well off in the model's own order.
+    """
+
+    array: Any
+    firm: bool
+
+
+class Scope:
+    """The values of one body while it is evaluated, inside those of the bodies around it.
+
+    `values` has them in the model's own order of axes, `last` has images with their channels last; a value is in one of
+    them or in both. `bodies` has the items of bodies that shall be evaluated as these, the nodes of modules between markers.
+    """
+
+    __slots__ = ("attributes", "bodies", "key", "last", "parent", "values")
+
+    def __init__(
+        self,
+        values: dict[ir.Value, Any],
+        attributes: Mapping[str, Any],
+        key: Any,
+        parent: Scope | None = None,
+        bodies: Mapping[Body, Sequence[Item]] | None = None,
+    ):
+        self.values, self.attributes, self.key, self.parent = values, attributes, key, parent
+        self.last: dict[ir.Value, Held] = {}
+        self.bodies = bodies or {}
+
+    def inner(
+        self, values: dict[ir.Value, Any] | None = None, bodies: Mapping[Body, Sequence[Item]] | None = None
+    ) -> Scope:
+        """A scope inside this one, which sees its values."""
+        return Scope({} if values is None else values, self.attributes, self.key, self, bodies)
+
+    def held(self, value: ir.Value) -> Held | None:
+        """The value with its channels last, if it is held so."""
+        scope: Scope | None = self
+        while scope is not None:
+            if value in scope.last:
+                return scope.last[value]
+            scope = scope.parent
+        return None
+
+    def __getitem__(self, value: ir.Value) -> Any:
+        """The value in the model's order."""
+        scope: Scope | None = self
+        while scope is not None:
+            if value in scope.values:
+                return scope.values[value]
+            if value in scope.last:
+                # Kept here and not where it was found: a loop's body must leave nothing of its trace outside.
+                plain = self.values[value] = jnp.transpose(scope.last[value].array, (0, 3, 1, 2))
+                return plain
+            scope = scope.parent
+        maker = value.producer()
+        raise RuleError(
+            f"nothing was computed for `{value.name}`",
+            where=describe(maker) if maker is not None else "",
+            why="the function of the operator returns fewer results than the node has outputs",
+            instead="return a tuple of one result for each output",
+        )
+
+    def forget(self, value: ir.Value) -> None:
+        """Lets go of a value that nothing uses any more."""
+        self.values.pop(value, None)
+        self.last.pop(value, None)
+
+    def update(self, other: Scope) -> None:
+        """Takes over the values of an inner scope."""
+        self.values.update(other.values)
+        self.last.update(other.last)

@@ -1,0 +1,139 @@
+"""Images with their channels last: operators that keep them so compute the same, and need no transpose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from jaxport.importer import Program, layouts
+from jaxport.importer.registry import CHANNELS, operators
+from tests.importer.models import program
+
+UNARY = (
+    "Abs Ceil Celu Cos Elu Erf Exp Floor Gelu HardSigmoid HardSwish Identity LeakyRelu Mish Neg QuickGelu Reciprocal Relu"
+    " Round Selu Shrink Sigmoid Sign Sin Softplus Softsign Swish Tanh ThresholdedRelu GlobalAveragePool GlobalMaxPool"
+).split()
+BINARY = "Add Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mod Mul PRelu Sub Sum".split()
+LOGIC = "And Or Xor".split()
+ATTRIBUTES = {"Mod": "<fmod=1>"}
+DOMAINS = {"QuickGelu": "com.microsoft.", "FusedConv": "com.microsoft."}
+
+#: An operator that takes more than the image `c`, of shape 2×4×5×6, and something broadcast to it.
+CASES: dict[str, list[tuple[str, int]]] = {
+    "AveragePool": [("y = AveragePool<kernel_shape=[2,3], strides=[2,1], pads=[1,0,0,1]> (c)", 18),
+        ("y = AveragePool<kernel_shape=[3,2], strides=[2,2], ceil_mode=1, count_include_pad=1, pads=[1,0,0,0]> (c)", 19),
+        ("y = AveragePool<kernel_shape=[90,2], strides=[90,1], ceil_mode=1> (c)", 19),
+        ("y = AveragePool<kernel_shape=[2,2], auto_pad=\"SAME_UPPER\"> (c)", 19)],
+    "BatchNormalization": [("n = Abs (r) y = BatchNormalization (c, r, r, r, n)", version) for version in (8, 9, 14)]
+        + [("n = Abs (r) y = BatchNormalization<training_mode=1> (c, r, r, r, n)", 14)],
+    "Cast": [("y = Cast<to=7> (c)", 18)],
+    "CastLike": [("k = Constant<value = int32[2] {1, 2}> () y = CastLike (c, k)", 18)],
+    "Clip": [("l = Constant<value_float=-0.5> () y = Clip (c, l)", 18), ("y = Clip<min=0.0, max=0.5> (c)", 6)],
+    "Concat": [("y = Concat<axis=1> (c, i)", 18), ("y = Concat<axis=-1> (c, c)", 18)],
+    "Conv": [("v = Constant<value = float[4,1,2,3] {K}> () y = Conv<group=4, strides=[2,1], pads=[1,0,0,1]> (c, v)", 18),
+        ("v = Constant<value = float[6,2,2,2] {L}> () y = Conv<group=2, dilations=[1,2], auto_pad=\"SAME_LOWER\"> (c, v)", 18)],
+    "ConvTranspose": [("v = Constant<value = float[4,3,2,2] {L}> () y = ConvTranspose<group=2, strides=[2,1]> (c, v)", 18),
+        ("v = Constant<value = float[4,3,2,2] {L}> () y = ConvTranspose<strides=[2,3], auto_pad=\"SAME_UPPER\"> (c, v, t)", 18)],
+    "DequantizeLinear": [("q = Cast<to=3> (c) s = Abs (r) y = DequantizeLinear<axis=1> (q, s)", 18)],
+    "FusedConv": [("v = Constant<value = float[4,4,1,1] {M}> () y = com.microsoft.FusedConv<activation=\"Relu\"> (c, v, , i)", 18)],
+    "GroupNormalization": [("y = GroupNormalization<num_groups=2> (c, r, r)", 21)],
+    "InstanceNormalization": [("y = InstanceNormalization (c, r, r)", 18)],
+    "Log": [("n = Abs (c) y = Log (n)", 18)],
+    "LogSoftmax": [("y = LogSoftmax<axis=1> (c)", 18), ("y = LogSoftmax (c)", 18)],
+    "MaxPool": [("y = MaxPool<kernel_shape=[2,3], strides=[2,1], pads=[1,0,0,1]> (c)", 18),
+        ("y = MaxPool<kernel_shape=[2,2], dilations=[1,2], ceil_mode=1, strides=[2,2]> (c)", 18)],
+    "Not": [("n = Greater (c, r_image) y = Not (n)", 18)],
+    "Pad": [("p = Constant<value = int64[8] {0,1,2,0, 0,0,3,-1}> () y = Pad (c, p)", 18),
+        ("y = Pad<pads=[0,0,2,1, 0,1,3,0], mode=\"reflect\"> (c)", 10)],
+    "Pow": [("k = Constant<value_float=2.0> () y = Pow (c, k)", 18), ("n = Abs (c) y = Pow (n, r_image)", 18)],
+    "QuantizeLinear": [("s = Abs (r) y = QuantizeLinear<axis=1> (c, s)", 18), ("k = Constant<value_float=0.1> () y = QuantizeLinear (c, k)", 12)],
+    "Resize": [("s = Constant<value = float[4] {1.0,1.0,2.0,1.5}> () y = Resize<mode=\"linear\"> (c, , s)", 18),
+        ("s = Constant<value = int64[4] {2,4,3,7}> () y = Resize (c, , , s)", 18)],
+    "Softmax": [("y = Softmax<axis=1> (c)", 18), ("y = Softmax<axis=1> (c)", 11)],
+    "Split": [("y, z = Split<axis=1> (c)", 13), ("s = Constant<value = int64[2] {1,4}> () z, y = Split<axis=-2> (c, s)", 13)],
+    "Sqrt": [("n = Abs (c) y = Sqrt (n)", 18)],
+    "Transpose": [("y = Transpose<perm=[0,2,3,1]> (c)", 18), ("y = Transpose<perm=[1,0,3,2]> (c)", 18),
+        ("n = Transpose<perm=[0,2,3,1]> (c) m = Exp (n) k = Transpose<perm=[0,3,1,2]> (m) y = Add (k, c)", 18)],
+    "Upsample": [("y = Upsample<scales=[1.0,1.0,2.0,1.0]> (c)", 7)],
+    "Where": [("n = Greater (c, r_image) y = Where (n, c, i)", 18)],
+}  # fmt: skip
+CASES |= {
+    name: [(f"y = {DOMAINS.get(name, '')}{name} (c)", 20 if name == "Gelu" else 24 if name == "Swish" else 22)]
+    for name in UNARY
+}
+PARTNERS = ("r_image", "i", "t_row", "scalar", "flat_row")
+CASES |= {
+    name: [(f"y = {name}{ATTRIBUTES.get(name, '')} (c, {partner})", 18) for partner in PARTNERS] for name in BINARY
+}
+CASES |= {
+    name: [(f"n = Greater (c, r_image) m = Less (c, {partner}) y = {name} (n, m)", 18) for partner in ("i", "t_row")]
+    for name in LOGIC
+}
+for reduction in layouts.OVER:
+    CASES[reduction] = [(f"n = Abs (c) y = {reduction}<axes={axes}, keepdims={kept}> (n)", 11)
+        for axes, kept in (([2, 3], 1), ([2, 3], 0), ([1], 1), ([-3], 0), ([0, 3], 0))]  # fmt: skip
+    CASES[reduction].append((f"a = Constant<value = int64[1] {{1}}> () n = Abs (c) y = {reduction} (n, a)", 18))
+
+IN_ORDER = {
+    ("Transpose", 0), ("Transpose", 1), ("Softmax", 1), ("Split", 1), *((name, 4) for name in layouts.OVER),
+}  # fmt: skip
+"""Cases of which some axis has to be moved, or whose version does not work along one axis."""
+
+WEIGHTS = {"K": 24, "L": 48, "M": 16}
+
+
+def numbers(count: int) -> str:
+    return ", ".join(map(str, np.sin(np.arange(count)).round(3).tolist()))
+
+
+def around(body: str, opset: int) -> Program:
+    """The operator behind a convolution, with what else it takes: for each channel, a second image, rows."""
+    for name, count in WEIGHTS.items():
+        body = body.replace(f"{{{name}}}", f"{{{numbers(count)}}}")
+    constants = {"w": "4,3,1,1", "r": "4", "r_image": "4,1,1", "t": "3", "t_row": "5,6", "scalar": "1", "flat_row": "6"}
+    made = " ".join(
+        f"{name} = Constant<value = float[{sizes}] {{{numbers(int(np.prod([int(n) for n in sizes.split(',')])))}}}> ()"
+        for name, sizes in constants.items()
+    )
+    graph = f"g (float[2,3,5,6] x, float[2,4,5,6] i) => (y) {{ {made} c = Conv (x, w) {body} }}"
+    return program(graph, opset, domains=', "com.microsoft": 1' if "com.microsoft" in body else "")
+
+
+def inputs() -> list[np.ndarray]:
+    generator = np.random.default_rng(0)
+    return [generator.standard_normal((2, channels, 5, 6)).astype(np.float32) for channels in (3, 4)]
+
+
+def transposes(call: Any, *args: np.ndarray) -> list[tuple[int, ...]]:
+    """The shapes of the images that a program transposes."""
+    found = jax.make_jaxpr(call)(*args).eqns
+    return [
+        eqn.invars[0].aval.shape for eqn in found if eqn.primitive.name == "transpose" and eqn.invars[0].aval.ndim == 4
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [(name, number) for name, rows in CASES.items() for number in range(len(rows))]
+)
+def test_computes_the_same(name: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with jax.enable_x64(True):
+        call = around(*CASES[name][number])
+        found, moved = jax.jit(call)(*inputs()), transposes(call, *inputs())
+        monkeypatch.setattr(layouts, "BEGINS", {})
+        call = around(*CASES[name][number])
+        wanted, unmoved = jax.jit(call)(*inputs()), transposes(call, *inputs())
+    assert found.dtype == wanted.dtype
+    np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=1e-6)
+    images = {(2, 3, 5, 6), (2, 4, 5, 6)}  # `x` and `i` on their way in
+    inside = [shape for shape in moved[: len(moved) - (found.ndim == 4)] if shape not in images]
+    assert bool(inside) <= ((name, number) in IN_ORDER), moved
+    assert len(unmoved) <= len([name for name in CASES[name][number][0].split() if name.startswith("Transpose")])
+
+
+def test_every_operator_that_keeps_them_has_a_case() -> None:
+    told = {operator.name for operator in operators() if CHANNELS in operator.context.values()}
+    tables = (layouts.EACH, layouts.ALONG, layouts.OVER, layouts.BY_AXIS, layouts.BEGINS)
+    assert set().union(told, {"Transpose"}, *tables) == set(CASES)
