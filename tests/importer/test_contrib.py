@@ -16,9 +16,11 @@ import pytest
 from onnx import helper
 from onnxruntime.capi import onnxruntime_pybind11_state as native  # pyright: ignore[reportAttributeAccessIssue]
 
-from jaxport.errors import Unsupported
+from jaxport.errors import ModelError, Unsupported
 from jaxport.importer import from_onnx
 from jaxport.importer.registry import Operator, operators
+from jaxport.verify.importing import Comparison, verify_program
+from tests.importer import printed
 
 DOMAIN = "com.microsoft"
 SCHEMAS = {schema.name: schema for schema in native.get_all_operator_schema() if schema.domain == DOMAIN}
@@ -49,8 +51,10 @@ def test_signature_is_the_schema(operator: Operator) -> None:
             assert default is None, f"`{name}` has no default"
 
 
-def model_of(operator: str, inputs: list[Any], outputs: int, attributes: dict[str, Any], domain: str = DOMAIN) -> bytes:
-    """A model of one node; an input that is None is left out."""
+def model_of(
+    operator: str, inputs: list[Any], outputs: int, attributes: dict[str, Any], domain: str = DOMAIN, first: int = 0
+) -> bytes:
+    """A model of one node; an input that is None is left out, and so are the outputs before the `first`."""
     given, names = [], []
     for index, x in enumerate(inputs):
         names.append("" if x is None else f"x{index}")
@@ -58,8 +62,8 @@ def model_of(operator: str, inputs: list[Any], outputs: int, attributes: dict[st
             continue
         kind = helper.np_dtype_to_tensor_dtype(x.dtype)
         given.append(helper.make_tensor_value_info(f"x{index}", kind, x.shape))
-    made = [helper.make_empty_tensor_value_info(f"y{index}") for index in range(outputs)]
-    node = helper.make_node(operator, names, [v.name for v in made], domain=domain, **attributes)
+    made = [helper.make_empty_tensor_value_info(f"y{index}") for index in range(first, outputs)]
+    node = helper.make_node(operator, names, [""] * first + [v.name for v in made], domain=domain, **attributes)
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid(DOMAIN, 1)]
     graph = helper.make_graph([node], "graph", given, made)
     return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
@@ -73,16 +77,19 @@ def check(
     atol: float = 2e-5,
     steps: int = 0,
     compared: int | None = None,
+    first: int = 0,
     **attributes: Any,
 ) -> None:
     """Compares with ONNX Runtime, under `jax.jit` over all inputs but the `known` ones; `steps` may quantized results differ.
 
-    `compared` is the number of outputs that are defined.
+    `compared` is the number of outputs that are defined, `first` the first that has a name. ONNX Runtime has one thread.
     """
     domain = "" if operator == "SimplifiedLayerNormalization" else DOMAIN
-    data = model_of(operator, list(inputs), outputs, attributes, domain)
+    data = model_of(operator, list(inputs), outputs, attributes, domain, first)
     named = {f"x{index}": x for index, x in enumerate(inputs) if x is not None}
-    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(data, settings, providers=["CPUExecutionProvider"])
     wanted: Any = session.run(None, named)
     program = from_onnx(data)
     closed = {name: x for name, x in named.items() if int(name[1:]) in known}
@@ -260,6 +267,85 @@ def test_quantized_gemm(c: str | None, quantized: bool, transposed: int) -> None
     bias = i(3, 5, high=1000, dtype=np.int32) if c else None
     result = (s(3.5), u8(110)) if quantized else ()
     check("QGemm", i(3, 4), s(0.3), u8(120), b, s(0.2), u8(90), bias, *result, alpha=0.5, transB=transposed)
+
+
+def lstm(
+    kind: Any = np.int8,
+    *,
+    directions: int = 1,
+    channels: bool = False,
+    lengths: list[int] | None = None,
+    more: bool = True,
+) -> list[Any]:
+    """The inputs of an LSTM of 5 numbers to 4, whose 3 sequences of 6 steps have a range that widens a hundredfold.
+
+    The weights have a scale for each of the `channels` or for all; `more` are the first states and the peepholes.
+    """
+    numbers = np.random.default_rng(0)  # of their own: what lies at the border of a step must not depend on other tests
+    f = lambda *shape: numbers.standard_normal(shape).astype(np.float32)
+    limits, scales = np.iinfo(kind), (directions, 16) if channels else (directions,)
+    points = [np.full(scales, point if kind == np.uint8 else 0, kind) for point in (120, 133)]
+    w, r = (numbers.integers(limits.min, limits.max + 1, (directions, size, 16)).astype(kind) for size in (5, 4))
+    x = f(6, 3, 5) * np.geomspace(0.1, 10, 6, dtype=np.float32)[:, None, None]
+    states = [2 * f(directions, 3, 4), f(directions, 3, 4), f(directions, 12)] if more else [None] * 3
+    quantized = [part for point in points for part in (0.003 + 0.01 * f(*scales) ** 2, point)]
+    return [x, w, r, f(directions, 32), None if lengths is None else np.array(lengths, np.int32), *states, *quantized]
+
+
+LSTMS: dict[str, tuple[list[Any], dict[str, Any]]] = {
+    "plain": (lstm(more=False), {}),
+    "without biases": ([*lstm()[:3], None, *lstm()[4:]], {}),
+    "unsigned, reverse": (lstm(np.uint8), {"direction": "reverse"}),
+    "scales of channels": (lstm(channels=True, directions=2), {"direction": "bidirectional"}),
+    "unsigned, scales of channels": (lstm(np.uint8, channels=True), {"clip": 0.3}),
+    "lengths": (lstm(lengths=[5, 2, 3]), {}),
+    "lengths, reverse": (lstm(np.uint8, lengths=[3, 5, 2]), {"direction": "reverse"}),
+    "lengths, both directions": (lstm(lengths=[1, 6, 4], directions=2), {"direction": "bidirectional"}),
+    "a sequence of no length": (lstm(lengths=[4, 0, 2], directions=2), {"direction": "bidirectional"}),
+    "last states alone": (lstm(lengths=[1, 6, 4], directions=2), {"direction": "bidirectional", "first": 1}),
+    "functions": (lstm(), {"activations": ["HardSigmoid", "Softsign", "Relu"], "activation_alpha": [0.3], "activation_beta": [0.4]}),
+    "one gate for both": (lstm(), {"input_forget": 1}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LSTMS)
+def test_quantized_lstm(case: str) -> None:
+    """What is multiplied is quantized on the scale of all that is multiplied at once, as ONNX Runtime has it."""
+    inputs, options = LSTMS[case]
+    check("DynamicQuantizeLSTM", *inputs, outputs=3, hidden_size=4, atol=3e-6, **options)
+
+
+def test_quantized_lstm_is_verified_with_one_thread() -> None:
+    """With more of them ONNX Runtime quantizes the states of parts of the batch, each on a scale of its own."""
+    inputs = lstm(more=False)
+    proto = onnx.load_from_string(model_of("DynamicQuantizeLSTM", inputs, 3, {"hidden_size": 4}))
+    for index in (1, 2, 3, 8, 9, 10, 11):
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(inputs[index], f"x{index}"))
+    del proto.graph.input[1:]
+    x = inputs[0][:, [0, 1, 2, 0, 1]] * np.array([1, 0.1, 0.3, 0.02, 2], np.float32)[:, None]
+    proto.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 5
+    program = from_onnx(proto)
+    verify_program(program, [x]).raise_if_failed()
+    two = Comparison(program, threads=2).session.run({"x0": x})
+    assert np.abs(two[0] - np.asarray(program(x)[0])).max() > 1e-4
+
+
+def test_quantized_lstm_is_printed() -> None:
+    inputs = lstm(np.uint8, lengths=[1, 6, 4])
+    program = from_onnx(model_of("DynamicQuantizeLSTM", inputs, 3, {"hidden_size": 4, "direction": "reverse"}))
+    given = {f"x{index}": x for index, x in enumerate(inputs)}
+    specs = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in given.items()}
+    module = printed.load(program.to_source(inputs=specs))
+    for result, expected in zip(printed.run(module, given), jax.jit(program)(**given), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_quantized_lstm_without_a_scale_is_refused() -> None:
+    """It is required, though inputs before it are not."""
+    inputs = lstm()
+    inputs[10] = None
+    with pytest.raises(ModelError, match=r"(?s)input `R_scale` is missing.*DynamicQuantizeLSTM that makes `y0`"):
+        from_onnx(model_of("DynamicQuantizeLSTM", inputs, 3, {"hidden_size": 4}))
 
 
 @pytest.mark.parametrize("last", [0, 1])

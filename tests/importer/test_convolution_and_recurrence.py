@@ -16,6 +16,8 @@ from tests.importer.models import model, program
 X2 = "float[1,2,5,6] x"
 SEQ = "float[4,3,2] x"
 LENS = "lens = Constant<value = int32[3] {1, 4, 2}> ()"
+EMPTY = LENS.replace("1,", "0,")
+H, C = "float[1,3,2] h", "float[1,3,2] c"
 
 
 def weights(gates: int, directions: int = 1, names: str = "wrb") -> str:
@@ -58,6 +60,10 @@ CASES: dict[str, tuple[str, int]] = {
     "gru without bias": (f"({SEQ}) => (float y, float h) {{ {weights(3, 1, 'wr')} y, h = GRU<hidden_size=2> (x, w, r) }}", 14),
     "lstm lengths": (f"({SEQ}) => (float y, float h, float c) {{ {LENS} {weights(4, 2)} y, h, c = LSTM<hidden_size=2, direction=\"bidirectional\"> (x, w, r, b, lens) }}", 7),
     "lstm peepholes": (f"({SEQ}) => (float y, float h, float c) {{ {weights(4, 1, 'wrbp')} y, h, c = LSTM<hidden_size=2, clip=0.4> (x, w, r, b, , , , p) }}", 14),
+    "rnn no length": (f"({SEQ}, {H}) => (float y, float z) {{ {EMPTY} {weights(1)} y, z = RNN<hidden_size=2> (x, w, r, b, lens, h) }}", 14),
+    "gru no length": (f"({SEQ}, {H}) => (float y, float z) {{ {EMPTY} {weights(3)} y, z = GRU<hidden_size=2, direction=\"reverse\"> (x, w, r, b, lens, h) }}", 14),
+    "lstm no length": (f"({SEQ}, {H}, {C}) => (float y, float z, float d) {{ {EMPTY} {weights(4)} y, z, d = LSTM<hidden_size=2> (x, w, r, b, lens, h, c) }}", 14),
+    "lstm clipped cell": (f"({SEQ}, {H}, {C}) => (float y, float z, float d) {{ c3 = Constant<value_float=3.0> () c4 = Mul (c, c3) {weights(4)} y, z, d = LSTM<hidden_size=2, clip=0.2> (x, w, r, b, , h, c4) }}", 14),
     "lstm activations": (f"({SEQ}) => (float y, float h, float c) {{ {weights(4)} y, h, c = LSTM<hidden_size=2, activations=[\"HardSigmoid\", \"Softsign\", \"ScaledTanh\"], activation_alpha=[0.3, 1.5], activation_beta=[0.4, 0.5]> (x, w, r, b) }}", 14),
 }  # fmt: skip
 

@@ -121,6 +121,11 @@ def test_a_choice_between_numbers_of_python_is_array_code():
     assert fold("jnp.where", (host(True), 0.5, 1.0), {}) is NotImplemented
 
 
+def test_a_type_that_is_asked_for_is_that_of_the_sum() -> None:
+    total = shared.sum(host(np.full(300, 100, np.int8)), dtype=np.int32)
+    assert (total.item(), total.dtype) == (30000, np.int32)
+
+
 @pytest.mark.parametrize("name", sorted(_ROWS))
 @pytest.mark.parametrize("data", [INTEGERS, FLOATS], ids=["int64", "float32"])
 def test_folding_is_what_jax_computes(name: str, data: np.ndarray) -> None:

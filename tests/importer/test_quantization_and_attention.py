@@ -129,6 +129,46 @@ def test_products_of_integers_are_exact() -> None:
     check("DynamicQuantizeLinear", f(3, 4), opset=11, outputs=3)
 
 
+UNSIGNED, SIGNED = np.uint8, np.int8
+PRODUCTS = {
+    "columns": ((2, 3, 4), (4, 5), 1, 5),
+    "rows": ((3, 4), (4, 5), 3, 1),
+    "both": ((3, 4), (4, 5), 3, 5),
+    "batches": ((2, 3, 4), (2, 4, 5), 1, 1),
+    "a vector and a matrix": ((4,), (4, 5), 1, 5),
+    "a matrix and a vector": ((3, 4), (4,), 1, 1),
+    "no zero points": ((3, 4), (4, 5), None, None),
+    "one of them": ((3, 4), (4, 5), 1, None),
+}
+
+
+@pytest.mark.parametrize("case", PRODUCTS)
+@pytest.mark.parametrize("kinds", [(UNSIGNED, UNSIGNED), (UNSIGNED, SIGNED), (SIGNED, SIGNED)], ids=str)
+def test_products_of_whole_numbers(case: str, kinds: tuple[Any, Any]) -> None:
+    """With zero points for all, for rows, and for columns; with weights that are known and that are not."""
+    *shapes, rows, columns = PRODUCTS[case]
+    a, b = (i(*shape, dtype=kind) for shape, kind in zip(shapes, kinds, strict=True))
+    points = [
+        None if size is None else i(*([size] if size > 1 else []), dtype=kind)
+        for size, kind in zip((rows, columns), kinds, strict=True)
+    ]
+    inputs = [a, b, *points][: 4 - (points[1] is None) - (points[0] is points[1] is None)]
+    wide = [x.astype(np.int64) - (0 if point is None else point) for x, point in ((a.T, points[0]), (b, points[1]))]
+    wanted = wide[0].T @ wide[1]
+    proto = node_model("MatMulInteger", inputs, 1, 10)
+    (result,) = results_of(proto, inputs)
+    np.testing.assert_array_equal(result, wanted)
+    known = {f"x{index}": x for index, x in enumerate(inputs) if index}
+    np.testing.assert_array_equal(jax.jit(lambda a: from_onnx(proto)(a, **known))(a), wanted)
+
+
+def test_products_of_bytes_are_of_bytes() -> None:
+    """XLA multiplies int8 several times as fast as int32."""
+    inputs = [i(3, 4), i(4, 5), np.array(7, np.uint8)]
+    text = jax.jit(from_onnx(node_model("MatMulInteger", inputs, 1, 10))).lower(*inputs).as_text()
+    assert "(tensor<3x4xi8>, tensor<4x5xi8>) -> tensor<3x5xi32>" in text
+
+
 @pytest.mark.parametrize("channels", [3, 60, 400, 2000])
 @pytest.mark.parametrize("kinds", [(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8)], ids=str)
 def test_convolutions_of_integers_are_exact(channels: int, kinds: tuple[Any, Any]) -> None:
@@ -171,6 +211,29 @@ def test_quantized_weights_have_gradients() -> None:
     quantized = program("graph (uint8[4] x, float s) => (float[4] y) { y = DequantizeLinear (x, s) }", 13)
     x = np.array([1, 2, 3, 4], np.uint8)
     assert jax.grad(lambda s: quantized(x, s).sum())(jnp.float32(0.5)) == 10
+
+
+def test_the_range_of_what_is_quantized_has_a_finite_derivative() -> None:
+    """Also where XLA computes a value anew, rounded otherwise, for each of its uses."""
+    graph = (
+        "graph (float[4,32] x, float[32] a, float[32] b) => (float y) { m = Mul (x, a) z = Add (m, b) "
+        "q, s, p = DynamicQuantizeLinear (z) y = DequantizeLinear (q, s, p) }"
+    )
+    quantized = program(graph, 13)
+    gradient = jax.jit(
+        jax.grad(lambda *given: jnp.sum(quantized(*given) ** 2), (0, 1, 2)),
+        compiler_options={"xla_backend_optimization_level": 0},
+    )
+    for _ in range(20):
+        x, a, b = f(4, 32), f(32), f(32)
+        y = np.asarray(quantized(x, a, b))
+        z = x * a + b
+        low, high = min(z.min(), 0), max(z.max(), 0)
+        # The whole numbers stand still: the results are they times the scale, which is that of the two extremes.
+        of_scale = np.sum(2 * y * np.round(y / ((high - low) / 255))) / 255
+        wanted = of_scale * ((z == high).astype(np.float32) - (z == low))
+        for found, expected in zip(gradient(x, a, b), (wanted * a, (wanted * x).sum(0), wanted.sum(0)), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-2)
 
 
 @pytest.mark.parametrize("length", [4, 5, 8, 11])

@@ -39,7 +39,6 @@ RESULT = "result of PyTorch "
 
 
 EXCEPTIONS: dict[str, dict[str, str]] = {
-    "swin.legacy.int8": {"gradient": "not finite"},
     "wav2vec2.dynamo": {
         "symbolic": "'floordiv(samples, 10) - 1' >= '0' is inconclusive"
     },  # of fewer samples there is nothing

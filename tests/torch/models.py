@@ -428,7 +428,7 @@ CASES: dict[str, Case] = {
         sample=lambda s: torch.randn(s.batch, 4, s.side // 4, s.side // 4), timestep=lambda s: torch.randint(0, 1000, (s.batch,)),
         text=lambda s: torch.randn(s.batch, s.length, 24)),
     "autoencoder": own(networks.Autoencoder, ANY_IMAGE, pixel_values=image),
-    "lstm": own(partial(networks.Recurrent, nn.LSTM), WORDS, input_ids=tokens),
+    "lstm": own(partial(networks.Recurrent, nn.LSTM), WORDS, input_ids=tokens, variants=("int8",)),
     "gru": own(partial(networks.Recurrent, nn.GRU), WORDS, input_ids=tokens),
     "rnn": own(partial(networks.Recurrent, nn.RNN), WORDS, input_ids=tokens, refused={"dynamo": "inferred a static shape of 7"}),
     "lstm with state": own(networks.Stateful, {"x": {0: "length", 1: "batch"}, "h": {1: "batch"}, "c": {1: "batch"}},

@@ -262,6 +262,8 @@ def _context(what: str, node: Node, scope: Scope, arrangement: Arranged | None) 
     """What the evaluator provides beside inputs and attributes."""
     if what == "output count":
         return len(node.outputs)
+    if what == "outputs named":
+        return tuple(value is not None for value in node.outputs)
     if what == CHANNELS:
         return arrangement is not None and arrangement.told
     if what == LAYOUT:

@@ -52,6 +52,8 @@ def fold(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         dtype = np.dtype(bool)
     elif result == INDEX:
         dtype = np.dtype(np.int64)
+    elif kwargs.get("dtype") is not None:
+        dtype = np.dtype(kwargs["dtype"])
     if isinstance(data, list):
         return [_wrap(part, dtype) for part in data]
     return _wrap(data, dtype)

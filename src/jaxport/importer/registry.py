@@ -9,8 +9,8 @@ an input has that name too. Annotations say what the evaluator has to provide:
 * `Known`: an input whose values decide the size of the result. It arrives as a `HostValue` too, unless the user bounds
   that size; then it may be traced.
 * `ShapeOnly`: an input of which only shape and dtype matter.
-* `OutputCount`, `RandomKey`, `DifferentiatedGraph`: a keyword that is no attribute: how many outputs the node has, a
-  `jax.random` key, the part of the graph that the node differentiates.
+* `OutputCount`, `OutputsNamed`, `RandomKey`, `DifferentiatedGraph`: a keyword that is no attribute: how many outputs the
+  node has, for each whether it has a name, a `jax.random` key, the part of the graph that the node differentiates.
 * `KernelLayout`: a keyword, too: how the axes of the second input are arranged, "OIHW" or "HWIO".
 * `ChannelsLast`: a keyword, too: whether the first input is an image as (batch, height, width, channels), and so shall be
   the result; see `jaxport.importer.layouts`.
@@ -42,6 +42,7 @@ __all__ = [
     "Known",
     "Operator",
     "OutputCount",
+    "OutputsNamed",
     "RandomKey",
     "ShapeOnly",
     "SizeBound",
@@ -56,6 +57,7 @@ __all__ = [
 Host = Annotated[HostValue, "host"]
 ShapeOnly = Annotated[Any, "shape only"]
 OutputCount = Annotated[int, "output count"]
+OutputsNamed = Annotated[tuple[bool, ...], "outputs named"]
 RandomKey = Annotated[Any, "random key"]
 LAYOUT = "kernel layout"
 KernelLayout = Annotated[str, LAYOUT]

@@ -410,15 +410,15 @@ def _expire(body: Body) -> None:
 
 def _check_inputs(node: ir.Node, inputs: tuple[ir.Value | None, ...], target: object, schema: Any) -> None:
     if isinstance(target, BodyFunction):
-        most, required = len(target.body.inputs), 0
+        most, required = len(target.body.inputs), []
     elif isinstance(target, Operator) and not target.plain:
         most = None if target.variadic else len(target.inputs)
-        required = sum(parameter.default is Parameter.empty for parameter in target.inputs)
+        required = [index for index, formal in enumerate(target.inputs) if formal.default is Parameter.empty]
     elif schema is not None:
-        most, required = schema.max_input, schema.min_input
+        most, required = schema.max_input, range(schema.min_input)
     else:
         return
-    missing = [index for index in range(required) if index >= len(inputs) or inputs[index] is None]
+    missing = [index for index in required if index >= len(inputs) or inputs[index] is None]
     if missing or (most is not None and len(inputs) > most):
         if isinstance(target, BodyFunction):
             formal: Sequence[Any] = target.body.inputs

@@ -93,13 +93,15 @@ class Comparison:
 
     Args:
       program: the imported model.
-      threads: how many threads ONNX Runtime may use; as many as it likes if None.
+      threads: how many threads ONNX Runtime may use; as many as it likes if None, unless results depend on that.
     """
 
     def __init__(self, program: Program, threads: int | None = None):
         self.program = program
         operators = {node.op_type for node in program.model.graph.all_nodes()}
         self.quantized = not operators.isdisjoint({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
+        if threads is None and "DynamicQuantizeLSTM" in operators:
+            threads = 1  # each thread quantizes the states of its share of the batch on a scale of their own
         self.session = Session(program.model, threads=threads, optimize=not self.quantized)
 
     @cached_property

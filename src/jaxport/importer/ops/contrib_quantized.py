@@ -16,12 +16,14 @@ from jaxport.importer.ops.quantization import (
     dequantize,
     dynamic_quantize,
     matmul_integer,
+    product_with,
     quantize,
     quantized_conv,
     saturated,
     spread,
 )
-from jaxport.importer.registry import op
+from jaxport.importer.ops.recurrent import biases, lstm_activations, lstm_layer
+from jaxport.importer.registry import REQUIRED, OutputsNamed, op
 
 
 @op(DOMAIN, "QuantizeLinear", since=1)
@@ -166,6 +168,59 @@ def dynamic_quantize_matmul(A, B, b_scale, b_zero_point=None, bias=None):
     return matmul_integer_to_float(a, B, cast(a_scale, A.dtype), b_scale, a_zero_point, b_zero_point, bias)
 
 
+@op(DOMAIN, "DynamicQuantizeLSTM", since=1)
+def dynamic_quantize_lstm(
+    X,
+    W,
+    R,
+    B=None,
+    sequence_lens=None,
+    initial_h=None,
+    initial_c=None,
+    P=None,
+    W_scale=REQUIRED,
+    W_zero_point=REQUIRED,
+    R_scale=REQUIRED,
+    R_zero_point=REQUIRED,
+    *,
+    activation_alpha=None,
+    activation_beta=None,
+    activations=None,
+    clip=None,
+    direction="forward",
+    hidden_size=None,
+    input_forget=0,
+    named: OutputsNamed = (True,),
+):
+    hidden, steps = R.shape[1], jnp.arange(X.shape[0])
+    functions = lstm_activations(activations, activation_alpha, activation_beta, clip)
+    if sequence_lens is not None:  # what lies behind the longest sequence is not seen
+        X = jnp.where(jnp.expand_dims(steps < jnp.max(sequence_lens), (1, 2)), X, 0)
+
+    def product(weights: Any, scale: Any, zero_point: Any, d: int) -> Callable[[Any], Any]:
+        """Multiplies by the weights of a direction what is quantized on the scale of all that comes at once."""
+        multiplied = product_with(weights[d], zero_point[d])
+
+        def of(x: Any) -> Any:
+            x, x_scale, x_zero_point = dynamic_quantize(x)
+            return cast(multiplied(x, x_zero_point), x_scale.dtype) * (x_scale * scale[d])
+
+        return of
+
+    def products(x: Any, d: int) -> tuple[Any, Any]:
+        of_input, of_state = biases(B, d, 4 * hidden)
+        rows = product(W, W_scale, W_zero_point, d)(x) + (of_input + of_state)
+        recurrence = product(R, R_scale, R_zero_point, d)
+        if sequence_lens is None or not named[0]:
+            return rows, lambda row, h: row + recurrence(h)
+        # Where all states are returned, that of a sequence that has ended is seen once more; then what is seen is zero.
+        seen = jnp.expand_dims(jnp.expand_dims(steps, 1) <= sequence_lens, 2)
+        return (rows, seen), lambda row, h: row[0] + recurrence(jnp.where(row[1], h, 0))
+
+    initial, options = [initial_h, initial_c], {"direction": direction, "input_forget": input_forget}
+    return lstm_layer(X, products, initial, P, sequence_lens, hidden, functions, **options, together=True)
+
+
 @op(DOMAIN, "QGemm", since=1)
 def quantized_gemm(
     A,
@@ -182,10 +237,7 @@ def quantized_gemm(
     transA=0,
     transB=0,
 ):
-    columns = b_zero_point if b_zero_point.ndim == 0 or not transB else jnp.expand_dims(b_zero_point, 1)
-    a = cast(A, np.int32) - cast(a_zero_point, np.int32)
-    b = cast(B, np.int32) - cast(columns, np.int32)
-    whole = (a.T if transA else a) @ (b.T if transB else b)
+    whole = matmul_integer(A.T if transA else A, B.T if transB else B, a_zero_point, b_zero_point)
     y = (whole if C is None else whole + C) * (alpha * a_scale * b_scale)
     return y if y_zero_point is None else _requantized(y, y_scale, y_zero_point, y_zero_point.dtype)
 

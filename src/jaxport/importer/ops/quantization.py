@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
+import jax
 import ml_dtypes
 import numpy as np
 
 from jaxport.importer.dtypes import dtype_of
-from jaxport.importer.namespaces import cast, jnp, known, lax
+from jaxport.importer.namespaces import cast, helper, jnp, known, lax
 from jaxport.importer.ops.casting import converted
 from jaxport.importer.ops.convolution import conv, with_bias
 from jaxport.importer.registry import earlier, op
@@ -78,9 +80,31 @@ earlier("DequantizeLinear", since=13, until=20, without="block_size")
 earlier("DequantizeLinear", since=10, until=12, without="axis")
 
 
+@helper
+def extremes(x):
+    """The least and the greatest element, whose derivatives are those of one element each.
+
+    JAX divides the derivative of a maximum by how many elements equal it. That may be none: XLA computes `x` anew where it
+    compares them, and may round otherwise there.
+    """
+
+    @jax.custom_jvp
+    def found(x):
+        return jnp.min(x), jnp.max(x)
+
+    @found.defjvp
+    def moved(primals, tangents):
+        (x,), (slope,) = primals, tangents
+        slopes = jnp.ravel(slope)
+        return found(x), (slopes[jnp.argmin(x)], slopes[jnp.argmax(x)])
+
+    return found(x)
+
+
 @op("DynamicQuantizeLinear", since=11)
 def dynamic_quantize(x):
-    low, high = jnp.minimum(jnp.min(x), 0), jnp.maximum(jnp.max(x), 0)
+    least, greatest = extremes(x)
+    low, high = jnp.minimum(least, 0), jnp.maximum(greatest, 0)
     scale = jnp.where(high == low, 1, high - low) / 255
     zero_point = jnp.round(jnp.clip(-low / scale, 0, 255))
     return saturated(jnp.round(x / scale), zero_point, np.dtype("uint8")), scale, cast(zero_point, np.uint8)
@@ -96,9 +120,46 @@ def _along(parameter: Any, x: Any, axis: int) -> Any:
     return spread(parameter, x, axis) if parameter.ndim < 2 else parameter
 
 
+def _as_int8(x: Any) -> tuple[Any, int]:
+    """8-bit integers as int8, and how much less these are."""
+    return (x, 0) if x.dtype.kind == "i" else (cast(cast(x, np.int32) - 128, np.int8), 128)
+
+
+def _offset(shift: int, zero_point: Any, x: Any, axis: int) -> Any:
+    """What is to be added to `x`, which is less by `shift` than it was, so that the zero point is zero; None for nothing."""
+    if is_zero(zero_point):
+        return shift or None
+    return shift - cast(_along(zero_point, x, axis), np.int32)
+
+
+def product_with(B: Any, b_zero_point: Any = None) -> Callable[..., Any]:
+    """The function that multiplies matrices of 8 bits, less their zero points, by `B`, less its own: exactly, as int32.
+
+    XLA multiplies int8 several times as fast as int32. What signs and zero points shift is made good by the sums of the
+    columns, which are computed once, and of the rows.
+    """
+    columns, shift = _as_int8(B)
+    sums = jnp.sum(columns, axis=-2, keepdims=True, dtype=np.int32)
+    of_columns = _offset(shift, b_zero_point, B, -1)
+
+    def multiplied(A: Any, a_zero_point: Any = None) -> Any:
+        rows, shift = _as_int8(A)
+        of_rows = _offset(shift, a_zero_point, A, -2)
+        product = jnp.matmul(rows, columns, preferred_element_type=np.int32)
+        if of_rows is not None:
+            product = product + of_rows * sums
+        if of_columns is not None:
+            product = product + of_columns * jnp.sum(centered(A, a_zero_point, -2), axis=-1, keepdims=True)
+        return product
+
+    return multiplied
+
+
 @op("MatMulInteger", since=10)
 def matmul_integer(A, B, a_zero_point=None, b_zero_point=None):
-    return centered(A, a_zero_point, -2 if A.ndim > 1 else -1) @ centered(B, b_zero_point, -1)
+    if min(A.ndim, B.ndim) < 2 or A.dtype.itemsize > 1:
+        return centered(A, a_zero_point, -2 if A.ndim > 1 else -1) @ centered(B, b_zero_point, -1)
+    return product_with(B, b_zero_point)(A, a_zero_point)
 
 
 @op("QLinearMatMul", since=10)

@@ -7,6 +7,7 @@ from typing import Any
 
 from jaxport.errors import Refusal, Unsupported
 from jaxport.importer.namespaces import jnp, lax, nn
+from jaxport.importer.ops.scattering import reverse_sequence
 from jaxport.importer.registry import earlier, op
 
 Activation = Callable[[Any], Any]
@@ -59,11 +60,13 @@ def _recurrent(
     direction: str,
     layout: int,
     cell: Callable[[Any, int], tuple[Any, Any]],
+    together: bool = False,
 ) -> tuple[Any, ...]:
     """All outputs of a recurrent operator: the rows of the first state, and each state after the last step.
 
     `cell(x, d)` gives, for direction `d`, what the steps take of the whole sequence `x` (seq, batch, features), and the
-    step from states and a row of that to the next states.
+    step from states and a row of that to the next states. What one sequence gives may depend on what others are at in the
+    same step: then they have to start `together`, in both directions.
     """
     if layout:
         X = jnp.swapaxes(X, 0, 1)
@@ -72,10 +75,11 @@ def _recurrent(
     zeros = jnp.zeros((X.shape[1], hidden), X.dtype)
     rows, finals = [], []
     for d, reverse in enumerate(backward):
-        inputs, step = cell(X, d)
+        turned = reverse and together and sequence_lens is not None
+        inputs, step = cell(reverse_sequence(X, sequence_lens, 0, 1) if turned else X, d)
         states = tuple(zeros if state is None else state[d] for state in initial)
-        ys, final = _scanned(step, states, inputs, sequence_lens, reverse)
-        rows.append(ys)
+        ys, final = _scanned(step, states, inputs, X.shape[0], sequence_lens, reverse and not turned)
+        rows.append(reverse_sequence(ys, sequence_lens, 0, 1) if turned else ys)
         finals.append(final)
     y = jnp.stack(rows, axis=1)
     last = [jnp.stack(states) for states in zip(*finals, strict=True)]
@@ -84,8 +88,13 @@ def _recurrent(
     return y, *last
 
 
-def _scanned(step: Any, states: tuple[Any, ...], inputs: Any, lengths: Any, reverse: bool) -> tuple[Any, Any]:
-    """The first state at every step, and all states after the last; beyond its length a sequence stands still."""
+def _scanned(
+    step: Any, states: tuple[Any, ...], inputs: Any, steps: int, lengths: Any, reverse: bool
+) -> tuple[Any, Any]:
+    """The first state at every step, and all states after the last; beyond its length a sequence stands still.
+
+    ONNX Runtime returns zeros for a sequence of no length, whatever its first states are.
+    """
     options = {"reverse": True} if reverse else {}
     if lengths is None:
 
@@ -103,11 +112,12 @@ def _scanned(step: Any, states: tuple[Any, ...], inputs: Any, lengths: Any, reve
         states = tuple(jnp.where(running, new, old) for new, old in zip(following, states, strict=True))
         return states, jnp.where(running, states[0], 0)
 
-    final, rows = lax.scan(masked, states, (inputs, jnp.arange(inputs.shape[0])), **options)
-    return rows, final
+    final, rows = lax.scan(masked, states, (inputs, jnp.arange(steps)), **options)
+    begun = jnp.expand_dims(lengths > 0, 1)
+    return rows, tuple(jnp.where(begun, state, 0) for state in final)
 
 
-def _biases(B: Any, d: int, size: int) -> tuple[Any, Any]:
+def biases(B: Any, d: int, size: int) -> tuple[Any, Any]:
     """The biases of the input and of the recurrence in one direction; zero where there are none."""
     return (0.0, 0.0) if B is None else (B[d, :size], B[d, size:])
 
@@ -138,7 +148,7 @@ def rnn(
     functions = _activations(activations, activation_alpha, activation_beta, clip)
 
     def cell(x: Any, d: int) -> Any:
-        of_input, of_state = _biases(B, d, hidden)
+        of_input, of_state = biases(B, d, hidden)
         recurrence = _transposed(R[d])
 
         def step(states: Any, row: Any) -> Any:
@@ -172,7 +182,7 @@ def gru(
 
     def cell(x: Any, d: int) -> Any:
         gate, candidate = functions[2 * d : 2 * d + 2]
-        of_input, of_state = _biases(B, d, 3 * hidden)
+        of_input, of_state = biases(B, d, 3 * hidden)
         of_candidate = of_state if B is None else of_state[2 * hidden :]
         of_gates, recurrence = _transposed(R[d, : 2 * hidden]), _transposed(R[d, 2 * hidden :])
 
@@ -191,6 +201,59 @@ def gru(
         return x @ W[d].T + of_input, step
 
     return _recurrent(X, sequence_lens, [initial_h], hidden, direction, layout, cell)
+
+
+def lstm_activations(
+    names: Sequence[str] | None,
+    alphas: Sequence[float] | None,
+    betas: Sequence[float] | None,
+    clip: float | None,
+) -> list[Activation]:
+    """Of the gates, the candidate and the output, for both directions. As in ONNX Runtime, `clip` is not for the output's."""
+    names = names or ("Sigmoid", "Tanh", "Tanh") * 2
+    clipped, free = (_activations(names, alphas, betas, limit) for limit in (clip, None))
+    return [free[k] if k % 3 == 2 else clipped[k] for k in range(len(names))]
+
+
+def lstm_layer(
+    X: Any,
+    products: Callable[[Any, int], tuple[Any, Callable[[Any, Any], Any]]],
+    initial: Sequence[Any],
+    P: Any,
+    sequence_lens: Any,
+    hidden: int,
+    functions: Sequence[Activation],
+    *,
+    direction: str,
+    input_forget: int,
+    layout: int = 0,
+    together: bool = False,
+) -> tuple[Any, ...]:
+    """The outputs of an LSTM.
+
+    `products(x, d)` gives, for direction `d`, what the steps take of the whole sequence `x`, and the function from a row of
+    that and from the state `h` to what the four gates are functions of, side by side. The rest is as in `_recurrent`.
+    """
+
+    def cell(x: Any, d: int) -> Any:
+        gate, candidate, output = functions[3 * d : 3 * d + 3]
+        inputs, gates = products(x, d)
+        peepholes = None if P is None else [P[d, k * hidden : (k + 1) * hidden] for k in range(3)]
+
+        def peep(value: Any, c: Any, which: int) -> Any:
+            return value if peepholes is None else value + peepholes[which] * c
+
+        def step(states: Any, row: Any) -> Any:
+            h, c = states
+            i, o, f, g = jnp.split(gates(row, h), 4, axis=-1)
+            i = gate(peep(i, c, 0))
+            f = 1 - i if input_forget else gate(peep(f, c, 2))
+            c = f * c + i * candidate(g)
+            return gate(peep(o, c, 1)) * output(c), c
+
+        return inputs, step
+
+    return _recurrent(X, sequence_lens, initial, hidden, direction, layout, cell, together)
 
 
 @op("LSTM", since=14)
@@ -214,29 +277,15 @@ def lstm(
     layout=0,
 ):
     hidden = R.shape[-1]
-    names = activations or ("Sigmoid", "Tanh", "Tanh") * 2
-    functions = _activations(names, activation_alpha, activation_beta, clip)
+    functions = lstm_activations(activations, activation_alpha, activation_beta, clip)
 
-    def cell(x: Any, d: int) -> Any:
-        gate, candidate, output = functions[3 * d : 3 * d + 3]
-        of_input, of_state = _biases(B, d, 4 * hidden)
+    def products(x: Any, d: int) -> tuple[Any, Any]:
+        of_input, of_state = biases(B, d, 4 * hidden)
         recurrence = _transposed(R[d])
-        peepholes = None if P is None else [P[d, k * hidden : (k + 1) * hidden] for k in range(3)]
+        return x @ W[d].T + (of_input + of_state), lambda row, h: row + h @ recurrence
 
-        def peep(value: Any, c: Any, which: int) -> Any:
-            return value if peepholes is None else value + peepholes[which] * c
-
-        def step(states: Any, row: Any) -> Any:
-            h, c = states
-            i, o, f, g = jnp.split(row + h @ recurrence, 4, axis=-1)
-            i = gate(peep(i, c, 0))
-            f = 1 - i if input_forget else gate(peep(f, c, 2))
-            c = f * c + i * candidate(g)
-            return gate(peep(o, c, 1)) * output(c), c
-
-        return x @ W[d].T + (of_input + of_state), step
-
-    return _recurrent(X, sequence_lens, [initial_h, initial_c], hidden, direction, layout, cell)
+    options = {"direction": direction, "input_forget": input_forget, "layout": layout}
+    return lstm_layer(X, products, [initial_h, initial_c], P, sequence_lens, hidden, functions, **options)
 
 
 earlier("RNN", since=7, until=13, without="layout")
