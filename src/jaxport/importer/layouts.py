@@ -181,8 +181,12 @@ def _by_axis(node: Node, attributes: dict[str, Any], scope: Scope) -> Arranged |
     data, *others = node.inputs
     held = None if data is None else scope.held(data)
     given = [None if value is None else scope[value] for value in others]
-    if held is None or "axes" in attributes or (node.node.op_type == "Pad" and len(given) > 2 and given[2] is not None):
+    if held is None or "axes" in attributes:
         return None
+    if node.node.op_type == "Pad" and len(given) > 2 and given[2] is not None:
+        axes = known(given[2])
+        places = None if axes is None else host([PLACES[axis] for axis in axes.tolist()], axes.dtype)
+        return None if places is None else Arranged([held.array, *given[:2], places], attributes, firm=held.firm)
     rows = [x if x is None or x.ndim != 1 else known(x) for x in given]
     if any(x is not None and found is None for x, found in zip(given, rows, strict=True)):
         return None

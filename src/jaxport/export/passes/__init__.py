@@ -25,7 +25,7 @@ from jaxport.export.passes.activations import activations
 from jaxport.export.passes.attention import attention
 from jaxport.export.passes.batch_normalization import batch_normalization
 from jaxport.export.passes.constants import constants
-from jaxport.export.passes.convolution import average_pools, convolution_biases
+from jaxport.export.passes.convolution import average_pools, convolution_biases, padded_pools
 from jaxport.export.passes.double import double_factors
 from jaxport.export.passes.group_normalization import group_normalization
 from jaxport.export.passes.hoisting import hoisting
@@ -73,6 +73,7 @@ DEFAULT: tuple[Pass, ...] = (
     layout,
     tidy,
     convolution_biases,
+    padded_pools,
     double_factors,
     repeated,
     common.RemoveUnusedNodesPass(),

@@ -6,6 +6,9 @@
 
 `convolution_biases`, after the layout pass:
 3. Conv or ConvTranspose, plus or minus one number per channel: their bias.
+
+`padded_pools`, after it too:
+4. what is padded before a pool is said to be along these axes, which keeps ONNX Runtime from padding in the pool.
 """
 
 from __future__ import annotations
@@ -30,6 +33,9 @@ from jaxport.export.passes.editing import (
     source,
     substitute,
 )
+
+#: The operator set from which on padding may name its axes.
+AXES_OF_PAD = 18
 
 
 def average_pools(model: ir.Model) -> str:
@@ -174,3 +180,26 @@ def _per_channel(
         return editor.constant(node.graph, first + numbers, f"{added.name}/Add")
     editor.replace_constant(node, place, numbers)
     return node.inputs[place]
+
+
+def padded_pools(model: ir.Model) -> str:
+    """Keep apart what is padded and the pool behind it.
+
+    ONNX Runtime's optimizer joins them where padding names no axes. The largest of a window is then no zero that was padded,
+    and a pool refuses to pad by as much as its window is long.
+    """
+    if (model.opset_imports[""] or 0) < AXES_OF_PAD:
+        return f"operator set {model.opset_imports['']} has no axes in Pad"
+    editor, found = Editor(model), 0
+    for graph in graphs(model):
+        for node in list(graph):
+            pools = [use.node for use in node.outputs[0].uses()] if is_op(node, "Pad") else []
+            pads = (
+                constant_of(operand(node, 1)) if any(is_op(pool, "MaxPool", "AveragePool") for pool in pools) else None
+            )
+            if pads is not None and operand(node, 3) is None:
+                axes = editor.constant(graph, np.arange(pads.size // 2, dtype=np.int64), "axes")
+                node.resize_inputs(4)
+                node.replace_input_with(3, axes)
+                found += 1
+    return f"{found} pools" if found else "nothing to do"
