@@ -61,11 +61,11 @@ jax.make_jaxpr(program)(np.ones(1, np.float32))
 result = {{"load": loaded - start, "trace": time.process_time() - loaded}}
 """
 SPEED = """
-import time
 import jax
 import numpy as np
 from flax import nnx
 import jaxport
+from benchmarks.measure import in_turns
 from examples.models import build
 from jaxport.verify import difference
 from jaxport.verify.importing import Comparison, Run
@@ -81,14 +81,8 @@ written = jax.jit(lambda state, *inputs: nnx.merge(graphdef, state)(*inputs)).lo
 calls = [comparison.in_jax(made), comparison.in_runtime(made), lambda: jax.block_until_ready(written(state, *sample))]
 pairs = zip(*(call() for call in calls[:2]), strict=True)
 calls[2]()
-seconds = [[], [], []]
-for _ in range({repeats}):
-    for call, into in zip(calls, seconds):  # in turns: what else the machine does hits both
-        start = time.process_time()
-        call()
-        into.append(time.process_time() - start)
-ours, theirs, flax = (sorted(each)[len(each) // 2] for each in seconds)
-result = {{"jax_ms": 1000 * ours, "runtime_ms": 1000 * theirs, "ratio": ours / theirs, "flax": ours / flax,
+ours, theirs, flax = in_turns(calls, {repeats})
+result = {{"jax_ms": ours, "runtime_ms": theirs, "ratio": ours / theirs, "flax": ours / flax,
           "error": max(difference(theirs, ours).relative for ours, theirs in pairs)}}
 """
 

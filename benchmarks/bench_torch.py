@@ -32,11 +32,11 @@ path = Path({path!r})
 np.savez(path.with_suffix(".npz"), **inputs)
 """
 SPEED = """
-import time
 from pathlib import Path
 import jax
 import numpy as np
 import jaxport
+from benchmarks.measure import in_turns
 from jaxport.verify import difference
 from jaxport.verify.importing import Comparison, Run
 path = Path({path!r})
@@ -48,14 +48,8 @@ with jax.enable_x64(True):
     frozen = jax.jit(lambda inputs: program(**inputs)).lower(made.arrays).compile()
 calls = [comparison.in_jax(made), comparison.in_runtime(made), lambda: jax.block_until_ready(frozen(made.arrays))]
 pairs = zip(*(call() for call in calls[:2]), strict=True)
-seconds = [[], [], []]
-for _ in range({repeats}):
-    for call, into in zip(calls, seconds):
-        start = time.process_time()
-        call()
-        into.append(time.process_time() - start)
-ours, theirs, frozen = (1000 * sorted(each)[len(each) // 2] for each in seconds)
-result = {{"apply": ours, "call": frozen, "runtime": theirs, "apply_ratio": ours / theirs, "call_ratio": frozen / theirs,
+applied, runtime, called = in_turns(calls, {repeats})
+result = {{"apply": applied, "call": called, "runtime": runtime, "apply_ratio": applied / runtime, "call_ratio": called / runtime,
           "error": max(difference(theirs, ours).relative for ours, theirs in pairs)}}
 """
 PAGE = """# Speed of imported models

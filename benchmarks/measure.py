@@ -8,7 +8,8 @@ import statistics
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -50,6 +51,17 @@ def run(program: str, python: str | os.PathLike[str] = sys.executable) -> dict[s
 def median(program: str, key: str = "cpu", repeats: int = 5, python: str | os.PathLike[str] = sys.executable) -> float:
     """The median of one measured quantity over several fresh processes."""
     return statistics.median(run(program, python)[key] for _ in range(repeats))
+
+
+def in_turns(calls: Sequence[Callable[[], object]], repeats: int) -> list[float]:
+    """The median CPU milliseconds of each call; they take turns, so that what else the machine does hits all of them."""
+    seconds: list[list[float]] = [[] for _ in calls]
+    for _ in range(repeats):
+        for call, into in zip(calls, seconds, strict=True):
+            start = time.process_time()
+            call()
+            into.append(time.process_time() - start)
+    return [1000 * statistics.median(each) for each in seconds]
 
 
 def have_peers() -> bool:
