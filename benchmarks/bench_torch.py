@@ -39,13 +39,13 @@ import jaxport
 from benchmarks.measure import in_turns
 from jaxport.verify import difference
 from jaxport.verify.importing import Comparison, Run
+jax.config.update("jax_enable_x64", True)  # words are int64
 path = Path({path!r})
 program = jaxport.from_onnx(path)
 comparison = Comparison(program, threads=1)
 made = Run({{}}, dict(np.load(path.with_suffix(".npz"))))
 made = Run({{}}, {{name: made.arrays[name] for name in program.input_names}})
-with jax.enable_x64(True):
-    frozen = jax.jit(lambda inputs: program(**inputs)).lower(made.arrays).compile()
+frozen = jax.jit(lambda inputs: program(**inputs)).lower(made.arrays).compile()
 calls = [comparison.in_jax(made), comparison.in_runtime(made), lambda: jax.block_until_ready(frozen(made.arrays))]
 pairs = zip(*(call() for call in calls[:2]), strict=True)
 applied, runtime, called = in_turns(calls, {repeats})
