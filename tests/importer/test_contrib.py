@@ -397,6 +397,14 @@ def test_matmul_n_bits(bits: int, zeros: str | None) -> None:
     )
 
 
+@pytest.mark.parametrize("width", [48, 40])
+def test_matmul_n_bits_of_mixed_groups(width: int) -> None:
+    count, block, blocks = 6, 16, 3
+    groups = np.random.default_rng(0).integers(0, blocks, width).astype(np.int32)
+    parts = (f(2, 3, width), i(count, blocks, block // 2, high=256), f(count, blocks, scale=0.1), None, groups)
+    check("MatMulNBits", *parts, atol=2e-3, K=width, N=count, bits=4, block_size=block)
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("zeros", [False, True])
 def test_gather_block_quantized(bits: int, zeros: bool) -> None:
@@ -571,3 +579,10 @@ def test_what_is_not_supported_is_refused_by_name() -> None:
         Unsupported, match=r"(?s)MultiHeadAttention that makes `y0`.*export without `past_sequence_length`"
     ):
         from_onnx(data)(x0=Q, x1=K, x2=V, x6=f(2, 2, 5, 4), x7=f(2, 2, 5, 4), x8=np.array([1], np.int32))
+
+
+def test_groups_and_zero_points_together_are_refused() -> None:
+    parts = [f(2, 32), i(4, 2, 8, high=256), f(4, 2), i(4, 1, high=256), np.zeros(32, np.int32)]
+    data = model_of("MatMulNBits", parts, 1, {"K": 32, "N": 4, "bits": 4, "block_size": 16})
+    with pytest.raises(Unsupported, match=r"(?s)MatMulNBits that makes `y0`.*`g_idx` beside `zero_points`"):
+        from_onnx(data)(**{f"x{index}": part for index, part in enumerate(parts)})

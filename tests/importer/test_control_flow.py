@@ -129,6 +129,23 @@ def test_scan_with_axes_and_directions() -> None:
     np.testing.assert_array_equal(outputs.y, (states * b.T[::-1]).T)
 
 
+LENGTHS = """g (int64[3] l, float[3, 2] s, float[3, 4, 2] a, float[3, 4, 2] b) => (float[3, 2] t, float[3, 4, 2] y) {{ t, y = Scan
+    <num_scan_inputs = 2, directions = [{0}, {1}],
+     body = f (float[2] c, float[2] p, float[2] q) => (float[2] d, float[2] r) {{ d = Add(c, p) r = Mul(d, q) }}>(l, s, a, b) }}"""
+
+
+@pytest.mark.parametrize("directions", [(0, 0), (0, 1), (1, 1)])
+def test_scan_of_sequences_of_different_lengths(directions: tuple[int, int]) -> None:
+    generator = np.random.default_rng(0)
+    inputs = {"l": np.array([4, 1, 2])}
+    inputs |= {
+        key: generator.standard_normal((3, *rows, 2)).astype(np.float32)
+        for key, rows in {"s": (), "a": (4,), "b": (4,)}.items()
+    }
+    with jax.enable_x64(True):
+        assert program(LENGTHS.format(*directions), 8).verify(inputs).ok
+
+
 SEQUENCES = """g (float[N] x) => (float[M] y, int64 n) { s = SequenceConstruct(x, x) p = Constant<value_int = 0>() z = Neg(x)
     t = SequenceInsert(s, z, p) y = ConcatFromSequence<axis = 0>(t) n = SequenceLength(t) }"""
 

@@ -266,7 +266,8 @@ def matmul_n_bits(
     weight_prepacked=0,
 ):
     refuse(bits not in (2, 4, 8), f"{bits} bits; 2, 4 and 8 are")
-    refuse(g_idx is not None, "`g_idx`; the groups have to be blocks")
+    mixed = g_idx is not None and zero_points is not None
+    refuse(mixed, "`g_idx` beside `zero_points`, which ONNX Runtime's kernel ignores then; leave one of them out")
     refuse(bool(weight_prepacked), "`weight_prepacked`: weights in the layout of one device")
     blocks = -(-K // block_size)
     values = cast(jnp.reshape(unpacked(B, bits), (N, blocks, block_size)), A.dtype)
@@ -277,8 +278,13 @@ def matmul_n_bits(
     else:
         packed = unpacked(jnp.reshape(zero_points, (N, -1)), bits)
         zeros = cast(jnp.reshape(packed[:, :blocks], (N, blocks, 1)), A.dtype)
-    weights = (values - zeros) * jnp.reshape(scales, (N, blocks, 1))
-    y = A @ jnp.reshape(weights, (N, -1))[:, :K].T
+    if g_idx is None:
+        weights = jnp.reshape((values - zeros) * jnp.reshape(scales, (N, blocks, 1)), (N, -1))[:, :K]
+    else:
+        weights = jnp.reshape(values - zeros, (N, -1))[:, :K] * jnp.take(
+            jnp.reshape(scales, (N, blocks)), g_idx[:K], axis=1
+        )
+    y = A @ weights.T
     return y if bias is None else y + bias
 
 

@@ -197,13 +197,28 @@ def scan(
 
 @op("Scan", since=8, until=8)
 def scan_batched(sequence_lens=None, *initial_state_and_scan_inputs, body, num_scan_inputs, directions=None):
-    if sequence_lens is not None:
-        raise ValueNotKnown(
-            "sequences of different lengths cannot be scanned",
-            [Refusal("", "", "`sequence_lens` of version 8 is not supported; export at opset 9 or later")],
-        )
+    count = len(initial_state_and_scan_inputs) - num_scan_inputs
+    backward = directions or [0] * num_scan_inputs
 
     def single(*values: Any) -> Any:
-        return scan(*values, body=body, num_scan_inputs=num_scan_inputs, scan_input_directions=directions)
+        return scan(*values, body=body, num_scan_inputs=num_scan_inputs, scan_input_directions=backward)
 
-    return vmap(single)(*initial_state_and_scan_inputs)
+    def to_its_length(length: Any, *values: Any) -> Any:
+        """One sequence, which stands still beyond its length; what it returns there is zero."""
+        times = jnp.arange(values[count].shape[0])
+        within = times < length
+        turned = jnp.where(within, length - 1 - times, times)
+        rows = [jnp.take(x, turned, axis=0) if back else x for x, back in zip(values[count:], backward, strict=True)]
+
+        def step(carry: Any, row: Any) -> Any:
+            running, *row = row
+            results = body(*carry, *row)
+            state = tuple(jnp.where(running, new, old) for new, old in zip(results, carry, strict=False))
+            return state, tuple(jnp.where(running, y, jnp.zeros_like(y)) for y in results[count:])
+
+        final, stacked = lax.scan(step, tuple(values[:count]), (within, *rows))
+        return (*final, *stacked)
+
+    if sequence_lens is None:
+        return vmap(single)(*initial_state_and_scan_inputs)
+    return vmap(to_its_length)(sequence_lens, *initial_state_and_scan_inputs)
