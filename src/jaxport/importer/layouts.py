@@ -25,15 +25,13 @@ from jaxport.importer.host import HostValue, host
 from jaxport.importer.namespaces import jnp, known
 from jaxport.importer.recording import Recorded
 from jaxport.importer.registry import CHANNELS, Operator
-from jaxport.importer.scope import Held, Scope
+from jaxport.importer.scope import PLACES, Held, Scope
 
 __all__ = ["Arranged", "arranged", "channels_last"]
 
 RANK = 4
 LAST = (0, 2, 3, 1)
 """Which of the model's axes each axis of a held value is."""
-PLACES = (0, 3, 1, 2)
-"""Where each of the model's axes is in a held value."""
 
 EACH = dict.fromkeys(
     "Abs Add And Cast CastLike Ceil Celu Clip Cos Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid"

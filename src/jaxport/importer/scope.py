@@ -12,7 +12,10 @@ from jaxport.importer.graph import Body, describe
 from jaxport.importer.namespaces import jnp
 from jaxport.importer.segments import Item
 
-__all__ = ["Held", "Scope"]
+__all__ = ["PLACES", "Held", "Scope"]
+
+PLACES = (0, 3, 1, 2)
+"""Where each of the model's axes is in an image that is held with its channels last."""
 
 
 class Held(NamedTuple):
@@ -69,7 +72,7 @@ class Scope:
                 return scope.values[value]
             if value in scope.last:
                 # Kept here and not where it was found: a loop's body must leave nothing of its trace outside.
-                plain = self.values[value] = jnp.transpose(scope.last[value].array, (0, 3, 1, 2))
+                plain = self.values[value] = jnp.transpose(scope.last[value].array, PLACES)
                 return plain
             scope = scope.parent
         maker = value.producer()
