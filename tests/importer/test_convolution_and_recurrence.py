@@ -121,3 +121,12 @@ def test_regions_of_adaptive_sampling_are_pooled_outside_of_jit() -> None:
 def test_the_norm_of_nothing_has_a_gradient() -> None:
     normalized = program("graph (float[1,2] x) => (float y) { y = LpNormalization (x) }")
     assert np.isfinite(jax.grad(lambda x: normalized(x).sum())(np.zeros((1, 2), np.float32))).all()
+
+
+@pytest.mark.parametrize(("stride", "windows"), [(2, 0), (3, 0), (4, 1), (9, 1)])
+def test_a_window_longer_than_the_input_begins_inside_or_is_none(stride: int, windows: int) -> None:
+    # ceil((6 - 9) / stride) + 1 of them, the formula of the operator
+    body = f"y = AveragePool<kernel_shape=[1,9], strides=[1,{stride}], ceil_mode=1> (x)"
+    pooled = program(f"g (float[1,1,2,6] x) => (float[1,1,2,n] y) {{ {body} }}", 19)
+    x = np.arange(12, dtype=np.float32).reshape(1, 1, 2, 6)
+    np.testing.assert_allclose(pooled(x), x.mean(3, keepdims=True)[..., :windows])

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from jaxport.errors import ModelError
 from jaxport.importer import Program, layouts
 from jaxport.importer.registry import CHANNELS, operators
 from tests.importer.models import program
@@ -154,6 +155,15 @@ def test_in_bodies_and_functions(case: str) -> None:
     inputs = {name: given[name] for name in nested.input_names if name in given}
     with jax.enable_x64(True):
         assert nested.verify(inputs).ok
+
+
+WRONG = ["y = Concat<axis=4> (c, i)", "y = ReduceMax<axes=[1, 5]> (c)", "y = Transpose<perm=[0, 1, 2, 4]> (c)"]
+
+
+@pytest.mark.parametrize("body", WRONG)
+def test_axes_that_are_not_there_are_refused_as_the_model_has_them(body: str) -> None:
+    with pytest.raises(ModelError, match=r"(?s)(Concat|ReduceMax|Transpose).*makes `y`.*[45]"):
+        jax.jit(around(body, 13))(*inputs())
 
 
 def test_every_operator_that_keeps_them_has_a_case() -> None:

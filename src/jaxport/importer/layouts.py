@@ -12,7 +12,7 @@ that is annotated with `ChannelsLast`). All others see the model's order alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -99,6 +99,12 @@ def _is_image(x: Any) -> bool:
     return isinstance(x, jax.Array | np.ndarray | Recorded) and x.ndim == RANK
 
 
+def _places(axes: Iterable[int]) -> tuple[int, ...] | None:
+    """Where axes of the model are in a held value; None if there are no such axes, which the operator itself refuses."""
+    axes = tuple(axes)
+    return tuple(PLACES[axis] for axis in axes) if all(-RANK <= axis < RANK for axis in axes) else None
+
+
 def _told(node: Node, attributes: dict[str, Any], scope: Scope) -> Arranged | None:
     """A function that has a keyword for it."""
     begins = node.node.op_type in BEGINS
@@ -151,10 +157,10 @@ def _along(node: Node, attributes: dict[str, Any], scope: Scope) -> Arranged | N
         inputs.append(x)
     target = node.target
     assert isinstance(target, Operator)
-    axis = attributes.get("axis", target.attributes["axis"].default if "axis" in target.attributes else 0)
-    return Arranged(
-        inputs, {**attributes, "axis": PLACES[axis]} if "axis" in target.attributes else attributes, firm=firm
-    )
+    if "axis" not in target.attributes:
+        return Arranged(inputs, attributes, firm=firm)
+    place = _places([attributes.get("axis", target.attributes["axis"].default)])
+    return None if place is None else Arranged(inputs, {**attributes, "axis": place[0]}, firm=firm)
 
 
 def _over(node: Node, attributes: dict[str, Any], scope: Scope) -> Arranged | None:
@@ -166,7 +172,10 @@ def _over(node: Node, attributes: dict[str, Any], scope: Scope) -> Arranged | No
     axes = attributes.get("axes") if given is None else given.tolist()
     if not axes:
         return None
-    places = tuple(sorted(PLACES[axis] for axis in axes))
+    places = _places(axes)
+    if places is None:
+        return None
+    places = tuple(sorted(places))
     kept = [axis for place, axis in enumerate(LAST) if place not in places]
     if not attributes.get("keepdims", 1) and kept != sorted(kept):
         return None
@@ -183,8 +192,10 @@ def _by_axis(node: Node, attributes: dict[str, Any], scope: Scope) -> Arranged |
         return None
     if node.node.op_type == "Pad" and len(given) > 2 and given[2] is not None:
         axes = known(given[2])
-        places = None if axes is None else host([PLACES[axis] for axis in axes.tolist()], axes.dtype)
-        return None if places is None else Arranged([held.array, *given[:2], places], attributes, firm=held.firm)
+        places = None if axes is None else _places(axes.tolist())
+        if axes is None or places is None:
+            return None
+        return Arranged([held.array, *given[:2], host(places, axes.dtype)], attributes, firm=held.firm)
     rows = [x if x is None or x.ndim != 1 else known(x) for x in given]
     if any(x is not None and found is None for x, found in zip(given, rows, strict=True)):
         return None
@@ -207,7 +218,8 @@ def _transposed(node: Node, attributes: dict[str, Any], scope: Scope) -> Arrange
         return None
     held = scope.held(data)
     if held is not None:
-        return Arranged([held.array], {"perm": tuple(PLACES[axis] for axis in perm)}, held=False)
+        places = _places(perm)
+        return None if places is None else Arranged([held.array], {"perm": places}, held=False)
     # Nothing is moved yet: who asks for the model's order gets the transpose.
     if tuple(perm) == PLACES and _is_image(scope[data]):
         return Arranged([scope[data]], {"perm": tuple(range(RANK))}, firm=False)

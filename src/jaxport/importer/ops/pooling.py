@@ -24,13 +24,13 @@ def _windows(
     ceil_mode: int,
     channels_last: bool = False,
 ) -> tuple[Any, ...]:
-    """Window, strides, padding and dilation of `lax.reduce_window` over an array with batch and channels in front."""
+    """Window, strides, padding and dilation of `lax.reduce_window` over images."""
     axes = len(kernel)
     strides, dilations = strides or (1,) * axes, dilations or (1,) * axes
     around = padding(auto_pad, pads, axes)
     if not isinstance(around, str):
         if ceil_mode:
-            kernel = tuple(map(_clipped, _sizes(X, channels_last), kernel, dilations, around))
+            kernel = tuple(map(_clipped, _sizes(X, channels_last), kernel, strides, dilations, around))
             around = tuple(map(_rounded_up, _sizes(X, channels_last), kernel, strides, dilations, around))
         around = _inside(around, (0, 0), channels_last)
     options = {} if set(dilations) == {1} else {"window_dilation": _inside(dilations, 1, channels_last)}
@@ -50,9 +50,12 @@ def _inside(spatial: Iterable[Any], one: Any, channels_last: bool) -> tuple[Any,
     return (one, *spatial, one) if channels_last else (one, one, *spatial)
 
 
-def _clipped(size: Any, kernel: int, dilation: int, around: tuple[int, int]) -> int:
-    """A kernel without what lies behind the end of the input: what is rounded up counts for nothing, and is computed."""
-    return kernel if is_dim(size) or dilation > 1 else min(kernel, max(size + sum(around), 1))
+def _clipped(size: Any, kernel: int, stride: int, dilation: int, around: tuple[int, int]) -> int:
+    """The length of a kernel without what of its only window lies behind the end: that would be computed for nothing."""
+    if is_dim(size) or dilation > 1:
+        return kernel
+    whole = size + sum(around)
+    return whole if 0 < whole < kernel < whole + stride else kernel
 
 
 def _rounded_up(size: Any, kernel: int, stride: int, dilation: int, around: tuple[int, int]) -> tuple[int, Any]:
