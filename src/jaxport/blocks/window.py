@@ -136,7 +136,7 @@ def activation(
         recorders.append(recorder)
         stack.callback(recorders.pop)
         for framework in frameworks:
-            stack.enter_context(framework.interception(recorder.call_method))
+            stack.enter_context(framework.interception(recorder.call_method, recorder.stand_in))
         names = tuple(type(framework).__qualname__ for framework in frameworks)
         stack.enter_context(_view((frozenset(targets), names, targets_module.declarations, operators)))
         yield recorder

@@ -15,8 +15,8 @@ from jax.extend import core as jex_core
 
 from jaxport import blocks
 from jaxport.blocks.block import Block, FrozenMapping, block_p, reference_of
-from jaxport.blocks.environment import unused
 from jaxport.blocks.labels import bodies, replace_bodies
+from jaxport.blocks.naming import unused
 from jaxport.blocks.places import joined
 from jaxport.errors import InvalidArgument, Unsupported
 from jaxport.mox import calls
