@@ -185,9 +185,8 @@ class Models:
         values = tuple(root.value for root in copied.roots)
         framework = copied.roots[0].framework
         assert framework is not None
-        of = lambda value: framework.nodes(value)
-        pairs = zip(of(values if copied.together else values[0]), of(copied.copy), strict=True)
-        for original, copy in pairs:
+        nodes = framework.nodes
+        for original, copy in zip(nodes(values if copied.together else values[0]), nodes(copied.copy), strict=True):
             self._copies[id(original)] = original, copy
             self._originals[id(copy)] = copy, original
 
