@@ -145,10 +145,11 @@ class Options:
 
 def export_traced(traced: blocks.Traced, options: Options) -> Exported:
     """Export what was traced, under the precision that it was traced with."""
-    program = prepare.prepare(traced)
+    rules = {**RULES, **options.rules}
+    program = prepare.prepare(traced, rules)
     walker = Walker(
         options.opset,
-        {**RULES, **options.rules},
+        rules,
         BLOCK_RULES,
         unroll_scans=options.unroll_scans,
         functions=FunctionBuilder(options.wanted),

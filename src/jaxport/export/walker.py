@@ -135,7 +135,8 @@ class Walker:
                 return self.block(op, equation, operands)
             rule = self.rules.get(equation.primitive.name)
             if rule is None:
-                op.refuse(f"has no rule; register one with `@jaxport.rule`{plugins.failures()}")
+                why = "has no rule, and no implementation that JAX can trace; register a rule with `@jaxport.rule`"
+                op.refuse(f"{why}{plugins.failures()}")
             for dtype in (*(x.dtype for x in operands), *map(_dtype, op.outs)):
                 if not has_data_type(dtype):
                     op.refuse(f"computes with {dtype}, which ONNX does not have; use another dtype")
@@ -224,7 +225,7 @@ class Walker:
             key = jaxpr = tree = None
         if jaxpr is None:
             jaxpr, shape = jax.make_jaxpr(functools.partial(function, **parameters), return_shape=True)(*avals)
-            jaxpr, tree = prepare.rewritten(jaxpr), jax.tree.structure(shape)
+            jaxpr, tree = prepare.rewritten(jaxpr, self.rules), jax.tree.structure(shape)
             if key is not None:
                 self._traced[key] = jaxpr, tree
         inner = Emitter(self, op.scope, replace(op.place, in_rule=True))

@@ -49,6 +49,13 @@ PASSING = frozenset(
 OF_COMPLEX = "%s of complex numbers"
 
 
+def is_known(primitive: str, avals: Sequence[Any], rules: Mapping[str, Any]) -> bool:
+    """Whether it is known what a primitive does to numbers of which some are complex."""
+    if not any(map(_is_complex, avals)):
+        return False
+    return OF_COMPLEX % primitive in rules or primitive in TWICE or primitive in FORMULAS or primitive in SCATTERS
+
+
 def without_complex(closed: ClosedJaxpr) -> ClosedJaxpr:
     """The program on pairs; the same object where it has no complex numbers.
 

@@ -13,4 +13,4 @@ def _ragged_dot(x, y, group_sizes, *, ragged_dot_dimension_numbers, preferred_el
     )
 
 
-rule("ragged_dot_general", via=_ragged_dot, defaults={"group_offset": None}, irrelevant=("precision",))
+rule("ragged_dot_general", via=_ragged_dot, irrelevant=("precision",))
