@@ -13,10 +13,11 @@ SOURCE = Path(__file__).parents[2] / "src"
 MAY_SEE: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "collecting": frozenset(),
-    "blocks": frozenset({"errors"}),
-    "frameworks": frozenset({"errors", "blocks", "importer"}),
-    "mox": frozenset({"errors", "collecting", "blocks", "frameworks"}),
-    "export": frozenset({"errors", "collecting", "blocks", "mox"}),
+    "jaxprs": frozenset({"errors"}),
+    "blocks": frozenset({"errors", "jaxprs"}),
+    "frameworks": frozenset({"errors", "jaxprs", "blocks", "importer"}),
+    "mox": frozenset({"errors", "collecting", "jaxprs", "blocks", "frameworks"}),
+    "export": frozenset({"errors", "collecting", "jaxprs", "blocks", "mox"}),
     "importer": frozenset({"errors", "blocks"}),
     "codegen": frozenset({"errors", "importer"}),
 }

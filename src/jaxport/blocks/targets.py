@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
 
-from jax.extend import source_info_util
-
 from jaxport.blocks.closures import LIBRARIES, package_of
 from jaxport.blocks.framework import Framework
 from jaxport.blocks.recorder import Boundary, Recorder
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import source_info_util
 
 __all__ = ["BOUNDARY", "Patch", "Selection", "class_boundaries", "method_patches", "resolve_target", "selection"]
 

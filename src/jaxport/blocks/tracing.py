@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import jax
 from jax import core as jax_core
-from jax.extend import core as jex_core, source_info_util
 
+from jaxport import jaxprs as jex_core
 from jaxport.blocks.constants import hoisted
 from jaxport.blocks.environment import Environment, merged, models_in
 from jaxport.blocks.grouping import Roots, group
@@ -19,6 +19,7 @@ from jaxport.blocks.targets import with_markers
 from jaxport.blocks.values import is_array
 from jaxport.blocks.window import activation, current_recorder
 from jaxport.errors import InvalidArgument, StateChanged
+from jaxport.jaxprs import source_info_util
 
 __all__ = ["Traced", "Weight", "trace"]
 

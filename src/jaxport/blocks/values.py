@@ -15,7 +15,8 @@ from typing import Any
 import jax
 import numpy as np
 from jax import core as jax_core
-from jax.extend import core as jex_core
+
+from jaxport import jaxprs
 
 __all__ = ["Found", "exchange", "find", "is_array", "is_tracer", "is_value", "put_back"]
 
@@ -29,7 +30,7 @@ def is_array(value: Any) -> bool:
     (True, False, False)
     """
     if isinstance(value, np.ndarray):
-        return jex_core.valid_jaxtype(value)
+        return jaxprs.valid_jaxtype(value)
     return isinstance(value, jax.Array) or is_tracer(value)
 
 

@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jax.extend.core import ClosedJaxpr
-
 from jaxport.export.prepare.complex import without_complex
 from jaxport.export.prepare.dead_code import without_dead_code
 from jaxport.export.prepare.exact_dims import with_exact_dims
 from jaxport.export.prepare.keys import without_keys
 from jaxport.export.prepare.references import without_references
+from jaxport.jaxprs import ClosedJaxpr
 
 
 @dataclass(frozen=True)
