@@ -16,7 +16,6 @@ BODIES = {
     "core_call": "call_jaxpr",
     "custom_jvp_call": "call_jaxpr",
     "custom_partitioning": "call",
-    "custom_transpose_call": "call_jaxpr",
     "custom_vjp_call": "call_jaxpr",
     "custom_vmap_call": "call",
     "jit": "jaxpr",
