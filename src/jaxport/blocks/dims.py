@@ -13,7 +13,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jax.extend.core import InconclusiveDimensionOperation
+from jaxport.jaxprs import InconclusiveDimensionOperation
 
 Dim = Any
 """An `int`, or a symbolic dimension expression of `jax.export`."""

@@ -19,13 +19,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import core as jex_core
 
 from jaxport.blocks.framework import Framework, Leaf, Lifted
 from jaxport.blocks.held import held
 from jaxport.blocks.naming import dotted, leaf_paths, unused
 from jaxport.blocks.places import Places, Types, joined
 from jaxport.blocks.values import is_array, is_tracer
+from jaxport.jaxprs import get_opaque_trace_state
 
 __all__ = ["Argument", "Changes", "MetLate", "Models", "arguments", "merged"]
 
@@ -298,7 +298,7 @@ class Models:
 
 def _level() -> Any:
     """The transformation that runs."""
-    return jex_core.get_opaque_trace_state(convention="nnx")
+    return get_opaque_trace_state(convention="nnx")
 
 
 def _changes(

@@ -9,14 +9,14 @@ from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from jax.extend import core as jex_core, source_info_util
-
+from jaxport import jaxprs
 from jaxport.blocks.block import FrozenMapping, freeze
 from jaxport.blocks.framework import Framework, public_name
 from jaxport.blocks.markers import Anchor, Call, block_enter_p, block_exit_p
 from jaxport.blocks.models import Models
 from jaxport.blocks.places import Places, Types, kind_of
 from jaxport.blocks.values import Found, exchange, find, put_back
+from jaxport.jaxprs import source_info_util
 
 __all__ = ["Boundary", "Recorder"]
 
@@ -105,7 +105,7 @@ class Recorder:
             if known is not None:
                 return _Origin(anchor=known[1], path=known[2])
             leaves, body_path, below = [("", leaf) for leaf in framework.leaves(module)], None, ""
-        leaves = [(group, leaf) for group, leaf in leaves if jex_core.valid_jaxtype(leaf.value)]
+        leaves = [(group, leaf) for group, leaf in leaves if jaxprs.valid_jaxtype(leaf.value)]
         anchor = Anchor(
             paths=tuple(leaf.path for _, leaf in leaves),
             groups=tuple(group for group, _ in leaves),

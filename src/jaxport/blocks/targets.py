@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-from jax.extend import source_info_util
-
 from jaxport.blocks.framework import LIBRARIES, Framework, Prepare, package_of
 from jaxport.blocks.recorder import Boundary, Recorder
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import source_info_util
 
 __all__ = [
     "BOUNDARY",

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import jax
 from jax import core as jax_core
-from jax.extend import core as jex_core, source_info_util
 
+from jaxport import jaxprs
 from jaxport.blocks.constants import hoisted
 from jaxport.blocks.grouping import Roots, group
 from jaxport.blocks.held import restored
@@ -21,6 +21,7 @@ from jaxport.blocks.targets import bound_again, with_markers
 from jaxport.blocks.values import is_array
 from jaxport.blocks.window import activation, current_recorder
 from jaxport.errors import InvalidArgument, StateChanged
+from jaxport.jaxprs import source_info_util
 
 __all__ = ["Traced", "Weight", "trace"]
 
@@ -59,7 +60,7 @@ class Traced:
       static_outputs: index of a leaf of `out_tree` -> its value, for the leaves that are no arrays.
     """
 
-    jaxpr: jex_core.ClosedJaxpr
+    jaxpr: jaxprs.ClosedJaxpr
     weights: tuple[Weight, ...]
     in_tree: Any
     out_tree: Any
@@ -181,7 +182,7 @@ class _Trace:
             sessions = [stack.enter_context(framework.session()) for framework in self.places.types.frameworks]
             result = fn(*args, **kwargs)
         flat, self.out_tree = jax.tree.flatten(result)
-        self.static_outputs = {index: leaf for index, leaf in enumerate(flat) if not jex_core.valid_jaxtype(leaf)}
+        self.static_outputs = {index: leaf for index, leaf in enumerate(flat) if not jaxprs.valid_jaxtype(leaf)}
         paths = output_paths(result, self.places.types.is_variable)
         self.output_paths = tuple(path for index, path in enumerate(paths) if index not in self.static_outputs)
         self.models.name()
@@ -201,7 +202,7 @@ class _Trace:
         named = self.models.named(constants, set(self.input_paths))
         return [Weight(leaf.path, leaf.value, leaf.trainable, leaf.anonymous) for leaf in named]
 
-    def finished(self, jaxpr: jex_core.Jaxpr, sources: Sequence[Any], weights: Sequence[Weight]) -> Traced:
+    def finished(self, jaxpr: jaxprs.Jaxpr, sources: Sequence[Any], weights: Sequence[Weight]) -> Traced:
         """The result: state treated as asked for, and without the weights that nothing uses.
 
         `sources` has the path of the leaf that an output is, where it is one.
@@ -220,14 +221,14 @@ class _Trace:
             raise _state_changed(self.fn, refused, self.state)
         state = changed if self.state == "outputs" else {}
         outvars = [*jaxpr.outvars[:results], *state.values()]
-        used = {atom for equation in jaxpr.eqns for atom in equation.invars if isinstance(atom, jex_core.Var)}
-        used.update(atom for atom in outvars if isinstance(atom, jex_core.Var))
+        used = {atom for equation in jaxpr.eqns for atom in equation.invars if isinstance(atom, jaxprs.Var)}
+        used.update(atom for atom in outvars if isinstance(atom, jaxprs.Var))
         kept = [index for index in range(len(weights)) if jaxpr.invars[index] in used]
         invars = [*(jaxpr.invars[index] for index in kept), *jaxpr.invars[len(weights) :]]
         debug_info = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
         jaxpr = jaxpr.replace(invars=invars, outvars=outvars, debug_info=debug_info)
         return Traced(
-            jaxpr=jex_core.ClosedJaxpr(jaxpr, ()),
+            jaxpr=jaxprs.ClosedJaxpr(jaxpr, ()),
             weights=tuple(weights[index] for index in kept),
             in_tree=self.in_tree,
             out_tree=self.out_tree,

@@ -16,7 +16,8 @@ from typing import Any
 import jax
 import numpy as np
 from jax import core as jax_core
-from jax.extend import core as jex_core
+
+from jaxport import jaxprs
 
 __all__ = ["Found", "exchange", "find", "is_array", "is_tracer", "is_value", "put_back"]
 
@@ -39,7 +40,7 @@ def is_array(value: Any) -> bool:
     (True, False, False)
     """
     kind = _kind(type(value))
-    return jex_core.valid_jaxtype(value) if kind == "numpy" else bool(kind)
+    return jaxprs.valid_jaxtype(value) if kind == "numpy" else bool(kind)
 
 
 def is_tracer(value: Any) -> bool:

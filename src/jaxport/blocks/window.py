@@ -12,12 +12,12 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import jax
-from jax.extend import source_info_util
 
 from jaxport.blocks import targets as targets_module
 from jaxport.blocks.framework import Framework, public_name
 from jaxport.blocks.recorder import Recorder
 from jaxport.blocks.targets import class_boundaries, method_patches, selection
+from jaxport.jaxprs import source_info_util
 
 __all__ = ["Patches", "activation", "current_recorder", "patched", "target_of"]
 

@@ -16,13 +16,13 @@ from typing import Any
 import jax
 import numpy as np
 import onnx_ir as ir
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from jaxport.errors import JaxportError, Refusal, RuleError
 from jaxport.export import dims, plugins, prepare
 from jaxport.export.emitter import Declined, Emitter, Refused
 from jaxport.export.registry import Rule
 from jaxport.export.value import Value, has_data_type
+from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, parameters
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _PATHS = [sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
@@ -140,7 +140,7 @@ class Walker:
             for dtype in (*(x.dtype for x in operands), *map(_dtype, op.outs)):
                 if not has_data_type(dtype):
                     op.refuse(f"computes with {dtype}, which ONNX does not have; use another dtype")
-            return self.apply(rule, op, equation.params, operands)
+            return self.apply(rule, op, parameters(equation), operands)
         except Refused as refusal:
             name = equation.primitive.name if block is None else block.target
             self.refusals.append(Refusal(name, op.place.source, str(refusal)))

@@ -9,11 +9,11 @@ from typing import Any
 import haiku
 import jax.numpy as jnp
 from haiku._src import base  # the running transformation has no public name
-from jax.extend import source_info_util
 
 from jaxport.blocks.framework import Framework, Leaf, OwnPlace, static_items
 from jaxport.blocks.targets import BOUNDARY
 from jaxport.blocks.values import is_array
+from jaxport.jaxprs import source_info_util
 
 __all__ = ["framework"]
 

@@ -11,11 +11,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen
-from jax.extend import source_info_util
 
 from jaxport.blocks.framework import Framework, Leaf, Lifted, OwnPlace, Snapshot, static_items
 from jaxport.blocks.targets import BOUNDARY
 from jaxport.blocks.values import is_array
+from jaxport.jaxprs import source_info_util
 
 __all__ = ["framework"]
 

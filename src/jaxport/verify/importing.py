@@ -9,8 +9,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import core as jex_core
 
+from jaxport import jaxprs
 from jaxport.errors import InvalidArgument, ModelError, ValueNotKnown
 from jaxport.export import dims
 from jaxport.export.ports import Port
@@ -189,12 +189,12 @@ class Comparison:
             if not dims.is_static(size) and str(size).isidentifier()
         }
 
-    def _traced(self, given: Mapping[str, np.ndarray]) -> jex_core.ClosedJaxpr:
+    def _traced(self, given: Mapping[str, np.ndarray]) -> jaxprs.ClosedJaxpr:
         """The program with sizes that are names, to see how inputs are used; where that cannot be, only its inputs."""
         program = self.program
         known = {name: given[name] for name in program.static_inputs}
 
-        def attempt(constraints: Sequence[str]) -> jex_core.ClosedJaxpr:
+        def attempt(constraints: Sequence[str]) -> jaxprs.ClosedJaxpr:
             specs = {name: s for name, s in input_specs(program, constraints).items() if name not in known}
 
             def call(params: Mapping[str, Any], *arrays: Any) -> Any:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from jax.extend import core as jex_core
 
+from jaxport import jaxprs
 from jaxport.blocks import Block, block_p
 from jaxport.errors import JaxportError
 from jaxport.export.exported import Exported
@@ -51,7 +51,7 @@ class Localizer:
             block = self._first(lambda equation, _: equation.primitive is block_p)
             chain = () if block is None else _chain([*block.tap.around, block.tap.equation])
 
-            def in_chain(equation: jex_core.JaxprEqn, around: tuple[jex_core.JaxprEqn, ...]) -> bool:
+            def in_chain(equation: jaxprs.JaxprEqn, around: tuple[jaxprs.JaxprEqn, ...]) -> bool:
                 inner = _chain(around)
                 return equation.primitive is not block_p and inner == chain[: len(inner)]
 
@@ -79,7 +79,7 @@ class Localizer:
                 return Divergence(cause, "", "the graph agrees before it, and each equation by itself")
         return Divergence("not localized", "", "exported once more, the model agrees")
 
-    def _in_jax(self, jaxpr: jex_core.ClosedJaxpr) -> list[Any]:
+    def _in_jax(self, jaxpr: jaxprs.ClosedJaxpr) -> list[Any]:
         weights = [weight.value for weight in self.exported.traced.weights]
         return reference.run_program(jaxpr, [*weights, *self.leaves])
 
@@ -136,7 +136,7 @@ class _Found:
         return self.tap.time(self.steps)
 
 
-def _chain(around: Sequence[jex_core.JaxprEqn]) -> tuple[Block, ...]:
+def _chain(around: Sequence[jaxprs.JaxprEqn]) -> tuple[Block, ...]:
     return tuple(equation.params["block"] for equation in around if equation.primitive is block_p)
 
 
@@ -152,7 +152,7 @@ def _place(found: _Found) -> str:
     return ", ".join([place, *steps])
 
 
-def _source(equations: Sequence[jex_core.JaxprEqn]) -> str:
+def _source(equations: Sequence[jaxprs.JaxprEqn]) -> str:
     """The user's line of the last equation, or of the innermost one around it that has any."""
     tracebacks = [equation.source_info.traceback for equation in reversed(equations)]
     lines = [source_lines(traceback) for traceback in tracebacks if traceback is not None]

@@ -13,8 +13,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import core as jex_core
 
+from jaxport import jaxprs
 from jaxport.export import dims
 from jaxport.export.ports import Port, is_key, key_implementation
 
@@ -55,7 +55,7 @@ class _Origin:
 _NOWHERE = _Origin()
 
 
-def bounds(jaxpr: jex_core.ClosedJaxpr) -> dict[int, list[Range]]:
+def bounds(jaxpr: jaxprs.ClosedJaxpr) -> dict[int, list[Range]]:
     """For each integer input that selects elements: from which ones.
 
     >>> import jax.numpy as jnp
@@ -79,14 +79,14 @@ class _Flow:
         self.found: dict[int, list[Range]] = {}
         self._done: dict[tuple[int, tuple[_Origin, ...]], list[_Origin]] = {}
 
-    def through(self, jaxpr: jex_core.Jaxpr, origins: Sequence[_Origin]) -> list[_Origin]:
+    def through(self, jaxpr: jaxprs.Jaxpr, origins: Sequence[_Origin]) -> list[_Origin]:
         """The origins of the results of a body, given those of its inputs."""
         key = id(jaxpr), tuple(origins)
         if key not in self._done:
             env: dict[Any, _Origin] = dict(zip(jaxpr.invars, origins, strict=True))
 
             def read(atom: Any) -> _Origin:
-                return _NOWHERE if isinstance(atom, jex_core.Literal) else env.get(atom, _NOWHERE)
+                return _NOWHERE if isinstance(atom, jaxprs.Literal) else env.get(atom, _NOWHERE)
 
             for equation in jaxpr.eqns:
                 given = [read(atom) for atom in equation.invars]
@@ -94,7 +94,7 @@ class _Flow:
             self._done[key] = [read(atom) for atom in jaxpr.outvars]
         return self._done[key]
 
-    def equation(self, equation: jex_core.JaxprEqn, given: list[_Origin]) -> list[_Origin]:
+    def equation(self, equation: jaxprs.JaxprEqn, given: list[_Origin]) -> list[_Origin]:
         """The origins of the results of an equation; notes what it bounds."""
         name, nothing = equation.primitive.name, [_NOWHERE] * len(equation.outvars)
         if name == "iota":
@@ -104,16 +104,14 @@ class _Flow:
         for origin, valid in _selections(equation, given):
             for index in origin.inputs:
                 self.found.setdefault(index, []).append(valid)
-        inner = list(jex_core.jaxprs_in_params(equation.params))
+        inner = list(jaxprs.jaxprs_in_params(equation.params))
         if inner:
             return self.bodies(equation, inner, given)
         if name not in _CARRIES:
             return nothing
         return [_merged(equation, given)] * len(equation.outvars)
 
-    def bodies(
-        self, equation: jex_core.JaxprEqn, inner: Sequence[jex_core.Jaxpr], given: list[_Origin]
-    ) -> list[_Origin]:
+    def bodies(self, equation: jaxprs.JaxprEqn, inner: Sequence[jaxprs.Jaxpr], given: list[_Origin]) -> list[_Origin]:
         """The same for an equation that calls bodies; a body that takes the last operands is told apart by arity."""
         nothing = [_NOWHERE] * len(equation.outvars)
         for body in inner:
@@ -127,7 +125,7 @@ class _Flow:
         return nothing
 
 
-def _merged(equation: jex_core.JaxprEqn, given: Sequence[_Origin]) -> _Origin:
+def _merged(equation: jaxprs.JaxprEqn, given: Sequence[_Origin]) -> _Origin:
     """The origin of a result that carries on those of the operands."""
     columns: tuple[_Origin, ...] = ()
     if equation.primitive.name == "convert_element_type":
@@ -143,7 +141,7 @@ def _merged(equation: jex_core.JaxprEqn, given: Sequence[_Origin]) -> _Origin:
     )
 
 
-def _selections(equation: jex_core.JaxprEqn, given: Sequence[_Origin]) -> Iterator[tuple[_Origin, Range]]:
+def _selections(equation: jaxprs.JaxprEqn, given: Sequence[_Origin]) -> Iterator[tuple[_Origin, Range]]:
     """The operands that select, with what they select from."""
     name, params = equation.primitive.name, equation.params
     shapes = [getattr(atom.aval, "shape", ()) for atom in equation.invars]

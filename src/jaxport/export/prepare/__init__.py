@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jax.extend.core import ClosedJaxpr
-
 from jaxport.export.prepare.complex import without_complex
 from jaxport.export.prepare.dead_code import without_dead_code
 from jaxport.export.prepare.exact_dims import with_exact_dims
@@ -15,6 +13,7 @@ from jaxport.export.prepare.implementations import with_implementations
 from jaxport.export.prepare.keys import without_keys
 from jaxport.export.prepare.references import without_references
 from jaxport.export.registry import Rule
+from jaxport.jaxprs import ClosedJaxpr
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jax.core import ShapedArray
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive, Var, new_jaxpr_eqn
 
 from jaxport.blocks import block_p
 from jaxport.blocks.labels import bodies
@@ -19,6 +18,7 @@ from jaxport.export import dims
 from jaxport.export.prepare import complex as complex_numbers
 from jaxport.export.prepare.rewriting import Atoms, Rewriting, call_of, map_jaxprs, traced
 from jaxport.export.registry import Rule
+from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive, Var, new_jaxpr_eqn
 from jaxport.jaxprs.implementations import implementations
 
 #: So deep may implementations of one primitive lie in one another: more is a recursion without an end.
@@ -37,7 +37,7 @@ def with_implementations(closed: ClosedJaxpr, rules: Mapping[str, Rule]) -> Clos
     """The program without primitives that have no rule and whose implementation JAX can trace.
 
     >>> import jax
-    >>> from jax.extend.core import Primitive
+    >>> from jaxport.jaxprs import Primitive
     >>> twice_p = Primitive("twice")
     >>> twice_p.def_impl(lambda x: x + x)  # doctest: +ELLIPSIS
     <function ...>

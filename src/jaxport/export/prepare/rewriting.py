@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, new_jaxpr_eqn
-from jax.extend.core.primitives import closed_call_p
+
+from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, closed_call_p, new_jaxpr_eqn
 
 Atoms = Callable[[Iterable[Any]], list[Any]]
 """What stands for some variables and literals, in order."""

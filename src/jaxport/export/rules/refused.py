@@ -29,7 +29,8 @@ REASONS = {
     "custom_lin": "is the forward derivative of a `custom_vjp` function, which JAX cannot run either; "
     "define it with `custom_jvp`",
     # Several devices
-    **dict.fromkeys(("psend", "precv", "ragged_all_to_all"), _ACROSS),
+    **dict.fromkeys(("full_to_shard", "shard_to_full", "xla_pmap"), _ACROSS),
+    **dict.fromkeys(("psend", "precv", "ragged_all_to_all", "pbroadcast_dynamic", "ag_start", "ag_done"), _ACROSS),
     **{f"{name}_{half}": _ACROSS for name in _COLLECTIVES for half in ("start", "done")},
 }
 
