@@ -17,7 +17,6 @@ from jax.extend.core import (
     Literal,
     Primitive,
     Var,
-    get_opaque_trace_state,
     jaxpr_as_fun,
     primitives as known_primitives,
 )
@@ -41,6 +40,7 @@ else:
 # Public from 0.10 on, in `jax.extend.core`.
 DebugInfo = _core.DebugInfo
 DropVar = _core.DropVar
+get_opaque_trace_state = _core.get_opaque_trace_state
 InconclusiveDimensionOperation = _core.InconclusiveDimensionOperation
 check_jaxpr = _core.check_jaxpr
 jaxprs_in_params = _core.jaxprs_in_params
