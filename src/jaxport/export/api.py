@@ -23,11 +23,11 @@ from jaxport.export import opsets, passes as graph_passes, plugins, prepare
 from jaxport.export.emitter import Emitter
 from jaxport.export.exported import Exported
 from jaxport.export.functions import FunctionBuilder, Selector, selector
-from jaxport.export.ports import NCHW_TO_NHWC, NHWC_TO_NCHW, Port, stored
+from jaxport.export.ports import NCHW_TO_NHWC, NHWC_TO_NCHW, Port, port_of, stored
 from jaxport.export.prepare import Program
 from jaxport.export.registry import Rule
 from jaxport.export.rules import BLOCK_RULES, RULES
-from jaxport.export.specs import SpecReader
+from jaxport.export.specs import Inputs, read_inputs
 from jaxport.export.value import Scope, Value
 from jaxport.export.walker import Place, Walker
 
@@ -103,12 +103,13 @@ def to_onnx(
     name = name or _name_of(fn)
     precision = jax.enable_x64(True) if double_precision else contextlib.nullcontext()
     with precision:
-        args, kwargs = read_inputs(inputs, input_params, constraints, double_precision)
+        given = read_inputs(inputs, input_params, constraints, double_precision)
         wanted = selector(functions)
-        traced = _trace(fn, args, kwargs, static_params, state, name, wanted)
+        traced = _trace(fn, given, static_params, state, name, wanted)
         options = Options(
             fn=functools.partial(fn, **static_params) if static_params else fn,
             name=name,
+            declared=given.declared,
             opset=opset,
             input_names=input_names,
             output_names=output_names,
@@ -130,6 +131,7 @@ class Options:
 
     fn: Callable[..., Any]
     name: str
+    declared: Sequence[Any]
     opset: int
     input_names: Sequence[str] | None
     output_names: Sequence[str] | None
@@ -186,32 +188,15 @@ def export_traced(traced: blocks.Traced, options: Options) -> Exported:
     )
 
 
-def read_inputs(
-    inputs: Sequence[Any], input_params: Mapping[str, Any] | None, constraints: Sequence[str], double_precision: bool
-) -> tuple[tuple, dict]:
-    """Positional and keyword arguments as abstract values whose symbolic dims share a scope."""
-    if isinstance(inputs, (str, dict)) or not isinstance(inputs, Sequence):
-        raise InvalidArgument(
-            f"`inputs` is {inputs!r}", where="`to_onnx`", instead="give a list with one specification per argument"
-        )
-    reader = SpecReader(np.float64 if double_precision else np.float32, constraints)
-    reader.adopt_scope([list(inputs), dict(input_params or {})])
-    args = tuple(reader.read(spec, f"`inputs[{i}]` of `to_onnx`") for i, spec in enumerate(inputs))
-    kwargs = {
-        key: reader.read(spec, f"`input_params[{key!r}]` of `to_onnx`") for key, spec in (input_params or {}).items()
-    }
-    return args, kwargs
-
-
 def _trace(
     fn: Callable[..., Any],
-    args: tuple,
-    kwargs: dict,
+    given: Inputs,
     static_params: Mapping[str, Any] | None,
     state: State,
     name: str,
     wanted: Any,
 ) -> blocks.Traced:
+    args, kwargs = given.args, given.kwargs
     both = sorted(set(kwargs) & set(static_params or {}))
     if both:
         raise InvalidArgument(
@@ -249,8 +234,11 @@ def _enter(
     for index, (name, jax_aval, aval) in enumerate(zip(names, given[count:], wanted[count:], strict=True)):
         nchw = index in options.inputs_as_nchw
         shape = [aval.shape[a] for a in _axes(NHWC_TO_NCHW, aval)] if nchw else aval.shape
-        ports.append(Port(name, tuple(jax_aval.shape), jax_aval.dtype, nchw))
-        value = op.scope.add_input(Value(aval.dtype, shape, name=name))
+        port = port_of(name, jax_aval, nchw, options.declared[index])
+        ports.append(port)
+        value = op.scope.add_input(Value(port.model_dtype, shape, name=name))
+        if port.declared is not None:
+            value = op.cast(value, aval.dtype)
         operands.append(op.transpose(value, _axes(NCHW_TO_NHWC, aval)) if nchw else value)
     held: list[Value] = []
     for weight, jax_aval, aval in zip(program.weights, given[:count], wanted[:count], strict=True):

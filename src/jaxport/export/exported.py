@@ -227,5 +227,6 @@ class Exported:
 
 def _signature(ports: Sequence[Port]) -> str:
     return ", ".join(
-        f"{port.name}: {port.dtype.name}[{', '.join(str(dims.label(d)) for d in port.shape)}]" for port in ports
+        f"{port.name}: {(port.declared or port.dtype).name}[{', '.join(str(dims.label(d)) for d in port.shape)}]"
+        for port in ports
     )

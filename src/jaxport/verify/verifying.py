@@ -15,8 +15,7 @@ import numpy as np
 from jaxport import blocks
 from jaxport.errors import InvalidArgument
 from jaxport.export import dims, specs
-from jaxport.export.api import read_inputs
-from jaxport.export.ports import Port, is_key, stored
+from jaxport.export.ports import Port, is_key, port_of, stored
 from jaxport.verify import reference, sampling, sizes as size_choice
 from jaxport.verify.comparing import difference
 from jaxport.verify.localizing import Localizer
@@ -128,8 +127,8 @@ def verify_file(
     session = Session(path)
     bound = functools.partial(fn, **static_params) if static_params else fn
     with jax.enable_x64(double_precision or _x64()):
-        args, kwargs = read_inputs(inputs, input_params, constraints, double_precision)
-        traced = blocks.trace(bound, args, kwargs, state=state)
+        given = specs.read_inputs(inputs, input_params, constraints, double_precision)
+        traced = blocks.trace(bound, given.args, given.kwargs, state=state)
         x64 = _x64()
     weights = {weight.path: stored(weight.value) for weight in traced.weights if weight.path in session.input_names}
     names = [name for name in session.input_names if name not in weights]
@@ -151,7 +150,7 @@ def verify_file(
         name=Path(path).name,
         fn=bound,
         traced=traced,
-        inputs=_ports(names, avals, inputs_as_nchw),
+        inputs=_ports(names, avals, inputs_as_nchw, given.declared),
         outputs=_ports(session.output_names, traced.jaxpr.out_avals, outputs_as_nchw),
         session=session,
         defaults=weights,
@@ -161,10 +160,14 @@ def verify_file(
     return subject.report(None, sizes, rtol, atol, seed, check)
 
 
-def _ports(names: Sequence[str], avals: Sequence[Any], as_nchw: Sequence[int]) -> list[Port]:
+def _ports(
+    names: Sequence[str], avals: Sequence[Any], as_nchw: Sequence[int], declared: Sequence[Any] | None = None
+) -> list[Port]:
     return [
-        Port(name, tuple(aval.shape), aval.dtype, nchw=index in as_nchw)
-        for index, (name, aval) in enumerate(zip(names, avals, strict=True))
+        port_of(name, aval, nchw=index in as_nchw, declared=dtype)
+        for index, (name, aval, dtype) in enumerate(
+            zip(names, avals, declared or [aval.dtype for aval in avals], strict=True)
+        )
     ]
 
 
