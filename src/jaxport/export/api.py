@@ -18,10 +18,11 @@ import onnx_ir as ir
 
 from jaxport import blocks, collecting
 from jaxport.blocks.tracing import State
-from jaxport.errors import ExportError, InvalidArgument, JaxportError, Unsupported
-from jaxport.export import opsets, passes as graph_passes, plugins, prepare
+from jaxport.errors import InvalidArgument, JaxportError, Unsupported
+from jaxport.export import failures, opsets, passes as graph_passes, plugins, prepare
 from jaxport.export.emitter import Emitter
 from jaxport.export.exported import Exported
+from jaxport.export.flags.tracing import traced_with_flags
 from jaxport.export.functions import FunctionBuilder, Selector, selector
 from jaxport.export.ports import NCHW_TO_NHWC, NHWC_TO_NCHW, Port, port_of, stored
 from jaxport.export.prepare import Program
@@ -105,11 +106,12 @@ def to_onnx(
     with precision:
         given = read_inputs(inputs, input_params, constraints, double_precision)
         wanted = selector(functions)
-        traced = _trace(fn, given, static_params, state, name, wanted)
+        traced, flags = _trace(fn, given, static_params, state, name, wanted)
         options = Options(
             fn=functools.partial(fn, **static_params) if static_params else fn,
             name=name,
             declared=given.declared,
+            flags=flags,
             opset=opset,
             input_names=input_names,
             output_names=output_names,
@@ -132,6 +134,7 @@ class Options:
     fn: Callable[..., Any]
     name: str
     declared: Sequence[Any]
+    flags: frozenset[int]
     opset: int
     input_names: Sequence[str] | None
     output_names: Sequence[str] | None
@@ -178,6 +181,7 @@ def export_traced(traced: blocks.Traced, options: Options) -> Exported:
         defaults=defaults,
         traced=traced,
         state=options.state,
+        flags=options.flags,
         x64=bool(jax.dtypes.canonicalize_dtype(np.float64) == np.float64),
         records=tuple(walker.records),
         function_calls=tuple(walker.functions.calls),
@@ -195,9 +199,8 @@ def _trace(
     state: State,
     name: str,
     wanted: Any,
-) -> blocks.Traced:
-    args, kwargs = given.args, given.kwargs
-    both = sorted(set(kwargs) & set(static_params or {}))
+) -> tuple[blocks.Traced, frozenset[int]]:
+    both = sorted(set(given.kwargs) & set(static_params or {}))
     if both:
         raise InvalidArgument(
             f"`{both[0]}` is in `input_params` and in `static_params`",
@@ -209,16 +212,13 @@ def _trace(
     # Functions of this package have their boundary.
     ruled = [target for target in plugins.block_targets() if not target.startswith("jaxport.")]
     try:
-        return blocks.trace(bound, args, kwargs, state=state, functions=(*ruled, *wanted.boundaries()))
+        return traced_with_flags(
+            bound, given, name=name, state=state, functions=(*ruled, *wanted.boundaries())
+        )
     except JaxportError:
         raise
     except Exception as error:  # anything the user's function or JAX raises under tracing
-        raise ExportError(
-            f"`{name}` cannot be traced with these inputs: {type(error).__name__}",
-            where=f"inputs {', '.join(map(str, jax.tree.leaves((args, kwargs))))}",
-            why=str(error),
-            instead="call it under `jax.jit` with arrays of these shapes: the error is the same there",
-        ) from error
+        raise failures.explained(error, name, bound, given.args, given.kwargs) from error
 
 
 def _enter(

@@ -47,6 +47,7 @@ class Exported:
       defaults: the values of the weights that are inputs of the graph, by name.
       traced: the traced program, with its pytrees.
       state: what became of state that the call changes: "refuse", "outputs" or "discard".
+      flags: the positions, among the leaves of the arguments, of the Python bools that are inputs of the model.
       x64: whether 64-bit types were enabled.
       records: what became of each equation.
       function_calls: the calls of ONNX functions, and why they have the function that they have.
@@ -61,6 +62,7 @@ class Exported:
     defaults: Mapping[str, np.ndarray]
     traced: blocks.Traced
     state: State
+    flags: frozenset[int]
     x64: bool
     records: tuple[Record, ...]
     function_calls: tuple[Call, ...]

@@ -18,7 +18,7 @@ from jaxport.blocks import Block, block_p
 from jaxport.errors import JaxportError
 from jaxport.export.exported import Exported
 from jaxport.export.rules import BLOCK_RULES
-from jaxport.export.walker import source_lines
+from jaxport.export.sources import source_lines
 from jaxport.verify import reference
 from jaxport.verify.comparing import difference
 from jaxport.verify.report import Divergence
