@@ -218,7 +218,7 @@ def _trace(
     except JaxportError:
         raise
     except Exception as error:  # anything the user's function or JAX raises under tracing
-        raise failures.explained(error, name, bound, given.args, given.kwargs) from error
+        raise failures.explained(error, name, bound, given) from error
 
 
 def _enter(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ import numpy as np
 from jaxport import blocks
 from jaxport.errors import InvalidArgument
 from jaxport.export import dims, specs
+from jaxport.export.flags.tracing import traced_with_flags, with_bools
 from jaxport.export.ports import Port, is_key, port_of, stored
 from jaxport.verify import reference, sampling, sizes as size_choice
 from jaxport.verify.comparing import difference
@@ -82,6 +84,7 @@ def verify(
         session=exported.session,
         defaults=exported.defaults,
         state=exported.state,
+        flags=exported.flags,
         x64=exported.x64,
         exported=exported,
     )
@@ -128,7 +131,7 @@ def verify_file(
     bound = functools.partial(fn, **static_params) if static_params else fn
     with jax.enable_x64(double_precision or _x64()):
         given = specs.read_inputs(inputs, input_params, constraints, double_precision)
-        traced = blocks.trace(bound, given.args, given.kwargs, state=state)
+        traced, flags = traced_with_flags(bound, given, name=Path(path).name, state=state)
         x64 = _x64()
     weights = {weight.path: stored(weight.value) for weight in traced.weights if weight.path in session.input_names}
     names = [name for name in session.input_names if name not in weights]
@@ -155,6 +158,7 @@ def verify_file(
         session=session,
         defaults=weights,
         state=state,
+        flags=flags,
         x64=x64,
     )
     return subject.report(None, sizes, rtol, atol, seed, check)
@@ -195,6 +199,7 @@ class _Subject:
     session: Session
     defaults: Mapping[str, np.ndarray]
     state: Any
+    flags: frozenset[int]
     x64: bool
     exported: Exported | None = None
 
@@ -230,15 +235,30 @@ class _Subject:
         return report
 
     def _in_jax(self, leaves: Sequence[Any]) -> list[Any]:
-        """The outputs of the JAX side; where dims are symbolic, the function is traced again at these sizes."""
+        """The outputs of the JAX side; where dims are symbolic or there are flags, the function is traced again."""
         traced = self.traced
-        if not all(dims.all_static(port.shape) for port in self.inputs):
+        if self.flags or not all(dims.all_static(port.shape) for port in self.inputs):
             args, kwargs = jax.tree.unflatten(traced.in_tree, self._with_static(leaves))
+            args, kwargs = with_bools(self.flags, args, kwargs)
+            leaves = [leaf for index, leaf in enumerate(leaves) if self._position(index) not in self.flags]
             again = blocks.trace(self.fn, args, kwargs, state=self.state)
             # The module may have been trained since: the model has the weights that it was exported with.
             exported = {weight.path: weight for weight in traced.weights if not weight.anonymous}
             traced = replace(again, weights=tuple(exported.get(weight.path, weight) for weight in again.weights))
-        return reference.run_traced(traced, leaves)
+        results = reference.run_traced(traced, leaves)
+        return results if traced.state_outputs == self.traced.state_outputs else self._with_old_state(traced, results)
+
+    def _with_old_state(self, traced: blocks.Traced, results: Sequence[Any]) -> list[Any]:
+        """The outputs where some state changes for other values of the flags alone: it keeps its values."""
+        count = len(traced.output_paths)
+        old = {weight.path: weight.value for weight in self.traced.weights}
+        new = {**old, **dict(zip(traced.state_outputs, results[count:], strict=True))}
+        return [*results[:count], *(new[path] for path in self.traced.state_outputs)]
+
+    def _position(self, index: int) -> int:
+        """The position of an input of the model among the leaves of the arguments."""
+        count = self.traced.in_tree.num_leaves
+        return [position for position in range(count) if position not in self.traced.static_inputs][index]
 
     def _with_static(self, leaves: Sequence[Any]) -> list[Any]:
         static, arrays = self.traced.static_inputs, iter(leaves)
@@ -256,16 +276,20 @@ class _Subject:
         else:
             sets = size_choice.chosen(conditions, known, seed=seed)
         bounds, first = sampling.bounds(self.traced.jaxpr), len(self.traced.weights)
-        for number, at in enumerate(sets):
+        flags = [name for index, name in enumerate(ports) if self._position(index) in self.flags and name not in given]
+        values = [dict(zip(flags, chosen, strict=True)) for chosen in itertools.product((True, False), repeat=len(flags))]
+        runs = [(sets[0], chosen) for chosen in values]  # each value of each flag, and then more sizes
+        runs += [(at, values[number % len(values)]) for number, at in enumerate(sets[1:], 1)]
+        for number, (at, chosen) in enumerate(runs):
             generator = np.random.default_rng([seed, number])
-            leaves = dict(given)
+            leaves = {**given, **{name: np.asarray(value) for name, value in chosen.items()}}
             for index, (name, port) in enumerate(ports.items()):
                 if name not in leaves and sampler is not None:
                     leaves[name] = sampler(port, at, generator)
                 if leaves.get(name) is None:
                     leaves[name] = sampling.sample(port, at, generator, bounds.get(first + index, ()))
             specs.sizes_of({name: port.shape for name, port in ports.items()}, leaves)
-            yield _Run(at, leaves)
+            yield _Run({**at, **chosen}, leaves)
 
     def _given(self, inputs: Any) -> tuple[dict[str, Any], Sampler | None]:
         """The arguments that the user gives, by the names of their ports, and the sampler."""

@@ -38,11 +38,15 @@ _Sides = tuple[Any, Any]
 
 @dataclass
 class Side:
-    """One of the two programs: its equations, its outputs, and what stands for its variables in the merged one."""
+    """One of the two programs: its equations, its outputs, and what stands for its variables in the merged one.
+
+    `own` are further outputs, which the other program does not have.
+    """
 
     equations: Sequence[JaxprEqn]
     outvars: Sequence[Any]
     env: dict[Var, Var]
+    own: Sequence[Any] = ()
 
     def atom(self, atom: Any) -> Any:
         """What stands for a variable or a literal: a merged variable, the literal, or the side's own variable."""
@@ -67,7 +71,7 @@ class _Join:
 
 
 def merged(flag: Var, like: Jaxpr, sides: tuple[Side, Side]) -> tuple[list[JaxprEqn], list[Any], set[Any]]:
-    """The equations of the merged program, its outputs, and its effects.
+    """The equations of the merged program, its outputs (those of both, then each side's own), and its effects.
 
     Args:
       flag: the variable that chooses.
@@ -89,7 +93,8 @@ def _renamed(side: Side) -> Side:
         invars = [new.get(atom, atom) if isinstance(atom, Var) else atom for atom in equation.invars]
         new.update((variable, Var(variable.aval)) for variable in equation.outvars)
         equations.append(equation.replace(invars=invars, outvars=[new[variable] for variable in equation.outvars]))
-    return Side(equations, [new.get(a, a) if isinstance(a, Var) else a for a in side.outvars], side.env)
+    outvars, own = ([new.get(a, a) if isinstance(a, Var) else a for a in atoms] for atoms in (side.outvars, side.own))
+    return Side(equations, outvars, side.env, own)
 
 
 class _Merge:
@@ -112,6 +117,9 @@ class _Merge:
         last = _Segment(([], []), common=True)
         self.segments.append(last)
         outvars = [self._chosen(pair, len(plans)) for pair in zip(*(side.outvars for side in self.sides), strict=True)]
+        for side in self.sides:
+            for atom in side.own:
+                self._cross(atom, len(plans))
         for number, segment in enumerate(self.segments):
             for join in segment.joins:
                 for atom in join.sides:
@@ -123,6 +131,7 @@ class _Merge:
         for plan in plans:
             plan()
         self._choose(last)
+        outvars += [side.atom(atom) for side in self.sides for atom in side.own]
         effects = {effect for equation in self.equations for effect in equation.effects}
         return self.equations, outvars, {effect for effect in effects if reference_of(effect) is None}
 
@@ -293,14 +302,24 @@ class _Merge:
         inner: list[Jaxpr] = [equation.params["jaxpr"].jaxpr for equation in (true, false)]
         invars = [Var(atom.aval) for atom in operands]
         flag = Var(self.flag.aval)
+        shared = _shared_results(true, false)
         sides = tuple(
-            Side(body.eqns, body.outvars, {v: invars[place] for v, place in zip(body.invars, where, strict=True)})
+            Side(
+                body.eqns,
+                body.outvars[:shared],
+                {variable: invars[place] for variable, place in zip(body.invars, where, strict=True)},
+                body.outvars[shared:],
+            )
             for body, where in zip(inner, places, strict=True)
         )
         equations, outvars, effects = merged(flag, self.like, (sides[TRUE], sides[FALSE]))
         body = _closed(self.like, [*invars, flag], equations, outvars, effects)
         block = replace(_common(*blocks), weights=FrozenMapping(weights))
-        results = self._results(true.outvars, false.outvars)
+        results = self._results(true.outvars[:shared], false.outvars[:shared])
+        for side, equation in zip(self.sides, (true, false), strict=True):
+            own = [Var(variable.aval) for variable in equation.outvars[shared:]]
+            side.env.update(zip(equation.outvars[shared:], own, strict=True))
+            results += own
         for atom in operands[count:]:  # what one side alone has is needed here, whatever the flag is
             self._cross(atom, number)
 
@@ -361,8 +380,15 @@ def _mergeable(true: JaxprEqn, false: JaxprEqn) -> bool:
         one.target not in BLOCK_RULES
         and replace(one, config={}, weights={}) == replace(other, config={}, weights={})
         and same_avals(true.invars[:count], false.invars[:count])
-        and same_avals(true.outvars, false.outvars)
+        and same_avals(true.outvars[: one.results], false.outvars[: one.results])
     )
+
+
+def _shared_results(true: JaxprEqn, false: JaxprEqn) -> int:
+    """How many leading outputs of two blocks correspond: all, or those that the call returns."""
+    if same_avals(true.outvars, false.outvars):
+        return len(true.outvars)
+    return true.params["block"].results
 
 
 def _common(one: Block, other: Block) -> Block:

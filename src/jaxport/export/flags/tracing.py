@@ -8,7 +8,7 @@ but in its values.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from jaxport.errors import ExportError, InvalidArgument, JaxportError
 from jaxport.export.flags.alike import same_aval
 from jaxport.export.flags.merging import FALSE, TRUE, Side, merged
 from jaxport.export.ports import is_key
+from jaxport.export.prepare.dead_code import without_dead_code
 from jaxport.export.specs import Inputs
 
 #: Each flag doubles the number of traces.
@@ -106,17 +107,22 @@ class _Traces:
         if not flags:
             return self.plain(values)
         flag, *others = flags
-        true, false = (self.split(others, {**(values or {}), flag: value}) for value in (True, False))
-        path = self.path(flag)
+        traces = (self.split(others, {**(values or {}), flag: value}) for value in (True, False))
+        true, false = (replace(traced, jaxpr=without_dead_code(traced.jaxpr)) for traced in traces)
+        path = input_paths(self.fn, self.given.args, self.given.kwargs)[flag]
         check_alike(true, false, path, self.name)
         return merged_traces(flag, path, true, false)
 
-    def path(self, flag: int) -> str:
-        """The path of a leaf of the arguments, as a trace names it."""
-        with blocks.activation() as recorder:
-            signature = signature_of(self.fn, recorder.types)
-            named = argument_values(signature, self.given.args, self.given.kwargs)
-            return leaf_paths(named, recorder.types.is_variable)[flag]
+
+def input_paths(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
+    """The path of each leaf of the arguments, as a trace names it.
+
+    >>> input_paths(lambda batch, train: batch, ({"ids": 1},), {"train": 2})
+    ['batch.ids', 'train']
+    """
+    with blocks.activation() as recorder:
+        signature = signature_of(fn, recorder.types)
+        return leaf_paths(argument_values(signature, args, kwargs), recorder.types.is_variable)
 
 
 def with_flags(args: Sequence[Any], kwargs: Mapping[str, Any], flags: Mapping[int, bool]) -> tuple[tuple, dict]:
@@ -127,6 +133,12 @@ def with_flags(args: Sequence[Any], kwargs: Mapping[str, Any], flags: Mapping[in
     """
     leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
     return jax.tree.unflatten(tree, [flags.get(index, leaf) for index, leaf in enumerate(leaves)])
+
+
+def with_bools(flags: Iterable[int], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple, dict]:
+    """Concrete arguments as the function is called with them: flags as Python bools."""
+    leaves = jax.tree.leaves((tuple(args), dict(kwargs)))
+    return with_flags(args, kwargs, {index: bool(leaves[index]) for index in flags})
 
 
 def check_alike(true: Traced, false: Traced, path: str, name: str) -> None:
