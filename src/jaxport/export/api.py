@@ -169,7 +169,7 @@ def export_traced(traced: blocks.Traced, options: Options) -> Exported:
     outputs, out_ports = _leave(op, traced, program, outputs, options)
     graph = walker.finish_graph(op, outputs, options.name)
     graph.opset_imports[""] = options.opset
-    model = ir.Model(graph, ir_version=opsets.IR_VERSIONS[options.opset], producer_name="jaxport")
+    model = ir.Model(graph, ir_version=opsets.ir_version(options.opset), producer_name="jaxport")
     walker.functions.attach(model, options.opset)
     reports = graph_passes.run(model, options.passes)
     _name_outputs(graph, out_ports)
