@@ -18,9 +18,10 @@ from jaxport.errors import InvalidArgument
 from jaxport.export import dims, specs
 from jaxport.export.flags.tracing import traced_with_flags, with_bools
 from jaxport.export.ports import Port, is_key, port_of, stored
-from jaxport.verify import reference, sampling, sizes as size_choice
-from jaxport.verify.comparing import difference
+from jaxport.verify import conditioning, reference, sampling, sizes as size_choice
+from jaxport.verify.comparing import compared_results
 from jaxport.verify.localizing import Localizer
+from jaxport.verify.precision import narrowest
 from jaxport.verify.report import Divergence, Output, Report
 from jaxport.verify.runtime import Session
 
@@ -215,16 +216,20 @@ class _Subject:
         """Run both sides and compare."""
         outputs: list[Output] = []
         divergence: Divergence | None = None
+        inside = narrowest(self.traced.jaxpr)
         with jax.enable_x64(self.x64):
             for run in self._runs(inputs, sizes, seed):
                 arrays = {port.name: port.to_model(run.leaves[port.name], self.x64) for port in self.inputs}
                 leaves = [port.to_jax(arrays[port.name]) for port in self.inputs]  # JAX gets what the model gets
-                expected = map(_plain, self._in_jax(leaves))
+                expected = list(map(_plain, self._in_jax(leaves)))
                 results = self.session.run({**self.defaults, **arrays})
-                actual = (_plain(port.to_jax(result)) for port, result in zip(self.outputs, results, strict=True))
+                actual = [_plain(port.to_jax(result)) for port, result in zip(self.outputs, results, strict=True)]
+                found = compared_results(
+                    expected, actual, rtol, atol, inside, functools.partial(self._spread, leaves)
+                )
                 compared = [
-                    Output(port.name, str(value.dtype), value.shape, run.sizes, difference(value, result, rtol, atol))
-                    for port, value, result in zip(self.outputs, expected, actual, strict=True)
+                    Output(port.name, str(value.dtype), value.shape, run.sizes, how)
+                    for port, value, how in zip(self.outputs, expected, found, strict=True)
                 ]
                 outputs += compared
                 if divergence is None and self.exported is not None and not all(output.ok for output in compared):
@@ -235,7 +240,19 @@ class _Subject:
         return report
 
     def _in_jax(self, leaves: Sequence[Any]) -> list[Any]:
-        """The outputs of the JAX side; where dims are symbolic or there are flags, the function is traced again."""
+        """The outputs of the JAX side."""
+        traced, leaves = self._concrete(leaves)
+        results = reference.run_traced(traced, leaves)
+        return results if traced.state_outputs == self.traced.state_outputs else self._with_old_state(traced, results)
+
+    def _spread(self, leaves: Sequence[Any]) -> list[np.ndarray]:
+        """By how much JAX itself changes each output when it rounds otherwise."""
+        traced, leaves = self._concrete(leaves)
+        weights = [weight.value for weight in traced.weights]
+        return conditioning.spread(traced.jaxpr, [*weights, *leaves], len(weights))
+
+    def _concrete(self, leaves: Sequence[Any]) -> tuple[blocks.Traced, Sequence[Any]]:
+        """What is run in JAX; where dims are symbolic or there are flags, the function is traced again."""
         traced = self.traced
         if self.flags or not all(dims.all_static(port.shape) for port in self.inputs):
             args, kwargs = jax.tree.unflatten(traced.in_tree, self._with_static(leaves))
@@ -245,8 +262,7 @@ class _Subject:
             # The module may have been trained since: the model has the weights that it was exported with.
             exported = {weight.path: weight for weight in traced.weights if not weight.anonymous}
             traced = replace(again, weights=tuple(exported.get(weight.path, weight) for weight in again.weights))
-        results = reference.run_traced(traced, leaves)
-        return results if traced.state_outputs == self.traced.state_outputs else self._with_old_state(traced, results)
+        return traced, leaves
 
     def _with_old_state(self, traced: blocks.Traced, results: Sequence[Any]) -> list[Any]:
         """The outputs where some state changes for other values of the flags alone: it keeps its values."""
