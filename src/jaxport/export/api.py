@@ -212,9 +212,7 @@ def _trace(
     # Functions of this package have their boundary.
     ruled = [target for target in plugins.block_targets() if not target.startswith("jaxport.")]
     try:
-        return traced_with_flags(
-            bound, given, name=name, state=state, functions=(*ruled, *wanted.boundaries())
-        )
+        return traced_with_flags(bound, given, name=name, state=state, functions=(*ruled, *wanted.boundaries()))
     except JaxportError:
         raise
     except Exception as error:  # anything the user's function or JAX raises under tracing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -200,6 +200,7 @@ class Exported:
         sizes: Sequence[Mapping[str, int]] | None = None,
         rtol: float | None = None,
         atol: float | None = None,
+        avoid: Mapping[str, Iterable[int]] | None = None,
         seed: int = 0,
     ) -> Report:
         """Run the JAX function and the model on the same inputs, and compare: see `jaxport.verify.verify`.
@@ -209,7 +210,7 @@ class Exported:
         """
         from jaxport.verify import verify
 
-        return verify(self, inputs, check=check, sizes=sizes, rtol=rtol, atol=atol, seed=seed)
+        return verify(self, inputs, check=check, sizes=sizes, rtol=rtol, atol=atol, avoid=avoid, seed=seed)
 
     def inlined(self) -> Exported:
         """The same without ONNX functions: their calls are replaced by their bodies, the weights are not copied."""

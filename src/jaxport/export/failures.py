@@ -77,7 +77,9 @@ def _reason(error: Exception, trial: _Trial, fn: Callable[..., Any], given: Inpu
     if sizes is None:
         return message, f"let the function take sizes first: with {trial.failure}"
     culprits = trial.culprits(sizes, error)
-    found = f"the symbolic size {_listed(culprits)} is the cause: with {_given(sizes)} the function is traced\n{message}"
+    found = (
+        f"the symbolic size {_listed(culprits)} is the cause: with {_given(sizes)} the function is traced\n{message}"
+    )
     advice = []
     multiple = trial.multiple(message)
     if multiple:
@@ -88,7 +90,9 @@ def _reason(error: Exception, trial: _Trial, fn: Callable[..., Any], given: Inpu
     first = culprits[0]
     advice.append(f"give `{first}` a size, such as {sizes[first]}, where it may be fixed")
     if any(sign in message for sign in _AS_A_NUMBER):
-        advice.append("compute with `jnp.asarray(x.shape[0])`, which the model can: it is no number for Python and NumPy")
+        advice.append(
+            "compute with `jnp.asarray(x.shape[0])`, which the model can: it is no number for Python and NumPy"
+        )
     return found, "; or ".join(advice)
 
 
@@ -104,7 +108,14 @@ def _constraint(message: str) -> str:
 def _without_links(message: str) -> str:
     """The message of JAX without its general advice, which is about other settings."""
     lines = message.splitlines()
-    kept = next((index for index, line in enumerate(lines) if line.startswith(("Please see http", "See http", "This error arises for"))), None)
+    kept = next(
+        (
+            index
+            for index, line in enumerate(lines)
+            if line.startswith(("Please see http", "See http", "This error arises for"))
+        ),
+        None,
+    )
     return "\n".join(lines[:kept]).strip() or message.strip()
 
 

@@ -43,7 +43,7 @@ def spread(jaxpr: jex_core.ClosedJaxpr, operands: Sequence[Any], count: int) -> 
     def run(key: Any, *operands: Any) -> list[Any]:
         rounding = _Rounding(key)
         inputs = [rounding(value) for value in operands[count:]]
-        return [value for value in rounding.through(plain.jaxpr, plain.consts, [*operands[:count], *inputs])]
+        return rounding.through(plain.jaxpr, plain.consts, [*operands[:count], *inputs])
 
     exact = list(map(_plain, jax.jit(jex_core.jaxpr_as_fun(plain))(*operands)))
     largest = [np.zeros(value.shape) for value in exact]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -40,6 +40,7 @@ def verify(
     sizes: Sequence[Mapping[str, int]] | None = None,
     rtol: float | None = None,
     atol: float | None = None,
+    avoid: Mapping[str, Iterable[int]] | None = None,
     seed: int = 0,
 ) -> Report:
     """Run the JAX function and the exported model on the same inputs, and compare every output, dtype and shape.
@@ -57,6 +58,7 @@ def verify(
       rtol: how much an element may differ relative to itself; by default what the output's dtype justifies.
       atol: how much any element may differ; by default what the dtype justifies for the output's largest element.
         Integers and booleans are compared exactly where neither is given.
+      avoid: by input, integers that are not sampled: `{"ids": [0]}` where 0 stands for padding.
       seed: of the sampled inputs and sizes.
 
     Returns:
@@ -89,7 +91,7 @@ def verify(
         x64=exported.x64,
         exported=exported,
     )
-    return subject.report(inputs, sizes, rtol, atol, seed, check)
+    return subject.report(inputs, sizes, rtol, atol, avoid, seed, check)
 
 
 def verify_file(
@@ -108,6 +110,7 @@ def verify_file(
     sizes: Sequence[Mapping[str, int]] | None = None,
     rtol: float | None = None,
     atol: float | None = None,
+    avoid: Mapping[str, Iterable[int]] | None = None,
     seed: int = 0,
 ) -> Report:
     """Compare a saved model with a JAX callable: see `verify`.
@@ -120,7 +123,7 @@ def verify_file(
       fn: the callable that it came from.
       inputs, input_params, static_params, inputs_as_nchw, outputs_as_nchw, constraints, double_precision, state: as
         `to_onnx` takes them.
-      check, sizes, rtol, atol, seed: as `verify` takes them.
+      check, sizes, rtol, atol, avoid, seed: as `verify` takes them.
 
     Raises:
       VerificationFailed: they disagree, and `check` is true.
@@ -162,7 +165,7 @@ def verify_file(
         flags=flags,
         x64=x64,
     )
-    return subject.report(None, sizes, rtol, atol, seed, check)
+    return subject.report(None, sizes, rtol, atol, avoid, seed, check)
 
 
 def _ports(
@@ -210,6 +213,7 @@ class _Subject:
         sizes: Sequence[Mapping[str, int]] | None,
         rtol: float | None,
         atol: float | None,
+        avoid: Mapping[str, Iterable[int]] | None,
         seed: int,
         check: bool,
     ) -> Report:
@@ -218,15 +222,13 @@ class _Subject:
         divergence: Divergence | None = None
         inside = narrowest(self.traced.jaxpr)
         with jax.enable_x64(self.x64):
-            for run in self._runs(inputs, sizes, seed):
+            for run in self._runs(inputs, sizes, avoid, seed):
                 arrays = {port.name: port.to_model(run.leaves[port.name], self.x64) for port in self.inputs}
                 leaves = [port.to_jax(arrays[port.name]) for port in self.inputs]  # JAX gets what the model gets
                 expected = list(map(_plain, self._in_jax(leaves)))
                 results = self.session.run({**self.defaults, **arrays})
                 actual = [_plain(port.to_jax(result)) for port, result in zip(self.outputs, results, strict=True)]
-                found = compared_results(
-                    expected, actual, rtol, atol, inside, functools.partial(self._spread, leaves)
-                )
+                found = compared_results(expected, actual, rtol, atol, inside, functools.partial(self._spread, leaves))
                 compared = [
                     Output(port.name, str(value.dtype), value.shape, run.sizes, how)
                     for port, value, how in zip(self.outputs, expected, found, strict=True)
@@ -281,10 +283,17 @@ class _Subject:
         count = self.traced.in_tree.num_leaves
         return [static[index] if index in static else next(arrays) for index in range(count)]
 
-    def _runs(self, inputs: Any, sizes: Sequence[Mapping[str, int]] | None, seed: int) -> Iterator[_Run]:
+    def _runs(
+        self,
+        inputs: Any,
+        sizes: Sequence[Mapping[str, int]] | None,
+        avoid: Mapping[str, Iterable[int]] | None,
+        seed: int,
+    ) -> Iterator[_Run]:
         """The arguments to run on, at each set of sizes."""
         given, sampler = self._given(inputs)
         ports = {port.name: port for port in self.inputs}
+        avoided = sampling.avoided(avoid, ports)
         known = specs.sizes_of({name: ports[name].shape for name in given}, given)
         conditions = size_choice.Conditions(self.traced.jaxpr)
         if sizes:
@@ -293,7 +302,9 @@ class _Subject:
             sets = size_choice.chosen(conditions, known, seed=seed)
         bounds, first = sampling.bounds(self.traced.jaxpr), len(self.traced.weights)
         flags = [name for index, name in enumerate(ports) if self._position(index) in self.flags and name not in given]
-        values = [dict(zip(flags, chosen, strict=True)) for chosen in itertools.product((True, False), repeat=len(flags))]
+        values = [
+            dict(zip(flags, chosen, strict=True)) for chosen in itertools.product((True, False), repeat=len(flags))
+        ]
         runs = [(sets[0], chosen) for chosen in values]  # each value of each flag, and then more sizes
         runs += [(at, values[number % len(values)]) for number, at in enumerate(sets[1:], 1)]
         for number, (at, chosen) in enumerate(runs):
@@ -303,7 +314,9 @@ class _Subject:
                 if name not in leaves and sampler is not None:
                     leaves[name] = sampler(port, at, generator)
                 if leaves.get(name) is None:
-                    leaves[name] = sampling.sample(port, at, generator, bounds.get(first + index, ()))
+                    leaves[name] = sampling.sample(
+                        port, at, generator, bounds.get(first + index, ()), avoided.get(name, ())
+                    )
             specs.sizes_of({name: port.shape for name, port in ports.items()}, leaves)
             yield _Run({**at, **chosen}, leaves)
 

@@ -341,8 +341,10 @@ def _aligned(true: Sequence[JaxprEqn], false: Sequence[JaxprEqn]) -> Iterable[tu
     while start < least and kinds[TRUE][start] == kinds[FALSE][start] and _alike(true[start], false[start]):
         start += 1
     end = 0
-    while end < least - start and kinds[TRUE][-1 - end] == kinds[FALSE][-1 - end] and _alike(
-        true[-1 - end], false[-1 - end]
+    while (
+        end < least - start
+        and kinds[TRUE][-1 - end] == kinds[FALSE][-1 - end]
+        and _alike(true[-1 - end], false[-1 - end])
     ):
         end += 1
     yield from zip(true[:start], false[:start], strict=True)
