@@ -60,9 +60,11 @@ def to_onnx(
     Args:
       fn: a function, a Flax NNX module, a bound or partial `apply` of a Flax Linen module, an Equinox module, …
       inputs: one specification per positional argument: a tuple of sizes and names is a shape of the default float
-        (`("B", 224, 224, 3)`), anything else a pytree of such shapes, `jax.ShapeDtypeStruct` and arrays. Dims are
-        integers, names, or expressions of names such as `"2*B + 1"`.
-      input_params: keyword arguments that become inputs of the graph: a specification each, or a value.
+        (`("B", 224, 224, 3)`), anything else a pytree of `jax.ShapeDtypeStruct` and arrays, or of such shapes. Dims are
+        integers, names, or expressions of names such as `"2*B + 1"`. The model's inputs have the dtypes that are
+        declared here, also those of 64 bits that JAX narrows.
+      input_params: keyword arguments that become inputs of the graph: a specification each, or a value. `bool` is a
+        Python flag that the model takes at run time (`{"deterministic": bool}`).
       static_params: keyword arguments that are baked in.
       input_names: names of the inputs in the model, one per leaf; by default the argument names and pytree paths.
       output_names: names of the outputs in the model, one per leaf.
