@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
@@ -18,9 +19,16 @@ from jaxport.blocks.places import Places, Types, kind_of
 from jaxport.blocks.values import Found, exchange, find, put_back
 from jaxport.jaxprs import source_info_util
 
-__all__ = ["Boundary", "Recorder"]
+__all__ = ["Boundary", "Recorder", "calls_left"]
 
 source_info_util.register_exclusion(__file__)
+
+_LEFT = "__jaxport_calls__"
+
+
+def calls_left(error: BaseException) -> tuple[tuple[str, str], ...]:
+    """Path and target of each marked call that an exception came out of, the innermost first."""
+    return getattr(error, _LEFT, ())
 
 
 @dataclass(frozen=True)
@@ -216,6 +224,9 @@ class Recorder:
         self._frames.append(frame)
         try:
             result = function(*args, **kwargs)
+        except Exception as error:
+            self._note(error, call)
+            raise
         finally:
             self._frames.pop()
             put_back(undo)
@@ -238,6 +249,12 @@ class Recorder:
         for carry in self._carriers:
             for one, other in zip(before, after, strict=True):
                 carry(one, other)
+
+    def _note(self, error: Exception, call: Call) -> None:
+        """Adds a call that an exception leaves to those that it says it has left."""
+        path = call.path if call.owner is None else self.places.find(call.owner)
+        with suppress(AttributeError):  # an exception of C may have no room for it
+            setattr(error, _LEFT, (*calls_left(error), (path or "", call.target)))
 
     def _named(self, function: Callable, args: tuple, kwargs: dict) -> list[tuple[str, Any]]:
         """The arguments with their names, in the order of the signature."""

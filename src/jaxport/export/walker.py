@@ -7,8 +7,6 @@ choosing the parameters a rule takes, checking and stamping what it returns, and
 from __future__ import annotations
 
 import functools
-import os
-import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,14 +19,9 @@ from jaxport.errors import JaxportError, Refusal, RuleError
 from jaxport.export import dims, plugins, prepare
 from jaxport.export.emitter import Declined, Emitter, Refused
 from jaxport.export.registry import Rule
+from jaxport.export.sources import source_lines
 from jaxport.export.value import Value, has_data_type
 from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, parameters
-
-_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_PATHS = [sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
-#: Where frames are that are not the user's, and where those are that nobody wants to see.
-_LIBRARIES = tuple(os.path.join(path, "") for path in (_OWN, *_PATHS))
-_MACHINERY = tuple(os.path.join(path, "") for path in (_OWN, os.path.dirname(jax.__file__)))
 
 
 @dataclass(frozen=True)
@@ -338,16 +331,3 @@ def _rule_name(rule: Rule) -> str:
 
 def _where(rule: Rule, op: Emitter) -> str:
     return f"{_rule_name(rule)}, for {op.place.source or 'an equation without a source line'}"
-
-
-def source_lines(traceback: Any) -> tuple[str, str]:
-    """The innermost frame that is in no installed library, and the innermost that is neither JAX's nor ours."""
-    frames = traceback.frames
-    users = next((f for f in frames if not f.file_name.startswith(_LIBRARIES)), None)
-    return _line(users), _line(next((f for f in frames if not f.file_name.startswith(_MACHINERY)), None))
-
-
-def _line(frame: Any) -> str:
-    if frame is None:
-        return ""
-    return f"{os.path.basename(frame.file_name)}:{frame.line_num} in {frame.function_name.rsplit('.', 1)[-1]}"

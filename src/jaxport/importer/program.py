@@ -220,7 +220,7 @@ class Program:
 
         Args:
           inputs: by position or by name; what is left out is sampled.
-          options: `sizes`, `rtol`, `atol`, `seed`, `check`, as `jaxport.verify.verify_program` takes them.
+          options: `sizes`, `rtol`, `atol`, `avoid`, `seed`, `check`, as `jaxport.verify.verify_program` takes them.
 
         Raises:
           VerificationFailed: the two sides disagree, unless `check` is false.

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from jaxport import jaxprs
+from jaxport.errors import InvalidArgument
 from jaxport.export import dims
 from jaxport.export.ports import Port, is_key, key_implementation
 
@@ -164,7 +165,13 @@ def _starts(size: dims.Dim, taken: dims.Dim) -> Range:
     return Range(0, size - taken + 1)
 
 
-def sample(port: Port, sizes: Mapping[str, int], generator: np.random.Generator, valid: Iterable[Range] = ()) -> Any:
+def sample(
+    port: Port,
+    sizes: Mapping[str, int],
+    generator: np.random.Generator,
+    valid: Iterable[Range] = (),
+    avoid: Iterable[int] = (),
+) -> Any:
     """An argument for an input: an array in JAX's layout and dtype, or an array of PRNG keys.
 
     Args:
@@ -172,6 +179,10 @@ def sample(port: Port, sizes: Mapping[str, int], generator: np.random.Generator,
       sizes: of the symbols.
       generator: of the random numbers.
       valid: what an integer selects from.
+      avoid: integers that are not drawn, such as that of padding.
+
+    Raises:
+      InvalidArgument: no integer is left.
     """
     shape = tuple(dims.evaluate(dim, sizes) for dim in port.shape)
     if is_key(port.dtype):
@@ -182,18 +193,23 @@ def sample(port: Port, sizes: Mapping[str, int], generator: np.random.Generator,
             return generator.random(shape) < 0.6
         case "i" | "u":
             limits = [(bound.first, dims.evaluate(bound.stop, sizes)) for bound in valid]
-            return _integers(port.dtype, shape, generator, limits)
+            return _integers(port, shape, generator, limits, avoid)
         case "c":
             return (generator.normal(size=shape) + 1j * generator.normal(size=shape)).astype(port.dtype)
         case _:
             if jax.dtypes.issubdtype(port.dtype, np.integer):  # int4 and its kin
-                return _integers(port.dtype, shape, generator, [(0, 4)])
+                return _integers(port, shape, generator, [(0, 4)], avoid)
             return generator.normal(size=shape).astype(port.dtype)
 
 
 def _integers(
-    dtype: np.dtype, shape: Sequence[int], generator: np.random.Generator, limits: Sequence[tuple[int, int]]
+    port: Port,
+    shape: Sequence[int],
+    generator: np.random.Generator,
+    limits: Sequence[tuple[int, int]],
+    avoid: Iterable[int],
 ) -> np.ndarray:
+    dtype = port.dtype
     low, high = FREE
     if limits:
         low, high = max(first for first, _ in limits), min(stop for _, stop in limits)
@@ -201,7 +217,39 @@ def _integers(
         low = 0
     high = min(high, int(jax.numpy.iinfo(dtype).max) + 1)
     low = min(low, max(high - 1, 0))  # where nothing is valid (an empty axis), zero
-    return generator.integers(low, max(high, low + 1), shape).astype(dtype)
+    high = max(high, low + 1)
+    avoided = sorted(value for value in set(avoid) if low <= value < high)
+    if len(avoided) == high - low:
+        raise InvalidArgument(
+            f"no value is left for the input `{port.name}`",
+            where="`verify(avoid=...)`",
+            why=f"it is drawn from {low} to {high - 1}",
+            instead="avoid fewer values, or give the input",
+        )
+    drawn = generator.integers(low, high - len(avoided), shape)
+    for value in avoided:  # from below: those that are left are counted past each
+        drawn = drawn + (drawn >= value)
+    return drawn.astype(dtype)
+
+
+def avoided(avoid: Mapping[str, Iterable[int]] | None, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """The integers that each input avoids.
+
+    Raises:
+      InvalidArgument: a name is that of no input.
+
+    >>> avoided({"ids": [0]}, ["ids", "mask"])
+    {'ids': (0,)}
+    """
+    known = list(names)
+    unknown = [name for name in avoid or () if name not in known]
+    if unknown:
+        raise InvalidArgument(
+            f"`{unknown[0]}` is no input of the model",
+            where="`verify(avoid=...)`",
+            instead=f"the inputs are {', '.join(known)}",
+        )
+    return {name: tuple(map(int, values)) for name, values in (avoid or {}).items()}
 
 
 def _dtype(aval: Any) -> Any:
