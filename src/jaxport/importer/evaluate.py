@@ -54,6 +54,11 @@ class Subgraph:
     def output_count(self) -> int:
         return len(self.body.outputs)
 
+    def input_rank(self, index: int) -> int | None:
+        """The rank that the model declares for the input at `index`, if it does."""
+        declared = self.body.inputs[index].shape
+        return None if declared is None else declared.rank()
+
     def empty_output(self, index: int) -> HostValue:
         """No rows of the output at `index`, of the type that the model declares for it."""
         declared = self.body.outputs[index]

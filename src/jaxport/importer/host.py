@@ -8,6 +8,7 @@ integers wrap. What cannot be told of a dim (whether `batch == 1`) is refused.
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -179,13 +180,32 @@ def _cast(value: HostValue, dtype: np.dtype) -> HostValue:
             raise jax.errors.InconclusiveDimensionOperation(f"{value} has no value as {dtype} before sizes are known")
         return HostValue(value.data, dtype)
     if dtype == STRING and value.dtype != STRING:
-        texts = [_SPECIAL.get(text, text) for text in map(str, value.data.ravel())]
+        texts = [_text(element) for element in value.data.ravel().tolist()]
         return HostValue(np.array(texts, dtype=object).reshape(value.shape), STRING)
+    if value.dtype == STRING and dtype.kind in "iub":
+        numbers = [_integer(text) for text in value.data.ravel().tolist()]
+        return HostValue(np.array(numbers, dtype=object).astype(dtype).reshape(value.shape))
     return HostValue(value.data.astype(dtype))
 
 
 _SPECIAL = {"inf": "INF", "-inf": "-INF", "nan": "NaN"}
 """How ONNX writes what is no number."""
+
+
+def _text(element: Any) -> str:
+    """A number as ONNX Runtime writes it: eight digits of a fraction, 1 and 0 for the truth."""
+    if isinstance(element, float):
+        text = f"{element:.8g}"
+        return _SPECIAL.get(text, text)
+    return str(int(element))
+
+
+def _integer(text: str) -> int:
+    """The integer that a text begins with, as ONNX Runtime reads it."""
+    found = re.match(r"\s*([+-]?\d+)", text)
+    if found is None:
+        raise ValueError(f"{text!r} does not begin with an integer")
+    return int(found[1])
 
 
 def _plain(index: Any) -> Any:

@@ -362,7 +362,7 @@ class Program:
         )
 
     def _check_shape(self, declared: ir.Value, shape: tuple[Any, ...]) -> None:
-        if declared.shape is None:
+        if declared.shape is None or declared.shape.rank() == 0:  # a rank of zero is what exporters write for any
             return
         sizes = declared.shape.dims
         same_rank = len(sizes) == len(shape)
