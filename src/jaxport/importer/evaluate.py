@@ -25,7 +25,7 @@ from jaxport.importer.resolve import tensor_value
 from jaxport.importer.scope import Held, Scope
 from jaxport.importer.segments import Item, Nested, Segment
 
-__all__ = ["Observer", "Subgraph", "evaluate", "evaluate_blocks", "observing"]
+__all__ = ["LARGE", "Observer", "Subgraph", "evaluate", "evaluate_blocks", "observed", "observing"]
 
 Observer = Callable[[Node, Sequence[Any], Sequence[Any]], None]
 """Called with each node that was evaluated, its inputs and its outputs."""
@@ -41,6 +41,11 @@ def observing(observer: Observer) -> Iterator[None]:
         yield
     finally:
         _observer.reset(token)
+
+
+def observed() -> bool:
+    """Whether somebody is shown each node."""
+    return _observer.get() is not None
 
 
 class Subgraph:
