@@ -20,7 +20,7 @@ import numpy as np
 from jaxport.errors import ModelError
 from jaxport.importer.dtypes import STRING, canonical
 
-__all__ = ["HostValue", "dims_compare", "host", "is_dim"]
+__all__ = ["HostValue", "dims_compare", "has_stand_ins", "host", "is_dim"]
 
 is_dim = jax.export.is_symbolic_dim
 
@@ -99,8 +99,10 @@ class HostValue:
             elements = [jnp.asarray(element, dtype=dtype) for element in self.data.ravel()]
             return jnp.stack(elements).reshape(self.shape)
         if dtype != self.dtype and dtype.kind in "iu" and self.size:
-            limits = np.iinfo(dtype)
-            low, high = self.data.min(), self.data.max()
+            limits, data = np.iinfo(dtype), _stand_ins(self.data, dtype)
+            low, high = data.min(), data.max()
+            if data is not self.data and low >= limits.min and high <= limits.max:
+                return data.astype(dtype)
             if low < limits.min or high > limits.max:
                 raise ModelError(
                     f"{high if high > limits.max else low} does not fit into {dtype}",
@@ -150,6 +152,22 @@ class HostValue:
 
     def __abs__(self) -> HostValue:
         return HostValue(np.abs(self.data), self.dtype)
+
+
+def _stand_ins(data: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """`data` with the limits of its own type as those of the narrower one: they stand for what is beyond all others."""
+    own, limits = np.iinfo(data.dtype), np.iinfo(dtype)
+    for limit, other in ((own.max, limits.max), (own.min, limits.min)):
+        if limit and (found := data == limit).any():
+            data = np.where(found, data.dtype.type(other), data)
+    return data
+
+
+def has_stand_ins(value: HostValue) -> bool:
+    """Whether some of its integers are limits of a type that is narrower in JAX now."""
+    if value.symbolic or value.dtype.kind not in "iu" or canonical(value.dtype) == value.dtype:
+        return False
+    return _stand_ins(value.data, canonical(value.dtype)) is not value.data
 
 
 def host(value: Any, dtype: Any = None) -> HostValue:

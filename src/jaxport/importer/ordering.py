@@ -31,7 +31,7 @@ def in_order(model: ir.Model, own: bool = True) -> ir.Model:
     """
     if all(_is_sorted(graph, set()) for graph in _graphs(model)):
         return model
-    model = model if own else model.clone()
+    model = model if own else ir.from_proto(ir.to_proto(model))  # `clone` wants them in order
     for graph in _graphs(model):
         try:
             graph.sort()

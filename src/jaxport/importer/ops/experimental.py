@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxport.errors import InvalidArgument
+from jaxport.errors import ModelError
 from jaxport.importer.namespaces import jnp, nn
 from jaxport.importer.ops import activations, normalization  # noqa: F401  what is looked up below
 from jaxport.importer.ops.normalization import mean_variance_normalization
@@ -46,7 +46,7 @@ def image_scaler(input, *, bias=None, scale=1.0):
 @op("Crop", since=1, until=LAST)
 def crop(input, *, border=None, scale=None):
     if border is None or len(border) != 4 or input.ndim != 4:
-        raise InvalidArgument(
+        raise ModelError(
             "the attribute `border` has to be the left, top, right and bottom border of a four-dimensional image",
             instead="export the model again",
         )
