@@ -20,6 +20,7 @@ from jaxport.errors import InvalidArgument, ModelError
 from jaxport.importer.dtypes import dtype_of
 from jaxport.importer.frame import without_data
 from jaxport.importer.mapping import Buffer, map_tensors
+from jaxport.importer.ordering import in_order
 
 __all__ = ["ModelSource", "load"]
 
@@ -37,7 +38,7 @@ def load(source: ModelSource) -> ir.Model:
       ModelError: the model is damaged or hostile; the message names the tensor or node.
     """
     if isinstance(source, ir.Model):
-        return source
+        return in_order(source, own=False)
     buffer, folders = None, ()
     if isinstance(source, onnx.ModelProto):
         proto, origin = source, "the `ModelProto`"
@@ -64,8 +65,9 @@ def load(source: ModelSource) -> ir.Model:
             instead="export it again",
         )
     _check_versions(proto, origin)
-    if proto is source and any(_is_foreign(holder) for holder in _holders(proto)):
+    if proto is source and (_imports_twice(proto) or any(_is_foreign(holder) for holder in _holders(proto))):
         proto = onnx.ModelProto.FromString(proto.SerializeToString())
+    _import_once(proto)
     for holder in _holders(proto):
         _check_names(holder)
         _check_and_densify(holder)
@@ -84,27 +86,32 @@ def load(source: ModelSource) -> ir.Model:
             "the model is malformed", where=origin, why=_root_cause(error), instead="export it again"
         ) from error
     map_tensors(model, buffer, folders, origin)
-    return model
+    return in_order(model)
 
 
 def _check_versions(proto: onnx.ModelProto, origin: str) -> None:
-    """Refuses a file format that is newer than the installed onnx, and two versions of one domain."""
+    """Refuses a file format that is newer than the installed onnx."""
     if proto.ir_version > onnx.IR_VERSION:
         raise ModelError(
             f"IR version {proto.ir_version} is newer than {onnx.IR_VERSION}, the newest known",
             where=origin,
             instead="update the onnx package, or export the model for an older version",
         )
-    for imports in (proto.opset_import, *(function.opset_import for function in proto.functions)):
-        versions: dict[str, int] = {}
-        for entry in imports:
-            domain = entry.domain or "ai.onnx"
-            if versions.setdefault(domain, entry.version) != entry.version:
-                raise ModelError(
-                    f"two versions of the domain `{domain}` are imported: {versions[domain]} and {entry.version}",
-                    where=origin,
-                    instead="export the model again",
-                )
+
+
+def _imports_twice(holder: onnx.ModelProto | onnx.FunctionProto) -> bool:
+    domains = [entry.domain or "ai.onnx" for entry in holder.opset_import]
+    return len(set(domains)) < len(domains)
+
+
+def _import_once(proto: onnx.ModelProto) -> None:
+    """Leaves one version of each domain: of several the last, as ONNX Runtime reads them (`""` and `ai.onnx` are one)."""
+    for holder in (proto, *proto.functions):
+        if _imports_twice(holder):
+            versions = {entry.domain or "ai.onnx": entry.version for entry in holder.opset_import}
+            del holder.opset_import[:]
+            for domain, version in versions.items():
+                holder.opset_import.add(domain="" if domain == "ai.onnx" else domain, version=version)
 
 
 def _parse(data: Buffer, origin: str) -> onnx.ModelProto:
@@ -139,9 +146,11 @@ def _holders(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.NodeProt
 
 
 def _is_foreign(holder: onnx.GraphProto | onnx.NodeProto) -> bool:
-    """Whether it has sparse tensors or maps, which `onnx_ir` has not."""
+    """Whether it has sparse tensors, maps or negative sizes, which `onnx_ir` has not."""
     if isinstance(holder, onnx.GraphProto):
-        return bool(holder.sparse_initializer) or any(_is_map(value.type) for value in _values(holder))
+        return bool(holder.sparse_initializer) or any(
+            _is_map(value.type) or any(True for _ in _negative(value.type)) for value in _values(holder)
+        )
     return any(attribute.HasField("sparse_tensor") for attribute in holder.attribute)
 
 
@@ -162,6 +171,11 @@ def _values(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
     yield from (*graph.input, *graph.output, *graph.value_info)
 
 
+def _negative(kind: onnx.TypeProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
+    """The sizes below zero that a type declares: exporters write -1 where a size is unknown."""
+    return (dim for dim in kind.tensor_type.shape.dim if dim.dim_value < 0)
+
+
 def _is_map(kind: onnx.TypeProto) -> bool:
     """Whether a type is a map, or a sequence of maps."""
     inner = kind.WhichOneof("value")
@@ -169,11 +183,15 @@ def _is_map(kind: onnx.TypeProto) -> bool:
 
 
 def _check_and_densify(holder: onnx.GraphProto | onnx.NodeProto) -> None:
-    """Checks the tensors of a graph or node, writes its sparse ones dense, and leaves the types of maps undeclared."""
+    """Checks the tensors of a graph or node, writes its sparse ones dense, and leaves undeclared what says nothing: the
+    types of maps, and negative sizes.
+    """
     if isinstance(holder, onnx.GraphProto):
         for value in _values(holder):
             if _is_map(value.type):
                 value.ClearField("type")
+            for dim in _negative(value.type):
+                dim.ClearField("dim_value")
         holder.initializer.extend(map(_dense, holder.sparse_initializer))
         del holder.sparse_initializer[:]
         for tensor in holder.initializer:

@@ -17,7 +17,9 @@ import onnx_ir as ir
 from jaxport.blocks import current_recorder
 from jaxport.errors import InvalidArgument
 from jaxport.importer import weights
+from jaxport.importer.batching import Batches
 from jaxport.importer.bounds import set_bounds
+from jaxport.importer.compiling import Calls
 from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.evaluate import evaluate, evaluate_blocks
 from jaxport.importer.graph import Body, Node
@@ -44,6 +46,7 @@ def from_onnx(
     trainable: Collection[str] | None = None,
     untie: bool | Collection[str] = False,
     sizes: Mapping[str, int] | None = None,
+    batch: bool | Mapping[str, int | None] = False,
 ) -> Program:
     """Imports an ONNX model as a JAX function.
 
@@ -58,6 +61,9 @@ def from_onnx(
         results have this size, filled up: NonZero and NonMaxSuppression with positions outside of the array, Unique with
         its smallest element, the others with zeros. What exceeds it is lost. Of a Loop that data ends it is the number
         of iterations, and gives it a gradient.
+      batch: whether calls may have another number of rows than the file fixes. The model is mapped over its own batches
+        (`jax.vmap`): each gives what a call with it alone gives. Rows are counted by the first axis; a mapping gives other
+        axes by the names of inputs and outputs, None for an input that all rows share.
 
     Returns:
       A `Program`: a callable that `jax.jit`, `jax.grad` and `jax.vmap` take, with its weights in `params`.
@@ -76,7 +82,7 @@ def from_onnx(
     >>> jax.grad(lambda params: program.apply(params, np.ones((3, 2), np.float32)).sum())(program.params)
     {'bias': Array([3., 3.], dtype=float32)}
     """
-    return Program(load(source), trainable=trainable, untie=untie, sizes=sizes)
+    return Program(load(source), trainable=trainable, untie=untie, sizes=sizes, batch=batch)
 
 
 class Program:
@@ -100,6 +106,7 @@ class Program:
         trainable: Collection[str] | None = None,
         untie: bool | Collection[str] = False,
         sizes: Mapping[str, int] | None = None,
+        batch: bool | Mapping[str, int | None] = False,
     ):
         self.model = model
         self.body: Body = resolve(model)
@@ -112,7 +119,10 @@ class Program:
         self.keywords = tuple(unique_identifiers(value.name or "" for value in self.inputs))
         self._keywords = dict(zip(self.keywords, self.inputs, strict=True))
         self._keywords |= {value.name or "": value for value in self.inputs}
+        axes = batch if isinstance(batch, Mapping) else {}
+        self._batches = None if batch is False else Batches(self.inputs, self.body.outputs, axes, self._static)
         self._warned = False
+        self._calls = Calls(self._run, self.static_inputs)
 
     @cached_property
     def input_names(self) -> tuple[str, ...]:
@@ -298,7 +308,7 @@ class Program:
         self._warn_of_narrowing()
         if rng is not None and "rng" in self._keywords:
             rng, named = None, {**named, "rng": rng}
-        outputs = self.evaluate(params, self._named(inputs, named), rng)
+        outputs = self._calls(params, self._taken(self._named(inputs, named)), rng)
         return self._packed([_external(output) for output in outputs])
 
     def evaluate(self, params: Mapping[str, Any], inputs: Mapping[str, Any], rng: Any = None) -> tuple[Any, ...]:
@@ -306,7 +316,19 @@ class Program:
 
         Args and errors are those of `apply`, with the inputs by name.
         """
-        values = {value: self._checked(value, inputs.get(value.name or "")) for value in self.inputs}
+        return self._run(params, self._taken(inputs), rng)
+
+    def _taken(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The inputs as the evaluator takes them, by name."""
+        return {value.name or "": self._checked(value, inputs.get(value.name or "")) for value in self.inputs}
+
+    def _run(self, params: Mapping[str, Any], inputs: Mapping[str, Any], rng: Any) -> tuple[Any, ...]:
+        if self._batches is None:
+            return self._run_once(params, inputs, rng)
+        return self._batches.run(lambda batch: self._run_once(params, batch, rng), inputs)
+
+    def _run_once(self, params: Mapping[str, Any], inputs: Mapping[str, Any], rng: Any) -> tuple[Any, ...]:
+        values = {value: inputs[value.name or ""] for value in self.inputs}
         values |= self.weights.given(params)
         if current_recorder() is not None:  # somebody wants to see the modules as blocks
             return evaluate_blocks(self.body, self._segments, values, rng)
@@ -362,17 +384,23 @@ class Program:
         )
 
     def _check_shape(self, declared: ir.Value, shape: tuple[Any, ...]) -> None:
-        if declared.shape is None:
+        if declared.shape is None or declared.shape.rank() == 0:  # a rank of zero is what exporters write for any
             return
         sizes = declared.shape.dims
         same_rank = len(sizes) == len(shape)
-        pairs = zip(sizes, shape, strict=True) if same_rank else ()
-        wrong = [1 for size, got in pairs if isinstance(size, int) and isinstance(got, int) and size != got]
+        pairs = enumerate(zip(sizes, shape, strict=True) if same_rank else ())
+        wrong = [
+            axis
+            for axis, (size, got) in pairs
+            if isinstance(size, int) and isinstance(got, int) and size != got
+            if self._batches is None or (declared.name or "", axis) not in self._batches
+        ]
         if not same_rank or wrong:
+            rebatched = ", or another number of rows by `from_onnx(…, batch=True)` (or `jax.vmap`)" * (wrong == [0])
             raise InvalidArgument(
                 f"the input `{declared.name}` has shape {list(shape)}, the model declares {declared.shape}",
                 where="the call of the program",
-                instead="give it the declared sizes; the named ones may be any",
+                instead=f"give it the declared sizes; the named ones may be any{rebatched}",
             )
 
     @cached_property
@@ -406,6 +434,7 @@ class Program:
         count = sum(self.body.initializers[value].size for value in self.weights.values.values())
         rows.append(f"  params  {len(self.weights.values)} arrays, {count:,} elements")
         rows.append("  ops     " + ", ".join(f"{name} {times}" for name, times in operators.most_common()))
+        rows.append(f"  calls   {self._calls}")
         if self.modules.children:
             rows.append(f"  modules {self.modules.type}".rstrip())
             rows += [f"    {line}" for line in self.modules.lines()]
