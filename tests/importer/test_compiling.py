@@ -99,7 +99,7 @@ def test_a_branch_of_another_shape_is_taken_by_value() -> None:
 
 
 def test_strings_and_maps_and_sequences() -> None:
-    words = program("g (string[N] x) => (string[N] y) { y = StringNormalizer<case_change_action = \"UPPER\">(x) }")
+    words = program('g (string[N] x) => (string[N] y) { y = StringNormalizer<case_change_action = "UPPER">(x) }')
     assert words(np.array(["a", "b"], object)).tolist() == ["A", "B"]
     assert str(words).splitlines()[-1] == "  calls   none yet"
     rows = program("g (seq(float[N]) x) => (float[M] y) { y = ConcatFromSequence<axis = 0>(x) }")
@@ -153,15 +153,19 @@ def test_errors_are_those_of_the_operator() -> None:
 
 def test_what_unrolls_to_very_much_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "MOST_EQUATIONS", 10)
-    model = program("g (float[N] x) => (float[N] y) {" + " ".join(
-        f"{'y' if k == 19 else f'a{k}'} = Neg({f'a{k - 1}' if k else 'x'})" for k in range(20)
-    ) + "}")
+    model = program(
+        "g (float[N] x) => (float[N] y) {"
+        + " ".join(f"{'y' if k == 19 else f'a{k}'} = Neg({f'a{k - 1}' if k else 'x'})" for k in range(20))
+        + "}"
+    )
     assert model(X).tolist() == [1, 0]
     assert "unrolled it has more than 10 steps" in str(model)
 
 
 def test_arrays_that_may_not_fit_are_made_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "LARGE", 3)
-    model = program("g (float[N] x) => (float[N] y) { a = Concat<axis = 0>(x, x) b = ReduceSum<keepdims = 0>(a) y = Add(b, x) }")
+    model = program(
+        "g (float[N] x) => (float[N] y) { a = Concat<axis = 0>(x, x) b = ReduceSum<keepdims = 0>(a) y = Add(b, x) }"
+    )
     assert model(X).tolist() == [3, 2]
     assert "it has arrays of more than 3 elements" in str(model)

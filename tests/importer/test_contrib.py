@@ -292,7 +292,9 @@ def test_unique() -> None:
 
 def test_sparse_to_dense_matmul() -> None:
     """With a sparse tensor it is in `test_files`; what is dense to ONNX is so to ONNX Runtime."""
-    program = from_onnx(model_of("SparseToDenseMatMul", [f(3, 2), f(4, 3)], 1, {"transA": 1, "transB": 1, "alpha": 2.0}))
+    program = from_onnx(
+        model_of("SparseToDenseMatMul", [f(3, 2), f(4, 3)], 1, {"transA": 1, "transB": 1, "alpha": 2.0})
+    )
     a, b = f(3, 2), f(4, 3)
     np.testing.assert_allclose(program(a, b), 2 * a.T @ b.T, rtol=1e-5)
 

@@ -173,7 +173,9 @@ def test_operators_of_onnx_where_only_another_domain_is_imported() -> None:
         from_onnx(file([helper.make_node("Relu", ["x"], ["y"])], opsets=[], x=X))
 
 
-@pytest.mark.parametrize("opsets", [[("", 18), ("ai.onnx", 11)], [("ai.onnx", 11), ("", 18)], [("", 18), ("ai.onnx", 18)]])
+@pytest.mark.parametrize(
+    "opsets", [[("", 18), ("ai.onnx", 11)], [("ai.onnx", 11), ("", 18)], [("", 18), ("ai.onnx", 18)]]
+)
 @pytest.mark.parametrize("domain", ["", "ai.onnx"])
 def test_two_names_of_one_domain(opsets: list[tuple[str, int]], domain: str) -> None:
     """The last version counts: of opset 11, Softmax is over all axes from the second on."""
@@ -326,7 +328,16 @@ def test_a_sparse_matrix_times_a_dense_one() -> None:
     np.testing.assert_allclose(from_onnx(model)(X, dense), wanted)
 
 
-REDUCTIONS = ["ReduceMax", "ReduceMin", "ReduceSum", "ReduceMean", "ReduceL1", "ReduceL2", "ReduceProd", "ReduceLogSumExp"]
+REDUCTIONS = [
+    "ReduceMax",
+    "ReduceMin",
+    "ReduceSum",
+    "ReduceMean",
+    "ReduceL1",
+    "ReduceL2",
+    "ReduceProd",
+    "ReduceLogSumExp",
+]
 
 
 @pytest.mark.parametrize("operator", REDUCTIONS)

@@ -68,7 +68,9 @@ class Batches:
         name, axis = place
         return self.axes.get(name) == axis
 
-    def run(self, evaluate: Callable[[Mapping[str, Any]], tuple[Any, ...]], inputs: Mapping[str, Any]) -> tuple[Any, ...]:
+    def run(
+        self, evaluate: Callable[[Mapping[str, Any]], tuple[Any, ...]], inputs: Mapping[str, Any]
+    ) -> tuple[Any, ...]:
         """The outputs for all rows.
 
         Raises:

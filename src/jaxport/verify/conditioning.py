@@ -13,9 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import core as jex_core
 
-from jaxport import blocks
+from jaxport import blocks, jaxprs
 from jaxport.verify.precision import MOVES
 
 #: How often the program is run.
@@ -24,7 +23,7 @@ RUNS = 6
 _CALLS = frozenset(("checkpoint", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "jit", "remat2"))
 
 
-def spread(jaxpr: jex_core.ClosedJaxpr, operands: Sequence[Any], count: int) -> list[np.ndarray]:
+def spread(jaxpr: jaxprs.ClosedJaxpr, operands: Sequence[Any], count: int) -> list[np.ndarray]:
     """By how much each element of the results changes at most, in runs that are rounded otherwise.
 
     Args:
@@ -45,7 +44,7 @@ def spread(jaxpr: jex_core.ClosedJaxpr, operands: Sequence[Any], count: int) -> 
         inputs = [rounding(value) for value in operands[count:]]
         return rounding.through(plain.jaxpr, plain.consts, [*operands[:count], *inputs])
 
-    exact = list(map(_plain, jax.jit(jex_core.jaxpr_as_fun(plain))(*operands)))
+    exact = list(map(_plain, jax.jit(jaxprs.jaxpr_as_fun(plain))(*operands)))
     largest = [np.zeros(value.shape) for value in exact]
     for seed in range(RUNS):
         results = run(jax.random.key(seed), *operands)
@@ -90,16 +89,16 @@ class _Rounding:
         is_exact = (value == jnp.round(value)) & (jnp.abs(value) < 1 / eps)
         return jnp.where(is_exact, value, changed)
 
-    def through(self, jaxpr: jex_core.Jaxpr, consts: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
+    def through(self, jaxpr: jaxprs.Jaxpr, consts: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
         """The results of a program whose equations are rounded otherwise; loops and branches are, at their end."""
         env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *operands), strict=True))
 
         def read(atom: Any) -> Any:
-            return atom.val if isinstance(atom, jex_core.Literal) else env[atom]
+            return atom.val if isinstance(atom, jaxprs.Literal) else env[atom]
 
         for equation in jaxpr.eqns:
             given = [read(atom) for atom in equation.invars]
-            bodies = list(jex_core.jaxprs_in_params(equation.params))
+            bodies = list(jaxprs.jaxprs_in_params(equation.params))
             if equation.primitive.name in _CALLS and len(bodies) == 1 and not bodies[0].constvars:
                 results = self.through(bodies[0], (), given)
             else:
@@ -110,10 +109,10 @@ class _Rounding:
         return [read(atom) for atom in jaxpr.outvars]
 
 
-def _evaluated(equation: jex_core.JaxprEqn, given: Sequence[Any], like: jex_core.Jaxpr) -> list[Any]:
+def _evaluated(equation: jaxprs.JaxprEqn, given: Sequence[Any], like: jaxprs.Jaxpr) -> list[Any]:
     """The results of one equation, by a program of it alone."""
-    invars = [jex_core.Var(atom.aval) for atom in equation.invars]
-    outvars = [jex_core.Var(variable.aval) for variable in equation.outvars]
+    invars = [jaxprs.Var(atom.aval) for atom in equation.invars]
+    outvars = [jaxprs.Var(variable.aval) for variable in equation.outvars]
     body = like.replace(
         constvars=[],
         invars=invars,
@@ -122,4 +121,4 @@ def _evaluated(equation: jex_core.JaxprEqn, given: Sequence[Any], like: jex_core
         effects=set(),
         debug_info=like.debug_info._replace(arg_names=None, result_paths=None),
     )
-    return list(jex_core.jaxpr_as_fun(jex_core.ClosedJaxpr(body, ()))(*given))
+    return list(jaxprs.jaxpr_as_fun(jaxprs.ClosedJaxpr(body, ()))(*given))

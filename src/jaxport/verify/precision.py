@@ -11,7 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import core as jex_core
+
+from jaxport import jaxprs
 
 #: Primitives whose results are elements of their operands.
 MOVES = frozenset(
@@ -21,7 +22,7 @@ MOVES = frozenset(
 )
 
 
-def narrowest(jaxpr: jex_core.ClosedJaxpr) -> list[np.dtype | None]:
+def narrowest(jaxpr: jaxprs.ClosedJaxpr) -> list[np.dtype | None]:
     """For each result of a program, the narrowest float type that something it depends on is rounded to.
 
     >>> def model(x):
@@ -33,16 +34,16 @@ def narrowest(jaxpr: jex_core.ClosedJaxpr) -> list[np.dtype | None]:
     known: dict[int, np.dtype | None] = {}
     for equation in jaxpr.jaxpr.eqns:
         env.update(dict.fromkeys(equation.outvars, _narrower(_given(equation, env), _own(equation, known))))
-    return [None if isinstance(atom, jex_core.Literal) else env.get(atom) for atom in jaxpr.jaxpr.outvars]
+    return [None if isinstance(atom, jaxprs.Literal) else env.get(atom) for atom in jaxpr.jaxpr.outvars]
 
 
-def _given(equation: jex_core.JaxprEqn, env: dict[Any, np.dtype | None]) -> np.dtype | None:
-    return _narrower(*(env.get(atom) for atom in equation.invars if not isinstance(atom, jex_core.Literal)))
+def _given(equation: jaxprs.JaxprEqn, env: dict[Any, np.dtype | None]) -> np.dtype | None:
+    return _narrower(*(env.get(atom) for atom in equation.invars if not isinstance(atom, jaxprs.Literal)))
 
 
-def _own(equation: jex_core.JaxprEqn, known: dict[int, np.dtype | None]) -> np.dtype | None:
+def _own(equation: jaxprs.JaxprEqn, known: dict[int, np.dtype | None]) -> np.dtype | None:
     """The narrowest type that an equation rounds to, by itself or in its bodies."""
-    bodies = list(jex_core.jaxprs_in_params(equation.params))
+    bodies = list(jaxprs.jaxprs_in_params(equation.params))
     if bodies:
         return _narrower(*(_inside(body, known) for body in bodies))
     name = equation.primitive.name
@@ -56,7 +57,7 @@ def _own(equation: jex_core.JaxprEqn, known: dict[int, np.dtype | None]) -> np.d
     return _narrower(*floats)
 
 
-def _inside(jaxpr: jex_core.Jaxpr, known: dict[int, np.dtype | None]) -> np.dtype | None:
+def _inside(jaxpr: jaxprs.Jaxpr, known: dict[int, np.dtype | None]) -> np.dtype | None:
     if id(jaxpr) not in known:
         known[id(jaxpr)] = _narrower(*(_own(equation, known) for equation in jaxpr.eqns))
     return known[id(jaxpr)]

@@ -7,10 +7,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 from jaxport.blocks import block_p
 from jaxport.export import dims
+from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 #: Calls with derivatives of their own: what they compute is in their bodies alone.
 _WITH_DERIVATIVES = frozenset(("custom_jvp_call", "custom_vjp_call"))

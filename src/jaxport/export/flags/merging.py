@@ -22,12 +22,12 @@ from typing import Any
 import jax
 import numpy as np
 from jax import lax
-from jax.extend.core import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var
 
 from jaxport.blocks import Block, FrozenMapping, block_p
 from jaxport.blocks.block import reference_of
 from jaxport.export.flags.alike import kind, same_avals, same_computation, same_literal
 from jaxport.export.registry import BLOCK_RULES
+from jaxport.jaxprs import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var
 
 #: More equations than this between the common start and the common end are not compared one by one.
 LONGEST = 4000

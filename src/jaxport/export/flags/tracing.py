@@ -14,7 +14,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Var
 
 from jaxport import blocks
 from jaxport.blocks.naming import argument_values, leaf_paths, signature_of
@@ -25,6 +24,7 @@ from jaxport.export.flags.merging import FALSE, TRUE, Side, merged
 from jaxport.export.ports import is_key
 from jaxport.export.prepare.dead_code import without_dead_code
 from jaxport.export.specs import Inputs
+from jaxport.jaxprs import ClosedJaxpr, Var
 
 #: Each flag doubles the number of traces.
 MOST = 5

@@ -76,9 +76,7 @@ def group_normalization_per_group(
 ):  # fmt: skip
     each = X.shape[-1 if channels_last else 1] // num_groups
     scale, bias = jnp.repeat(scale, each), jnp.repeat(bias, each)
-    return group_normalization(
-        X, scale, bias, epsilon=epsilon, num_groups=num_groups, channels_last=channels_last
-    )
+    return group_normalization(X, scale, bias, epsilon=epsilon, num_groups=num_groups, channels_last=channels_last)
 
 
 @op("MeanVarianceNormalization", since=9)
