@@ -252,9 +252,19 @@ class Recorder:
 
     def _note(self, error: Exception, call: Call) -> None:
         """Adds a call that an exception leaves to those that it says it has left."""
-        path = call.path if call.owner is None else self.places.find(call.owner)
+        path = call.path or (self.places.find(call.owner) if call.owner is not None else "") or self._below_a_call()
         with suppress(AttributeError):  # an exception of C may have no room for it
-            setattr(error, _LEFT, (*calls_left(error), (path or "", call.target)))
+            setattr(error, _LEFT, (*calls_left(error), (path, call.target)))
+
+    def _below_a_call(self) -> str:
+        """The path of the module whose call is running below that of the outermost call that it is a part of."""
+        module = self._frames[-1].owner
+        for frame in self._frames[:-1]:
+            framework = self.types.framework_of(frame.owner)
+            for path, submodule in framework.submodules(frame.owner) if framework else ():
+                if submodule is module:
+                    return path
+        return ""
 
     def _named(self, function: Callable, args: tuple, kwargs: dict) -> list[tuple[str, Any]]:
         """The arguments with their names, in the order of the signature."""

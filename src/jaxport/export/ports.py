@@ -51,7 +51,7 @@ class Port:
             return np.dtype(np.uint32)
         if self.dtype == jax.dtypes.float0:
             return np.dtype(np.bool_)
-        dtype = self.dtype if self.declared is None else self.declared
+        dtype: Any = self.dtype if self.declared is None else self.declared
         return np.empty(0, dtype).real.dtype if dtype.kind == "c" else dtype
 
     @property

@@ -111,7 +111,7 @@ class _Rounding:
 
 def _evaluated(equation: jaxprs.JaxprEqn, given: Sequence[Any], like: jaxprs.Jaxpr) -> list[Any]:
     """The results of one equation, by a program of it alone."""
-    invars = [jaxprs.Var(atom.aval) for atom in equation.invars]
+    invars: list[Any] = [jaxprs.Var(atom.aval) for atom in equation.invars]
     outvars = [jaxprs.Var(variable.aval) for variable in equation.outvars]
     body = like.replace(
         constvars=[],

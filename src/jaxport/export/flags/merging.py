@@ -186,7 +186,8 @@ class _Merge:
         if isinstance(one, Literal) and isinstance(other, Literal):
             if same_literal(one, other):
                 return one
-            if one.aval.shape == () and one.aval.dtype == np.bool_ and bool(one.val) and not bool(other.val):
+            value, other_value = np.asarray(one.val), np.asarray(other.val)
+            if value.shape == () and value.dtype == np.bool_ and bool(value) and not bool(other_value):
                 return self.flag
         key = tuple(id(atom) for atom in sides)
         if key not in self._joins:

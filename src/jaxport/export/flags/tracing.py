@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import core as jax_core
 
 from jaxport import blocks
 from jaxport.blocks.naming import argument_values, leaf_paths, signature_of
@@ -172,7 +173,7 @@ def merged_traces(flag: int, path: str, true: Traced, false: Traced) -> Traced:
       true, false: what was traced with either value of it; alike in their results.
     """
     weights, of_false = _united(true.weights, false.weights)
-    variable = Var(jax.core.ShapedArray((), np.dtype(np.bool_)))
+    variable = Var(jax_core.ShapedArray((), np.dtype(np.bool_)))
     arrays = sum(index < flag for index in range(true.in_tree.num_leaves) if index not in true.static_inputs)
     avals = [false.jaxpr.in_avals[index] for index in range(len(false.weights)) if of_false[index] >= len(true.weights)]
     held = [Var(aval) for aval in (*true.jaxpr.in_avals[: len(true.weights)], *avals)]
