@@ -57,7 +57,8 @@ def same_value(a: Any, b: Any) -> bool:
     if a is b:
         return True
     if isinstance(a, ClosedJaxpr) and isinstance(b, ClosedJaxpr):
-        return same_value(tuple(a.consts), tuple(b.consts)) and same_value(a.jaxpr, b.jaxpr)
+        # Newer versions of JAX have one class for both, which is its own `jaxpr`.
+        return same_value(tuple(a.consts), tuple(b.consts)) and _same_program(a.jaxpr, b.jaxpr)
     if isinstance(a, Jaxpr) and isinstance(b, Jaxpr):
         return _same_program(a, b)
     if isinstance(a, tuple | list) and type(a) is type(b):
