@@ -61,13 +61,13 @@ def held(fn: Any, kinds: Types) -> list[tuple[str, Any]]:
             found.append((name, value))
         elif issubclass(type(value), types.FunctionType | types.MethodType | functools.partial):
             waiting[:0] = [(below, item, opened) for below, item in _references(value, fn)]
-        elif contents := _contents(value, kinds):
-            if any(kinds.root_framework_of(item) is not None or callable(item) for _, item in contents):
-                waiting[:0] = [(joined(name, below), item, opened) for below, item in contents]
-            elif any(is_array(item) for _, item in contents):
-                found.append((name, value))
-        elif (wrapped := static_attribute(value, "__wrapped__")) is not None:  # `jax.jit` and the like
+        elif (wrapped := _wrapped(value)) is not None:  # `jax.jit` and the like
             waiting.insert(0, (name, wrapped, opened))
+        elif contents := _contents(value, kinds):
+            if any(_is_looked_into(item, kinds) for _, item in contents):
+                waiting[:0] = [(joined(name, below), item, opened) for below, item in contents]
+            elif any(is_array(item) or kinds.is_variable(item) for _, item in contents):
+                found.append((name, value))
         elif opened and package_of(type(value)) not in LIBRARIES:
             waiting[:0] = [(joined(name, below), item, False) for below, item in (_instance(value) or {}).items()]
     return found
@@ -88,6 +88,19 @@ def restored(fn: Any) -> Iterator[None]:
             for name in changed:
                 del attributes[name]
             attributes.update({name: value for name, value in before.items() if name not in attributes})
+
+
+def _is_looked_into(item: Any, kinds: Types) -> bool:
+    """Whether what lies in a container is a model or a function, and not just a value."""
+    return not kinds.is_variable(item) and (kinds.root_framework_of(item) is not None or callable(item))
+
+
+def _wrapped(value: Any) -> Any:
+    """The function that a transformed one was made of; of a library that is known, a property may say so."""
+    wrapped = static_attribute(value, "__wrapped__")
+    if isinstance(wrapped, property):
+        return getattr(value, "__wrapped__", None) if package_of(type(value)) in LIBRARIES else None
+    return wrapped
 
 
 def _references(value: Any, fn: Any) -> Iterator[tuple[str, Any]]:

@@ -85,7 +85,7 @@ class MetLate(BaseException):
         self.model = model
 
 
-@dataclass
+@dataclass(eq=False)
 class _Root:
     """A model, or a tree of arrays, and the name by which the callable refers to it."""
 
@@ -95,7 +95,7 @@ class _Root:
     framework: Framework | None = None
 
 
-@dataclass
+@dataclass(eq=False)
 class _Copied:
     """Some roots taken apart together, and the arrays and the copy that they were made into.
 
@@ -168,6 +168,9 @@ class Models:
             return None
         # JAX makes literals of NumPy's scalars.
         arrays = [jnp.asarray(leaf.value) if _is_numpy(leaf.value) else leaf.value for leaf in lifted.leaves]
+        if not together:
+            roots[0].leaves = lifted.leaves
+            self._arrays |= {_identity(leaf.value): leaf for leaf in lifted.leaves}
         copied = _Copied(roots, lifted, arrays, together)
         self._copied.append(copied)
         return copied
@@ -246,7 +249,8 @@ class Models:
 
     def name(self) -> None:
         """Gives each root its final name, and registers its modules under it."""
-        holding = [root for root in self._roots if not is_array(root.value) and _is_trained(root.leaves)]
+        single = lambda value: is_array(value) or self._types.is_variable(value)
+        holding = [root for root in self._roots if not single(root.value) and _is_trained(root.leaves)]
         modules = [root for root in holding if root.framework is not None]
         # A single model needs no name of its own; nor does a single tree of parameters.
         alone = next((group[0] for group in (modules, holding) if len(group) == 1), None)

@@ -99,8 +99,12 @@ class Nnx(Framework):
         return (node for _, node in _visited(module)[0] if _category(node) in ("node", "variable"))
 
     def is_outside(self, module: Any, known: Sequence[bool]) -> bool:
-        """NNX lets objects be changed only at the level of the transformation that made them, and so knows it."""
-        del known
+        """NNX lets objects be changed only at the level of the transformation that made them, and so knows it.
+
+        A Variable of a state that the callable holds is read where it is.
+        """
+        if isinstance(module, nnx.Variable) and all(known):
+            return False
         state = module if isinstance(module, nnx.Variable) else module._pytree__state
         return not state._trace_state.is_valid()
 
