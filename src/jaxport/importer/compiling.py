@@ -206,9 +206,7 @@ def _too_large(jaxpr: Any) -> str:
 
     XLA ends the process when it has no memory for an array: one by one, each is asked for when it is made.
     """
-    count = 0
-    for equation in _equations(jaxpr.jaxpr):
-        count += 1
+    for count, equation in enumerate(_equations(jaxpr.jaxpr), 1):
         if count > MOST_EQUATIONS:
             return f"unrolled it has more than {MOST_EQUATIONS} steps"
         sizes = [getattr(variable.aval, "size", 0) for variable in equation.outvars]
