@@ -50,7 +50,7 @@ def test_it_says_where_a_program_cannot_be_traced():
     stopped = program("g (float[2] x) => (int64[1, n] y) { a = Neg(x) y = NonZero(a) }").explain()
     assert [phase.name for phase in stopped.phases] == ["loaded", "resolved", "folded"]
     assert [row[0] for row in stopped["folded"].rows] == ["Neg"]
-    assert "then it stops:\n`X` of an operation has to be known" in str(stopped)
+    assert "then it stops, and calls run operator by operator:\n`X` of an operation has to be known" in str(stopped)
     assert "the NonZero that makes `y`" in str(stopped)
 
 

@@ -102,9 +102,9 @@ def number(value: Any) -> ast.expr:
         if math.isinf(value):
             infinity = attribute("jnp.inf")
             return infinity if value > 0 else ast.UnaryOp(ast.USub(), infinity)
-    elif isinstance(value, np.int64) and value in _LIMITS:
+    elif type(value) is np.int64 and int(value) in _LIMITS:
         # As wide as 64-bit types are where the source runs.
-        return attribute_of(call("jnp.iinfo", call("jnp.result_type", name("int"))), _LIMITS[value])
+        return attribute_of(call("jnp.iinfo", call("jnp.result_type", name("int"))), _LIMITS[int(value)])
     elif isinstance(value, np.generic):
         value = value.item()
     if is_dim(value):

@@ -137,7 +137,7 @@ class Calls:
 
     def _is_part_of_something(self, params: Any, inputs: Any, rng: Any) -> bool:
         """Whether somebody else traces, records or observes the program, or wants nothing compiled."""
-        if active() is not None or current_recorder() is not None or observed() or jax.config.jax_disable_jit:
+        if active() is not None or current_recorder() is not None or observed() or _nothing_is_compiled():
             return True
         leaves = jax.tree.leaves((params, dict(inputs), rng))
         # Under a trace, what is computed from known arrays is traced, too.
@@ -163,6 +163,11 @@ class Calls:
         parts = [f"compiled for {compiled} set{'s' if compiled > 1 else ''} of shapes"] * bool(compiled)
         parts += [f"operator by operator: {why}" for why in reasons]
         return "; ".join(parts) or "none yet"
+
+
+def _nothing_is_compiled() -> bool:
+    """Whether `jax.disable_jit` is in force."""
+    return bool(jax.config.jax_disable_jit)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _has_arrays_only(inputs: Mapping[str, Any]) -> bool:
@@ -206,9 +211,7 @@ def _too_large(jaxpr: Any) -> str:
 
     XLA ends the process when it has no memory for an array: one by one, each is asked for when it is made.
     """
-    count = 0
-    for equation in _equations(jaxpr.jaxpr):
-        count += 1
+    for count, equation in enumerate(_equations(jaxpr.jaxpr), 1):
         if count > MOST_EQUATIONS:
             return f"unrolled it has more than {MOST_EQUATIONS} steps"
         sizes = [getattr(variable.aval, "size", 0) for variable in equation.outvars]

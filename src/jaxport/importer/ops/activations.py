@@ -27,6 +27,8 @@ def log_softmax(input, *, axis=-1):
 @op("Hardmax", since=13)
 def hardmax(input, *, axis=-1):
     axis %= input.ndim
+    if 0 in input.shape:
+        return input
     return nn.one_hot(jnp.argmax(input, axis=axis), input.shape[axis], axis=axis, dtype=input.dtype)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
+import jax
 import numpy as np
 
 from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.host import host
-from jaxport.importer.namespaces import cast, for_strings, helper, jnp, lax, nn, vmap
+from jaxport.importer.namespaces import cast, for_strings, helper, jnp, lax, nn
 from jaxport.importer.ops.arranging import pad_all_axes
 from jaxport.importer.ops.contrib_attention import DOMAIN, refuse
 from jaxport.importer.ops.convolution import conv_transpose
@@ -111,6 +112,12 @@ def unfold_tensor(input, *, dim=-1, size, step=1):
     return jnp.moveaxis(windows, axis + 1, -1)
 
 
+@helper
+def limited(scores, tokens, limits):
+    """Each row of `scores`, with the scores of these tokens no greater than these limits."""
+    return jax.vmap(lambda row, at, limit: row.at[at].min(limit))(scores, tokens, limits)
+
+
 @op(DOMAIN, "NGramRepeatBlock", since=1)
 def ngram_repeat_block(input_ids, scores, *, ngram_size):
     length, before = input_ids.shape[1], ngram_size - 1
@@ -120,9 +127,7 @@ def ngram_repeat_block(input_ids, scores, *, ngram_size):
     grams = jnp.take(input_ids, starts[:, None] + np.arange(before), axis=1)
     repeated = jnp.all(grams == jnp.expand_dims(input_ids[:, length - before :], 1), axis=2)
     limits = jnp.where(repeated, -math.inf, math.inf)
-    return vmap(lambda row, tokens, limit: row.at[tokens].min(limit))(
-        scores, input_ids[:, before:], cast(limits, scores.dtype)
-    )
+    return limited(scores, input_ids[:, before:], cast(limits, scores.dtype))
 
 
 NF4 = (
@@ -169,8 +174,9 @@ def murmur_hash_3(X, *, positive=1, seed=0):
         return murmur_hash(X, seed % 2**32, bool(positive))
     texts = for_strings(X)
     hashes = [_murmur_of_bytes(text.encode(), seed % 2**32) for text in texts.data.ravel().tolist()]
-    found = np.array(hashes, np.uint32).reshape(texts.shape)
-    return host(found if positive else found.view(np.int32))
+    if not positive:
+        hashes = [number - 2**32 if number >= 2**31 else number for number in hashes]
+    return host(np.array(hashes, np.uint32 if positive else np.int32).reshape(texts.shape))
 
 
 def _murmur_of_bytes(data: bytes, seed: int) -> int:

@@ -51,7 +51,9 @@ class _Iteration:
 
     def __call__(self, iteration: Any, go: Any, *state: Any) -> Any:
         declared = [(1,) if self.body.input_rank(index) == 1 else () for index in range(2)]
-        given = [x if x.shape == shape else jnp.reshape(x, shape) for x, shape in zip((iteration, go), declared)]
+        given = [
+            x if x.shape == shape else jnp.reshape(x, shape) for x, shape in zip((iteration, go), declared, strict=True)
+        ]
         return self.body(*given, *state)
 
 
