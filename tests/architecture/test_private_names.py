@@ -18,6 +18,7 @@ MODULES = ("jax._src", "jax.extend", "jax.interpreters")
 NEEDED = """
     jax._src.core
     jax._src.flattree
+    jax._src.interpreters.mlir._lowerings
     jax._src.lax.lax._ragged_dot_general_impl
     jax._src.lax.special.bessel_i0e_impl
     jax._src.lax.special.igamma_grad_a_impl
@@ -45,8 +46,8 @@ NEEDED = """
 """.split()
 # Of `jax._src.core`, whose names moved to a public place in a later release.
 OF_CORE = """
-    ClosedJaxpr DebugInfo DropVar InconclusiveDimensionOperation check_jaxpr internal_mutable_array_effect
-    jaxprs_in_params new_jaxpr_eqn valid_jaxtype
+    ClosedJaxpr DebugInfo DropVar InconclusiveDimensionOperation check_jaxpr get_opaque_trace_state
+    internal_mutable_array_effect jaxprs_in_params new_jaxpr_eqn valid_jaxtype
 """.split()
 
 
