@@ -16,6 +16,7 @@ PACKAGE = SOURCE / "jaxport"
 MODULES = ("jax._src", "jax.extend", "jax.interpreters")
 # What the package needs of them; a new name is added here, with a look at the other releases.
 NEEDED = """
+    jax._src.api.Inline
     jax._src.core
     jax._src.flattree
     jax._src.interpreters.mlir._lowerings
