@@ -1,5 +1,6 @@
 # Everything a developer does here. `make` alone lists the targets; each works on a machine with only
-# Python 3.11 or newer and make. JOBS is the number of test processes, ARGS is passed on to pytest.
+# Python 3.11 or newer and make. JOBS is the number of test processes, ARGS is passed on to pytest. Another Python gets a
+# folder of its own: `make PYTHON=python3.13 VENV=.venv-313 test`.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -13,7 +14,7 @@ new_enough := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python; do \
 	"$$python" -c '$(new_enough)' >/dev/null 2>&1 && echo "$$python" && break; done)
 
-VENV := .venv
+VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 TORCH_BIN := .venv-torch/bin
@@ -21,24 +22,44 @@ TORCH_INSTALLED := .venv-torch/.installed
 PEERS_INSTALLED := .venv-peers/.installed
 OLDER_ONNX := 1.16.2
 OLDER_ONNX_INSTALLED := .onnx-$(OLDER_ONNX)/.installed
+
+# $(call python_of,3.12): a Python of just this version, on PATH or where pyenv puts them; empty where there is none.
+python_of = $(shell for python in python$(1) $(HOME)/.pyenv/versions/$(1).*/bin/python; do \
+	"$$python" -c 'import sys, venv, ensurepip; sys.exit("%d.%d" % sys.version_info[:2] != "$(1)")' >/dev/null 2>&1 \
+	&& echo "$$python" && break; done)
+# The matrix of versions: for each row a Python, and what pip is told. Each has a folder .venv-matrix-ROW.
+MATRIX := 0.9 0.10 0.11 0.12 lower
+matrix_0.9 := 3.11 jax==0.9.2
+matrix_0.10 := 3.12 jax==0.10.2
+matrix_0.11 := 3.12 jax==0.11.2
+matrix_0.12 := 3.13 jax==0.12.0.1
+matrix_lower := 3.11 --constraint tests/matrix/lower-bounds.txt
+# What `make test-newest` runs: what depends on JAX most, the pages' examples left out.
+NEWEST_TESTS := tests/architecture tests/blocks tests/frameworks tests/mox tests/export/rules tests/verify
+NEWEST_INSTALLED := .venv-newest/.installed
 # JAX looks for accelerators first and warns when it finds none that it can use: tests compare on the CPU.
 export JAX_PLATFORMS ?= cpu
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help env demo test test-slow test-real test-backend test-torch test-older-onnx sweeps bench bench-torch lint types docs format clean
+.PHONY: help env demo test test-newest test-matrix test-slow test-real test-backend test-torch test-older-onnx sweeps bench bench-torch lint types docs format clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 env: $(INSTALLED) ## create .venv with everything below
 
 # $(call create_environment,FOLDER,REQUIREMENTS)
 define create_environment
-	@test -n "$(PYTHON)" || { echo "jaxport needs Python 3.11 or newer with venv: install it, or say make PYTHON=…" >&2; exit 1; }
-	$(PYTHON) -m venv $(1)
-	$(1)/bin/python -m pip install --quiet --upgrade pip
-	$(1)/bin/python -m pip install --quiet $(2)
-	touch $(1)/.installed
+	$(call create_environment_of,$(PYTHON),3.11 or newer,$(1),$(2))
+endef
+
+# $(call create_environment_of,PYTHON,ITS VERSION,FOLDER,REQUIREMENTS)
+define create_environment_of
+	@test -n "$(1)" || { echo "jaxport needs Python $(2) with venv: install it, or say make PYTHON=…" >&2; exit 1; }
+	$(1) -m venv $(3)
+	$(3)/bin/python -m pip install --quiet --upgrade pip
+	$(3)/bin/python -m pip install --quiet $(4)
+	touch $(3)/.installed
 endef
 
 $(INSTALLED): pyproject.toml
@@ -55,6 +76,34 @@ demo: $(INSTALLED) ## export a Flax ResNet-50, run it in ONNX Runtime, compare, 
 
 test: $(INSTALLED) ## all tests but those named below
 	@$(BIN)/python -m pytest -n $(JOBS) -q $(ARGS)
+
+$(NEWEST_INSTALLED): pyproject.toml
+	$(call create_environment_of,$(newest_python),3.12 or newer,$(@D),--editable '.[test]')
+
+newest_python = $(firstword $(call python_of,3.13) $(call python_of,3.12))
+
+test-newest: ## what depends on JAX most, with the newest Python here and the newest JAX, which may need a newer Python
+	@if test -n "$(newest_python)"; then \
+		$(MAKE) --no-print-directory $(NEWEST_INSTALLED) && \
+		.venv-newest/bin/python -c 'import jax, sys; print("Python", sys.version.split()[0], "with jax", jax.__version__)' && \
+		.venv-newest/bin/python -m pytest -n $(JOBS) -q $(NEWEST_TESTS) $(ARGS); \
+	else \
+		echo "There is no Python newer than 3.11 on PATH or under ~/.pyenv/versions: the newest JAX was not tested."; \
+		test "$${CI:-}" != true; \
+	fi
+
+.venv-matrix-%/.installed: pyproject.toml tests/matrix/lower-bounds.txt
+	$(call create_environment_of,$(call python_of,$(firstword $(matrix_$*))),$(firstword $(matrix_$*)),$(@D),--editable '.[test]' $(wordlist 2,9,$(matrix_$*)))
+
+test-matrix-%: .venv-matrix-%/.installed ## one row of the matrix: 0.9, 0.10, 0.11, 0.12 or lower
+	@$(<D)/bin/python -c 'import jax, sys; print("Python", sys.version.split()[0], "with jax", jax.__version__)'
+	@$(<D)/bin/python -m pytest -n $(JOBS) -q $(ARGS)
+
+.PRECIOUS: .venv-matrix-%/.installed
+
+test-matrix: ## all tests with every supported release of JAX and with the lower bounds of all libraries
+	@failed=; for row in $(MATRIX); do echo "== $$row"; $(MAKE) --no-print-directory test-matrix-$$row || failed="$$failed $$row"; done; \
+	test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
 
 test-slow: $(INSTALLED) ## gradients of models, random programs, benchmarks' own checks
 	@$(BIN)/python -m pytest -n $(JOBS) -q -m slow $(ARGS)

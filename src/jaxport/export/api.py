@@ -16,7 +16,7 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
-from jaxport import blocks, collecting
+from jaxport import blocks, collecting, jaxprs
 from jaxport.blocks.tracing import State
 from jaxport.errors import InvalidArgument, JaxportError, Unsupported
 from jaxport.export import failures, opsets, passes as graph_passes, plugins, prepare
@@ -33,6 +33,7 @@ from jaxport.export.value import Scope, Value
 from jaxport.export.walker import Place, Walker
 
 
+@jaxprs.failures_name_untested_jax()
 @collecting.paused()
 def to_onnx(
     fn: Callable[..., Any],

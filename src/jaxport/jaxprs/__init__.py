@@ -1,7 +1,8 @@
 """What the package needs of JAX beyond its public interface, the same for every release of JAX.
 
-`versions` says what differs between releases, `names` has the names that are private or move, `scans` reads and makes
-the parameters of `scan`, and `rules` registers what a primitive of ours does under JAX's transformations.
+`versions` says what differs between releases; `names` has the names that are private or move, `definitions` JAX's own
+definitions of primitives; `parameters` reads and makes the parameters of primitives; `rules` registers what a primitive
+of ours does under JAX's transformations.
 """
 
 from jaxport.jaxprs.names import (
@@ -30,4 +31,4 @@ from jaxport.jaxprs.names import (
 )
 from jaxport.jaxprs.parameters import native, parameters, with_parameters
 from jaxport.jaxprs.rules import ad, batching, dce_jaxpr, liveness_rule, mlir
-from jaxport.jaxprs.versions import TESTED, Release, is_newer_than_tested, release
+from jaxport.jaxprs.versions import TESTED, Release, failures_name_untested_jax, release, untested

@@ -22,7 +22,8 @@ def implementations(primitive: Primitive) -> list[Callable[..., Any]]:
     >>> implementations(conj_p)[-1](jax.numpy.ones(()), input_dtype=None)
     Array(1.+0.j, dtype=complex64)
     """
-    found = [getattr(primitive, "impl", None), _lowered_function(primitive)]
+    # From 0.12 on some primitives (`call_hi_primitive`) are replaced by what `to_lojax` traces before they are lowered.
+    found = [getattr(primitive, "to_lojax", None), getattr(primitive, "impl", None), _lowered_function(primitive)]
     return [function for function in found if callable(function)]
 
 

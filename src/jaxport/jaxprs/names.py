@@ -28,14 +28,16 @@ from jaxport.jaxprs.versions import release
 if TYPE_CHECKING:
     from jax.extend.core import ClosedJaxpr
 
+    Inline: Any
     flattree: Any
 else:
     # The class of a jaxpr with its constants; one with `Jaxpr` from 0.11 on.
     ClosedJaxpr = getattr(_core, "ClosedJaxpr", Jaxpr)
-    if release >= (0, 11):  # the trees that say what the operands of a scan are
+    if release >= (0, 11):  # whether to inline a call; the trees that say what the operands of a scan are
         from jax._src import flattree
+        from jax._src.api import Inline
     else:
-        flattree = None
+        flattree = Inline = None
 
 # Public from 0.10 on, in `jax.extend.core`.
 DebugInfo = _core.DebugInfo

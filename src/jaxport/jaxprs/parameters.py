@@ -9,10 +9,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from jaxport.jaxprs.names import JaxprEqn, flattree
+from jaxport.jaxprs.names import Inline, JaxprEqn, flattree
 from jaxport.jaxprs.versions import release
 
 __all__ = ["native", "parameters", "with_parameters"]
@@ -20,7 +20,8 @@ __all__ = ["native", "parameters", "with_parameters"]
 
 def parameters(equation: JaxprEqn) -> Mapping[str, Any]:
     """The parameters of an equation, in the form that the rest of the package knows."""
-    return _scan_read(equation.params) if equation.primitive.name == "scan" else equation.params
+    read = _READERS.get(equation.primitive.name)
+    return equation.params if read is None else read(equation.params)
 
 
 def with_parameters(equation: JaxprEqn, changes: Mapping[str, Any], **replaced: Any) -> JaxprEqn:
@@ -31,7 +32,8 @@ def with_parameters(equation: JaxprEqn, changes: Mapping[str, Any], **replaced: 
 
 def native(primitive: str, params: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters that a primitive of this release takes, from those in the form of `parameters`."""
-    return _scan_made(params) if primitive == "scan" else dict(params)
+    make = _MAKERS.get(primitive)
+    return dict(params) if make is None else make(params)
 
 
 def _scan_read(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,3 +59,18 @@ def _scan_made(params: Mapping[str, Any]) -> dict[str, Any]:
     slices, stacked = len(body.in_avals) - consts - carry, len(body.out_avals) - carry
     groups = lambda *counts: flattree.pack(tuple(map(flattree.nones, counts)))
     return params | {"ft_in": groups(consts, carry, slices), "ft_out": groups(carry, stacked)}
+
+
+def _jit_read(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Whether JAX inlines the call; what the compiler is told is a hint, and lost."""
+    return {**params, "inline": params["inline"] in (Inline.JAX_EARLY, Inline.JAX_LATE)}
+
+
+def _jit_made(params: Mapping[str, Any]) -> dict[str, Any]:
+    return {**params, "inline": Inline.JAX_LATE if params["inline"] else Inline.AUTO}
+
+
+_READERS: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {"scan": _scan_read}
+_MAKERS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {"scan": _scan_made}
+if release >= (0, 11):
+    _READERS["jit"], _MAKERS["jit"] = _jit_read, _jit_made

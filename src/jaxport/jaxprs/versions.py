@@ -14,6 +14,7 @@ from release                                what differs
 0.11                                        `scan` says what its operands and results are by `ft_in` and `ft_out`, trees
                                             with a leaf per value; before, by `num_consts` and `num_carry`.
 0.11                                        `closed_call` is called `eval_jaxpr`.
+0.11                                        `jit` says by an `enum` whether it is inlined; before, by a bool.
 0.12                                        The liveness rule of a primitive is told which mutable operands are read
                                             later: one argument more.
 ==========================================  =========================================================================
@@ -22,11 +23,13 @@ from release                                what differs
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import jax
 
-__all__ = ["TESTED", "Release", "is_newer_than_tested", "release"]
+__all__ = ["TESTED", "Release", "failures_name_untested_jax", "release", "untested"]
 
 
 class Release(NamedTuple):
@@ -56,5 +59,30 @@ TESTED = (Release(0, 9, 2), Release(0, 10, 2), Release(0, 11, 2), Release(0, 12,
 release = _read(jax.__version__)
 """The release in this process."""
 
-is_newer_than_tested = release[:2] > TESTED[-1][:2]
-"""Whether this process has a newer minor release than any that was tested."""
+
+def untested(of: Release = release) -> str:
+    """What to say of a release that is newer than all that were tested, if it is of a newer minor version; else "".
+
+    >>> untested(Release(0, 9, 2))
+    ''
+    >>> untested(Release(1, 0, 0))
+    'JAX 1.0.0 is newer than 0.12.0, the last release that jaxport was tested with'
+    """
+    if of[:2] <= TESTED[-1][:2]:
+        return ""
+    return f"JAX {of} is newer than {TESTED[-1]}, the last release that jaxport was tested with"
+
+
+_said: set[str] = set()
+
+
+@contextmanager
+def failures_name_untested_jax(note: str = untested()) -> Iterator[None]:
+    """Add a note to what fails inside, once per process, where JAX is newer than what was tested."""
+    try:
+        yield
+    except Exception as error:
+        if note and note not in _said:
+            _said.add(note)
+            error.add_note(note)
+        raise

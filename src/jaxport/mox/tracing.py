@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from jaxport import blocks, collecting
+from jaxport import blocks, collecting, jaxprs
 from jaxport.blocks.naming import signature_of
 from jaxport.blocks.places import Types
 from jaxport.mox.mox import Mox
@@ -38,6 +38,7 @@ def make_mox(fn: Callable[..., Any], *, functions: Iterable[str] = ()) -> Callab
     True
     """
 
+    @jaxprs.failures_name_untested_jax()
     @collecting.paused()
     def make(*args: Any, **kwargs: Any) -> Mox:
         from jaxport.frameworks import loaded

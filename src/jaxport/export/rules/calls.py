@@ -14,6 +14,7 @@ BODIES = {
     "core_call": "call_jaxpr",
     "custom_jvp_call": "call_jaxpr",
     "custom_vjp_call": "call_jaxpr",
+    "eval_jaxpr": "call_jaxpr",
     "jit": "jaxpr",
 }
 
