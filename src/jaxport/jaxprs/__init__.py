@@ -29,5 +29,5 @@ from jaxport.jaxprs.names import (
     valid_jaxtype,
 )
 from jaxport.jaxprs.parameters import native, parameters, with_parameters
-from jaxport.jaxprs.rules import ad, batching, dce_jaxpr, liveness_rule, mlir
+from jaxport.jaxprs.rules import ad, batching, dce_jaxpr, liveness_rule, mlir, partial_eval_rules
 from jaxport.jaxprs.versions import TESTED, Release, is_newer_than_tested, release

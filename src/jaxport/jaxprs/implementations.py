@@ -28,7 +28,7 @@ def implementations(primitive: Primitive) -> list[Callable[..., Any]]:
 
 def _lowered_function(primitive: Primitive) -> Callable[..., Any] | None:
     """The function that was given to `jax.interpreters.mlir.lower_fun`, where a primitive is lowered by one."""
-    entry = _lowerings.get(primitive)
+    entry: Any = _lowerings.get(primitive)
     lowering = getattr(entry, "rule", entry)
     if not getattr(lowering, "__qualname__", "").startswith("lower_fun."):
         return None
