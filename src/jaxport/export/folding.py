@@ -117,7 +117,7 @@ def fold(op_type: str, operands: Sequence[Value | None], attributes: Mapping[str
 def computed(equation: JaxprEqn, operands: Sequence[Value]) -> list[Value] | None:
     """What a primitive gives for small constants, as JAX computes it; None where that is left to the graph.
 
-    A parameter stays in the graph: it has a name.
+    What depends on a parameter, which has a name, is left to the pass `constants`.
 
     >>> equation = jax.make_jaxpr(lambda x: jnp.exp(x))(np.float32(0)).eqns[0]
     >>> [value.constant.tolist() for value in computed(equation, [Value(np.float32, (), constant=np.float32(0))])]
