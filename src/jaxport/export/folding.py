@@ -123,7 +123,7 @@ def computed(equation: JaxprEqn, operands: Sequence[Value]) -> list[Value] | Non
     >>> [value.constant.tolist() for value in computed(equation, [Value(np.float32, (), constant=np.float32(0))])]
     [1.0]
     """
-    avals = [variable.aval for variable in equation.outvars]
+    avals: list[Any] = [variable.aval for variable in equation.outvars]
     if not operands or equation.effects or any(x.constant is None or x.name for x in operands):
         return None
     if not all(hasattr(aval, "dtype") and dims.all_static(aval.shape) for aval in avals):
