@@ -13,10 +13,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import JaxprEqn
 
 from jaxport.export import dims
 from jaxport.export.value import SMALL, Value
+from jaxport.jaxprs import JaxprEqn
 
 
 def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -1,7 +1,8 @@
 """What the package needs of JAX beyond its public interface, the same for every release of JAX.
 
 `versions` says what differs between releases, `names` has the names that are private or move, `scans` reads and makes
-the parameters of `scan`, and `rules` registers what a primitive of ours does under JAX's transformations.
+the parameters of `scan`, `rules` registers what a primitive of ours does under JAX's transformations,
+`implementations` says what a primitive means, and `defaults` which of its parameters change nothing.
 """
 
 from jaxport.jaxprs.names import (

@@ -7,7 +7,8 @@ from typing import Any
 
 # JAX has no public way to ask how a primitive is lowered.
 from jax._src.interpreters.mlir import _lowerings  # noqa: TID251
-from jax.extend.core import Primitive
+
+from jaxport.jaxprs.names import Primitive
 
 __all__ = ["implementations"]
 
