@@ -19,6 +19,8 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 TORCH_BIN := .venv-torch/bin
 TORCH_INSTALLED := .venv-torch/.installed
+CLIENTS_BIN := .venv-clients/bin
+CLIENTS_INSTALLED := .venv-clients/.installed
 PEERS_INSTALLED := .venv-peers/.installed
 OLDER_ONNX := 1.16.2
 OLDER_ONNX_INSTALLED := .onnx-$(OLDER_ONNX)/.installed
@@ -41,7 +43,7 @@ NEWEST_INSTALLED := .venv-newest/.installed
 export JAX_PLATFORMS ?= cpu
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help env demo test test-newest test-matrix test-slow test-real test-backend test-torch test-older-onnx sweeps bench bench-torch lint types docs format clean
+.PHONY: help env demo test test-newest test-matrix test-slow test-real test-backend test-torch test-clients test-older-onnx sweeps bench bench-torch lint types docs format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +69,9 @@ $(INSTALLED): pyproject.toml
 
 $(TORCH_INSTALLED): pyproject.toml tests/torch/requirements.txt
 	$(call create_environment,.venv-torch,--editable '.[test]' --requirement tests/torch/requirements.txt)
+
+$(CLIENTS_INSTALLED): pyproject.toml tests/clients/requirements.txt
+	$(call create_environment,.venv-clients,--editable '.[test]' --requirement tests/clients/requirements.txt)
 
 $(PEERS_INSTALLED): benchmarks/peers.txt
 	$(call create_environment,.venv-peers,--requirement benchmarks/peers.txt)
@@ -116,6 +121,9 @@ test-backend: $(INSTALLED) ## the whole backend suite of ONNX, each case as a pr
 
 test-torch: $(TORCH_INSTALLED) ## what needs PyTorch, in an environment of its own; writes the page of its models
 	@$(TORCH_BIN)/python -m pytest tests/torch -n $(JOBS) -q -m torch $(ARGS)
+
+test-clients: $(CLIENTS_INSTALLED) ## programs of third-party packages, in an environment of their own
+	@$(CLIENTS_BIN)/python -m pytest tests/clients -n $(JOBS) -q -m clients $(ARGS)
 
 # Its files are read, its code is not run: the wheel of any Python and platform does.
 $(OLDER_ONNX_INSTALLED): $(INSTALLED)

@@ -176,3 +176,31 @@ def test_jit_in_the_program_leaves_no_trace():
     inner = jax.jit(lambda x: jnp.tanh(x))
     exported = check(lambda x: inner(inner(x)), f32("B", 2))
     assert [n.op_type for n in exported.model.graph] == ["Tanh", "Tanh"]
+
+
+def ulps_below(x):
+    """What a solver does to stay below a bound: a chain of small steps."""
+    bound = jnp.float32(1) * jnp.where(jnp.float32(0) < 1, 1, -1)
+    for _ in range(20):
+        bound = jnp.nextafter(bound, -jnp.inf)
+    return jnp.minimum(x, bound)
+
+
+def test_what_is_computed_from_small_constants_is_computed_while_exporting():
+    exported = check(ulps_below, f32("B"))
+    assert [node.op_type for node in exported.model.graph] == ["Min"]
+    used = {value.name for node in exported.model.graph for value in node.inputs}
+    assert set(exported.model.graph.initializers) <= used  # nothing is left of what was taken back
+    assert any("computed here" in record.note for record in exported.records)
+
+
+def test_what_is_computed_in_a_function_is_taken_back_too():
+    exported = jaxport.to_onnx(jaxport.onnx_function(ulps_below), [f32("B")])
+    (function,) = exported.model.functions.values()
+    assert sorted(node.op_type for node in function) == ["Constant", "Min"]
+    exported.verify()
+
+
+def test_a_rule_of_the_user_serves_constants_too():
+    exported = export(lambda x: x * jax.lax.sin(1.0), (3,), rules={"sin": lambda op, x: op.Cos(x)})
+    np.testing.assert_allclose(exported(np.ones(3, np.float32)), np.cos(1), rtol=1e-6)

@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxport import jaxprs
 from jaxport.blocks.block import Block, FrozenMapping
-from jaxport.jaxprs import ad, batching, mlir
+from jaxport.jaxprs import ad, batching, mlir, partial_eval_rules
 
 __all__ = ["Anchor", "Call", "block_enter_p", "block_exit_p"]
 
@@ -92,6 +92,10 @@ def _marker(name: str) -> jaxprs.Primitive:
         through = [*cotangents, *[None] * extra]
         return [c if ad.is_undefined_primal(o) else None for c, o in zip(through, operands, strict=True)]
 
+    def partial(trace: Any, *operands: Any, extra: int, **params: Any) -> list:
+        results = trace.default_process_primitive(marker, operands, {"extra": extra, **params})
+        return [o if o.is_known() else r for o, r in zip(passed(operands, extra), results, strict=True)]
+
     marker.def_impl(lambda *operands, extra, **_: passed(operands, extra))
     marker.def_abstract_eval(lambda *avals, extra, **_: passed(avals, extra))
     # The tangents go past the marker: reverse-mode AD would transpose it otherwise, and its backward equations lie
@@ -101,6 +105,9 @@ def _marker(name: str) -> jaxprs.Primitive:
         passed(tangents, params["extra"]),
     )
     ad.primitive_transposes[marker] = transpose
+    # A rule that a package gives for a derivative may call a module with tangents. What does not depend on them stays
+    # known: a product of two values that both depend on them has no transpose.
+    partial_eval_rules[marker] = partial
     batching.primitive_batchers[marker] = batch
     mlir.register_lowering(marker, lambda _, *operands, extra, **__: passed(operands, extra))
     return marker

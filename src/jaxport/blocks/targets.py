@@ -89,7 +89,7 @@ def public_methods(cls: type) -> Iterator[str]:
 def _is_method(name: str, raw: Any) -> bool:
     if name != "__call__" and name.startswith("_"):
         return False
-    if isinstance(raw, type | staticmethod | classmethod | property | functools.cached_property):
+    if isinstance(raw, type | MethodType | staticmethod | classmethod | property | functools.cached_property):
         return False
     if not callable(raw) or not hasattr(raw, "__get__") or hasattr(raw, BOUNDARY):
         return False

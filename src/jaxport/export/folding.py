@@ -1,7 +1,8 @@
 """Computing now what needs no graph: movements of constant data, and arithmetic on small integers.
 
-Data that is only moved (a transposed or reshaped weight) stays a NumPy view, so nothing is copied. Of computed
-values only integers and booleans are folded, whose arithmetic is exact, and only small ones.
+Data that is only moved (a transposed or reshaped weight) stays a NumPy view, so nothing is copied. Of the values that
+operators compute only integers and booleans are folded, whose arithmetic is exact, and only small ones. What a
+primitive computes from small constants in floating point is left to JAX.
 """
 
 from __future__ import annotations
@@ -9,9 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
+from jaxport.export import dims
 from jaxport.export.value import SMALL, Value
+from jaxport.jaxprs import JaxprEqn
 
 
 def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -107,6 +112,34 @@ def fold(op_type: str, operands: Sequence[Value | None], attributes: Mapping[str
     else:
         return None
     return Value(dtype, result.shape, constant=result) if result.nbytes <= 8 * SMALL else None
+
+
+def computed(equation: JaxprEqn, operands: Sequence[Value]) -> list[Value] | None:
+    """What a primitive gives for small constants, as JAX computes it; None where that is left to the graph.
+
+    What depends on a parameter, which has a name, is left to the pass `constants`.
+
+    >>> equation = jax.make_jaxpr(lambda x: jnp.exp(x))(np.float32(0)).eqns[0]
+    >>> [value.constant.tolist() for value in computed(equation, [Value(np.float32, (), constant=np.float32(0))])]
+    [1.0]
+    """
+    avals: list[Any] = [variable.aval for variable in equation.outvars]
+    if not operands or equation.effects or any(x.constant is None or x.name for x in operands):
+        return None
+    if not all(hasattr(aval, "dtype") and dims.all_static(aval.shape) for aval in avals):
+        return None
+    arrays = [np.broadcast_to(x.constant, x.broadcast or x.constant.shape) for x in operands if x.constant is not None]
+    if max(sum(a.nbytes for a in arrays), sum(int(np.prod(a.shape)) * a.dtype.itemsize for a in avals)) > SMALL:
+        return None
+    try:
+        with jax.enable_x64(True):  # the operands keep their dtypes
+            made = equation.primitive.bind(*map(jnp.asarray, arrays), **equation.params)
+    except Exception:  # noqa: BLE001  prepared for a rule, and nothing that JAX itself would run
+        return None
+    results = [np.asarray(y) for y in (made if equation.primitive.multiple_results else [made])]
+    if any(y.dtype != aval.dtype or y.shape != aval.shape for y, aval in zip(results, avals, strict=True)):
+        return None
+    return [Value(y.dtype, y.shape, constant=y) for y in results]
 
 
 #: The operand that leaves the other one as it is. A float plus 0.0 is not among them: it loses the sign of -0.0.

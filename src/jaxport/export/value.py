@@ -164,6 +164,16 @@ class Namer:
         return name
 
 
+class Mark(NamedTuple):
+    """Where a graph under construction is: how many nodes, constants and dims it has, and its root."""
+
+    nodes: int
+    root_nodes: int
+    constants: int
+    initializers: int
+    dims: int
+
+
 @dataclass(eq=False)
 class Scope:
     """A graph under construction: the main graph, the body of a function, or a subgraph of either.
@@ -186,6 +196,25 @@ class Scope:
 
     def __post_init__(self) -> None:
         self.root = self if self.parent is None else self.parent.root
+
+    def mark(self) -> Mark:
+        """Where this graph is now, to come back to."""
+        root = self.root
+        dim_count = len(root.dim_values) + len(root.dim_inputs)
+        return Mark(len(self.nodes), len(root.nodes), len(root.constants), len(root.initializers), dim_count)
+
+    def undo(self, mark: Mark) -> None:
+        """Take back what was emitted since a mark, but for dims: they are known from then on, and stay."""
+        root, now = self.root, self.mark()
+        if now.dims != mark.dims:
+            return
+        for node in (*self.nodes[mark.nodes :], *root.nodes[mark.root_nodes :]):
+            for index in range(len(node.inputs)):
+                node.replace_input_with(index, None)
+        del self.nodes[mark.nodes :], root.nodes[mark.root_nodes :]
+        for made, count in ((root.constants, mark.constants), (root.initializers, mark.initializers)):
+            while len(made) > count:
+                made.popitem()  # the newest
 
     def sees(self, value: Value) -> bool:
         """Whether an equation in this graph may use `value`."""

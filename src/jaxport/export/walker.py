@@ -16,9 +16,9 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.errors import JaxportError, Refusal, RuleError
-from jaxport.export import dims, plugins, prepare
+from jaxport.export import dims, folding, plugins, prepare
 from jaxport.export.emitter import Declined, Emitter, Refused
-from jaxport.export.registry import Rule
+from jaxport.export.registry import RULES, Rule
 from jaxport.export.sources import source_lines
 from jaxport.export.value import Value, has_data_type
 from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, parameters
@@ -133,7 +133,16 @@ class Walker:
             for dtype in (*(x.dtype for x in operands), *map(_dtype, op.outs)):
                 if not has_data_type(dtype):
                     op.refuse(f"computes with {dtype}, which ONNX does not have; use another dtype")
-            return self.apply(rule, op, parameters(equation), operands)
+            mark, records = op.scope.mark(), len(self.records)
+            results = self.apply(rule, op, parameters(equation), operands)
+            if op.scope.mark() != mark and rule is RULES.get(rule.name):
+                computed = folding.computed(equation, operands)
+                if computed is not None:
+                    op.scope.undo(mark)
+                    del self.records[records:]
+                    self.records.append(Record(op.place, "a constant", (), "computed here, by JAX"))
+                    return computed
+            return results
         except Refused as refusal:
             name = equation.primitive.name if block is None else block.target
             self.refusals.append(Refusal(name, op.place.source, str(refusal)))
@@ -183,11 +192,11 @@ class Walker:
             note = "declined: values from inside are used outside, as a gradient does"
             self.records.append(Record(place, _rule_name(rule), (), note))
         elif rule is not None:
-            start = len(op.scope.nodes)
+            mark = op.scope.mark()
             try:
                 return self.apply(rule, inner, {"block": block, "jaxpr": equation.params["jaxpr"]}, operands)
             except Declined as reason:
-                del op.scope.nodes[start:]
+                op.scope.undo(mark)
                 self.records.append(Record(place, _rule_name(rule), (), f"declined: {reason}"))
         if self.functions is not None and self.functions.wants(block):
             return self.functions.call(inner, equation, operands)

@@ -2,7 +2,8 @@
 
 `versions` says what differs between releases; `names` has the names that are private or move, `definitions` JAX's own
 definitions of primitives; `parameters` reads and makes the parameters of primitives; `rules` registers what a primitive
-of ours does under JAX's transformations.
+of ours does under JAX's transformations; `implementations` says what a primitive means, and `defaults` which of
+its parameters change nothing.
 """
 
 from jaxport.jaxprs.names import (
@@ -30,5 +31,5 @@ from jaxport.jaxprs.names import (
     valid_jaxtype,
 )
 from jaxport.jaxprs.parameters import native, parameters, with_parameters
-from jaxport.jaxprs.rules import ad, batching, dce_jaxpr, liveness_rule, mlir
+from jaxport.jaxprs.rules import ad, batching, dce_jaxpr, liveness_rule, mlir, partial_eval_rules
 from jaxport.jaxprs.versions import TESTED, Release, failures_name_untested_jax, release, untested

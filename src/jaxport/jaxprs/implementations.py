@@ -7,7 +7,8 @@ from typing import Any
 
 # JAX has no public way to ask how a primitive is lowered.
 from jax._src.interpreters.mlir import _lowerings  # noqa: TID251
-from jax.extend.core import Primitive
+
+from jaxport.jaxprs.names import Primitive
 
 __all__ = ["implementations"]
 
@@ -29,7 +30,7 @@ def implementations(primitive: Primitive) -> list[Callable[..., Any]]:
 
 def _lowered_function(primitive: Primitive) -> Callable[..., Any] | None:
     """The function that was given to `jax.interpreters.mlir.lower_fun`, where a primitive is lowered by one."""
-    entry = _lowerings.get(primitive)
+    entry: Any = _lowerings.get(primitive)
     lowering = getattr(entry, "rule", entry)
     if not getattr(lowering, "__qualname__", "").startswith("lower_fun."):
         return None

@@ -8,12 +8,14 @@ from typing import Any
 from jaxport.jaxprs.names import JaxprEqn, Primitive, ad, batching, mlir, partial_eval
 from jaxport.jaxprs.versions import release
 
-__all__ = ["LivenessRule", "ad", "batching", "dce_jaxpr", "liveness_rule", "mlir"]
+__all__ = ["LivenessRule", "ad", "batching", "dce_jaxpr", "liveness_rule", "mlir", "partial_eval_rules"]
 
 LivenessRule = Callable[[Sequence[bool], JaxprEqn], tuple[list[bool], JaxprEqn | None]]
 """From which results are used to which operands are used, and the equation that is left; None where none is."""
 
 dce_jaxpr = partial_eval.dce_jaxpr
+#: What a primitive does where some of its operands are known, and others, as tangents, are not.
+partial_eval_rules: dict[Primitive, Callable[..., Any]] = partial_eval.custom_partial_eval_rules
 
 
 def liveness_rule(primitive: Primitive) -> Callable[[LivenessRule], LivenessRule]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from jaxport.export.registry import rule
+from jaxport.jaxprs import closed_call_p
 
 #: Calls that JAX hands to its compiler or to Python, so that their implementation cannot be traced, and the parameter
 #: that holds the jaxpr. Other primitives that only call one need no rule: `prepare.implementations` finds that out.
 BODIES = {
     "call": "call_jaxpr",
     "checkpoint": "jaxpr",
-    "closed_call": "call_jaxpr",
+    closed_call_p.name: "call_jaxpr",
     "compute_on": "jaxpr",
     "core_call": "call_jaxpr",
     "custom_jvp_call": "call_jaxpr",
