@@ -13,12 +13,14 @@ SOURCE = Path(__file__).parents[2] / "src"
 MAY_SEE: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "collecting": frozenset(),
+    "files": frozenset({"errors"}),
+    "saving": frozenset({"errors", "files"}),
     "blocks": frozenset({"errors"}),
     "frameworks": frozenset({"errors", "blocks", "importer"}),
-    "mox": frozenset({"errors", "collecting", "blocks", "frameworks"}),
-    "export": frozenset({"errors", "collecting", "blocks", "mox"}),
-    "importer": frozenset({"errors", "blocks"}),
-    "codegen": frozenset({"errors", "importer"}),
+    "mox": frozenset({"errors", "collecting", "files", "blocks", "frameworks"}),
+    "export": frozenset({"errors", "collecting", "saving", "blocks", "mox"}),
+    "importer": frozenset({"errors", "files", "saving", "blocks"}),
+    "codegen": frozenset({"errors", "files", "importer"}),
 }
 
 # Convenience methods and annotations that look upward, each with its reason: (file, part that it sees).

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto
 
 from jaxport.errors import InvalidArgument, ModelError, Unsupported
 from jaxport.importer import from_onnx
@@ -194,20 +194,6 @@ def test_everything_that_is_unsupported_is_listed_at_once() -> None:
 def test_versions_are_checked(opset: int, graph: str, message: str) -> None:
     with pytest.raises(Unsupported, match=message):
         from_onnx(model(graph, opset))
-
-
-def test_sparse_tensors_are_read() -> None:
-    made = model("g (float[2, 3] x) => (float[2, 3] y) <float[6] w = {0, 0, 0, 0, 0, 0}> { y = Add(x, w) }")
-    del made.graph.initializer[:]
-    sparse = made.graph.sparse_initializer.add(dims=[2, 3])
-    sparse.values.CopyFrom(numpy_helper.from_array(np.array([7, 8], np.float32), "w"))
-    sparse.indices.CopyFrom(numpy_helper.from_array(np.array([[0, 1], [1, 2]])))
-    expected = [[0, 7, 0], [0, 0, 8]]
-    np.testing.assert_array_equal(from_onnx(made)(np.zeros((2, 3), np.float32)), expected)
-    assert len(made.graph.sparse_initializer) == 1, "the caller's model is unchanged"
-    sparse.indices.CopyFrom(numpy_helper.from_array(np.array([1, 99])))
-    with pytest.raises(ModelError, match=r"the sparse tensor `w` of shape \[2, 3\] cannot be read"):
-        from_onnx(made)
 
 
 def test_a_function_that_calls_itself_is_refused() -> None:

@@ -14,14 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 
+from jaxport import saving
 from jaxport.blocks import current_recorder
-from jaxport.errors import InvalidArgument
+from jaxport.errors import InvalidArgument, boundary
 from jaxport.importer import weights
 from jaxport.importer.bounds import set_bounds
 from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.evaluate import evaluate, evaluate_blocks
 from jaxport.importer.graph import Body, Node
 from jaxport.importer.host import HostValue
+from jaxport.importer.limits import Limits
 from jaxport.importer.load import ModelSource, load
 from jaxport.importer.modules import Module, Parameters, Place, module_tree
 from jaxport.importer.names import unique_identifiers
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Program", "from_onnx"]
 
+AGAIN = "export the model again"
+
 
 def from_onnx(
     source: ModelSource,
@@ -44,6 +48,7 @@ def from_onnx(
     trainable: Collection[str] | None = None,
     untie: bool | Collection[str] = False,
     sizes: Mapping[str, int] | None = None,
+    limits: Limits | None = None,
 ) -> Program:
     """Imports an ONNX model as a JAX function.
 
@@ -58,6 +63,7 @@ def from_onnx(
         results have this size, filled up: NonZero and NonMaxSuppression with positions outside of the array, Unique with
         its smallest element, the others with zeros. What exceeds it is lost. Of a Loop that data ends it is the number
         of iterations, and gives it a gradient.
+      limits: what the model may take: bytes that it makes out of little, how deep and how long it is.
 
     Returns:
       A `Program`: a callable that `jax.jit`, `jax.grad` and `jax.vmap` take, with its weights in `params`.
@@ -76,7 +82,10 @@ def from_onnx(
     >>> jax.grad(lambda params: program.apply(params, np.ones((3, 2), np.float32)).sum())(program.params)
     {'bias': Array([3., 3.], dtype=float32)}
     """
-    return Program(load(source), trainable=trainable, untie=untie, sizes=sizes)
+    with boundary(
+        "the model is malformed", where=f"`{source}`" if isinstance(source, str | os.PathLike) else "", instead=AGAIN
+    ):
+        return Program(load(source, limits), trainable=trainable, untie=untie, sizes=sizes, limits=limits)
 
 
 class Program:
@@ -100,9 +109,11 @@ class Program:
         trainable: Collection[str] | None = None,
         untie: bool | Collection[str] = False,
         sizes: Mapping[str, int] | None = None,
+        limits: Limits | None = None,
     ):
         self.model = model
-        self.body: Body = resolve(model)
+        self.limits = limits or Limits()
+        self.body: Body = resolve(model, self.limits)
         set_bounds(self.body, sizes or {})
         if untie:
             weights.untie(self.body, None if untie is True else untie)
@@ -189,10 +200,11 @@ class Program:
         from jaxport.codegen import to_source
         from jaxport.importer.tracing import record
 
-        source = to_source(record(self, inputs))
-        if folder is not None:
-            source.save(folder)
-        return source
+        with boundary("the program cannot be printed as source", where=f"`{self.name}`"):
+            source = to_source(record(self, inputs))
+            if folder is not None:
+                source.save(folder)
+            return source
 
     def explain(self, inputs: Mapping[str, Any] | None = None) -> Explanation:
         """The graph after each phase of the import: loaded, resolved, folded, finalized.
@@ -213,7 +225,8 @@ class Program:
         """
         from jaxport.importer.explain import explain
 
-        return explain(self, inputs)
+        with boundary("the program cannot be explained", where=f"`{self.name}`"):
+            return explain(self, inputs)
 
     def verify(self, inputs: Sequence[Any] | Mapping[str, Any] | None = None, **options: Any) -> Report:
         """Runs the program in JAX and the model in ONNX Runtime on the same inputs, and compares every output.
@@ -243,11 +256,12 @@ class Program:
         """Writes the model with these parameters as an ONNX file, its graph as it was.
 
         Args:
-          path: the file; weights that exceed what it can hold go into `<path>.data`.
+          path: the file; weights that exceed what it can hold go into a file beside it, `<path>.<digest>.data`.
           params: arrays for all parameters, as `params` has them; the model's own if None.
 
         Raises:
           InvalidArgument: parameters are missing, unknown, or of another shape.
+          SaveError: the path cannot be written, or the disk is full; what was there before is there still.
 
         >>> import onnx.parser, tempfile
         >>> program = from_onnx(
@@ -259,7 +273,8 @@ class Program:
         ...     print(from_onnx(f"{folder}/doubled.onnx").params)
         {'w': Array([2., 4.], dtype=float32)}
         """
-        weights.save(self.weights.written(self.model, self.params if params is None else params), path)
+        with boundary("the program cannot be saved", where=f"`{self.name}`"):
+            saving.save(self.weights.written(self.model, self.params if params is None else params), path)
 
     @property
     def param_specs(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -298,8 +313,9 @@ class Program:
         self._warn_of_narrowing()
         if rng is not None and "rng" in self._keywords:
             rng, named = None, {**named, "rng": rng}
-        outputs = self.evaluate(params, self._named(inputs, named), rng)
-        return self._packed([_external(output) for output in outputs])
+        with boundary("the program cannot be called with these inputs", where=f"`{self.name}`"):
+            outputs = self.evaluate(params, self._named(inputs, named), rng)
+            return self._packed([_external(output) for output in outputs])
 
     def evaluate(self, params: Mapping[str, Any], inputs: Mapping[str, Any], rng: Any = None) -> tuple[Any, ...]:
         """The outputs as the evaluator has them: host values stay such, and recorded inputs are recorded.

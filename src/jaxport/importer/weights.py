@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -25,8 +24,6 @@ __all__ = ["Weights", "untie"]
 HWIO = (2, 3, 1, 0)
 """From OIHW, which ONNX has, to what XLA's convolutions are fastest with."""
 OIHW = (3, 2, 0, 1)
-
-LARGEST_MESSAGE = 2**31 - 1
 
 
 class Weights:
@@ -213,10 +210,3 @@ def untie(body: Body, names: Collection[str] | None) -> None:
             own = ir.Value(name=name, shape=value.shape, type=value.type)
             body.initializers[own] = tensor
             node.inputs = (*node.inputs[:index], own, *node.inputs[index + 1 :])
-
-
-def save(model: ir.Model, path: str | os.PathLike[str]) -> None:
-    """Writes a model, its weights into a file beside it where they exceed what one file can hold."""
-    size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
-    beside = f"{os.path.basename(os.fspath(path))}.data" if size > LARGEST_MESSAGE // 2 else None
-    ir.save(model, path, external_data=beside)

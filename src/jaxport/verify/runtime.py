@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from jaxport import saving
 from jaxport.errors import NotInstalled, RunError
-from jaxport.export import saving
 
 _IN_MEMORY = "weights of this process"
 
