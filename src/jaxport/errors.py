@@ -208,7 +208,7 @@ def boundary(
 def _reason(error: BaseException) -> str:
     try:
         text = str(error)
-    except Exception:  # an error that cannot even say what it is
+    except Exception:  # noqa: BLE001  an error that cannot even say what it is
         text = ""
     return f"{type(error).__name__}: {text}"[:LONGEST_REASON].rstrip(": ")
 

@@ -25,7 +25,7 @@ from jaxport.errors import InvalidArgument, SaveError, boundary
 try:
     import fcntl
 except ImportError:  # Windows has no such locks: nothing is cleaned up there
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None
 
 __all__ = ["DIGITS", "checked_path", "data_name", "existing_file", "publish"]
 
@@ -153,7 +153,7 @@ def _settled(path: Path, mode: int | None) -> str:
 
 def _move(folder: Path, target: Path, name: str, suffix: str) -> None:
     """Moves the new files to their places, the data first, and removes the data that was named before."""
-    data = target.with_name(name) if name else None
+    data, fresh = target.with_name(name) if name else None, False
     if data is not None:
         fresh = _mode_of(data) is None
         os.replace(folder / _DATA, data)

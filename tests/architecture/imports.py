@@ -20,7 +20,7 @@ MAY_SEE: dict[str, frozenset[str]] = {
     "mox": frozenset({"errors", "collecting", "files", "blocks", "frameworks"}),
     "export": frozenset({"errors", "collecting", "saving", "blocks", "mox"}),
     "importer": frozenset({"errors", "files", "saving", "blocks"}),
-    "codegen": frozenset({"errors", "files", "importer"}),
+    "codegen": frozenset({"errors", "files", "blocks", "importer"}),
 }
 
 # Convenience methods and annotations that look upward, each with its reason: (file, part that it sees).

@@ -163,7 +163,7 @@ def test_tensors_of_an_ir_model_lie_in_its_folder(folder: str, tmp_path: Path):
         assert loaded.graph.initializers["w"].const_value is tensor, "the caller's model is unchanged"
         return
     tensor.base_dir = "" if folder == "none" else "/etc"
-    with pytest.raises(ModelError, match="no folder is known|is missing"):
+    with pytest.raises(ModelError, match=r"no folder is known|is missing"):
         from_onnx(loaded)
 
 

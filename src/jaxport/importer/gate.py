@@ -247,18 +247,10 @@ class Gate:
         self._check(sparse.indices, where)
         element = ir.DataType(sparse.values.data_type)
         size = _check_shape(dims, element, where)
-        why = _sparse_problem(sparse, dims)
-        if not why:
-            self.budget.take(size, where, f"the sparse tensor `{_name(sparse)}` written dense")
-            values, indices = self._array(sparse.values), self._array(sparse.indices)
-            why = _indices_problem(indices, dims)
-        if why:
-            raise ModelError(
-                f"the sparse tensor `{_name(sparse)}` of shape {list(dims)} is malformed",
-                where=where,
-                why=why,
-                instead="store it dense",
-            )
+        _refuse_sparse(sparse, _sparse_problem(sparse, dims), where)
+        self.budget.take(size, where, f"the sparse tensor `{_name(sparse)}` written dense")
+        values, indices = self._array(sparse.values), self._array(sparse.indices)
+        _refuse_sparse(sparse, _indices_problem(indices, dims), where)
         dense = np.zeros(dims, values.dtype)
         dense.reshape(-1)[np.ravel_multi_index(tuple(indices.T), dims) if indices.ndim == 2 else indices] = values
         return ir.to_proto(ir.Tensor(dense, element, name=_name(sparse)))
@@ -335,6 +327,16 @@ def _entries(tensor: onnx.TensorProto, where: str) -> dict[str, str]:
                 f"external data says twice what its `{entry.key}` is", where=where, instead="export the model again"
             )
     return entries
+
+
+def _refuse_sparse(sparse: onnx.SparseTensorProto, why: str, where: str) -> None:
+    if why:
+        raise ModelError(
+            f"the sparse tensor `{_name(sparse)}` of shape {list(sparse.dims)} is malformed",
+            where=where,
+            why=why,
+            instead="store it dense",
+        )
 
 
 def _sparse_problem(sparse: onnx.SparseTensorProto, dims: tuple[int, ...]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -11,6 +12,7 @@ import jax
 from jax import core as jax_core, export as jax_export
 from jax.extend import core as jex_core, source_info_util
 
+from jaxport.blocks import dims
 from jaxport.blocks.block import Block
 from jaxport.blocks.tracing import Traced, Weight
 from jaxport.errors import ModelError
@@ -58,7 +60,7 @@ def mox_from(document: Any, weights: Mapping[str, Any]) -> Mox:
 class _Reader:
     def __init__(self, document: Mapping[str, Any], weights: Mapping[str, Any]):
         self.data, self.given = document, weights
-        self.scope = jax_export.SymbolicScope(tuple(document["dims"]))
+        self.scope = jax_export.SymbolicScope(tuple(map(_constraint, document["dims"])))
         self.rules = document["rules"]
         self.source_info = source_info_util.new_source_info()
         self.rule = cache(self._rule)
@@ -152,10 +154,15 @@ class _Reader:
 
     def dim(self, size: Any) -> Any:
         if isinstance(size, str):
-            return jax_export.symbolic_shape(size, scope=self.scope)[0]
+            return dims.evaluate(size, {name: self.symbol(name) for name in dims.symbols(size)})
         if type(size) is not int or size < 0:
             raise ModelError(f"{size!r} is no size of an array")
         return size
+
+    def symbol(self, name: str) -> Any:
+        if name in dims.FUNCTIONS:
+            raise ModelError(f"`{name}` is no name of a size", why="JAX has a function of this name")
+        return jax_export.symbolic_shape(name, scope=self.scope)[0]
 
     def equation(self, data: Mapping[str, Any], operands: list[Any], defined: Any) -> jex_core.JaxprEqn:
         name = data["primitive"]
@@ -208,6 +215,13 @@ class _Reader:
         if key == "$keyword":
             return keyword_values()[content]
         return NotImplemented
+
+
+def _constraint(text: Any) -> str:
+    """What is known of sizes, after it was read: JAX's own reader multiplies out whatever it gets."""
+    for side in re.split("(?:>=|<=|==)", text):
+        dims.parse(side)
+    return text
 
 
 def _check_call(name: str, operands: list[Any], results: list[Any], body: jex_core.ClosedJaxpr) -> None:
