@@ -23,7 +23,7 @@ from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.evaluate import evaluate, evaluate_blocks
 from jaxport.importer.graph import Body, Node
 from jaxport.importer.host import HostValue
-from jaxport.importer.limits import Limits
+from jaxport.importer.limits import Limits, budget
 from jaxport.importer.load import ModelSource, load
 from jaxport.importer.modules import Module, Parameters, Place, module_tree
 from jaxport.importer.names import unique_identifiers
@@ -324,9 +324,17 @@ class Program:
         """
         values = {value: self._checked(value, inputs.get(value.name or "")) for value in self.inputs}
         values |= self.weights.given(params)
-        if current_recorder() is not None:  # somebody wants to see the modules as blocks
-            return evaluate_blocks(self.body, self._segments, values, rng)
-        return evaluate(self.body, values, rng)
+        given = self._bytes + sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(list(values.values())))
+        with budget(self.limits, given):
+            if current_recorder() is not None:  # somebody wants to see the modules as blocks
+                return evaluate_blocks(self.body, self._segments, values, rng)
+            return evaluate(self.body, values, rng)
+
+    @cached_property
+    def _bytes(self) -> int:
+        """The bytes of the model's constants; its parameters are counted where they are given."""
+        kept = set(self.weights.values.values())
+        return sum(tensor.nbytes for value, tensor in self.body.initializers.items() if value not in kept)
 
     def _named(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
         """The inputs of a call by the names that the model has for them."""

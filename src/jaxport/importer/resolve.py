@@ -260,6 +260,7 @@ class _Resolver:
                         where=describe(node),
                         instead="export the model again",
                     )
+            _check_window(attribute, node)
             if attribute.is_ref():
                 assert attribute.ref_attr_name is not None
                 values[attribute.name] = Reference(attribute.ref_attr_name)
@@ -302,6 +303,23 @@ class _Resolver:
         )
         _expire(body)
         return body
+
+
+_WINDOW = frozenset({"dilations", "kernel_shape", "output_padding", "pads", "strides"})
+LARGEST_STEP = 2**24
+"""How far a window may reach or step: no image is as large, and XLA ends the process at some products of such numbers."""
+
+
+def _check_window(attribute: ir.Attr, node: ir.Node) -> None:
+    if attribute.name in _WINDOW and attribute.type == ir.AttributeType.INTS and not attribute.is_ref():
+        wide = next((size for size in attribute.as_ints() if abs(size) > LARGEST_STEP), None)
+        if wide is not None:
+            raise ModelError(
+                f"`{attribute.name}` has {wide:,}",
+                where=describe(node),
+                why=f"no window reaches further than {LARGEST_STEP:,}",
+                instead="export the model again",
+            )
 
 
 def _kind(target: object, attribute: ir.Attr) -> str:

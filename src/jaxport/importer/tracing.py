@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from jaxport.blocks.dim_text import FUNCTIONS, symbols
 from jaxport.blocks.dims import evaluate
-from jaxport.errors import InvalidArgument, ModelError
-from jaxport.importer.dtypes import canonical
+from jaxport.errors import InvalidArgument, ModelError, Refusal, ValueNotKnown
+from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.host import HostValue
 from jaxport.importer.names import identifier, unique, unique_identifiers
 from jaxport.importer.program import Program
@@ -168,6 +168,15 @@ def record(program: Program, inputs: Mapping[str, Any] | None = None) -> Recorde
 def _record(program: Program, given: dict[str, Any]) -> RecordedProgram:
     known = {name: map_leaves(_host, value) for name, value in given.items() if not _is_spec(value)}
     specs = [(name, given[name]) for name in program.input_names if name in given and name not in known]
+    texts = [name for name, spec in specs if any(leaf.dtype == STRING for leaf in jax.tree.leaves(spec))]
+    if texts:
+        why = (
+            "JAX has no strings: give their values, `inputs={…}` with a NumPy array for each, which then are constants"
+        )
+        raise ValueNotKnown(
+            "strings cannot be arguments of a program that is recorded",
+            [Refusal(name, f"the input `{name}`", why) for name in texts],
+        )
     result: dict[str, Any] = {}
 
     def run(params: Mapping[str, Any], values: Sequence[Any]) -> None:
