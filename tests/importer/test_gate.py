@@ -18,8 +18,8 @@ from jaxport.importer.gate import Gate, tensors
 from jaxport.importer.limits import Budget, Limits
 from jaxport.importer.mapping import Buffer
 from jaxport.importer.resolve import tensor_value
+from tests.fuzzing.opened import opened_files
 from tests.importer.models import model
-from tests.importer.opened import opened_files
 
 X = np.ones(2, np.float32)
 TENSOR, SPARSE = onnx.TensorProto.DESCRIPTOR, onnx.SparseTensorProto.DESCRIPTOR

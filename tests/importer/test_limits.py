@@ -24,9 +24,9 @@ HUGE = {
     "resized": """g (float[2] x) => (float[a, b, c, d] y) { i = Reshape(x, j) j = Constant<value_ints = [1, 1, 1, 2]>()
         s = Constant<value_ints = [1, 1, 65536, 65536]>() y = Resize(i, , , s) }""",
     "padded": """g (float[2] x) => (float[a] y) { p = Constant<value_ints = [4294967296, 0]>() y = Pad(x, p) }""",
-    "numbered": """g () => (int64[a] y) { s = Constant<value_int = 0>() e = Constant<value_int = 4294967296>()
-        d = Constant<value_int = 1>() y = Range(s, e, d) }""",
-    "one hot": """g (int64[2] x) => (float[a, b] y) { d = Constant<value_int = 4294967296>()
+    "numbered": """g () => (float[a] y) { s = Constant<value_float = 0.0>() e = Constant<value_float = 4294967296.0>()
+        d = Constant<value_float = 1.0>() y = Range(s, e, d) }""",
+    "one hot": """g (int64[2] x) => (float[a, b] y) { d = Constant<value_int = 1073741824>()
         v = Constant<value_floats = [0.0, 1.0]>() y = OneHot(x, d, v) }""",
     "outer": """g (float[2] x) => (float[a, b] y) { n = Constant<value_ints = [1000000]>() r = Expand(x1, n)
         x1 = Constant<value_floats = [1.0]>() a = Constant<value_ints = [0]>() b = Constant<value_ints = [1]>()

@@ -178,7 +178,7 @@ class Program:
         """The program as source: one Python function and a weights file, which need JAX and safetensors only.
 
         Args:
-          folder: where to write `model.py` and `model.safetensors`; nothing is written if None.
+          folder: where to write `model.py` and, beside it, `model.py.<digest>.safetensors`; nothing is written if None.
           inputs: for `jaxport.importer.tracing.record`: sizes other than those that the model declares, and arrays for
             inputs whose values decide shapes.
 

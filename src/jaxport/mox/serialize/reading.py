@@ -15,7 +15,7 @@ from jax.extend import core as jex_core, source_info_util
 from jaxport.blocks import dims
 from jaxport.blocks.block import Block
 from jaxport.blocks.tracing import Traced, Weight
-from jaxport.errors import ModelError
+from jaxport.errors import ModelError, noted
 from jaxport.mox.mox import Mox
 from jaxport.mox.rules import RULED, Rule, equation_of
 from jaxport.mox.serialize.primitives import keyword_values, primitives
@@ -44,17 +44,7 @@ def mox_from(document: Any, weights: Mapping[str, Any]) -> Mox:
             why=f"this package reads version {VERSION}",
             instead="write it again with this package, or read it with the one that wrote it",
         )
-    try:
-        mox = _Reader(document, weights).mox()
-    except ModelError:
-        raise
-    except RecursionError as error:
-        raise ModelError("the document is nested too deep") from error
-    except KeyError as error:
-        raise ModelError("the document is incomplete", why=f"it has no {error}") from error
-    except (TypeError, ValueError, IndexError, AttributeError) as error:
-        raise ModelError("the document is malformed", why=f"{type(error).__name__}: {error}") from error
-    return mox
+    return _Reader(document, weights).mox()
 
 
 class _Reader:
@@ -165,6 +155,13 @@ class _Reader:
         return jax_export.symbolic_shape(name, scope=self.scope)[0]
 
     def equation(self, data: Mapping[str, Any], operands: list[Any], defined: Any) -> jex_core.JaxprEqn:
+        try:
+            return self.made(data, operands, defined)
+        except Exception as error:
+            noted(error, f"an operation `{data.get('primitive') if isinstance(data, Mapping) else data}`")
+            raise
+
+    def made(self, data: Mapping[str, Any], operands: list[Any], defined: Any) -> jex_core.JaxprEqn:
         name = data["primitive"]
         if name not in primitives():
             raise ModelError(
