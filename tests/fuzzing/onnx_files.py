@@ -154,7 +154,7 @@ def files(seed: int, count: int) -> Iterator[bytes]:
     protos = seeds()
     for _ in range(count):
         proto = generator.choice(protos)
-        if generator.random() < 0.5:
+        if generator.random() < 0.8:
             yield reordered(proto, generator)
         else:
             yield mutated(proto.SerializeToString(), generator)
