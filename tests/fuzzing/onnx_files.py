@@ -141,7 +141,7 @@ def reordered(proto: onnx.ModelProto, generator: random.Random) -> bytes:
         sparse,
         lambda: graph.input and graph.input[0].type.tensor_type.shape.dim.add(dim_param=generator.choice(TEXTS)),
         lambda: node.attribute and generator.choice(node.attribute).ints.append(generator.choice([-1, 2**31, 2**62])),
-        lambda: node.attribute and setattr(generator.choice(node.attribute), "type", generator.randrange(16)),
+        lambda: node.attribute and setattr(generator.choice(node.attribute), "type", generator.randrange(15)),
     ]  # fmt: skip
     for _ in range(generator.choice([1, 2, 3])):
         generator.choice(changes)()

@@ -12,13 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
 from jaxport.importer.graph import Body, Node, describe
 from jaxport.importer.host import HostValue
 from jaxport.importer.limits import budget_in_force
 
-__all__ = ["check_results", "foresee"]
+__all__ = ["bytes_of", "check_results", "foresee"]
 
 MOST_NUMBERS = 64
 """Elements of an input that may be sizes, and are multiplied; of a larger one its size counts."""
@@ -36,10 +35,17 @@ def check_results(node: Node, outputs: Sequence[Any]) -> None:
     budget = budget_in_force()
     for output in outputs:
         for part in output if isinstance(output, list) else (output,):
-            if isinstance(part, HostValue) or hasattr(part, "dtype"):
-                size = math.prod(n for n in part.shape if isinstance(n, int)) * np.dtype(part.dtype).itemsize
-                if size > budget.largest:
-                    budget.refuse(size, describe(node.node), f"the result of shape {list(part.shape)}")
+            size = bytes_of(part)
+            if size > budget.largest:
+                budget.refuse(size, describe(node.node), f"the result of shape {list(part.shape)}")
+
+
+def bytes_of(value: Any) -> int:
+    """The bytes of an array of any kind, sizes that only have names left out; of what is none, 0."""
+    dtype = getattr(value, "dtype", None)
+    if dtype is None or not hasattr(value, "shape"):
+        return 0
+    return math.prod(n for n in value.shape if isinstance(n, int)) * getattr(dtype, "itemsize", 8)
 
 
 def foresee(node: Node, inputs: Sequence[Any], attributes: Mapping[str, Any], call: Callable[[list[Any]], Any]) -> None:

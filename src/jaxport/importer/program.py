@@ -21,6 +21,7 @@ from jaxport.importer import weights
 from jaxport.importer.bounds import set_bounds
 from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.evaluate import evaluate, evaluate_blocks
+from jaxport.importer.foreseeing import bytes_of
 from jaxport.importer.graph import Body, Node
 from jaxport.importer.host import HostValue
 from jaxport.importer.limits import Limits, budget
@@ -324,7 +325,7 @@ class Program:
         """
         values = {value: self._checked(value, inputs.get(value.name or "")) for value in self.inputs}
         values |= self.weights.given(params)
-        given = self._bytes + sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(list(values.values())))
+        given = self._bytes + sum(map(bytes_of, jax.tree.leaves(list(values.values()))))
         with budget(self.limits, given):
             if current_recorder() is not None:  # somebody wants to see the modules as blocks
                 return evaluate_blocks(self.body, self._segments, values, rng)
