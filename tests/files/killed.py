@@ -101,14 +101,16 @@ def killed_at(point: int, save: Callable[[], None]) -> bool:
         passed = 0
 
         def killing(function: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*args: Any, **kwargs: Any) -> Any:
+            def here() -> None:
                 nonlocal passed
-                for moment in ("before", "after"):
-                    passed += 1
-                    if passed > point:
-                        os._exit(9)
-                    if moment == "before":
-                        result = function(*args, **kwargs)
+                passed += 1
+                if passed > point:
+                    os._exit(9)
+
+            def call(*args: Any, **kwargs: Any) -> Any:
+                here()
+                result = function(*args, **kwargs)
+                here()
                 return result
 
             return call

@@ -65,7 +65,7 @@ def work(kind: str, seed: int, count: int, first: int) -> None:
     from tests.fuzzing.opened import opened_files
 
     warnings.simplefilter("ignore")
-    resource.setrlimit(resource.RLIMIT_AS, (GIGABYTES * 2**30,) * 2)
+    resource.setrlimit(resource.RLIMIT_AS, (GIGABYTES * 2**30, GIGABYTES * 2**30))
 
     def too_long(*_: object) -> None:
         raise TimeoutError(f"more than {SECONDS} CPU seconds")

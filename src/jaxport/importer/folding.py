@@ -80,7 +80,7 @@ def _is_large(name: str, operands: list[HostValue], args: tuple[Any, ...], kwarg
             made = np.prod([float(size) for size in np.broadcast_shapes(*(operand.shape for operand in operands))])
         except ValueError:
             return False  # the function itself refuses them
-    return made > max(given, LARGEST_CREATED)
+    return bool(made > max(given, LARGEST_CREATED))
 
 
 def _numbers(tree: Any) -> list[int]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax.core import Tracer
 
 from jaxport.importer.graph import Body, Node, describe
 from jaxport.importer.host import HostValue
@@ -61,7 +62,7 @@ def foresee(node: Node, inputs: Sequence[Any], attributes: Mapping[str, Any], ca
       ModelError: the result would be too large.
     """
     product = math.prod(map(_magnitude, (*inputs, *attributes.values())))
-    if product * WIDEST <= budget_in_force().largest or any(isinstance(value, jax.core.Tracer) for value in inputs):
+    if product * WIDEST <= budget_in_force().largest or any(isinstance(value, Tracer) for value in inputs):
         return
     key = tuple(map(_key, inputs))
     if key in node.foreseen:

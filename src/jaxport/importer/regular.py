@@ -111,7 +111,8 @@ class Regular:
                 self.flags = outer
                 return start
             case "MAX_REPEAT" | "MIN_REPEAT":
-                return self._repeated(*argument, after)
+                least, most, inner = argument
+                return self._repeated(least, most, inner, after)
             case "AT":
                 name = str(argument)
                 multiline = bool(self.flags & re.MULTILINE)
