@@ -169,6 +169,8 @@ class _Reader:
             )
         params = {key: self.value(value) for key, value in data["params"].items()}
         outvars = [defined(item) for item in data["out"]]
+        if name == "jit":
+            _check_jit(params, len(operands), len(outvars))
         if name in RULED or name == "block":
             _check_call(name, operands, outvars, params["call_jaxpr" if name in RULED else "jaxpr"])
         if name in RULED:
@@ -227,6 +229,25 @@ def _check_call(name: str, operands: list[Any], results: list[Any], body: jex_co
     given, made = [atom.aval for atom in operands], [atom.aval for atom in results]
     if typed(given) != typed(body.in_avals) or typed(made) != typed(body.out_avals):
         raise ModelError("the program is inconsistent", why=f"a `{name}` does not fit its body")
+
+
+@cache
+def _params_of_jit() -> Mapping[str, Any]:
+    return jax.make_jaxpr(jax.jit(lambda x: x))(0.0).eqns[0].params
+
+
+def _check_jit(params: Mapping[str, Any], operands: int, results: int) -> None:
+    """Jax itself does not look at the params of `jit` before it lowers one."""
+    wanted = _params_of_jit()
+    counts = {"in_shardings": operands, "in_layouts": operands, "donated_invars": operands}
+    counts |= {"out_shardings": results, "out_layouts": results}
+    for name in {*params, *wanted}:
+        given, known = params.get(name), wanted.get(name)
+        fits = name in params and name in wanted and type(given) is type(known)
+        if fits and name in counts and isinstance(given, tuple) and isinstance(known, tuple):
+            fits = len(given) == counts[name] and {*map(type, given)} <= {*map(type, known)}
+        if not fits:
+            raise ModelError("a `jit` is malformed", why=f"its parameter `{name[:40]}` is not what jax gives it")
 
 
 def _typed(variable: jex_core.Var) -> Any:
