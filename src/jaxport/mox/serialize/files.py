@@ -13,6 +13,7 @@ import numpy as np
 from jax.extend.core import jaxpr_as_fun
 
 from jaxport import files
+from jaxport.blocks import dims
 from jaxport.errors import InvalidArgument, ModelError, boundary
 from jaxport.files import checked_path
 from jaxport.mox.mox import Mox
@@ -74,7 +75,11 @@ def _loaded(document: Any, weights: Mapping[str, Any]) -> Mox:
     mox = mox_from(document, weights)
     str(mox)
     mox.select("//*").paths()
-    jax.eval_shape(jaxpr_as_fun(mox._plain(mark=False)), *mox.jaxpr.in_avals)
+    program, avals = jaxpr_as_fun(mox._plain(mark=False)), mox.jaxpr.in_avals
+    if all(dims.all_static(aval.shape) for aval in avals):
+        jax.jit(program).lower(*avals)  # the rules that infer types let pass what those that lower do not know
+    else:
+        jax.eval_shape(program, *avals)
     return mox
 
 
