@@ -118,7 +118,7 @@ def runs(op_type: str, operands: Sequence[Any], attributes: dict[str, Any], dtyp
     nodes.append(ir.Node("", "Cast", results[:1], [ir.AttrInt64("to", int(ir.DataType.FLOAT))], outputs=[last]))
     opset = opset_of(op_type)
     graph = ir.Graph(list(feed), [last], nodes=nodes, initializers=initializers, opset_imports={"": opset}, name="one")
-    model = ir.Model(graph, ir_version=opsets.IR_VERSIONS[opset])
+    model = ir.Model(graph, ir_version=opsets.ir_version(opset))
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL

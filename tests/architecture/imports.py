@@ -13,13 +13,14 @@ SOURCE = Path(__file__).parents[2] / "src"
 MAY_SEE: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "collecting": frozenset(),
+    "jaxprs": frozenset({"errors"}),
     "files": frozenset({"errors"}),
     "saving": frozenset({"errors", "files"}),
-    "blocks": frozenset({"errors"}),
-    "frameworks": frozenset({"errors", "blocks", "importer"}),
-    "mox": frozenset({"errors", "collecting", "files", "blocks", "frameworks"}),
-    "export": frozenset({"errors", "collecting", "saving", "blocks", "mox"}),
-    "importer": frozenset({"errors", "files", "saving", "blocks"}),
+    "blocks": frozenset({"errors", "jaxprs"}),
+    "frameworks": frozenset({"errors", "jaxprs", "blocks", "importer"}),
+    "mox": frozenset({"errors", "collecting", "jaxprs", "files", "blocks", "frameworks"}),
+    "export": frozenset({"errors", "collecting", "jaxprs", "saving", "blocks", "mox"}),
+    "importer": frozenset({"errors", "jaxprs", "files", "saving", "blocks"}),
     "codegen": frozenset({"errors", "files", "blocks", "importer"}),
 }
 
@@ -27,6 +28,7 @@ MAY_SEE: dict[str, frozenset[str]] = {
 UPWARD: dict[tuple[str, str], str] = {
     ("blocks/window.py", "frameworks"): "by default, the frameworks that the process has imported are looked at",
     ("export/exported.py", "verify"): "`exported.verify()`, and `exported(x)`, which runs the model",
+    ("export/sources.py", "frameworks"): "a line in a framework that is loaded is not the user's, wherever it lies",
     ("importer/program.py", "codegen"): "`program.to_source()`",
     ("importer/program.py", "verify"): "`program.verify()`",
 }

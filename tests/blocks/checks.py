@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import jax
 import numpy as np
-from jax.extend import core as jex_core
 
+from jaxport import jaxprs as jex_core
 from jaxport.blocks import Block, Traced, activation, block_p, trace, ungroup
 from jaxport.blocks.grouping import Roots, group
 from jaxport.blocks.markers import block_enter_p, block_exit_p

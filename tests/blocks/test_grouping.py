@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
-from jax.extend import core as jex_core
 
+from jaxport import jaxprs as jex_core
 from jaxport.blocks import FrozenMapping, activation, block_p, boundary, trace, ungroup
 from jaxport.blocks.markers import block_enter_p, block_exit_p
 from tests.blocks.checks import blocks, check, equations, evaluate, paths
@@ -279,7 +279,7 @@ def test_source_lines_are_the_users():
     for equation in equations(traced.jaxpr.jaxpr):
         frames = [frame.file_name for frame in equation.source_info.traceback.frames]
         assert any(name.endswith("test_grouping.py") for name in frames)
-    from jax.extend import source_info_util
+    from jaxport.jaxprs import source_info_util
 
     line = source_info_util.summarize(list(equations(traced.jaxpr.jaxpr))[-1].source_info)
     assert "test_grouping.py" in line

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from jax import lax, random
 from jax.experimental import pallas
-from jax.extend.core import ClosedJaxpr, Literal
 
 import jaxport
 from jaxport import blocks
@@ -16,6 +15,7 @@ from jaxport.export.prepare.dead_code import without_dead_code
 from jaxport.export.prepare.exact_dims import with_exact_dims
 from jaxport.export.prepare.keys import without_keys
 from jaxport.export.prepare.references import without_references
+from jaxport.jaxprs import ClosedJaxpr, Literal, parameters
 from jaxport.testing import boolean, check, f32
 
 KEYS = jax.ShapeDtypeStruct((3,), random.key(0).dtype)
@@ -168,7 +168,7 @@ def test_mutable_arrays_are_gone():
 def test_what_a_loop_does_for_nothing_goes():
     closed = jax.make_jaxpr(lambda x: lax.fori_loop(0, 5, lambda i, c: c * 2, x))(jnp.ones(3))
     (loop,) = without_dead_code(closed).eqns
-    assert loop.params["num_carry"] == 1
+    assert parameters(loop)["num_carry"] == 1
 
 
 def test_dead_code_inside_of_a_block_goes_and_the_block_keeps_its_ends():

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax import export
 
 import jaxport
 from jaxport.export.specs import SpecReader, sizes_of
+from jaxport.verify import verify_file
 
 
 def read(spec):
@@ -92,3 +96,98 @@ def test_sizes_are_solved_from_linear_expressions():
     assert sizes_of({"x": aval.shape}, {"x": np.ones((7, 3))}) == {"B": 3}
     with pytest.raises(jaxport.InvalidArgument, match=r"was exported as \(2\*B \+ 1, 3\)"):
         sizes_of({"x": aval.shape}, {"x": np.ones((6, 3))})
+
+
+class Moments(NamedTuple):
+    mean: object
+    empty: object
+
+
+def test_tuples_in_a_pytree_of_arrays_are_parts_of_it():
+    state = {"moments": Moments(np.ones(3, np.float32), ()), "sizes": (2, 3), "nothing": ()}
+    tree = read(state)
+    assert (tree["moments"].empty, tree["nothing"]) == ((), ())
+    assert [leaf.shape for leaf in tree["sizes"]] == [(), ()]
+    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), np.float32), state)
+    assert jax.tree.structure(read(abstract)) == jax.tree.structure(state)
+
+
+def test_tuples_beside_a_named_dim_are_shapes():
+    tree = read({"x": ("B", 3), "scale": (), "y": (2, 3), "ids": jax.ShapeDtypeStruct(("B",), np.int32)})
+    assert [tree[name].shape for name in ("scale", "y")] == [(), (2, 3)]
+
+
+def test_a_pytree_of_nothing_but_empty_tuples_has_no_inputs():
+    assert jax.tree.leaves(read(((), ()))) == []
+
+
+def test_the_state_of_an_optimizer_is_an_argument():
+    optimizer = optax.MultiSteps(optax.adam(1e-2), 2)
+    params = {"w": jnp.ones(3)}
+
+    def step(params, state, x):
+        gradient = jax.grad(lambda p: jnp.sum((p["w"] * x) ** 2))(params)
+        updates, state = optimizer.update(gradient, state, params)
+        return optax.apply_updates(params, updates), state
+
+    for state in (optimizer.init(params), jax.eval_shape(optimizer.init, params)):
+        exported = jaxport.to_onnx(step, [params, state, ("B", 3)])
+        assert len(exported.input_names) == len(jax.tree.leaves((params, state))) + 1
+        assert exported.verify().ok
+
+
+@pytest.mark.parametrize(
+    ("spec", "dtype", "shape"),
+    [
+        (bool, np.bool_, ()),
+        (int, np.int32, ()),
+        (float, np.float32, ()),
+        (np.int8, np.int8, ()),
+        (jnp.bfloat16, jnp.bfloat16, ()),
+        (np.dtype("uint32"), np.uint32, ()),
+        (True, np.bool_, ()),
+    ],
+)
+def test_a_type_of_numbers_is_a_scalar(spec, dtype, shape):
+    assert (read(spec).dtype, read(spec).shape) == (np.dtype(dtype), shape)
+
+
+TABLE = np.random.default_rng(0).normal(size=(10, 4)).astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.uint32])
+@pytest.mark.parametrize(
+    "make", [lambda dtype: jax.ShapeDtypeStruct(("B", 3), dtype), lambda dtype: np.ones((2, 3), dtype)]
+)
+def test_declared_integers_stay_at_the_border(make, dtype):
+    exported = jaxport.to_onnx(lambda ids: jnp.asarray(TABLE)[ids], [make(dtype)], input_names=["ids"])
+    assert exported.model.graph.inputs[0].dtype.numpy() == dtype
+    assert exported.verify().ok
+    ids = np.asarray([[1, 2, 3], [4, 5, 6]])
+    for given in (ids.astype(dtype), jnp.asarray(ids.astype(dtype))):
+        np.testing.assert_array_equal(exported(given), TABLE[ids])
+    np.testing.assert_array_equal(exported.run({"ids": ids.astype(dtype)})[0], TABLE[ids])
+
+
+def test_declared_floats_stay_at_the_border(tmp_path):
+    specs = [jax.ShapeDtypeStruct(("B", 2, 2, 3), np.float64), np.complex128(2)]
+    fn = lambda x, s: x * 2 * s
+    exported = jaxport.to_onnx(fn, specs, inputs_as_nchw=[0])
+    assert [value.dtype.name for value in exported.model.graph.inputs] == ["DOUBLE", "DOUBLE"]
+    assert "x: float64[B, 2, 2, 3]" in repr(exported)
+    assert exported.verify().ok
+    exported.save(tmp_path / "model.onnx")
+    assert verify_file(tmp_path / "model.onnx", fn, specs, inputs_as_nchw=[0]).ok
+
+
+def test_another_dtype_than_the_declared_one_is_refused():
+    exported = jaxport.to_onnx(lambda x: x * 2, [jax.ShapeDtypeStruct((3,), np.int64)], input_names=["x"])
+    with pytest.raises(jaxport.InvalidArgument, match="it was exported as int64"):
+        exported(np.ones(3, np.float32))
+    with pytest.raises(jaxport.InvalidArgument, match="it was exported as int64"):
+        exported.run({"x": np.ones(3, np.int32)})
+
+
+def test_nothing_is_narrowed_under_double_precision():
+    exported = jaxport.to_onnx(lambda x: x + 1, [jax.ShapeDtypeStruct((3,), np.int64)], double_precision=True)
+    assert [node.op_type for node in exported.model.graph] == ["Add"]

@@ -11,10 +11,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx.checker
+import onnx.reference
 import pytest
 from flax import linen as nn, nnx
 
 import jaxport
+from jaxport.export.opsets import NEWEST
 from jaxport.testing import check, f32, i32, spec
 
 
@@ -177,6 +180,18 @@ def test_the_default_opset_and_ir_version():
 def test_opsets(mlp, opset):
     exported = check(mlp, ("B", 3), opset=opset)
     assert exported.model.opset_imports[""] == opset
+
+
+@pytest.mark.parametrize("opset", range(27, NEWEST + 1))
+def test_opsets_that_no_runtime_has_checked_say_so(mlp, opset):
+    with pytest.warns(UserWarning, match=f"opset {opset} is newer than what ONNX Runtime loads"):
+        exported = export(mlp, ("B", 3), opset=opset)
+    onnx.checker.check_model(exported.proto, full_check=True)
+    x = np.ones((2, 3), np.float32)
+    (result,) = onnx.reference.ReferenceEvaluator(exported.proto).run(None, {"x": x})
+    np.testing.assert_allclose(result, mlp(x), rtol=1e-5, atol=1e-6)
+    with pytest.raises(jaxport.RunError, match="no runtime here can check the model"):
+        exported.verify()
 
 
 def test_state_is_refused_with_its_paths():

@@ -10,7 +10,7 @@ from flax import nnx
 
 import jaxport
 from examples.models import build
-from jaxport import blocks
+from jaxport import blocks, jaxprs
 from jaxport.importer import from_onnx
 from tests.importer.models import model
 from tests.importer.test_modules import Net
@@ -83,7 +83,7 @@ def test_blocks_compute_what_the_program_computes():
     program = from_onnx(exported.model)
     x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
     traced = blocks.trace(program, (x,))
-    plain = jax.extend.core.jaxpr_as_fun(blocks.ungroup(traced.jaxpr))
+    plain = jaxprs.jaxpr_as_fun(blocks.ungroup(traced.jaxpr))
     (result,) = plain(*(weight.value for weight in traced.weights), x)
     np.testing.assert_allclose(result, program(x), rtol=1e-6)
 

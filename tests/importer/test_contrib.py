@@ -153,6 +153,18 @@ CASES: dict[str, tuple[Any, ...]] = {
     "ExpandDims": (X, np.array(-1, np.int32)),
     "MatMulInteger16": (i(3, 4, low=-99, dtype=np.int16), i(4, 5, low=-99, dtype=np.int16)),
     "Trilu": (X, np.array(1)),
+    "GatherND": (f(3, 4), np.array([[0, 1], [2, 3]])),
+    "GridSample": (f(1, 2, 4, 5), f(1, 3, 3, 2)),
+    "Pad": (f(3, 4), np.array([0, 2, 0, 1]), s(1.5)),
+    "Range": (np.array([1], np.int32), np.array([9], np.int32), np.array([3], np.int32)),
+    "SampleOp": (X,),
+    "ConvTransposeWithDynamicPads": (f(1, 2, 4, 4), f(2, 3, 3, 3), np.array([1, 0, 1, 1]), f(3)),
+    "GatedAdd": (X, f(2, 5, 8), f(2, 5, 1)),
+    "ScaledSiLU": (X, s(0.5)),
+    "GatedRMSNorm": (X, f(4), f(2, 5, 8)),
+    "UnfoldTensor": (X,),
+    "NGramRepeatBlock": (np.array([[1, 2, 3, 1, 2], [0, 0, 0, 0, 0]]), f(2, 6)),
+    "MatMulBnb4": (f(3, 64), i(64 * 8 // 2), np.abs(f(64 * 8 // 16))),
 }  # fmt: skip
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "FusedMatMul": [{"alpha": 0.5}],
@@ -168,6 +180,14 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "SimplifiedLayerNormalization": [{"axis": -1, "epsilon": 1e-3, "outputs": 2}],
     "ExpandDims": [{"known": (1,)}],
     "Trilu": [{"known": (1,)}, {"known": (1,), "upper": 0}],
+    "GridSample": [{"mode": mode, "padding_mode": around} for mode in ("bilinear", "nearest") for around in ("zeros", "border", "reflection")] + [{"align_corners": 1}],
+    "Pad": [{"known": (1,)}, {"known": (1,), "mode": "reflect"}],
+    "Range": [{"known": (0, 1, 2)}],
+    "ConvTransposeWithDynamicPads": [{"known": (2,)}, {"known": (2,), "strides": [2, 2], "output_padding": [1, 1]}],
+    "GatedRMSNorm": [{}, {"activation": "sigmoid", "epsilon": 1e-2}],
+    "UnfoldTensor": [{"dim": 1, "size": 3, "step": 2}, {"size": 3}],
+    "NGramRepeatBlock": [{"ngram_size": size} for size in (1, 3, 6)],
+    "MatMulBnb4": [{"K": 64, "N": 8, "block_size": 16, "quant_type": kind} for kind in (0, 1)],
 }  # fmt: skip
 
 
@@ -237,11 +257,53 @@ def test_equals_its_description(operator: str) -> None:
         np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
 
 
+HASHED = {
+    "int32": np.array([0, 1, -5, 7], np.int32),
+    "uint64": np.array([0, 1, 2**40], np.uint64),
+    "float": np.array([0.5, -1], np.float32),
+    "double": np.array([0.5, -1]),
+    "string": np.array(["", "a", "abcd", "hello world", "ärger"], object),
+}
+
+
+@pytest.mark.parametrize("x", HASHED.values(), ids=HASHED)
+@pytest.mark.parametrize("options", [{}, {"positive": 0, "seed": 7}])
+def test_murmur_hash(x: np.ndarray, options: dict[str, int]) -> None:
+    known = (0,) if x.dtype == object else ()
+    with jax.enable_x64(True):
+        check("MurmurHash3", x, known=known, **options)
+
+
+def test_murmur_hash_of_numbers_whose_width_is_unknown_is_refused() -> None:
+    with pytest.raises(Unsupported, match="64-bit types are off"):
+        from_onnx(model_of("MurmurHash3", [HASHED["int32"]], 1, {}))(HASHED["int32"])
+
+
+@pytest.mark.filterwarnings("ignore:64-bit types are off")
+def test_unique() -> None:
+    x = np.array([2, 1, 1, 3, 4, 3], np.float32)
+    data = model_of("Unique", [x], 3, {})
+    wanted: Any = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, {"x0": x})
+    for result, expected in zip(from_onnx(data)(x), wanted, strict=True):
+        np.testing.assert_array_equal(result, expected)
+    bounded = jax.jit(from_onnx(data, sizes={"y0": 5}))(x)
+    np.testing.assert_array_equal(bounded[1], wanted[1])
+
+
+def test_sparse_to_dense_matmul() -> None:
+    """With a sparse tensor it is in `test_files`; what is dense to ONNX is so to ONNX Runtime."""
+    program = from_onnx(
+        model_of("SparseToDenseMatMul", [f(3, 2), f(4, 3)], 1, {"transA": 1, "transB": 1, "alpha": 2.0})
+    )
+    a, b = f(3, 2), f(4, 3)
+    np.testing.assert_allclose(program(a, b), 2 * a.T @ b.T, rtol=1e-5)
+
+
 def test_every_operator_is_compared() -> None:
     calls = (node for node in ast.walk(ast.parse(Path(__file__).read_text())) if isinstance(node, ast.Call))
     checked = {c.args[0].value for c in calls if ast.unparse(c.func) == "check" and isinstance(c.args[0], ast.Constant)}
     registered = {entry.name for entry in operators() if entry.domain == DOMAIN}
-    assert sorted(registered - checked - {*CASES, *FORMULAS}) == []
+    assert sorted(registered - checked - {*CASES, *FORMULAS, "SparseToDenseMatMul", "Unique"}) == []
 
 
 @pytest.mark.parametrize(

@@ -107,15 +107,11 @@ def test_no_model() -> None:
         from_onnx(b"")
 
 
-def test_versions_of_the_file_format_and_of_a_domain() -> None:
+def test_versions_of_the_file_format() -> None:
     newer = model(ADD)
     newer.ir_version = onnx.IR_VERSION + 1
     with pytest.raises(ModelError, match=f"IR version {onnx.IR_VERSION + 1} is newer than {onnx.IR_VERSION}"):
         from_onnx(newer)
-    twice = model(ADD)
-    twice.opset_import.add(domain="ai.onnx", version=9)
-    with pytest.raises(ModelError, match=r"two versions of the domain `ai\.onnx` are imported: 18 and 9"):
-        from_onnx(twice)
 
 
 def test_every_truncation_of_a_model_is_refused() -> None:
@@ -136,7 +132,7 @@ def test_every_truncation_of_a_model_is_refused() -> None:
         (lambda g: setattr(g.initializer[0], "data_type", 77), "77 is not an ONNX element type"),
         (lambda g: g.initializer[0].float_data.append(1), r"needs 2 elements, the tensor has 3"),
         (lambda g: g.node[0].input.__setitem__(1, "nothing"), "nothing computes `nothing`"),
-        (lambda g: g.node[0].input.__setitem__(1, "y"), "`y` is used before it is computed"),
+        (lambda g: g.node[0].input.__setitem__(1, "y"), "the nodes form a cycle"),
         (lambda g: g.node[0].input.append("x"), "3 inputs are given, 2 are taken"),
         (lambda g: g.node[0].input.pop(), "the input `B` is missing"),
         (lambda g: setattr(g.output[0], "name", "z"), "nothing computes the output `z`"),

@@ -288,4 +288,5 @@ def test_the_representation_names_inputs_outputs_operators_and_parameters() -> N
         "  output  y: FLOAT [N,3]",
         "  params  2 arrays, 9 elements",
         "  ops     Gemm 1",
+        "  calls   none yet",
     ]

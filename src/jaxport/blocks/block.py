@@ -12,7 +12,7 @@ from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field
 from typing import Any
 
-from jax.extend import core as jex_core
+from jaxport import jaxprs
 
 __all__ = ["Block", "FrozenMapping", "block_p", "freeze", "reference_of"]
 
@@ -122,7 +122,7 @@ class Block:
     edited: bool = False
 
 
-block_p = jex_core.Primitive("block")
+block_p = jaxprs.Primitive("block")
 block_p.multiple_results = True
 
 
@@ -132,7 +132,7 @@ def _refuse_to_run(*_: Any, block: Block, **__: Any) -> None:
 
 
 @block_p.def_effectful_abstract_eval
-def _abstract_eval(*_: Any, jaxpr: jex_core.ClosedJaxpr, **__: Any) -> tuple[list, set]:
+def _abstract_eval(*_: Any, jaxpr: jaxprs.ClosedJaxpr, **__: Any) -> tuple[list, set]:
     positions = {variable: index for index, variable in enumerate(jaxpr.jaxpr.invars)}
     effects = set()
     for effect in jaxpr.effects:
@@ -145,7 +145,7 @@ def _abstract_eval(*_: Any, jaxpr: jex_core.ClosedJaxpr, **__: Any) -> tuple[lis
     return list(jaxpr.out_avals), effects
 
 
-def reference_of(effect: Any) -> jex_core.Var | None:
+def reference_of(effect: Any) -> jaxprs.Var | None:
     """The mutable reference that an effect of an equation reads or writes, None for all other effects.
 
     jax has no public name for such effects.

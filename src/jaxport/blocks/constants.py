@@ -10,16 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-from jax.extend import core as jex_core
 
+from jaxport import jaxprs
 from jaxport.blocks.labels import bodies
 
 __all__ = ["hoisted"]
 
-_VariableOf = Callable[[Any], jex_core.Var]
+_VariableOf = Callable[[Any], jaxprs.Var]
 
 
-def hoisted(closed: jex_core.ClosedJaxpr) -> tuple[jex_core.Jaxpr, list[Any]]:
+def hoisted(closed: jaxprs.ClosedJaxpr) -> tuple[jaxprs.Jaxpr, list[Any]]:
     """Returns a jaxpr without consts, and the arrays that are its new inputs.
 
     The inputs are those of `closed` with the arrays put between the weights and the rest by `Hoisting.split`: they
@@ -40,32 +40,32 @@ class _Hoisting:
     """Lifts consts body by body; what a body lifts becomes new *leading* operands of the equation that calls it."""
 
     def __init__(self) -> None:
-        self._lifted: dict[tuple, tuple[jex_core.Jaxpr, list[Any]]] = {}
+        self._lifted: dict[tuple, tuple[jaxprs.Jaxpr, list[Any]]] = {}
         self._kept: list[Any] = []  # so that no id is used twice
         self._needs: dict[int, bool] = {}
 
-    def needs(self, jaxpr: jex_core.Jaxpr) -> bool:
+    def needs(self, jaxpr: jaxprs.Jaxpr) -> bool:
         """Whether there is a const in a body within `jaxpr`."""
         if id(jaxpr) not in self._needs:
             self._kept.append(jaxpr)
             self._needs[id(jaxpr)] = any(
-                isinstance(value, jex_core.ClosedJaxpr) and value.consts
+                isinstance(value, jaxprs.ClosedJaxpr) and value.consts
                 for equation in jaxpr.eqns
                 for item in equation.params.values()
                 for value in (item if isinstance(item, tuple | list) else (item,))
             ) or any(self.needs(body) for equation in jaxpr.eqns for body in bodies(equation.params))
         return self._needs[id(jaxpr)]
 
-    def lifted(self, jaxpr: jex_core.Jaxpr, consts: Sequence[Any]) -> tuple[jex_core.Jaxpr, list[Any]]:
+    def lifted(self, jaxpr: jaxprs.Jaxpr, consts: Sequence[Any]) -> tuple[jaxprs.Jaxpr, list[Any]]:
         """`jaxpr` with its consts, and those of the bodies within it, as leading inputs; and the arrays."""
         key = id(jaxpr), *map(id, consts)
         if key in self._lifted:
             return self._lifted[key]
         self._kept += [jaxpr, *consts]
         # One input per array, however often the program meets it.
-        variables: dict[int, jex_core.Var] = {}
+        variables: dict[int, jaxprs.Var] = {}
         arrays: list[Any] = []
-        alias: dict[jex_core.Var, jex_core.Var] = {}
+        alias: dict[jaxprs.Var, jaxprs.Var] = {}
         for variable, const in zip(jaxpr.constvars, consts, strict=True):
             if id(const) in variables:
                 alias[variable] = variables[id(const)]
@@ -73,17 +73,17 @@ class _Hoisting:
                 variables[id(const)] = variable
                 arrays.append(const)
 
-        def variable_of(array: Any) -> jex_core.Var:
+        def variable_of(array: Any) -> jaxprs.Var:
             if id(array) not in variables:
-                variables[id(array)] = jex_core.Var(jax.typeof(array))
+                variables[id(array)] = jaxprs.Var(jax.typeof(array))
                 arrays.append(array)
             return variables[id(array)]
 
         equations = jaxpr.eqns
         if alias or self.needs(jaxpr):
             equations = [self.equation(equation, variable_of, alias) for equation in jaxpr.eqns]
-        outvars = [alias.get(a, a) if isinstance(a, jex_core.Var) else a for a in jaxpr.outvars]
-        lifted = jex_core.Jaxpr(
+        outvars = [alias.get(a, a) if isinstance(a, jaxprs.Var) else a for a in jaxpr.outvars]
+        lifted = jaxprs.Jaxpr(
             (),
             [*(variables[id(array)] for array in arrays), *jaxpr.invars],
             outvars,
@@ -94,9 +94,9 @@ class _Hoisting:
         self._lifted[key] = lifted, arrays
         return lifted, arrays
 
-    def equation(self, equation: jex_core.JaxprEqn, variable_of: _VariableOf, alias: Mapping) -> jex_core.JaxprEqn:
+    def equation(self, equation: jaxprs.JaxprEqn, variable_of: _VariableOf, alias: Mapping) -> jaxprs.JaxprEqn:
         """The equation with what its bodies lift as new operands."""
-        invars = [alias.get(a, a) if isinstance(a, jex_core.Var) else a for a in equation.invars]
+        invars = [alias.get(a, a) if isinstance(a, jaxprs.Var) else a for a in equation.invars]
         equation = equation.replace(invars=invars)
         rule = _RULES.get(equation.primitive.name)
         if rule is None:
@@ -104,14 +104,14 @@ class _Hoisting:
         return rule(self, equation, variable_of)
 
 
-def _closed(hoisting: _Hoisting, body: jex_core.ClosedJaxpr) -> tuple[jex_core.ClosedJaxpr, list[Any]]:
+def _closed(hoisting: _Hoisting, body: jaxprs.ClosedJaxpr) -> tuple[jaxprs.ClosedJaxpr, list[Any]]:
     if not body.consts and not hoisting.needs(body.jaxpr):
         return body, []
     jaxpr, arrays = hoisting.lifted(body.jaxpr, body.consts)
-    return jex_core.ClosedJaxpr(jaxpr, ()), arrays
+    return jaxprs.ClosedJaxpr(jaxpr, ()), arrays
 
 
-def _jit(hoisting: _Hoisting, equation: jex_core.JaxprEqn, variable_of: _VariableOf) -> jex_core.JaxprEqn:
+def _jit(hoisting: _Hoisting, equation: jaxprs.JaxprEqn, variable_of: _VariableOf) -> jaxprs.JaxprEqn:
     body, arrays = _closed(hoisting, equation.params["jaxpr"])
     if not arrays:
         return equation
@@ -129,15 +129,16 @@ def _unspecified() -> dict[str, Any]:
     return {name: params[name][0] for name in ("in_shardings", "in_layouts", "donated_invars")}
 
 
-def _scan(hoisting: _Hoisting, equation: jex_core.JaxprEqn, variable_of: _VariableOf) -> jex_core.JaxprEqn:
+def _scan(hoisting: _Hoisting, equation: jaxprs.JaxprEqn, variable_of: _VariableOf) -> jaxprs.JaxprEqn:
     body, arrays = _closed(hoisting, equation.params["jaxpr"])
     if not arrays:
         return equation
-    params = {**equation.params, "jaxpr": body, "num_consts": equation.params["num_consts"] + len(arrays)}
-    return equation.replace(params=params, invars=[*map(variable_of, arrays), *equation.invars])
+    consts = jaxprs.parameters(equation)["num_consts"] + len(arrays)
+    invars = [*map(variable_of, arrays), *equation.invars]
+    return jaxprs.with_parameters(equation, {"jaxpr": body, "num_consts": consts}, invars=invars)
 
 
-def _while(hoisting: _Hoisting, equation: jex_core.JaxprEqn, variable_of: _VariableOf) -> jex_core.JaxprEqn:
+def _while(hoisting: _Hoisting, equation: jaxprs.JaxprEqn, variable_of: _VariableOf) -> jaxprs.JaxprEqn:
     params = equation.params
     cond, of_cond = _closed(hoisting, params["cond_jaxpr"])
     body, of_body = _closed(hoisting, params["body_jaxpr"])
@@ -159,7 +160,7 @@ def _while(hoisting: _Hoisting, equation: jex_core.JaxprEqn, variable_of: _Varia
     )  # fmt: skip
 
 
-def _cond(hoisting: _Hoisting, equation: jex_core.JaxprEqn, variable_of: _VariableOf) -> jex_core.JaxprEqn:
+def _cond(hoisting: _Hoisting, equation: jaxprs.JaxprEqn, variable_of: _VariableOf) -> jaxprs.JaxprEqn:
     branches = [_closed(hoisting, branch) for branch in equation.params["branches"]]
     total = [array for _, arrays in branches for array in arrays]
     if not total:
@@ -172,20 +173,20 @@ def _cond(hoisting: _Hoisting, equation: jex_core.JaxprEqn, variable_of: _Variab
             variable
             for other, (_, arrays) in enumerate(branches)
             for variable in (
-                inputs[: len(own)] if other == position else [jex_core.Var(jax.typeof(array)) for array in arrays]
+                inputs[: len(own)] if other == position else [jaxprs.Var(jax.typeof(array)) for array in arrays]
             )
         ]
         jaxpr = body.jaxpr.replace(
             invars=[*added, *inputs[len(own) :]], debug_info=body.jaxpr.debug_info._replace(arg_names=None)
         )
-        widened.append(jex_core.ClosedJaxpr(jaxpr, ()))
+        widened.append(jaxprs.ClosedJaxpr(jaxpr, ()))
     which, *operands = equation.invars
     return equation.replace(
         params={**equation.params, "branches": tuple(widened)}, invars=[which, *map(variable_of, total), *operands]
     )
 
 
-def _remat(hoisting: _Hoisting, equation: jex_core.JaxprEqn, variable_of: _VariableOf) -> jex_core.JaxprEqn:
+def _remat(hoisting: _Hoisting, equation: jaxprs.JaxprEqn, variable_of: _VariableOf) -> jaxprs.JaxprEqn:
     jaxpr = equation.params["jaxpr"]
     if not hoisting.needs(jaxpr):
         return equation

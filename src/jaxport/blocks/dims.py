@@ -14,9 +14,9 @@ from typing import Any
 
 from jax.core import max_dim, min_dim
 from jax.export import is_symbolic_dim
-from jax.extend.core import InconclusiveDimensionOperation
 
 from jaxport.blocks.dim_text import FUNCTIONS, Expression, parse, symbols
+from jaxport.jaxprs import InconclusiveDimensionOperation
 
 __all__ = [
     "FUNCTIONS",

@@ -13,7 +13,37 @@ from typing import Any
 from jaxport.blocks.block import freeze
 from jaxport.blocks.values import is_array
 
-__all__ = ["Framework", "Leaf", "Lifted", "OwnPlace", "Snapshot", "public_name", "static_items"]
+__all__ = [
+    "LIBRARIES",
+    "Framework",
+    "Leaf",
+    "Lifted",
+    "OwnPlace",
+    "Prepare",
+    "Snapshot",
+    "package_of",
+    "public_name",
+    "static_items",
+]
+
+# Packages whose objects and globals hold nothing of the user's.
+LIBRARIES = frozenset(
+    {*sys.stdlib_module_names, "equinox", "flax", "haiku", "jax", "jaxlib", "jaxport", "keras", "numpy", "optax"}
+)
+
+
+def package_of(thing: Any) -> str:
+    """The top-level package that a class or function was defined in.
+
+    >>> package_of(Leaf)
+    'jaxport'
+    """
+    module = getattr(thing, "__module__", None)
+    return module.partition(".")[0] if isinstance(module, str) else ""
+
+
+# Given the object, the arguments and the keyword arguments of a call, those that the call is made with.
+Prepare = Callable[[Any, tuple, dict], tuple[tuple, dict]]
 
 
 @dataclass(frozen=True)
@@ -96,12 +126,35 @@ class Framework:
     #: classes whose methods are not calls of a module: the framework's own bases
     bases: tuple[type, ...] = ()
 
-    def interception(self, call: Callable[..., Any]) -> AbstractContextManager[Any]:
+    #: the methods of module classes that are calls; None for all public ones
+    methods: frozenset[str] | None = None
+
+    #: whether the paths of arrays are those of the whole program, and need no name of the model before them
+    has_whole_paths = False
+
+    #: given an array of a call's arguments or results, and what the marker made of it: hands on what is attached
+    carry: Callable[[Any, Any], None] | None = None
+
+    def state_methods(self) -> Iterator[tuple[type, str, Prepare | None]]:
+        """What reads or writes state outside of calls of modules: a class, and a method or property that it defines.
+
+        Inside a window they work on what takes the place of an object in the running trace.
+        """
+        return iter(())
+
+    def interception(self, call: Callable[..., Any], stand_in: Callable[[Any], Any]) -> AbstractContextManager[Any]:
         """A window in which the framework itself hands each call of a module to `call`, in this thread only.
 
-        `call` is `Recorder.call_method`.
+        `call` is `Recorder.call_method`; `stand_in` says what takes the place of a module in the running trace.
         """
-        del call
+        del call, stand_in
+        return nullcontext()
+
+    def session(self) -> AbstractContextManager[Callable[[], Mapping[str, Leaf]] | None]:
+        """What is entered inside of a trace, around the call, if the framework itself collects changes of state.
+
+        What it gives is called after the call, and returns the new values by path.
+        """
         return nullcontext()
 
     def submodules(self, module: Any) -> Iterator[tuple[str, Any]]:
@@ -126,6 +179,11 @@ class Framework:
         del module
         return []
 
+    def named_by(self, module: Any, method: str) -> Callable | None:
+        """The function whose signature names the arguments of a method that hides its own."""
+        del module, method
+        return None
+
     def signature(self, fn: Any, keywords: Mapping[str, Any]) -> inspect.Signature | None:
         """The signature of a callable of the framework that hides the names of its arguments, else None.
 
@@ -134,10 +192,30 @@ class Framework:
         del fn, keywords
         return None
 
+    #: whether `lift` takes a tuple of models, too, which may share parts
+    lifts_together = False
+
     def lift(self, module: Any) -> Lifted | None:
-        """The module taken apart, or None where a call cannot change it."""
+        """The module taken apart, or None if a call cannot change it."""
         del module
         return None
+
+    def nodes(self, module: Any) -> Iterator[Any]:
+        """All objects below the module that a copy of it has copies of, itself among them, in the same order."""
+        return (node for _, node in self.submodules(module))
+
+    def part(self, value: Any, original: Any, copy: Any) -> Any | None:
+        """What is in `copy` the part that `value` is of `original`, or None if it is none."""
+        del value, original, copy
+        return None
+
+    def is_outside(self, module: Any, known: Sequence[bool]) -> bool:
+        """Whether a module that is met in a trace was there before it.
+
+        Its arrays are concrete; `known` says of each whether it belongs to a model that was met before.
+        """
+        del module
+        return bool(known) and not any(known)
 
 
 def public_name(thing: Any, namespaces: Sequence[str]) -> str:

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from jax.extend import core as jex_core
-
+from jaxport import jaxprs
 from jaxport.blocks.block import Block, FrozenMapping, block_p, reference_of
 from jaxport.blocks.labels import Flow, Label, Labels, bodies, labels_of, replace_bodies
 from jaxport.blocks.markers import Anchor, Call, block_enter_p, block_exit_p
@@ -21,7 +20,7 @@ from jaxport.blocks.places import Places, joined
 
 __all__ = ["Grouped", "Roots", "group"]
 
-Atom = jex_core.Var | jex_core.Literal
+Atom = jaxprs.Var | jaxprs.Literal
 
 
 @dataclass
@@ -57,11 +56,11 @@ class _Context:
 class _Frame:
     """A call whose exit has not come yet: its equations so far, with its own arguments in place of the outer values."""
 
-    entered: jex_core.JaxprEqn
+    entered: jaxprs.JaxprEqn
     context: _Context
     path: str
-    inside: dict[jex_core.Var, jex_core.Var]
-    equations: list[jex_core.JaxprEqn] = field(default_factory=list)
+    inside: dict[jaxprs.Var, jaxprs.Var]
+    equations: list[jaxprs.JaxprEqn] = field(default_factory=list)
 
     @property
     def call(self) -> Call:
@@ -72,11 +71,11 @@ class _Frame:
 class Grouped:
     """A grouped jaxpr, and the labels of its results."""
 
-    jaxpr: jex_core.Jaxpr
+    jaxpr: jaxprs.Jaxpr
     labels: Labels
 
 
-def group(jaxpr: jex_core.Jaxpr, roots: Roots) -> Grouped:
+def group(jaxpr: jaxprs.Jaxpr, roots: Roots) -> Grouped:
     """Replaces the markers in `jaxpr`, and in all bodies within it, by `block` equations.
 
     The inputs of `jaxpr` correspond to `roots`. Markers that lost their partner (to dead-code elimination in
@@ -92,9 +91,9 @@ class _Grouping:
         self.flow = Flow()
         self._grouped: dict[tuple[int, Labels, _Context], Grouped] = {}
         self._marked: dict[int, bool] = {}
-        self._kept: list[jex_core.Jaxpr] = []  # so that no id is used twice
+        self._kept: list[jaxprs.Jaxpr] = []  # so that no id is used twice
 
-    def is_marked(self, jaxpr: jex_core.Jaxpr) -> bool:
+    def is_marked(self, jaxpr: jaxprs.Jaxpr) -> bool:
         """Whether there is a marker in the jaxpr or in a body within it."""
         if id(jaxpr) not in self._marked:
             self._kept.append(jaxpr)
@@ -104,7 +103,7 @@ class _Grouping:
             )
         return self._marked[id(jaxpr)]
 
-    def body(self, jaxpr: jex_core.Jaxpr, labels: Labels, context: _Context) -> Grouped:
+    def body(self, jaxpr: jaxprs.Jaxpr, labels: Labels, context: _Context) -> Grouped:
         """Groups a jaxpr for one set of labels and one place."""
         if not self.is_marked(jaxpr):
             return Grouped(jaxpr, self.flow.through(jaxpr, labels))
@@ -117,22 +116,22 @@ class _Grouping:
 class _Body:
     """One pass over the equations of one jaxpr."""
 
-    def __init__(self, grouping: _Grouping, jaxpr: jex_core.Jaxpr, labels: Labels, context: _Context):
+    def __init__(self, grouping: _Grouping, jaxpr: jaxprs.Jaxpr, labels: Labels, context: _Context):
         self.grouping = grouping
         self.jaxpr = jaxpr
-        self.labels: dict[jex_core.Var, Label | None] = dict(zip(jaxpr.invars, labels, strict=True))
+        self.labels: dict[jaxprs.Var, Label | None] = dict(zip(jaxpr.invars, labels, strict=True))
         self.context = context
-        self.equations: list[jex_core.JaxprEqn] = []
+        self.equations: list[jaxprs.JaxprEqn] = []
         self.frames: list[_Frame] = []
         # A value that goes by another name from here on.
-        self.alias: dict[jex_core.Var, Atom] = {}
-        self.last_use: dict[jex_core.Var, int] = {}
+        self.alias: dict[jaxprs.Var, Atom] = {}
+        self.last_use: dict[jaxprs.Var, int] = {}
         for index, equation in enumerate(jaxpr.eqns):
             for atom in equation.invars:
-                if isinstance(atom, jex_core.Var):
+                if isinstance(atom, jaxprs.Var):
                     self.last_use[atom] = index
         for atom in jaxpr.outvars:
-            if isinstance(atom, jex_core.Var):
+            if isinstance(atom, jaxprs.Var):
                 self.last_use[atom] = sys.maxsize
 
     def grouped(self) -> Grouped:
@@ -157,13 +156,13 @@ class _Body:
 
     def rename(self, old: Atom, new: Atom) -> None:
         """From here on `old` goes by the name `new`."""
-        if old is new or not isinstance(old, jex_core.Var):
+        if old is new or not isinstance(old, jaxprs.Var):
             return
         self.alias[old] = new
-        if isinstance(new, jex_core.Var):
+        if isinstance(new, jaxprs.Var):
             self.last_use[new] = max(self.last_use.get(new, -1), self.last_use.get(old, -1))
 
-    def params(self, equation: jex_core.JaxprEqn, labels: Labels) -> dict[str, Any]:
+    def params(self, equation: jaxprs.JaxprEqn, labels: Labels) -> dict[str, Any]:
         """The params of an equation with the bodies in them grouped."""
         inner = bodies(equation.params)
         if not any(map(self.grouping.is_marked, inner)):
@@ -173,7 +172,7 @@ class _Body:
         new = [self.grouping.body(body, given, context).jaxpr for body, given in zip(inner, within, strict=True)]
         return replace_bodies(equation.params, iter(new))
 
-    def add(self, equation: jex_core.JaxprEqn) -> None:
+    def add(self, equation: jaxprs.JaxprEqn) -> None:
         if self.frames:
             self.frames[-1].equations.append(_renamed(equation, self.frames[-1].inside))
         else:
@@ -185,7 +184,7 @@ class _Body:
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
-    def enter(self, entered: jex_core.JaxprEqn, labels: Labels) -> None:
+    def enter(self, entered: jaxprs.JaxprEqn, labels: Labels) -> None:
         call: Call = entered.params["call"]
         context = self.here()
         extra = labels[len(entered.outvars) :]
@@ -196,10 +195,10 @@ class _Body:
         self.grouping.roots.parameters.update(label.root for label in extra if label and label.is_parameter)
         path = self.path_of(call, context)
         # The arguments become the first inputs of the block: inside, they go by the names of the marker's results.
-        outvars = [jex_core.Var(v.aval) if isinstance(v, jex_core.DropVar) else v for v in entered.outvars]
-        inside: dict[jex_core.Var, jex_core.Var] = {}
+        outvars = [jaxprs.Var(v.aval) if isinstance(v, jaxprs.DropVar) else v for v in entered.outvars]
+        inside: dict[jaxprs.Var, jaxprs.Var] = {}
         for atom, inner in zip(entered.invars, outvars, strict=False):
-            if isinstance(atom, jex_core.Var):
+            if isinstance(atom, jaxprs.Var):
                 inside.setdefault(atom, inner)
                 self.last_use[atom] = max(self.last_use.get(atom, -1), self.last_use.get(inner, -1))
         self.frames.append(_Frame(entered.replace(outvars=outvars), context, path, inside))
@@ -274,7 +273,7 @@ class _Body:
         for equation in frame.equations:
             self.add(_renamed(equation, outer))
 
-    def exit(self, left: jex_core.JaxprEqn, index: int) -> None:
+    def exit(self, left: jaxprs.JaxprEqn, index: int) -> None:
         call = left.params["call"]
         if all(frame.call is not call for frame in self.frames):
             for outer, atom in zip(left.outvars, left.invars, strict=True):
@@ -291,17 +290,17 @@ class _Body:
             self.rename(old, new)
 
     def block(
-        self, frame: _Frame, left: jex_core.JaxprEqn, index: int
-    ) -> tuple[jex_core.JaxprEqn, list[tuple[jex_core.Var, jex_core.Var]]]:
+        self, frame: _Frame, left: jaxprs.JaxprEqn, index: int
+    ) -> tuple[jaxprs.JaxprEqn, list[tuple[jaxprs.Var, jaxprs.Var]]]:
         """The equation of a block, and which values go by the name of one of its results from here on."""
         entered, call = frame.entered, frame.call
         made = {variable for equation in frame.equations for variable in equation.outvars}
-        results = [frame.inside.get(a, a) if isinstance(a, jex_core.Var) else a for a in left.invars]
+        results = [frame.inside.get(a, a) if isinstance(a, jaxprs.Var) else a for a in left.invars]
         outvars, renamed = list(left.outvars), []
         for position, atom in enumerate(results):
-            if isinstance(atom, jex_core.Var) and atom in made and self.last_use.get(atom, -1) > index:
-                if isinstance(outvars[position], jex_core.DropVar):
-                    outvars[position] = jex_core.Var(atom.aval)
+            if isinstance(atom, jaxprs.Var) and atom in made and self.last_use.get(atom, -1) > index:
+                if isinstance(outvars[position], jaxprs.DropVar):
+                    outvars[position] = jaxprs.Var(atom.aval)
                 renamed.append((atom, outvars[position]))
         is_result = {old for old, _ in renamed}
         escaping = [
@@ -311,10 +310,10 @@ class _Body:
             if variable not in is_result and self.last_use.get(variable, -1) > index
         ]
         arguments = entered.outvars
-        closed_over: dict[jex_core.Var, None] = {}
+        closed_over: dict[jaxprs.Var, None] = {}
         inside = {*made, *arguments}
         for atom in (a for atoms in (*(e.invars for e in frame.equations), results) for a in atoms):
-            if isinstance(atom, jex_core.Var) and atom not in inside:
+            if isinstance(atom, jaxprs.Var) and atom not in inside:
                 closed_over[atom] = None
         invars = [*entered.invars[: len(arguments)], *closed_over]
 
@@ -328,13 +327,13 @@ class _Body:
         }
         levels = entered.params["axes"], left.params["axes"]
         described = self.describe(call, frame.path, invars, len(results), levels)
-        debug_info = jex_core.DebugInfo("block", described.target, None, None)
-        inner = jex_core.Jaxpr((), inner_invars, inner_outvars, frame.equations, effects, debug_info)
+        debug_info = jaxprs.DebugInfo("block", described.target, None, None)
+        inner = jaxprs.Jaxpr((), inner_invars, inner_outvars, frame.equations, effects, debug_info)
         equation = entered.replace(
             primitive=block_p,
             invars=invars,
             outvars=[*outvars, *escaping],
-            params={"jaxpr": jex_core.ClosedJaxpr(inner, ()), "block": described},
+            params={"jaxpr": jaxprs.ClosedJaxpr(inner, ()), "block": described},
             effects=effects,
         )
         return equation, renamed
@@ -380,14 +379,14 @@ def _more_batched(block: Block, batched: int, axes: tuple | None) -> Block:
     return replace(block, batched=block.batched + batched, axes=(*(block.axes or ()), *ours) if known else None)
 
 
-def _resolved(atom: Atom, names: Mapping[jex_core.Var, Atom]) -> Atom:
-    while isinstance(atom, jex_core.Var) and atom in names:
+def _resolved(atom: Atom, names: Mapping[jaxprs.Var, Atom]) -> Atom:
+    while isinstance(atom, jaxprs.Var) and atom in names:
         atom = names[atom]
     return atom
 
 
-def _renamed(equation: jex_core.JaxprEqn, names: Mapping[jex_core.Var, Atom]) -> jex_core.JaxprEqn:
+def _renamed(equation: jaxprs.JaxprEqn, names: Mapping[jaxprs.Var, Atom]) -> jaxprs.JaxprEqn:
     """The equation with other names for its operands; most equations have none to change."""
-    if not names or not any(type(atom) is not jex_core.Literal and atom in names for atom in equation.invars):
+    if not names or not any(type(atom) is not jaxprs.Literal and atom in names for atom in equation.invars):
         return equation
     return equation.replace(invars=[_resolved(atom, names) for atom in equation.invars])

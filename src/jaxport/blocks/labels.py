@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jax.extend import core as jex_core
+from jaxport import jaxprs
 
 __all__ = ["Flow", "Label", "bodies", "replace_bodies"]
 
@@ -62,10 +62,10 @@ class Label:
 
 Labels = tuple[Label | None, ...]
 
-_Closed, _Open = jex_core.ClosedJaxpr, jex_core.Jaxpr
+_Closed, _Open = jaxprs.ClosedJaxpr, jaxprs.Jaxpr
 
 
-def bodies(params: Mapping[str, Any]) -> list[jex_core.Jaxpr]:
+def bodies(params: Mapping[str, Any]) -> list[jaxprs.Jaxpr]:
     """The jaxprs in the params of an equation, closed or not, in a fixed order."""
     found = []
     for value in params.values():
@@ -83,14 +83,14 @@ def bodies(params: Mapping[str, Any]) -> list[jex_core.Jaxpr]:
     return found
 
 
-def replace_bodies(params: Mapping[str, Any], new: Iterator[jex_core.Jaxpr]) -> dict[str, Any]:
+def replace_bodies(params: Mapping[str, Any], new: Iterator[jaxprs.Jaxpr]) -> dict[str, Any]:
     """The params with their jaxprs replaced, in the order in which `bodies` gives them."""
 
     def replaced(item: Any) -> Any:
-        if isinstance(item, jex_core.ClosedJaxpr):
+        if isinstance(item, jaxprs.ClosedJaxpr):
             jaxpr = next(new)
-            return item if jaxpr is item.jaxpr else jex_core.ClosedJaxpr(jaxpr, item.consts)
-        return next(new) if isinstance(item, jex_core.Jaxpr) else item
+            return item if jaxpr is item.jaxpr else jaxprs.ClosedJaxpr(jaxpr, item.consts)
+        return next(new) if isinstance(item, jaxprs.Jaxpr) else item
 
     return {
         name: type(value)(map(replaced, value)) if type(value) in (tuple, list) else replaced(value)
@@ -103,9 +103,9 @@ class Flow:
 
     def __init__(self) -> None:
         self._results: dict[tuple[int, Labels], Labels] = {}
-        self._kept: list[jex_core.Jaxpr] = []  # so that no id is used twice
+        self._kept: list[jaxprs.Jaxpr] = []  # so that no id is used twice
 
-    def through(self, jaxpr: jex_core.Jaxpr, labels: Labels) -> Labels:
+    def through(self, jaxpr: jaxprs.Jaxpr, labels: Labels) -> Labels:
         """The labels of the results of a jaxpr, given those of its inputs."""
         if not any(labels):
             return (None,) * len(jaxpr.outvars)
@@ -120,10 +120,10 @@ class Flow:
             self._results[key] = labels_of(jaxpr.outvars, env)
         return self._results[key]
 
-    def of_equation(self, equation: jex_core.JaxprEqn, labels: Labels) -> Labels:
+    def of_equation(self, equation: jaxprs.JaxprEqn, labels: Labels) -> Labels:
         """The labels of the results of one equation."""
         none = (None,) * len(equation.outvars)
-        params = equation.params
+        params = jaxprs.parameters(equation)
         match equation.primitive.name:
             case _ if not any(labels):
                 return none
@@ -151,9 +151,9 @@ class Flow:
                     return self.through(inner[0], self.within(equation, labels)[0])
                 return none
 
-    def within(self, equation: jex_core.JaxprEqn, labels: Labels) -> list[Labels]:
+    def within(self, equation: jaxprs.JaxprEqn, labels: Labels) -> list[Labels]:
         """The labels of the inputs of each body of an equation, in the order of `bodies`."""
-        params = equation.params
+        params = jaxprs.parameters(equation)
         match equation.primitive.name:
             case "scan":
                 consts, carries = params["num_consts"], params["num_carry"]
@@ -177,7 +177,7 @@ class Flow:
         carried = self._settled(params["body_jaxpr"].jaxpr, body_consts, labels[of_cond + of_body :], ())
         return {"cond_jaxpr": labels[:of_cond] + carried, "body_jaxpr": body_consts + carried}
 
-    def _settled(self, body: jex_core.Jaxpr, before: Labels, carried: Labels, after: Labels) -> Labels:
+    def _settled(self, body: jaxprs.Jaxpr, before: Labels, carried: Labels, after: Labels) -> Labels:
         """The labels of the carried values that hold in every iteration."""
         while any(carried):
             results = self.through(body, (*before, *carried, *after))[: len(carried)]
@@ -188,6 +188,6 @@ class Flow:
         return carried
 
 
-def labels_of(atoms: Sequence[jex_core.Var | jex_core.Literal], env: Mapping[jex_core.Var, Label | None]) -> Labels:
+def labels_of(atoms: Sequence[jaxprs.Var | jaxprs.Literal], env: Mapping[jaxprs.Var, Label | None]) -> Labels:
     """The labels of some operands."""
-    return tuple([None if type(atom) is jex_core.Literal else env.get(atom) for atom in atoms])
+    return tuple([None if type(atom) is jaxprs.Literal else env.get(atom) for atom in atoms])

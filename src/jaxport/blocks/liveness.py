@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
-from jax.interpreters import partial_eval
-
 from jaxport.blocks.block import FrozenMapping, block_p
+from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, dce_jaxpr, liveness_rule
 
 __all__ = ["live"]
 
@@ -21,13 +19,14 @@ def live(jaxpr: Jaxpr, keep: Sequence[bool]) -> tuple[Jaxpr, list[bool]]:
     >>> [equation.primitive.name for equation in live(jaxpr, [False, False])[0].eqns]
     ['add']
     """
-    made, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=list(keep))
+    made, used = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=list(keep))
     same = all(used) and len(made.eqns) == len(jaxpr.eqns)
     if same and all(new is old for new, old in zip(made.eqns, jaxpr.eqns, strict=True)):
         return jaxpr, list(used)
     return made, list(used)
 
 
+@liveness_rule(block_p)
 def _live_block(used: Sequence[bool], equation: JaxprEqn) -> tuple[list[bool], JaxprEqn | None]:
     """A block keeps its arguments and results, which it describes by their places; the rest goes where it can."""
     if not any(used) and not equation.effects:
@@ -49,6 +48,3 @@ def _live_block(used: Sequence[bool], equation: JaxprEqn) -> tuple[list[bool], J
         params={"jaxpr": ClosedJaxpr(body, closed.consts), "block": replace(block, weights=FrozenMapping(weights))},
     )
     return left, made
-
-
-partial_eval.dce_rules[block_p] = _live_block

@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jax.extend import core as jex_core
-from jax.interpreters import ad, batching, mlir
-
+from jaxport import jaxprs
 from jaxport.blocks.block import Block, FrozenMapping
+from jaxport.jaxprs import ad, batching, mlir
 
 __all__ = ["Anchor", "Call", "block_enter_p", "block_exit_p"]
 
@@ -73,12 +72,12 @@ class Call:
         return self.target
 
 
-def _marker(name: str) -> jex_core.Primitive:
+def _marker(name: str) -> jaxprs.Primitive:
     """A primitive that returns its operands but for the last `extra` ones, which it only looks at.
 
     Its param `axes` has the batched axis of each value that is passed on, for each `vmap` that it went through.
     """
-    marker = jex_core.Primitive(name)
+    marker = jaxprs.Primitive(name)
     marker.multiple_results = True
 
     def passed(operands: Sequence, extra: int) -> list:

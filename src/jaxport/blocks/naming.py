@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -12,7 +12,7 @@ import jax
 
 from jaxport.blocks.places import Types, joined
 
-__all__ = ["argument_values", "dotted", "leaf_paths", "output_paths", "signature_of"]
+__all__ = ["argument_values", "dotted", "leaf_paths", "output_paths", "signature_of", "unused"]
 
 
 def argument_values(
@@ -97,3 +97,16 @@ def signature_of(fn: Any, types: Types, keywords: Mapping[str, Any] = MappingPro
         return inspect.signature(fn)
     except (TypeError, ValueError):  # it has none
         return None
+
+
+def unused(name: str, taken: Collection[str]) -> str:
+    """The name, or the name with a number, that is not taken.
+
+    >>> unused("w", {"w", "w_1"})
+    'w_2'
+    """
+    candidate, number = name, 0
+    while candidate in taken:
+        number += 1
+        candidate = f"{name}_{number}" if name else f"model_{number}"
+    return candidate

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from jaxport.blocks.framework import Framework
@@ -46,12 +46,19 @@ class Types:
         known = self._known.get(type(value))
         if known is None:
             known = self._known[type(value)] = (
-                next((framework for framework in self.frameworks if framework.is_module(value)), None),
-                next((framework for framework in self.frameworks if framework.is_root(value)), None),
-                any(framework.is_opaque(value) for framework in self.frameworks),
-                any(framework.is_variable(value) for framework in self.frameworks),
+                next((framework for framework in self.frameworks if _says(framework.is_module, value)), None),
+                next((framework for framework in self.frameworks if _says(framework.is_root, value)), None),
+                any(_says(framework.is_opaque, value) for framework in self.frameworks),
+                any(_says(framework.is_variable, value) for framework in self.frameworks),
             )
         return known
+
+
+def _says(predicate: Callable[[Any], bool], value: Any) -> bool:
+    try:
+        return predicate(value)
+    except Exception:  # noqa: BLE001 - `isinstance` asks an object for its class, and a foreign one may do anything
+        return False
 
 
 class Places:
@@ -60,6 +67,7 @@ class Places:
     def __init__(self, types: Types):
         self.types = types
         self._paths: dict[int, tuple[Any, str]] = {}
+        self._expected: dict[int, Any] = {}
         self._by_kind: dict[Any, list[str]] | None = None
 
     def register(self, module: Any, path: str) -> None:
@@ -67,6 +75,14 @@ class Places:
         for below, submodule in self.below(module):
             self._paths.setdefault(id(submodule), (submodule, joined(path, below)))
         self._by_kind = None
+
+    def expect(self, module: Any) -> None:
+        """Notes that the module will be registered, when the names of all models are known."""
+        self._expected[id(module)] = module
+
+    def knows(self, module: Any) -> bool:
+        """Whether the module is registered, or will be."""
+        return id(module) in self._expected or id(module) in self._paths
 
     def below(self, module: Any) -> Iterator[tuple[str, Any]]:
         """The module and the modules below it, with their relative paths."""

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from jax.extend import core as jex_core, source_info_util
-
+from jaxport import jaxprs
 from jaxport.blocks.block import FrozenMapping, freeze
 from jaxport.blocks.framework import Framework, public_name
 from jaxport.blocks.markers import Anchor, Call, block_enter_p, block_exit_p
+from jaxport.blocks.models import Models
 from jaxport.blocks.places import Places, Types, kind_of
 from jaxport.blocks.values import Found, exchange, find, put_back
+from jaxport.jaxprs import source_info_util
 
-__all__ = ["Boundary", "Recorder"]
+__all__ = ["Boundary", "Recorder", "calls_left"]
 
 source_info_util.register_exclusion(__file__)
+
+_LEFT = "__jaxport_calls__"
+
+
+def calls_left(error: BaseException) -> tuple[tuple[str, str], ...]:
+    """Path and target of each marked call that an exception came out of, the innermost first."""
+    return getattr(error, _LEFT, ())
 
 
 @dataclass(frozen=True)
@@ -59,7 +68,8 @@ class Recorder:
     """The state of one window; it belongs to one thread.
 
     `functions` are those selected by name, by their ids, each with its target; `boundaries` is what decorators and
-    selections say about classes; `operators` whether those of imported programs are marked. What is written into markers outlives the window, in JAX's caches: nothing in it
+    selections say about classes; `operators` whether those of imported programs are marked; `models` are those of
+    the trace that runs, if any. What is written into markers outlives the window, in JAX's caches: nothing in it
     depends on what else the window sees.
     """
 
@@ -75,12 +85,18 @@ class Recorder:
         self.places = Places(self.types)
         self._boundaries = boundaries
         self.operators = operators
+        self.models: Models | None = None
+        self._carriers = [framework.carry for framework in frameworks if framework.carry is not None]
         self._frames: list[_Frame] = []
         self._names: dict[type, str] = {}
         # Modules of traced bodies, and the bodies of modules that know their own path. Objects are kept with their
         # ids, so that no id is used a second time.
         self._anchored: dict[int, tuple[Any, Anchor, str]] = {}
         self._bodies: dict[int, tuple[Any, Anchor]] = {}
+
+    def stand_in(self, value: Any) -> Any:
+        """What takes the place of a module, or of another object with state, in the trace that runs."""
+        return value if self.models is None else self.models.stand_in(value)
 
     def _origin(self, framework: Framework, module: Any) -> _Origin:
         own = framework.own_place(module)
@@ -90,13 +106,14 @@ class Recorder:
                 return _Origin(anchor=known_body[1], path=own.path)
             leaves, body_path, below = own.leaves(), own.body_path, own.path
         else:
-            if self.places.find(module) is not None:
-                return _Origin(owner=module)
+            original = module if self.models is None else self.models.original(module)
+            if self.places.knows(original):
+                return _Origin(owner=original)
             known = self._anchored.get(id(module))
             if known is not None:
                 return _Origin(anchor=known[1], path=known[2])
             leaves, body_path, below = [("", leaf) for leaf in framework.leaves(module)], None, ""
-        leaves = [(group, leaf) for group, leaf in leaves if jex_core.valid_jaxtype(leaf.value)]
+        leaves = [(group, leaf) for group, leaf in leaves if jaxprs.valid_jaxtype(leaf.value)]
         anchor = Anchor(
             paths=tuple(leaf.path for _, leaf in leaves),
             groups=tuple(group for group, _ in leaves),
@@ -157,6 +174,7 @@ class Recorder:
         config = framework.config(owner) if framework else {}
         extra = [*origin.arrays, *(framework.parameters(owner) if framework else ())]
         frame = _Frame(call.key, owner, method, entered)
+        named_by = named_by or (framework and framework.named_by(owner, method))
         return self._marked(call, config, extra, frame, function, args, boundary.prepare(kwargs), named_by)
 
     def _name_of(self, cls: type, framework: Framework | None) -> str:
@@ -193,6 +211,7 @@ class Recorder:
 
         entered = block_enter_p.bind(*found.arrays, *extra, call=call, extra=len(extra), axes=())
         inside = {id(before): after for before, after in reversed(list(zip(found.arrays, entered, strict=True)))}
+        self._carry(found.arrays, entered)
         undo: list = []
         seen = set()
         args, kwargs = (
@@ -205,6 +224,9 @@ class Recorder:
         self._frames.append(frame)
         try:
             result = function(*args, **kwargs)
+        except Exception as error:
+            self._note(error, call)
+            raise
         finally:
             self._frames.pop()
             put_back(undo)
@@ -214,6 +236,7 @@ class Recorder:
         call.returns = tuple(results.paths)
         left = block_exit_p.bind(*results.arrays, call=call, extra=0, axes=())
         outside = {id(before): after for before, after in zip(results.arrays, left, strict=True)}
+        self._carry(results.arrays, left)
         arguments = {id(array) for array in (*found.arrays, *entered)}
 
         def leave(value: Any, shared: bool) -> Any:
@@ -221,6 +244,27 @@ class Recorder:
             return value if shared and id(value) in arguments else outside.get(id(value), value)
 
         return exchange(result, leave, self.types.is_opaque, [], set())
+
+    def _carry(self, before: Sequence[Any], after: Sequence[Any]) -> None:
+        for carry in self._carriers:
+            for one, other in zip(before, after, strict=True):
+                carry(one, other)
+
+    def _note(self, error: Exception, call: Call) -> None:
+        """Adds a call that an exception leaves to those that it says it has left."""
+        path = call.path or (self.places.find(call.owner) if call.owner is not None else "") or self._below_a_call()
+        with suppress(AttributeError):  # an exception of C may have no room for it
+            setattr(error, _LEFT, (*calls_left(error), (path, call.target)))
+
+    def _below_a_call(self) -> str:
+        """The path of the module whose call is running below that of the outermost call that it is a part of."""
+        module = self._frames[-1].owner
+        for frame in self._frames[:-1]:
+            framework = self.types.framework_of(frame.owner)
+            for path, submodule in framework.submodules(frame.owner) if framework else ():
+                if submodule is module:
+                    return path
+        return ""
 
     def _named(self, function: Callable, args: tuple, kwargs: dict) -> list[tuple[str, Any]]:
         """The arguments with their names, in the order of the signature."""

@@ -9,17 +9,25 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import FunctionType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-from jax.extend import source_info_util
-
-from jaxport.blocks.closures import LIBRARIES, package_of
-from jaxport.blocks.framework import Framework
+from jaxport.blocks.framework import LIBRARIES, Framework, Prepare, package_of
 from jaxport.blocks.recorder import Boundary, Recorder
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import source_info_util
 
-__all__ = ["BOUNDARY", "Patch", "Selection", "class_boundaries", "method_patches", "resolve_target", "selection"]
+__all__ = [
+    "BOUNDARY",
+    "Patch",
+    "Selection",
+    "bound_again",
+    "class_boundaries",
+    "method_patches",
+    "public_methods",
+    "resolve_target",
+    "selection",
+]
 
 source_info_util.register_exclusion(__file__)
 
@@ -51,18 +59,31 @@ def method_patches(
 ) -> list[Patch]:
     """The public methods of all module classes and of the decorated classes."""
     patches: dict[tuple[type, str], Patch] = {}
-    groups = [(framework.module_classes(), framework.bases) for framework in frameworks]
-    for classes, bases in [*groups, (decorated, ())]:
+    groups = [(framework.module_classes(), framework.bases, framework.methods) for framework in frameworks]
+    for classes, bases, methods in [*groups, (decorated, (), None)]:
         for cls in classes:
             if package_of(cls) in LIBRARIES and "__call__" not in dir(cls):
                 continue  # a container of modules
             for owner in cls.__mro__:
                 if owner in bases or owner.__module__ in ("builtins", "abc", "typing"):
                     continue
-                for name, raw in vars(owner).items():
-                    if (owner, name) not in patches and _is_method(name, raw):
+                for name in public_methods(owner):
+                    if (owner, name) not in patches and (methods is None or name in methods):
                         patches[owner, name] = (owner, name, functools.partial(_method, name=name, recorder=recorder))
+    for framework in frameworks:
+        for owner, name, prepare in framework.state_methods():
+            wrap = functools.partial(_redirected, prepare=prepare, recorder=recorder)
+            patches.setdefault((owner, name), (owner, name, wrap))
     return list(patches.values())
+
+
+def public_methods(cls: type) -> Iterator[str]:
+    """The names of the public methods that the class itself defines, and `__call__`.
+
+    >>> list(public_methods(Boundary))
+    []
+    """
+    return (name for name, raw in vars(cls).items() if _is_method(name, raw))
 
 
 def _is_method(name: str, raw: Any) -> bool:
@@ -78,13 +99,47 @@ def _is_method(name: str, raw: Any) -> bool:
 def _method(raw: Callable, *, name: str, recorder: _CurrentRecorder) -> Callable:
     @functools.wraps(raw)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        bound = raw.__get__(self, type(self))
         current = recorder()
-        if current is None or not current.is_called(self):
+        if current is None:
+            return raw.__get__(self, type(self))(*args, **kwargs)
+        self = current.stand_in(self)
+        bound = raw.__get__(self, type(self))
+        if not current.is_called(self):
             return bound(*args, **kwargs)
         return current.call_method(self, name, bound, args, kwargs)
 
     return method
+
+
+def bound_again(fn: Any) -> Any:
+    """A bound method, or a partial of one, with the method as the window has patched it since it was bound."""
+    if type(fn) is functools.partial:
+        func = bound_again(fn.func)
+        return fn if func is fn.func else functools.partial(func, *fn.args, **fn.keywords)
+    if not isinstance(fn, MethodType):
+        return fn
+    patched = getattr(type(fn.__self__), getattr(fn.__func__, "__name__", ""), None)
+    if not isinstance(patched, FunctionType) or inspect.unwrap(patched) is not inspect.unwrap(fn.__func__):
+        return fn
+    return MethodType(patched, fn.__self__)
+
+
+def _redirected(raw: Any, *, prepare: Prepare | None, recorder: _CurrentRecorder) -> Any:
+    """A method or property that inside a window works on what stands for `self`, and is no block."""
+    if isinstance(raw, property):
+        within = functools.partial(_redirected, prepare=prepare, recorder=recorder)
+        return property(within(raw.fget), raw.fset and within(raw.fset), raw.fdel, raw.__doc__)
+
+    @functools.wraps(raw)
+    def redirected(self: Any, *args: Any, **kwargs: Any) -> Any:
+        current = recorder()
+        if current is not None:
+            self = current.stand_in(self)
+            if prepare is not None:
+                args, kwargs = prepare(self, args, kwargs)
+        return raw(self, *args, **kwargs)
+
+    return redirected
 
 
 @dataclass(frozen=True)

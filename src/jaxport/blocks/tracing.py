@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
 from jax import core as jax_core
-from jax.extend import core as jex_core, source_info_util
 
+from jaxport import jaxprs
 from jaxport.blocks.constants import hoisted
-from jaxport.blocks.environment import Environment, merged, models_in
 from jaxport.blocks.grouping import Roots, group
+from jaxport.blocks.held import restored
+from jaxport.blocks.models import MetLate, Models, arguments, merged
 from jaxport.blocks.naming import argument_values, leaf_paths, output_paths, signature_of
 from jaxport.blocks.recorder import Boundary
-from jaxport.blocks.targets import with_markers
+from jaxport.blocks.targets import bound_again, with_markers
 from jaxport.blocks.values import is_array
 from jaxport.blocks.window import activation, current_recorder
 from jaxport.errors import InvalidArgument, StateChanged
+from jaxport.jaxprs import source_info_util
 
 __all__ = ["Traced", "Weight", "trace"]
 
@@ -57,7 +60,7 @@ class Traced:
       static_outputs: index of a leaf of `out_tree` -> its value, for the leaves that are no arrays.
     """
 
-    jaxpr: jex_core.ClosedJaxpr
+    jaxpr: jaxprs.ClosedJaxpr
     weights: tuple[Weight, ...]
     in_tree: Any
     out_tree: Any
@@ -137,25 +140,28 @@ class _Trace:
         self.static_inputs = {index: leaf for index, leaf in enumerate(leaves) if index not in self.inputs}
 
     def traced(self) -> Traced:
-        with activation(self.functions, operators=self.operators) as recorder:
+        known: list[Any] = []
+        while True:
+            try:
+                return self.attempt(known)
+            except MetLate as met:  # with one more model known at a time
+                known.append(met.model)
+
+    def attempt(self, known: Sequence[Any]) -> Traced:
+        with restored(self.fn), activation(self.functions, operators=self.operators) as recorder:
             self.target = recorder.selected(self.fn)
             self.places, types = recorder.places, recorder.types
             self.signature = signature_of(self.fn, types)
             named = argument_values(self.signature, self.args, self.kwargs)
             paths = leaf_paths(named, types.is_variable)
             self.input_paths = tuple(paths[index] for index in self.inputs)
-            self.environment = Environment(self.fn, self.places)
+            self.models = recorder.models = Models(self.fn, known, self.places)
             # Every trace has its own function: `make_jaxpr` keeps what it traced by function.
-            closed = jax.make_jaxpr(self.run)(
-                [leaf.value for leaf in self.environment.leaves], list(self.inputs.values())
-            )
+            closed = jax.make_jaxpr(self.run)(list(self.inputs.values()))
         jaxpr, constants = hoisted(closed)
-        # The constants come first in `jaxpr`; as weights they follow the leaves, in the order of the user's trees.
-        order = sorted(range(len(constants)), key=lambda index: self.environment.order_of(constants[index]))
+        order = sorted(range(len(constants)), key=lambda index: self.models.order_of(constants[index]))
         weights = self.weights([constants[index] for index in order])
-        invars, split = jaxpr.invars, len(constants) + len(self.environment.leaves)
-        arranged = [*invars[len(constants) : split], *(invars[index] for index in order), *invars[split:]]
-        jaxpr = jaxpr.replace(invars=arranged)
+        jaxpr = jaxpr.replace(invars=[*(jaxpr.invars[index] for index in order), *jaxpr.invars[len(constants) :]])
         paths = [*(weight.path for weight in weights), *self.input_paths]
         of_models = {len(weights) + index for index, path in enumerate(self.input_paths) if self.in_model(path)}
         grouped = group(jaxpr, Roots(paths, {*range(len(weights)), *of_models}, self.places))
@@ -163,36 +169,40 @@ class _Trace:
             grouped.jaxpr, [label and label.is_leaf and paths[label.root] for label in grouped.labels], weights
         )
 
-    def run(self, weights: list, inputs: list) -> list:
+    def run(self, inputs: list) -> list:
         """The function that is traced; it leaves in `self` what is known only inside."""
-        fn, copies = self.environment.rebuilt(weights)
+        self.models.begin()
         leaves = {**self.static_inputs, **dict(zip(self.inputs, inputs, strict=True))}
         args, kwargs = jax.tree.unflatten(self.in_tree, [leaves[index] for index in range(len(leaves))])
-        self.models = models_in(argument_values(self.signature, args, kwargs), self.places)
+        self.arguments = arguments(argument_values(self.signature, args, kwargs), self.places)
+        fn = bound_again(self.fn)
         if self.target is not None:  # found by nobody under its name
             fn = with_markers(fn, Boundary(self.target), current_recorder)
-        result = fn(*args, **kwargs)
+        with ExitStack() as stack:
+            sessions = [stack.enter_context(framework.session()) for framework in self.places.types.frameworks]
+            result = fn(*args, **kwargs)
         flat, self.out_tree = jax.tree.flatten(result)
-        self.static_outputs = {index: leaf for index, leaf in enumerate(flat) if not jex_core.valid_jaxtype(leaf)}
+        self.static_outputs = {index: leaf for index, leaf in enumerate(flat) if not jaxprs.valid_jaxtype(leaf)}
         paths = output_paths(result, self.places.types.is_variable)
         self.output_paths = tuple(path for index, path in enumerate(paths) if index not in self.static_outputs)
-        changes = [*self.environment.changes(copies, weights, self.counters)]
-        self.changes = merged([*changes, *(model.changes(self.counters) for model in self.models)])
+        self.models.name()
+        of_arguments = (model.changes(self.counters) for model in self.arguments)
+        collected = (changed() for changed in sessions if changed is not None)
+        of_sessions = (self.models.collected(leaves, self.counters) for leaves in collected)
+        self.changes = merged([self.models.changes(self.counters), *of_arguments, *of_sessions])
         outputs = [leaf for index, leaf in enumerate(flat) if index not in self.static_outputs]
         return [*outputs, *self.changes.arrays.values()]
 
     def in_model(self, path: str) -> bool:
         """Whether an input belongs to a model that was given as an argument."""
-        return any(path == model.name or path.startswith(f"{model.name}.") for model in self.models)
+        return any(path == model.name or path.startswith(f"{model.name}.") for model in self.arguments)
 
     def weights(self, constants: Sequence[Any]) -> list[Weight]:
-        """The weights of all leading inputs: the leaves taken out of modules, then the arrays closed over."""
-        weights = [Weight(leaf.path, leaf.value, leaf.trainable) for leaf in self.environment.leaves]
-        taken = {weight.path for weight in weights} | set(self.input_paths)
-        named = self.environment.named(constants, taken)
-        return weights + [Weight(leaf.path, leaf.value, leaf.trainable, leaf.anonymous) for leaf in named]
+        """The weights of all leading inputs: the arrays that were closed over."""
+        named = self.models.named(constants, set(self.input_paths))
+        return [Weight(leaf.path, leaf.value, leaf.trainable, leaf.anonymous) for leaf in named]
 
-    def finished(self, jaxpr: jex_core.Jaxpr, sources: Sequence[Any], weights: Sequence[Weight]) -> Traced:
+    def finished(self, jaxpr: jaxprs.Jaxpr, sources: Sequence[Any], weights: Sequence[Weight]) -> Traced:
         """The result: state treated as asked for, and without the weights that nothing uses.
 
         `sources` has the path of the leaf that an output is, where it is one.
@@ -211,14 +221,14 @@ class _Trace:
             raise _state_changed(self.fn, refused, self.state)
         state = changed if self.state == "outputs" else {}
         outvars = [*jaxpr.outvars[:results], *state.values()]
-        used = {atom for equation in jaxpr.eqns for atom in equation.invars if isinstance(atom, jex_core.Var)}
-        used.update(atom for atom in outvars if isinstance(atom, jex_core.Var))
+        used = {atom for equation in jaxpr.eqns for atom in equation.invars if isinstance(atom, jaxprs.Var)}
+        used.update(atom for atom in outvars if isinstance(atom, jaxprs.Var))
         kept = [index for index in range(len(weights)) if jaxpr.invars[index] in used]
         invars = [*(jaxpr.invars[index] for index in kept), *jaxpr.invars[len(weights) :]]
         debug_info = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
         jaxpr = jaxpr.replace(invars=invars, outvars=outvars, debug_info=debug_info)
         return Traced(
-            jaxpr=jex_core.ClosedJaxpr(jaxpr, ()),
+            jaxpr=jaxprs.ClosedJaxpr(jaxpr, ()),
             weights=tuple(weights[index] for index in kept),
             in_tree=self.in_tree,
             out_tree=self.out_tree,

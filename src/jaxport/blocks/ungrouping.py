@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from jax.extend import core as jex_core
-
+from jaxport import jaxprs
 from jaxport.blocks.block import FrozenMapping, block_p, reference_of
 from jaxport.blocks.labels import bodies, replace_bodies
 from jaxport.blocks.markers import Call, block_enter_p, block_exit_p
@@ -15,10 +14,10 @@ from jaxport.blocks.values import is_value
 
 __all__ = ["ungroup"]
 
-Atom = jex_core.Var | jex_core.Literal
+Atom = jaxprs.Var | jaxprs.Literal
 
 
-def ungroup(jaxpr: jex_core.ClosedJaxpr, mark: bool = False) -> jex_core.ClosedJaxpr:
+def ungroup(jaxpr: jaxprs.ClosedJaxpr, mark: bool = False) -> jaxprs.ClosedJaxpr:
     """Returns a jaxpr without blocks that computes the same.
 
     Args:
@@ -31,20 +30,20 @@ def ungroup(jaxpr: jex_core.ClosedJaxpr, mark: bool = False) -> jex_core.ClosedJ
     >>> [equation.primitive.name for equation in ungroup(jaxpr).eqns]
     ['sin']
     """
-    return jex_core.ClosedJaxpr(_Ungrouping(mark).body(jaxpr.jaxpr), jaxpr.consts)
+    return jaxprs.ClosedJaxpr(_Ungrouping(mark).body(jaxpr.jaxpr), jaxpr.consts)
 
 
 class _Ungrouping:
     def __init__(self, mark: bool):
         self.mark = mark
         # The source is kept with the result, so that no id is used twice.
-        self._done: dict[int, tuple[jex_core.Jaxpr, jex_core.Jaxpr]] = {}
+        self._done: dict[int, tuple[jaxprs.Jaxpr, jaxprs.Jaxpr]] = {}
 
-    def body(self, jaxpr: jex_core.Jaxpr) -> jex_core.Jaxpr:
+    def body(self, jaxpr: jaxprs.Jaxpr) -> jaxprs.Jaxpr:
         """A jaxpr, without blocks."""
         if id(jaxpr) not in self._done:
-            equations: list[jex_core.JaxprEqn] = []
-            env: dict[jex_core.Var, Atom] = {}
+            equations: list[jaxprs.JaxprEqn] = []
+            env: dict[jaxprs.Var, Atom] = {}
             for equation in jaxpr.eqns:
                 self.inline(equation, env, equations, nested=False)
             outvars = [_read(env, atom) for atom in jaxpr.outvars]
@@ -56,7 +55,7 @@ class _Ungrouping:
         return self._done[id(jaxpr)][1]
 
     def inline(
-        self, equation: jex_core.JaxprEqn, env: dict[jex_core.Var, Atom], out: list[jex_core.JaxprEqn], nested: bool
+        self, equation: jaxprs.JaxprEqn, env: dict[jaxprs.Var, Atom], out: list[jaxprs.JaxprEqn], nested: bool
     ) -> None:
         """Appends one equation to `out`; `env` says what stands for each variable that does not stand for itself.
 
@@ -69,7 +68,7 @@ class _Ungrouping:
             return
         outvars = equation.outvars
         if nested:
-            outvars = [v if isinstance(v, jex_core.DropVar) else jex_core.Var(v.aval) for v in outvars]
+            outvars = [v if isinstance(v, jaxprs.DropVar) else jaxprs.Var(v.aval) for v in outvars]
             env.update(zip(equation.outvars, outvars, strict=True))
         params = equation.params
         inner = bodies(params)
@@ -87,7 +86,7 @@ class _Ungrouping:
         }
         out.append(equation.replace(invars=invars, outvars=outvars, params=params, effects=effects))
 
-    def inlined(self, equation: jex_core.JaxprEqn, invars: list[Atom], out: list[jex_core.JaxprEqn]) -> list[Atom]:
+    def inlined(self, equation: jaxprs.JaxprEqn, invars: list[Atom], out: list[jaxprs.JaxprEqn]) -> list[Atom]:
         """Appends what a block does; returns what stands for its outputs."""
         block, inner = equation.params["block"], equation.params["jaxpr"].jaxpr
         call = Call(block.target, block.kind, block.method)
@@ -99,7 +98,7 @@ class _Ungrouping:
             marked = _marked(block_enter_p, call, [invars[index] for index in passed], equation, out)
             for index, atom in zip(passed, marked, strict=True):
                 invars[index] = atom
-        env: dict[jex_core.Var, Atom] = dict(zip(inner.invars, invars, strict=True))
+        env: dict[jaxprs.Var, Atom] = dict(zip(inner.invars, invars, strict=True))
         for within in inner.eqns:
             self.inline(within, env, out, nested=True)
         results = [_read(env, atom) for atom in inner.outvars]
@@ -108,14 +107,14 @@ class _Ungrouping:
         return results
 
 
-def _read(env: Mapping[jex_core.Var, Atom], atom: Atom) -> Atom:
-    return env.get(atom, atom) if isinstance(atom, jex_core.Var) else atom
+def _read(env: Mapping[jaxprs.Var, Atom], atom: Atom) -> Atom:
+    return env.get(atom, atom) if isinstance(atom, jaxprs.Var) else atom
 
 
 def _marked(
-    marker: jex_core.Primitive, call: Call, atoms: list[Atom], source: jex_core.JaxprEqn, out: list[jex_core.JaxprEqn]
+    marker: jaxprs.Primitive, call: Call, atoms: list[Atom], source: jaxprs.JaxprEqn, out: list[jaxprs.JaxprEqn]
 ) -> list[Atom]:
-    outvars = [jex_core.Var(atom.aval) for atom in atoms]
+    outvars = [jaxprs.Var(atom.aval) for atom in atoms]
     params = {"call": call, "extra": 0, "axes": ()}
     out.append(source.replace(primitive=marker, invars=atoms, outvars=outvars, params=params, effects=set()))
     return list(outvars)

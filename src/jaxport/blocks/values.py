@@ -7,6 +7,7 @@ put back when the call is over; arrays inside any other object are shown to the 
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,22 +16,31 @@ from typing import Any
 import jax
 import numpy as np
 from jax import core as jax_core
-from jax.extend import core as jex_core
+
+from jaxport import jaxprs
 
 __all__ = ["Found", "exchange", "find", "is_array", "is_tracer", "is_value", "put_back"]
 
 _MUTABLE = {list: enumerate, dict: dict.items, OrderedDict: dict.items, defaultdict: dict.items}
 
 
+@functools.cache
+def _kind(cls: type) -> str:
+    if issubclass(cls, jax_core.Tracer):
+        return "tracer"
+    return "array" if issubclass(cls, jax.Array) else "numpy" if issubclass(cls, np.ndarray) else ""
+
+
 def is_array(value: Any) -> bool:
     """Whether `value` is a JAX array, a tracer, or a NumPy array of a dtype that JAX has.
+
+    It goes by the type: a check with `isinstance` asks the object for attributes, which may be a foreign one.
 
     >>> is_array(np.zeros(3)), is_array(3.0), is_array(np.array(["text"]))
     (True, False, False)
     """
-    if isinstance(value, np.ndarray):
-        return jex_core.valid_jaxtype(value)
-    return isinstance(value, jax.Array) or is_tracer(value)
+    kind = _kind(type(value))
+    return jaxprs.valid_jaxtype(value) if kind == "numpy" else bool(kind)
 
 
 def is_tracer(value: Any) -> bool:
@@ -39,7 +49,7 @@ def is_tracer(value: Any) -> bool:
     >>> is_tracer(np.zeros(3))
     False
     """
-    return isinstance(value, jax_core.Tracer)
+    return _kind(type(value)) == "tracer"
 
 
 def is_value(aval: Any) -> bool:
@@ -73,14 +83,14 @@ def find(value: Any, path: str, is_opaque: Callable[[Any], bool], found: Found, 
         return
     if is_opaque(value):
         return
-    items = _MUTABLE.get(type(value)) or (enumerate if isinstance(value, tuple) else None)
+    items = _MUTABLE.get(type(value)) or (enumerate if issubclass(type(value), tuple) else None)
     if items is None:
         children = _pytree_children(value)
         if children is None:
             found.static[path] = value
             return
     else:
-        children = _named_items(value) if isinstance(value, tuple) else items(value)
+        children = _named_items(value) if issubclass(type(value), tuple) else items(value)
     if id(value) in seen:
         return
     seen.add(id(value))
@@ -93,7 +103,7 @@ def _named_items(value: tuple) -> Iterator[tuple[Any, Any]]:
 
 
 def _pytree_children(value: Any) -> list[tuple[Any, Any]] | None:
-    if value is None or isinstance(value, str | int | float | complex | bool | type) or callable(value):
+    if value is None or issubclass(type(value), str | int | float | complex | bool | type) or callable(value):
         return None
     leaves = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda node: node is not value)[0]
     if len(leaves) == 1 and leaves[0][0] == ():
@@ -117,7 +127,7 @@ def exchange(
         return new(value, shared)
     if is_opaque(value):
         return value
-    if isinstance(value, tuple):
+    if issubclass(type(value), tuple):
         items = [exchange(item, new, is_opaque, undo, seen, shared) for item in value]
         if all(after is before for after, before in zip(items, value, strict=True)):
             return value

@@ -12,12 +12,12 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import jax
-from jax.extend import source_info_util
 
 from jaxport.blocks import targets as targets_module
 from jaxport.blocks.framework import Framework, public_name
 from jaxport.blocks.recorder import Recorder
 from jaxport.blocks.targets import class_boundaries, method_patches, selection
+from jaxport.jaxprs import source_info_util
 
 __all__ = ["Patches", "activation", "current_recorder", "patched", "target_of"]
 
@@ -136,7 +136,7 @@ def activation(
         recorders.append(recorder)
         stack.callback(recorders.pop)
         for framework in frameworks:
-            stack.enter_context(framework.interception(recorder.call_method))
+            stack.enter_context(framework.interception(recorder.call_method, recorder.stand_in))
         names = tuple(type(framework).__qualname__ for framework in frameworks)
         stack.enter_context(_view((frozenset(targets), names, targets_module.declarations, operators)))
         yield recorder

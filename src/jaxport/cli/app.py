@@ -35,6 +35,8 @@ _RTOL_HELP = "How much an element may differ, relative to itself; by default wha
 _ATOL_HELP = "How much any element may differ; by default what the dtype justifies for the largest element."
 _SIZE_HELP = 'Compare at these sizes of the symbolic dims: "B=1,T=8". May be repeated.'
 
+_AVOID_HELP = 'Integers that are not sampled for an input: "ids=0". May be repeated.'
+
 
 def _option(*names: str, metavar: str, text: str) -> Any:
     """An option that may be repeated; its default is the empty list."""
@@ -46,6 +48,7 @@ Inputs = Annotated[list[str], _option("--input", "-i", metavar="SPEC", text=_INP
 InputParams = Annotated[list[str], _option("--input-param", metavar="SPEC", text=_INPUT_PARAM_HELP)]
 Statics = Annotated[list[str], _option("--static", metavar="NAME=VALUE", text="A keyword argument that is baked in.")]
 Sizes = Annotated[list[str], _option("--size", metavar="SIZES", text=_SIZE_HELP)]
+Avoid = Annotated[list[str], _option("--avoid", metavar="NAME=VALUES", text=_AVOID_HELP)]
 OutputNames = Annotated[list[str], _option("--output-name", metavar="NAME", text="A name for each output, in order.")]
 NchwInputs = Annotated[
     list[int], _option("--nchw-input", metavar="INDEX", text="An input that the graph takes as NCHW.")
@@ -91,6 +94,7 @@ def export(
     nchw_outputs: NchwOutputs,
     functions: Functions,
     sizes: Sizes,
+    avoid: Avoid,
     opset: Annotated[int | None, typer.Option(help="The operator set; the newest that runs well if left out.")] = None,
     double_precision: DoublePrecision = False,
     weights: Annotated[str, typer.Option(metavar="WHICH", help=_WEIGHTS_HELP)] = "constants",
@@ -127,7 +131,9 @@ def export(
     if explain:
         typer.echo(str(exported.explain()))
     if verify:
-        report = exported.verify(sizes=specs.parse_sizes(sizes), rtol=rtol, atol=atol, check=False)
+        report = exported.verify(
+            sizes=specs.parse_sizes(sizes), rtol=rtol, atol=atol, avoid=specs.parse_avoided(avoid), check=False
+        )
         typer.echo(str(report))
         if not report.ok:
             raise VerificationFailed(f"`{output}` was not written", why="the exported model and the function differ")
@@ -172,6 +178,7 @@ def verify(
     nchw_inputs: NchwInputs,
     nchw_outputs: NchwOutputs,
     sizes: Sizes,
+    avoid: Avoid,
     double_precision: DoublePrecision = False,
     state: State = "refuse",
     rtol: RelativeTolerance = None,
@@ -195,6 +202,7 @@ def verify(
         sizes=specs.parse_sizes(sizes),
         rtol=rtol,
         atol=atol,
+        avoid=specs.parse_avoided(avoid),
         seed=seed,
         check=False,
     )

@@ -47,13 +47,13 @@ def load_mox(model: str, inputs: list[str]) -> Mox:
       InvalidArgument: there is no such model, or it needs inputs that are not given.
     """
     import jaxport
-    from jaxport.export.api import read_inputs
+    from jaxport.export.specs import read_inputs
 
     suffix = Path(model).suffix
     if suffix in (".json", ".yson", ".xml"):
         return jaxport.mox.load(model)
     given = specs.parse_inputs(inputs)
-    args, _ = read_inputs([spec.value for spec in given], {}, (), False)
+    args = read_inputs([spec.value for spec in given]).args
     if suffix == ".onnx":
         from jaxport.importer.tracing import input_specs
 

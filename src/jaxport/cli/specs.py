@@ -25,6 +25,7 @@ from jaxport.errors import InvalidArgument
 __all__ = [
     "InputSpec",
     "input_names",
+    "parse_avoided",
     "parse_input",
     "parse_input_params",
     "parse_inputs",
@@ -115,6 +116,26 @@ def parse_sizes(texts: Iterable[str]) -> list[dict[str, int]] | None:
             )
         sizes.append({name: int(size) for name, _, size in items})
     return sizes or None
+
+
+def parse_avoided(texts: Iterable[str]) -> dict[str, list[int]]:
+    """Reads the `--avoid` options: integers that are not sampled for an input.
+
+    Raises:
+      InvalidArgument: a text is not a name with integers.
+
+    >>> parse_avoided(["ids=0,-100"])
+    {'ids': [0, -100]}
+    """
+    avoided: dict[str, list[int]] = {}
+    for text in texts:
+        name, _, values = text.replace(" ", "").partition("=")
+        if not _NAME.fullmatch(name) or not re.fullmatch(r"-?\d+(,-?\d+)*", values):
+            raise InvalidArgument(
+                f'"{text}" does not say what to avoid', where="`--avoid`", instead='write it like "ids=0,1"'
+            )
+        avoided.setdefault(name, []).extend(int(value) for value in values.split(","))
+    return avoided
 
 
 def parse_keyword(texts: Iterable[str], option: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxport.codegen.literals import LARGEST_LITERAL, attribute, call, literal, name, number, plain
 from jaxport.importer.dtypes import canonical
-from jaxport.importer.host import HostValue, is_dim
+from jaxport.importer.host import HostValue, has_stand_ins, is_dim
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.recording import Function, Recordable, Step, Variable
 
@@ -236,6 +236,8 @@ class Printer:
 
     def stored(self, value: HostValue) -> ast.expr:
         """A constant from the weights file."""
+        if has_stand_ins(value):  # a file has one width for all
+            value = HostValue(value.to_jax(), name=value.name)
         known = next((key for key, other in self.constants.items() if other.data is value.data), None)
         key = known or unique(identifier(value.name, "constant"), self.constants)
         self.constants[key] = value

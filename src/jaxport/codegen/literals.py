@@ -23,6 +23,8 @@ LARGEST_LITERAL = 16
 # What Python's own types mean in JAX is 64 bits wide where 64-bit types are on, and 32 bits wide elsewhere.
 _WIDE = {np.dtype(np.int64): "int", np.dtype(np.float64): "float", np.dtype(bool): "bool"}
 
+_LIMITS = {np.iinfo(np.int64).max: "max", np.iinfo(np.int64).min: "min"}
+
 
 def name(identifier: str) -> ast.expr:
     """A variable that is read."""
@@ -36,6 +38,11 @@ def attribute(path: str) -> ast.expr:
     for part in rest:
         expression = ast.Attribute(expression, part, ast.Load())
     return expression
+
+
+def attribute_of(expression: ast.expr, attribute: str) -> ast.expr:
+    """An attribute of what an expression gives."""
+    return ast.Attribute(expression, attribute, ast.Load())
 
 
 def call(function: str | ast.expr, *args: ast.expr, **keywords: ast.expr) -> ast.Call:
@@ -96,6 +103,8 @@ def number(value: Any) -> ast.expr:
 
     >>> ast.unparse(number(float("-inf"))), ast.unparse(number(np.float32(0.1)))
     ('-jnp.inf', '0.1')
+    >>> ast.unparse(number(np.int64(2**63 - 1)))
+    'jnp.iinfo(jnp.result_type(int)).max'
     """
     if isinstance(value, float | np.floating) or type(value).__module__ == "ml_dtypes":
         value = float(str(value))
@@ -104,6 +113,9 @@ def number(value: Any) -> ast.expr:
         if math.isinf(value):
             infinity = attribute("jnp.inf")
             return infinity if value > 0 else ast.UnaryOp(ast.USub(), infinity)
+    elif isinstance(value, np.int64) and value in _LIMITS:
+        # As wide as 64-bit types are where the source runs.
+        return attribute_of(call("jnp.iinfo", call("jnp.result_type", name("int"))), _LIMITS[value])
     elif isinstance(value, np.generic):
         value = value.item()
     if is_dim(value):

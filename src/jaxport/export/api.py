@@ -18,16 +18,17 @@ import onnx_ir as ir
 
 from jaxport import blocks, collecting
 from jaxport.blocks.tracing import State
-from jaxport.errors import ExportError, InvalidArgument, JaxportError, Unsupported
-from jaxport.export import opsets, passes as graph_passes, plugins, prepare
+from jaxport.errors import InvalidArgument, JaxportError, Unsupported
+from jaxport.export import failures, opsets, passes as graph_passes, plugins, prepare
 from jaxport.export.emitter import Emitter
 from jaxport.export.exported import Exported
+from jaxport.export.flags.tracing import traced_with_flags
 from jaxport.export.functions import FunctionBuilder, Selector, selector
-from jaxport.export.ports import NCHW_TO_NHWC, NHWC_TO_NCHW, Port, stored
+from jaxport.export.ports import NCHW_TO_NHWC, NHWC_TO_NCHW, Port, port_of, stored
 from jaxport.export.prepare import Program
 from jaxport.export.registry import Rule
 from jaxport.export.rules import BLOCK_RULES, RULES
-from jaxport.export.specs import SpecReader
+from jaxport.export.specs import Inputs, read_inputs
 from jaxport.export.value import Scope, Value
 from jaxport.export.walker import Place, Walker
 
@@ -59,9 +60,11 @@ def to_onnx(
     Args:
       fn: a function, a Flax NNX module, a bound or partial `apply` of a Flax Linen module, an Equinox module, …
       inputs: one specification per positional argument: a tuple of sizes and names is a shape of the default float
-        (`("B", 224, 224, 3)`), anything else a pytree of such shapes, `jax.ShapeDtypeStruct` and arrays. Dims are
-        integers, names, or expressions of names such as `"2*B + 1"`.
-      input_params: keyword arguments that become inputs of the graph: a specification each, or a value.
+        (`("B", 224, 224, 3)`), anything else a pytree of `jax.ShapeDtypeStruct` and arrays, or of such shapes. Dims are
+        integers, names, or expressions of names such as `"2*B + 1"`. The model's inputs have the dtypes that are
+        declared here, also those of 64 bits that JAX narrows.
+      input_params: keyword arguments that become inputs of the graph: a specification each, or a value. `bool` is a
+        Python flag that the model takes at run time (`{"deterministic": bool}`).
       static_params: keyword arguments that are baked in.
       input_names: names of the inputs in the model, one per leaf; by default the argument names and pytree paths.
       output_names: names of the outputs in the model, one per leaf.
@@ -103,12 +106,14 @@ def to_onnx(
     name = name or _name_of(fn)
     precision = jax.enable_x64(True) if double_precision else contextlib.nullcontext()
     with precision:
-        args, kwargs = read_inputs(inputs, input_params, constraints, double_precision)
+        given = read_inputs(inputs, input_params, constraints, double_precision)
         wanted = selector(functions)
-        traced = _trace(fn, args, kwargs, static_params, state, name, wanted)
+        traced, flags = _trace(fn, given, static_params, state, name, wanted)
         options = Options(
             fn=functools.partial(fn, **static_params) if static_params else fn,
             name=name,
+            declared=given.declared,
+            flags=flags,
             opset=opset,
             input_names=input_names,
             output_names=output_names,
@@ -130,6 +135,8 @@ class Options:
 
     fn: Callable[..., Any]
     name: str
+    declared: Sequence[Any]
+    flags: frozenset[int]
     opset: int
     input_names: Sequence[str] | None
     output_names: Sequence[str] | None
@@ -145,10 +152,11 @@ class Options:
 
 def export_traced(traced: blocks.Traced, options: Options) -> Exported:
     """Export what was traced, under the precision that it was traced with."""
-    program = prepare.prepare(traced)
+    rules = {**RULES, **options.rules}
+    program = prepare.prepare(traced, rules)
     walker = Walker(
         options.opset,
-        {**RULES, **options.rules},
+        rules,
         BLOCK_RULES,
         unroll_scans=options.unroll_scans,
         functions=FunctionBuilder(options.wanted),
@@ -164,7 +172,7 @@ def export_traced(traced: blocks.Traced, options: Options) -> Exported:
     outputs, out_ports = _leave(op, traced, program, outputs, options)
     graph = walker.finish_graph(op, outputs, options.name)
     graph.opset_imports[""] = options.opset
-    model = ir.Model(graph, ir_version=opsets.IR_VERSIONS[options.opset], producer_name="jaxport")
+    model = ir.Model(graph, ir_version=opsets.ir_version(options.opset), producer_name="jaxport")
     walker.functions.attach(model, options.opset)
     reports = graph_passes.run(model, options.passes)
     _name_outputs(graph, out_ports)
@@ -176,6 +184,7 @@ def export_traced(traced: blocks.Traced, options: Options) -> Exported:
         defaults=defaults,
         traced=traced,
         state=options.state,
+        flags=options.flags,
         x64=bool(jax.dtypes.canonicalize_dtype(np.float64) == np.float64),
         records=tuple(walker.records),
         function_calls=tuple(walker.functions.calls),
@@ -186,33 +195,15 @@ def export_traced(traced: blocks.Traced, options: Options) -> Exported:
     )
 
 
-def read_inputs(
-    inputs: Sequence[Any], input_params: Mapping[str, Any] | None, constraints: Sequence[str], double_precision: bool
-) -> tuple[tuple, dict]:
-    """Positional and keyword arguments as abstract values whose symbolic dims share a scope."""
-    if isinstance(inputs, (str, dict)) or not isinstance(inputs, Sequence):
-        raise InvalidArgument(
-            f"`inputs` is {inputs!r}", where="`to_onnx`", instead="give a list with one specification per argument"
-        )
-    reader = SpecReader(np.float64 if double_precision else np.float32, constraints)
-    reader.adopt_scope([list(inputs), dict(input_params or {})])
-    args = tuple(reader.read(spec, f"`inputs[{i}]` of `to_onnx`") for i, spec in enumerate(inputs))
-    kwargs = {
-        key: reader.read(spec, f"`input_params[{key!r}]` of `to_onnx`") for key, spec in (input_params or {}).items()
-    }
-    return args, kwargs
-
-
 def _trace(
     fn: Callable[..., Any],
-    args: tuple,
-    kwargs: dict,
+    given: Inputs,
     static_params: Mapping[str, Any] | None,
     state: State,
     name: str,
     wanted: Any,
-) -> blocks.Traced:
-    both = sorted(set(kwargs) & set(static_params or {}))
+) -> tuple[blocks.Traced, frozenset[int]]:
+    both = sorted(set(given.kwargs) & set(static_params or {}))
     if both:
         raise InvalidArgument(
             f"`{both[0]}` is in `input_params` and in `static_params`",
@@ -224,16 +215,11 @@ def _trace(
     # Functions of this package have their boundary.
     ruled = [target for target in plugins.block_targets() if not target.startswith("jaxport.")]
     try:
-        return blocks.trace(bound, args, kwargs, state=state, functions=(*ruled, *wanted.boundaries()))
+        return traced_with_flags(bound, given, name=name, state=state, functions=(*ruled, *wanted.boundaries()))
     except JaxportError:
         raise
     except Exception as error:  # anything the user's function or JAX raises under tracing
-        raise ExportError(
-            f"`{name}` cannot be traced with these inputs: {type(error).__name__}",
-            where=f"inputs {', '.join(map(str, jax.tree.leaves((args, kwargs))))}",
-            why=str(error),
-            instead="call it under `jax.jit` with arrays of these shapes: the error is the same there",
-        ) from error
+        raise failures.explained(error, name, bound, given) from error
 
 
 def _enter(
@@ -249,8 +235,11 @@ def _enter(
     for index, (name, jax_aval, aval) in enumerate(zip(names, given[count:], wanted[count:], strict=True)):
         nchw = index in options.inputs_as_nchw
         shape = [aval.shape[a] for a in _axes(NHWC_TO_NCHW, aval)] if nchw else aval.shape
-        ports.append(Port(name, tuple(jax_aval.shape), jax_aval.dtype, nchw))
-        value = op.scope.add_input(Value(aval.dtype, shape, name=name))
+        port = port_of(name, jax_aval, nchw, options.declared[index])
+        ports.append(port)
+        value = op.scope.add_input(Value(port.model_dtype, shape, name=name))
+        if port.declared is not None:
+            value = op.cast(value, aval.dtype)
         operands.append(op.transpose(value, _axes(NCHW_TO_NHWC, aval)) if nchw else value)
     held: list[Value] = []
     for weight, jax_aval, aval in zip(program.weights, given[:count], wanted[:count], strict=True):

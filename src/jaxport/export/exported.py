@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,7 @@ class Exported:
       defaults: the values of the weights that are inputs of the graph, by name.
       traced: the traced program, with its pytrees.
       state: what became of state that the call changes: "refuse", "outputs" or "discard".
+      flags: the positions, among the leaves of the arguments, of the Python bools that are inputs of the model.
       x64: whether 64-bit types were enabled.
       records: what became of each equation.
       function_calls: the calls of ONNX functions, and why they have the function that they have.
@@ -62,6 +63,7 @@ class Exported:
     defaults: Mapping[str, np.ndarray]
     traced: blocks.Traced
     state: State
+    flags: frozenset[int]
     x64: bool
     records: tuple[Record, ...]
     function_calls: tuple[Call, ...]
@@ -200,6 +202,7 @@ class Exported:
         sizes: Sequence[Mapping[str, int]] | None = None,
         rtol: float | None = None,
         atol: float | None = None,
+        avoid: Mapping[str, Iterable[int]] | None = None,
         seed: int = 0,
     ) -> Report:
         """Run the JAX function and the model on the same inputs, and compare: see `jaxport.verify.verify`.
@@ -209,7 +212,7 @@ class Exported:
         """
         from jaxport.verify import verify
 
-        return verify(self, inputs, check=check, sizes=sizes, rtol=rtol, atol=atol, seed=seed)
+        return verify(self, inputs, check=check, sizes=sizes, rtol=rtol, atol=atol, avoid=avoid, seed=seed)
 
     def inlined(self) -> Exported:
         """The same without ONNX functions: their calls are replaced by their bodies, the weights are not copied."""
@@ -229,5 +232,6 @@ class Exported:
 
 def _signature(ports: Sequence[Port]) -> str:
     return ", ".join(
-        f"{port.name}: {port.dtype.name}[{', '.join(str(dims.label(d)) for d in port.shape)}]" for port in ports
+        f"{port.name}: {(port.declared or port.dtype).name}[{', '.join(str(dims.label(d)) for d in port.shape)}]"
+        for port in ports
     )

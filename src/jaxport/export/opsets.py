@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import operator
+import warnings
+
+import onnx
 
 from jaxport.errors import InvalidArgument
+from jaxport.export import schema
 
 #: The IR version of the ONNX release that brought an opset.
-IR_VERSIONS: dict[int, int] = {17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11, 24: 12, 25: 13, 26: 13}
-OLDEST, NEWEST = min(IR_VERSIONS), max(IR_VERSIONS)
+IR_VERSIONS: dict[int, int] = {
+    17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11, 24: 12, 25: 13, 26: 13, 27: 13, 28: 14
+}  # fmt: skip
+#: The newest opset is that which the installed onnx knows; models of the newest ones that are checked run in a runtime.
+OLDEST, NEWEST = min(IR_VERSIONS), schema.NEWEST
+CHECKED = min(26, NEWEST)
 DEFAULT = 23
 
 
+def ir_version(opset: int) -> int:
+    """The IR version that a model of an opset has.
+
+    >>> ir_version(23)
+    11
+    """
+    return IR_VERSIONS.get(opset, int(onnx.IR_VERSION))
+
+
 def validated(opset: int | None) -> int:
-    """The opset to write.
+    """The opset to write; warns of one that no runtime has checked.
 
     Raises:
       InvalidArgument: it is no integer, or out of range.
@@ -34,4 +51,11 @@ def validated(opset: int | None) -> int:
             why=f"opsets {OLDEST} to {NEWEST} can be written",
             instead=f"leave it out for opset {DEFAULT}",
         )
+    if number > CHECKED:
+        warnings.warn(unchecked(number), stacklevel=4)
     return number
+
+
+def unchecked(opset: int) -> str:
+    """What is said of a model whose opset no runtime has checked."""
+    return f"opset {opset} is newer than what ONNX Runtime loads ({CHECKED}): no runtime here can check the model"

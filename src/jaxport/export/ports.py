@@ -1,6 +1,7 @@
 """The border of a model: how an argument or a result of the JAX function is stored in the model.
 
-Most arrays are stored as they are. Four are not: an image may be NHWC in JAX and NCHW in the model; a complex array
+Most arrays are stored as they are. Five are not: an input that was declared with 64 bits, which JAX narrows, keeps them
+in the model; an image may be NHWC in JAX and NCHW in the model; a complex array
 is stored as a float array with a trailing axis of two, the real and the imaginary part; and an array of PRNG keys as
 the uint32 array of their data (`jax.random.key_data`). The derivative of an integer (`float0`), which has no values, is
 stored as booleans.
@@ -29,6 +30,7 @@ class Port:
       dtype: its dtype in JAX: NumPy's, or that of PRNG keys.
       nchw: whether it is NHWC in JAX and NCHW in the model.
       weight: whether it is a parameter that has a default.
+      declared: the dtype that the user gave an input, where JAX computes in a narrower one; else None.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Port:
     dtype: Any
     nchw: bool = False
     weight: bool = False
+    declared: np.dtype | None = None
 
     @property
     def model_dtype(self) -> np.dtype:
@@ -48,7 +51,8 @@ class Port:
             return np.dtype(np.uint32)
         if self.dtype == jax.dtypes.float0:
             return np.dtype(np.bool_)
-        return np.empty(0, self.dtype).real.dtype if self.dtype.kind == "c" else self.dtype
+        dtype: Any = self.dtype if self.declared is None else self.declared
+        return np.empty(0, dtype).real.dtype if dtype.kind == "c" else dtype
 
     @property
     def model_shape(self) -> tuple[Any, ...]:
@@ -78,7 +82,7 @@ class Port:
             if getattr(value, "dtype", None) != self.dtype:
                 raise self._wrong_dtype(self.dtype, getattr(value, "dtype", type(value).__name__))
             return stored(value)
-        array = self._as_dtype(value, self.dtype, x64)
+        array = self._as_dtype(value, self.dtype, x64) if self.declared is None else self._widened(value)
         return stored(array.transpose(NHWC_TO_NCHW) if self.nchw else array)
 
     def checked(self, value: Any, x64: bool) -> np.ndarray:
@@ -96,8 +100,17 @@ class Port:
         if self.dtype == jax.dtypes.float0:
             return np.zeros(array.shape, self.dtype)
         if self.dtype.kind == "c":
-            array = np.ascontiguousarray(array).view(self.dtype)[..., 0]
+            array = np.ascontiguousarray(array).view(self.dtype if self.declared is None else self.declared)[..., 0]
+        if self.declared is not None:
+            array = array.astype(self.dtype)
         return array.transpose(NCHW_TO_NHWC) if self.nchw else array
+
+    def _widened(self, value: Any) -> np.ndarray:
+        """An argument in the declared dtype, which holds all that JAX narrows to the dtype of the function."""
+        array = np.asarray(value)
+        if array.dtype == self.declared:
+            return array
+        return self._as_dtype(value, self.dtype, x64=False).astype(self.declared)
 
     def _as_dtype(self, value: Any, dtype: np.dtype, x64: bool) -> np.ndarray:
         array = np.asarray(value)
@@ -108,7 +121,7 @@ class Port:
         else:
             fits = not x64 and jax.dtypes.canonicalize_dtype(array.dtype) == dtype
         if not fits:
-            raise self._wrong_dtype(dtype, array.dtype)
+            raise self._wrong_dtype(dtype if self.declared is None else self.declared, array.dtype)
         return array.astype(dtype)
 
     def _wrong_dtype(self, wanted: Any, found: Any) -> InvalidArgument:
@@ -117,6 +130,13 @@ class Port:
             why=f"it was exported as {wanted}",
             instead=f"pass {'PRNG keys' if is_key(wanted) else 'an array'} of that dtype",
         )
+
+
+def port_of(name: str, aval: Any, nchw: bool, declared: Any) -> Port:
+    """The port of an argument or a result, from its abstract value and the dtype that the user declared."""
+    return Port(
+        name, tuple(aval.shape), aval.dtype, nchw, declared=None if declared == aval.dtype else np.dtype(declared)
+    )
 
 
 def _weaker(dtype: np.dtype, other: np.dtype) -> bool:

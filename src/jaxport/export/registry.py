@@ -19,9 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs.defaults import changes_nothing
 
-#: Parameters that say nothing about the value where they hold these defaults, of whatever primitive.
-HARMLESS: Mapping[str, Any] = {"accuracy": None, "out_dtype": None}
 #: Parameters that never say anything about the value: over which devices it is laid out.
 LAYOUT = frozenset({"sharding", "out_sharding"})
 
@@ -34,7 +33,8 @@ class Rule:
       name: the primitive's name, or the block's target.
       function: called as `function(op, *operands, **parameters)`.
       via: whether `function` is a JAX function, called as `function(*operands, **parameters)`.
-      defaults: parameters that the function does not name and that are accepted where they equal this.
+      defaults: parameters that the function does not name and that are accepted where they equal this, beside those
+        that have the value that JAX gives them where nobody asks for another.
       irrelevant: parameters that never change the value (a name, a hint to the compiler).
       broadcasts: whether the operands may come before the broadcast that they stand for (`Value.broadcast`), since
         the operators that the rule emits broadcast by themselves, or since it only passes operands on.
@@ -64,10 +64,9 @@ class Rule:
         return taken, refused
 
     def _is_default(self, name: str, value: Any) -> bool:
-        for known in (self.defaults, HARMLESS):
-            if name in known:
-                return value is known[name] or value == known[name]
-        return False
+        if name in self.defaults:
+            return value is self.defaults[name] or value == self.defaults[name]
+        return changes_nothing(self.name, name, value)
 
 
 RULES: dict[str, Rule] = {}
@@ -90,7 +89,8 @@ def rule(
       primitive: the name of the JAX primitive, and `more` of the kind.
       block: instead of a primitive, the qualified name of a function, method or module class that keeps its boundary.
       via: a JAX function of the operands and parameters that serves as the rule.
-      defaults: parameters that need not be named by the rule where they equal these; others are refused.
+      defaults: parameters that need not be named by the rule where they equal these. Others are refused where they
+        are neither None nor what JAX's public function of that name has as their default.
       irrelevant: parameters that never matter for the value.
       broadcasts: whether operands may come before their broadcast; the result is then taken to stand for its own.
       replace: whether to take the place of a rule that exists.

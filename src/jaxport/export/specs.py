@@ -1,13 +1,16 @@
 """What the user says of the inputs: specifications to abstract values, symbolic dims included.
 
-A tuple of only integers and strings is a shape of the default float; anything else is a pytree of such tuples,
-`jax.ShapeDtypeStruct` (whose dims may be names or expressions too) and arrays.
+An argument that is a tuple of only integers and strings is a shape of the default float; anything else is a pytree of
+`jax.ShapeDtypeStruct` (whose dims may be names or expressions too), arrays and scalar types. In a pytree of nothing but
+shapes, or where a tuple names a dim, the tuples are shapes too; in a pytree of arrays, tuples of integers and `()` are
+parts of the pytree, as they are for JAX.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -15,7 +18,7 @@ import numpy as np
 from jax import export
 
 from jaxport.errors import InvalidArgument
-from jaxport.export import dims
+from jaxport.export import dims, ports
 
 
 def is_shape(spec: Any) -> bool:
@@ -35,6 +38,37 @@ def _is_spec(spec: Any) -> bool:
     return is_shape(spec) or isinstance(spec, jax.ShapeDtypeStruct)
 
 
+def flatten(spec: Any) -> tuple[list[Any], Any]:
+    """The specifications in that of one argument, and the pytree that they are in.
+
+    Args:
+      spec: what the user gives for one argument. A shape stands for an array where it is the whole argument, and in a
+        pytree of shapes; in a pytree of arrays, integers in a tuple are leaves, and `()` is an empty node.
+
+    >>> flatten({"x": ("B", 3), "scale": ()})[0]
+    [(), ('B', 3)]
+    >>> flatten({"count": np.zeros(3), "empty": (), "axes": (0, 1)})[0]
+    [0, 1, array([0., 0., 0.])]
+    """
+    leaves, tree = jax.tree.flatten(spec, is_leaf=_is_spec)
+    if is_shape(spec) or _describes(leaves):
+        return leaves, tree
+    return jax.tree.flatten(spec)
+
+
+def _describes(leaves: Sequence[Any]) -> bool:
+    """Whether the tuples among the leaves of a pytree are shapes: one names a dim, or there are no arrays beside them."""
+    shapes = [leaf for leaf in leaves if is_shape(leaf)]
+    if any(not isinstance(dim, (int, np.integer)) for shape in shapes for dim in shape):
+        return True
+    return any(shapes) and len(shapes) == len(leaves)
+
+
+def _is_scalar_type(spec: Any) -> bool:
+    """Whether a specification is a type of numbers, Python's, NumPy's or JAX's."""
+    return isinstance(spec, np.dtype) or (isinstance(spec, type) and np.dtype(spec).kind != "O")
+
+
 class SpecReader:
     """Turns specifications into abstract values whose symbolic dims share one scope.
 
@@ -52,9 +86,13 @@ class SpecReader:
         self.constraints = tuple(constraints)
         self.scope: Any = None
 
-    def adopt_scope(self, specs: Any) -> None:
-        """Use the scope of symbolic dims that the user made with `jax.export.symbolic_shape`, where there are any."""
-        for leaf in jax.tree.leaves(specs, is_leaf=_is_spec):
+    def adopt_scope(self, specs: Iterable[Any]) -> None:
+        """Use the scope of symbolic dims that the user made with `jax.export.symbolic_shape`, where there are any.
+
+        Args:
+          specs: the specification of each argument.
+        """
+        for leaf in (leaf for spec in specs for leaf in flatten(spec)[0]):
             for dim in leaf if isinstance(leaf, tuple) else getattr(leaf, "shape", ()):
                 if _is_symbolic(dim):
                     if self.scope is not None and self.scope is not dim.scope:
@@ -66,27 +104,31 @@ class SpecReader:
                     self.scope = dim.scope
 
     def read(self, spec: Any, where: str) -> Any:
-        """The pytree of abstract values that a specification stands for.
+        """The pytree of abstract values that the specification of an argument stands for, in the dtypes it declares.
 
         Raises:
           InvalidArgument: a dim is no name, expression or size, or a leaf is no specification.
         """
-        return jax.tree.map(lambda leaf: self._leaf(leaf, where), spec, is_leaf=_is_spec)
+        leaves, tree = flatten(spec)
+        return jax.tree.unflatten(tree, [self._leaf(leaf, where) for leaf in leaves])
 
     def _leaf(self, leaf: Any, where: str) -> jax.ShapeDtypeStruct:
         if is_shape(leaf):
             return jax.ShapeDtypeStruct(self._shape(leaf, where), self.default_dtype)
         if isinstance(leaf, jax.ShapeDtypeStruct):
             return jax.ShapeDtypeStruct(self._shape(leaf.shape, where), leaf.dtype)
-        if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
-            dtype = leaf.dtype if isinstance(leaf, jax.Array) else jax.dtypes.canonicalize_dtype(leaf.dtype)
-            return jax.ShapeDtypeStruct(tuple(leaf.shape), dtype)
+        if _is_scalar_type(leaf):
+            python = leaf in (bool, int, float, complex)
+            dtype = narrowed(leaf) if python else np.dtype(leaf)
+            return jax.ShapeDtypeStruct((), self.default_dtype if leaf is float else dtype)
+        if not isinstance(leaf, type) and hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+            return jax.ShapeDtypeStruct(tuple(leaf.shape), leaf.dtype)
         if isinstance(leaf, (bool, int, float, complex)):
-            return jax.ShapeDtypeStruct((), jax.dtypes.canonicalize_dtype(np.asarray(leaf).dtype))
+            return jax.ShapeDtypeStruct((), narrowed(np.asarray(leaf).dtype))
         raise InvalidArgument(
             f"{leaf!r} does not say a shape",
             where=where,
-            instead='give a tuple of sizes and names like ("B", 3), a jax.ShapeDtypeStruct, or an array',
+            instead='give a tuple of sizes and names like ("B", 3), a jax.ShapeDtypeStruct, an array, or `bool`',
         )
 
     def _shape(self, shape: Sequence[Any], where: str) -> tuple[dims.Dim, ...]:
@@ -125,6 +167,73 @@ class SpecReader:
                 why=str(error).splitlines()[0],
                 instead='write each like "T >= 2"',
             ) from error
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What the user says of all inputs.
+
+    Attributes:
+      args, kwargs: abstract values, in the dtypes that JAX computes in.
+      declared: for each of their leaves the dtype that the user gave, which the model's input has.
+      flags: the positions of the leaves that are Python's `bool`: the function is traced for both values of each.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    declared: tuple[Any, ...]
+    flags: frozenset[int] = frozenset()
+
+
+def read_inputs(
+    inputs: Sequence[Any],
+    input_params: Mapping[str, Any] | None = None,
+    constraints: Sequence[str] = (),
+    double_precision: bool = False,
+) -> Inputs:
+    """Read the specifications of positional and keyword arguments; their symbolic dims share a scope.
+
+    Raises:
+      InvalidArgument: one of them is malformed.
+
+    >>> read = read_inputs([jax.ShapeDtypeStruct(("B",), np.int64)], {"train": bool})
+    >>> read.args[0].dtype, read.declared[0], read.flags
+    (dtype('int32'), dtype('int64'), frozenset({1}))
+    """
+    if isinstance(inputs, (str, dict)) or not isinstance(inputs, Sequence):
+        raise InvalidArgument(
+            f"`inputs` is {inputs!r}", where="`to_onnx`", instead="give a list with one specification per argument"
+        )
+    params = dict(input_params or {})
+    reader = SpecReader(np.float64 if double_precision else np.float32, constraints)
+    reader.adopt_scope([*inputs, *params.values()])
+    args = tuple(reader.read(spec, f"`inputs[{i}]` of `to_onnx`") for i, spec in enumerate(inputs))
+    kwargs = {key: reader.read(spec, f"`input_params[{key!r}]` of `to_onnx`") for key, spec in params.items()}
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    structs = [jax.ShapeDtypeStruct(leaf.shape, narrowed(leaf.dtype)) for leaf in leaves]
+    flags = jax.tree.leaves((tuple(map(_flags, inputs)), {key: _flags(spec) for key, spec in params.items()}))
+    args, kwargs = jax.tree.unflatten(tree, structs)
+    return Inputs(
+        args,
+        kwargs,
+        tuple(leaf.dtype for leaf in leaves),
+        frozenset(index for index, is_flag in enumerate(flags) if is_flag),
+    )
+
+
+def _flags(spec: Any) -> Any:
+    """Which leaves of a specification are Python's `bool`: a pytree of booleans."""
+    leaves, tree = flatten(spec)
+    return jax.tree.unflatten(tree, [leaf is bool for leaf in leaves])
+
+
+def narrowed(dtype: Any) -> Any:
+    """The dtype that JAX computes in where an array of `dtype` is given: a 32-bit one for 64 bits, unless enabled.
+
+    >>> narrowed(np.int64), narrowed(np.uint8)
+    (dtype('int32'), dtype('uint8'))
+    """
+    return dtype if ports.is_key(dtype) else np.dtype(jax.dtypes.canonicalize_dtype(dtype))
 
 
 def sizes_of(shapes: Mapping[str, Sequence[dims.Dim]], arrays: Mapping[str, Any]) -> dict[str, int]:

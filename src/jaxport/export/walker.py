@@ -7,8 +7,6 @@ choosing the parameters a rule takes, checking and stamping what it returns, and
 from __future__ import annotations
 
 import functools
-import os
-import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,19 +14,14 @@ from typing import Any
 import jax
 import numpy as np
 import onnx_ir as ir
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from jaxport.errors import JaxportError, Refusal, RuleError
 from jaxport.export import dims, plugins, prepare
 from jaxport.export.emitter import Declined, Emitter, Refused
 from jaxport.export.registry import Rule
+from jaxport.export.sources import source_lines
 from jaxport.export.value import Value, has_data_type
-
-_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_PATHS = [sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
-#: Where frames are that are not the user's, and where those are that nobody wants to see.
-_LIBRARIES = tuple(os.path.join(path, "") for path in (_OWN, *_PATHS))
-_MACHINERY = tuple(os.path.join(path, "") for path in (_OWN, os.path.dirname(jax.__file__)))
+from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, parameters
 
 
 @dataclass(frozen=True)
@@ -135,11 +128,12 @@ class Walker:
                 return self.block(op, equation, operands)
             rule = self.rules.get(equation.primitive.name)
             if rule is None:
-                op.refuse(f"has no rule; register one with `@jaxport.rule`{plugins.failures()}")
+                why = "has no rule, and no implementation that JAX can trace; register a rule with `@jaxport.rule`"
+                op.refuse(f"{why}{plugins.failures()}")
             for dtype in (*(x.dtype for x in operands), *map(_dtype, op.outs)):
                 if not has_data_type(dtype):
                     op.refuse(f"computes with {dtype}, which ONNX does not have; use another dtype")
-            return self.apply(rule, op, equation.params, operands)
+            return self.apply(rule, op, parameters(equation), operands)
         except Refused as refusal:
             name = equation.primitive.name if block is None else block.target
             self.refusals.append(Refusal(name, op.place.source, str(refusal)))
@@ -224,7 +218,7 @@ class Walker:
             key = jaxpr = tree = None
         if jaxpr is None:
             jaxpr, shape = jax.make_jaxpr(functools.partial(function, **parameters), return_shape=True)(*avals)
-            jaxpr, tree = prepare.rewritten(jaxpr), jax.tree.structure(shape)
+            jaxpr, tree = prepare.rewritten(jaxpr, self.rules), jax.tree.structure(shape)
             if key is not None:
                 self._traced[key] = jaxpr, tree
         inner = Emitter(self, op.scope, replace(op.place, in_rule=True))
@@ -337,16 +331,3 @@ def _rule_name(rule: Rule) -> str:
 
 def _where(rule: Rule, op: Emitter) -> str:
     return f"{_rule_name(rule)}, for {op.place.source or 'an equation without a source line'}"
-
-
-def source_lines(traceback: Any) -> tuple[str, str]:
-    """The innermost frame that is in no installed library, and the innermost that is neither JAX's nor ours."""
-    frames = traceback.frames
-    users = next((f for f in frames if not f.file_name.startswith(_LIBRARIES)), None)
-    return _line(users), _line(next((f for f in frames if not f.file_name.startswith(_MACHINERY)), None))
-
-
-def _line(frame: Any) -> str:
-    if frame is None:
-        return ""
-    return f"{os.path.basename(frame.file_name)}:{frame.line_num} in {frame.function_name.rsplit('.', 1)[-1]}"

@@ -14,6 +14,8 @@ _FRAMEWORKS = {
     "equinox": "jaxport.frameworks.equinox",
     "flax.nnx": "jaxport.frameworks.nnx",
     "flax.linen": "jaxport.frameworks.linen",
+    "haiku": "jaxport.frameworks.haiku",
+    "keras": "jaxport.frameworks.keras",
     # A program that was traced before is a model too.
     "jaxport.mox.mox": "jaxport.mox.framework",
     "jaxport.importer.program": "jaxport.frameworks.imported",

@@ -11,11 +11,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen
-from jax.extend import source_info_util
 
 from jaxport.blocks.framework import Framework, Leaf, Lifted, OwnPlace, Snapshot, static_items
 from jaxport.blocks.targets import BOUNDARY
 from jaxport.blocks.values import is_array
+from jaxport.jaxprs import source_info_util
 
 __all__ = ["framework"]
 
@@ -41,11 +41,13 @@ class Linen(Framework):
         """A module, bound or not, and Linen's own handle on variables."""
         return isinstance(value, linen.Module | linen.module.Variable)
 
-    def interception(self, call: Callable[..., Any]) -> AbstractContextManager[Any]:
+    def interception(self, call: Callable[..., Any], stand_in: Callable[[Any], Any]) -> AbstractContextManager[Any]:
         """Linen's own hook, which is local to the thread."""
 
         def intercept(method: Callable, args: tuple, kwargs: dict, context: linen.module.InterceptorContext) -> Any:
             module, name = context.module, context.method_name
+            if (copy := stand_in(module)) is not module:
+                return getattr(copy, name)(*args, **kwargs)
             inner = name in _INNER_METHODS or (name.startswith("_") and name != "__call__")
             # What a lifted transformation calls is no method of the class; what is decorated marks itself.
             defined = getattr(type(module), name, None)
@@ -99,6 +101,20 @@ class Linen(Framework):
             return Snapshot({leaf.path: leaf for leaf in _leaves(bound.variables)}, {})
 
         return Lifted(leaves, {}, rebuild, snapshot)
+
+    def part(self, value: Any, original: Any, copy: Any) -> Any | None:
+        """A submodule of a bound module that is called directly, bound to the copy of its variables."""
+        if value.scope is None or value is original or value.scope.root is not original.scope.root:
+            return None
+        scope = copy.scope.root
+        for name in value.scope.path:
+            scope = scope.push(name, reuse=True)
+        return value.clone(parent=scope, _deep_clone=True)
+
+    def is_outside(self, module: Any, known: Sequence[bool]) -> bool:
+        """A bound module that the callable does not hold looks like one that is bound for a call."""
+        del module, known
+        return False
 
     def signature(self, fn: Any, keywords: Mapping[str, Any]) -> inspect.Signature | None:
         """That of `apply` names no inputs: they are those of the method that is applied."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,10 +11,10 @@ import numpy as np
 from flax import nnx
 from flax.nnx import graphlib
 
-from jaxport.blocks.framework import Framework, Leaf, Lifted, Snapshot, static_items
+from jaxport.blocks.framework import Framework, Leaf, Lifted, Prepare, Snapshot, static_items
 from jaxport.blocks.naming import dotted
 from jaxport.blocks.places import joined
-from jaxport.blocks.targets import subclasses
+from jaxport.blocks.targets import public_methods, subclasses
 from jaxport.blocks.values import is_array
 
 __all__ = ["framework"]
@@ -46,6 +46,15 @@ class Nnx(Framework):
         """All subclasses of `nnx.Module`."""
         return subclasses(nnx.Module)
 
+    def state_methods(self) -> Iterator[tuple[type, str, Prepare | None]]:
+        """Methods of streams, optimizers and metrics, and what reads or writes Variables and attributes."""
+        for cls in subclasses(nnx.Pytree):
+            if not issubclass(cls, nnx.Module):
+                yield from ((cls, name, None) for name in public_methods(cls))
+        for base, names in _ACCESS.items():
+            for cls in (base, *subclasses(base)):
+                yield from ((cls, name, _PREPARED.get(name)) for name in names if name in vars(cls))
+
     def submodules(self, module: Any) -> Iterator[tuple[str, Any]]:
         """Parents come first; a shared module is at the first of its paths in the order of their names."""
         return (
@@ -61,6 +70,8 @@ class Nnx(Framework):
     def config(self, module: Any) -> dict[str, Any]:
         """The attributes that hold no arrays, Variables or modules."""
         return static_items(vars(module), self.is_opaque)
+
+    lifts_together = True
 
     def lift(self, module: Any) -> Lifted:
         """Split outside, merge inside the trace: counts and statistics never leak into the user's module."""
@@ -83,10 +94,39 @@ class Nnx(Framework):
 
         return Lifted(leaves, _visited(module)[1], rebuild, self._snapshot)
 
+    def nodes(self, module: Any) -> Iterator[Any]:
+        """All graph nodes and Variables, each once."""
+        return (node for _, node in _visited(module)[0] if _category(node) in ("node", "variable"))
+
+    def is_outside(self, module: Any, known: Sequence[bool]) -> bool:
+        """NNX lets objects be changed only at the level of the transformation that made them, and so knows it."""
+        del known
+        state = module if isinstance(module, nnx.Variable) else module._pytree__state
+        return not state._trace_state.is_valid()
+
     def _snapshot(self, copy: Any) -> Snapshot:
         visited, attributes = _visited(copy)
         return Snapshot({leaf.path: leaf for path, node in visited for leaf in _leaves_of(path, node)}, attributes)
 
+
+# How state is read and written, by NNX itself too; and how it asks whether it may.
+_ACCESS: Mapping[type, Sequence[str]] = {
+    nnx.Variable: (
+        *("get_value", "set_value", "get_raw_value", "set_raw_value", "update_from_state", "copy_from"),
+        *("__getattr__", "__setattr__", "__getitem__", "__setitem__", "_can_update", "_check_can_update"),
+    ),
+    nnx.Pytree: ("_setattr", "__delattr__", "_check_valid_context"),
+}
+
+
+def _whole(variable: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """`variable[...] = value` without a scatter, which NNX needs as long as the old value is not of the trace."""
+    old, new = variable.get_raw_value(), args[0] if args else kwargs.get("value")
+    is_same = is_array(old) and is_array(new) and (old.shape, old.dtype) == (new.shape, new.dtype)
+    return args, {k: v for k, v in kwargs.items() if not (k == "index" and v is ... and is_same)}
+
+
+_PREPARED = {"set_value": _whole}
 
 # What a value is in a module's graph goes by its type, and NNX's own checks of it are slow.
 _categories: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()

@@ -26,7 +26,7 @@ from jaxport.importer.resolve import tensor_value
 from jaxport.importer.scope import Held, Scope
 from jaxport.importer.segments import Item, Nested, Segment
 
-__all__ = ["Observer", "Subgraph", "evaluate", "evaluate_blocks", "observing"]
+__all__ = ["LARGE", "Observer", "Subgraph", "evaluate", "evaluate_blocks", "observed", "observing"]
 
 Observer = Callable[[Node, Sequence[Any], Sequence[Any]], None]
 """Called with each node that was evaluated, its inputs and its outputs."""
@@ -44,6 +44,11 @@ def observing(observer: Observer) -> Iterator[None]:
         _observer.reset(token)
 
 
+def observed() -> bool:
+    """Whether somebody is shown each node."""
+    return _observer.get() is not None
+
+
 class Subgraph:
     """A graph attribute as an operator function sees it: called with the body's inputs, it returns a tuple of outputs."""
 
@@ -54,6 +59,11 @@ class Subgraph:
     @property
     def output_count(self) -> int:
         return len(self.body.outputs)
+
+    def input_rank(self, index: int) -> int | None:
+        """The rank that the model declares for the input at `index`, if it does."""
+        declared = self.body.inputs[index].shape
+        return None if declared is None else declared.rank()
 
     def empty_output(self, index: int) -> HostValue:
         """No rows of the output at `index`, of the type that the model declares for it."""

@@ -104,7 +104,7 @@ def explain(program: Program, inputs: Mapping[str, Any] | None = None) -> Explan
         with observing(lambda node, given, results: seen.update({node: _Seen(given, results)})):
             steps = record(program, inputs).steps
     except JaxportError as error:
-        note = f"then it stops:\n{error}"
+        note = f"then it stops, and calls run operator by operator:\n{error}"
     phases = [_loaded(program.model.graph), _resolved(program), _folded(program, seen, note)]
     if not note:
         phases.append(_finalized(program, steps))

@@ -12,13 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import onnx_ir as ir
 from jax.core import Tracer
 
+from jaxport.errors import ModelError
 from jaxport.importer.graph import Body, Node, describe
 from jaxport.importer.host import HostValue
 from jaxport.importer.limits import budget_in_force
 
-__all__ = ["bytes_of", "check_results", "foresee"]
+__all__ = ["bytes_of", "check_results", "check_window", "foresee"]
 
 MOST_NUMBERS = 64
 """Elements of an input that may be sizes, and are multiplied; of a larger one its size counts."""
@@ -94,3 +96,25 @@ def _key(value: Any) -> Any:
     if isinstance(value, HostValue):
         return (value.shape, value.data.tobytes()) if value.size <= MOST_NUMBERS and not value.symbolic else None
     return (value.shape, str(value.dtype)) if hasattr(value, "dtype") else ()
+
+
+_WINDOW = frozenset({"dilations", "kernel_shape", "output_padding", "pads", "strides"})
+LARGEST_STEP = 2**24
+"""How far a window may reach or step: no image is as large, and XLA ends the process at some products of such numbers."""
+
+
+def check_window(attribute: ir.Attr, node: ir.Node) -> None:
+    """Refuses an attribute by which a window reaches too far.
+
+    Raises:
+      ModelError: it has a larger number than any image needs.
+    """
+    if attribute.name in _WINDOW and attribute.type == ir.AttributeType.INTS and not attribute.is_ref():
+        wide = next((size for size in attribute.as_ints() if abs(size) > LARGEST_STEP), None)
+        if wide is not None:
+            raise ModelError(
+                f"`{attribute.name}` has {wide:,}",
+                where=describe(node),
+                why=f"no window reaches further than {LARGEST_STEP:,}",
+                instead="export the model again",
+            )

@@ -8,6 +8,7 @@ integers wrap. What cannot be told of a dim (whether `batch == 1`) is refused.
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,7 +20,7 @@ import numpy as np
 from jaxport.errors import ModelError
 from jaxport.importer.dtypes import STRING, canonical
 
-__all__ = ["HostValue", "dims_compare", "host", "is_dim"]
+__all__ = ["HostValue", "dims_compare", "has_stand_ins", "host", "is_dim"]
 
 is_dim = jax.export.is_symbolic_dim
 
@@ -102,8 +103,10 @@ class HostValue:
             elements = [jnp.asarray(element, dtype=dtype) for element in self.data.ravel()]
             return jnp.stack(elements).reshape(self.shape)
         if dtype != self.dtype and dtype.kind in "iu" and self.size:
-            limits = np.iinfo(dtype)
-            low, high = self.data.min(), self.data.max()
+            limits, data = np.iinfo(dtype), _stand_ins(self.data, dtype)
+            low, high = data.min(), data.max()
+            if data is not self.data and low >= limits.min and high <= limits.max:
+                return data.astype(dtype)
             if low < limits.min or high > limits.max:
                 raise ModelError(
                     f"{high if high > limits.max else low} does not fit into {dtype}",
@@ -155,6 +158,22 @@ class HostValue:
         return HostValue(np.abs(self.data), self.dtype)
 
 
+def _stand_ins(data: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """`data` with the limits of its own type as those of the narrower one: they stand for what is beyond all others."""
+    own, limits = np.iinfo(data.dtype), np.iinfo(dtype)
+    for limit, other in ((own.max, limits.max), (own.min, limits.min)):
+        if limit and (found := data == limit).any():
+            data = np.where(found, data.dtype.type(other), data)
+    return data
+
+
+def has_stand_ins(value: HostValue) -> bool:
+    """Whether some of its integers are limits of a type that is narrower in JAX now."""
+    if value.symbolic or value.dtype.kind not in "iu" or canonical(value.dtype) == value.dtype:
+        return False
+    return _stand_ins(value.data, canonical(value.dtype)) is not value.data
+
+
 def host(value: Any, dtype: Any = None) -> HostValue:
     """`value` as a host value: nested lists of Python numbers and dims, or a NumPy array.
 
@@ -183,13 +202,32 @@ def _cast(value: HostValue, dtype: np.dtype) -> HostValue:
             raise jax.errors.InconclusiveDimensionOperation(f"{value} has no value as {dtype} before sizes are known")
         return HostValue(value.data, dtype)
     if dtype == STRING and value.dtype != STRING:
-        texts = [_SPECIAL.get(text, text) for text in map(str, value.data.ravel())]
+        texts = [_text(element) for element in value.data.ravel().tolist()]
         return HostValue(np.array(texts, dtype=object).reshape(value.shape), STRING)
+    if value.dtype == STRING and dtype.kind in "iub":
+        numbers = [_integer(text) for text in value.data.ravel().tolist()]
+        return HostValue(np.array(numbers, dtype=object).astype(dtype).reshape(value.shape))
     return HostValue(value.data.astype(dtype))
 
 
 _SPECIAL = {"inf": "INF", "-inf": "-INF", "nan": "NaN"}
 """How ONNX writes what is no number."""
+
+
+def _text(element: Any) -> str:
+    """A number as ONNX Runtime writes it: eight digits of a fraction, 1 and 0 for the truth."""
+    if isinstance(element, float):
+        text = f"{element:.8g}"
+        return _SPECIAL.get(text, text)
+    return str(int(element))
+
+
+def _integer(text: str) -> int:
+    """The integer that a text begins with, as ONNX Runtime reads it."""
+    found = re.match(r"\s*([+-]?\d+)", text)
+    if found is None:
+        raise ValueError(f"{text!r} does not begin with an integer")
+    return int(found[1])
 
 
 def _plain(index: Any) -> Any:

@@ -20,6 +20,7 @@ from jaxport.importer.frame import without_data
 from jaxport.importer.gate import Gate, tensors
 from jaxport.importer.limits import Budget, Limits
 from jaxport.importer.mapping import Buffer
+from jaxport.importer.ordering import in_order
 
 __all__ = ["ModelSource", "load"]
 
@@ -58,10 +59,10 @@ def _own_tensors(model: ir.Model, limits: Limits) -> ir.Model:
     """The model, or a copy of it whose external tensors passed the gate."""
     gate = Gate(None, (), "the `onnx_ir.Model`", Budget(limits))
     if not gate.has_external(model):
-        return model
+        return in_order(model, own=False)
     copy = model.clone()
     gate.take(copy)
-    return copy
+    return in_order(copy)
 
 
 def _replaceable(path: Path, limits: Limits) -> ir.Model:
@@ -88,37 +89,44 @@ def _loaded(proto: onnx.ModelProto, gate: Gate, shared: bool = False) -> ir.Mode
         )
     _check_versions(proto, gate.origin)
     if shared and (
-        any(map(_has_maps, _holders(proto)))
+        _imports_twice(proto)
+        or any(map(_is_foreign, _holders(proto)))
         or any(isinstance(f.tensor, onnx.SparseTensorProto) for f in tensors(proto))
     ):
         proto = onnx.ModelProto.FromString(proto.SerializeToString())
+    _import_once(proto)
     for holder in _holders(proto):
         _check_names(holder)
-        _forget_maps(holder)
+        _forget_empty_types(holder)
     gate.pass_through(proto)
     model = ir.from_proto(proto)
     gate.take(model)
-    return model
+    return in_order(model)
 
 
 def _check_versions(proto: onnx.ModelProto, origin: str) -> None:
-    """Refuses a file format that is newer than the installed onnx, and two versions of one domain."""
+    """Refuses a file format that is newer than the installed onnx."""
     if proto.ir_version > onnx.IR_VERSION:
         raise ModelError(
             f"IR version {proto.ir_version} is newer than {onnx.IR_VERSION}, the newest known",
             where=origin,
             instead="update the onnx package, or export the model for an older version",
         )
-    for imports in (proto.opset_import, *(function.opset_import for function in proto.functions)):
-        versions: dict[str, int] = {}
-        for entry in imports:
-            domain = entry.domain or "ai.onnx"
-            if versions.setdefault(domain, entry.version) != entry.version:
-                raise ModelError(
-                    f"two versions of the domain `{domain}` are imported: {versions[domain]} and {entry.version}",
-                    where=origin,
-                    instead="export the model again",
-                )
+
+
+def _imports_twice(holder: onnx.ModelProto | onnx.FunctionProto) -> bool:
+    domains = [entry.domain or "ai.onnx" for entry in holder.opset_import]
+    return len(set(domains)) < len(domains)
+
+
+def _import_once(proto: onnx.ModelProto) -> None:
+    """Leaves one version of each domain: of several the last, as ONNX Runtime reads them (`""` and `ai.onnx` are one)."""
+    for holder in (proto, *proto.functions):
+        if _imports_twice(holder):
+            versions = {entry.domain or "ai.onnx": entry.version for entry in holder.opset_import}
+            del holder.opset_import[:]
+            for domain, version in versions.items():
+                holder.opset_import.add(domain="" if domain == "ai.onnx" else domain, version=version)
 
 
 def _parse(data: Buffer, origin: str) -> onnx.ModelProto:
@@ -146,16 +154,20 @@ def _holders(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.NodeProt
                 pending += [attribute.g] * attribute.HasField("g") + list(attribute.graphs)
 
 
-def _has_maps(holder: onnx.GraphProto | onnx.NodeProto) -> bool:
-    """Whether a graph has maps, which `onnx_ir` has not."""
-    return isinstance(holder, onnx.GraphProto) and any(_is_map(value.type) for value in _values(holder))
+def _is_foreign(holder: onnx.GraphProto | onnx.NodeProto) -> bool:
+    """Whether a graph has maps or negative sizes, which `onnx_ir` has not."""
+    return isinstance(holder, onnx.GraphProto) and any(
+        _is_map(value.type) or any(True for _ in _negative(value.type)) for value in _values(holder)
+    )
 
 
-def _forget_maps(holder: onnx.GraphProto | onnx.NodeProto) -> None:
-    """Leaves the types of maps undeclared."""
+def _forget_empty_types(holder: onnx.GraphProto | onnx.NodeProto) -> None:
+    """Leaves undeclared what says nothing: the types of maps, and negative sizes."""
     for value in _values(holder) if isinstance(holder, onnx.GraphProto) else ():
         if _is_map(value.type):
             value.ClearField("type")
+        for dim in _negative(value.type):
+            dim.ClearField("dim_value")
 
 
 def _check_names(holder: onnx.GraphProto | onnx.NodeProto) -> None:
@@ -173,6 +185,11 @@ def _check_names(holder: onnx.GraphProto | onnx.NodeProto) -> None:
 
 def _values(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
     yield from (*graph.input, *graph.output, *graph.value_info)
+
+
+def _negative(kind: onnx.TypeProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
+    """The sizes below zero that a type declares: exporters write -1 where a size is unknown."""
+    return (dim for dim in kind.tensor_type.shape.dim if dim.dim_value < 0)
 
 
 def _is_map(kind: onnx.TypeProto) -> bool:

@@ -18,7 +18,9 @@ from jaxport import saving
 from jaxport.blocks import current_recorder
 from jaxport.errors import InvalidArgument, boundary
 from jaxport.importer import weights
+from jaxport.importer.batching import Batches
 from jaxport.importer.bounds import set_bounds
+from jaxport.importer.compiling import Calls
 from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.evaluate import evaluate, evaluate_blocks
 from jaxport.importer.foreseeing import bytes_of
@@ -50,6 +52,7 @@ def from_onnx(
     untie: bool | Collection[str] = False,
     sizes: Mapping[str, int] | None = None,
     limits: Limits | None = None,
+    batch: bool | Mapping[str, int | None] = False,
 ) -> Program:
     """Imports an ONNX model as a JAX function.
 
@@ -65,6 +68,9 @@ def from_onnx(
         its smallest element, the others with zeros. What exceeds it is lost. Of a Loop that data ends it is the number
         of iterations, and gives it a gradient.
       limits: what the model may take: bytes that it makes out of little, how deep and how long it is.
+      batch: whether calls may have another number of rows than the file fixes. The model is mapped over its own batches
+        (`jax.vmap`): each gives what a call with it alone gives. Rows are counted by the first axis; a mapping gives other
+        axes by the names of inputs and outputs, None for an input that all rows share.
 
     Returns:
       A `Program`: a callable that `jax.jit`, `jax.grad` and `jax.vmap` take, with its weights in `params`.
@@ -86,7 +92,7 @@ def from_onnx(
     with boundary(
         "the model is malformed", where=f"`{source}`" if isinstance(source, str | os.PathLike) else "", instead=AGAIN
     ):
-        return Program(load(source, limits), trainable=trainable, untie=untie, sizes=sizes, limits=limits)
+        return Program(load(source, limits), trainable=trainable, untie=untie, sizes=sizes, batch=batch, limits=limits)
 
 
 class Program:
@@ -111,6 +117,7 @@ class Program:
         untie: bool | Collection[str] = False,
         sizes: Mapping[str, int] | None = None,
         limits: Limits | None = None,
+        batch: bool | Mapping[str, int | None] = False,
     ):
         self.model = model
         self.limits = limits or Limits()
@@ -124,7 +131,10 @@ class Program:
         self.keywords = tuple(unique_identifiers(value.name or "" for value in self.inputs))
         self._keywords = dict(zip(self.keywords, self.inputs, strict=True))
         self._keywords |= {value.name or "": value for value in self.inputs}
+        axes = batch if isinstance(batch, Mapping) else {}
+        self._batches = None if batch is False else Batches(self.inputs, self.body.outputs, axes, self._static)
         self._warned = False
+        self._calls = Calls(self._run, self.static_inputs)
 
     @cached_property
     def input_names(self) -> tuple[str, ...]:
@@ -234,7 +244,7 @@ class Program:
 
         Args:
           inputs: by position or by name; what is left out is sampled.
-          options: `sizes`, `rtol`, `atol`, `seed`, `check`, as `jaxport.verify.verify_program` takes them.
+          options: `sizes`, `rtol`, `atol`, `avoid`, `seed`, `check`, as `jaxport.verify.verify_program` takes them.
 
         Raises:
           VerificationFailed: the two sides disagree, unless `check` is false.
@@ -315,7 +325,7 @@ class Program:
         if rng is not None and "rng" in self._keywords:
             rng, named = None, {**named, "rng": rng}
         with boundary("the program cannot be called with these inputs", where=f"`{self.name}`"):
-            outputs = self.evaluate(params, self._named(inputs, named), rng)
+            outputs = self._calls(params, self._taken(self._named(inputs, named)), rng)
             return self._packed([_external(output) for output in outputs])
 
     def evaluate(self, params: Mapping[str, Any], inputs: Mapping[str, Any], rng: Any = None) -> tuple[Any, ...]:
@@ -323,19 +333,25 @@ class Program:
 
         Args and errors are those of `apply`, with the inputs by name.
         """
-        values = {value: self._checked(value, inputs.get(value.name or "")) for value in self.inputs}
+        return self._run(params, self._taken(inputs), rng)
+
+    def _taken(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The inputs as the evaluator takes them, by name."""
+        return {value.name or "": self._checked(value, inputs.get(value.name or "")) for value in self.inputs}
+
+    def _run(self, params: Mapping[str, Any], inputs: Mapping[str, Any], rng: Any) -> tuple[Any, ...]:
+        if self._batches is None:
+            return self._run_once(params, inputs, rng)
+        return self._batches.run(lambda batch: self._run_once(params, batch, rng), inputs)
+
+    def _run_once(self, params: Mapping[str, Any], inputs: Mapping[str, Any], rng: Any) -> tuple[Any, ...]:
+        values = {value: inputs[value.name or ""] for value in self.inputs}
         values |= self.weights.given(params)
-        given = self._bytes + sum(map(bytes_of, jax.tree.leaves(list(values.values()))))
+        given = self.weights.constant_bytes + sum(map(bytes_of, jax.tree.leaves(list(values.values()))))
         with budget(self.limits, given):
             if current_recorder() is not None:  # somebody wants to see the modules as blocks
                 return evaluate_blocks(self.body, self._segments, values, rng)
             return evaluate(self.body, values, rng)
-
-    @cached_property
-    def _bytes(self) -> int:
-        """The bytes of the model's constants; its parameters are counted where they are given."""
-        kept = set(self.weights.values.values())
-        return sum(tensor.nbytes for value, tensor in self.body.initializers.items() if value not in kept)
 
     def _named(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
         """The inputs of a call by the names that the model has for them."""
@@ -387,17 +403,23 @@ class Program:
         )
 
     def _check_shape(self, declared: ir.Value, shape: tuple[Any, ...]) -> None:
-        if declared.shape is None:
+        if declared.shape is None or declared.shape.rank() == 0:  # a rank of zero is what exporters write for any
             return
         sizes = declared.shape.dims
         same_rank = len(sizes) == len(shape)
-        pairs = zip(sizes, shape, strict=True) if same_rank else ()
-        wrong = [1 for size, got in pairs if isinstance(size, int) and isinstance(got, int) and size != got]
+        pairs = enumerate(zip(sizes, shape, strict=True) if same_rank else ())
+        wrong = [
+            axis
+            for axis, (size, got) in pairs
+            if isinstance(size, int) and isinstance(got, int) and size != got
+            if self._batches is None or (declared.name or "", axis) not in self._batches
+        ]
         if not same_rank or wrong:
+            rebatched = ", or another number of rows by `from_onnx(…, batch=True)` (or `jax.vmap`)" * (wrong == [0])
             raise InvalidArgument(
                 f"the input `{declared.name}` has shape {list(shape)}, the model declares {declared.shape}",
                 where="the call of the program",
-                instead="give it the declared sizes; the named ones may be any",
+                instead=f"give it the declared sizes; the named ones may be any{rebatched}",
             )
 
     @cached_property
@@ -431,6 +453,7 @@ class Program:
         count = sum(self.body.initializers[value].size for value in self.weights.values.values())
         rows.append(f"  params  {len(self.weights.values)} arrays, {count:,} elements")
         rows.append("  ops     " + ", ".join(f"{name} {times}" for name, times in operators.most_common()))
+        rows.append(f"  calls   {self._calls}")
         if self.modules.children:
             rows.append(f"  modules {self.modules.type}".rstrip())
             rows += [f"    {line}" for line in self.modules.lines()]

@@ -30,6 +30,7 @@ from jaxport.errors import InvalidArgument
 from jaxport.importer.host import HostValue
 
 __all__ = [
+    "ASSUMED_OPSETS",
     "BOUND",
     "CHANNELS",
     "KNOWN_OPSETS",
@@ -71,6 +72,9 @@ DifferentiatedGraph = Annotated[Any, "graph"]
 
 KNOWN_OPSETS = {"": 28, "ai.onnx.ml": 5, "ai.onnx.preview": 1, "ai.onnx.preview.training": 1, "com.microsoft": 1}
 """The newest version of each standard domain whose operators were compared with the functions here."""
+
+ASSUMED_OPSETS = KNOWN_OPSETS | {"": 26}
+"""The version of a domain that a model does not import: the newest that ONNX Runtime has released."""
 
 
 @dataclass(frozen=True)

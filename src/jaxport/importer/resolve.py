@@ -14,12 +14,17 @@ from onnx.defs import OpSchema, SchemaError
 
 from jaxport.errors import ModelError, Refusal, Unsupported, noted
 from jaxport.importer.dtypes import from_type_string
+from jaxport.importer.foreseeing import check_window
 from jaxport.importer.graph import Body, BodyFunction, InputType, Node, Reference, SchemaFunction, describe
 from jaxport.importer.host import HostValue
 from jaxport.importer.limits import Limits
-from jaxport.importer.registry import KNOWN_OPSETS, Operator, lookup, versions
+from jaxport.importer.registry import ASSUMED_OPSETS, KNOWN_OPSETS, Operator, lookup, versions
 
 __all__ = ["attribute_value", "resolve", "schema_in_force", "tensor_value"]
+
+
+FIRST_IR_WITH_OPSETS = 3
+"""Files of older versions say nothing of opsets: their operators are those of version 1."""
 
 
 def resolve(model: ir.Model, limits: Limits | None = None) -> Body:
@@ -135,20 +140,17 @@ class _Resolver:
     def check_defined(self, value: ir.Value | None, node: ir.Node) -> None:
         if value is None or value in self.defined or not value.name:
             return
-        later = value.producer() is not None
         raise ModelError(
-            f"`{value.name}` is used before it is computed" if later else f"nothing computes `{value.name}`",
+            f"nothing computes `{value.name}`",
             where=describe(node),
-            why="the nodes are not in topological order, or form a cycle"
-            if later
-            else "it is no input, initializer or output",
-            instead="sort the graph (`model.graph.sort()` of onnx_ir)" if later else "export the model again",
+            why="it is no input, initializer or output of the graph or of those around it",
+            instead="export the model again",
         )
 
     def node(self, node: ir.Node, opsets: Mapping[str, int]) -> Node | None:
         """The node bound to what computes it, or None if that is refused."""
         local = self.model.functions.get(node.op_identifier())
-        opset = opsets.get(node.domain, opsets.get("ai.onnx") if node.domain == "" else None)
+        opset = self.version(node.domain, opsets)
         schema = None
         if local is not None:
             target: Operator | BodyFunction | SchemaFunction | None = self.function(local)
@@ -157,7 +159,7 @@ class _Resolver:
                 return None
             assert opset is not None
             schema = schema_in_force(node.domain, node.op_type, opset)
-            target = self.target(node, opset, opsets.get("", KNOWN_OPSETS[""]), schema)
+            target = self.target(node, opset, self.version("", opsets) or KNOWN_OPSETS[""], schema)
         if target is None:
             return None
         attributes = self.attributes(node, target, schema, opsets)
@@ -168,6 +170,16 @@ class _Resolver:
         outputs = tuple(value if value.name else None for value in node.outputs)
         self.count += 1
         return Node(node, target, inputs, outputs, attributes, _output_types(schema, inputs, len(outputs)), self.count)
+
+    def version(self, domain: str, opsets: Mapping[str, int]) -> int | None:
+        """The version of a domain that a graph or function imports; without an import, the one that ONNX Runtime assumes."""
+        for imported in (opsets, self.model.opset_imports):
+            version = imported.get(domain, imported.get("ai.onnx") if domain == "" else None)
+            if version is not None:
+                return version
+        if not self.model.opset_imports and self.model.ir_version >= FIRST_IR_WITH_OPSETS:
+            return None
+        return ASSUMED_OPSETS.get(domain) if self.model.opset_imports or domain else 1
 
     def version_is_known(self, node: ir.Node, opset: int | None) -> bool:
         domain = node.domain or "ai.onnx"
@@ -187,12 +199,12 @@ class _Resolver:
     def target(
         self, node: ir.Node, opset: int, default_opset: int, schema: Any
     ) -> Operator | BodyFunction | SchemaFunction | None:
-        if schema is not None and schema.deprecated:
-            self.add_refusal(node.op_type, node, f"ONNX removed it in version {schema.since_version}")
-            return None
         operator = lookup(node.domain, node.op_type, opset)
         if operator is not None:
             return operator
+        if schema is not None and schema.deprecated:
+            self.add_refusal(node.op_type, node, f"ONNX removed it in version {schema.since_version}")
+            return None
         if schema is not None and schema.has_function:
             data = schema.get_function_with_opset_version(_body_version(schema.function_opset_versions, opset))
             return _schema_body(schema, onnx.FunctionProto.FromString(data), default_opset)
@@ -260,7 +272,7 @@ class _Resolver:
                         where=describe(node),
                         instead="export the model again",
                     )
-            _check_window(attribute, node)
+            check_window(attribute, node)
             if attribute.is_ref():
                 assert attribute.ref_attr_name is not None
                 values[attribute.name] = Reference(attribute.ref_attr_name)
@@ -303,23 +315,6 @@ class _Resolver:
         )
         _expire(body)
         return body
-
-
-_WINDOW = frozenset({"dilations", "kernel_shape", "output_padding", "pads", "strides"})
-LARGEST_STEP = 2**24
-"""How far a window may reach or step: no image is as large, and XLA ends the process at some products of such numbers."""
-
-
-def _check_window(attribute: ir.Attr, node: ir.Node) -> None:
-    if attribute.name in _WINDOW and attribute.type == ir.AttributeType.INTS and not attribute.is_ref():
-        wide = next((size for size in attribute.as_ints() if abs(size) > LARGEST_STEP), None)
-        if wide is not None:
-            raise ModelError(
-                f"`{attribute.name}` has {wide:,}",
-                where=describe(node),
-                why=f"no window reaches further than {LARGEST_STEP:,}",
-                instead="export the model again",
-            )
 
 
 def _kind(target: object, attribute: ir.Attr) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -98,6 +99,12 @@ class Weights:
             for value, tensor in self.body.initializers.items()
             if value not in kept
         }
+
+    @cached_property
+    def constant_bytes(self) -> int:
+        """The bytes of the initializers that are no parameters."""
+        kept = set(self.values.values())
+        return sum(tensor.nbytes for value, tensor in self.body.initializers.items() if value not in kept)
 
     def given(self, params: Mapping[str, Any]) -> dict[ir.Value, Any]:
         """The values of the graph that arrays stand for.

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from jax import export as jax_export
-from jax.extend import core as jex_core
 
+from jaxport import jaxprs
 from jaxport.blocks.labels import bodies
 from jaxport.mox.calls import runs_bodies
 from jaxport.mox.tree import short_name
@@ -125,11 +125,11 @@ class _Counter:
         self.weights: dict[tuple[str, str], set[str]] = {}
         self.costs: dict[tuple[str, str], tuple[int, int]] = {}
 
-    def body(self, jaxpr: jex_core.Jaxpr, times: int) -> int:
+    def body(self, jaxpr: jaxprs.Jaxpr, times: int) -> int:
         """The operations of a body that runs so often."""
         return sum(self.equation(equation, times) for equation in jaxpr.eqns)
 
-    def equation(self, equation: jex_core.JaxprEqn, times: int) -> int:
+    def equation(self, equation: jaxprs.JaxprEqn, times: int) -> int:
         block = equation.params.get("block")
         if block is not None:
             key = block.path, short_name(block.target)
@@ -162,13 +162,13 @@ def _bytes(aval: Any) -> int:
     return _size(aval) * getattr(getattr(aval, "dtype", None), "itemsize", 0)
 
 
-def _product(equation: jex_core.JaxprEqn) -> int:
+def _product(equation: jaxprs.JaxprEqn) -> int:
     (contracted, _), _ = equation.params["dimension_numbers"]
     given: Any = equation.invars[0].aval
     return 2 * _size(equation.outvars[0].aval) * math.prod(_int(given.shape[axis]) for axis in contracted)
 
 
-def _convolution(equation: jex_core.JaxprEqn) -> int:
+def _convolution(equation: jaxprs.JaxprEqn) -> int:
     kernel: Any = equation.invars[1].aval
     features = _int(kernel.shape[equation.params["dimension_numbers"].rhs_spec[0]])
     return 2 * _size(equation.outvars[0].aval) * (_size(kernel) // features)
@@ -188,13 +188,13 @@ _OF_OPERANDS = frozenset({
     "argmax", "argmin", "cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", "reduce_max", "reduce_min",
     "reduce_prod", "reduce_sum",
 })  # fmt: skip
-_SPECIAL: dict[str, Callable[[jex_core.JaxprEqn], int]] = {
+_SPECIAL: dict[str, Callable[[jaxprs.JaxprEqn], int]] = {
     "dot_general": _product,
     "conv_general_dilated": _convolution,
 }
 
 
-def _flops(equation: jex_core.JaxprEqn) -> int:
+def _flops(equation: jaxprs.JaxprEqn) -> int:
     name = equation.primitive.name
     if name in _SPECIAL:
         return _SPECIAL[name](equation)

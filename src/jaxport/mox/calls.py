@@ -13,8 +13,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend import core as jex_core
 
+from jaxport import jaxprs
 from jaxport.blocks.labels import bodies
 
 __all__ = [
@@ -30,10 +30,10 @@ __all__ = [
     "zeros",
 ]
 
-Jaxpr = jex_core.Jaxpr
-Var = jex_core.Var
-Atom = jex_core.Var | jex_core.Literal
-JaxprEqn = jex_core.JaxprEqn
+Jaxpr = jaxprs.Jaxpr
+Var = jaxprs.Var
+Atom = jaxprs.Var | jaxprs.Literal
+JaxprEqn = jaxprs.JaxprEqn
 
 #: Wrappers that give a body another meaning than its equations have (a rule of differentiation, a name): once the
 #: body is another one, the wrapper would be wrong. Their equations take their place.
@@ -61,7 +61,7 @@ def body_names(equation: JaxprEqn) -> list[str]:
     for name, value in equation.params.items():
         several = isinstance(value, tuple | list)
         for index, item in enumerate(value if several else (value,)):
-            if isinstance(item, jex_core.ClosedJaxpr | Jaxpr):
+            if isinstance(item, jaxprs.ClosedJaxpr | Jaxpr):
                 names.append(f"{name}.{index}" if several else name.removesuffix("_jaxpr"))
     return names
 
@@ -76,7 +76,7 @@ class Source:
 
 def source_of(equation: JaxprEqn, body: int, position: int) -> Source | None:
     """Which operand of the equation the input number `position` of its body number `body` is, if it is one."""
-    params = equation.params
+    params = jaxprs.parameters(equation)
     match equation.primitive.name:
         case "scan":
             return Source(position, position >= params["num_consts"] + params["num_carry"])
@@ -131,7 +131,7 @@ def widened(equation: JaxprEqn, more: Widening) -> tuple[list[JaxprEqn], list[Va
     if rule is None:
         return None
     before, equation, outputs = rule(equation, more)
-    outvars = [jex_core.Var(v.aval) if isinstance(v, jex_core.DropVar) else v for v in equation.outvars]
+    outvars = [jaxprs.Var(v.aval) if isinstance(v, jaxprs.DropVar) else v for v in equation.outvars]
     return [*before, equation.replace(outvars=[*outvars, *outputs], effects=_effects(equation, more))], outputs
 
 
@@ -147,7 +147,7 @@ _Widened = tuple[list[JaxprEqn], JaxprEqn, list[Var]]
 
 def _closed(jaxpr: Jaxpr, old: Any) -> Any:
     jaxpr = jaxpr.replace(debug_info=jaxpr.debug_info._replace(arg_names=None, result_paths=None))
-    return jex_core.ClosedJaxpr(jaxpr, old.consts) if isinstance(old, jex_core.ClosedJaxpr) else jaxpr
+    return jaxprs.ClosedJaxpr(jaxpr, old.consts) if isinstance(old, jaxprs.ClosedJaxpr) else jaxpr
 
 
 def _new_outputs(more: Widening) -> list[Any]:
@@ -160,7 +160,7 @@ def _call(equation: JaxprEqn, more: Widening) -> _Widened:
     (inputs,), (body,) = more.inputs, more.bodies
     outputs = [Var(aval) for aval in _new_outputs(more)]
     params = {**equation.params}
-    name = next(n for n, v in params.items() if isinstance(v, jex_core.ClosedJaxpr | Jaxpr))
+    name = next(n for n, v in params.items() if isinstance(v, jaxprs.ClosedJaxpr | Jaxpr))
     params[name] = _closed(body, params[name])
     if "in_shardings" in params:
         unspecified = _unspecified()
@@ -181,7 +181,7 @@ def _unspecified() -> dict[str, Any]:
 
 
 def _scan(equation: JaxprEqn, more: Widening) -> _Widened:
-    (inputs,), (body,), params = more.inputs, more.bodies, equation.params
+    (inputs,), (body,), params = more.inputs, more.bodies, jaxprs.parameters(equation)
     old, consts = len(equation.invars), params["num_consts"]
     shared = [i for i, key in enumerate(inputs) if key not in more.sliced]
     sliced = [i for i, key in enumerate(inputs) if key in more.sliced]
@@ -199,11 +199,9 @@ def _scan(equation: JaxprEqn, more: Widening) -> _Widened:
         debug_info=body.debug_info._replace(arg_names=None, result_paths=None),
     )
     outputs = [Var(stacked(aval, params["length"])) for aval in _new_outputs(more)]
-    params = {**params, "jaxpr": _closed(body, params["jaxpr"]), "num_consts": consts + len(shared)}
-    if "linear" in params:
-        params["linear"] = tuple(arranged(params["linear"], [False] * len(inputs)))
+    changes = {"jaxpr": _closed(body, params["jaxpr"]), "num_consts": consts + len(shared)}
     invars = arranged(equation.invars, [more.operands[key] for key in inputs])
-    return [], equation.replace(params=params, invars=invars), outputs
+    return [], jaxprs.with_parameters(equation, changes, invars=invars), outputs
 
 
 def _while(equation: JaxprEqn, more: Widening) -> _Widened:

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import jax
-from jax.extend import core as jex_core
 
+from jaxport import jaxprs
 from jaxport.blocks.labels import bodies
 from jaxport.errors import QueryError, Unsupported
 from jaxport.mox import calls
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["capture", "tapped"]
 
-Var = jex_core.Var
-Jaxpr = jex_core.Jaxpr
-JaxprEqn = jex_core.JaxprEqn
+Var = jaxprs.Var
+Jaxpr = jaxprs.Jaxpr
+JaxprEqn = jaxprs.JaxprEqn
 
 #: The values of one match in the body at hand.
 _Tap = tuple[Location, list[Any]]
@@ -74,7 +74,7 @@ def tapped(selection: Selection) -> Mox:
     return mox.replaced(
         replace(
             traced,
-            jaxpr=jex_core.ClosedJaxpr(jaxpr, ()),
+            jaxpr=jaxprs.ClosedJaxpr(jaxpr, ()),
             out_tree=jax.tree.structure((result, captured)),
             output_paths=(*traced.output_paths, *paths),
         )
@@ -101,7 +101,7 @@ class _Tapper:
                 equations += before
                 taps += below
                 if here in self.nodes:
-                    outvars = [Var(v.aval) if isinstance(v, jex_core.DropVar) else v for v in equation.outvars]
+                    outvars = [Var(v.aval) if isinstance(v, jaxprs.DropVar) else v for v in equation.outvars]
                     equation = equation.replace(outvars=outvars)
                     taps.append((here, list(outvars[: len(returns_of(self.nodes[here]))])))
             equations.append(equation)
@@ -136,7 +136,7 @@ class _Tapper:
         read = lambda atom: names.get(atom, atom) if isinstance(atom, Var) else atom
         copies = []
         for inside in body.eqns:
-            outvars = [v if isinstance(v, jex_core.DropVar) else Var(v.aval) for v in inside.outvars]
+            outvars = [v if isinstance(v, jaxprs.DropVar) else Var(v.aval) for v in inside.outvars]
             copies.append(inside.replace(invars=[read(atom) for atom in inside.invars], outvars=outvars))
             names.update(zip(inside.outvars, outvars, strict=True))
         for position, (at, values) in enumerate(taps):

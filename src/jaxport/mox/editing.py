@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 from jax import core as jax_core
-from jax.extend import core as jex_core
 
-from jaxport import blocks
+from jaxport import blocks, jaxprs
 from jaxport.blocks.block import Block, FrozenMapping, block_p, reference_of
-from jaxport.blocks.environment import unused
 from jaxport.blocks.labels import bodies, replace_bodies
+from jaxport.blocks.naming import unused
 from jaxport.blocks.places import joined
 from jaxport.errors import InvalidArgument, Unsupported
 from jaxport.mox import calls
@@ -34,9 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ["substituted"]
 
-Var = jex_core.Var
-Jaxpr = jex_core.Jaxpr
-JaxprEqn = jex_core.JaxprEqn
+Var = jaxprs.Var
+Jaxpr = jaxprs.Jaxpr
+JaxprEqn = jaxprs.JaxprEqn
 
 
 def substituted(selection: Selection, replacement: Any) -> Mox:
@@ -104,7 +103,7 @@ class _Body:
         inner = _Body(dict(zip(jaxpr.invars, operands, strict=True)))
         for equation in jaxpr.eqns:
             equation = inner.renamed(equation)
-            new = [v if isinstance(v, jex_core.DropVar) else Var(v.aval) for v in equation.outvars]
+            new = [v if isinstance(v, jaxprs.DropVar) else Var(v.aval) for v in equation.outvars]
             inner.names.update(zip(equation.outvars, new, strict=True))
             self.equations.append(equation.replace(outvars=new))
         for outvar, atom in zip(outvars, jaxpr.outvars, strict=True):
@@ -144,7 +143,7 @@ class _Editor:
             debug_info=mox.jaxpr.jaxpr.debug_info._replace(arg_names=None, result_paths=None),
         )
         names = (*mox.inputs, *(key.name for key in inputs))
-        traced = replace(traced, jaxpr=jex_core.ClosedJaxpr(jaxpr, ()), weights=tuple(weights))
+        traced = replace(traced, jaxpr=jaxprs.ClosedJaxpr(jaxpr, ()), weights=tuple(weights))
         return pruned(mox.replaced(traced, inputs=names), self.gone)
 
     # -- bodies ----------------------------------------------------------------------------------------------------
@@ -351,21 +350,21 @@ class _Editor:
             returns=returns_of(match.node),
             edited=True,
         )
-        inner = jex_core.Jaxpr(
+        inner = jaxprs.Jaxpr(
             (),
             [jaxpr.invars[index] for index in kept],
             [*jaxpr.outvars, *(escaped or ())],
             equations,
             _effects(equations, set()),
-            jex_core.DebugInfo("block", block.target, None, None),
+            jaxprs.DebugInfo("block", block.target, None, None),
         )
-        outvars = [Var(v.aval) if isinstance(v, jex_core.DropVar) else v for v in equation.outvars[:results]]
+        outvars = [Var(v.aval) if isinstance(v, jaxprs.DropVar) else v for v in equation.outvars[:results]]
         made.equations.append(
             equation.replace(
                 primitive=block_p,
                 invars=[operands[index] for index in kept],
                 outvars=[*outvars, *(escaping if escaped is not None else ())],
-                params={"jaxpr": jex_core.ClosedJaxpr(inner, ()), "block": block},
+                params={"jaxpr": jaxprs.ClosedJaxpr(inner, ()), "block": block},
                 effects=inner.effects,
             )
         )
@@ -392,7 +391,7 @@ def _as_block(equation: JaxprEqn, match: Match) -> JaxprEqn:
         returns=returns_of(match.node),
         edited=True,
     )
-    params = {"jaxpr": jex_core.ClosedJaxpr(body, ()), "block": block}
+    params = {"jaxpr": jaxprs.ClosedJaxpr(body, ()), "block": block}
     return equation.replace(primitive=block_p, params=params)
 
 
@@ -473,9 +472,9 @@ def _site(node: Node, match: Match) -> Site:
     invars: list[Any] = [Var(atom.aval) for atom in equation.invars]
     outvars = [Var(atom.aval) for atom in equation.outvars]
     alone = equation.replace(invars=invars, outvars=outvars)
-    debug_info = jex_core.DebugInfo("equation", equation.primitive.name, None, None)
-    jaxpr = jex_core.Jaxpr((), invars, outvars, [alone], equation.effects, debug_info)
-    return Site(jex_core.ClosedJaxpr(jaxpr, ()), arguments, results, (), match.shown)
+    debug_info = jaxprs.DebugInfo("equation", equation.primitive.name, None, None)
+    jaxpr = jaxprs.Jaxpr((), invars, outvars, [alone], equation.effects, debug_info)
+    return Site(jaxprs.ClosedJaxpr(jaxpr, ()), arguments, results, (), match.shown)
 
 
 def _aval(value: Any) -> Any:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
-from jax.extend import core as jex_core
 
+from jaxport import jaxprs
 from jaxport.blocks.block import Block
 from jaxport.blocks.tracing import Traced, Weight
 from jaxport.errors import InvalidArgument
@@ -69,7 +69,7 @@ class Match(Mox):
     @property
     def config(self) -> Mapping[str, Any]:
         """The static fields of the module and the static arguments of the call; of an equation, its params."""
-        return self.node.equation.params if self.block is None else self.block.config
+        return jaxprs.parameters(self.node.equation) if self.block is None else self.block.config
 
     @property
     def weight_avals(self) -> dict[str, Any]:
@@ -286,7 +286,7 @@ def _made(mox: Mox, node: Node, step: tuple[int, ...] | None) -> Match:
     )
     return Match(
         traced=Traced(
-            jaxpr=jex_core.ClosedJaxpr(jaxpr, ()),
+            jaxpr=jaxprs.ClosedJaxpr(jaxpr, ()),
             weights=tuple(weight for _, weight in weights),
             in_tree=jax.tree.structure((call_arguments(node, list(range(first))), {})),
             out_tree=jax.tree.structure(_returned(node)),
@@ -311,8 +311,8 @@ def _body(node: Node) -> tuple[Any, tuple[str, ...]]:
     if node.block is not None:
         return node.equation.params["jaxpr"].jaxpr, arguments
     equation = node.equation
-    invars: list[Any] = [jex_core.Var(atom.aval) for atom in equation.invars]
-    outvars = [jex_core.Var(atom.aval) for atom in equation.outvars]
+    invars: list[Any] = [jaxprs.Var(atom.aval) for atom in equation.invars]
+    outvars = [jaxprs.Var(atom.aval) for atom in equation.outvars]
     equation = equation.replace(invars=invars, outvars=outvars)
-    debug_info = jex_core.DebugInfo("equation", equation.primitive.name, None, None)
-    return jex_core.Jaxpr((), invars, outvars, [equation], equation.effects, debug_info), arguments
+    debug_info = jaxprs.DebugInfo("equation", equation.primitive.name, None, None)
+    return jaxprs.Jaxpr((), invars, outvars, [equation], equation.effects, debug_info), arguments

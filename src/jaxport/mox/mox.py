@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend import core as jex_core
 
+from jaxport import jaxprs
 from jaxport.blocks import dims
 from jaxport.blocks.tracing import Traced, Weight
 from jaxport.blocks.ungrouping import ungroup
@@ -57,7 +57,7 @@ class Mox:
     # -- what it holds ---------------------------------------------------------------------------------------------
 
     @property
-    def jaxpr(self) -> jex_core.ClosedJaxpr:
+    def jaxpr(self) -> jaxprs.ClosedJaxpr:
         """The program, with `block` equations; its inputs are the weights, the arguments, the inputs of edits."""
         return self.traced.jaxpr
 
@@ -140,7 +140,7 @@ class Mox:
                 why="its operations were traced outside, where values do not differ",
                 instead="pass `check_vma=False` to `shard_map`, or trace the sharded function: `make_mox(shard_map(...))`",
             )
-        return jex_core.jaxpr_as_fun(program._plain(current_recorder() is not None))(*operands)
+        return jaxprs.jaxpr_as_fun(program._plain(current_recorder() is not None))(*operands)
 
     def fitting(self, operands: Sequence[Any]) -> Mox:
         """The program for operands of these shapes: itself, or specialized where it has symbolic dims.
@@ -179,10 +179,10 @@ class Mox:
         return {}
 
     @cached_property
-    def _programs(self) -> dict[bool, jex_core.ClosedJaxpr]:
+    def _programs(self) -> dict[bool, jaxprs.ClosedJaxpr]:
         return {}
 
-    def _plain(self, mark: bool) -> jex_core.ClosedJaxpr:
+    def _plain(self, mark: bool) -> jaxprs.ClosedJaxpr:
         """The program without blocks; with markers in their place where a trace is looking for them."""
         if mark not in self._programs:
             self._programs[mark] = ungroup(self.jaxpr, mark)

@@ -8,11 +8,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend import core as jex_core
-from jax.interpreters import ad, batching
 
+from jaxport import jaxprs
 from jaxport.blocks.ungrouping import ungroup
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import ad, batching
 
 __all__ = ["Site", "original_p"]
 
@@ -31,7 +31,7 @@ class Site:
       is_dissolved: whether a transformation took the original apart while the replacement was traced.
     """
 
-    jaxpr: jex_core.ClosedJaxpr
+    jaxpr: jaxprs.ClosedJaxpr
     arguments: int
     results: int
     axes: Axes
@@ -62,7 +62,7 @@ class Site:
     def function(self) -> Callable[..., list[Any]]:
         """The original as a function of JAX."""
         self.is_dissolved = True
-        run = jex_core.jaxpr_as_fun(ungroup(self.jaxpr))
+        run = jaxprs.jaxpr_as_fun(ungroup(self.jaxpr))
         return lambda *operands: run(*operands)[: self.results]
 
 
@@ -77,7 +77,7 @@ def _unbatched(avals: Sequence[Any], levels: Sequence[Sequence[int | None]], cou
     return list(avals)
 
 
-original_p = jex_core.Primitive("original")
+original_p = jaxprs.Primitive("original")
 original_p.multiple_results = True
 original_p.def_abstract_eval(lambda *_, site, level, **__: site.out_avals(level))
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from jax.extend import core as jex_core
-
+from jaxport import jaxprs
 from jaxport.blocks.labels import bodies
 from jaxport.mox.calls import source_of
 from jaxport.mox.tree import Node
@@ -32,7 +31,7 @@ def origin_of(mox: Mox, node: Node, atom: Any) -> Origin:
     while here.parent is not None:
         around, body = here.parent, here.location[-2]
         invars = bodies(around.equation.params)[body].invars
-        if not isinstance(atom, jex_core.Var) or atom not in invars:
+        if not isinstance(atom, jaxprs.Var) or atom not in invars:
             return Origin(None)
         source = source_of(around.equation, body, invars.index(atom))
         if source is None:
@@ -63,7 +62,7 @@ def stacking_scans(mox: Mox, node: Node) -> tuple[Node, ...]:
 
 
 def _slices_weights(mox: Mox, scan: Node) -> bool:
-    params = scan.equation.params
+    params = jaxprs.parameters(scan.equation)
     first = params["num_consts"] + params["num_carry"]
     names = [*(weight.path for weight in mox.weights), *mox.traced.input_paths, *mox.inputs]
     claimed = {path for node in mox.tree.nodes if node.block is not None for path in node.block.weights.values()}

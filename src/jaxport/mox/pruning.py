@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from jax.extend import core as jex_core
-
+from jaxport import jaxprs
 from jaxport.blocks.liveness import live
 from jaxport.mox.mox import Mox
 
@@ -35,5 +34,5 @@ def pruned(mox: Mox, gone_blocks: Iterable[str] = ()) -> Mox:
     state = tuple(path for index, path in enumerate(traced.state_outputs, first) if index not in gone)
     weights = tuple(weight for weight, is_left in zip(mox.weights, left, strict=False) if is_left)
     dropped = tuple(weight.path for weight, is_left in zip(mox.weights, left, strict=False) if not is_left)
-    closed = jex_core.ClosedJaxpr(jaxpr, mox.jaxpr.consts)
+    closed = jaxprs.ClosedJaxpr(jaxpr, mox.jaxpr.consts)
     return mox.replaced(replace(traced, jaxpr=closed, weights=weights, state_outputs=state), dropped=dropped)

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import jax
-from jax.extend import core as jex_core
 
-from jaxport import blocks
+from jaxport import blocks, jaxprs
 from jaxport.blocks.constants import hoisted
 from jaxport.blocks.framework import public_name
 from jaxport.blocks.values import Found, find
@@ -80,7 +79,7 @@ class Original:
 class Rewrite:
     """A replacement of the body of a block by one of the same type: ``rewrite(body, path)`` gives the new one."""
 
-    rewrite: Callable[[jex_core.ClosedJaxpr, str], jex_core.ClosedJaxpr]
+    rewrite: Callable[[jaxprs.ClosedJaxpr, str], jaxprs.ClosedJaxpr]
 
 
 def factory(make: Callable[[Match], Any]) -> Factory:
@@ -128,7 +127,7 @@ class Template:
       config: of the block that the replacement becomes.
     """
 
-    jaxpr: jex_core.Jaxpr
+    jaxpr: jaxprs.Jaxpr
     params: tuple[blocks.Weight, ...]
     inputs: tuple[tuple[str, Any], ...]
     name: str

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from jax.extend import core as jex_core
-
+from jaxport import jaxprs
 from jaxport.blocks.block import Block
 from jaxport.mox.rules import RULED, Rule, equation_of, rule_of
 
 __all__ = ["Rewriting"]
 
-Jaxpr = jex_core.Jaxpr
-Var = jex_core.Var
+Jaxpr = jaxprs.Jaxpr
+Var = jaxprs.Var
 
 
 class Rewriting:
@@ -30,18 +29,18 @@ class Rewriting:
         """What becomes of a param, or of an item of one, that is no program."""
         return value
 
-    def literal(self, literal: jex_core.Literal) -> jex_core.Literal:
+    def literal(self, literal: jaxprs.Literal) -> jaxprs.Literal:
         """What becomes of a literal."""
         return literal
 
-    def known(self, equation: jex_core.JaxprEqn) -> jex_core.Literal | None:
+    def known(self, equation: jaxprs.JaxprEqn) -> jaxprs.Literal | None:
         """The value of an equation's result where it is a literal from now on."""
         del equation
         return None
 
-    def closed(self, closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
+    def closed(self, closed: jaxprs.ClosedJaxpr) -> jaxprs.ClosedJaxpr:
         """The program of another."""
-        return jex_core.ClosedJaxpr(self.body(closed.jaxpr), closed.consts)
+        return jaxprs.ClosedJaxpr(self.body(closed.jaxpr), closed.consts)
 
     def body(self, jaxpr: Jaxpr) -> Jaxpr:
         """The body of another; the same body stays one."""
@@ -54,8 +53,8 @@ class Rewriting:
 
         def defined(variable: Any) -> Any:
             aval = self.aval(variable.aval)
-            if isinstance(variable, jex_core.DropVar):
-                return jex_core.DropVar(aval)
+            if isinstance(variable, jaxprs.DropVar):
+                return jaxprs.DropVar(aval)
             env[variable] = Var(aval)
             return env[variable]
 
@@ -78,19 +77,19 @@ class Rewriting:
             debug_info=jaxpr.debug_info._replace(arg_names=None, result_paths=None),
         )
 
-    def _equation(self, equation: jex_core.JaxprEqn) -> jex_core.JaxprEqn:
+    def _equation(self, equation: jaxprs.JaxprEqn) -> jaxprs.JaxprEqn:
         if equation.primitive.name in RULED:
             body = equation.params["call_jaxpr"]
             name = str(body.jaxpr.debug_info.func_name)
             return equation_of(equation.primitive.name, self.closed(body), lambda: self._rule(equation), name)
         return equation.replace(params={name: self._value(value) for name, value in equation.params.items()})
 
-    def _rule(self, equation: jex_core.JaxprEqn) -> Rule:
+    def _rule(self, equation: jaxprs.JaxprEqn) -> Rule:
         rule = rule_of(equation)
         return Rule(self.closed(rule.forward), None if rule.backward is None else self.closed(rule.backward))
 
     def _value(self, value: Any) -> Any:
-        if isinstance(value, jex_core.ClosedJaxpr):
+        if isinstance(value, jaxprs.ClosedJaxpr):
             return self.closed(value)
         if isinstance(value, Jaxpr):
             return self.body(value)

@@ -13,7 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import core as jex_core
+
+from jaxport import jaxprs
 
 __all__ = ["RULED", "Rule", "equation_of", "rule_of"]
 
@@ -32,8 +33,8 @@ class Rule:
         primals that have some; None for `custom_jvp`.
     """
 
-    forward: jex_core.ClosedJaxpr
-    backward: jex_core.ClosedJaxpr | None = None
+    forward: jaxprs.ClosedJaxpr
+    backward: jaxprs.ClosedJaxpr | None = None
 
 
 def _specs(avals: Sequence[Any]) -> list[jax.ShapeDtypeStruct]:
@@ -44,16 +45,16 @@ def _inexact(avals: Sequence[Any]) -> list[int]:
     return [index for index, aval in enumerate(avals) if jnp.issubdtype(aval.dtype, jnp.inexact)]
 
 
-def _function(equation: jex_core.JaxprEqn) -> Callable[..., list[Any]]:
-    invars: list[Any] = [jex_core.Var(atom.aval) for atom in equation.invars]
-    outvars = [jex_core.Var(atom.aval) for atom in equation.outvars]
+def _function(equation: jaxprs.JaxprEqn) -> Callable[..., list[Any]]:
+    invars: list[Any] = [jaxprs.Var(atom.aval) for atom in equation.invars]
+    outvars = [jaxprs.Var(atom.aval) for atom in equation.outvars]
     alone = equation.replace(invars=invars, outvars=outvars)
-    debug_info = jex_core.DebugInfo("equation", equation.primitive.name, None, None)
-    jaxpr = jex_core.Jaxpr((), invars, outvars, [alone], equation.effects, debug_info)
-    return jex_core.jaxpr_as_fun(jex_core.ClosedJaxpr(jaxpr, ()))
+    debug_info = jaxprs.DebugInfo("equation", equation.primitive.name, None, None)
+    jaxpr = jaxprs.Jaxpr((), invars, outvars, [alone], equation.effects, debug_info)
+    return jaxprs.jaxpr_as_fun(jaxprs.ClosedJaxpr(jaxpr, ()))
 
 
-def rule_of(equation: jex_core.JaxprEqn) -> Rule:
+def rule_of(equation: jaxprs.JaxprEqn) -> Rule:
     """The rule of an equation, traced.
 
     >>> rule = rule_of(jax.make_jaxpr(jax.nn.relu)(1.0).eqns[0])
@@ -109,7 +110,7 @@ def rule_of(equation: jex_core.JaxprEqn) -> Rule:
     return Rule(forward, backward)
 
 
-def equation_of(primitive: str, body: jex_core.ClosedJaxpr, rule: Callable[[], Rule], name: str) -> jex_core.JaxprEqn:
+def equation_of(primitive: str, body: jaxprs.ClosedJaxpr, rule: Callable[[], Rule], name: str) -> jaxprs.JaxprEqn:
     """A new equation that runs `body` and is differentiated by the rule, which is asked for when it is needed.
 
     >>> jaxpr = jax.make_jaxpr(jax.nn.relu)(1.0)
@@ -121,7 +122,7 @@ def equation_of(primitive: str, body: jex_core.ClosedJaxpr, rule: Callable[[], R
     given, results = body.in_avals, len(body.out_avals)
     differentiable = _inexact(given)
     made = _inexact(body.out_avals)
-    run = jex_core.jaxpr_as_fun(body)
+    run = jaxprs.jaxpr_as_fun(body)
 
     def plain(*operands: Any) -> list[Any]:
         return run(*operands)
@@ -131,7 +132,7 @@ def equation_of(primitive: str, body: jex_core.ClosedJaxpr, rule: Callable[[], R
         function: Any = jax.custom_jvp(plain)
 
         def jvp(primals: tuple, tangents: tuple) -> tuple[list, list]:
-            outputs = jex_core.jaxpr_as_fun(rule().forward)(*primals, *(tangents[index] for index in differentiable))
+            outputs = jaxprs.jaxpr_as_fun(rule().forward)(*primals, *(tangents[index] for index in differentiable))
             moved: list[Any] = [np.zeros(aval.shape, jax.dtypes.float0) for aval in body.out_avals]
             for index, tangent in zip(made, outputs[results:], strict=True):
                 moved[index] = tangent
@@ -142,13 +143,13 @@ def equation_of(primitive: str, body: jex_core.ClosedJaxpr, rule: Callable[[], R
         function = jax.custom_vjp(plain)
 
         def forward(*operands: Any) -> tuple[list, list]:
-            outputs = jex_core.jaxpr_as_fun(rule().forward)(*operands)
+            outputs = jaxprs.jaxpr_as_fun(rule().forward)(*operands)
             return outputs[:results], outputs[results:]
 
         def backward(residuals: list, cotangents: list) -> tuple:
             pull = rule().backward
             assert pull is not None  # a rule of `custom_vjp` has both parts
-            found = jex_core.jaxpr_as_fun(pull)(*residuals, *(cotangents[index] for index in made))
+            found = jaxprs.jaxpr_as_fun(pull)(*residuals, *(cotangents[index] for index in made))
             pulled: list[Any] = [None] * len(given)
             for index, cotangent in zip(differentiable, found, strict=True):
                 pulled[index] = cotangent

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from jax.extend import core as jex_core
-
+from jaxport import jaxprs
 from jaxport.blocks.labels import bodies
 from jaxport.mox.calls import body_names, runs_bodies
 from jaxport.mox.tree import name_below, short_name, value_text
@@ -34,8 +33,8 @@ def text(mox: Mox) -> str:
     return "\n".join([f"{mox.name} {given} -> {made}", *_lines(mox.jaxpr.jaxpr, "")])
 
 
-def _lines(jaxpr: jex_core.Jaxpr, indent: str) -> Iterator[str]:
-    rows: list[tuple[str, Sequence[tuple[str, jex_core.Jaxpr]]]] = []
+def _lines(jaxpr: jaxprs.Jaxpr, indent: str) -> Iterator[str]:
+    rows: list[tuple[str, Sequence[tuple[str, jaxprs.Jaxpr]]]] = []
     plain = 0
     hidden = 0
     for equation in jaxpr.eqns:
@@ -59,7 +58,7 @@ def _more(count: int) -> str:
     return f"… {count} more equation{'s' if count > 1 else ''}"
 
 
-def _drawn(rows: Sequence[tuple[str, Sequence[tuple[str, jex_core.Jaxpr]]]], indent: str) -> Iterator[str]:
+def _drawn(rows: Sequence[tuple[str, Sequence[tuple[str, jaxprs.Jaxpr]]]], indent: str) -> Iterator[str]:
     for position, (title, below) in enumerate(rows):
         last = position == len(rows) - 1
         yield f"{indent}{'└─' if last else '├─'} {title}"
@@ -73,7 +72,7 @@ def _drawn(rows: Sequence[tuple[str, Sequence[tuple[str, jex_core.Jaxpr]]]], ind
             yield from _lines(body, f"{inside}{'   ' if end else '│  '}")
 
 
-def _title(equation: jex_core.JaxprEqn) -> str:
+def _title(equation: jaxprs.JaxprEqn) -> str:
     block = equation.params.get("block")
     made = ", ".join(
         atom.aval.str_short(short_dtypes=True) for atom in equation.outvars[: None if block is None else block.results]
@@ -92,7 +91,7 @@ def _title(equation: jex_core.JaxprEqn) -> str:
     return f"{head}{short_name(block.target)}{method}({config}){edited}  {_params(equation, block)}{made}"
 
 
-def _params(equation: jex_core.JaxprEqn, block: Any) -> str:
+def _params(equation: jaxprs.JaxprEqn, block: Any) -> str:
     own = [
         f"{name}: {equation.invars[index].aval.str_short(short_dtypes=True)}"
         for index, path in block.weights.items()
@@ -131,7 +130,7 @@ def _count(sizes: Iterable[int]) -> str:
     return f"{sum(sizes):,}"
 
 
-def _items(jaxpr: jex_core.Jaxpr, depth: int) -> Iterator[str]:
+def _items(jaxpr: jaxprs.Jaxpr, depth: int) -> Iterator[str]:
     yield '<div style="margin-left: 1.5em">'
     for equation in jaxpr.eqns:
         title = escape(_title(equation))

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jax.extend import core as jex_core
 
+from jaxport import jaxprs
 from jaxport.blocks import dims
 from jaxport.errors import InvalidArgument
 from jaxport.mox.rewriting import Rewriting
@@ -46,7 +46,7 @@ def _value(dim: Any, values: Mapping[str, int]) -> Any:
     return dims.evaluate(dim, values)
 
 
-def specialize(closed: jex_core.ClosedJaxpr, values: Mapping[str, int]) -> jex_core.ClosedJaxpr:
+def specialize(closed: jaxprs.ClosedJaxpr, values: Mapping[str, int]) -> jaxprs.ClosedJaxpr:
     """A program with sizes in the place of symbolic dims, in its types, params and bodies.
 
     >>> import jax, jax.numpy as jnp
@@ -72,9 +72,9 @@ class _Specializing(Rewriting):
     def leaf(self, value: Any) -> Any:
         return dims.evaluate(value, self.values) if hasattr(value, "scope") and not dims.is_static(value) else value
 
-    def known(self, equation: jex_core.JaxprEqn) -> jex_core.Literal | None:
+    def known(self, equation: jaxprs.JaxprEqn) -> jaxprs.Literal | None:
         if equation.primitive.name != "dim_as_value":
             return None
         aval: Any = equation.outvars[0].aval
         number = dims.evaluate(equation.params["dim"], self.values)
-        return jex_core.Literal(np.asarray(number, aval.dtype)[()], aval)
+        return jaxprs.Literal(np.asarray(number, aval.dtype)[()], aval)

@@ -14,8 +14,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jax.extend import core as jex_core
 
+from jaxport import jaxprs
 from jaxport.blocks.block import Block
 from jaxport.blocks.framework import public_name
 from jaxport.blocks.labels import bodies
@@ -45,7 +45,7 @@ class Node:
     """
 
     location: Location
-    equation: jex_core.JaxprEqn
+    equation: jaxprs.JaxprEqn
     parent: Node | None
 
     @property
@@ -94,7 +94,7 @@ class Tree:
         """All nodes, in document order."""
         return list(self.node_of.values())
 
-    def _add(self, parent: _Element, jaxpr: jex_core.Jaxpr, before: Location, around: Node | None) -> None:
+    def _add(self, parent: _Element, jaxpr: jaxprs.Jaxpr, before: Location, around: Node | None) -> None:
         for index, equation in enumerate(jaxpr.eqns):
             node = Node((*before, index), equation, around)
             block = equation.params.get("block")
@@ -142,7 +142,7 @@ def _tag(name: str) -> str:
     return name if _NAME.fullmatch(name) else f"_{name}"
 
 
-def _block_attributes(block: Block, equation: jex_core.JaxprEqn) -> dict[str, str]:
+def _block_attributes(block: Block, equation: jaxprs.JaxprEqn) -> dict[str, str]:
     count = block.results
     attributes = {
         "kind": block.kind,
@@ -177,9 +177,9 @@ def name_below(path: str, base: str) -> str:
     return name if found else before
 
 
-def _attributes(equation: jex_core.JaxprEqn) -> dict[str, str]:
+def _attributes(equation: jaxprs.JaxprEqn) -> dict[str, str]:
     attributes = _shapes(equation.invars, equation.outvars)
-    for name, value in equation.params.items():
+    for name, value in jaxprs.parameters(equation).items():
         if type(value) in _PLAIN:
             attributes[f"config.{name}" if name in attributes else name] = value_text(value)
     return attributes

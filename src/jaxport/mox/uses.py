@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
-from jax.extend import core as jex_core
 
+from jaxport import jaxprs
 from jaxport.blocks.labels import bodies
 from jaxport.mox.calls import runs_bodies, source_of
 from jaxport.mox.tree import name_below
@@ -26,18 +26,18 @@ _CASTS = frozenset({"convert_element_type", "copy", "copy_p", "reduce_precision"
 class Use:
     """An equation that a value is an operand of: its position there, and how deep in calls the equation is."""
 
-    equation: jex_core.JaxprEqn
+    equation: jaxprs.JaxprEqn
     position: int
     depth: int
-    body: jex_core.Jaxpr
+    body: jaxprs.Jaxpr
 
 
-def uses(jaxpr: jex_core.Jaxpr, variable: Any, depth: int = 0, through: frozenset[str] = frozenset()) -> Iterator[Use]:
+def uses(jaxpr: jaxprs.Jaxpr, variable: Any, depth: int = 0, through: frozenset[str] = frozenset()) -> Iterator[Use]:
     """The equations that a value reaches; casts, calls and the primitives `through` are looked through."""
     names = {variable}
     for equation in jaxpr.eqns:
         for position, atom in enumerate(equation.invars):
-            if not isinstance(atom, jex_core.Var) or atom not in names:
+            if not isinstance(atom, jaxprs.Var) or atom not in names:
                 continue
             if equation.primitive.name in _CASTS | through:
                 names.update(equation.outvars)
@@ -51,21 +51,21 @@ def uses(jaxpr: jex_core.Jaxpr, variable: Any, depth: int = 0, through: frozense
                 yield Use(equation, position, depth, jaxpr)
 
 
-def is_passed_on(jaxpr: jex_core.Jaxpr, start: Any, through: frozenset[str]) -> bool:
+def is_passed_on(jaxpr: jaxprs.Jaxpr, start: Any, through: frozenset[str]) -> bool:
     """Whether a value reaches the first result of a body through the given primitives and casts alone."""
     names = {start}
     for equation in jaxpr.eqns:
-        if any(isinstance(atom, jex_core.Var) and atom in names for atom in equation.invars):
+        if any(isinstance(atom, jaxprs.Var) and atom in names for atom in equation.invars):
             if equation.primitive.name not in through | _CASTS:
                 return False
             names.update(equation.outvars)
     return jaxpr.outvars[0] in names
 
 
-def cast_of(jaxpr: jex_core.Jaxpr, atom: Any) -> Any:
+def cast_of(jaxpr: jaxprs.Jaxpr, atom: Any) -> Any:
     """The value that casts made `atom` of."""
     made = {variable: equation for equation in jaxpr.eqns for variable in equation.outvars}
-    while isinstance(atom, jex_core.Var) and atom in made and made[atom].primitive.name in _CASTS:
+    while isinstance(atom, jaxprs.Var) and atom in made and made[atom].primitive.name in _CASTS:
         atom = made[atom].invars[0]
     return atom
 
@@ -116,7 +116,7 @@ def _meets(use: Use) -> bool:
     return name == "dot_general" or (name, use.position) in (("conv_general_dilated", 1), ("gather", 0))
 
 
-def _input_axes(jaxpr: jex_core.Jaxpr, variable: Any) -> tuple[int, ...]:
+def _input_axes(jaxpr: jaxprs.Jaxpr, variable: Any) -> tuple[int, ...]:
     """The axes of a kernel that the input meets, told by its first plain use; all but the last where there is none."""
     axes = range(variable.aval.ndim)
     for use in uses(jaxpr, variable):

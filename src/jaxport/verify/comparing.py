@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,10 +10,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxport.errors import JaxportError
+
 #: By how many units of its precision a float may differ, by the bits of its type: relative to each element, and to
 #: the largest one. Both sides sum in orders of their own, and an error grows on its way through a model; the narrow
 #: types are rounded after each operation on both sides, so that a few steps are much.
 UNITS: dict[int, tuple[float, float]] = {4: (1, 1), 8: (1, 1), 16: (8, 4), 32: (1e3, 1e2), 64: (1e5, 1e4)}
+
+#: What JAX raises for a program that it cannot run or lower, and ours.
+FAILURES = (JaxportError, NotImplementedError, RuntimeError, TypeError, ValueError)
+#: How many times what rounding makes of an element in JAX itself it may differ by.
+MARGIN = 8.0
 
 
 @dataclass(frozen=True)
@@ -25,6 +33,7 @@ class Difference:
       relative: the same in units of the largest element that is expected.
       ulps: the largest number of floats that lie between two elements; None for integers.
       finite: the share of elements that are finite on both sides, which the figures are about.
+      note: what is to be known of a result that agrees: how many elements are ill-conditioned.
     """
 
     problem: str = ""
@@ -32,10 +41,15 @@ class Difference:
     relative: float = 0.0
     ulps: int | None = None
     finite: float = 1.0
+    note: str = ""
 
 
-def tolerances(dtype: Any) -> tuple[float, float]:
+def tolerances(dtype: Any, inside: Any = None) -> tuple[float, float]:
     """How much an element may differ: relative to itself, and relative to the largest element.
+
+    Args:
+      dtype: of the elements.
+      inside: the narrowest float that they were rounded to before, where that is known.
 
     >>> tolerances(np.int32)
     (0.0, 0.0)
@@ -43,11 +57,21 @@ def tolerances(dtype: Any) -> tuple[float, float]:
     if not jnp.issubdtype(dtype, np.inexact):
         return 0.0, 0.0
     precision = jnp.finfo(dtype)
+    if inside is not None and jnp.finfo(inside).eps > precision.eps:
+        precision = jnp.finfo(inside)
     relative, scaled = UNITS[precision.bits]
     return relative * float(precision.eps), scaled * float(precision.eps)
 
 
-def difference(expected: Any, actual: Any, rtol: float | None = None, atol: float | None = None) -> Difference:
+def difference(
+    expected: Any,
+    actual: Any,
+    rtol: float | None = None,
+    atol: float | None = None,
+    *,
+    inside: Any = None,
+    spread: np.ndarray | None = None,
+) -> Difference:
     """Compare what is expected with what was computed: dtype, shape, and every element.
 
     NaN agrees with NaN, and an infinity with the same infinity, also as a part of a complex number. Integers and
@@ -57,6 +81,9 @@ def difference(expected: Any, actual: Any, rtol: float | None = None, atol: floa
       expected, actual: arrays.
       rtol: how much an element may differ relative to itself; by default what its dtype justifies.
       atol: how much any element may differ; by default what the dtype justifies for the largest element.
+      inside: the narrowest float that the elements were rounded to on their way.
+      spread: by how much JAX itself changes each element when it rounds otherwise (see `conditioning`). Where a result
+        differs by no more than that, it is ill-conditioned and not wrong, unless tolerances are given.
 
     >>> difference(np.float32([1, 2]), np.float32([1, 3])).problem
     '1 of 2 elements differ, by up to 1 where 2 is expected'
@@ -76,27 +103,91 @@ def difference(expected: Any, actual: Any, rtol: float | None = None, atol: floa
     finite = np.isfinite(a) & np.isfinite(b) if inexact else np.ones(expected.shape, bool)
     if wide is np.complex128 and (infinite := ~finite & ~same).any():
         of_expected, of_actual = (np.stack([x.real, x.imag])[:, infinite] for x in (expected, actual))
-        parts = difference(of_expected, of_actual, rtol, atol)
+        parts = difference(of_expected, of_actual, rtol, atol, inside=inside)
         if parts.problem:
             return parts
         same |= infinite
     a, b = np.where(finite, a, 0), np.where(finite, b, 0)
     error, size = np.abs(a - b), np.abs(b)
     largest = float(size.max())
-    relative, scaled = tolerances(expected.dtype)
+    relative, scaled = tolerances(expected.dtype, inside)
+    given = rtol is not None or atol is not None
     rtol = relative if rtol is None else rtol
     atol = scaled * largest if atol is None else atol
     allowed = atol + rtol * size
     wrong = ~same & ~(
         finite & (error <= allowed) & (allowed > 0)
     )  # large integers may differ by less than float64 sees
+    problem, note = "", ""
+    if wrong.any():
+        unstable = np.zeros(wrong.shape, bool) if spread is None else wrong & _explained(spread, error, finite, inexact)
+        if unstable.any() and not given:
+            note = _ill_conditioned(unstable, spread)
+        wrong &= ~unstable if not given else True
+        problem = _problem(wrong, error, finite, expected, actual) if wrong.any() else ""
+        if problem and spread is not None:
+            problem += f"; {_verdict(wrong & unstable, wrong, spread)}"
     return Difference(
-        _problem(wrong, error, finite, expected, actual) if wrong.any() else "",
+        problem,
+        note=note,
         absolute=float(error.max()),
         relative=float(error.max() / largest) if largest else float(error.max()),
         ulps=_ulps(expected[finite], actual[finite]) if inexact and expected.dtype.kind != "c" else None,
         finite=float(finite.mean()),
     )
+
+
+def compared_results(
+    expected: Sequence[np.ndarray],
+    actual: Sequence[np.ndarray],
+    rtol: float | None,
+    atol: float | None,
+    inside: Sequence[Any],
+    spread: Callable[[], Sequence[np.ndarray]],
+) -> list[Difference]:
+    """How all results compare; where one differs, `spread` is asked whether rounding explains it.
+
+    Args:
+      expected, actual: the results.
+      rtol, atol: as `difference` takes them.
+      inside: the narrowest float that each was rounded to.
+      spread: gives by how much JAX itself changes each result when it rounds otherwise.
+    """
+    narrow = inside if len(inside) == len(expected) else [None] * len(expected)
+    triples = list(zip(expected, actual, narrow, strict=True))
+    found = [difference(value, result, rtol, atol, inside=dtype) for value, result, dtype in triples]
+    if not any(how.problem for how in found):
+        return found
+    try:
+        changes: Sequence[np.ndarray] = spread()
+    except FAILURES:  # what cannot be run so has no verdict
+        return found
+    if [change.shape for change in changes] != [value.shape for value in expected]:
+        return found
+    return [
+        difference(value, result, rtol, atol, inside=dtype, spread=change) if how.problem else how
+        for (value, result, dtype), change, how in zip(triples, changes, found, strict=True)
+    ]
+
+
+def _explained(spread: np.ndarray, error: np.ndarray, finite: np.ndarray, inexact: bool) -> np.ndarray:
+    """The elements whose difference is no more than what rounding makes of them."""
+    if not inexact:  # how far an index is off says nothing
+        return spread > 0
+    return np.isinf(spread) | (finite & (error <= MARGIN * spread))
+
+
+def _ill_conditioned(unstable: np.ndarray, spread: Any) -> str:
+    by = f"JAX itself changes them by up to {spread[unstable].max():.2g} when it rounds otherwise"
+    return f"{int(unstable.sum())} of {unstable.size} elements are ill-conditioned: {by}"
+
+
+def _verdict(unstable: np.ndarray, wrong: np.ndarray, spread: np.ndarray) -> str:
+    """Whether what differs is wrong or ill-conditioned, in words."""
+    if unstable.any() and not (wrong & ~unstable).any():
+        return f"the function is ill-conditioned there: {_ill_conditioned(unstable, spread)}"
+    most = float(spread[wrong & ~unstable].max())
+    return f"rounding does not explain it: JAX itself changes these by {most:.2g} at most when it rounds otherwise"
 
 
 def _problem(wrong: np.ndarray, error: np.ndarray, finite: np.ndarray, expected: np.ndarray, actual: np.ndarray) -> str:

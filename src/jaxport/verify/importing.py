@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import core as jex_core
 
+from jaxport import jaxprs
 from jaxport.errors import InvalidArgument, ModelError, ValueNotKnown
 from jaxport.export import dims
 from jaxport.export.ports import Port
 from jaxport.importer import Program
 from jaxport.importer.tracing import input_specs, with_constraints
-from jaxport.verify import sampling, sizes as size_choice
-from jaxport.verify.comparing import difference
+from jaxport.verify import conditioning, sampling, sizes as size_choice
+from jaxport.verify.comparing import compared_results
+from jaxport.verify.precision import narrowest
 from jaxport.verify.report import Output, Report
 from jaxport.verify.runtime import Session
 
@@ -32,6 +34,7 @@ def verify_program(
     sizes: Sequence[Mapping[str, int]] | None = None,
     rtol: float | None = None,
     atol: float | None = None,
+    avoid: Mapping[str, Iterable[int]] | None = None,
     seed: int = 0,
 ) -> Report:
     """Run an imported program in JAX and its model in ONNX Runtime on the same inputs, and compare every output.
@@ -46,6 +49,7 @@ def verify_program(
       check: whether to raise where the two sides disagree.
       sizes: of the dims that the model has names for, one mapping per run.
       rtol, atol: how much an element may differ, relative to itself and at all; by default what its dtype justifies.
+      avoid: by input, integers that are not sampled.
       seed: of the sampled inputs and sizes.
 
     Returns:
@@ -71,7 +75,7 @@ def verify_program(
     comparison = Comparison(program)
     outputs = [
         output
-        for run in comparison.runs(inputs, sizes, seed)
+        for run in comparison.runs(inputs, sizes, seed, avoid)
         for output in comparison.compared(run, comparison.in_runtime(run)(), comparison.in_jax(run)(), rtol, atol)
     ]
     report = Report(program.name or "model", tuple(outputs))
@@ -82,10 +86,14 @@ def verify_program(
 
 @dataclass(frozen=True)
 class Run:
-    """One set of sizes, with NumPy arrays for the inputs of the model, in its own types."""
+    """One set of sizes, with NumPy arrays for the inputs of the model, in its own types.
+
+    `inside` has the narrowest float that each output is rounded to, where that is known.
+    """
 
     sizes: dict[str, int]
     arrays: dict[str, np.ndarray]
+    inside: Sequence[Any] = ()
 
 
 class Comparison:
@@ -110,7 +118,11 @@ class Comparison:
             return input_specs(self.program)
 
     def runs(
-        self, inputs: Sequence[Any] | Mapping[str, Any] | None, sizes: Sequence[Mapping[str, int]] | None, seed: int
+        self,
+        inputs: Sequence[Any] | Mapping[str, Any] | None,
+        sizes: Sequence[Mapping[str, int]] | None,
+        seed: int,
+        avoid: Mapping[str, Iterable[int]] | None = None,
     ) -> Iterator[Run]:
         """The inputs to run on, at each set of sizes."""
         given = self._given(inputs)
@@ -130,6 +142,7 @@ class Comparison:
         names = [name for name in self._specs if name not in self.program.static_inputs]
         bounds = sampling.bounds(traced)
         first = len(traced.in_avals) - len(names)
+        avoided = sampling.avoided(avoid, self._specs)
         for number, at in enumerate(sets):
             generator = np.random.default_rng([seed, number])
             arrays = {}
@@ -138,8 +151,10 @@ class Comparison:
                     arrays[name] = given[name]
                     continue
                 spec, valid = self._specs[name], bounds.get(first + names.index(name), ())
-                arrays[name] = sampling.sample(Port(name, spec.shape, spec.dtype), at, generator, valid)
-            yield Run(at, arrays)
+                arrays[name] = sampling.sample(
+                    Port(name, spec.shape, spec.dtype), at, generator, valid, avoided.get(name, ())
+                )
+            yield Run(at, arrays, narrowest(traced))
 
     def in_jax(self, run: Run) -> Callable[[], list[np.ndarray]]:
         """A call of the program on the arrays of a run; jitted unless a shape depends on values."""
@@ -159,9 +174,29 @@ class Comparison:
     ) -> list[Output]:
         """How the outputs compare."""
         return [
-            Output(name, str(value.dtype), value.shape, run.sizes, difference(value, result, rtol, atol))
-            for name, value, result in zip(self.program.output_names, expected, actual, strict=True)
+            Output(name, str(value.dtype), value.shape, run.sizes, how)
+            for name, value, how in zip(
+                self.program.output_names,
+                expected,
+                compared_results(expected, actual, rtol, atol, run.inside, functools.partial(self._spread, run)),
+                strict=True,
+            )
         ]
+
+    def _spread(self, run: Run) -> list[np.ndarray]:
+        """By how much JAX itself changes each output when it rounds otherwise."""
+        program = self.program
+        passed = {name: value for name, value in run.arrays.items() if name not in program.static_inputs}
+        closed_over = {name: run.arrays[name] for name in program.static_inputs}
+        with jax.enable_x64(True):
+            leaves, tree = jax.tree.flatten((program.params, passed))
+
+            def apply(*leaves: Any) -> Any:
+                params, arrays = jax.tree.unflatten(tree, leaves)
+                return program.apply(params, **arrays, **closed_over)
+
+            count = len(jax.tree.leaves(program.params))
+            return conditioning.spread(jax.make_jaxpr(apply)(*leaves), leaves, count)
 
     def _given(self, inputs: Sequence[Any] | Mapping[str, Any] | None) -> dict[str, np.ndarray]:
         if not isinstance(inputs, Mapping):
@@ -189,12 +224,12 @@ class Comparison:
             if not dims.is_static(size) and str(size).isidentifier()
         }
 
-    def _traced(self, given: Mapping[str, np.ndarray]) -> jex_core.ClosedJaxpr:
+    def _traced(self, given: Mapping[str, np.ndarray]) -> jaxprs.ClosedJaxpr:
         """The program with sizes that are names, to see how inputs are used; where that cannot be, only its inputs."""
         program = self.program
         known = {name: given[name] for name in program.static_inputs}
 
-        def attempt(constraints: Sequence[str]) -> jex_core.ClosedJaxpr:
+        def attempt(constraints: Sequence[str]) -> jaxprs.ClosedJaxpr:
             specs = {name: s for name, s in input_specs(program, constraints).items() if name not in known}
 
             def call(params: Mapping[str, Any], *arrays: Any) -> Any:

@@ -12,20 +12,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from jax.extend import core as jex_core
 
+from jaxport import jaxprs
 from jaxport.blocks import Block, block_p
-from jaxport.errors import JaxportError
 from jaxport.export.exported import Exported
 from jaxport.export.rules import BLOCK_RULES
-from jaxport.export.walker import source_lines
+from jaxport.export.sources import source_lines
 from jaxport.verify import reference
-from jaxport.verify.comparing import difference
+from jaxport.verify.comparing import FAILURES, difference
+from jaxport.verify.precision import narrowest
 from jaxport.verify.report import Divergence
 from jaxport.verify.taps import Choice, Tap, tapped
-
-#: What JAX raises for a program that it cannot lower with symbolic dims, and ours.
-_FAILURES = (JaxportError, NotImplementedError, RuntimeError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ class Localizer:
             block = self._first(lambda equation, _: equation.primitive is block_p)
             chain = () if block is None else _chain([*block.tap.around, block.tap.equation])
 
-            def in_chain(equation: jex_core.JaxprEqn, around: tuple[jex_core.JaxprEqn, ...]) -> bool:
+            def in_chain(equation: jaxprs.JaxprEqn, around: tuple[jaxprs.JaxprEqn, ...]) -> bool:
                 inner = _chain(around)
                 return equation.primitive is not block_p and inner == chain[: len(inner)]
 
@@ -59,7 +56,7 @@ class Localizer:
             differing = [found for found in (equation, block) if found is not None]
             if not differing:
                 return self._of_the_passes()
-        except _FAILURES as error:
+        except FAILURES as error:
             return Divergence("not localized", "", f"{type(error).__name__}: {str(error).splitlines()[0]}")
         found = min(differing, key=_Found.time)
         source = _source([*found.tap.around, found.tap.equation])
@@ -68,18 +65,19 @@ class Localizer:
     def _of_the_passes(self) -> Divergence:
         """The graph pass after which the outputs differ, where no equation does by itself."""
         traced = self.exported.traced
-        expected = [np.asarray(value) for value in self._in_jax(traced.jaxpr)]
+        expected, inside = [np.asarray(value) for value in self._in_jax(traced.jaxpr)], narrowest(traced.jaxpr)
         names = [report.name for report in self.exported.pass_reports]
         for count in range(len(names) + 1):
             model = self.exported.again(traced, passes=count)
             if any(
-                difference(e, a, self.rtol, self.atol).problem for e, a in zip(expected, self._run(model), strict=False)
+                difference(e, a, self.rtol, self.atol, inside=dtype).problem
+                for e, a, dtype in zip(expected, self._run(model), inside, strict=False)
             ):
                 cause = f"the graph pass `{names[count - 1]}`" if count else "the runtime"
                 return Divergence(cause, "", "the graph agrees before it, and each equation by itself")
         return Divergence("not localized", "", "exported once more, the model agrees")
 
-    def _in_jax(self, jaxpr: jex_core.ClosedJaxpr) -> list[Any]:
+    def _in_jax(self, jaxpr: jaxprs.ClosedJaxpr) -> list[Any]:
         weights = [weight.value for weight in self.exported.traced.weights]
         return reference.run_program(jaxpr, [*weights, *self.leaves])
 
@@ -97,17 +95,18 @@ class Localizer:
         paths = (*traced.output_paths, *traced.state_outputs, *names)
         model = self.exported.again(replace(traced, jaxpr=jaxpr, output_paths=paths, state_outputs=()))
         actual, expected = self._run(model)[-len(taps) :], self._in_jax(jaxpr)[-len(taps) :]
-        found = map(self._compared, taps, map(np.asarray, expected), actual)
+        inside = narrowest(jaxpr)[-len(taps) :]
+        found = map(self._compared, taps, map(np.asarray, expected), actual, inside)
         return min((f for f in found if f is not None), key=_Found.time, default=None)
 
-    def _compared(self, tap: Tap, expected: np.ndarray, actual: np.ndarray) -> _Found | None:
+    def _compared(self, tap: Tap, expected: np.ndarray, actual: np.ndarray, inside: Any) -> _Found | None:
         """The first step in which a value differs."""
-        whole = difference(expected, actual, self.rtol, self.atol).problem
+        whole = difference(expected, actual, self.rtol, self.atol, inside=inside).problem
         if not whole or expected.shape != actual.shape:
             return _Found(tap, (0,) * tap.steps, expected.shape, whole) if whole else None
         differing = []
         for steps in np.ndindex(expected.shape[: tap.steps]):
-            problem = difference(expected[steps], actual[steps], self.rtol, self.atol).problem
+            problem = difference(expected[steps], actual[steps], self.rtol, self.atol, inside=inside).problem
             if problem:
                 differing.append(_Found(tap, steps, expected.shape, problem))
         # A value that is small in every step may differ as a whole only.
@@ -136,7 +135,7 @@ class _Found:
         return self.tap.time(self.steps)
 
 
-def _chain(around: Sequence[jex_core.JaxprEqn]) -> tuple[Block, ...]:
+def _chain(around: Sequence[jaxprs.JaxprEqn]) -> tuple[Block, ...]:
     return tuple(equation.params["block"] for equation in around if equation.primitive is block_p)
 
 
@@ -152,7 +151,7 @@ def _place(found: _Found) -> str:
     return ", ".join([place, *steps])
 
 
-def _source(equations: Sequence[jex_core.JaxprEqn]) -> str:
+def _source(equations: Sequence[jaxprs.JaxprEqn]) -> str:
     """The user's line of the last equation, or of the innermost one around it that has any."""
     tracebacks = [equation.source_info.traceback for equation in reversed(equations)]
     lines = [source_lines(traceback) for traceback in tracebacks if traceback is not None]

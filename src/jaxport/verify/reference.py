@@ -7,16 +7,15 @@ from typing import Any
 
 import jax
 from jax import export
-from jax.extend import core as jex_core
 
-from jaxport import blocks
+from jaxport import blocks, jaxprs
 from jaxport.export import dims
 
 
-def run_program(jaxpr: jex_core.ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:
+def run_program(jaxpr: jaxprs.ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:
     """The results of a program, which may have blocks and symbolic dims, for concrete operands."""
     plain = blocks.ungroup(jaxpr)
-    function = jax.jit(jex_core.jaxpr_as_fun(plain))
+    function = jax.jit(jaxprs.jaxpr_as_fun(plain))
     if all(dims.all_static(getattr(aval, "shape", ())) for aval in plain.in_avals):
         return list(function(*operands))
     # Its parameters hold the symbolic dims, so that it cannot be run as it is: JAX lowers it with them.

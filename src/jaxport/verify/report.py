@@ -103,6 +103,8 @@ class Report:
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         verdict = "agrees" if self.ok else "differs"
+        if self.ok and any(output.difference.note for output in self.outputs):
+            verdict = "agrees where it is well-conditioned"
         text = [f"`{self.name}` {verdict} in JAX and in ONNX Runtime", *(f"  {line}" for line in lines)]
         if self.divergence is not None:
             text += ["first divergence:", *(f"  {line}" for line in str(self.divergence).splitlines())]
@@ -111,7 +113,7 @@ class Report:
 
 def _row(output: Output) -> tuple[str, ...]:
     found = output.difference
-    note = found.problem
+    note = found.problem or found.note
     if not note and found.finite < 1:
         note = f"{found.finite:.0%} finite" if found.finite else "nothing finite: give inputs of your own"
     return (

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from jaxport import saving
 from jaxport.errors import NotInstalled, RunError
+from jaxport.export import opsets
 
 _IN_MEMORY = "weights of this process"
 
@@ -54,10 +55,12 @@ class Session:
         try:
             self._session = self._runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         except _failures() as error:
+            opset = model.opset_imports.get("", 0) if isinstance(model, ir.Model) else 0
+            unchecked = f"{opsets.unchecked(opset)}\n" if opset > opsets.CHECKED else ""
             raise RunError(
                 "ONNX Runtime cannot load the model",
                 where="" if isinstance(source, bytes) else f"`{source}`",
-                why=_message(error),
+                why=unchecked + _message(error),
                 instead=f"this is ONNX Runtime {self._runtime.__version__}; a newer one, or another opset, may have it",
             ) from error
         self.input_names = [value.name for value in self._session.get_inputs()]
@@ -123,7 +126,7 @@ def _onnxruntime() -> Any:
         raise NotInstalled(
             "ONNX Runtime is not installed",
             why="running and verifying a model needs it; exporting and saving do not",
-            instead="`pip install jaxport[runtime]`",
+            instead="`pip install onnxruntime`",
         ) from error
     return onnxruntime
 

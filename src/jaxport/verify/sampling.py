@@ -13,8 +13,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import core as jex_core
 
+from jaxport import jaxprs
+from jaxport.errors import InvalidArgument
 from jaxport.export import dims
 from jaxport.export.ports import Port, is_key, key_implementation
 
@@ -55,7 +56,7 @@ class _Origin:
 _NOWHERE = _Origin()
 
 
-def bounds(jaxpr: jex_core.ClosedJaxpr) -> dict[int, list[Range]]:
+def bounds(jaxpr: jaxprs.ClosedJaxpr) -> dict[int, list[Range]]:
     """For each integer input that selects elements: from which ones.
 
     >>> import jax.numpy as jnp
@@ -79,14 +80,14 @@ class _Flow:
         self.found: dict[int, list[Range]] = {}
         self._done: dict[tuple[int, tuple[_Origin, ...]], list[_Origin]] = {}
 
-    def through(self, jaxpr: jex_core.Jaxpr, origins: Sequence[_Origin]) -> list[_Origin]:
+    def through(self, jaxpr: jaxprs.Jaxpr, origins: Sequence[_Origin]) -> list[_Origin]:
         """The origins of the results of a body, given those of its inputs."""
         key = id(jaxpr), tuple(origins)
         if key not in self._done:
             env: dict[Any, _Origin] = dict(zip(jaxpr.invars, origins, strict=True))
 
             def read(atom: Any) -> _Origin:
-                return _NOWHERE if isinstance(atom, jex_core.Literal) else env.get(atom, _NOWHERE)
+                return _NOWHERE if isinstance(atom, jaxprs.Literal) else env.get(atom, _NOWHERE)
 
             for equation in jaxpr.eqns:
                 given = [read(atom) for atom in equation.invars]
@@ -94,7 +95,7 @@ class _Flow:
             self._done[key] = [read(atom) for atom in jaxpr.outvars]
         return self._done[key]
 
-    def equation(self, equation: jex_core.JaxprEqn, given: list[_Origin]) -> list[_Origin]:
+    def equation(self, equation: jaxprs.JaxprEqn, given: list[_Origin]) -> list[_Origin]:
         """The origins of the results of an equation; notes what it bounds."""
         name, nothing = equation.primitive.name, [_NOWHERE] * len(equation.outvars)
         if name == "iota":
@@ -104,16 +105,14 @@ class _Flow:
         for origin, valid in _selections(equation, given):
             for index in origin.inputs:
                 self.found.setdefault(index, []).append(valid)
-        inner = list(jex_core.jaxprs_in_params(equation.params))
+        inner = list(jaxprs.jaxprs_in_params(equation.params))
         if inner:
             return self.bodies(equation, inner, given)
         if name not in _CARRIES:
             return nothing
         return [_merged(equation, given)] * len(equation.outvars)
 
-    def bodies(
-        self, equation: jex_core.JaxprEqn, inner: Sequence[jex_core.Jaxpr], given: list[_Origin]
-    ) -> list[_Origin]:
+    def bodies(self, equation: jaxprs.JaxprEqn, inner: Sequence[jaxprs.Jaxpr], given: list[_Origin]) -> list[_Origin]:
         """The same for an equation that calls bodies; a body that takes the last operands is told apart by arity."""
         nothing = [_NOWHERE] * len(equation.outvars)
         for body in inner:
@@ -127,7 +126,7 @@ class _Flow:
         return nothing
 
 
-def _merged(equation: jex_core.JaxprEqn, given: Sequence[_Origin]) -> _Origin:
+def _merged(equation: jaxprs.JaxprEqn, given: Sequence[_Origin]) -> _Origin:
     """The origin of a result that carries on those of the operands."""
     columns: tuple[_Origin, ...] = ()
     if equation.primitive.name == "convert_element_type":
@@ -143,7 +142,7 @@ def _merged(equation: jex_core.JaxprEqn, given: Sequence[_Origin]) -> _Origin:
     )
 
 
-def _selections(equation: jex_core.JaxprEqn, given: Sequence[_Origin]) -> Iterator[tuple[_Origin, Range]]:
+def _selections(equation: jaxprs.JaxprEqn, given: Sequence[_Origin]) -> Iterator[tuple[_Origin, Range]]:
     """The operands that select, with what they select from."""
     name, params = equation.primitive.name, equation.params
     shapes = [getattr(atom.aval, "shape", ()) for atom in equation.invars]
@@ -166,7 +165,13 @@ def _starts(size: dims.Dim, taken: dims.Dim) -> Range:
     return Range(0, size - taken + 1)
 
 
-def sample(port: Port, sizes: Mapping[str, int], generator: np.random.Generator, valid: Iterable[Range] = ()) -> Any:
+def sample(
+    port: Port,
+    sizes: Mapping[str, int],
+    generator: np.random.Generator,
+    valid: Iterable[Range] = (),
+    avoid: Iterable[int] = (),
+) -> Any:
     """An argument for an input: an array in JAX's layout and dtype, or an array of PRNG keys.
 
     Args:
@@ -174,6 +179,10 @@ def sample(port: Port, sizes: Mapping[str, int], generator: np.random.Generator,
       sizes: of the symbols.
       generator: of the random numbers.
       valid: what an integer selects from.
+      avoid: integers that are not drawn, such as that of padding.
+
+    Raises:
+      InvalidArgument: no integer is left.
     """
     shape = tuple(dims.evaluate(dim, sizes) for dim in port.shape)
     if is_key(port.dtype):
@@ -184,18 +193,23 @@ def sample(port: Port, sizes: Mapping[str, int], generator: np.random.Generator,
             return generator.random(shape) < 0.6
         case "i" | "u":
             limits = [(bound.first, dims.evaluate(bound.stop, sizes)) for bound in valid]
-            return _integers(port.dtype, shape, generator, limits)
+            return _integers(port, shape, generator, limits, avoid)
         case "c":
             return (generator.normal(size=shape) + 1j * generator.normal(size=shape)).astype(port.dtype)
         case _:
             if jax.dtypes.issubdtype(port.dtype, np.integer):  # int4 and its kin
-                return _integers(port.dtype, shape, generator, [(0, 4)])
+                return _integers(port, shape, generator, [(0, 4)], avoid)
             return generator.normal(size=shape).astype(port.dtype)
 
 
 def _integers(
-    dtype: np.dtype, shape: Sequence[int], generator: np.random.Generator, limits: Sequence[tuple[int, int]]
+    port: Port,
+    shape: Sequence[int],
+    generator: np.random.Generator,
+    limits: Sequence[tuple[int, int]],
+    avoid: Iterable[int],
 ) -> np.ndarray:
+    dtype = port.dtype
     low, high = FREE
     if limits:
         low, high = max(first for first, _ in limits), min(stop for _, stop in limits)
@@ -203,7 +217,39 @@ def _integers(
         low = 0
     high = min(high, int(jax.numpy.iinfo(dtype).max) + 1)
     low = min(low, max(high - 1, 0))  # where nothing is valid (an empty axis), zero
-    return generator.integers(low, max(high, low + 1), shape).astype(dtype)
+    high = max(high, low + 1)
+    avoided = sorted(value for value in set(avoid) if low <= value < high)
+    if len(avoided) == high - low:
+        raise InvalidArgument(
+            f"no value is left for the input `{port.name}`",
+            where="`verify(avoid=...)`",
+            why=f"it is drawn from {low} to {high - 1}",
+            instead="avoid fewer values, or give the input",
+        )
+    drawn = generator.integers(low, high - len(avoided), shape)
+    for value in avoided:  # from below: those that are left are counted past each
+        drawn = drawn + (drawn >= value)
+    return drawn.astype(dtype)
+
+
+def avoided(avoid: Mapping[str, Iterable[int]] | None, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """The integers that each input avoids.
+
+    Raises:
+      InvalidArgument: a name is that of no input.
+
+    >>> avoided({"ids": [0]}, ["ids", "mask"])
+    {'ids': (0,)}
+    """
+    known = list(names)
+    unknown = [name for name in avoid or () if name not in known]
+    if unknown:
+        raise InvalidArgument(
+            f"`{unknown[0]}` is no input of the model",
+            where="`verify(avoid=...)`",
+            instead=f"the inputs are {', '.join(known)}",
+        )
+    return {name: tuple(map(int, values)) for name, values in (avoid or {}).items()}
 
 
 def _dtype(aval: Any) -> Any:

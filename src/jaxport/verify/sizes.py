@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jax.extend import core as jex_core
 
+from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
 from jaxport.export import dims
 
@@ -31,7 +31,7 @@ class Conditions:
       constraints: of the scope of the symbols, as text.
     """
 
-    def __init__(self, jaxpr: jex_core.ClosedJaxpr):
+    def __init__(self, jaxpr: jaxprs.ClosedJaxpr):
         inputs = {dim for aval in jaxpr.in_avals for dim in getattr(aval, "shape", ()) if not dims.is_static(dim)}
         self.symbols = sorted({name for dim in inputs for name in dims.symbols(str(dim))})
         self._dims = {str(dim) for dim in _symbolic_dims(jaxpr.jaxpr)} | {str(dim) for dim in inputs}
@@ -147,19 +147,19 @@ def _alike(sizes: Mapping[str, int], other: Mapping[str, int], symbols: Sequence
     return any(sizes[name] == other[name] for name in symbols)
 
 
-def _symbolic_dims(jaxpr: jex_core.Jaxpr) -> set[Any]:
+def _symbolic_dims(jaxpr: jaxprs.Jaxpr) -> set[Any]:
     """The symbolic dims of all values in a program."""
     found: set[Any] = set()
     seen: set[int] = set()
 
-    def visit(body: jex_core.Jaxpr) -> None:
+    def visit(body: jaxprs.Jaxpr) -> None:
         if id(body) in seen:
             return
         seen.add(id(body))
         for equation in body.eqns:
             for variable in equation.outvars:
                 found.update(d for d in getattr(variable.aval, "shape", ()) if not dims.is_static(d))
-            for inner in jex_core.jaxprs_in_params(equation.params):
+            for inner in jaxprs.jaxprs_in_params(equation.params):
                 visit(inner)
 
     visit(jaxpr)

@@ -14,15 +14,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend import core as jex_core
 
+from jaxport import jaxprs
 from jaxport.blocks import block_p
 from jaxport.export.ports import is_key
 
 #: Primitives that run one body once: their equations take its place.
 _CALLS = frozenset(("checkpoint", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "jit", "remat2"))
 
-Atom = jex_core.Var | jex_core.Literal
+Atom = jaxprs.Var | jaxprs.Literal
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Tap:
         as a `Step`) after its own position.
     """
 
-    equation: jex_core.JaxprEqn
-    around: tuple[jex_core.JaxprEqn, ...]
+    equation: jaxprs.JaxprEqn
+    around: tuple[jaxprs.JaxprEqn, ...]
     order: tuple[Any, ...]
 
     @property
@@ -59,16 +59,16 @@ class Step:
 
 
 #: Whether the results of an equation shall be tapped, given the equations around it.
-Choice = Callable[[jex_core.JaxprEqn, tuple[jex_core.JaxprEqn, ...]], bool]
+Choice = Callable[[jaxprs.JaxprEqn, tuple[jaxprs.JaxprEqn, ...]], bool]
 #: A variable of the body at hand that stands for a tap.
-_Tapped = tuple[jex_core.Var, Tap]
+_Tapped = tuple[jaxprs.Var, Tap]
 #: The position of an equation's own results: after all that is inside it.
 _LAST = math.inf
 
 
 def tapped(
-    jaxpr: jex_core.ClosedJaxpr, choice: Choice, closed: frozenset[str] = frozenset()
-) -> tuple[jex_core.ClosedJaxpr, list[Tap]]:
+    jaxpr: jaxprs.ClosedJaxpr, choice: Choice, closed: frozenset[str] = frozenset()
+) -> tuple[jaxprs.ClosedJaxpr, list[Tap]]:
     """A program with the chosen values as further outputs, in the order in which they are computed.
 
     Args:
@@ -77,17 +77,17 @@ def tapped(
       closed: targets of blocks that stay whole, since a rule serves them.
     """
     body, taps = _Tapping(choice, closed).body(jaxpr.jaxpr, ())
-    return jex_core.ClosedJaxpr(body, jaxpr.consts), taps
+    return jaxprs.ClosedJaxpr(body, jaxpr.consts), taps
 
 
 class _Tapping:
     def __init__(self, choice: Choice, closed: frozenset[str]):
         self.choice, self.closed = choice, closed
 
-    def body(self, jaxpr: jex_core.Jaxpr, around: tuple[jex_core.JaxprEqn, ...]) -> tuple[jex_core.Jaxpr, list[Tap]]:
+    def body(self, jaxpr: jaxprs.Jaxpr, around: tuple[jaxprs.JaxprEqn, ...]) -> tuple[jaxprs.Jaxpr, list[Tap]]:
         """A body whose taps follow its own outputs."""
-        equations: list[jex_core.JaxprEqn] = []
-        env: dict[jex_core.Var, Atom] = {}
+        equations: list[jaxprs.JaxprEqn] = []
+        env: dict[jaxprs.Var, Atom] = {}
         found = self.append(jaxpr, around, equations, env, nested=False)
         outvars = [_read(env, atom) for atom in jaxpr.outvars]
         # Names of arguments and results are of the old ones.
@@ -97,10 +97,10 @@ class _Tapping:
 
     def append(
         self,
-        jaxpr: jex_core.Jaxpr,
-        around: tuple[jex_core.JaxprEqn, ...],
-        out: list[jex_core.JaxprEqn],
-        env: dict[jex_core.Var, Atom],
+        jaxpr: jaxprs.Jaxpr,
+        around: tuple[jaxprs.JaxprEqn, ...],
+        out: list[jaxprs.JaxprEqn],
+        env: dict[jaxprs.Var, Atom],
         nested: bool,
     ) -> list[_Tapped]:
         """Append the equations of a body to `out`; `env` says what stands for its variables.
@@ -109,9 +109,7 @@ class _Tapping:
         """
         found: list[_Tapped] = []
         for position, equation in enumerate(jaxpr.eqns):
-            outvars = [
-                jex_core.Var(v.aval) if nested or isinstance(v, jex_core.DropVar) else v for v in equation.outvars
-            ]
+            outvars = [jaxprs.Var(v.aval) if nested or isinstance(v, jaxprs.DropVar) else v for v in equation.outvars]
             moved = equation.replace(invars=[_read(env, atom) for atom in equation.invars], outvars=outvars)
             results, taps = self.equation(moved, around, out)
             env.update(zip(equation.outvars, results, strict=True))
@@ -119,12 +117,12 @@ class _Tapping:
         return found
 
     def equation(
-        self, equation: jex_core.JaxprEqn, around: tuple[jex_core.JaxprEqn, ...], out: list[jex_core.JaxprEqn]
+        self, equation: jaxprs.JaxprEqn, around: tuple[jaxprs.JaxprEqn, ...], out: list[jaxprs.JaxprEqn]
     ) -> tuple[Sequence[Atom], list[_Tapped]]:
         """Append one equation to `out`; returns its results and its taps, which follow those inside it."""
         name, params, results = equation.primitive.name, equation.params, equation.outvars
         source = equation
-        bodies = list(jex_core.jaxprs_in_params(params))
+        bodies = list(jaxprs.jaxprs_in_params(params))
         wanted = self.choice(equation, around)
         found: list[_Tapped] = []
         if equation.primitive is block_p:
@@ -137,8 +135,8 @@ class _Tapping:
         elif name == "cond":
             equation, found = self._cond(equation, around)
         elif name in _CALLS and len(bodies) == 1 and not bodies[0].constvars:
-            inside: list[jex_core.JaxprEqn] = []
-            env: dict[jex_core.Var, Atom] = dict(zip(bodies[0].invars, equation.invars, strict=True))
+            inside: list[jaxprs.JaxprEqn] = []
+            env: dict[jaxprs.Var, Atom] = dict(zip(bodies[0].invars, equation.invars, strict=True))
             found = self.append(bodies[0], (*around, equation), inside, env, nested=True)
             if found:
                 out += inside
@@ -149,28 +147,28 @@ class _Tapping:
         return results, found
 
     def _block(
-        self, equation: jex_core.JaxprEqn, around: tuple[jex_core.JaxprEqn, ...]
-    ) -> tuple[jex_core.JaxprEqn, list[_Tapped]]:
+        self, equation: jaxprs.JaxprEqn, around: tuple[jaxprs.JaxprEqn, ...]
+    ) -> tuple[jaxprs.JaxprEqn, list[_Tapped]]:
         inner = equation.params["jaxpr"]
         body, taps = self.body(inner.jaxpr, (*around, equation))
-        return _extended(equation, {"jaxpr": jex_core.ClosedJaxpr(body, inner.consts)}, _variables(body, taps), taps)
+        return _extended(equation, {"jaxpr": jaxprs.ClosedJaxpr(body, inner.consts)}, _variables(body, taps), taps)
 
     def _scan(
-        self, equation: jex_core.JaxprEqn, around: tuple[jex_core.JaxprEqn, ...]
-    ) -> tuple[jex_core.JaxprEqn, list[_Tapped]]:
+        self, equation: jaxprs.JaxprEqn, around: tuple[jaxprs.JaxprEqn, ...]
+    ) -> tuple[jaxprs.JaxprEqn, list[_Tapped]]:
         inner, length = equation.params["jaxpr"], equation.params["length"]
         body, taps = self.body(inner.jaxpr, (*around, equation))
         stacked = [
-            jex_core.Var(variable.aval.update(shape=(length, *variable.aval.shape)))
+            jaxprs.Var(variable.aval.update(shape=(length, *variable.aval.shape)))
             for variable in _variables(body, taps)
         ]
         step = Step(-1 if equation.params["reverse"] else 1)
         taps = [replace(tap, order=(step, *tap.order)) for tap in taps]
-        return _extended(equation, {"jaxpr": jex_core.ClosedJaxpr(body, inner.consts)}, stacked, taps)
+        return _extended(equation, {"jaxpr": jaxprs.ClosedJaxpr(body, inner.consts)}, stacked, taps)
 
     def _while(
-        self, equation: jex_core.JaxprEqn, around: tuple[jex_core.JaxprEqn, ...], out: list[jex_core.JaxprEqn]
-    ) -> tuple[jex_core.JaxprEqn, list[_Tapped]]:
+        self, equation: jaxprs.JaxprEqn, around: tuple[jaxprs.JaxprEqn, ...], out: list[jaxprs.JaxprEqn]
+    ) -> tuple[jaxprs.JaxprEqn, list[_Tapped]]:
         """The taps are carried, from zeros on."""
         params = equation.params
         body, taps = self.body(params["body_jaxpr"].jaxpr, (*around, equation))
@@ -179,12 +177,12 @@ class _Tapping:
         carried = _variables(body, taps)
         zeros = _zeros(carried, out)
         condition = params["cond_jaxpr"].jaxpr
-        unused = [[jex_core.Var(v.aval) for v in carried] for _ in range(2)]
+        unused = [[jaxprs.Var(v.aval) for v in carried] for _ in range(2)]
         new = {
-            "body_jaxpr": jex_core.ClosedJaxpr(
+            "body_jaxpr": jaxprs.ClosedJaxpr(
                 body.replace(invars=[*body.invars, *unused[0]]), params["body_jaxpr"].consts
             ),
-            "cond_jaxpr": jex_core.ClosedJaxpr(
+            "cond_jaxpr": jaxprs.ClosedJaxpr(
                 condition.replace(
                     invars=[*condition.invars, *unused[1]], debug_info=condition.debug_info._replace(arg_names=None)
                 ),
@@ -195,8 +193,8 @@ class _Tapping:
         return _extended(equation, new, carried, taps)
 
     def _cond(
-        self, equation: jex_core.JaxprEqn, around: tuple[jex_core.JaxprEqn, ...]
-    ) -> tuple[jex_core.JaxprEqn, list[_Tapped]]:
+        self, equation: jaxprs.JaxprEqn, around: tuple[jaxprs.JaxprEqn, ...]
+    ) -> tuple[jaxprs.JaxprEqn, list[_Tapped]]:
         """Every branch gives the taps of all; those of the others are zeros."""
         branches = equation.params["branches"]
         bodies = [self.body(branch.jaxpr, (*around, equation)) for branch in branches]
@@ -212,35 +210,35 @@ class _Tapping:
             zeros = _zeros([v for index, v in enumerate(variables) if index not in own], equations)
             results = list(body.outvars[: len(body.outvars) - len(taps)])
             results += [*zeros[: own.start], *_variables(body, taps), *zeros[own.start :]]
-            new.append(jex_core.ClosedJaxpr(body.replace(eqns=equations, outvars=results), branch.consts))
+            new.append(jaxprs.ClosedJaxpr(body.replace(eqns=equations, outvars=results), branch.consts))
         return _extended(equation, {"branches": tuple(new)}, variables, everything)
 
 
 def _extended(
-    equation: jex_core.JaxprEqn, params: dict[str, Any], results: Sequence[jex_core.Var], taps: Sequence[Tap]
-) -> tuple[jex_core.JaxprEqn, list[_Tapped]]:
+    equation: jaxprs.JaxprEqn, params: dict[str, Any], results: Sequence[jaxprs.Var], taps: Sequence[Tap]
+) -> tuple[jaxprs.JaxprEqn, list[_Tapped]]:
     """An equation with other bodies and, at its end, one more result per tap."""
     if not taps:
         return equation, []
-    new = [jex_core.Var(variable.aval) for variable in results]
-    equation = equation.replace(outvars=[*equation.outvars, *new], params={**equation.params, **params})
+    new = [jaxprs.Var(variable.aval) for variable in results]
+    equation = jaxprs.with_parameters(equation, params, outvars=[*equation.outvars, *new])
     return equation, list(zip(new, taps, strict=True))
 
 
-def _variables(body: jex_core.Jaxpr, taps: Sequence[Tap]) -> list[Any]:
+def _variables(body: jaxprs.Jaxpr, taps: Sequence[Tap]) -> list[Any]:
     """What stands for the taps in a body: its last outputs."""
     return list(body.outvars[len(body.outvars) - len(taps) :])
 
 
-def _zeros(like: Sequence[Any], out: list[jex_core.JaxprEqn]) -> list[Atom]:
+def _zeros(like: Sequence[Any], out: list[jaxprs.JaxprEqn]) -> list[Atom]:
     """Zeros of the shapes and dtypes of some variables; the equations that make them are appended to `out`."""
     made = jax.make_jaxpr(lambda: [jnp.zeros(v.aval.shape, v.aval.dtype) for v in like])().jaxpr
     out += made.eqns
     return list(made.outvars)
 
 
-def _read(env: dict[jex_core.Var, Atom], atom: Atom) -> Atom:
-    return env.get(atom, atom) if isinstance(atom, jex_core.Var) else atom
+def _read(env: dict[jaxprs.Var, Atom], atom: Atom) -> Atom:
+    return env.get(atom, atom) if isinstance(atom, jaxprs.Var) else atom
 
 
 def _is_array(aval: Any) -> bool:

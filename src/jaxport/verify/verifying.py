@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,11 +16,12 @@ import numpy as np
 from jaxport import blocks
 from jaxport.errors import InvalidArgument
 from jaxport.export import dims, specs
-from jaxport.export.api import read_inputs
-from jaxport.export.ports import Port, is_key, stored
-from jaxport.verify import reference, sampling, sizes as size_choice
-from jaxport.verify.comparing import difference
+from jaxport.export.flags.tracing import traced_with_flags, with_bools
+from jaxport.export.ports import Port, is_key, port_of, stored
+from jaxport.verify import conditioning, reference, sampling, sizes as size_choice
+from jaxport.verify.comparing import compared_results
 from jaxport.verify.localizing import Localizer
+from jaxport.verify.precision import narrowest
 from jaxport.verify.report import Divergence, Output, Report
 from jaxport.verify.runtime import Session
 
@@ -38,6 +40,7 @@ def verify(
     sizes: Sequence[Mapping[str, int]] | None = None,
     rtol: float | None = None,
     atol: float | None = None,
+    avoid: Mapping[str, Iterable[int]] | None = None,
     seed: int = 0,
 ) -> Report:
     """Run the JAX function and the exported model on the same inputs, and compare every output, dtype and shape.
@@ -55,6 +58,7 @@ def verify(
       rtol: how much an element may differ relative to itself; by default what the output's dtype justifies.
       atol: how much any element may differ; by default what the dtype justifies for the output's largest element.
         Integers and booleans are compared exactly where neither is given.
+      avoid: by input, integers that are not sampled: `{"ids": [0]}` where 0 stands for padding.
       seed: of the sampled inputs and sizes.
 
     Returns:
@@ -83,10 +87,11 @@ def verify(
         session=exported.session,
         defaults=exported.defaults,
         state=exported.state,
+        flags=exported.flags,
         x64=exported.x64,
         exported=exported,
     )
-    return subject.report(inputs, sizes, rtol, atol, seed, check)
+    return subject.report(inputs, sizes, rtol, atol, avoid, seed, check)
 
 
 def verify_file(
@@ -105,6 +110,7 @@ def verify_file(
     sizes: Sequence[Mapping[str, int]] | None = None,
     rtol: float | None = None,
     atol: float | None = None,
+    avoid: Mapping[str, Iterable[int]] | None = None,
     seed: int = 0,
 ) -> Report:
     """Compare a saved model with a JAX callable: see `verify`.
@@ -117,7 +123,7 @@ def verify_file(
       fn: the callable that it came from.
       inputs, input_params, static_params, inputs_as_nchw, outputs_as_nchw, constraints, double_precision, state: as
         `to_onnx` takes them.
-      check, sizes, rtol, atol, seed: as `verify` takes them.
+      check, sizes, rtol, atol, avoid, seed: as `verify` takes them.
 
     Raises:
       VerificationFailed: they disagree, and `check` is true.
@@ -128,8 +134,8 @@ def verify_file(
     session = Session(path)
     bound = functools.partial(fn, **static_params) if static_params else fn
     with jax.enable_x64(double_precision or _x64()):
-        args, kwargs = read_inputs(inputs, input_params, constraints, double_precision)
-        traced = blocks.trace(bound, args, kwargs, state=state)
+        given = specs.read_inputs(inputs, input_params, constraints, double_precision)
+        traced, flags = traced_with_flags(bound, given, name=Path(path).name, state=state)
         x64 = _x64()
     weights = {weight.path: stored(weight.value) for weight in traced.weights if weight.path in session.input_names}
     names = [name for name in session.input_names if name not in weights]
@@ -151,20 +157,25 @@ def verify_file(
         name=Path(path).name,
         fn=bound,
         traced=traced,
-        inputs=_ports(names, avals, inputs_as_nchw),
+        inputs=_ports(names, avals, inputs_as_nchw, given.declared),
         outputs=_ports(session.output_names, traced.jaxpr.out_avals, outputs_as_nchw),
         session=session,
         defaults=weights,
         state=state,
+        flags=flags,
         x64=x64,
     )
-    return subject.report(None, sizes, rtol, atol, seed, check)
+    return subject.report(None, sizes, rtol, atol, avoid, seed, check)
 
 
-def _ports(names: Sequence[str], avals: Sequence[Any], as_nchw: Sequence[int]) -> list[Port]:
+def _ports(
+    names: Sequence[str], avals: Sequence[Any], as_nchw: Sequence[int], declared: Sequence[Any] | None = None
+) -> list[Port]:
     return [
-        Port(name, tuple(aval.shape), aval.dtype, nchw=index in as_nchw)
-        for index, (name, aval) in enumerate(zip(names, avals, strict=True))
+        port_of(name, aval, nchw=index in as_nchw, declared=dtype)
+        for index, (name, aval, dtype) in enumerate(
+            zip(names, avals, declared or [aval.dtype for aval in avals], strict=True)
+        )
     ]
 
 
@@ -192,6 +203,7 @@ class _Subject:
     session: Session
     defaults: Mapping[str, np.ndarray]
     state: Any
+    flags: frozenset[int]
     x64: bool
     exported: Exported | None = None
 
@@ -201,22 +213,25 @@ class _Subject:
         sizes: Sequence[Mapping[str, int]] | None,
         rtol: float | None,
         atol: float | None,
+        avoid: Mapping[str, Iterable[int]] | None,
         seed: int,
         check: bool,
     ) -> Report:
         """Run both sides and compare."""
         outputs: list[Output] = []
         divergence: Divergence | None = None
+        inside = narrowest(self.traced.jaxpr)
         with jax.enable_x64(self.x64):
-            for run in self._runs(inputs, sizes, seed):
+            for run in self._runs(inputs, sizes, avoid, seed):
                 arrays = {port.name: port.to_model(run.leaves[port.name], self.x64) for port in self.inputs}
                 leaves = [port.to_jax(arrays[port.name]) for port in self.inputs]  # JAX gets what the model gets
-                expected = map(_plain, self._in_jax(leaves))
+                expected = list(map(_plain, self._in_jax(leaves)))
                 results = self.session.run({**self.defaults, **arrays})
-                actual = (_plain(port.to_jax(result)) for port, result in zip(self.outputs, results, strict=True))
+                actual = [_plain(port.to_jax(result)) for port, result in zip(self.outputs, results, strict=True)]
+                found = compared_results(expected, actual, rtol, atol, inside, functools.partial(self._spread, leaves))
                 compared = [
-                    Output(port.name, str(value.dtype), value.shape, run.sizes, difference(value, result, rtol, atol))
-                    for port, value, result in zip(self.outputs, expected, actual, strict=True)
+                    Output(port.name, str(value.dtype), value.shape, run.sizes, how)
+                    for port, value, how in zip(self.outputs, expected, found, strict=True)
                 ]
                 outputs += compared
                 if divergence is None and self.exported is not None and not all(output.ok for output in compared):
@@ -227,25 +242,58 @@ class _Subject:
         return report
 
     def _in_jax(self, leaves: Sequence[Any]) -> list[Any]:
-        """The outputs of the JAX side; where dims are symbolic, the function is traced again at these sizes."""
+        """The outputs of the JAX side."""
+        traced, leaves = self._concrete(leaves)
+        results = reference.run_traced(traced, leaves)
+        return results if traced.state_outputs == self.traced.state_outputs else self._with_old_state(traced, results)
+
+    def _spread(self, leaves: Sequence[Any]) -> list[np.ndarray]:
+        """By how much JAX itself changes each output when it rounds otherwise."""
+        traced, leaves = self._concrete(leaves)
+        weights = [weight.value for weight in traced.weights]
+        return conditioning.spread(traced.jaxpr, [*weights, *leaves], len(weights))
+
+    def _concrete(self, leaves: Sequence[Any]) -> tuple[blocks.Traced, Sequence[Any]]:
+        """What is run in JAX; where dims are symbolic or there are flags, the function is traced again."""
         traced = self.traced
-        if not all(dims.all_static(port.shape) for port in self.inputs):
+        if self.flags or not all(dims.all_static(port.shape) for port in self.inputs):
             args, kwargs = jax.tree.unflatten(traced.in_tree, self._with_static(leaves))
+            args, kwargs = with_bools(self.flags, args, kwargs)
+            leaves = [leaf for index, leaf in enumerate(leaves) if self._position(index) not in self.flags]
             again = blocks.trace(self.fn, args, kwargs, state=self.state)
             # The module may have been trained since: the model has the weights that it was exported with.
             exported = {weight.path: weight for weight in traced.weights if not weight.anonymous}
             traced = replace(again, weights=tuple(exported.get(weight.path, weight) for weight in again.weights))
-        return reference.run_traced(traced, leaves)
+        return traced, leaves
+
+    def _with_old_state(self, traced: blocks.Traced, results: Sequence[Any]) -> list[Any]:
+        """The outputs where some state changes for other values of the flags alone: it keeps its values."""
+        count = len(traced.output_paths)
+        old = {weight.path: weight.value for weight in self.traced.weights}
+        new = {**old, **dict(zip(traced.state_outputs, results[count:], strict=True))}
+        return [*results[:count], *(new[path] for path in self.traced.state_outputs)]
+
+    def _position(self, index: int) -> int:
+        """The position of an input of the model among the leaves of the arguments."""
+        count = self.traced.in_tree.num_leaves
+        return [position for position in range(count) if position not in self.traced.static_inputs][index]
 
     def _with_static(self, leaves: Sequence[Any]) -> list[Any]:
         static, arrays = self.traced.static_inputs, iter(leaves)
         count = self.traced.in_tree.num_leaves
         return [static[index] if index in static else next(arrays) for index in range(count)]
 
-    def _runs(self, inputs: Any, sizes: Sequence[Mapping[str, int]] | None, seed: int) -> Iterator[_Run]:
+    def _runs(
+        self,
+        inputs: Any,
+        sizes: Sequence[Mapping[str, int]] | None,
+        avoid: Mapping[str, Iterable[int]] | None,
+        seed: int,
+    ) -> Iterator[_Run]:
         """The arguments to run on, at each set of sizes."""
         given, sampler = self._given(inputs)
         ports = {port.name: port for port in self.inputs}
+        avoided = sampling.avoided(avoid, ports)
         known = specs.sizes_of({name: ports[name].shape for name in given}, given)
         conditions = size_choice.Conditions(self.traced.jaxpr)
         if sizes:
@@ -253,16 +301,24 @@ class _Subject:
         else:
             sets = size_choice.chosen(conditions, known, seed=seed)
         bounds, first = sampling.bounds(self.traced.jaxpr), len(self.traced.weights)
-        for number, at in enumerate(sets):
+        flags = [name for index, name in enumerate(ports) if self._position(index) in self.flags and name not in given]
+        values = [
+            dict(zip(flags, chosen, strict=True)) for chosen in itertools.product((True, False), repeat=len(flags))
+        ]
+        runs = [(sets[0], chosen) for chosen in values]  # each value of each flag, and then more sizes
+        runs += [(at, values[number % len(values)]) for number, at in enumerate(sets[1:], 1)]
+        for number, (at, chosen) in enumerate(runs):
             generator = np.random.default_rng([seed, number])
-            leaves = dict(given)
+            leaves = {**given, **{name: np.asarray(value) for name, value in chosen.items()}}
             for index, (name, port) in enumerate(ports.items()):
                 if name not in leaves and sampler is not None:
                     leaves[name] = sampler(port, at, generator)
                 if leaves.get(name) is None:
-                    leaves[name] = sampling.sample(port, at, generator, bounds.get(first + index, ()))
+                    leaves[name] = sampling.sample(
+                        port, at, generator, bounds.get(first + index, ()), avoided.get(name, ())
+                    )
             specs.sizes_of({name: port.shape for name, port in ports.items()}, leaves)
-            yield _Run(at, leaves)
+            yield _Run({**at, **chosen}, leaves)
 
     def _given(self, inputs: Any) -> tuple[dict[str, Any], Sampler | None]:
         """The arguments that the user gives, by the names of their ports, and the sampler."""

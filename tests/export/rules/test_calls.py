@@ -9,10 +9,10 @@ import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas
-from jax.experimental.compute_on import compute_on2
 from jax.experimental.custom_partitioning import custom_partitioning
 
 from jaxport.testing import check, f32, i32
+from tests.versions import compute_on
 
 B = "B"
 
@@ -60,7 +60,7 @@ def linear_call(x):
     return jax.custom_derivatives.linear_call(lambda r, x: x * r, lambda r, t: t * r, jnp.float32(2), x)
 
 
-on_the_host = compute_on2(jnp.sin, compute_type="device_host", out_memory_spaces=jax.memory.Space.Device)
+on_the_host = compute_on(jnp.sin, compute_type="device_host", out_memory_spaces=jax.memory.Space.Device)
 
 partitioned = custom_partitioning(jnp.sin)
 partitioned.def_partition(

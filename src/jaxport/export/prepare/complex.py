@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Primitive, Var
 
 from jaxport.blocks import block_p
 from jaxport.blocks.block import FrozenMapping
@@ -26,6 +25,7 @@ from jaxport.export.prepare.pairs import FORMULAS, Pair, each, real_dtype
 from jaxport.export.prepare.pairs_scattered import SCATTERS
 from jaxport.export.prepare.rewriting import Atoms, Rewriting, call_of, holds_jaxpr, traced
 from jaxport.export.registry import RULES, Rule
+from jaxport.jaxprs import ClosedJaxpr, JaxprEqn, Primitive, Var, parameters, with_parameters
 
 #: What does the same to both parts: it moves numbers about, or it is linear over the real numbers.
 TWICE = frozenset(
@@ -47,6 +47,13 @@ PASSING = frozenset(
 
 #: The name that a rule for complex operands alone has, and that the user sees where there is none.
 OF_COMPLEX = "%s of complex numbers"
+
+
+def is_known(primitive: str, avals: Sequence[Any], rules: Mapping[str, Any]) -> bool:
+    """Whether it is known what a primitive does to numbers of which some are complex."""
+    if not any(map(_is_complex, avals)):
+        return False
+    return OF_COMPLEX % primitive in rules or primitive in TWICE or primitive in FORMULAS or primitive in SCATTERS
 
 
 def without_complex(closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -119,9 +126,9 @@ class _Rewriting(Rewriting):
         body = self.body(equation)
         if body is not None:
             return call_of(body, invars, outvars, equation)
-        name, params = equation.primitive.name, equation.params
-        if name in PASSING or any(map(holds_jaxpr, params.values())):
-            return equation.replace(invars=invars, outvars=outvars, params={**params, **self.counts(equation)})
+        name = equation.primitive.name
+        if name in PASSING or any(map(holds_jaxpr, equation.params.values())):
+            return with_parameters(equation, self.counts(equation), invars=invars, outvars=outvars)
         refused = Primitive(OF_COMPLEX % name)  # which has no rule: the walker says so
         refused.multiple_results = True
         return equation.replace(primitive=refused, invars=invars, outvars=outvars)
@@ -147,7 +154,7 @@ class _Rewriting(Rewriting):
     def counts(self, equation: JaxprEqn) -> Mapping[str, Any]:
         """The parameters of an equation that say how many of its operands are what."""
         sizes = [1 + _is_complex(atom.aval) for atom in equation.invars]
-        params = equation.params
+        params = parameters(equation)
         if equation.primitive is block_p:
             return {"block": self.block(params["block"], sizes, equation.outvars)}
         if "const_lengths" in params:
@@ -188,7 +195,7 @@ def _function(rule: Rule | None, equation: JaxprEqn) -> Callable[..., Any] | Non
     """The JAX function that a rule is, with the parameters of an equation; None where it is none, or refuses one."""
     if rule is None or not rule.via:
         return None
-    taken, refused = rule.arguments(equation.params)
+    taken, refused = rule.arguments(parameters(equation))
     return None if refused else functools.partial(rule.function, **taken)
 
 

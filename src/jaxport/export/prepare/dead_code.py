@@ -5,9 +5,8 @@ A scan stacks rows that nobody reads, a counter only counts: the runtime would c
 
 from __future__ import annotations
 
-from jax.extend.core import ClosedJaxpr
-
 from jaxport.blocks.liveness import live
+from jaxport.jaxprs import ClosedJaxpr
 
 
 def without_dead_code(closed: ClosedJaxpr) -> ClosedJaxpr:

@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 from jax.core import ShapedArray
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, new_jaxpr_eqn
-from jax.extend.core.primitives import convert_element_type_p
 
 from jaxport.export.prepare.rewriting import Atoms, Rewriting
+from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, convert_element_type_p, new_jaxpr_eqn
 
 #: What Python's own arithmetic on numbers becomes.
 ARITHMETIC = frozenset("add sub mul div neg max min abs floor ceil integer_pow pow sqrt convert_element_type".split())

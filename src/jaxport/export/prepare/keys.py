@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
-from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from jaxport.errors import ExportError
 from jaxport.export.ports import is_key, key_implementation, stored
 from jaxport.export.prepare.rewriting import Atoms, Rewriting, call_of, holds_jaxpr, traced
+from jaxport.jaxprs import ClosedJaxpr, JaxprEqn
 
 #: Primitives of `jax.random`: each has a rule that takes the words of the keys.
 RANDOM = frozenset(

@@ -456,6 +456,7 @@ FORMULAS: dict[str, Rule] = {
         "iota": iota,
         "log": log,
         "log1p": log1p,
+        "log2": lambda x: each(lambda part: part * np.asarray(1 / np.log(2), part.dtype))(log(x)),
         "logistic": logistic,
         "max": maximum,
         "min": minimum,

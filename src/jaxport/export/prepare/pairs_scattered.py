@@ -8,10 +8,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from jaxport.export.prepare.pairs import Pair, absolute, angle, mul, polar
 from jaxport.export.registry import Rule
+from jaxport.jaxprs import ClosedJaxpr, jaxpr_as_fun
 
 _PLAIN: dict[str, Any] = {"update_jaxpr": None, "update_consts": ()}
 

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-# What JAX itself does before it compiles has no public name, nor has the mark of a jaxpr that has mutable arrays.
-from jax._src.core import internal_mutable_array_effect  # noqa: TID251
-from jax._src.state.discharge import discharge_state  # noqa: TID251
-from jax.extend.core import ClosedJaxpr, JaxprEqn
-
 from jaxport import blocks
 from jaxport.export.prepare.rewriting import Atoms, Rewriting, call_of
+from jaxport.jaxprs import ClosedJaxpr, JaxprEqn, discharge_state, internal_mutable_array_effect
 
 
 def without_references(closed: ClosedJaxpr) -> ClosedJaxpr:

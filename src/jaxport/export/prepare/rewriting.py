@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, new_jaxpr_eqn
-from jax.extend.core.primitives import closed_call_p
+
+from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, closed_call_p, new_jaxpr_eqn
 
 Atoms = Callable[[Iterable[Any]], list[Any]]
 """What stands for some variables and literals, in order."""
@@ -82,16 +82,21 @@ class Rewriting(abc.ABC):
 
     def _replaced(self, value: Any) -> Any:
         """A parameter with the jaxprs in it rewritten; the same object where that changes nothing."""
-        if isinstance(value, ClosedJaxpr):
-            return self.closed(value)
-        if isinstance(value, Jaxpr):
-            return self.jaxpr(value)
-        if not holds_jaxpr(value):
-            return value
-        items = [self._replaced(item) for item in value]
-        if all(new is old for new, old in zip(items, value, strict=True)):
-            return value
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        return map_jaxprs(
+            lambda inner: self.closed(inner) if isinstance(inner, ClosedJaxpr) else self.jaxpr(inner), value
+        )
+
+
+def map_jaxprs(function: Callable[[Any], Any], value: Any) -> Any:
+    """A parameter of an equation with each jaxpr in it replaced; the same object where that changes nothing."""
+    if isinstance(value, ClosedJaxpr | Jaxpr):
+        return function(value)
+    if not holds_jaxpr(value):
+        return value
+    items = [map_jaxprs(function, item) for item in value]
+    if all(new is old for new, old in zip(items, value, strict=True)):
+        return value
+    return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
 
 
 def holds_jaxpr(value: Any) -> bool:

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from jaxport.export.registry import rule
 
-#: Primitives whose whole meaning is one jaxpr run on their operands, and the parameter that holds it. What else they
-#: carry says how to differentiate, batch, partition or compile it.
+#: Calls that JAX hands to its compiler or to Python, so that their implementation cannot be traced, and the parameter
+#: that holds the jaxpr. Other primitives that only call one need no rule: `prepare.implementations` finds that out.
 BODIES = {
     "call": "call_jaxpr",
     "checkpoint": "jaxpr",
     "closed_call": "call_jaxpr",
-    "composite": "jaxpr",
-    "cudnn_fusion": "jaxpr",
     "compute_on": "jaxpr",
     "core_call": "call_jaxpr",
     "custom_jvp_call": "call_jaxpr",
-    "custom_partitioning": "call",
     "custom_vjp_call": "call_jaxpr",
-    "custom_vmap_call": "call",
     "jit": "jaxpr",
-    "linear_call": "callee",
-    "remat2": "jaxpr",
-    "remat_opt": "fwd_jaxpr",
 }
 
 

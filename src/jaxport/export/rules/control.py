@@ -93,7 +93,7 @@ def _where(going, new, old):
 # Loops over arrays, or with a known number of steps
 
 
-@rule("scan", broadcasts=True)
+@rule("scan", broadcasts=True, irrelevant=("_split_transpose",))
 def scan(op, *operands, jaxpr, length, reverse, num_consts, num_carry, unroll):
     consts, (state, xs) = operands[:num_consts], divided([op.expanded(x) for x in operands[num_consts:]], num_carry)
 

@@ -78,6 +78,18 @@ def square(op, x):
     return op.Mul(x, x)
 
 
+# In the form in which JAX itself computes it: exact near 1 too.
+elementwise("one_minus_square", via=lambda x: (1 + x) * (1 - x))
+
+
+def polynomial(x, *coefficients, unroll=None):
+    """Horner's rule; the coefficient of the highest power is the last."""
+    return functools.reduce(lambda y, coefficient: y * x + coefficient, reversed(coefficients))
+
+
+elementwise("polynomial", via=polynomial)
+
+
 @elementwise("reciprocal", irrelevant=("approx", "full_range"))
 def reciprocal(op, x):
     return op.Reciprocal(x)

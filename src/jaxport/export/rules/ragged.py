@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from jax._src.lax.lax import _ragged_dot_general_impl  # noqa: TID251  JAX's own definition has no public name
-
 from jaxport.export.registry import rule
+from jaxport.jaxprs import definitions
 
 
 def _ragged_dot(x, y, group_sizes, *, ragged_dot_dimension_numbers, preferred_element_type):
-    return _ragged_dot_general_impl(
+    return definitions.ragged_dot_general_impl(
         x, y, group_sizes, ragged_dot_dimension_numbers, preferred_element_type=preferred_element_type
     )
 
 
-rule("ragged_dot_general", via=_ragged_dot, defaults={"group_offset": None}, irrelevant=("precision",))
+rule("ragged_dot_general", via=_ragged_dot, irrelevant=("precision",))

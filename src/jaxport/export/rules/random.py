@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core.primitives import random_gamma_p
 
 from jaxport.export import dims
 from jaxport.export.registry import rule
 from jaxport.export.rules.shape import iota
+from jaxport.jaxprs import random_gamma_p
 
 
 def mapped(function, rank):

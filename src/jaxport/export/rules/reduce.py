@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import jaxpr_as_fun
 
 from jaxport.export.registry import rule
+from jaxport.jaxprs import jaxpr_as_fun
 
 
 def reduced(op, op_type, x, axes):

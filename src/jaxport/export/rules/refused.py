@@ -15,9 +15,7 @@ _COLLECTIVES = """
 """.split()
 
 REASONS = {
-    # Python and native code
-    "pure_callback": "runs Python on the host; pass its result in as an input, or write it with jax.numpy",
-    "io_callback": "runs Python on the host; pass its result in as an input, or write it with jax.numpy",
+    # Native code
     "ffi_call": "calls native code, which ONNX cannot hold; pass `rules={'ffi_call': ...}` with a JAX function of it",
     **{name: _KERNEL % name for name in ("pallas_call", "core_map", "mpmd_map")},
     **{f"dot_product_attention_{which}_wrapper": _CUDNN for which in ("fwd", "bwd", "fp8_fwd", "fp8_bwd")},
@@ -31,7 +29,8 @@ REASONS = {
     "custom_lin": "is the forward derivative of a `custom_vjp` function, which JAX cannot run either; "
     "define it with `custom_jvp`",
     # Several devices
-    **dict.fromkeys(("psend", "precv", "ragged_all_to_all"), _ACROSS),
+    **dict.fromkeys(("full_to_shard", "shard_to_full", "xla_pmap"), _ACROSS),
+    **dict.fromkeys(("psend", "precv", "ragged_all_to_all", "pbroadcast_dynamic", "ag_start", "ag_done"), _ACROSS),
     **{f"{name}_{half}": _ACROSS for name in _COLLECTIVES for half in ("start", "done")},
 }
 
@@ -48,6 +47,23 @@ def refuses(why):
 
 for _primitive, _why in REASONS.items():
     rule(_primitive, broadcasts=True)(refuses(_why))
+
+
+#: What to do about callbacks that a library makes, by the package that they come from.
+CALLBACKS = {
+    "equinox": "is a check of Equinox's that raises a Python error; set the environment variable EQX_ON_ERROR=off before "
+    "Equinox is imported, which leaves these checks out",
+}
+
+
+@rule("pure_callback", "io_callback", broadcasts=True)
+def callback(op, *operands, callback, **_):
+    """A function of Python's: a wrapped one says where it comes from."""
+    function = getattr(callback, "callback_func", callback)
+    package = (getattr(function, "__module__", None) or "").partition(".")[0]
+    op.refuse(
+        CALLBACKS.get(package, "runs Python on the host; pass its result in as an input, or write it with jax.numpy")
+    )
 
 
 @rule("dce_sink", broadcasts=True)

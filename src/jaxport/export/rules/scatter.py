@@ -14,7 +14,6 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.lax import GatherScatterMode
 
 from jaxport.export import dims
@@ -23,6 +22,7 @@ from jaxport.export.rules import elementwise, starts as window_starts
 from jaxport.export.rules.indexing import arranged, many_windows, one_window, sliced, stacked
 from jaxport.export.rules.starts import INT64
 from jaxport.export.rules.windows import highest, lowest
+from jaxport.jaxprs import ClosedJaxpr, jaxpr_as_fun
 
 #: The dtypes that ONNX Runtime scatters with a reduction in another one: it fails at run time on these.
 REDUCED_IN = {"bool": np.uint8, "float16": np.float32, "bfloat16": np.float32}

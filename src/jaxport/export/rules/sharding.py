@@ -13,12 +13,21 @@ from jax import lax
 from jaxport.export.registry import rule
 
 
-@rule("sharding_constraint", "reshard", "layout_constraint", broadcasts=True)
+@rule("sharding_constraint", "reshard", "layout_constraint", "relayout", broadcasts=True)
 def constraint(op, x, **_):
     return x
 
 
-@rule("pvary", "pbroadcast", "preduced", "reduced_vary_cast_p", "vary_unreduced_cast_p", broadcasts=True)
+@rule(
+    "pvary",
+    "pbroadcast",
+    "preduced",
+    "reduced_vary_cast",
+    "reduced_vary_cast_p",
+    "vary_unreduced_cast",
+    "vary_unreduced_cast_p",
+    broadcasts=True,
+)
 def typed(op, *xs, **_):
     return xs
 
@@ -45,8 +54,8 @@ def reduced(reduce):
 
 
 rule("psum", "psum_invariant", "unreduced_psum")(reduced(lax.reduce_sum))
-rule("pmax")(reduced(lax.reduce_max))
-rule("pmin")(reduced(lax.reduce_min))
+rule("pmax", "unreduced_pmax")(reduced(lax.reduce_max))
+rule("pmin", "unreduced_pmin")(reduced(lax.reduce_min))
 
 
 @rule(

@@ -13,9 +13,9 @@ import functools
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax._src.lax import special as jax_special  # noqa: TID251  JAX's own definitions, which have no public name
 
 from jaxport.export.registry import rule
+from jaxport.jaxprs import definitions
 
 
 def in_single_precision(function):
@@ -288,12 +288,12 @@ for _name, _function in {
     "digamma": digamma,
     "zeta": zeta,
     "polygamma": polygamma,
-    "bessel_i0e": jax_special.bessel_i0e_impl,
+    "bessel_i0e": definitions.bessel_i0e_impl,
     "bessel_i1e": bessel_i1e,
-    "igamma": by_jax(jax_special.igamma_impl),
-    "igammac": by_jax(jax_special.igammac_impl),
-    "igamma_grad_a": by_jax(jax_special.igamma_grad_a_impl),
-    "random_gamma_grad": by_jax(jax_special.random_gamma_grad_impl),
-    "regularized_incomplete_beta": by_jax(jax_special.regularized_incomplete_beta_impl),
+    "igamma": by_jax(definitions.igamma_impl),
+    "igammac": by_jax(definitions.igammac_impl),
+    "igamma_grad_a": by_jax(definitions.igamma_grad_a_impl),
+    "random_gamma_grad": by_jax(definitions.random_gamma_grad_impl),
+    "regularized_incomplete_beta": by_jax(definitions.regularized_incomplete_beta_impl),
 }.items():
     rule(_name, via=_function)

@@ -145,6 +145,9 @@ elementwise("log1p", via=in_single_precision(_log1p))
 elementwise("expm1", via=in_single_precision(_expm1))
 
 
+elementwise("log2", via=lambda x: jnp.log(x) * np.asarray(1 / np.log(2), x.dtype))
+
+
 @elementwise("exp2")
 def exp2(op, x):
     return op.Pow(op.const(2, x.dtype), x)

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 from jax import lax
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from jaxport.export import dims
 from jaxport.export.registry import rule
 from jaxport.export.rules.sliding import Window, fitted, padded, seen, windows
+from jaxport.jaxprs import ClosedJaxpr, jaxpr_as_fun
 
 
 @dataclass(frozen=True)

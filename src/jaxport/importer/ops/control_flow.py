@@ -22,6 +22,9 @@ SHORT = 4
 BOUNDED = 1000
 """Iterations up to which a loop that may end earlier has a fixed length: unlike an open one it has a gradient."""
 
+ENDLESS = 2**31 - 1
+"""A trip count of as much is none: exporters write the largest integer where only the condition ends a loop."""
+
 LONGEST = 100_000
 """Iterations after which a loop that has to be unrolled is given up."""
 
@@ -40,6 +43,18 @@ def if_(cond, *, then_branch, else_branch):
         ) from error
 
 
+class _Iteration:
+    """The body of a loop; its number of the iteration and its condition have the rank that it declares, 0 or 1."""
+
+    def __init__(self, body: Any):
+        self.body, self.output_count, self.empty_output = body, body.output_count, body.empty_output
+
+    def __call__(self, iteration: Any, go: Any, *state: Any) -> Any:
+        declared = [(1,) if self.body.input_rank(index) == 1 else () for index in range(2)]
+        given = [x if x.shape == shape else jnp.reshape(x, shape) for x, shape in zip((iteration, go), declared)]
+        return self.body(*given, *state)
+
+
 class _NotStructured(Exception):
     """The loop cannot be a loop of XLA: its values change their types, or its condition its meaning."""
 
@@ -47,7 +62,10 @@ class _NotStructured(Exception):
 @op("Loop", since=1)
 def loop(M=None, cond=None, *v_initial, body, bound: SizeBound = None):
     trips = None if M is None else known(M)
+    if trips is not None and int(trips) >= ENDLESS:
+        M = trips = None
     go = host(True) if cond is None else known(cond)
+    body = _Iteration(body)
     scans = body.output_count - 1 - len(v_initial)
     if go is not None and not go:
         trips = host(0)

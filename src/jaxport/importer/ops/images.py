@@ -89,6 +89,6 @@ def _opened(data: bytes) -> Any:
             "images cannot be decoded",
             where="`ImageDecoder`",
             why="Pillow reads them",
-            instead="`pip install jaxport[images]`",
+            instead="`pip install pillow`",
         ) from error
     return PIL.Image.open(io.BytesIO(data))

@@ -54,8 +54,17 @@ def imputer(
 
 @op(DOMAIN, "FeatureVectorizer", since=1)
 def feature_vectorizer(*X, inputdimensions=None):
-    columns = [cast(jnp.reshape(x, (1, -1)) if x.ndim == 1 else x, np.float32) for x in X]
-    return jnp.concatenate(columns, axis=1)
+    columns = [cast(jnp.reshape(x, (1 if x.ndim == 1 else x.shape[0], -1)), np.float32) for x in X]
+    sizes = inputdimensions or [x.shape[1] for x in columns]
+    return jnp.concatenate([_of_width(x, size) for x, size in zip(columns, sizes, strict=True)], axis=1)
+
+
+def _of_width(x: Any, size: int) -> Any:
+    """As many columns of `x` as are declared, or zeros behind those that it has."""
+    given = x.shape[1]
+    if given == size:
+        return x
+    return x[:, :size] if given > size else jnp.pad(x, [(0, 0), (0, size - given)])
 
 
 @op(DOMAIN, "OneHotEncoder", since=1)

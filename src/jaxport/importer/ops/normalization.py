@@ -70,6 +70,15 @@ def group_normalization(X, scale, bias, *, epsilon=1e-5, num_groups, stash_type=
     return y * _per_channel(scale, X, channels_last) + _per_channel(bias, X, channels_last)
 
 
+@op("GroupNormalization", since=18, until=20)
+def group_normalization_per_group(
+    X, scale, bias, *, epsilon=1e-5, num_groups, channels_last: ChannelsLast = False
+):  # fmt: skip
+    each = X.shape[-1 if channels_last else 1] // num_groups
+    scale, bias = jnp.repeat(scale, each), jnp.repeat(bias, each)
+    return group_normalization(X, scale, bias, epsilon=epsilon, num_groups=num_groups, channels_last=channels_last)
+
+
 @op("MeanVarianceNormalization", since=9)
 def mean_variance_normalization(X, *, axes=(0, 2, 3)):
     centered = X - jnp.mean(X, **_over(axes))

@@ -29,8 +29,8 @@ def _windows(
     strides, dilations = strides or (1,) * axes, dilations or (1,) * axes
     around = padding(auto_pad, pads, axes)
     if not isinstance(around, str):
+        kernel = tuple(map(_clipped, _sizes(X, channels_last), kernel, strides, dilations, around))
         if ceil_mode:
-            kernel = tuple(map(_clipped, _sizes(X, channels_last), kernel, strides, dilations, around))
             around = tuple(map(_rounded_up, _sizes(X, channels_last), kernel, strides, dilations, around))
         around = _inside(around, (0, 0), channels_last)
     options = {} if set(dilations) == {1} else {"window_dilation": _inside(dilations, 1, channels_last)}
@@ -51,7 +51,10 @@ def _inside(spatial: Iterable[Any], one: Any, channels_last: bool) -> tuple[Any,
 
 
 def _clipped(size: Any, kernel: int, stride: int, dilation: int, around: tuple[int, int]) -> int:
-    """The length of a kernel without what of its only window lies behind the end: that would be computed for nothing."""
+    """The length of a kernel without what of its only window lies behind the end: that would be computed for nothing.
+
+    Without `ceil_mode` there is such a window, too: ONNX and ONNX Runtime round its number towards zero, to one.
+    """
     if is_dim(size) or dilation > 1:
         return kernel
     whole = size + sum(around)

@@ -38,19 +38,24 @@ REDUCTIONS: dict[str, Any] = {
 AXES_INPUT_SINCE = {"ReduceSum": 13}
 
 
+def _over(x: Any, axes: Any) -> tuple[int, ...] | None:
+    """The axes to reduce, or None for all of them: where none are given, and of a number, whatever is given."""
+    return tuple(axes) if axes is not None and len(axes) and x.ndim else None
+
+
 def _register(name: str, reduced: Any) -> None:
     """Both forms of a reduction: with the axes as an attribute, and as an input."""
     since = AXES_INPUT_SINCE.get(name, 18)
 
     @op(name, since=1, until=since - 1)
     def with_attribute(data, *, axes=None, keepdims=1):
-        return reduced(data, axis=axes, keepdims=bool(keepdims))
+        return reduced(data, axis=_over(data, axes), keepdims=bool(keepdims))
 
     @op(name, since=since)
     def with_input(data, axes: Host | None = None, *, keepdims=1, noop_with_empty_axes=0):
-        if axes is None or not axes.size:
-            return data if noop_with_empty_axes else reduced(data, axis=None, keepdims=bool(keepdims))
-        return reduced(data, axis=tuple(axes), keepdims=bool(keepdims))
+        if noop_with_empty_axes and (axes is None or not axes.size):
+            return data
+        return reduced(data, axis=_over(data, axes), keepdims=bool(keepdims))
 
 
 for _name, _reduced in REDUCTIONS.items():

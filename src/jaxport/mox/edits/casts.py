@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import core as jex_core
 
+from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
 from jaxport.mox.replacement import Rewrite
 from jaxport.mox.rewriting import Rewriting
@@ -38,10 +38,10 @@ def cast(dtype: Any) -> Rewrite:
     if not jnp.issubdtype(wanted, jnp.floating):
         raise InvalidArgument(f"`{wanted}` is no floating-point type", where="`cast`", instead="bfloat16, float16, …")
 
-    def rewrite(closed: jex_core.ClosedJaxpr, where: str) -> jex_core.ClosedJaxpr:
+    def rewrite(closed: jaxprs.ClosedJaxpr, where: str) -> jaxprs.ClosedJaxpr:
         inner = _Retyping(wanted).closed(closed)
         try:
-            jex_core.check_jaxpr(inner.jaxpr)
+            jaxprs.check_jaxpr(inner.jaxpr)
         except Exception as error:  # whatever an operation has to say of its operands
             raise InvalidArgument(
                 f"`{where}` cannot be computed in {wanted}",
@@ -50,15 +50,15 @@ def cast(dtype: Any) -> Rewrite:
                 instead="select blocks inside of it",
             ) from error
         made = _bordered(inner, closed)
-        return jex_core.ClosedJaxpr(made, closed.consts)
+        return jaxprs.ClosedJaxpr(made, closed.consts)
 
     return Rewrite(rewrite)
 
 
-def _bordered(inner: jex_core.ClosedJaxpr, outer: jex_core.ClosedJaxpr) -> jex_core.Jaxpr:
+def _bordered(inner: jaxprs.ClosedJaxpr, outer: jaxprs.ClosedJaxpr) -> jaxprs.Jaxpr:
     """The program between conversions from the outer types and back to them."""
     convert = lambda atom, aval: _converted(atom, aval) if atom.aval.dtype != aval.dtype else (None, atom)
-    invars = [jex_core.Var(aval) for aval in outer.in_avals]
+    invars = [jaxprs.Var(aval) for aval in outer.in_avals]
     before, after = [], []
     # The variables of the program are those that the conversions define.
     renamed = list(inner.jaxpr.invars)
@@ -82,10 +82,10 @@ def _bordered(inner: jex_core.ClosedJaxpr, outer: jex_core.ClosedJaxpr) -> jex_c
     )
 
 
-def _converted(atom: Any, aval: Any) -> tuple[jex_core.JaxprEqn, jex_core.Var]:
+def _converted(atom: Any, aval: Any) -> tuple[jaxprs.JaxprEqn, jaxprs.Var]:
     spec = jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype)
     (equation,) = jax.make_jaxpr(lambda x: x.astype(aval.dtype))(spec).eqns
-    variable = jex_core.Var(aval)
+    variable = jaxprs.Var(aval)
     return equation.replace(invars=[atom], outvars=[variable]), variable
 
 
@@ -100,11 +100,11 @@ class _Retyping(Rewriting):
     def leaf(self, value: Any) -> Any:
         return self.dtype if isinstance(value, np.dtype) and _is_wide(value) else value
 
-    def literal(self, literal: jex_core.Literal) -> jex_core.Literal:
+    def literal(self, literal: jaxprs.Literal) -> jaxprs.Literal:
         aval: Any = literal.aval
         if not _is_wide(aval.dtype):
             return literal
-        return jex_core.Literal(np.asarray(literal.val).astype(self.dtype)[()], self.aval(aval))
+        return jaxprs.Literal(np.asarray(literal.val).astype(self.dtype)[()], self.aval(aval))
 
 
 def _is_wide(dtype: Any) -> bool:

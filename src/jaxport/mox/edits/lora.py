@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import core as jex_core
 
+from jaxport import jaxprs
 from jaxport.blocks.labels import bodies
 from jaxport.errors import InvalidArgument
 from jaxport.mox.calls import runs_bodies, source_of
@@ -283,7 +283,7 @@ class _Adapter:
     scale: float
 
 
-def _adapters(equation: jex_core.JaxprEqn) -> list[_Adapter]:
+def _adapters(equation: jaxprs.JaxprEqn) -> list[_Adapter]:
     """The updates that a block makes; none where it is no adapted layer."""
     block: Block | None = equation.params.get("block")
     if block is None or block.target != TARGET:
@@ -295,7 +295,7 @@ def _adapters(equation: jex_core.JaxprEqn) -> list[_Adapter]:
     ]
 
 
-def _uses(jaxpr: jex_core.Jaxpr, variable: Any, weight: str, around: frozenset) -> Iterator[frozenset | None]:
+def _uses(jaxpr: jaxprs.Jaxpr, variable: Any, weight: str, around: frozenset) -> Iterator[frozenset | None]:
     """For each equation that a weight reaches, the adapters around it; None where another edit comes in between."""
     for equation in jaxpr.eqns:
         for position, atom in enumerate(equation.invars):

@@ -6,11 +6,10 @@ from functools import cache
 from typing import Any
 
 import jax
-import jax.extend.core.primitives as known
 import jax.numpy as jnp
 from jax import lax
-from jax.extend import core as jex_core
 
+from jaxport import jaxprs
 from jaxport.blocks.block import block_p
 
 __all__ = ["keyword_values", "primitives"]
@@ -20,14 +19,16 @@ _FORBIDDEN = frozenset({"call", "core_call", "custom_lin", "device_put", "name",
 
 
 @cache
-def primitives() -> dict[str, jex_core.Primitive]:
+def primitives() -> dict[str, jaxprs.Primitive]:
     """The primitives by name.
 
     >>> "dot_general" in primitives(), "pure_callback" in primitives()
     (True, False)
     """
-    listed = [value for space in (known, lax) for key, value in vars(space).items() if key.endswith("_p")]
-    found = {p.name: p for p in listed if isinstance(p, jex_core.Primitive)}
+    listed = [
+        value for space in (jaxprs.known_primitives, lax) for key, value in vars(space).items() if key.endswith("_p")
+    ]
+    found = {p.name: p for p in listed if isinstance(p, jaxprs.Primitive)}
     # Those without a public name are met in a trace.
     key = jax.random.key(0)
     (size,) = jax.export.symbolic_shape("n")

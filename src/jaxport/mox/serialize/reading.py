@@ -10,12 +10,13 @@ from typing import Any
 
 import jax
 from jax import core as jax_core, export as jax_export
-from jax.extend import core as jex_core, source_info_util
 
+from jaxport import jaxprs
 from jaxport.blocks import dims
 from jaxport.blocks.block import Block
 from jaxport.blocks.tracing import Traced, Weight
 from jaxport.errors import ModelError, noted
+from jaxport.jaxprs import source_info_util
 from jaxport.mox.mox import Mox
 from jaxport.mox.rules import RULED, Rule, equation_of
 from jaxport.mox.serialize.primitives import keyword_values, primitives
@@ -60,7 +61,7 @@ class _Reader:
         jaxpr = self.body(data["program"])
         weights = tuple(self.weight(item) for item in data["weights"])
         traced = Traced(
-            jaxpr=jex_core.ClosedJaxpr(jaxpr, ()),
+            jaxpr=jaxprs.ClosedJaxpr(jaxpr, ()),
             weights=weights,
             in_tree=tree_from(data["in_tree"]),
             out_tree=tree_from(data["out_tree"]),
@@ -77,7 +78,7 @@ class _Reader:
             signature = inspect.Signature([inspect.Parameter(name, kinds[kind]) for name, kind in signature])
         return Mox(traced, str(data["name"]), signature, tuple(data["inputs"]), tuple(data["dropped"]))
 
-    def check(self, jaxpr: jex_core.Jaxpr, traced: Traced, data: Mapping[str, Any]) -> None:
+    def check(self, jaxpr: jaxprs.Jaxpr, traced: Traced, data: Mapping[str, Any]) -> None:
         """What the evaluation relies on: counts and types agree, also within the program."""
         arrays = traced.in_tree.num_leaves - len(traced.static_inputs)
         inputs = len(traced.weights) + arrays + len(data["inputs"])
@@ -97,7 +98,7 @@ class _Reader:
                     why=f"the program has {wanted.str_short()}",
                 )
         try:
-            jex_core.check_jaxpr(jaxpr)
+            jaxprs.check_jaxpr(jaxpr)
         except Exception as error:  # whatever an operation has to say of its operands
             raise ModelError("the program is inconsistent", why=str(error).splitlines()[0]) from error
 
@@ -111,12 +112,12 @@ class _Reader:
 
     # -- programs --------------------------------------------------------------------------------------------------
 
-    def body(self, data: Mapping[str, Any]) -> jex_core.Jaxpr:
-        names: dict[str, jex_core.Var] = {}
+    def body(self, data: Mapping[str, Any]) -> jaxprs.Jaxpr:
+        names: dict[str, jaxprs.Var] = {}
 
-        def defined(item: Any) -> jex_core.Var:
+        def defined(item: Any) -> jaxprs.Var:
             name, aval = item
-            variable = jex_core.Var(self.aval(aval))
+            variable = jaxprs.Var(self.aval(aval))
             if name != "_":
                 if name in names:
                     raise ModelError(f"the value `{name}` is defined twice")
@@ -128,14 +129,14 @@ class _Reader:
                 if atom not in names:
                     raise ModelError(f"the value `{atom}` is used before it is defined")
                 return names[atom]
-            return jex_core.Literal(self.value(atom["value"]), self.aval(atom["aval"]))
+            return jaxprs.Literal(self.value(atom["value"]), self.aval(atom["aval"]))
 
         inputs = [defined(item) for item in data["inputs"]]
         equations = [self.equation(item, [read(a) for a in item["in"]], defined) for item in data["equations"]]
         outputs = [read(atom) for atom in data["outputs"]]
         effects: set[Any] = set().union(*(equation.effects for equation in equations))
-        debug_info = jex_core.DebugInfo("mox", "loaded", None, None)
-        return jex_core.Jaxpr((), inputs, outputs, equations, effects, debug_info)
+        debug_info = jaxprs.DebugInfo("mox", "loaded", None, None)
+        return jaxprs.Jaxpr((), inputs, outputs, equations, effects, debug_info)
 
     def aval(self, data: Any) -> Any:
         dtype, shape, *weak = data
@@ -154,14 +155,14 @@ class _Reader:
             raise ModelError(f"`{name}` is no name of a size", why="JAX has a function of this name")
         return jax_export.symbolic_shape(name, scope=self.scope)[0]
 
-    def equation(self, data: Mapping[str, Any], operands: list[Any], defined: Any) -> jex_core.JaxprEqn:
+    def equation(self, data: Mapping[str, Any], operands: list[Any], defined: Any) -> jaxprs.JaxprEqn:
         try:
             return self.made(data, operands, defined)
         except Exception as error:
             noted(error, f"an operation `{data.get('primitive') if isinstance(data, Mapping) else data}`")
             raise
 
-    def made(self, data: Mapping[str, Any], operands: list[Any], defined: Any) -> jex_core.JaxprEqn:
+    def made(self, data: Mapping[str, Any], operands: list[Any], defined: Any) -> jaxprs.JaxprEqn:
         name = data["primitive"]
         if name not in primitives():
             raise ModelError(
@@ -185,7 +186,8 @@ class _Reader:
             if set(fields) != set(Block.__dataclass_fields__):
                 raise ModelError("a block has other fields than it must have", why=", ".join(fields))
             params["block"] = Block(**fields)
-        return jex_core.new_jaxpr_eqn(operands, outvars, primitives()[name], params, _effects(params), self.source_info)
+        effects, params = _effects(params), jaxprs.native(name, params)
+        return jaxprs.new_jaxpr_eqn(operands, outvars, primitives()[name], params, effects, self.source_info)
 
     def _rule(self, number: int) -> Rule:
         data = self.rules[number]
@@ -201,14 +203,14 @@ class _Reader:
             return NotImplemented
         ((key, content),) = data.items()
         if key == "$closed":
-            return jex_core.ClosedJaxpr(self.body(content), ())
+            return jaxprs.ClosedJaxpr(self.body(content), ())
         if key == "$jaxpr":
             return self.body(content)
         if key == "$bound":
             jaxpr, constants = self.body(content[0]), [self.value(item) for item in content[1]]
             count = len(constants)
             moved = jaxpr.replace(constvars=jaxpr.invars[:count], invars=jaxpr.invars[count:])
-            return jex_core.ClosedJaxpr(moved, constants)
+            return jaxprs.ClosedJaxpr(moved, constants)
         if key == "$dim":
             return self.dim(content)
         if key == "$keyword":
@@ -223,7 +225,7 @@ def _constraint(text: Any) -> str:
     return text
 
 
-def _check_call(name: str, operands: list[Any], results: list[Any], body: jex_core.ClosedJaxpr) -> None:
+def _check_call(name: str, operands: list[Any], results: list[Any], body: jaxprs.ClosedJaxpr) -> None:
     """Jax itself does not compare the operands and results of these calls with their bodies."""
     typed = lambda avals: [(aval.shape, aval.dtype) for aval in avals]
     given, made = [atom.aval for atom in operands], [atom.aval for atom in results]
@@ -250,7 +252,7 @@ def _check_jit(params: Mapping[str, Any], operands: int, results: int) -> None:
             raise ModelError("a `jit` is malformed", why=f"its parameter `{name[:40]}` is not what jax gives it")
 
 
-def _typed(variable: jex_core.Var) -> Any:
+def _typed(variable: jaxprs.Var) -> Any:
     return variable.aval
 
 
@@ -259,6 +261,6 @@ def _effects(params: Mapping[str, Any]) -> Any:
     found: set[Any] = set()
     for value in params.values():
         for item in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(item, jex_core.ClosedJaxpr | jex_core.Jaxpr):
+            if isinstance(item, jaxprs.ClosedJaxpr | jaxprs.Jaxpr):
                 found |= item.effects
     return found

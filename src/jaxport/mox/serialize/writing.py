@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 from jax import core as jax_core, export as jax_export
-from jax.extend import core as jex_core
 
+from jaxport import jaxprs
 from jaxport.blocks.block import Block
 from jaxport.blocks.framework import public_name
 from jaxport.errors import Refusal, Unsupported
@@ -99,17 +99,17 @@ class _Writer:
 
     # -- programs --------------------------------------------------------------------------------------------------
 
-    def body(self, jaxpr: jex_core.Jaxpr) -> dict[str, Any]:
+    def body(self, jaxpr: jaxprs.Jaxpr) -> dict[str, Any]:
         """A jaxpr whose variables are numbered."""
-        names: dict[jex_core.Var, str] = {}
+        names: dict[jaxprs.Var, str] = {}
 
         def named(variable: Any) -> list[Any]:
-            if not isinstance(variable, jex_core.DropVar):
+            if not isinstance(variable, jaxprs.DropVar):
                 names[variable] = f"v{len(names)}"
             return [names.get(variable, "_"), self.aval(variable.aval)]
 
         def read(atom: Any) -> Any:
-            if isinstance(atom, jex_core.Literal):
+            if isinstance(atom, jaxprs.Literal):
                 aval: Any = atom.aval
                 return {
                     "value": self.value(np.asarray(atom.val, aval.dtype), "a literal"),
@@ -132,7 +132,7 @@ class _Writer:
         shape = [str(dim) if jax_export.is_symbolic_dim(dim) else int(dim) for dim in aval.shape]
         return [dtype_text(aval.dtype), shape, *([True] if getattr(aval, "weak_type", False) else [])]
 
-    def equation(self, equation: jex_core.JaxprEqn, operands: list[Any], named: Any) -> dict[str, Any]:
+    def equation(self, equation: jaxprs.JaxprEqn, operands: list[Any], named: Any) -> dict[str, Any]:
         name = equation.primitive.name
         block = equation.params.get("block")
         outer, self.path = self.path, block.path if block is not None else self.path
@@ -149,11 +149,11 @@ class _Writer:
             data["block"] = self.block(block)
             data["params"] = {"jaxpr": self.value(equation.params["jaxpr"], name)}
         elif name in primitives():
-            data["params"] = {key: self.value(v, f"{name}[{key}]") for key, v in equation.params.items()}
+            data["params"] = {key: self.value(v, f"{name}[{key}]") for key, v in jaxprs.parameters(equation).items()}
         self.path = outer
         return data
 
-    def rule(self, equation: jex_core.JaxprEqn) -> int:
+    def rule(self, equation: jaxprs.JaxprEqn) -> int:
         """The number of the rule of an equation; one that is being written already is that one."""
         rule = rule_of(equation)
         key = f"{equation.params['call_jaxpr']}\n{rule.forward}\n{rule.backward}"
@@ -191,10 +191,10 @@ class _Writer:
 
     def special(self, value: Any) -> Any:
         """Values that are written with the help of the program around them."""
-        if isinstance(value, jex_core.ClosedJaxpr):
+        if isinstance(value, jaxprs.ClosedJaxpr):
             body = self.body(value.jaxpr)
             return {"$closed": body} if not value.consts else self._with_constants(value)
-        if isinstance(value, jex_core.Jaxpr):
+        if isinstance(value, jaxprs.Jaxpr):
             return {"$jaxpr": self.body(value)}
         if jax_export.is_symbolic_dim(value):
             return {"$dim": str(value)}
@@ -210,7 +210,7 @@ class _Writer:
             return NotImplemented
         return {"$named": public_name(value, ())} if hasattr(value, "__qualname__") else NotImplemented
 
-    def _with_constants(self, value: jex_core.ClosedJaxpr) -> Any:
+    def _with_constants(self, value: jaxprs.ClosedJaxpr) -> Any:
         constants = [encoded(np.asarray(const), self.special) for const in value.consts]
         jaxpr = value.jaxpr
         moved = jaxpr.replace(

@@ -140,5 +140,5 @@ def eig(a, *, compute_left_eigenvectors, compute_right_eigenvectors):
     return over_batch(lambda a: eig_of_one(a, compute_left_eigenvectors, compute_right_eigenvectors), a)
 
 
-rule("schur", via=schur, defaults={"sort_eig_vals": False}, irrelevant=("select_callable",))
+rule("schur", via=schur, irrelevant=("select_callable",))
 rule("eig of complex numbers", via=eig, irrelevant=("implementation", "enable_eigvec_derivs"))

@@ -64,4 +64,4 @@ def svd(a, *, full_matrices, compute_uv):
     return values, where_ok(finite, u), where_ok(finite, jnp.conj(v))
 
 
-rule("svd", via=svd, defaults={"subset_by_index": None}, irrelevant=("algorithm",))
+rule("svd", via=svd, irrelevant=("algorithm",))

@@ -1,0 +1,358 @@
+"""The models of a traced callable: a model shows itself when it is called, and is called in a copy of itself.
+
+A module that can change is copied inside the trace, once, so that its new state are values of the trace and the
+user's objects stay as they are. The window hands every call of the original to the copy; nothing has to be found
+beforehand, and nothing of the user's is made anew. Its arrays are closed over: they reach the jaxpr as constants, and
+are told by identity.
+
+A model is copied at the start of the trace if the callable holds it, or else where it is called first. That fails for
+a model that is called first inside of a transformation, or after a part of it was: the trace is made again then, with
+that model copied at its start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxport.blocks.framework import Framework, Leaf, Lifted
+from jaxport.blocks.held import held
+from jaxport.blocks.naming import dotted, leaf_paths, unused
+from jaxport.blocks.places import Places, Types, joined
+from jaxport.blocks.values import is_array, is_tracer
+from jaxport.jaxprs import get_opaque_trace_state
+
+__all__ = ["Argument", "Changes", "MetLate", "Models", "arguments", "merged"]
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a call did to module state: new values of arrays, by path, and the paths of everything else."""
+
+    arrays: Mapping[str, Any]
+    others: tuple[str, ...]
+
+
+def merged(changes: Iterable[Changes]) -> Changes:
+    """All changes together."""
+    changes = list(changes)
+    arrays = {path: value for change in changes for path, value in change.arrays.items()}
+    return Changes(arrays, tuple(path for change in changes for path in change.others))
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A model among the arguments, and what it held before the call; `before` is None if no call can change it."""
+
+    name: str
+    value: Any
+    before: Lifted | None
+
+    def changes(self, counters: bool = False) -> Changes:
+        """What the call did to it, to its `counters` only if they are asked for."""
+        if self.before is None:
+            return Changes({}, ())
+        path = lambda below: joined(self.name, below)
+        return _changes(path, self.value, self.before, [leaf.value for leaf in self.before.leaves], counters)
+
+
+def arguments(named: Iterable[tuple[str, Any]], places: Places) -> list[Argument]:
+    """The models among the arguments, registered with their paths."""
+    models = []
+    for name, tree in named:
+        is_root = lambda value: places.types.root_framework_of(value) is not None
+        for keys, value in jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_root)[0]:
+            framework = places.types.root_framework_of(value)
+            if framework is not None:
+                path = joined(name, dotted(keys))
+                places.register(value, path)
+                models.append(Argument(path, value, framework.lift(value)))
+    return models
+
+
+class MetLate(BaseException):
+    """A model was met where it cannot be copied any more: the trace is to be made again, with the model known.
+
+    It is no `Exception`, since it passes through the user's code.
+    """
+
+    def __init__(self, model: Any):
+        self.model = model
+
+
+@dataclass
+class _Root:
+    """A model, or a tree of arrays, and the name by which the callable refers to it."""
+
+    name: str
+    value: Any
+    leaves: Sequence[Leaf]
+    framework: Framework | None = None
+
+
+@dataclass
+class _Copied:
+    """Some roots taken apart together, and the arrays and the copy that they were made into.
+
+    Of several roots the paths in `lifted` begin with the index of the root.
+    """
+
+    roots: Sequence[_Root]
+    lifted: Lifted
+    arrays: Sequence[Any]
+    together: bool
+    copy: Any = None
+
+    def path(self, path: str) -> str:
+        """The whole path of what has the `path` in what was taken apart."""
+        if not self.together:
+            return joined(self.roots[0].name, path)
+        index, _, below = path.partition(".")
+        return joined(self.roots[int(index)].name, below)
+
+
+class Models:
+    """The models of one trace of `fn`, those `known` from an earlier attempt among them."""
+
+    def __init__(self, fn: Any, known: Sequence[Any], places: Places):
+        self.places, self._types = places, places.types
+        self._roots: list[_Root] = []
+        self._copied: list[_Copied] = []
+        self._level: Any = None
+        self._is_looking = False
+        # By the id of an original, the original and its copy; and the other way round. What is neither (made by the
+        # trace itself, or immutable) is in `_own`. All are kept, so that no id is used a second time.
+        self._copies: dict[int, tuple[Any, Any]] = {}
+        self._originals: dict[int, tuple[Any, Any]] = {}
+        self._own: dict[int, Any] = {}
+        self._arrays: dict[Any, Leaf] = {}
+        found = held(fn, self._types)
+        names = {id(value): name for name, value in found}
+        found += [(type(value).__name__, value) for value in known if id(value) not in names]
+        parts = {id(node) for _, value in found for node in self._parts(value)}
+        roots = [self._root(name, value) for name, value in found if id(value) not in parts]
+        together = [root for root in roots if root.framework is not None and root.framework.lifts_together]
+        for group in [together, *([root] for root in roots if root not in together)]:
+            if group:
+                self._lift(group)
+
+    def _parts(self, value: Any) -> Iterator[Any]:
+        framework = self._types.root_framework_of(value)
+        if framework is not None:
+            yield from (node for node in framework.nodes(value) if node is not value)
+
+    def _root(self, name: str, value: Any) -> _Root:
+        framework = self._types.root_framework_of(value)
+        leaves = framework.leaves(value) if framework is not None else _arrays_in(value, self._types)
+        root = _Root(name, value, leaves, framework)
+        self._roots.append(root)
+        self._arrays |= {_identity(leaf.value): leaf for leaf in leaves}
+        if framework is not None:
+            for _, module in framework.submodules(value):
+                self.places.expect(module)
+        return root
+
+    def _lift(self, roots: Sequence[_Root]) -> _Copied | None:
+        """Takes models apart, if they can change."""
+        framework = roots[0].framework
+        if framework is None:
+            return None
+        together = framework.lifts_together
+        lifted = framework.lift(tuple(root.value for root in roots) if together else roots[0].value)
+        if lifted is None:
+            return None
+        # JAX makes literals of NumPy's scalars.
+        arrays = [jnp.asarray(leaf.value) if _is_numpy(leaf.value) else leaf.value for leaf in lifted.leaves]
+        copied = _Copied(roots, lifted, arrays, together)
+        self._copied.append(copied)
+        return copied
+
+    # -- inside the trace ------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Copies the models that are known, at the level of the trace."""
+        for copied in self._copied:
+            self._copy(copied)
+        self._level = _level()
+
+    def _copy(self, copied: _Copied) -> None:
+        copied.copy = copied.lifted.rebuild(copied.arrays)
+        values = tuple(root.value for root in copied.roots)
+        framework = copied.roots[0].framework
+        assert framework is not None
+        nodes = framework.nodes
+        for original, copy in zip(nodes(values if copied.together else values[0]), nodes(copied.copy), strict=True):
+            self._copies[id(original)] = original, copy
+            self._originals[id(copy)] = copy, original
+
+    def stand_in(self, value: Any) -> Any:
+        """What takes the place of `value` in this trace: its copy, or `value` itself."""
+        known = self._copies.get(id(value))
+        if known is not None:
+            return known[1]
+        if self._level is None or self._is_looking or id(value) in self._originals or id(value) in self._own:
+            return value
+        framework = self._types.root_framework_of(value)
+        if framework is not None:
+            self._is_looking = True  # what looks at a model reads its values, and is to find those of the original
+            try:
+                part = self._part(framework, value)
+                if part is not None:
+                    return part
+                if self._is_met(framework, value):
+                    return self._met(value)
+            finally:
+                self._is_looking = False
+        self._own[id(value)] = value
+        return value
+
+    def _part(self, framework: Framework, value: Any) -> Any | None:
+        parts = (
+            framework.part(value, copied.roots[0].value, copied.copy)
+            for copied in self._copied
+            if not copied.together and copied.roots[0].framework is framework
+        )
+        return next((part for part in parts if part is not None), None)
+
+    def _is_met(self, framework: Framework, value: Any) -> bool:
+        """Whether `value` is a model of the user's that was not known so far."""
+        if self.places.knows(value):
+            return False
+        leaves = framework.leaves(value)
+        if any(is_tracer(leaf.value) for leaf in leaves):
+            return False
+        return framework.is_outside(value, [_identity(leaf.value) in self._arrays for leaf in leaves])
+
+    def _met(self, value: Any) -> Any:
+        copied = self._lift([self._root(type(value).__name__, value)])
+        if copied is None:
+            return value
+        if self._level != _level() or any(id(part) in self._copies for part in self._parts(value)):
+            raise MetLate(value)
+        self._copy(copied)
+        return self._copies[id(value)][1]
+
+    def original(self, module: Any) -> Any:
+        """The user's module that a copy stands for; any other is itself."""
+        known = self._originals.get(id(module))
+        return module if known is None else known[1]
+
+    # -- after the trace -------------------------------------------------------------------------------------------
+
+    def name(self) -> None:
+        """Gives each root its final name, and registers its modules under it."""
+        holding = [root for root in self._roots if not is_array(root.value) and _is_trained(root.leaves)]
+        modules = [root for root in holding if root.framework is not None]
+        # A single model needs no name of its own; nor does a single tree of parameters.
+        alone = next((group[0] for group in (modules, holding) if len(group) == 1), None)
+        taken: set[str] = set()
+        for root in holding:
+            root.name = "" if root is alone else unused(root.name, taken)
+            taken.add(root.name)
+        self._arrays.clear()
+        converted = {
+            id(leaf.value): array for c in self._copied for leaf, array in zip(c.lifted.leaves, c.arrays, strict=True)
+        }
+        for root in self._roots:
+            self.places.register(root.value, root.name)
+            for leaf in root.leaves:
+                array = converted.get(id(leaf.value), leaf.value)
+                is_whole = root.framework is not None and root.framework.has_whole_paths
+                path = leaf.path if is_whole else joined(root.name, leaf.path)
+                self._arrays.setdefault(_identity(array), replace(leaf, path=path))
+        self._positions = {identity: position for position, identity in enumerate(self._arrays)}
+
+    def changes(self, counters: bool) -> Changes:
+        """What became of the copies."""
+        return merged(
+            _changes(copied.path, copied.copy, copied.lifted, copied.arrays, counters)
+            for copied in self._copied
+            if copied.copy is not None
+        )
+
+    def collected(self, leaves: Mapping[str, Leaf], counters: bool) -> Changes:
+        """Changes of state that a framework collected itself."""
+        return Changes({path: leaf.value for path, leaf in leaves.items() if counters or not leaf.counter}, ())
+
+    def order_of(self, constant: Any) -> int:
+        """The position of an array that was closed over among all that are known; unknown ones come last."""
+        return self._positions.get(_identity(constant), len(self._positions))
+
+    def named(self, constants: Iterable[Any], taken: set[str]) -> Iterator[Leaf]:
+        """A leaf for each array that was closed over: if a model has it, that of the model."""
+        unknown = 0
+        for constant in constants:
+            leaf = self._arrays.get(_identity(constant))
+            if leaf is None:
+                leaf = Leaf(f"constant_{unknown}", constant, _is_inexact(constant), anonymous=True)
+                unknown += 1
+            path = unused(leaf.path, taken)
+            taken.add(path)
+            yield replace(leaf, path=path, value=constant)
+
+
+def _level() -> Any:
+    """The transformation that runs."""
+    return get_opaque_trace_state(convention="nnx")
+
+
+def _changes(
+    path_of: Callable[[str], str], copy: Any, before: Lifted, arrays: Sequence[Any], counters: bool
+) -> Changes:
+    old = dict(zip((leaf.path for leaf in before.leaves), arrays, strict=True))
+    after = before.snapshot(copy)
+    changed = {
+        path_of(path): leaf.value
+        for path, leaf in after.leaves.items()
+        if old.get(path) is not leaf.value and (counters or not leaf.counter)
+    }
+    others = [path for path in old if path not in after.leaves]
+    one, other = before.attributes, after.attributes
+    kept = {path for path in one if path in other and _same(one[path], other[path])}
+    others += [path for path in {**one, **other} if path not in kept]
+    return Changes(changed, tuple(map(path_of, others)))
+
+
+def _arrays_in(value: Any, types: Types) -> list[Leaf]:
+    paths = leaf_paths([("", value)], types.is_variable)
+    return [
+        Leaf(path, leaf, _is_inexact(leaf))
+        for path, leaf in zip(paths, jax.tree.leaves(value), strict=True)
+        if is_array(leaf)
+    ]
+
+
+def _is_trained(leaves: Iterable[Leaf]) -> bool:
+    """Whether training could change one of the arrays (no keys, no counts): such make a model."""
+    return any(_is_inexact(leaf.value) for leaf in leaves)
+
+
+def _is_inexact(array: Any) -> bool:
+    return bool(jnp.issubdtype(array.dtype, jnp.inexact))
+
+
+def _is_numpy(array: Any) -> bool:
+    return isinstance(array, np.ndarray | np.generic)
+
+
+def _identity(array: Any) -> Any:
+    """What an array and the constant that JAX makes of it have in common."""
+    if isinstance(array, jax.Array):
+        return id(array)
+    # JAX wraps NumPy arrays anew, around the same memory.
+    view = np.asarray(array)
+    return (view.__array_interface__["data"][0], view.shape, str(view.dtype)) if view.size else id(array)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    try:
+        return bool(one == other)
+    except Exception:  # noqa: BLE001 - values that do not compare, such as arrays
+        return False

@@ -1,0 +1,195 @@
+"""Why a function cannot be traced, in the user's terms: the line, the module, and whether a symbolic size is the cause.
+
+Whether it is, is tried and not guessed: the function is traced again with a size in the place of each symbol. The same
+for what is advised: a multiple of the symbol, or a size for one of several.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+
+from jaxport import blocks
+from jaxport.blocks.recorder import calls_left
+from jaxport.errors import ExportError
+from jaxport.export import dims, sources
+from jaxport.export.flags.tracing import input_paths, with_flags
+from jaxport.export.specs import Inputs
+
+#: What is tried in the place of symbols: sizes that most functions take, and that differ from one another.
+_BASES = (8, 16, 64, 3)
+_REMAINDER = re.compile(r"mod\((?P<dim>[^,]+), -? ?(?P<factor>\d+)\)")
+#: Signs that Python or NumPy wanted a number.
+_AS_A_NUMBER = ("_DimExpr", "requires a constant", "expected a sequence of integers")
+_VALUE_NEEDED = (jax.errors.ConcretizationTypeError, jax.errors.NonConcreteBooleanIndexError)
+
+
+def explained(error: Exception, name: str, fn: Callable[..., Any], given: Inputs) -> ExportError:
+    """The error that tells why a function cannot be traced.
+
+    Args:
+      error: what was raised.
+      name: of the function.
+      fn: the function.
+      given: its arguments.
+    """
+    why, instead = _reason(error, _Trial(fn, given), fn, given)
+    inputs = ", ".join(map(_shown, jax.tree.leaves((given.args, given.kwargs))))
+    return ExportError(
+        f"`{name}` cannot be traced with these inputs: {type(error).__name__}",
+        where="\n".join(text for text in (place_of(error), f"inputs {inputs or 'none'}") if text),
+        why=why,
+        instead=instead,
+    )
+
+
+def place_of(error: BaseException) -> str:
+    """The user's line that an exception came from, and the modules whose calls it left: the innermost, with its path."""
+    calls = calls_left(error)
+    path = next((path for path, _ in calls if path), "")
+    module = f"in the module `{path}` ({calls[0][1]})" if path else f"in {calls[0][1]}" if calls else ""
+    return ", ".join(text for text in (sources.raised_at(error), module) if text)
+
+
+def _shown(leaf: Any) -> str:
+    if not hasattr(leaf, "shape"):
+        return repr(leaf)
+    return f"{getattr(leaf.dtype, 'name', leaf.dtype)}[{', '.join(map(str, leaf.shape))}]"
+
+
+def _reason(error: Exception, trial: _Trial, fn: Callable[..., Any], given: Inputs) -> tuple[str, str]:
+    """Why, and what to do instead."""
+    message = _without_links(str(error))
+    if isinstance(error, _VALUE_NEEDED):
+        paths = input_paths(fn, given.args, given.kwargs)
+        needed = [f"`{paths[int(index)]}`" for index in dict.fromkeys(re.findall(r"\binputs\[(\d+)\]", str(error)))]
+        of_inputs = f"; it depends on the input{'s' * (len(needed) > 1)} {' and '.join(needed)}" if needed else ""
+        return f"{message.splitlines()[0].rstrip('.:')}{of_inputs}", (
+            "a trace knows shapes and dtypes, not values: choose with `jnp.where` or `jax.lax.cond`, bake the argument in "
+            "(`static_params`), or declare a flag as `bool` (`input_params={'deterministic': bool}`)"
+        )
+    if not trial.symbols:
+        return message, "give it inputs that it takes, or mend it at this line"
+    sizes = trial.sizes_that_work()
+    if sizes is None:
+        return message, f"let the function take sizes first: with {trial.failure}"
+    culprits = trial.culprits(sizes, error)
+    found = (
+        f"the symbolic size {_listed(culprits)} is the cause: with {_given(sizes)} the function is traced\n{message}"
+    )
+    advice = []
+    multiple = trial.multiple(message)
+    if multiple:
+        advice.append(f"use `{multiple}` for the dim, where it always is such a multiple")
+    constraint = _constraint(message)
+    if constraint:
+        advice.append(f'say what is known of it, such as `constraints=["{constraint}"]`')
+    first = culprits[0]
+    advice.append(f"give `{first}` a size, such as {sizes[first]}, where it may be fixed")
+    if any(sign in message for sign in _AS_A_NUMBER):
+        advice.append(
+            "compute with `jnp.asarray(x.shape[0])`, which the model can: it is no number for Python and NumPy"
+        )
+    return found, "; or ".join(advice)
+
+
+def _constraint(message: str) -> str:
+    """A constraint that decides the comparison that a message is about, or nothing."""
+    comparison = re.search(r"comparison '(.+?)' ([<>=!]+) '(-?\d+)' is inconclusive", message)
+    if comparison is None:
+        return ""
+    left, operator, right = comparison.groups()
+    return {">": f"{left} >= {int(right) + 1}", "<": f"{left} >= {right}"}.get(operator, f"{left} >= {right}")
+
+
+def _without_links(message: str) -> str:
+    """The message of JAX without its general advice, which is about other settings."""
+    lines = message.splitlines()
+    kept = next(
+        (
+            index
+            for index, line in enumerate(lines)
+            if line.startswith(("Please see http", "See http", "This error arises for"))
+        ),
+        None,
+    )
+    return "\n".join(lines[:kept]).strip() or message.strip()
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _given(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
+
+
+class _Trial:
+    """A function that is traced again with other dims."""
+
+    def __init__(self, fn: Callable[..., Any], given: Inputs):
+        self.fn, self.inputs = fn, with_flags(given.args, given.kwargs, dict.fromkeys(given.flags, True))
+        shapes = [leaf.shape for leaf in jax.tree.leaves(self.inputs) if hasattr(leaf, "shape")]
+        self._dims = [dim for shape in shapes for dim in shape if not dims.is_static(dim)]
+        self.symbols = sorted({name for dim in self._dims for name in dims.symbols(str(dim))})
+        self.failure = ""
+
+    def sizes_that_work(self) -> dict[str, int] | None:
+        """Sizes of all symbols with which the function is traced, or None where none were found."""
+        for sizes in self._candidates():
+            if self.succeeds({name: str(size) for name, size in sizes.items()}):
+                return sizes
+            self.failure = f"{_given(sizes)} it fails too, by {self.failure}"
+        return None
+
+    def culprits(self, sizes: Mapping[str, int], error: Exception) -> list[str]:
+        """The symbols that the failure is about: one that alone makes the difference, those of the message, or all."""
+        if len(self.symbols) > 1:
+            for name in self.symbols:
+                if self.succeeds({name: str(sizes[name])}):
+                    return [name]
+        named = [name for name in self.symbols if re.search(rf"\b{name}\b", str(error))]
+        return named or self.symbols
+
+    def multiple(self, message: str) -> str:
+        """A multiple of a symbol with which the function is traced, where the message is of a division."""
+        remainder = _REMAINDER.search(message)
+        names = dims.symbols(remainder["dim"]) if remainder else frozenset()
+        multiples = {name: f"{remainder['factor']}*{name}" for name in sorted(names)} if remainder else {}
+        return next((text for name, text in multiples.items() if self.succeeds({name: f"({text})"})), "")
+
+    def succeeds(self, replacement: Mapping[str, str]) -> bool:
+        """Whether the function can be traced with other texts in the place of symbols."""
+        try:
+            args, kwargs = jax.tree.map(lambda leaf: self._replaced(leaf, replacement), self.inputs)
+            blocks.trace(self.fn, args, kwargs, state="discard")
+        except Exception as error:  # noqa: BLE001 - whatever it is that the function or JAX raises
+            self.failure = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            return False
+        return True
+
+    def _replaced(self, leaf: Any, replacement: Mapping[str, str]) -> Any:
+        if not hasattr(leaf, "shape") or dims.all_static(leaf.shape):
+            return leaf
+        return jax.ShapeDtypeStruct(tuple(_substituted(dim, replacement) for dim in leaf.shape), leaf.dtype)
+
+    def _candidates(self) -> Iterator[dict[str, int]]:
+        for base in _BASES:
+            sizes = {name: base * (index + 1) for index, name in enumerate(self.symbols)}
+            if all(dims.evaluate(dim, sizes) >= 1 for dim in self._dims):
+                yield sizes
+
+
+def _substituted(dim: dims.Dim, replacement: Mapping[str, str]) -> dims.Dim:
+    if dims.is_static(dim):
+        return dim
+    text = str(dim)
+    for name, new in replacement.items():
+        text = re.sub(rf"\b{name}\b", new, text)
+    if not dims.symbols(text):
+        return dims.evaluate(dim, {name: int(new) for name, new in replacement.items() if new.isdigit()})
+    (result,) = jax.export.symbolic_shape(text, scope=dim.scope)
+    return result

@@ -1,0 +1,110 @@
+"""Whether two programs compute the same: equal up to the names of their variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxport.blocks import block_p
+from jaxport.export import dims
+from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+
+#: Calls with derivatives of their own: what they compute is in their bodies alone.
+_WITH_DERIVATIVES = frozenset(("custom_jvp_call", "custom_vjp_call"))
+
+
+def same_aval(a: Any, b: Any) -> bool:
+    """Whether two abstract values have the same dtype and shape."""
+    if not (hasattr(a, "shape") and hasattr(b, "shape")):
+        return a == b
+    return a.dtype == b.dtype and len(a.shape) == len(b.shape) and all(map(dims.same, a.shape, b.shape))
+
+
+def same_avals(atoms: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether variables and literals have the same dtypes and shapes, one by one."""
+    return len(atoms) == len(others) and all(same_aval(a.aval, b.aval) for a, b in zip(atoms, others, strict=True))
+
+
+def same_literal(a: Literal, b: Literal) -> bool:
+    """Whether two literals are the same value."""
+    return same_aval(a.aval, b.aval) and _same_array(a.val, b.val)
+
+
+def same_computation(one: JaxprEqn, other: JaxprEqn) -> bool:
+    """Whether two equations do the same to their operands."""
+    if one.primitive is not other.primitive or one.effects != other.effects:
+        return False
+    if not (same_avals(one.invars, other.invars) and same_avals(one.outvars, other.outvars)):
+        return False
+    names = set(one.params) | set(other.params)
+    if one.primitive.name in _WITH_DERIVATIVES:
+        names = {name for name in names if isinstance(one.params.get(name), Jaxpr | ClosedJaxpr)}
+    return all(name in one.params and name in other.params for name in names) and all(
+        same_value(one.params[name], other.params[name]) for name in names
+    )
+
+
+def same_value(a: Any, b: Any) -> bool:
+    """Whether two parameters of equations are the same, with the programs in them.
+
+    >>> one, other = (jax.make_jaxpr(lambda x: x + 1)(2.0) for _ in range(2))
+    >>> same_value({"body": one}, {"body": other}), same_value(one, jax.make_jaxpr(lambda x: x + 2)(2.0))
+    (True, False)
+    """
+    if a is b:
+        return True
+    if isinstance(a, ClosedJaxpr) and isinstance(b, ClosedJaxpr):
+        # Newer versions of JAX have one class for both, which is its own `jaxpr`.
+        return same_value(tuple(a.consts), tuple(b.consts)) and _same_program(a.jaxpr, b.jaxpr)
+    if isinstance(a, Jaxpr) and isinstance(b, Jaxpr):
+        return _same_program(a, b)
+    if isinstance(a, tuple | list) and type(a) is type(b):
+        return len(a) == len(b) and all(map(same_value, a, b))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(same_value(a[key], b[key]) for key in a)
+    if isinstance(a, np.ndarray | np.generic | jax.Array) or isinstance(b, np.ndarray | np.generic | jax.Array):
+        return _same_array(a, b)
+    return type(a) is type(b) and bool(a == b)
+
+
+def _same_array(a: Any, b: Any) -> bool:
+    a, b = np.asarray(a), np.asarray(b)
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def _same_program(a: Jaxpr, b: Jaxpr) -> bool:
+    if len(a.eqns) != len(b.eqns) or not (same_avals(a.invars, b.invars) and same_avals(a.constvars, b.constvars)):
+        return False
+    names: dict[Any, Any] = dict(zip((*a.constvars, *a.invars), (*b.constvars, *b.invars), strict=True))
+
+    def same(x: Any, y: Any) -> bool:
+        if isinstance(x, Literal) or isinstance(y, Literal):
+            return isinstance(x, Literal) and isinstance(y, Literal) and same_literal(x, y)
+        return names.get(x) is y
+
+    for one, other in zip(a.eqns, b.eqns, strict=True):
+        if not same_computation(one, other) or not all(map(same, one.invars, other.invars)):
+            return False
+        names.update(zip(one.outvars, other.outvars, strict=True))
+    return len(a.outvars) == len(b.outvars) and all(map(same, a.outvars, b.outvars))
+
+
+def kind(equation: JaxprEqn) -> tuple[Any, ...]:
+    """What two equations that may be the same have in common, as something that can be hashed.
+
+    A block may be the same as another whose inside differs.
+    """
+    name: Callable[[Any], str] = lambda atom: f"{getattr(atom.aval, 'dtype', '')}{getattr(atom.aval, 'shape', '')}"
+    avals = (*map(name, equation.invars), ">", *map(name, equation.outvars))
+    if equation.primitive is block_p:
+        block = equation.params["block"]
+        return equation.primitive.name, block.target, block.path, block.method
+    return equation.primitive.name, avals, _small(equation.params)
+
+
+def _small(params: Mapping[str, Any]) -> tuple[Any, ...]:
+    simple = (int, str, bool, type(None))
+    return tuple((key, value) for key, value in sorted(params.items()) if isinstance(value, simple))

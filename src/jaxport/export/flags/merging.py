@@ -1,0 +1,417 @@
+"""Two programs, of which a flag chooses one at run time, as a single program.
+
+Equations that both have stand in it once, in the same order; what only one of them has stands in a branch of a `cond`
+on the flag. So a model with dropout differs in its dropouts alone, and a normalization chooses between the statistics
+that it then applies. Blocks that both have are merged inside.
+
+Cases:
+
+1. An equation of both: its operands are those of both where they are the same, else what the flag chooses of them.
+2. Equations of one program between two of both, with those of the other at the same place: a `cond`.
+3. A value of one program that is used in a later such place: it is computed whatever the flag is, so that it need not
+   leave its branch where it has no counterpart.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from jaxport.blocks import Block, FrozenMapping, block_p
+from jaxport.blocks.block import reference_of
+from jaxport.export.flags.alike import kind, same_avals, same_computation, same_literal
+from jaxport.export.registry import BLOCK_RULES
+from jaxport.jaxprs import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var
+
+#: More equations than this between the common start and the common end are not compared one by one.
+LONGEST = 4000
+
+TRUE, FALSE = 0, 1
+_Sides = tuple[Any, Any]
+
+
+@dataclass
+class Side:
+    """One of the two programs: its equations, its outputs, and what stands for its variables in the merged one.
+
+    `own` are further outputs, which the other program does not have.
+    """
+
+    equations: Sequence[JaxprEqn]
+    outvars: Sequence[Any]
+    env: dict[Var, Var]
+    own: Sequence[Any] = ()
+
+    def atom(self, atom: Any) -> Any:
+        """What stands for a variable or a literal: a merged variable, the literal, or the side's own variable."""
+        return atom if isinstance(atom, Literal) else self.env.get(atom, atom)
+
+
+@dataclass
+class _Segment:
+    """Equations of both programs that are the same (one of each), or of each its own."""
+
+    own: tuple[list[JaxprEqn], list[JaxprEqn]]
+    common: bool
+    joins: list[_Join] = field(default_factory=list)
+
+
+@dataclass
+class _Join:
+    """A value that the flag chooses: of each side its own."""
+
+    result: Var
+    sides: _Sides
+
+
+def merged(flag: Var, like: Jaxpr, sides: tuple[Side, Side]) -> tuple[list[JaxprEqn], list[Any], set[Any]]:
+    """The equations of the merged program, its outputs (those of both, then each side's own), and its effects.
+
+    Args:
+      flag: the variable that chooses.
+      like: a jaxpr that bodies of branches are made after.
+      sides: the program where the flag is true, and where it is false.
+    """
+    true, false = sides
+    made = {variable for equation in true.equations for variable in equation.outvars}
+    if any(variable in made for equation in false.equations for variable in equation.outvars):
+        false = _renamed(false)  # programs that JAX took from a cache may share variables
+    return _Merge(flag, like, (true, false)).program()
+
+
+def _renamed(side: Side) -> Side:
+    """The same program with variables of its own."""
+    new: dict[Any, Var] = {}
+    equations = []
+    for equation in side.equations:
+        invars = [new.get(atom, atom) if isinstance(atom, Var) else atom for atom in equation.invars]
+        new.update((variable, Var(variable.aval)) for variable in equation.outvars)
+        equations.append(equation.replace(invars=invars, outvars=[new[variable] for variable in equation.outvars]))
+    outvars, own = ([new.get(a, a) if isinstance(a, Var) else a for a in atoms] for atoms in (side.outvars, side.own))
+    return Side(equations, outvars, side.env, own)
+
+
+class _Merge:
+    def __init__(self, flag: Var, like: Jaxpr, sides: tuple[Side, Side]):
+        self.flag, self.like, self.sides = flag, like, sides
+        self.index: Var | None = None
+        self.equations: list[JaxprEqn] = []
+        self.hoisted: set[int] = set()
+        self._joins: dict[tuple, _Join] = {}
+        self._made_in: dict[Var, tuple[int, JaxprEqn]] = {}  # a side's own variables: segment, equation
+
+    def program(self) -> tuple[list[JaxprEqn], list[Any], set[Any]]:
+        self.segments = list(self._segments())
+        for number, segment in enumerate(self.segments):
+            if not segment.common:
+                for equations in segment.own:
+                    for equation in equations:
+                        self._made_in.update((v, (number, equation)) for v in equation.outvars)
+        plans: list[Callable[[], None]] = [self._plan(number, s) for number, s in enumerate(self.segments)]
+        last = _Segment(([], []), common=True)
+        self.segments.append(last)
+        outvars = [self._chosen(pair, len(plans)) for pair in zip(*(side.outvars for side in self.sides), strict=True)]
+        for side in self.sides:
+            for atom in side.own:
+                self._cross(atom, len(plans))
+        for number, segment in enumerate(self.segments):
+            for join in segment.joins:
+                for atom in join.sides:
+                    self._cross(atom, number)
+            if not segment.common:
+                for equation in (equation for own in segment.own for equation in own):
+                    for atom in equation.invars:
+                        self._cross(atom, number)
+        for plan in plans:
+            plan()
+        self._choose(last)
+        outvars += [side.atom(atom) for side in self.sides for atom in side.own]
+        effects = {effect for equation in self.equations for effect in equation.effects}
+        return self.equations, outvars, {effect for effect in effects if reference_of(effect) is None}
+
+    # What belongs together
+
+    def _segments(self) -> Iterable[_Segment]:
+        """The equations of both sides, in order, with those that are the same side by side."""
+        own: tuple[list[JaxprEqn], list[JaxprEqn]] = ([], [])
+        for pair in _aligned(*(side.equations for side in self.sides)):
+            if None not in pair and _alike(*pair):
+                if any(own):
+                    yield _Segment(own, common=False)
+                    own = ([], [])
+                yield _Segment(([pair[TRUE]], [pair[FALSE]]), common=True)
+                continue
+            for side in (TRUE, FALSE):
+                if pair[side] is not None:
+                    own[side].append(pair[side])
+        if any(own):
+            yield _Segment(own, common=False)
+
+    def _plan(self, number: int, segment: _Segment) -> Callable[[], None]:
+        """What emits a segment, once it is known which values leave their places."""
+        if not segment.common:
+            return lambda: self._emit_own(segment)
+        true, false = segment.own[TRUE][0], segment.own[FALSE][0]
+        if true.primitive is block_p and not _same_block(true, false):
+            emit = self._merged_block(number, true, false)
+        else:
+            operands = [self._chosen(pair, number) for pair in zip(true.invars, false.invars, strict=True)]
+            results = self._results(true.outvars, false.outvars)
+            emit = lambda: self.equations.append(true.replace(invars=operands, outvars=results))
+
+        def run() -> None:
+            self._choose(segment)
+            emit()
+
+        return run
+
+    def _results(self, *outvars: Sequence[Var]) -> list[Var]:
+        results = [Var(variable.aval) for variable in outvars[0]]
+        for side, own in zip(self.sides, outvars, strict=True):
+            side.env.update((old, new) for old, new in zip(own, results, strict=True) if not isinstance(old, DropVar))
+        return results
+
+    def _chosen(self, pair: _Sides, number: int) -> Any:
+        """What stands for an atom of each side: the same, or the flag's choice, made as early as it can be."""
+        sides = tuple(side.atom(atom) for side, atom in zip(self.sides, pair, strict=True))
+        one, other = sides
+        if one is other:
+            return one
+        if isinstance(one, Literal) and isinstance(other, Literal):
+            if same_literal(one, other):
+                return one
+            value, other_value = np.asarray(one.val), np.asarray(other.val)
+            if value.shape == () and value.dtype == np.bool_ and bool(value) and not bool(other_value):
+                return self.flag
+        key = tuple(id(atom) for atom in sides)
+        if key not in self._joins:
+            made = [self._made_in[atom][0] for atom in sides if isinstance(atom, Var) and atom in self._made_in]
+            join = self._joins[key] = _Join(Var(one.aval), sides)
+            self.segments[max(made) if made else number].joins.append(join)
+        return self._joins[key].result
+
+    def _cross(self, atom: Any, number: int) -> None:
+        """Note that a value is needed in a segment; one that another segment makes is computed whatever the flag is."""
+        if not isinstance(atom, Var) or atom not in self._made_in:
+            return
+        made, equation = self._made_in[atom]
+        if made != number:
+            self._hoist(equation)
+
+    def _hoist(self, equation: JaxprEqn) -> None:
+        if id(equation) in self.hoisted:
+            return
+        self.hoisted.add(id(equation))
+        for atom in equation.invars:
+            if isinstance(atom, Var) and atom in self._made_in:
+                self._hoist(self._made_in[atom][1])
+
+    # What is emitted
+
+    def _emit_own(self, segment: _Segment) -> None:
+        for side, own in zip(self.sides, segment.own, strict=True):
+            for equation in own:
+                if id(equation) in self.hoisted:
+                    results = [Var(variable.aval) for variable in equation.outvars]
+                    operands = [side.atom(atom) for atom in equation.invars]
+                    self.equations.append(equation.replace(invars=operands, outvars=results))
+                    side.env.update(zip(equation.outvars, results, strict=True))
+        self._choose(segment)
+
+    def _choose(self, segment: _Segment) -> None:
+        """Emit the `cond` that makes the choices of a segment."""
+        joins, remaining = segment.joins, ([], []) if segment.common else segment.own
+        remaining = tuple([equation for equation in own if id(equation) not in self.hoisted] for own in remaining)
+        effects = {effect for own in remaining for equation in own for effect in equation.effects}
+        if not joins and not effects:
+            return
+        used: dict[Var, None] = {}
+        for number, side in enumerate(self.sides):
+            inside = {variable for equation in remaining[number] for variable in equation.outvars}
+            atoms = [atom for equation in remaining[number] for atom in equation.invars]
+            for atom in (*atoms, *(join.sides[number] for join in joins)):
+                if isinstance(atom, Var) and atom not in inside:
+                    used[side.atom(atom)] = None
+        operands = list(used)
+        branches = [
+            self._branch(side, remaining[number], [join.sides[number] for join in joins], operands)
+            for number, side in enumerate(self.sides)
+        ]
+        convert, choice = _template()
+        if self.index is None:
+            self.index = Var(convert.outvars[0].aval)
+            self.equations.append(convert.replace(invars=[self.flag], outvars=[self.index]))
+        source = next((equation for own in remaining for equation in own), convert).source_info
+        self.equations.append(
+            choice.replace(
+                invars=[self.index, *operands],
+                outvars=[join.result for join in joins],
+                params={**choice.params, "branches": (branches[FALSE], branches[TRUE])},
+                effects={effect for effect in effects if reference_of(effect) is None},
+                source_info=source,
+            )
+        )
+
+    def _branch(
+        self, side: Side, equations: Sequence[JaxprEqn], results: Sequence[Any], operands: Sequence[Var]
+    ) -> ClosedJaxpr:
+        invars = [Var(variable.aval) for variable in operands]
+        inside = dict(zip(operands, invars, strict=True))
+        own: dict[Var, Var] = {}
+
+        def atom(atom: Any) -> Any:
+            if isinstance(atom, Literal) or atom in own:
+                return own.get(atom, atom) if isinstance(atom, Var) else atom
+            return inside[side.atom(atom)]
+
+        body = []
+        for equation in equations:
+            taken = [atom(a) for a in equation.invars]
+            own.update((variable, Var(variable.aval)) for variable in equation.outvars)
+            body.append(equation.replace(invars=taken, outvars=[own[variable] for variable in equation.outvars]))
+        effects = {effect for equation in body for effect in equation.effects if reference_of(effect) is None}
+        return _closed(self.like, invars, body, [atom(a) for a in results], effects)
+
+    # Blocks
+
+    def _merged_block(self, number: int, true: JaxprEqn, false: JaxprEqn) -> Callable[[], None]:
+        """One block for two whose inside differs: with the operands of both, and the flag."""
+        blocks = true.params["block"], false.params["block"]
+        count = len(blocks[TRUE].arguments)
+        pairs = list(zip(true.invars[:count], false.invars[:count], strict=True))
+        operands = [self._chosen(pair, number) for pair in pairs]
+        places: list[list[int]] = [list(range(count)), list(range(count))]
+        known: dict[int, int] = {}
+        weights: dict[int, str] = {}
+        for side, equation in enumerate((true, false)):
+            for position, atom in enumerate(equation.invars):
+                if position >= count:
+                    operand = self.sides[side].atom(atom)
+                    key = id(operand)
+                    if key not in known:
+                        known[key] = len(operands)
+                        operands.append(operand)
+                    places[side].append(known[key])
+                if position in blocks[side].weights:
+                    weights[places[side][position]] = blocks[side].weights[position]
+        inner: list[Jaxpr] = [equation.params["jaxpr"].jaxpr for equation in (true, false)]
+        invars = [Var(atom.aval) for atom in operands]
+        flag = Var(self.flag.aval)
+        shared = _shared_results(true, false)
+        sides = tuple(
+            Side(
+                body.eqns,
+                body.outvars[:shared],
+                {variable: invars[place] for variable, place in zip(body.invars, where, strict=True)},
+                body.outvars[shared:],
+            )
+            for body, where in zip(inner, places, strict=True)
+        )
+        equations, outvars, effects = merged(flag, self.like, (sides[TRUE], sides[FALSE]))
+        body = _closed(self.like, [*invars, flag], equations, outvars, effects)
+        block = replace(_common(*blocks), weights=FrozenMapping(weights))
+        results = self._results(true.outvars[:shared], false.outvars[:shared])
+        for side, equation in zip(self.sides, (true, false), strict=True):
+            own = [Var(variable.aval) for variable in equation.outvars[shared:]]
+            side.env.update(zip(equation.outvars[shared:], own, strict=True))
+            results += own
+        for atom in operands[count:]:  # what one side alone has is needed here, whatever the flag is
+            self._cross(atom, number)
+
+        def emit() -> None:
+            of_sides = {old: new for side in self.sides for old, new in side.env.items()}
+            given = [of_sides.get(atom, atom) if isinstance(atom, Var) else atom for atom in operands]
+            params = {**true.params, "jaxpr": body, "block": block}
+            self.equations.append(
+                true.replace(invars=[*given, self.flag], outvars=results, params=params, effects=effects)
+            )
+
+        return emit
+
+
+def _aligned(true: Sequence[JaxprEqn], false: Sequence[JaxprEqn]) -> Iterable[tuple[Any, Any]]:
+    """Pairs of equations that may be the same, and each other equation by itself, in the order of both."""
+    kinds = [kind(equation) for equation in true], [kind(equation) for equation in false]
+    start, least = 0, min(len(true), len(false))
+    while start < least and kinds[TRUE][start] == kinds[FALSE][start] and _alike(true[start], false[start]):
+        start += 1
+    end = 0
+    while (
+        end < least - start
+        and kinds[TRUE][-1 - end] == kinds[FALSE][-1 - end]
+        and _alike(true[-1 - end], false[-1 - end])
+    ):
+        end += 1
+    yield from zip(true[:start], false[:start], strict=True)
+    middle = true[start : len(true) - end], false[start : len(false) - end]
+    between = [of_side[start : len(of_side) - end] for of_side in kinds]
+    if max(map(len, middle)) > LONGEST:
+        opcodes: Iterable[tuple] = [("replace", 0, len(middle[TRUE]), 0, len(middle[FALSE]))]
+    else:
+        opcodes = difflib.SequenceMatcher(None, *between, autojunk=False).get_opcodes()
+    for tag, i, j, k, m in opcodes:
+        if tag == "equal":
+            yield from zip(middle[TRUE][i:j], middle[FALSE][k:m], strict=True)
+        else:
+            yield from ((equation, None) for equation in middle[TRUE][i:j])
+            yield from ((None, equation) for equation in middle[FALSE][k:m])
+    yield from zip(true[len(true) - end :], false[len(false) - end :], strict=True)
+
+
+def _alike(true: JaxprEqn, false: JaxprEqn) -> bool:
+    """Whether one equation can stand for both."""
+    if true.primitive is not block_p or false.primitive is not block_p:
+        return same_computation(true, false)
+    return _same_block(true, false) or _mergeable(true, false)
+
+
+def _same_block(true: JaxprEqn, false: JaxprEqn) -> bool:
+    return true.params["block"] == false.params["block"] and same_computation(true, false)
+
+
+def _mergeable(true: JaxprEqn, false: JaxprEqn) -> bool:
+    """Whether two blocks are calls of the same thing, with the same arguments and results; no rule reads its config."""
+    one, other = true.params["block"], false.params["block"]
+    count = len(one.arguments)
+    return (
+        one.target not in BLOCK_RULES
+        and replace(one, config={}, weights={}) == replace(other, config={}, weights={})
+        and same_avals(true.invars[:count], false.invars[:count])
+        and same_avals(true.outvars[: one.results], false.outvars[: one.results])
+    )
+
+
+def _shared_results(true: JaxprEqn, false: JaxprEqn) -> int:
+    """How many leading outputs of two blocks correspond: all, or those that the call returns."""
+    if same_avals(true.outvars, false.outvars):
+        return len(true.outvars)
+    return true.params["block"].results
+
+
+def _common(one: Block, other: Block) -> Block:
+    config = {key: value for key, value in one.config.items() if key in other.config and other.config[key] == value}
+    return replace(one, config=FrozenMapping(config))
+
+
+def _closed(
+    like: Jaxpr, invars: Sequence[Var], equations: Sequence[JaxprEqn], outvars: Sequence[Any], effects: set[Any]
+) -> ClosedJaxpr:
+    debug_info = like.debug_info._replace(arg_names=None, result_paths=None)
+    jaxpr = like.replace(
+        constvars=[], invars=list(invars), outvars=list(outvars), eqns=list(equations), effects=effects,
+        debug_info=debug_info,
+    )  # fmt: skip
+    return ClosedJaxpr(jaxpr, ())
+
+
+def _template() -> tuple[JaxprEqn, JaxprEqn]:
+    """A cast of a flag to the index of a branch, and a choice between two branches, as this version of JAX has them."""
+    traced = jax.make_jaxpr(lambda flag: lax.cond(flag, lambda: 1.0, lambda: 0.0))(True)
+    convert, choice = traced.jaxpr.eqns
+    return convert, choice

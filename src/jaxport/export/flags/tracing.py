@@ -1,0 +1,240 @@
+"""Tracing a function that has flags among its inputs: Python bools that the model takes at run time.
+
+A flag that Python's `if` looks at cannot be traced as an array. So the function is traced once for each value of it, and
+the two programs become one (see `jaxport.export.flags.merging`). What the function returns must not depend on the flag
+but in its values.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+from jax import core as jax_core
+
+from jaxport import blocks
+from jaxport.blocks.naming import argument_values, leaf_paths, signature_of
+from jaxport.blocks.tracing import State, Traced, Weight
+from jaxport.errors import ExportError, InvalidArgument, JaxportError
+from jaxport.export.flags.alike import same_aval
+from jaxport.export.flags.merging import FALSE, TRUE, Side, merged
+from jaxport.export.ports import is_key
+from jaxport.export.prepare.dead_code import without_dead_code
+from jaxport.export.specs import Inputs
+from jaxport.jaxprs import ClosedJaxpr, Var
+
+#: Each flag doubles the number of traces.
+MOST = 5
+
+
+def traced_with_flags(
+    fn: Callable[..., Any], given: Inputs, *, name: str, state: State, functions: Sequence[str] = ()
+) -> tuple[Traced, frozenset[int]]:
+    """Trace a function; the flags among its inputs become inputs of the program that choose inside it.
+
+    Flags are the inputs that are declared as Python's `bool`, and scalar boolean arrays that Python looks at.
+
+    Args:
+      fn: the function.
+      given: its arguments.
+      name: of the function, for messages.
+      state, functions: as `jaxport.blocks.trace` takes them.
+
+    Returns:
+      What was traced, and the positions of the flags among the leaves of the arguments.
+
+    Raises:
+      ExportError: what the function returns has another structure, dtype or shape for the other value of a flag.
+      InvalidArgument: there are too many flags.
+    """
+    traces = _Traces(fn, given, name, state, functions)
+    if given.flags:
+        try:
+            return traces.split(sorted(given.flags)), given.flags
+        except JaxportError:
+            raise
+        except Exception as error:  # noqa: BLE001 - it may want the flag as an array
+            try:
+                return traces.plain(), frozenset()
+            except Exception:  # noqa: BLE001 - the first error is about the bool that the user declared
+                raise error from None
+    try:
+        return traces.plain(), frozenset()
+    except jax.errors.ConcretizationTypeError:
+        leaves = jax.tree.leaves((given.args, given.kwargs))
+        booleans = [index for index, leaf in enumerate(leaves) if leaf.shape == () and leaf.dtype == np.bool_]
+        for flags in [*([index] for index in booleans), *([booleans] if len(booleans) > 1 else [])]:
+            if len(flags) <= MOST and traces.succeeds(flags):
+                return traces.split(flags), frozenset(flags)
+        raise
+
+
+@dataclass(frozen=True)
+class _Traces:
+    fn: Callable[..., Any]
+    given: Inputs
+    name: str
+    state: State
+    functions: Sequence[str]
+
+    def plain(self, flags: Mapping[int, bool] | None = None) -> Traced:
+        """The trace with these values of flags."""
+        args, kwargs = with_flags(self.given.args, self.given.kwargs, flags or {})
+        return blocks.trace(self.fn, args, kwargs, state=self.state, functions=self.functions)
+
+    def succeeds(self, flags: Sequence[int]) -> bool:
+        """Whether these are the flags that Python looks at."""
+        try:
+            self.plain(dict.fromkeys(flags, True))
+        except jax.errors.ConcretizationTypeError:
+            return False
+        except Exception:  # noqa: BLE001 - another error than that of the flag: it is the user's to see
+            return True
+        return True
+
+    def split(self, flags: Sequence[int], values: Mapping[int, bool] | None = None) -> Traced:
+        """The traces for both values of each flag, merged."""
+        if len(flags) > MOST:
+            raise InvalidArgument(
+                f"there are {len(flags)} flags",
+                where=f"the inputs of `{self.name}`",
+                why=f"each of them doubles the number of traces; {MOST} may be chosen at run time",
+                instead="bake some of them in: `static_params`",
+            )
+        if not flags:
+            return self.plain(values)
+        flag, *others = flags
+        traces = (self.split(others, {**(values or {}), flag: value}) for value in (True, False))
+        true, false = (replace(traced, jaxpr=without_dead_code(traced.jaxpr)) for traced in traces)
+        path = input_paths(self.fn, self.given.args, self.given.kwargs)[flag]
+        check_alike(true, false, path, self.name)
+        return merged_traces(flag, path, true, false)
+
+
+def input_paths(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
+    """The path of each leaf of the arguments, as a trace names it.
+
+    >>> input_paths(lambda batch, train: batch, ({"ids": 1},), {"train": 2})
+    ['batch.ids', 'train']
+    """
+    with blocks.activation() as recorder:
+        signature = signature_of(fn, recorder.types)
+        return leaf_paths(argument_values(signature, args, kwargs), recorder.types.is_variable)
+
+
+def with_flags(args: Sequence[Any], kwargs: Mapping[str, Any], flags: Mapping[int, bool]) -> tuple[tuple, dict]:
+    """The arguments with Python bools in the place of some leaves.
+
+    >>> with_flags((1, 2), {"train": 3}, {2: True})
+    ((1, 2), {'train': True})
+    """
+    leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
+    return jax.tree.unflatten(tree, [flags.get(index, leaf) for index, leaf in enumerate(leaves)])
+
+
+def with_bools(flags: Iterable[int], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple, dict]:
+    """Concrete arguments as the function is called with them: flags as Python bools."""
+    leaves = jax.tree.leaves((tuple(args), dict(kwargs)))
+    return with_flags(args, kwargs, {index: bool(leaves[index]) for index in flags})
+
+
+def check_alike(true: Traced, false: Traced, path: str, name: str) -> None:
+    """Refuse a function whose results differ, by a flag, in more than values."""
+    results = [traced.jaxpr.out_avals[: len(traced.output_paths)] for traced in (true, false)]
+    found = ""
+    if true.out_tree != false.out_tree or true.static_outputs.keys() != false.static_outputs.keys():
+        found = f"{true.out_tree}, or {false.out_tree}"
+    elif any(bool(value != false.static_outputs[index]) for index, value in true.static_outputs.items()):
+        found = f"{dict(true.static_outputs)}, or {dict(false.static_outputs)}, which are no arrays"
+    else:
+        pairs = zip(true.output_paths, *results, strict=True)
+        differing = next(((at, one, other) for at, one, other in pairs if not same_aval(one, other)), None)
+        if differing is not None:
+            found = f"`{differing[0]}` is {differing[1].str_short()}, or {differing[2].str_short()}"
+    if found:
+        raise ExportError(
+            f"what `{name}` returns depends on the flag `{path}`",
+            where=f"the input `{path}`, a Python bool",
+            why=f"where it is True, and where it is False: {found}",
+            instead=f"return the same structure, dtypes and shapes for both, or bake it in: `static_params={{'{path}': …}}`",
+        )
+
+
+def merged_traces(flag: int, path: str, true: Traced, false: Traced) -> Traced:
+    """One program for two, with the flag as an input in its place.
+
+    Args:
+      flag: the position of the flag among the leaves of the arguments.
+      path: its path.
+      true, false: what was traced with either value of it; alike in their results.
+    """
+    weights, of_false = _united(true.weights, false.weights)
+    variable = Var(jax_core.ShapedArray((), np.dtype(np.bool_)))
+    arrays = sum(index < flag for index in range(true.in_tree.num_leaves) if index not in true.static_inputs)
+    avals = [false.jaxpr.in_avals[index] for index in range(len(false.weights)) if of_false[index] >= len(true.weights)]
+    held = [Var(aval) for aval in (*true.jaxpr.in_avals[: len(true.weights)], *avals)]
+    inputs = [Var(aval) for aval in true.jaxpr.in_avals[len(true.weights) :]]
+    paths = list(true.input_paths)
+    old = dict(zip(paths, inputs, strict=True)) | {w.path: v for w, v in zip(weights, held, strict=True)}
+    state = tuple(dict.fromkeys((*true.state_outputs, *false.state_outputs)))
+    places = list(range(len(true.weights))), of_false
+    sides = []
+    for traced, where in zip((true, false), places, strict=True):
+        jaxpr = traced.jaxpr.jaxpr
+        env = dict(zip(jaxpr.invars, [*(held[index] for index in where), *inputs], strict=True))
+        results = dict(zip(traced.state_outputs, jaxpr.outvars[len(traced.output_paths) :], strict=True))
+        missing = [at for at in state if at not in results and at not in old]
+        if missing:
+            raise ExportError(
+                f"the state `{missing[0]}` changes for one value of the flag `{path}` alone",
+                why="its old value, which the other keeps, is not read by the function",
+                instead='read it for both values, or pass `state="discard"`',
+            )
+        outvars = [*jaxpr.outvars[: len(traced.output_paths)], *(results.get(at, old.get(at)) for at in state)]
+        sides.append(Side(jaxpr.eqns, outvars, env))
+    like = true.jaxpr.jaxpr
+    equations, outvars, effects = merged(variable, like, (sides[TRUE], sides[FALSE]))
+    inputs.insert(arrays, variable)
+    paths.insert(arrays, path)
+    debug_info = like.debug_info._replace(arg_names=None, result_paths=None)
+    jaxpr = like.replace(
+        constvars=[], invars=[*held, *inputs], outvars=outvars, eqns=equations, effects=effects, debug_info=debug_info
+    )
+    return replace(
+        true,
+        jaxpr=ClosedJaxpr(jaxpr, ()),
+        weights=tuple(weights),
+        input_paths=tuple(paths),
+        state_outputs=state,
+        static_inputs={index: value for index, value in true.static_inputs.items() if index != flag},
+    )
+
+
+def _united(true: Sequence[Weight], false: Sequence[Weight]) -> tuple[list[Weight], list[int]]:
+    """The weights of both, and where those of the second are among them."""
+    weights, places = list(true), []
+    known = {weight.path: index for index, weight in enumerate(weights)}
+    for weight in false:
+        index = known.get(weight.path)
+        if index is None or not _same(weights[index].value, weight.value):
+            names = (weight.path if count == 0 else f"{weight.path}_{count}" for count in itertools.count())
+            path = next(name for name in names if name not in known)
+            index = known[path] = len(weights)
+            weights.append(replace(weight, path=path))
+        places.append(index)
+    return weights, places
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two weights are the same array, or hold the same values."""
+    if a is b:
+        return True
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    if is_key(a.dtype):
+        a, b = jax.random.key_data(a), jax.random.key_data(b)
+    return np.asarray(a).tobytes() == np.asarray(b).tobytes()

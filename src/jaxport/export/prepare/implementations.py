@@ -1,0 +1,160 @@
+"""Primitives without a rule become what JAX itself takes them for: their implementation is traced in their place.
+
+A jaxpr that such a primitive carries stays whole. It is replaced by one that makes a single opaque call; wherever the
+implementation runs it, once, twice or in a loop, a call of the original takes the place of the opaque one. So whatever
+only calls a jaxpr is a call of it, under any name, and the blocks in it stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from jax.core import ShapedArray
+
+from jaxport.blocks import block_p
+from jaxport.blocks.labels import bodies
+from jaxport.export import dims
+from jaxport.export.prepare import complex as complex_numbers
+from jaxport.export.prepare.rewriting import Atoms, Rewriting, call_of, map_jaxprs, traced
+from jaxport.export.registry import Rule
+from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive, Var, new_jaxpr_eqn
+from jaxport.jaxprs.implementations import implementations
+
+#: So deep may implementations of one primitive lie in one another: more is a recursion without an end.
+DEEPEST = 20
+
+opaque_p = Primitive("opaque_call")
+opaque_p.multiple_results = True
+
+
+@opaque_p.def_effectful_abstract_eval
+def _results_of_body(*_: Any, body: ClosedJaxpr) -> Any:
+    return body.out_avals, _effects(body)
+
+
+def with_implementations(closed: ClosedJaxpr, rules: Mapping[str, Rule]) -> ClosedJaxpr:
+    """The program without primitives that have no rule and whose implementation JAX can trace.
+
+    >>> import jax
+    >>> from jaxport.jaxprs import Primitive
+    >>> twice_p = Primitive("twice")
+    >>> twice_p.def_impl(lambda x: x + x)  # doctest: +ELLIPSIS
+    <function ...>
+    >>> aval = twice_p.def_abstract_eval(lambda x: x)
+    >>> program = jax.make_jaxpr(lambda x: twice_p.bind(x) * 3)(1.0)
+    >>> [equation.primitive.name for equation in with_implementations(program, {"mul": None}).eqns]
+    ['closed_call', 'mul']
+    """
+    return _Implementations(rules).closed(closed)
+
+
+class _OfPrimitives(Rewriting):
+    """A rewriting of some primitives, which leaves all variables as they are."""
+
+    def avals(self, aval: Any) -> Sequence[Any] | None:  # noqa: ARG002
+        return None
+
+    def values(self, value: Any) -> Sequence[Any]:
+        return [value]
+
+
+class _Implementations(_OfPrimitives):
+    def __init__(self, rules: Mapping[str, Rule]):
+        super().__init__()
+        self.rules = rules
+        self.entered: list[Primitive] = []
+
+    def concerns(self, equation: JaxprEqn) -> bool:
+        primitive, atoms = equation.primitive, (*equation.invars, *equation.outvars)
+        if primitive.name in self.rules or primitive in (block_p, opaque_p):
+            return False
+        if complex_numbers.is_known(primitive.name, [atom.aval for atom in atoms], self.rules):
+            return False
+        # Mutable arrays are no values: another step sees to them.
+        return all(isinstance(atom.aval, ShapedArray) for atom in atoms)
+
+    def changed(self, equation: JaxprEqn, atoms: Atoms) -> JaxprEqn:  # noqa: ARG002
+        primitive = equation.primitive
+        if not self.concerns(equation) or self.entered.count(primitive) >= DEEPEST:
+            return equation
+        for function in implementations(primitive):
+            meaning = _meaning(function, equation)
+            if meaning is not None:
+                self.entered.append(primitive)
+                meaning = _Opened().closed(self.closed(meaning))
+                self.entered.pop()
+                return call_of(meaning, equation.invars, equation.outvars, equation)
+        return equation
+
+
+class _Opened(_OfPrimitives):
+    """Opaque calls become calls of what they stand for."""
+
+    def concerns(self, equation: JaxprEqn) -> bool:
+        return equation.primitive is opaque_p
+
+    def changed(self, equation: JaxprEqn, atoms: Atoms) -> JaxprEqn:  # noqa: ARG002
+        if not self.concerns(equation):
+            return equation
+        return call_of(equation.params["body"], equation.invars, equation.outvars, equation)
+
+
+def _meaning(function: Callable[..., Any], equation: JaxprEqn) -> ClosedJaxpr | None:
+    """What an implementation does; None where it cannot be traced, or only hands the primitive to the compiler."""
+    params = {name: map_jaxprs(_opaque, value) for name, value in equation.params.items()}
+    try:
+        made = traced(lambda *operands: function(*operands, **params), [atom.aval for atom in equation.invars])
+    except Exception:  # noqa: BLE001  it may do anything that is no program, and then is no meaning
+        return None
+    if any(_is_same(inner, equation.primitive, params) for inner in _equations(made.jaxpr)):
+        return None
+    wanted = [atom.aval for atom in equation.outvars]
+    if len(made.out_avals) != len(wanted) or not all(map(_fits, made.out_avals, wanted)):
+        return None
+    return made
+
+
+def _opaque(jaxpr: Any) -> Any:
+    """A jaxpr of one opaque call, which stands for the one that is given; mutable arrays cannot be passed to it."""
+    closed = isinstance(jaxpr, ClosedJaxpr)
+    inner = jaxpr.jaxpr if closed else jaxpr
+    if any(not isinstance(variable.aval, ShapedArray) for variable in inner.invars) or (inner.constvars and not closed):
+        return jaxpr
+    body = jaxpr if closed else ClosedJaxpr(inner, ())
+    outvars = [Var(aval) for aval in body.out_avals]
+    call = new_jaxpr_eqn(inner.invars, outvars, opaque_p, {"body": body}, _effects(body))
+    opaque: Jaxpr = inner.replace(eqns=[call], outvars=outvars)
+    return ClosedJaxpr(opaque, jaxpr.consts) if closed else opaque
+
+
+def _effects(body: ClosedJaxpr) -> set[Any]:
+    """The effects of a jaxpr, but for those on mutable arrays, which name an input."""
+    return {effect for effect in body.effects if not hasattr(effect, "input_index")}
+
+
+def _equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
+    """The equations of a jaxpr, and of the jaxprs in it, but for what opaque calls stand for."""
+    for equation in jaxpr.eqns:
+        yield equation
+        if equation.primitive is not opaque_p:
+            for inner in bodies(equation.params):
+                yield from _equations(inner)
+
+
+def _is_same(equation: JaxprEqn, primitive: Primitive, params: Mapping[str, Any]) -> bool:
+    """Whether an equation is that of a primitive with these parameters."""
+    return equation.primitive is primitive and all(
+        value is params.get(name) or _equal(value, params.get(name)) for name, value in equation.params.items()
+    )
+
+
+def _equal(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:  # noqa: BLE001  arrays, and whatever else does not compare
+        return False
+
+
+def _fits(made: Any, wanted: Any) -> bool:
+    return made.dtype == wanted.dtype and not dims.shapes_differ(made.shape, wanted.shape)

@@ -1,0 +1,92 @@
+"""Haiku: modules are made anew in each call of a transformed function, and know their own name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import haiku
+import jax.numpy as jnp
+from haiku._src import base  # the running transformation has no public name
+
+from jaxport.blocks.framework import Framework, Leaf, OwnPlace, static_items
+from jaxport.blocks.targets import BOUNDARY
+from jaxport.blocks.values import is_array
+from jaxport.jaxprs import source_info_util
+
+__all__ = ["framework"]
+
+source_info_util.register_exclusion(__file__)
+
+
+class Haiku(Framework):
+    """`haiku`."""
+
+    namespaces = ("haiku", "haiku.nets")
+
+    def is_module(self, value: Any) -> bool:
+        """An `hk.Module`."""
+        return isinstance(value, haiku.Module)
+
+    def interception(self, call: Callable[..., Any], stand_in: Callable[[Any], Any]) -> AbstractContextManager[Any]:
+        """Haiku's own hook, which is local to the thread."""
+        del stand_in
+
+        def intercept(method: Callable, args: tuple, kwargs: dict, context: haiku.MethodContext) -> Any:
+            module, name = context.module, context.method_name
+            defined = getattr(type(module), name, None)
+            inner = name.startswith("_") and name != "__call__"
+            if inner or defined is None or hasattr(defined, BOUNDARY) or not base.frame_stack:
+                return method(*args, **kwargs)
+            return call(module, name, method, args, kwargs, named_by=context.orig_method)
+
+        return haiku.intercept_methods(intercept)
+
+    def own_place(self, module: Any) -> OwnPlace:
+        """Below the root of the parameters of the running transformation, by the name of the module."""
+        params = base.current_frame().params
+
+        def leaves() -> list[tuple[str, Leaf]]:
+            return [("params", leaf) for name, tree in params.items() for leaf in _leaves(name, tree)]
+
+        return OwnPlace(params, "", _dotted(module.module_name), leaves)
+
+    def submodules(self, module: Any) -> Iterator[tuple[str, Any]]:
+        """The module alone: those below it are made anew in each call."""
+        yield "", module
+
+    def leaves(self, module: Any) -> list[Leaf]:
+        """None of its own: parameters are arguments."""
+        del module
+        return []
+
+    def parameters(self, module: Any) -> list[Any]:
+        """The arrays under the name of the module; those of its submodules are found in their own calls."""
+        own = base.current_frame().params.get(module.module_name, {})
+        return [value for value in own.values() if is_array(value)]
+
+    def config(self, module: Any) -> dict[str, Any]:
+        """The public attributes that hold no arrays or modules."""
+        return static_items({k: v for k, v in vars(module).items() if k not in _NAMES}, self.is_opaque)
+
+
+_NAMES = frozenset({"module_name", "name"})
+
+
+def _dotted(name: str) -> str:
+    """The name of a module as a path.
+
+    >>> _dotted("mlp/~/linear_0")
+    'mlp.linear_0'
+    """
+    return ".".join(part for part in name.split("/") if not part.startswith("~"))
+
+
+def _leaves(name: str, tree: Any) -> Iterator[Leaf]:
+    for key, value in tree.items():
+        if is_array(value):
+            yield Leaf(f"{name}.{key}", value, bool(jnp.issubdtype(value.dtype, jnp.inexact)))
+
+
+framework = Haiku()

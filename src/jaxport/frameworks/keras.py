@@ -1,0 +1,128 @@
+"""Keras 3 on JAX: layers hold variables; inside a `StatelessScope` Keras itself keeps new values apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FunctionType
+from typing import Any
+
+import keras
+from keras.src.backend.common import global_state  # no public name
+from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
+
+from jaxport.blocks.framework import Framework, Leaf, static_items
+from jaxport.blocks.places import joined
+from jaxport.blocks.targets import subclasses
+from jaxport.errors import InvalidArgument
+
+__all__ = ["framework"]
+
+
+class _Scope(keras.StatelessScope):
+    """A scope that knows the variables that were assigned to."""
+
+    def __init__(self) -> None:
+        super().__init__(collect_losses=True)  # else they are kept in the layers
+        self.assigned: dict[int, Any] = {}
+
+    def add_update(self, update: tuple[Any, Any]) -> None:
+        self.assigned[id(update[0])] = update[0]
+        super().add_update(update)
+
+
+class Keras(Framework):
+    """`keras`, version 3, with JAX as its backend."""
+
+    namespaces = ("keras.layers", "keras.models", "keras")
+    bases = (keras.Operation,)
+    methods = frozenset({"__call__"})
+    has_whole_paths = True
+
+    def is_module(self, value: Any) -> bool:
+        """A layer; a model is one."""
+        return isinstance(value, keras.layers.Layer)
+
+    def is_opaque(self, value: Any) -> bool:
+        """Layers and variables have identity."""
+        return isinstance(value, keras.layers.Layer | keras.Variable)
+
+    def is_root(self, value: Any) -> bool:
+        """Single variables are state too."""
+        return self.is_opaque(value)
+
+    def module_classes(self) -> Iterator[type]:
+        """All layers: Keras's and the user's."""
+        yield keras.layers.Layer
+        yield from subclasses(keras.layers.Layer)
+
+    def carry(self, before: Any, after: Any) -> None:
+        """Keras attaches masks to arrays."""
+        mask = get_keras_mask(before)
+        if mask is not None:
+            set_keras_mask(after, mask)
+
+    def named_by(self, module: Any, method: str) -> Callable | None:
+        """`__call__` takes whatever `call` does."""
+        return module.call if method == "__call__" else None
+
+    @contextmanager
+    def session(self) -> Iterator[Callable[[], Mapping[str, Leaf]]]:
+        """Keras's own scope, in which nothing is assigned in place."""
+        waiting = len(_uninitialized())
+        with _Scope() as scope:
+            values = scope.state_mapping
+            yield lambda: {v.path: _leaf(v, values[key]) for key, v in scope.assigned.items()}
+            made = _uninitialized()[waiting:]
+            del _uninitialized()[waiting:]
+        if made:
+            raise InvalidArgument(
+                f"{len(made)} variables of Keras are made during the call, `{made[0].path}` first",
+                where="the model that is traced",
+                why="its layers are not built yet, so that it has no weights",
+                instead="call the model once, or build it (`model.build(input_shape)`), before",
+            )
+
+    def submodules(self, module: Any) -> Iterator[tuple[str, Any]]:
+        """Parents come first; a layer is called by its name."""
+        seen: set[int] = set()
+        waiting = [("", module)]
+        while waiting:
+            path, layer = waiting.pop()
+            if id(layer) not in seen and self.is_module(layer):
+                seen.add(id(layer))
+                yield path, layer
+                below = layer._flatten_layers(include_self=False, recursive=False)  # `layers` is a model's alone
+                waiting += [(joined(path, child.name), child) for child in reversed(below)]
+
+    def leaves(self, module: Any) -> list[Leaf]:
+        """The variables under the paths that Keras gives them: `dense/kernel`."""
+        variables = [module] if isinstance(module, keras.Variable) else module.variables
+        return [_leaf(variable, variable.value) for variable in variables if variable._value is not None]
+
+    def config(self, module: Any) -> dict[str, Any]:
+        """The public attributes that say something of the layer's own: numbers, names, functions."""
+        plain = {k: v for k, v in vars(module).items() if isinstance(v, _PLAIN) and k not in _OF_EVERY_LAYER}
+        return static_items(plain, self.is_opaque)
+
+
+_PLAIN = int | float | str | tuple | list | FunctionType
+
+# Attributes that each layer has for Keras itself.
+_OF_EVERY_LAYER = frozenset(
+    {"build", "quantize", "built", "name", "autocast", "compiled", "supports_jit", "call_signature_parameters"}
+    | {"steps_per_execution", "lora_enabled"}
+)
+
+
+def _uninitialized() -> list[Any]:
+    """The variables that wait for the end of the outermost scope."""
+    return global_state.get_global_attribute("uninitialized_variables", [], set_to_default=True)
+
+
+def _leaf(variable: Any, value: Any) -> Leaf:
+    is_counter = variable.path.rpartition("/")[2] == "seed_generator_state"
+    return Leaf(variable.path, value, bool(variable.trainable) and not is_counter, is_counter)
+
+
+framework = Keras()

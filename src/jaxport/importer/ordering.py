@@ -1,0 +1,81 @@
+"""The order of nodes: ONNX asks for one in which every value is computed before it is used, and many files have another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+
+import onnx_ir as ir
+
+from jaxport.errors import ModelError
+from jaxport.importer.graph import describe
+
+__all__ = ["in_order"]
+
+
+def in_order(model: ir.Model, own: bool = True) -> ir.Model:
+    """The model with the nodes of its graphs and functions in topological order; itself if they are.
+
+    Args:
+      model: the model.
+      own: whether it may be changed; otherwise a copy is sorted.
+
+    Raises:
+      ModelError: nodes depend on one another.
+
+    >>> x, a = ir.val("x"), ir.val("a")
+    >>> used, made = ir.node("Neg", [a]), ir.node("Relu", [x], outputs=[a])
+    >>> graph = ir.Graph([x], used.outputs, nodes=[used, made])
+    >>> [node.op_type for node in in_order(ir.Model(graph, ir_version=10)).graph]
+    ['Relu', 'Neg']
+    """
+    if all(_is_sorted(graph, set()) for graph in _graphs(model)):
+        return model
+    model = model if own else ir.from_proto(ir.to_proto(model))  # `clone` wants them in order
+    for graph in _graphs(model):
+        try:
+            graph.sort()
+        except ValueError as error:
+            raise _cyclic(graph) from error
+    return model
+
+
+def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    yield from (model.graph, *(function.graph for function in model.functions.values()))
+
+
+def _is_sorted(graph: ir.Graph, made: set[ir.Value]) -> bool:
+    """Whether each node comes after those whose results it, or a graph inside it, uses; `made` are those of outer graphs."""
+    for node in graph:
+        if any(value is not None and value.producer() is not None and value not in made for value in node.inputs):
+            return False
+        if not all(_is_sorted(inner, made) for inner in _inner(node)):
+            return False
+        made.update(node.outputs)
+    return True
+
+
+def _inner(node: ir.Node) -> Iterator[ir.Graph]:
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+            yield attribute.as_graph()
+
+
+def _cyclic(graph: ir.Graph) -> ModelError:
+    """The refusal of a graph whose nodes depend on one another: it names them."""
+    sorter: TopologicalSorter[ir.Node] = TopologicalSorter()
+    for node in graph.all_nodes():
+        sorter.add(node, *(maker for value in node.inputs if value is not None and (maker := value.producer())))
+        sorter.add(node, *(inner for body in _inner(node) for inner in body))
+    try:
+        sorter.prepare()
+        nodes: list[ir.Node] = []
+    except CycleError as error:
+        nodes = error.args[1]
+    names = [next((value.name or "" for value in node.outputs), "") for node in nodes]
+    return ModelError(
+        "the nodes form a cycle",
+        where=describe(nodes[0]) if nodes else f"graph `{graph.name}`",
+        why=f"each of these is used to compute the next: {', '.join(f'`{name}`' for name in names[:8])}",
+        instead="export the model again",
+    )

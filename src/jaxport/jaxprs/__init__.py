@@ -1,0 +1,33 @@
+"""What the package needs of JAX beyond its public interface, the same for every release of JAX.
+
+`versions` says what differs between releases, `names` has the names that are private or move, `scans` reads and makes
+the parameters of `scan`, and `rules` registers what a primitive of ours does under JAX's transformations.
+"""
+
+from jaxport.jaxprs.names import (
+    ClosedJaxpr,
+    DebugInfo,
+    DropVar,
+    InconclusiveDimensionOperation,
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    Primitive,
+    Var,
+    check_jaxpr,
+    closed_call_p,
+    convert_element_type_p,
+    discharge_state,
+    get_opaque_trace_state,
+    internal_mutable_array_effect,
+    jaxpr_as_fun,
+    jaxprs_in_params,
+    known_primitives,
+    new_jaxpr_eqn,
+    random_gamma_p,
+    source_info_util,
+    valid_jaxtype,
+)
+from jaxport.jaxprs.parameters import native, parameters, with_parameters
+from jaxport.jaxprs.rules import ad, batching, dce_jaxpr, liveness_rule, mlir
+from jaxport.jaxprs.versions import TESTED, Release, is_newer_than_tested, release

@@ -1,0 +1,36 @@
+"""What a primitive means, as a JAX function: its implementation, or the function that its lowering is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+# JAX has no public way to ask how a primitive is lowered.
+from jax._src.interpreters.mlir import _lowerings  # noqa: TID251
+from jax.extend.core import Primitive
+
+__all__ = ["implementations"]
+
+
+def implementations(primitive: Primitive) -> list[Callable[..., Any]]:
+    """The functions that may say what a primitive means; each is called with its operands and its parameters.
+
+    Whether JAX can trace one of them is not known before it is tried: many only hand the primitive to the compiler.
+
+    >>> import jax
+    >>> from jax.extend.core.primitives import conj_p
+    >>> implementations(conj_p)[-1](jax.numpy.ones(()), input_dtype=None)
+    Array(1.+0.j, dtype=complex64)
+    """
+    found = [getattr(primitive, "impl", None), _lowered_function(primitive)]
+    return [function for function in found if callable(function)]
+
+
+def _lowered_function(primitive: Primitive) -> Callable[..., Any] | None:
+    """The function that was given to `jax.interpreters.mlir.lower_fun`, where a primitive is lowered by one."""
+    entry = _lowerings.get(primitive)
+    lowering = getattr(entry, "rule", entry)
+    if not getattr(lowering, "__qualname__", "").startswith("lower_fun."):
+        return None
+    cells = dict(zip(lowering.__code__.co_freevars, lowering.__closure__, strict=True))
+    return cells["fun"].cell_contents

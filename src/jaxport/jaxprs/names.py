@@ -1,0 +1,50 @@
+"""The names of JAX that are private, or whose place changes between releases.
+
+The rest of the package imports them from here: `jax._src`, `jax.extend` and `jax.interpreters` are touched in this
+package alone, which a test of the architecture sees to.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jax._src import core as _core
+from jax._src.state.discharge import discharge_state
+from jax.extend import source_info_util
+from jax.extend.core import (
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    Primitive,
+    Var,
+    jaxpr_as_fun,
+    primitives as known_primitives,
+)
+from jax.extend.core.primitives import closed_call_p, convert_element_type_p, random_gamma_p
+from jax.interpreters import ad, batching, mlir, partial_eval
+
+from jaxport.jaxprs.versions import release
+
+if TYPE_CHECKING:
+    from jax.extend.core import ClosedJaxpr
+
+    flattree: Any
+else:
+    # The class of a jaxpr with its constants; one with `Jaxpr` from 0.11 on.
+    ClosedJaxpr = getattr(_core, "ClosedJaxpr", Jaxpr)
+    if release >= (0, 11):  # the trees that say what the operands of a scan are
+        from jax._src import flattree
+    else:
+        flattree = None
+
+# Public from 0.10 on, in `jax.extend.core`.
+DebugInfo = _core.DebugInfo
+DropVar = _core.DropVar
+get_opaque_trace_state = _core.get_opaque_trace_state
+InconclusiveDimensionOperation = _core.InconclusiveDimensionOperation
+check_jaxpr = _core.check_jaxpr
+jaxprs_in_params = _core.jaxprs_in_params
+new_jaxpr_eqn = _core.new_jaxpr_eqn
+valid_jaxtype = _core.valid_jaxtype
+# The mark of a jaxpr that has mutable arrays of its own.
+internal_mutable_array_effect = _core.internal_mutable_array_effect

@@ -1,0 +1,60 @@
+"""Which releases of JAX the package was run with, and what differs between them.
+
+Everything that depends on the release stands in this package, `jaxprs`; the rest asks it. What was met so far:
+
+==========================================  =========================================================================
+from release                                what differs
+==========================================  =========================================================================
+0.10                                        `jax.extend.core` exports `DebugInfo`, `DropVar`, `check_jaxpr`,
+                                            `jaxprs_in_params`, `new_jaxpr_eqn`, `valid_jaxtype`,
+                                            `InconclusiveDimensionOperation`; before, they are in `jax._src.core` alone.
+0.10                                        `scan` has no parameters `linear` and `_split_transpose` any more.
+0.11                                        `ClosedJaxpr` and `Jaxpr` are one class: `closed.jaxpr` is `closed`, and an
+                                            open jaxpr is one without constants.
+0.11                                        `scan` says what its operands and results are by `ft_in` and `ft_out`, trees
+                                            with a leaf per value; before, by `num_consts` and `num_carry`.
+0.11                                        `closed_call` is called `eval_jaxpr`.
+0.12                                        The liveness rule of a primitive is told which mutable operands are read
+                                            later: one argument more.
+==========================================  =========================================================================
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import jax
+
+__all__ = ["TESTED", "Release", "is_newer_than_tested", "release"]
+
+
+class Release(NamedTuple):
+    """A release of JAX, as far as something depends on it."""
+
+    major: int
+    minor: int
+    patch: int = 0
+
+    def __str__(self) -> str:
+        return ".".join(map(str, self))
+
+
+def _read(text: str) -> Release:
+    """The release that a version says; what follows three numbers (`.dev…`, `rc1`, a fourth number) does not matter.
+
+    >>> _read("0.12.0.1"), _read("0.13.0.dev20270101")
+    (Release(major=0, minor=12, patch=0), Release(major=0, minor=13, patch=0))
+    """
+    numbers = [int(number) for number in re.findall(r"\d+", text)[:3]]
+    return Release(*numbers)
+
+
+TESTED = (Release(0, 9, 2), Release(0, 10, 2), Release(0, 11, 2), Release(0, 12, 0))
+"""The releases that the test suite was run with. There is no upper bound: a newer one works until something fails."""
+
+release = _read(jax.__version__)
+"""The release in this process."""
+
+is_newer_than_tested = release[:2] > TESTED[-1][:2]
+"""Whether this process has a newer minor release than any that was tested."""

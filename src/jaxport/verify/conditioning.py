@@ -1,0 +1,124 @@
+"""How much the results of a program change where what it computes is rounded otherwise.
+
+The sine of 2**30 is not wrong in a runtime that gives another one: to the next float is further than a period. Such
+places are told from wrong ones by running the program in JAX with each of its floats changed by a unit in the last
+place, a few times. Whatever is an integer is exact on both sides, and stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxport import blocks, jaxprs
+from jaxport.verify.precision import MOVES
+
+#: How often the program is run.
+RUNS = 6
+
+_CALLS = frozenset(("checkpoint", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "jit", "remat2"))
+
+
+def spread(jaxpr: jaxprs.ClosedJaxpr, operands: Sequence[Any], count: int) -> list[np.ndarray]:
+    """By how much each element of the results changes at most, in runs that are rounded otherwise.
+
+    Args:
+      jaxpr: the program, with concrete sizes; it may have blocks.
+      operands: its weights and inputs.
+      count: how many of the leading operands are weights, which stay as they are.
+
+    >>> program = jax.make_jaxpr(lambda x: (jnp.sin(x), x + 1))(jnp.ones(1))
+    >>> sine, more = spread(program, [np.float32([2**30 + 100])], 0)
+    >>> bool(sine[0] > 0.01), bool(more[0] > 1e4)
+    (True, False)
+    """
+    plain = blocks.ungroup(jaxpr)
+
+    @jax.jit
+    def run(key: Any, *operands: Any) -> list[Any]:
+        rounding = _Rounding(key)
+        inputs = [rounding(value) for value in operands[count:]]
+        return rounding.through(plain.jaxpr, plain.consts, [*operands[:count], *inputs])
+
+    exact = list(map(_plain, jax.jit(jaxprs.jaxpr_as_fun(plain))(*operands)))
+    largest = [np.zeros(value.shape) for value in exact]
+    for seed in range(RUNS):
+        results = run(jax.random.key(seed), *operands)
+        for index, (value, result) in enumerate(zip(exact, map(_plain, results), strict=True)):
+            largest[index] = np.maximum(largest[index], _distance(value, result))
+    return largest
+
+
+def _plain(value: Any) -> np.ndarray:
+    if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        value = jax.random.key_data(value)
+    return np.asarray(value)
+
+
+def _distance(exact: np.ndarray, result: np.ndarray) -> np.ndarray:
+    """How far two arrays are apart; nothing where both are the same, and infinite where one alone is finite."""
+    if exact.dtype == jax.dtypes.float0:
+        return np.zeros(exact.shape)
+    wide = np.complex128 if exact.dtype.kind == "c" else np.float64
+    with np.errstate(invalid="ignore"):
+        a, b = exact.astype(wide), result.astype(wide)
+        same = (a == b) | ((a != a) & (b != b))
+        return np.where(same, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf, posinf=np.inf))
+
+
+class _Rounding:
+    """Changes floats by a unit in the last place, each by its own random number."""
+
+    def __init__(self, key: Any):
+        self.key, self.count = key, 0
+
+    def __call__(self, value: Any) -> Any:
+        dtype = getattr(value, "dtype", None)
+        if dtype is None or jax.dtypes.issubdtype(dtype, jax.dtypes.extended) or not jnp.issubdtype(dtype, np.floating):
+            return value
+        self.count += 1
+        eps = float(jnp.finfo(dtype).eps)
+        noise = jax.random.uniform(jax.random.fold_in(self.key, self.count), value.shape, np.float32, -1, 1)
+        wide = jnp.promote_types(dtype, np.float32)
+        value = jnp.asarray(value)
+        changed = (value.astype(wide) * (1 + eps * jnp.round(noise * 1.5).astype(wide))).astype(dtype)
+        is_exact = (value == jnp.round(value)) & (jnp.abs(value) < 1 / eps)
+        return jnp.where(is_exact, value, changed)
+
+    def through(self, jaxpr: jaxprs.Jaxpr, consts: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
+        """The results of a program whose equations are rounded otherwise; loops and branches are, at their end."""
+        env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *operands), strict=True))
+
+        def read(atom: Any) -> Any:
+            return atom.val if isinstance(atom, jaxprs.Literal) else env[atom]
+
+        for equation in jaxpr.eqns:
+            given = [read(atom) for atom in equation.invars]
+            bodies = list(jaxprs.jaxprs_in_params(equation.params))
+            if equation.primitive.name in _CALLS and len(bodies) == 1 and not bodies[0].constvars:
+                results = self.through(bodies[0], (), given)
+            else:
+                results = _evaluated(equation, given, jaxpr)
+                if equation.primitive.name not in MOVES:
+                    results = [self(value) for value in results]
+            env.update(zip(equation.outvars, results, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+
+def _evaluated(equation: jaxprs.JaxprEqn, given: Sequence[Any], like: jaxprs.Jaxpr) -> list[Any]:
+    """The results of one equation, by a program of it alone."""
+    invars: list[Any] = [jaxprs.Var(atom.aval) for atom in equation.invars]
+    outvars = [jaxprs.Var(variable.aval) for variable in equation.outvars]
+    body = like.replace(
+        constvars=[],
+        invars=invars,
+        outvars=outvars,
+        eqns=[equation.replace(invars=invars, outvars=outvars)],
+        effects=set(),
+        debug_info=like.debug_info._replace(arg_names=None, result_paths=None),
+    )
+    return list(jaxprs.jaxpr_as_fun(jaxprs.ClosedJaxpr(body, ()))(*given))

@@ -1,0 +1,79 @@
+"""The narrowest float that a result is rounded to on its way through a program.
+
+A product in bfloat16 whose result is cast to float32 is no better than bfloat16. What is only moved or stored in a
+narrow type, or widened, is not rounded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxport import jaxprs
+
+#: Primitives whose results are elements of their operands.
+MOVES = frozenset(
+    """abs broadcast_in_dim bitcast_convert_type clamp concatenate copy copy_p dynamic_slice dynamic_update_slice
+    expand_dims gather iota max min neg optimization_barrier pad real imag reduce_max reduce_min reshape rev scatter
+    select_n sharding_constraint sign slice sort split squeeze stop_gradient top_k transpose""".split()
+)
+
+
+def narrowest(jaxpr: jaxprs.ClosedJaxpr) -> list[np.dtype | None]:
+    """For each result of a program, the narrowest float type that something it depends on is rounded to.
+
+    >>> def model(x):
+    ...     return (x.astype(jnp.bfloat16) @ jnp.ones((3, 2), jnp.bfloat16)).astype(jnp.float32), x * 2
+    >>> narrowest(jax.make_jaxpr(model)(jnp.ones((2, 3))))
+    [dtype(bfloat16), dtype('float32')]
+    """
+    env: dict[Any, np.dtype | None] = {}
+    known: dict[int, np.dtype | None] = {}
+    for equation in jaxpr.jaxpr.eqns:
+        env.update(dict.fromkeys(equation.outvars, _narrower(_given(equation, env), _own(equation, known))))
+    return [None if isinstance(atom, jaxprs.Literal) else env.get(atom) for atom in jaxpr.jaxpr.outvars]
+
+
+def _given(equation: jaxprs.JaxprEqn, env: dict[Any, np.dtype | None]) -> np.dtype | None:
+    return _narrower(*(env.get(atom) for atom in equation.invars if not isinstance(atom, jaxprs.Literal)))
+
+
+def _own(equation: jaxprs.JaxprEqn, known: dict[int, np.dtype | None]) -> np.dtype | None:
+    """The narrowest type that an equation rounds to, by itself or in its bodies."""
+    bodies = list(jaxprs.jaxprs_in_params(equation.params))
+    if bodies:
+        return _narrower(*(_inside(body, known) for body in bodies))
+    name = equation.primitive.name
+    if name in MOVES:
+        return None
+    floats = [dtype for v in equation.outvars if (dtype := _float(v.aval)) is not None]
+    if name == "convert_element_type":
+        before = _float(equation.invars[0].aval)
+        if before is None or not floats or _bits(before) <= _bits(floats[0]):
+            return None
+    return _narrower(*floats)
+
+
+def _inside(jaxpr: jaxprs.Jaxpr, known: dict[int, np.dtype | None]) -> np.dtype | None:
+    if id(jaxpr) not in known:
+        known[id(jaxpr)] = _narrower(*(_own(equation, known) for equation in jaxpr.eqns))
+    return known[id(jaxpr)]
+
+
+def _float(aval: Any) -> np.dtype | None:
+    dtype = getattr(aval, "dtype", None)
+    if dtype is None or jax.dtypes.issubdtype(dtype, jax.dtypes.extended) or not jnp.issubdtype(dtype, np.inexact):
+        return None
+    return np.empty(0, dtype).real.dtype if dtype.kind == "c" else np.dtype(dtype)
+
+
+def _bits(dtype: np.dtype) -> float:
+    return -float(np.log2(float(jnp.finfo(dtype).eps)))
+
+
+def _narrower(*dtypes: np.dtype | None) -> np.dtype | None:
+    """The one of the types with the largest rounding error."""
+    return min((dtype for dtype in dtypes if dtype is not None), key=_bits, default=None)

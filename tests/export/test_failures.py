@@ -1,0 +1,139 @@
+"""What is said of a function that cannot be traced: the user's line, the module, and the symbolic size."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import textwrap
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import jaxport
+from jaxport.export.sources import is_library
+
+
+def message(fn, *inputs, **options):
+    with pytest.raises(jaxport.ExportError) as caught:
+        jaxport.to_onnx(fn, list(inputs), **options)
+    return str(caught.value)
+
+
+def test_the_users_line_is_named():
+    def helper(x):
+        return jnp.dot(x, jnp.ones(7))
+
+    line = helper.__code__.co_firstlineno + 1
+    assert f"test_failures.py:{line} in helper" in message(lambda x: helper(x), (3,))
+
+
+def test_the_module_is_named():
+    class Model(nnx.Module):
+        def __init__(self):
+            self.layers = nnx.List([nnx.Linear(3, 4, rngs=nnx.Rngs(0))])
+
+        def __call__(self, x):
+            return self.layers[0](x)
+
+    assert "in the module `layers.0` (flax.nnx.Linear)" in message(Model(), (2, 5))
+
+
+@pytest.mark.parametrize(
+    ("fn", "advice"),
+    [
+        (lambda x: x / np.sqrt(x.shape[0]), "compute with `jnp.asarray(x.shape[0])`"),
+        (lambda x: x + sum(range(x.shape[0])), "give `T` a size, such as 8"),
+        (lambda x: jnp.ones(8)[: int(x.shape[0])], "compute with `jnp.asarray(x.shape[0])`"),
+        (lambda x: x.reshape(-1, 8), "use `8*T` for the dim"),
+        (lambda x: jnp.split(x, 2), "use `2*T` for the dim"),
+        (lambda x: x if x.shape[0] > 3 else -x, 'constraints=["T >= 4"]'),
+        (lambda x: x if x.shape[0] < 5 else -x, 'constraints=["T >= 5"]'),
+        (lambda x: jnp.pad(x, (0, 2), mode="wrap"), "give `T` a size, such as 8"),
+        (lambda x: jax.lax.associative_scan(jnp.add, x), "give `T` a size, such as 8"),
+    ],
+)
+def test_a_symbolic_size_that_is_the_cause_is_named(fn, advice):
+    text = message(fn, ("T",))
+    assert "the symbolic size `T` is the cause: with T=8 the function is traced" in text
+    assert advice in text
+    assert "jax.jit" not in text
+
+
+def test_the_advice_works():
+    text = message(lambda x: x.reshape(-1, 8), ("T",))
+    assert "`8*T`" in text
+    jaxport.to_onnx(lambda x: x.reshape(-1, 8), [("8*T",)])
+    scaled = lambda x: x / jnp.sqrt(jnp.asarray(x.shape[0], x.dtype))
+    assert jaxport.to_onnx(scaled, [("T",)]).verify().ok
+
+
+def test_of_several_symbols_the_one_that_is_the_cause_is_named():
+    text = message(lambda x: jnp.pad(x, ((0, 0), (0, 2)), mode="wrap"), ("B", "T"))
+    assert "the symbolic size `T` is the cause" in text
+
+
+def test_a_product_of_symbols_is_advised_by_one_of_them():
+    assert "use `4*B` for the dim" in message(lambda x: x.reshape(4, -1), ("B", "T"))
+
+
+def test_a_failure_with_sizes_too_is_told_as_it_is():
+    text = message(lambda x: jnp.dot(x, jnp.ones(7)), ("T",))
+    assert "is the cause" not in text
+    assert "it fails too, by TypeError" in text
+
+
+def test_a_value_that_python_needs_is_named_by_its_input():
+    text = message(lambda x, limit: x[: int(limit)], ("B",), jax.ShapeDtypeStruct((), np.int32))
+    assert "it depends on the input `limit`" in text
+    assert "static_params" in text
+
+
+def test_libraries_are_told_by_where_they_are():
+    assert all(map(is_library, [jax.__file__, nnx.__file__, np.__file__]))
+    assert not is_library(__file__)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs symbolic links")
+def test_the_users_line_is_right_where_jax_lies_elsewhere(tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        (elsewhere / entry.name).symlink_to(entry)
+    (tmp_path / "train.py").write_text(
+        textwrap.dedent(
+            """
+            import jax, jax.numpy as jnp, jaxport
+            from flax import nnx
+
+            def step(x):
+                return jax.pure_callback(lambda v: v, x, jnp.linalg.norm(x))
+
+            def model(x):
+                return nnx.Linear(3, 4, rngs=nnx.Rngs(0))(x)
+
+            print(jax.__file__)
+            for fn in (step, model):
+                try:
+                    jaxport.to_onnx(fn, [(5,)])
+                except jaxport.JaxportError as error:
+                    print(error)
+            """
+        )
+    )
+    source = str(Path(jaxport.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "train.py")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([source, str(elsewhere)])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith(str(elsewhere))
+    assert "pure_callback   train.py:6 in step" in done.stdout
+    assert "train.py:9 in model" in done.stdout

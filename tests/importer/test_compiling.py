@@ -1,0 +1,171 @@
+"""Calls are compiled as a whole, once per set of shapes; what cannot be runs operator by operator and says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxport.errors import InvalidArgument, ModelError
+from jaxport.importer import Program, compiling
+from tests.importer.models import program
+
+pytestmark = pytest.mark.filterwarnings("ignore:64-bit types are off")
+SCALED = "g (float[N] x) => (float[N] y) <float[2] w = {2, 3}> { a = Mul(x, w) y = Tanh(a) }"
+RESHAPED = "g (float[N] x, int64[r] s) => (float[M] y) { a = Neg(x) y = Reshape(a, s) }"
+FOUND = "g (float[N] x) => (int64[1, M] y) { y = NonZero(x) }"
+X = np.array([1, 0], np.float32)
+
+
+def runs(model: Program) -> list[int]:
+    """How often the program is evaluated from now on, as a list that grows."""
+    seen: list[int] = []
+    evaluate = model._calls.evaluate
+
+    def counted(*args: Any) -> Any:
+        seen.append(1)
+        return evaluate(*args)
+
+    model._calls.evaluate = counted
+    return seen
+
+
+def test_a_program_is_traced_once_per_shape_and_dtype() -> None:
+    model = program(SCALED)
+    seen = runs(model)
+    for _ in range(3):
+        np.testing.assert_allclose(model(X), np.tanh(X * [2, 3]), rtol=1e-6)
+    assert len(seen) == 1
+    model(np.ones(2, np.float32))
+    model.apply({"w": jnp.zeros(2)}, X)
+    assert len(seen) == 1
+    model(np.ones((2, 2), np.float32)[0])
+    assert len(seen) == 1
+    model.apply({"w": jnp.zeros(2)}, x=jnp.ones(2))
+    assert len(seen) == 1
+    assert str(model).splitlines()[-1] == "  calls   compiled for 1 set of shapes"
+    with jax.enable_x64(True):
+        model(X)
+    assert len(seen) == 2
+
+
+def test_values_that_decide_shapes_are_part_of_what_is_compiled() -> None:
+    model = program(RESHAPED)
+    seen = runs(model)
+    x = np.arange(4, dtype=np.float32)
+    for shape in ([2, 2], [4, 1], [2, 2], [4, 1]):
+        np.testing.assert_array_equal(model(x, np.array(shape)), -x.reshape(shape))
+    assert len(seen) == 2
+    np.testing.assert_array_equal(model(x, jnp.array([1, 4])), -x.reshape(1, 4))
+
+
+def test_values_that_change_each_time_are_not_compiled_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "MOST_VALUES", 2)
+    model = program(RESHAPED)
+    x = np.arange(12, dtype=np.float32)
+    for rows in (1, 2, 3, 4, 6):
+        np.testing.assert_array_equal(model(x, np.array([rows, -1])), -x.reshape(rows, -1))
+    assert "operator by operator: shapes depend on the values of `s`, which are others each time" in str(model)
+
+
+def test_what_was_used_least_recently_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "MOST_KEPT", 2)
+    model = program("g (float[N] x) => (float[N] y) { y = Neg(x) }")
+    seen = runs(model)
+    for size in (1, 2, 1, 3, 1, 2):
+        model(np.ones(size, np.float32))
+    assert len(seen) == 4
+
+
+def test_sizes_that_depend_on_data_run_operator_by_operator() -> None:
+    model = program(FOUND)
+    assert model(X).tolist() == [[0]]
+    assert model(np.ones(2, np.float32)).tolist() == [[0, 1]]
+    assert "calls   operator by operator: `X` of an operation has to be known" in str(model)
+    assert "it stops, and calls run operator by operator" in str(model.explain())
+
+
+def test_a_branch_of_another_shape_is_taken_by_value() -> None:
+    graph = """g (float[N] x, bool c) => (float[M] y) { y = If(c) <
+        then_branch = t () => (float[M] a) { a = Neg(x) },
+        else_branch = e () => (float[M] b) { b = Concat<axis = 0>(x, x) }> }"""
+    model = program(graph)
+    assert model(X, np.array(True)).tolist() == [-1, 0]
+    assert model(X, np.array(False)).tolist() == [1, 0, 1, 0]
+    assert "a branch that decides a shape or a type cannot be traced" in str(model)
+
+
+def test_strings_and_maps_and_sequences() -> None:
+    words = program('g (string[N] x) => (string[N] y) { y = StringNormalizer<case_change_action = "UPPER">(x) }')
+    assert words(np.array(["a", "b"], object)).tolist() == ["A", "B"]
+    assert str(words).splitlines()[-1] == "  calls   none yet"
+    rows = program("g (seq(float[N]) x) => (float[M] y) { y = ConcatFromSequence<axis = 0>(x) }")
+    assert rows([X, X]).tolist() == [1, 0, 1, 0]
+    assert rows([X, X, X]).size == 6
+    assert "compiled for 2 sets of shapes" in str(rows)
+
+
+def test_outputs_that_are_known_and_such_that_are_not() -> None:
+    graph = """g (float[N] x) => (int64[1] n, float[N] y, seq(float[N]) z, string[1] t) {
+        n = Shape(x) y = Neg(x) z = SequenceConstruct(x, y) t = Cast<to = 8>(n) }"""
+    for _ in range(2):
+        n, y, z, t = program(graph)(X)
+        assert (n.tolist(), y.tolist(), [part.tolist() for part in z]) == ([2], [-1, 0], [[1, 0], [-1, 0]])
+        assert t.tolist() == ["2"]
+
+
+def test_under_transformations_it_is_part_of_the_outer_program() -> None:
+    model = program(RESHAPED)
+    seen = runs(model)
+    x, shape = np.arange(4, dtype=np.float32), np.array([2, 2])
+    np.testing.assert_array_equal(jax.jit(lambda x: model(x, shape))(x), -x.reshape(2, 2))
+    np.testing.assert_array_equal(jax.jit(lambda: model(x, shape))(), -x.reshape(2, 2))
+    np.testing.assert_array_equal(jax.grad(lambda x: model(x, shape).sum())(x), -np.ones(4))
+    np.testing.assert_array_equal(jax.vmap(lambda x: model(x, shape))(x[None]), -x.reshape(1, 2, 2))
+    with jax.disable_jit():
+        model(x, shape)
+    assert len(seen) == 5
+    assert str(model).splitlines()[-1] == "  calls   none yet"
+
+
+def test_a_random_key_and_one_that_is_left_out() -> None:
+    model = program("g (float[3] x) => (float[3] y) { r = RandomNormalLike(x) y = Add(x, r) }")
+    x = np.zeros(3, np.float32)
+    np.testing.assert_array_equal(model(x), model(x))
+    first, second = (model.apply(model.params, x, rng=jax.random.key(seed)) for seed in (1, 2))
+    assert not np.array_equal(first, second)
+    np.testing.assert_array_equal(first, model.apply(model.params, x, rng=jax.random.key(1)))
+
+
+def test_errors_are_those_of_the_operator() -> None:
+    model = program("g (float[N] x, float[M] z) => (float[N] y) { y = Add(x, z) }")
+    with pytest.raises(ModelError, match="`Add` cannot be computed"):
+        model(X, np.ones(3, np.float32))
+    with pytest.raises(InvalidArgument, match="has shape"):
+        model(X[None], X)
+    with pytest.raises(InvalidArgument, match="`w` is not a parameter"):
+        model.apply({"w": X}, X, X)
+    assert model(X, X).tolist() == [2, 0]
+
+
+def test_what_unrolls_to_very_much_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "MOST_EQUATIONS", 10)
+    model = program(
+        "g (float[N] x) => (float[N] y) {"
+        + " ".join(f"{'y' if k == 19 else f'a{k}'} = Neg({f'a{k - 1}' if k else 'x'})" for k in range(20))
+        + "}"
+    )
+    assert model(X).tolist() == [1, 0]
+    assert "unrolled it has more than 10 steps" in str(model)
+
+
+def test_arrays_that_may_not_fit_are_made_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "LARGE", 3)
+    model = program(
+        "g (float[N] x) => (float[N] y) { a = Concat<axis = 0>(x, x) b = ReduceSum<keepdims = 0>(a) y = Add(b, x) }"
+    )
+    assert model(X).tolist() == [3, 2]
+    assert "it has arrays of more than 3 elements" in str(model)
