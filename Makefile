@@ -43,7 +43,7 @@ NEWEST_INSTALLED := .venv-newest/.installed
 export JAX_PLATFORMS ?= cpu
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help env demo test test-newest test-matrix test-slow test-real test-backend test-torch test-clients test-older-onnx sweeps bench bench-torch lint types docs format clean
+.PHONY: help env demo test test-newest test-matrix test-slow test-real test-backend test-torch test-clients test-older-onnx fuzz sweeps bench bench-torch lint types docs format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -132,6 +132,12 @@ $(OLDER_ONNX_INSTALLED): $(INSTALLED)
 
 test-older-onnx: $(OLDER_ONNX_INSTALLED) ## the backend suite of an older release of onnx
 	@$(BIN)/python -m pytest -n $(JOBS) -q -m slow tests/importer/test_older_onnx.py $(ARGS)
+
+# Files and seed: `make fuzz FILES=500 SEED=7`. Each kind of file has as many.
+FILES ?= 1000
+SEED ?= 1
+fuzz: $(INSTALLED) ## mutated ONNX and Mox files, in worker processes with limits on time and memory
+	@for kind in onnx json yson xml; do $(BIN)/python -m tests.fuzzing $$kind $(SEED) $(FILES); done
 
 sweeps: $(INSTALLED) ## every function of JAX in every dtype, static and symbolic, jit, vmap, grad; writes its pages
 	@$(BIN)/python -m scripts.coverage --jobs $(JOBS) $(ARGS)

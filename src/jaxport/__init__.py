@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from jaxport.export.exported import Exported
     from jaxport.export.functions import onnx_function
     from jaxport.export.registry import rule
+    from jaxport.importer.limits import Limits
     from jaxport.importer.program import Program, from_onnx
     from jaxport.importer.registry import op
     from jaxport.mox.tracing import make_mox
@@ -48,6 +49,7 @@ __all__ = [
     "Exported",
     "InvalidArgument",
     "JaxportError",
+    "Limits",
     "ModelError",
     "NotInstalled",
     "Program",
@@ -74,6 +76,7 @@ __version__ = "0.1.0"
 _LAZY = {
     "Exported": "jaxport.export.exported",
     "make_mox": "jaxport.mox.tracing",
+    "Limits": "jaxport.importer.limits",
     "Program": "jaxport.importer",
     "from_onnx": "jaxport.importer",
     "onnx_function": "jaxport.export.functions",

@@ -20,7 +20,8 @@ opset 99 is out of range
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 __all__ = [
@@ -38,6 +39,8 @@ __all__ = [
     "Unsupported",
     "ValueNotKnown",
     "VerificationFailed",
+    "boundary",
+    "noted",
 ]
 
 
@@ -148,6 +151,69 @@ class ValueNotKnown(Unsupported):
     """A shape, an axis or a count depends on values that are not known while a program is traced."""
 
 
+_PLACE = "jaxport: at "
+LONGEST_REASON = 2000
+
+
+def noted(error: Exception, place: str) -> None:
+    """Notes at an error of others where it was raised, for the boundary that it will come to.
+
+    >>> error = KeyError("x")
+    >>> noted(error, "node `add`")
+    >>> error.__notes__
+    ['jaxport: at node `add`']
+    """
+    if not isinstance(error, JaxportError) and not _places(error):
+        error.add_note(_PLACE + place)
+
+
+def _places(error: BaseException) -> list[str]:
+    return [note.removeprefix(_PLACE) for note in getattr(error, "__notes__", ()) if note.startswith(_PLACE)]
+
+
+@contextmanager
+def boundary(
+    refused: str, *, where: str = "", instead: str = "", kind: Callable[..., JaxportError] = ModelError
+) -> Iterator[None]:
+    """Makes an error of the family of whatever else is raised inside; the original is its cause.
+
+    One stands around each thing that users call with what they have from others. Warnings that are turned into errors
+    pass, as what is no `Exception` does.
+
+    Args:
+      refused: what then could not be done.
+      where: the place, where the error itself does not say it (`noted`).
+      instead: what to do instead.
+      kind: which error it becomes.
+
+    >>> with boundary("the model cannot be read", where="`m.onnx`"):
+    ...     {}["x"]
+    Traceback (most recent call last):
+    jaxport.ModelError: the model cannot be read
+      where:   `m.onnx`
+      why:     KeyError: 'x'
+    """
+    try:
+        yield
+    except (JaxportError, Warning):
+        raise
+    except Exception as error:
+        chain: list[BaseException] = [error]
+        while chain[-1].__cause__ is not None:
+            chain.append(chain[-1].__cause__)
+        place = next((place for link in chain for place in _places(link)), where)
+        raise kind(refused, where=place, why=_reason(chain[-1]), instead=instead) from error
+
+
+def _reason(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  an error that cannot even say what it is
+        text = ""
+    return f"{type(error).__name__}: {text}"[:LONGEST_REASON].rstrip(": ")
+
+
 # Users meet these as `jaxport.Unsupported`, whatever file defines them.
 for _name in __all__:
-    globals()[_name].__module__ = "jaxport"
+    if _name not in ("boundary", "noted"):
+        globals()[_name].__module__ = "jaxport"

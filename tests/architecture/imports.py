@@ -14,12 +14,14 @@ MAY_SEE: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "collecting": frozenset(),
     "jaxprs": frozenset({"errors"}),
+    "files": frozenset({"errors"}),
+    "saving": frozenset({"errors", "files"}),
     "blocks": frozenset({"errors", "jaxprs"}),
     "frameworks": frozenset({"errors", "jaxprs", "blocks", "importer"}),
-    "mox": frozenset({"errors", "collecting", "jaxprs", "blocks", "frameworks"}),
-    "export": frozenset({"errors", "collecting", "jaxprs", "blocks", "mox"}),
-    "importer": frozenset({"errors", "blocks"}),
-    "codegen": frozenset({"errors", "importer"}),
+    "mox": frozenset({"errors", "collecting", "jaxprs", "files", "blocks", "frameworks"}),
+    "export": frozenset({"errors", "collecting", "jaxprs", "saving", "blocks", "mox"}),
+    "importer": frozenset({"errors", "jaxprs", "files", "saving", "blocks"}),
+    "codegen": frozenset({"errors", "files", "blocks", "importer"}),
 }
 
 # Convenience methods and annotations that look upward, each with its reason: (file, part that it sees).

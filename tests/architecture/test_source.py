@@ -22,10 +22,11 @@ LONG: dict[str, str] = {}
 # The only files that handle ONNX's protobuf messages; all others work on `onnx_ir`.
 PROTOBUF: dict[str, str] = {
     "export/exported.py": "`exported.proto` hands one to the user",
-    "export/saving.py": "writes the file",
     "importer/frame.py": "reads the file without its weights",
+    "importer/gate.py": "checks the tensors of the file",
     "importer/load.py": "reads the file",
     "importer/resolve.py": "the body that a schema gives for its operator is a message",
+    "saving.py": "writes the file",
 }
 
 FRAMEWORKS = ("flax", "nnx", "linen", "equinox", "eqx", "haiku")

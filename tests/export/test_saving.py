@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import onnx_ir as ir
 import pytest
 
 import jaxport
-from jaxport.export import saving
+from jaxport import saving
 
 RANDOM = np.random.default_rng(0)
 MATRIX = RANDOM.normal(size=(48, 40)).astype(np.float32)
@@ -73,7 +74,8 @@ def test_every_dtype_and_layout_is_written(tmp_path, monkeypatch, external, chun
     path = tmp_path / "weights.onnx"
     saving.save(model_of(WEIGHTS), path, external)
     assert_holds(path, WEIGHTS)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["weights.onnx", "weights.onnx.data"][: 1 + bool(external)]
+    names = sorted(re.sub(r"\.[0-9a-f]{16}\.", ".#.", p.name) for p in tmp_path.iterdir())
+    assert names == ["weights.onnx", "weights.onnx.#.data"][: 1 + bool(external)]
 
 
 def test_the_file_is_the_message():
@@ -253,7 +255,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, external):
 
 
 @pytest.mark.parametrize("existing", [False, True])
-@pytest.mark.parametrize("failing", range(3))
+@pytest.mark.parametrize("failing", range(2))
 def test_both_files_change_or_none(tmp_path, monkeypatch, existing, failing):
     """Whichever move into place fails, model and data fit each other."""
     path, old = tmp_path / "m.onnx", {"w": MATRIX[:20]}
@@ -268,9 +270,6 @@ def test_both_files_change_or_none(tmp_path, monkeypatch, existing, failing):
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", fail_at)
-    if failing == 2 and not existing:  # two moves are enough where nothing is in the way
-        saving.save(model_of({"w": MATRIX}), path, True)
-        return
     with pytest.raises(jaxport.SaveError, match="Input/output error"):
         saving.save(model_of({"w": MATRIX}), path, True)
     assert contents(tmp_path) == before
@@ -283,7 +282,7 @@ def test_a_link_is_followed(tmp_path):
     (tmp_path / "link.onnx").symlink_to(tmp_path / "real" / "m.onnx")
     saving.save(model_of({"w": MATRIX}), tmp_path / "link.onnx", True)
     assert (tmp_path / "link.onnx").is_symlink()
-    assert sorted(contents(tmp_path / "real")) == ["m.onnx", "m.onnx.data"]
+    assert sorted(name[:7] for name in contents(tmp_path / "real")) == ["m.onnx", "m.onnx."]
     assert_holds(tmp_path / "real" / "m.onnx", {"w": MATRIX})
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto
 
 from jaxport.errors import InvalidArgument, ModelError, Unsupported
 from jaxport.importer import from_onnx
@@ -150,7 +150,7 @@ def test_malformed_graphs(change, message: str) -> None:
 def test_arrays_that_no_machine_holds_are_refused(depth: int) -> None:
     graph = f"""g (int64[1] x) => (float[n, m] y) {{ d = Constant<value_int = {depth}>() v = Constant<value_floats = [0.0, 1.0]>()
         y = OneHot(x, d, v) }}"""
-    with pytest.raises(ModelError, match=r"(?s)`OneHot` cannot be computed.*(larger than|[Oo]ut of memory)"):
+    with pytest.raises(ModelError, match=r"(?s)has [0-9,]+ bytes.*the OneHot that makes `y`.*jaxport\.Limits"):
         from_onnx(model(graph))(np.zeros(1, np.int64))
 
 
@@ -190,20 +190,6 @@ def test_everything_that_is_unsupported_is_listed_at_once() -> None:
 def test_versions_are_checked(opset: int, graph: str, message: str) -> None:
     with pytest.raises(Unsupported, match=message):
         from_onnx(model(graph, opset))
-
-
-def test_sparse_tensors_are_read() -> None:
-    made = model("g (float[2, 3] x) => (float[2, 3] y) <float[6] w = {0, 0, 0, 0, 0, 0}> { y = Add(x, w) }")
-    del made.graph.initializer[:]
-    sparse = made.graph.sparse_initializer.add(dims=[2, 3])
-    sparse.values.CopyFrom(numpy_helper.from_array(np.array([7, 8], np.float32), "w"))
-    sparse.indices.CopyFrom(numpy_helper.from_array(np.array([[0, 1], [1, 2]])))
-    expected = [[0, 7, 0], [0, 0, 8]]
-    np.testing.assert_array_equal(from_onnx(made)(np.zeros((2, 3), np.float32)), expected)
-    assert len(made.graph.sparse_initializer) == 1, "the caller's model is unchanged"
-    sparse.indices.CopyFrom(numpy_helper.from_array(np.array([1, 99])))
-    with pytest.raises(ModelError, match=r"the sparse tensor `w` of shape \[2, 3\] cannot be read"):
-        from_onnx(made)
 
 
 def test_a_function_that_calls_itself_is_refused() -> None:

@@ -247,3 +247,13 @@ def test_a_recorded_value_does_not_outlive_its_recording() -> None:
     program("g (float[2] x) => (float[2] y) { y = test.source.Keep(x) }", domains=', "test.source": 1').to_source()
     with pytest.raises(RuleError, match="a recorded value was used after its recording ended"):
         kept[0] + kept[0]
+
+
+@pytest.mark.parametrize("node", ["y = Identity(x)", "y = Shape(x)", "y = StringConcat(x, x)", "y = Equal(x, x)"])
+def test_strings_cannot_be_arguments_of_source(node: str):
+    made = program(f"g (string[n] x) => (string[n] y) {{ {node} }}", 20)
+    with pytest.raises(ValueNotKnown, match="strings cannot be arguments") as caught:
+        made.to_source()
+    assert "the input `x`" in str(caught.value)
+    assert "then it stops" in str(made.explain())
+    made.to_source(inputs={"x": np.array(["a", "b"])})

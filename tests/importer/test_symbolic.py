@@ -33,7 +33,10 @@ def shapes(*sizes: tuple[str | int, ...]) -> list[str]:
         ([("past", "new"), ("past + new",)], ["(past, new)", "(past + new,)"]),
         ([("B", "2*B", "floordiv(B, 2)")], ["(B, 2*B, floordiv(B, 2))"]),
         ([("past + 1",)], ["(past_1,)"]),  # of what `past` is, no input says
-        ([("class", "class - 1")], ["(class_, class_1)"]),
+        ([("class", "class - 1")], ["(class_, class_ - 1)"]),
+        ([("N", "2*(N + 1)", "N*(N+1)", "(N//2)", "N % 4")], ["(N, 2*N + 2, N^2 + N, floordiv(N, 2), mod(N, 4))"]),
+        ([("mod", "floordiv + 1", "floordiv", "max")], ["(mod_2, floordiv_2 + 1, floordiv_2, max_)"]),
+        ([("N", "-5", "floordiv(N, 0)", "N^99999999")], ["(N, size_5, floordiv_N_0, N_99999999)"]),
         ([("a", "b.c", "__import__('os')", "a if a else a", "a[0]")], ["(a, b_c, import_os, a_if_a_else_a, a_0)"]),
         ([("x" * 300 + "+ 1", "a", "(" * 190)], [f"({'x' * 48}, a, size)"]),
         ([("a b", "a_b", "a/b")], ["(a_b_2, a_b, a_b_3)"]),

@@ -207,10 +207,10 @@ def test_missing_and_truncated_files_are_refused(tmp_path):
     mox = jaxport.make_mox(nnx.Linear(3, 4, rngs=nnx.Rngs(0)))(X)
     with pytest.raises(jaxport.InvalidArgument, match="tells no format"):
         save(mox, tmp_path / "model.pickle")
-    with pytest.raises(jaxport.InvalidArgument, match="cannot be read"):
+    with pytest.raises(jaxport.InvalidArgument, match="there is no file"):
         load(tmp_path / "model.json")
     save(mox, tmp_path / "model.json")
-    weights_file = tmp_path / "model.safetensors"
+    (weights_file,) = tmp_path.glob("model.json.*.safetensors")
     weights_file.write_bytes(weights_file.read_bytes()[:-8])
     with pytest.raises(jaxport.ModelError, match="cannot be read"):
         load(tmp_path / "model.json")

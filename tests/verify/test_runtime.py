@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 
 import jaxport
-from jaxport.export import saving
+from jaxport import saving
 from jaxport.verify.runtime import Session
 
 

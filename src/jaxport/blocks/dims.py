@@ -1,33 +1,57 @@
 """Symbolic dimensions: evaluating an expression on any kind of number, and solving it for its symbols.
 
 A *dim* is a Python integer or one of JAX's symbolic dimension expressions (`jax.export.symbolic_shape`).
-JAX prints an expression in a small documented grammar (`2*B + 1`, `floordiv(T, 2)`, `mod(T, 4)`, `max(B, 2)`);
-that text is the public form of it, and what is read here.
+JAX prints an expression in a small documented grammar; that text is the public form of it, and what is read here, by
+`jaxport.blocks.dim_text`.
 """
 
 from __future__ import annotations
 
-import ast
 import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from jax.core import max_dim, min_dim
+from jax.export import is_symbolic_dim
+
+from jaxport.blocks.dim_text import FUNCTIONS, Expression, parse, symbols
 from jaxport.jaxprs import InconclusiveDimensionOperation
+
+__all__ = [
+    "FUNCTIONS",
+    "Dim",
+    "all_static",
+    "evaluate",
+    "is_static",
+    "known",
+    "label",
+    "parse",
+    "same",
+    "shapes_differ",
+    "solve_linear",
+    "surely_differ",
+    "symbols",
+]
 
 Dim = Any
 """An `int`, or a symbolic dimension expression of `jax.export`."""
 
-_BINARY = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Pow: operator.pow}
 _FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "^": operator.pow,
     "floordiv": operator.floordiv,
     "mod": operator.mod,
-    "max": lambda a, b: max(a, b) if isinstance(a, int) and isinstance(b, int) else _method(a, b, "maximum"),
-    "min": lambda a, b: min(a, b) if isinstance(a, int) and isinstance(b, int) else _method(a, b, "minimum"),
+    "max": lambda a, b: max(a, b) if isinstance(a, int) and isinstance(b, int) else _method(a, b, "maximum", max_dim),
+    "min": lambda a, b: min(a, b) if isinstance(a, int) and isinstance(b, int) else _method(a, b, "minimum", min_dim),
 }
 
 
-def _method(a: Any, b: Any, name: str) -> Any:
+def _method(a: Any, b: Any, name: str, of_dims: Callable[[Any, Any], Any]) -> Any:
+    if is_symbolic_dim(a) or is_symbolic_dim(b):
+        return of_dims(a, b)
     return getattr(a, name)(b) if hasattr(a, name) else getattr(b, name)(a)
 
 
@@ -50,50 +74,33 @@ def label(dim: Dim) -> str | int:
     return int(dim) if is_static(dim) else str(dim)
 
 
-@functools.lru_cache(maxsize=4096)
-def _parse(text: str) -> ast.expr:
-    return ast.parse(text.replace("^", "**"), mode="eval").body
-
-
-@functools.lru_cache(maxsize=4096)
-def symbols(text: str) -> frozenset[str]:
-    """The names of the symbols in the text of an expression.
-
-    >>> sorted(symbols("2*B + floordiv(T, 2)"))
-    ['B', 'T']
-    """
-    functions = {id(node.func) for node in ast.walk(_parse(text)) if isinstance(node, ast.Call)}
-    return frozenset(n.id for n in ast.walk(_parse(text)) if isinstance(n, ast.Name) and id(n) not in functions)
-
-
 def evaluate(dim: Dim, values: Mapping[str, Any]) -> Any:
-    """The value of `dim` where its symbols have `values`: integers, or objects with integer operators.
+    """The value of `dim` where its symbols have `values`: integers, dims, or objects with integer operators.
 
     The objects may bring methods `maximum(other)` and `minimum(other)` for `max` and `min`.
 
+    Raises:
+      InvalidArgument: `dim` is a text that is no dimension.
+
     >>> from jax import export
     >>> (B,) = export.symbolic_shape("B")
-    >>> evaluate((B + 1) // 2, {"B": 4})
-    2
+    >>> evaluate((B + 1) // 2, {"B": 4}), evaluate("2*(N + 1)", {"N": B})
+    (2, 2*B + 2)
     """
     if is_static(dim):
         return int(dim)
 
-    def visit(node: ast.expr) -> Any:
-        match node:
-            case ast.Constant(value=int(value)):
-                return value
-            case ast.Name(id=name):
-                return values[name]
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return -visit(operand)
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-                return _BINARY[type(op)](visit(left), visit(right))
-            case ast.Call(func=ast.Name(id=name), args=args) if name in _FUNCTIONS:
-                return functools.reduce(_FUNCTIONS[name], map(visit, args))
-        raise ValueError(f"unknown form {ast.unparse(node)!r} in the dimension expression {dim}")
+    def visit(node: Expression) -> Any:
+        match node.form:
+            case "number":
+                return node.value
+            case "name":
+                return values[node.name]
+            case "neg":
+                return -visit(node.parts[0])
+        return functools.reduce(_FUNCTIONS[node.form], map(visit, node.parts))
 
-    return visit(_parse(str(dim)))
+    return visit(parse(str(dim)))
 
 
 class _Linear:

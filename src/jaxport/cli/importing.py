@@ -74,7 +74,7 @@ def import_model(
         if not report.ok:
             raise VerificationFailed(f"`{output}` was not written", why="JAX and ONNX Runtime differ")
     source = program.to_source(output, inputs=known)
-    files = sorted(path for path in output.iterdir() if path.stem == "model")
+    files = sorted(path for path in output.iterdir() if path.name.startswith("model.py"))
     elements = sum(tensor.size for tensor in source.tensors.values())
     console().print(
         key_values(

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxport.blocks.dim_text import Expression, parse
 from jaxport.errors import RuleError
 from jaxport.importer.dtypes import STRING
 from jaxport.importer.host import HostValue, is_dim
@@ -58,21 +59,31 @@ def dim_expression(dim: Any) -> ast.expr:
     >>> ast.unparse(dim_expression(3 * batch // 2 + batch**2))
     '3 * batch // 2 + batch ** 2'
     """
-    return _DimCalls().visit(ast.parse(str(dim).replace("^", "**"), mode="eval").body)
+    return _expression_of(parse(str(dim)))
 
 
-_DIM_OPERATORS: dict[str, type[ast.operator]] = {"floordiv": ast.FloorDiv, "mod": ast.Mod}
+_DIM_OPERATORS: dict[str, type[ast.operator]] = {
+    "+": ast.Add,
+    "-": ast.Sub,
+    "*": ast.Mult,
+    "^": ast.Pow,
+    "floordiv": ast.FloorDiv,
+    "mod": ast.Mod,
+}
 
 
-class _DimCalls(ast.NodeTransformer):
-    """`floordiv(a, b)` and `mod(a, b)`, as JAX prints them, as operators."""
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        self.generic_visit(node)
-        function = node.func.id if isinstance(node.func, ast.Name) else ""
-        if function in _DIM_OPERATORS:
-            return ast.BinOp(node.args[0], _DIM_OPERATORS[function](), node.args[1])
-        return node
+def _expression_of(dim: Expression) -> ast.expr:
+    parts = [_expression_of(part) for part in dim.parts]
+    match dim.form:
+        case "number":
+            return ast.Constant(dim.value)
+        case "name":
+            return name(dim.name)
+        case "neg":
+            return ast.UnaryOp(ast.USub(), parts[0])
+        case form if form in _DIM_OPERATORS:
+            return ast.BinOp(parts[0], _DIM_OPERATORS[form](), parts[1])
+    return call(dim.form, *parts)
 
 
 def dtype_expression(dtype: Any) -> ast.expr:

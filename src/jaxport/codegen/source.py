@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import os
 import re
 import shutil
@@ -19,7 +20,8 @@ import numpy as np
 
 from jaxport.codegen.flat import Printer, variable_name
 from jaxport.codegen.literals import attribute, call, comment, dim_expression, name
-from jaxport.errors import InvalidArgument
+from jaxport.errors import InvalidArgument, SaveError, boundary
+from jaxport.files import checked_path, publish
 from jaxport.importer.dtypes import STRING
 from jaxport.importer.host import HostValue, is_dim
 from jaxport.importer.names import unique_identifiers
@@ -35,25 +37,38 @@ _WIDENED = {"int4": "int8", "uint4": "uint8", "int2": "int8", "uint2": "uint8", 
 
 @dataclass(frozen=True)
 class Source:
-    """A module's code and the tensors that it loads."""
+    """A module's code and the tensors that it loads.
+
+    The code looks for them in `model.safetensors`; what `save` writes names the file that it has written.
+    """
 
     code: str
     tensors: dict[str, np.ndarray]
 
     def save(self, folder: str | os.PathLike[str], stem: str = "model") -> Path:
-        """Writes `model.py` and `model.safetensors`, and returns the path of the module."""
+        """Writes `model.py` and the tensors beside it, and returns the path of the module.
+
+        The file of the tensors is called `model.py.<digest of its content>.safetensors`; the module is replaced after it
+        is there, so that the two always belong together.
+
+        Raises:
+          SaveError: a file cannot be written; what was there before is there still.
+        """
         from safetensors.numpy import save_file
 
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{stem}.py"
-        path.write_text(self.code, encoding="utf-8")
-        if self.tensors:
-            save_file(
-                {key: np.ascontiguousarray(value) for key, value in self.tensors.items()},
-                path.with_suffix(".safetensors"),
-            )
-        return path
+        folder = Path(checked_path(folder, "the folder of the source"))
+        refused = f"`{folder}` cannot be made"
+        with boundary(refused, instead="give a folder that can be made, or is there", kind=SaveError):
+            folder.mkdir(parents=True, exist_ok=True)
+
+        def write(file: Path, data: str) -> None:
+            code = self.code.replace(_BESIDE, f"with_name({json.dumps(data)})") if data else self.code
+            file.write_text(code, encoding="utf-8", newline="\n")
+
+        def write_tensors(file: Path) -> None:
+            save_file({key: np.ascontiguousarray(value) for key, value in self.tensors.items()}, file)
+
+        return publish(folder / f"{stem}.py", write, write_tensors if self.tensors else None, ".safetensors")
 
 
 def to_source(recorded: RecordedProgram) -> Source:
@@ -150,6 +165,8 @@ def _stored(value: np.ndarray) -> tuple[np.ndarray, str]:
     return value, ""
 
 
+#: Where `_load` looks for the tensors, until they are saved and have a name of their own.
+_BESIDE = 'with_suffix(".safetensors")'
 _LOADING = '''def _load(prefix: str) -> dict[str, Array]:
     """The tensors of the file beside this module whose names begin with `prefix`."""
     tensors = load_file(Path(__file__).with_suffix(".safetensors"))

@@ -12,8 +12,9 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
+from jaxport import saving
 from jaxport.errors import InvalidArgument
-from jaxport.export import dims, functions, saving, specs
+from jaxport.export import dims, functions, specs
 from jaxport.export.explain import Explanation
 from jaxport.export.ports import Port
 
@@ -104,7 +105,8 @@ class Exported:
 
         Args:
           path: the file, in a folder that exists.
-          external_data: whether the weights go to a file beside it, `<path>.data`; by default only above 2 GB.
+          external_data: whether the weights go to a file beside it, `<path>.<digest>.data`, whose name says its content;
+            by default only above 2 GB.
 
         Raises:
           SaveError: the path cannot be written, or the disk is full; nothing is left half-written, and what was at

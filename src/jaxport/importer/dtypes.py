@@ -17,8 +17,12 @@ _NAMES = {"double": ir.DataType.DOUBLE, "float": ir.DataType.FLOAT}
 _WIDE = {np.dtype(name) for name in ("int64", "uint64", "float64", "complex128")}
 
 
-def dtype_of(code: int) -> np.dtype:
+def dtype_of(code: int, where: str = "") -> np.dtype:
     """The NumPy dtype of an ONNX element type, given as its number (`Cast.to`, `TensorProto.data_type`).
+
+    Args:
+      code: the number.
+      where: what an error calls the place.
 
     Raises:
       ModelError: the number is none of ONNX's.
@@ -31,6 +35,7 @@ def dtype_of(code: int) -> np.dtype:
     except (ValueError, TypeError) as error:
         raise ModelError(
             f"{code} is not an ONNX element type",
+            where=where,
             why=f"the numbers run from 1 to {max(map(int, ir.DataType))}",
             instead="export the model again; the file may be damaged",
         ) from error

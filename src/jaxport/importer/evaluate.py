@@ -12,8 +12,9 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.blocks import Boundary, current_recorder
-from jaxport.errors import InvalidArgument, JaxportError, ModelError, Refusal, Unsupported, ValueNotKnown
+from jaxport.errors import InvalidArgument, JaxportError, ModelError, Refusal, Unsupported, ValueNotKnown, noted
 from jaxport.importer.dtypes import STRING, canonical
+from jaxport.importer.foreseeing import check_results, foresee
 from jaxport.importer.graph import Body, BodyFunction, Node, Reference, SchemaFunction, describe
 from jaxport.importer.host import HostValue, is_dim
 from jaxport.importer.layouts import RANK, Arranged, arranged
@@ -174,6 +175,7 @@ def _run_node(node: Node, scope: Scope) -> None:
             outputs = _call(node, target, inputs, attributes, scope, arrangement)
         else:
             outputs = _call_body(target, inputs, attributes, scope)
+        check_results(node, outputs)
         for output in outputs:
             _check_held(output)
     except Unsupported as error:
@@ -209,6 +211,9 @@ def _run_node(node: Node, scope: Scope) -> None:
             "sizes that only have names are not enough here",
             [Refusal(node.node.op_type, describe(node.node), str(error).partition("\n")[0])],
         ) from error
+    except Exception as error:
+        noted(error, describe(node.node))
+        raise
     outputs = tuple(_typed(output, kind, inputs) for output, kind in zip(outputs, node.output_types, strict=False))
     if recording is not None:
         _suggest_names(node.outputs, outputs)
@@ -259,6 +264,8 @@ def _call(
             keywords[name] = _context(what, node, scope, arrangement)
     if operator.plain:
         inputs = [value for value in inputs if value is not None]
+    if not any(isinstance(value, Body) for value in attributes.values()):
+        foresee(node, inputs, attributes, lambda given: operator.function(*given, **keywords))
     recorder = current_recorder()
     if recorder is not None and recorder.operators:
         boundary = Boundary(f"onnx.{node.node.op_type}")

@@ -14,6 +14,7 @@ from jax import core
 
 from jaxport.importer.dtypes import STRING
 from jaxport.importer.host import HostValue, dims_compare, is_dim
+from jaxport.importer.limits import budget_in_force
 
 __all__ = ["LARGEST_CREATED", "fold"]
 
@@ -44,6 +45,8 @@ def fold(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     dtype = operands[typed_by].dtype
     if dtype.kind not in "iufbO" and result == SAME:
         return NotImplemented  # NumPy's arithmetic on bfloat16 and smaller is not XLA's
+    if name in _GROWING and _is_large(name, operands, args, kwargs):
+        return NotImplemented
     with np.errstate(all="ignore"):
         data = function(*_plain(args), **{key: _plain(value) for key, value in kwargs.items()})
     if data is NotImplemented:
@@ -57,6 +60,35 @@ def fold(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(data, list):
         return [_wrap(part, dtype) for part in data]
     return _wrap(data, dtype)
+
+
+def _is_large(name: str, operands: list[HostValue], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a function makes much out of little: then it is array code, whose size is looked at before it runs."""
+    given = sum(operand.size for operand in operands)
+    if name in _JOINING:
+        return sum(operand.nbytes for operand in operands) * JOINED_OF > budget_in_force().largest
+    sizes = operands[0].shape
+    if name == "jnp.pad":
+        added = sum(_numbers((args[1:], kwargs.get("pad_width"))))
+        made = np.prod([float(size + added) for size in sizes])
+    elif name == "jnp.repeat":
+        made = float(operands[0].size) * max(_numbers((args[1:], kwargs.get("repeats"))), default=1)
+    elif name == "jnp.diag":
+        made = float(operands[0].size) ** 2 if len(sizes) == 1 else 0.0
+    else:
+        try:
+            made = np.prod([float(size) for size in np.broadcast_shapes(*(operand.shape for operand in operands))])
+        except ValueError:
+            return False  # the function itself refuses them
+    return bool(made > max(given, LARGEST_CREATED))
+
+
+def _numbers(tree: Any) -> list[int]:
+    if isinstance(tree, HostValue):
+        return [abs(int(n)) for n in tree.data.ravel()] if tree.dtype.kind in "iu" and not tree.symbolic else []
+    if isinstance(tree, tuple | list):
+        return [n for part in tree for n in _numbers(part)]
+    return [abs(tree)] if isinstance(tree, int) and not isinstance(tree, bool) else []
 
 
 def _wrap(data: Any, dtype: np.dtype) -> HostValue:
@@ -227,6 +259,18 @@ _ROWS: dict[str, tuple[Callable[..., Any], str]] = {
     "jnp.mod": (_modulo, SAME),
 }
 _TYPED_BY = {"jnp.where": 1}
+JOINED_OF = 4
+"""Which part of the budget folding joins: a file may join a constant with itself, again and again."""
+_JOINING = {f"jnp.{name}" for name in "concatenate stack hstack vstack".split()}
+_BROADCASTING = {
+    f"jnp.{name}"
+    for name in (
+        "add subtract multiply floor_divide power bitwise_and bitwise_or bitwise_xor left_shift right_shift logical_and "
+        "logical_or logical_xor equal not_equal less less_equal greater greater_equal maximum minimum where mod "
+        "broadcast_arrays"
+    ).split()
+} | {"lax.div", "lax.rem"}
+_GROWING = _JOINING | _BROADCASTING | {"jnp.pad", "jnp.repeat", "jnp.diag"}
 _SYMBOLIC = {
     f"jnp.{name}"
     for name in (

@@ -75,7 +75,8 @@ class Node:
     `attributes` holds what the node sets, as the function takes it: Python values, host values for tensors, a `Body` for
     a graph, a `Reference` inside functions. `output_types` says for each output which input has its dtype (an int), or
     the dtype itself, or None where the schema leaves it open. `expired` are the values that nothing uses later;
-    `kernel_layout` is how the axes of a convolution's kernel are arranged, `bound` how many rows the result has at most.
+    `kernel_layout` is how the axes of a convolution's kernel are arranged, `bound` how many rows the result has at most, `foreseen` are
+    inputs whose result was found not to be too large.
     """
 
     node: ir.Node
@@ -88,6 +89,7 @@ class Node:
     expired: tuple[ir.Value, ...] = ()
     kernel_layout: str = "OIHW"
     bound: int | None = None
+    foreseen: tuple[Any, ...] = ()
 
     def bodies(self) -> Iterator[Body]:
         """The graphs among the attributes."""

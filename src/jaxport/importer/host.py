@@ -60,6 +60,10 @@ class HostValue:
         return self.data.size
 
     @property
+    def nbytes(self) -> int:
+        return self.data.nbytes
+
+    @property
     def T(self) -> HostValue:  # noqa: N802  as arrays have it
         return HostValue(self.data.T, self.dtype)
 

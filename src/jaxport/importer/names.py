@@ -40,13 +40,13 @@ def unique(name: str, taken: Collection[str]) -> str:
     return candidate
 
 
-def unique_identifiers(names: Iterable[str], default: str = "value") -> list[str]:
-    """An identifier for each name, no two alike.
+def unique_identifiers(names: Iterable[str], default: str = "value", reserved: Collection[str] = ()) -> list[str]:
+    """An identifier for each name, no two alike, and none of those that are `reserved`.
 
     >>> unique_identifiers(["a.b", "a/b", "c"])
     ['a_b', 'a_b_2', 'c']
     """
-    taken: dict[str, None] = {}
+    taken = dict.fromkeys(reserved)
     for name in names:
         taken[unique(identifier(name, default), taken)] = None
-    return list(taken)
+    return list(taken)[len(reserved) :]

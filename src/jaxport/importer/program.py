@@ -14,16 +14,19 @@ import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 
+from jaxport import saving
 from jaxport.blocks import current_recorder
-from jaxport.errors import InvalidArgument
+from jaxport.errors import InvalidArgument, boundary
 from jaxport.importer import weights
 from jaxport.importer.batching import Batches
 from jaxport.importer.bounds import set_bounds
 from jaxport.importer.compiling import Calls
 from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.evaluate import evaluate, evaluate_blocks
+from jaxport.importer.foreseeing import bytes_of
 from jaxport.importer.graph import Body, Node
 from jaxport.importer.host import HostValue
+from jaxport.importer.limits import Limits, budget
 from jaxport.importer.load import ModelSource, load
 from jaxport.importer.modules import Module, Parameters, Place, module_tree
 from jaxport.importer.names import unique_identifiers
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Program", "from_onnx"]
 
+AGAIN = "export the model again"
+
 
 def from_onnx(
     source: ModelSource,
@@ -46,6 +51,7 @@ def from_onnx(
     trainable: Collection[str] | None = None,
     untie: bool | Collection[str] = False,
     sizes: Mapping[str, int] | None = None,
+    limits: Limits | None = None,
     batch: bool | Mapping[str, int | None] = False,
 ) -> Program:
     """Imports an ONNX model as a JAX function.
@@ -61,6 +67,7 @@ def from_onnx(
         results have this size, filled up: NonZero and NonMaxSuppression with positions outside of the array, Unique with
         its smallest element, the others with zeros. What exceeds it is lost. Of a Loop that data ends it is the number
         of iterations, and gives it a gradient.
+      limits: what the model may take: bytes that it makes out of little, how deep and how long it is.
       batch: whether calls may have another number of rows than the file fixes. The model is mapped over its own batches
         (`jax.vmap`): each gives what a call with it alone gives. Rows are counted by the first axis; a mapping gives other
         axes by the names of inputs and outputs, None for an input that all rows share.
@@ -82,7 +89,10 @@ def from_onnx(
     >>> jax.grad(lambda params: program.apply(params, np.ones((3, 2), np.float32)).sum())(program.params)
     {'bias': Array([3., 3.], dtype=float32)}
     """
-    return Program(load(source), trainable=trainable, untie=untie, sizes=sizes, batch=batch)
+    with boundary(
+        "the model is malformed", where=f"`{source}`" if isinstance(source, str | os.PathLike) else "", instead=AGAIN
+    ):
+        return Program(load(source, limits), trainable=trainable, untie=untie, sizes=sizes, batch=batch, limits=limits)
 
 
 class Program:
@@ -106,10 +116,12 @@ class Program:
         trainable: Collection[str] | None = None,
         untie: bool | Collection[str] = False,
         sizes: Mapping[str, int] | None = None,
+        limits: Limits | None = None,
         batch: bool | Mapping[str, int | None] = False,
     ):
         self.model = model
-        self.body: Body = resolve(model)
+        self.limits = limits or Limits()
+        self.body: Body = resolve(model, self.limits)
         set_bounds(self.body, sizes or {})
         if untie:
             weights.untie(self.body, None if untie is True else untie)
@@ -177,7 +189,7 @@ class Program:
         """The program as source: one Python function and a weights file, which need JAX and safetensors only.
 
         Args:
-          folder: where to write `model.py` and `model.safetensors`; nothing is written if None.
+          folder: where to write `model.py` and, beside it, `model.py.<digest>.safetensors`; nothing is written if None.
           inputs: for `jaxport.importer.tracing.record`: sizes other than those that the model declares, and arrays for
             inputs whose values decide shapes.
 
@@ -199,10 +211,11 @@ class Program:
         from jaxport.codegen import to_source
         from jaxport.importer.tracing import record
 
-        source = to_source(record(self, inputs))
-        if folder is not None:
-            source.save(folder)
-        return source
+        with boundary("the program cannot be printed as source", where=f"`{self.name}`"):
+            source = to_source(record(self, inputs))
+            if folder is not None:
+                source.save(folder)
+            return source
 
     def explain(self, inputs: Mapping[str, Any] | None = None) -> Explanation:
         """The graph after each phase of the import: loaded, resolved, folded, finalized.
@@ -223,7 +236,8 @@ class Program:
         """
         from jaxport.importer.explain import explain
 
-        return explain(self, inputs)
+        with boundary("the program cannot be explained", where=f"`{self.name}`"):
+            return explain(self, inputs)
 
     def verify(self, inputs: Sequence[Any] | Mapping[str, Any] | None = None, **options: Any) -> Report:
         """Runs the program in JAX and the model in ONNX Runtime on the same inputs, and compares every output.
@@ -253,11 +267,12 @@ class Program:
         """Writes the model with these parameters as an ONNX file, its graph as it was.
 
         Args:
-          path: the file; weights that exceed what it can hold go into `<path>.data`.
+          path: the file; weights that exceed what it can hold go into a file beside it, `<path>.<digest>.data`.
           params: arrays for all parameters, as `params` has them; the model's own if None.
 
         Raises:
           InvalidArgument: parameters are missing, unknown, or of another shape.
+          SaveError: the path cannot be written, or the disk is full; what was there before is there still.
 
         >>> import onnx.parser, tempfile
         >>> program = from_onnx(
@@ -269,7 +284,8 @@ class Program:
         ...     print(from_onnx(f"{folder}/doubled.onnx").params)
         {'w': Array([2., 4.], dtype=float32)}
         """
-        weights.save(self.weights.written(self.model, self.params if params is None else params), path)
+        with boundary("the program cannot be saved", where=f"`{self.name}`"):
+            saving.save(self.weights.written(self.model, self.params if params is None else params), path)
 
     @property
     def param_specs(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -308,8 +324,9 @@ class Program:
         self._warn_of_narrowing()
         if rng is not None and "rng" in self._keywords:
             rng, named = None, {**named, "rng": rng}
-        outputs = self._calls(params, self._taken(self._named(inputs, named)), rng)
-        return self._packed([_external(output) for output in outputs])
+        with boundary("the program cannot be called with these inputs", where=f"`{self.name}`"):
+            outputs = self._calls(params, self._taken(self._named(inputs, named)), rng)
+            return self._packed([_external(output) for output in outputs])
 
     def evaluate(self, params: Mapping[str, Any], inputs: Mapping[str, Any], rng: Any = None) -> tuple[Any, ...]:
         """The outputs as the evaluator has them: host values stay such, and recorded inputs are recorded.
@@ -330,9 +347,11 @@ class Program:
     def _run_once(self, params: Mapping[str, Any], inputs: Mapping[str, Any], rng: Any) -> tuple[Any, ...]:
         values = {value: inputs[value.name or ""] for value in self.inputs}
         values |= self.weights.given(params)
-        if current_recorder() is not None:  # somebody wants to see the modules as blocks
-            return evaluate_blocks(self.body, self._segments, values, rng)
-        return evaluate(self.body, values, rng)
+        given = self.weights.constant_bytes + sum(map(bytes_of, jax.tree.leaves(list(values.values()))))
+        with budget(self.limits, given):
+            if current_recorder() is not None:  # somebody wants to see the modules as blocks
+                return evaluate_blocks(self.body, self._segments, values, rng)
+            return evaluate(self.body, values, rng)
 
     def _named(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
         """The inputs of a call by the names that the model has for them."""

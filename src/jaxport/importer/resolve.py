@@ -12,32 +12,33 @@ import onnx
 import onnx_ir as ir
 from onnx.defs import OpSchema, SchemaError
 
-from jaxport.errors import ModelError, Refusal, Unsupported
+from jaxport.errors import ModelError, Refusal, Unsupported, noted
 from jaxport.importer.dtypes import from_type_string
+from jaxport.importer.foreseeing import check_window
 from jaxport.importer.graph import Body, BodyFunction, InputType, Node, Reference, SchemaFunction, describe
 from jaxport.importer.host import HostValue
+from jaxport.importer.limits import Limits
 from jaxport.importer.registry import ASSUMED_OPSETS, KNOWN_OPSETS, Operator, lookup, versions
 
 __all__ = ["attribute_value", "resolve", "schema_in_force", "tensor_value"]
 
-LARGEST_EXPANSION = 2_000_000
-"""Operations that a model may have when its functions are counted as often as they are called."""
 
 FIRST_IR_WITH_OPSETS = 3
 """Files of older versions say nothing of opsets: their operators are those of version 1."""
 
-DEEPEST_CALL = 64
-"""How deep functions may call one another."""
 
-
-def resolve(model: ir.Model) -> Body:
+def resolve(model: ir.Model, limits: Limits | None = None) -> Body:
     """The model's graph with every node bound to a function.
+
+    Args:
+      model: the model.
+      limits: how deep functions may call one another, and how many operations there may be.
 
     Raises:
       Unsupported: some operators, versions, domains or attributes are not supported; the message lists all of them.
       ModelError: the graph is malformed.
     """
-    resolver = _Resolver(model)
+    resolver = _Resolver(model, limits or Limits())
     body = resolver.body(model.graph, model.opset_imports, model.graph.initializers.values())
     resolver.refuse(f"`{model.graph.name or 'model'}`")
     return body
@@ -56,7 +57,13 @@ def schema_in_force(domain: str, name: str, opset: int) -> Any:
 
 
 def tensor_value(tensor: ir.TensorProtocol) -> HostValue:
-    """The elements of a tensor, which stay where they are: memory-mapped, or in the model."""
+    """The elements of a tensor, which stay where they are: memory-mapped, or in the model.
+
+    Raises:
+      ModelError: the tensor names a file: it did not pass `jaxport.importer.gate`.
+    """
+    if isinstance(tensor, ir.ExternalTensor):
+        raise ModelError("the data of a tensor lies in a file that was not checked", where=f"tensor `{tensor.name}`")
     if tensor.dtype == ir.DataType.STRING:
         strings = np.array([text.decode("utf-8", "surrogateescape") for text in tensor.string_data()], dtype=object)  # type: ignore[attr-defined]
         return HostValue(strings.reshape(tensor.shape.numpy()), name=tensor.name or "")
@@ -64,8 +71,8 @@ def tensor_value(tensor: ir.TensorProtocol) -> HostValue:
 
 
 class _Resolver:
-    def __init__(self, model: ir.Model):
-        self.model = model
+    def __init__(self, model: ir.Model, limits: Limits):
+        self.model, self.limits = model, limits
         self.refusals: dict[tuple[str, str], tuple[Refusal, int]] = {}
         self.functions: dict[ir.OperatorIdentifier, BodyFunction] = {}
         self.building: list[ir.OperatorIdentifier] = []
@@ -96,7 +103,11 @@ class _Resolver:
         for node in live:
             for value in node.inputs:
                 self.check_defined(value, node)
-            resolved = self.node(node, opsets)
+            try:
+                resolved = self.node(node, opsets)
+            except Exception as error:
+                noted(error, describe(node))
+                raise
             own.update(node.outputs)
             self.defined.update(node.outputs)
             used = [value for value in node.inputs if value is not None]
@@ -114,12 +125,12 @@ class _Resolver:
                     where=f"graph `{graph.name}`",
                     instead="export the model again",
                 )
-        if body.operations > LARGEST_EXPANSION:
+        if body.operations > self.limits.operations:
             raise ModelError(
-                f"the model has more than {LARGEST_EXPANSION:,} operations",
+                f"the model has more than {self.limits.operations:,} operations",
                 where=f"graph `{graph.name}`",
                 why="its functions call one another many times",
-                instead="write what repeats as a loop",
+                instead="write what repeats as a loop, or raise the limit: `jaxport.Limits(operations=…)`",
             )
         captured |= dict.fromkeys(value for value in graph.outputs if value not in own)
         body.captured = tuple(captured)
@@ -221,11 +232,11 @@ class _Resolver:
                 why="ONNX functions cannot be recursive",
                 instead="export the model again",
             )
-        if len(self.building) >= DEEPEST_CALL:
+        if len(self.building) >= self.limits.nesting:
             raise ModelError(
-                f"functions call one another more than {DEEPEST_CALL} deep",
+                f"functions call one another more than {self.limits.nesting} deep",
                 where=f"domain `{function.domain}`, function `{function.name}`",
-                instead="inline some of them (`onnx.inliner`)",
+                instead="inline some of them (`onnx.inliner`), or raise the limit: `jaxport.Limits(nesting=…)`",
             )
         if identifier not in self.functions:
             self.building.append(identifier)
@@ -261,6 +272,7 @@ class _Resolver:
                         where=describe(node),
                         instead="export the model again",
                     )
+            check_window(attribute, node)
             if attribute.is_ref():
                 assert attribute.ref_attr_name is not None
                 values[attribute.name] = Reference(attribute.ref_attr_name)
@@ -328,7 +340,7 @@ def _schema_body(schema: Any, proto: onnx.FunctionProto, opset: int) -> BodyFunc
     del proto.output[:]
     proto.output.extend(names)
     function = ir.from_proto(proto)
-    resolver = _Resolver(ir.Model(ir.Graph([], [], nodes=[]), ir_version=10))
+    resolver = _Resolver(ir.Model(ir.Graph([], [], nodes=[]), ir_version=10), Limits())
     body = resolver.body(function.graph, function.opset_imports, ())
     resolver.refuse(f"ONNX's definition of `{schema.name}`")
     defaults = {

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from jaxport.importer.graph import Body, BodyFunction, Node
 from jaxport.importer.registry import LAYOUT, Operator
+from jaxport.importer.resolve import tensor_value
 
 __all__ = ["kernels", "parameters", "static_values"]
 
@@ -120,7 +121,7 @@ def _uses(body: Body) -> tuple[set[ir.Value], set[ir.Value]]:
 
 
 def _is_mask(tensor: ir.TensorProtocol) -> bool:
-    values = np.abs(tensor.numpy().astype(np.float32))
+    values = np.abs(tensor_value(tensor).data.astype(np.float32))
     return not bool((values < OUT_OF_RANGE).all())
 
 

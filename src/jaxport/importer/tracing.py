@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -13,8 +12,10 @@ import jax.export
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.errors import InvalidArgument, ModelError
-from jaxport.importer.dtypes import canonical
+from jaxport.blocks.dim_text import FUNCTIONS, symbols
+from jaxport.blocks.dims import evaluate
+from jaxport.errors import InvalidArgument, ModelError, Refusal, ValueNotKnown
+from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.host import HostValue
 from jaxport.importer.names import identifier, unique, unique_identifiers
 from jaxport.importer.program import Program
@@ -23,6 +24,8 @@ from jaxport.importer.recording import Recorded, Step, Variable, map_leaves, rec
 __all__ = ["RecordedProgram", "input_specs", "record", "with_constraints"]
 
 LONGEST_EXPRESSION = 200
+LARGE_SIZE = 10**6
+"""Of which no expression of sizes is negative, or divides by zero, that means anything."""
 
 
 @dataclass(frozen=True)
@@ -98,48 +101,25 @@ class _Names:
     def __init__(self, texts: Iterable[str]):
         texts = list(dict.fromkeys(texts))
         plain = [text for text in texts if text.isidentifier()]
-        self.names = dict(zip(plain, unique_identifiers(plain, "size"), strict=True))
-        self.expressions = {text: _expression(text, self.names) for text in texts if text not in self.names}
-        for text, expression in self.expressions.items():
-            if not expression:
-                self.names[text] = unique(identifier(text, "size"), self.names.values())
+        self.names = dict(zip(plain, unique_identifiers(plain, "size", FUNCTIONS), strict=True))
+        for text in texts:
+            if text not in self.names and not _is_expression(text, plain):
+                self.names[text] = unique(identifier(text, "size"), {*self.names.values(), *FUNCTIONS})
 
     def size(self, text: str, scope: jax.export.SymbolicScope) -> Any:
-        return jax.export.symbolic_shape(self.names.get(text) or self.expressions[text], scope=scope)[0]
+        if text in self.names:
+            return jax.export.symbolic_shape(self.names[text], scope=scope)[0]
+        return evaluate(text, {name: self.size(name, scope) for name in symbols(text)})
 
 
-_FUNCTIONS = {"floordiv", "mod", "max", "min"}
-
-
-def _expression(text: str, names: Mapping[str, str]) -> str:
-    """`text` in JAX's grammar of sizes, with `names` for the names in it; empty if it is no expression of them."""
+def _is_expression(text: str, names: Collection[str]) -> bool:
+    """Whether a text is an expression of these names; a number that is no size is a name."""
     if len(text) > LONGEST_EXPRESSION:
-        return ""
+        return False
     try:
-        tree = ast.parse(text, mode="eval")
-    except (SyntaxError, ValueError):
-        return ""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Name(id=name) if name in names:
-                node.id = names[name]
-            case ast.Call(func=ast.Name(id=function), keywords=[]) if function in _FUNCTIONS:
-                names = {**names, function: function}
-            case ast.Constant(value=int()) | ast.BinOp(op=ast.Add() | ast.Sub() | ast.Mult()):
-                pass
-            case (
-                ast.Expression()
-                | ast.Load()
-                | ast.Add()
-                | ast.Sub()
-                | ast.Mult()
-                | ast.UnaryOp(op=ast.USub())
-                | ast.USub()
-            ):
-                pass
-            case _:
-                return ""
-    return ast.unparse(tree)
+        return symbols(text) <= {*names} and evaluate(text, dict.fromkeys(names, LARGE_SIZE)) >= 0
+    except (InvalidArgument, ArithmeticError):
+        return False
 
 
 Result = TypeVar("Result")
@@ -188,6 +168,15 @@ def record(program: Program, inputs: Mapping[str, Any] | None = None) -> Recorde
 def _record(program: Program, given: dict[str, Any]) -> RecordedProgram:
     known = {name: map_leaves(_host, value) for name, value in given.items() if not _is_spec(value)}
     specs = [(name, given[name]) for name in program.input_names if name in given and name not in known]
+    texts = [name for name, spec in specs if any(leaf.dtype == STRING for leaf in jax.tree.leaves(spec))]
+    if texts:
+        why = (
+            "JAX has no strings: give their values, `inputs={…}` with a NumPy array for each, which then are constants"
+        )
+        raise ValueNotKnown(
+            "strings cannot be arguments of a program that is recorded",
+            [Refusal(name, f"the input `{name}`", why) for name in texts],
+        )
     result: dict[str, Any] = {}
 
     def run(params: Mapping[str, Any], values: Sequence[Any]) -> None:

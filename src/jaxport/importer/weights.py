@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -25,8 +25,6 @@ __all__ = ["Weights", "untie"]
 HWIO = (2, 3, 1, 0)
 """From OIHW, which ONNX has, to what XLA's convolutions are fastest with."""
 OIHW = (3, 2, 0, 1)
-
-LARGEST_MESSAGE = 2**31 - 1
 
 
 class Weights:
@@ -101,6 +99,12 @@ class Weights:
             for value, tensor in self.body.initializers.items()
             if value not in kept
         }
+
+    @cached_property
+    def constant_bytes(self) -> int:
+        """The bytes of the initializers that are no parameters."""
+        kept = set(self.values.values())
+        return sum(tensor.nbytes for value, tensor in self.body.initializers.items() if value not in kept)
 
     def given(self, params: Mapping[str, Any]) -> dict[ir.Value, Any]:
         """The values of the graph that arrays stand for.
@@ -213,10 +217,3 @@ def untie(body: Body, names: Collection[str] | None) -> None:
             own = ir.Value(name=name, shape=value.shape, type=value.type)
             body.initializers[own] = tensor
             node.inputs = (*node.inputs[:index], own, *node.inputs[index + 1 :])
-
-
-def save(model: ir.Model, path: str | os.PathLike[str]) -> None:
-    """Writes a model, its weights into a file beside it where they exceed what one file can hold."""
-    size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
-    beside = f"{os.path.basename(os.fspath(path))}.data" if size > LARGEST_MESSAGE // 2 else None
-    ir.save(model, path, external_data=beside)

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from jaxport import saving
 from jaxport.errors import NotInstalled, RunError
-from jaxport.export import opsets, saving
+from jaxport.export import opsets
 
 _IN_MEMORY = "weights of this process"
 

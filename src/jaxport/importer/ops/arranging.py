@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxport.errors import Refusal, Unsupported
+from jaxport.errors import ModelError, Refusal, Unsupported
 from jaxport.importer.host import dims_compare, is_dim
 from jaxport.importer.namespaces import jnp, known, lax
 from jaxport.importer.ops.scattering import columns_to_image
@@ -47,7 +47,11 @@ def split(input, split: Host | None = None, *, axis=0, outputs: OutputCount):
 def split_counted(input, split: Host | None = None, *, axis=0, num_outputs=None, outputs: OutputCount):
     if split is not None:
         return _split(input, split.tolist(), axis)
-    return _split_evenly(input, num_outputs or outputs, axis)
+    if num_outputs is not None and num_outputs != outputs:
+        raise ModelError(
+            f"`num_outputs` is {num_outputs}, the node has {outputs} outputs", instead="export the model again"
+        )
+    return _split_evenly(input, outputs, axis)
 
 
 MODES = ("constant", "reflect", "edge", "wrap")

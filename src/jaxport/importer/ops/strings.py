@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +10,9 @@ import numpy as np
 
 from jaxport.importer.dtypes import STRING
 from jaxport.importer.host import HostValue, host
+from jaxport.importer.limits import budget_in_force
 from jaxport.importer.registry import Host, op
+from jaxport.importer.regular import Regular
 
 
 def strings(values: Any) -> HostValue:
@@ -20,6 +22,9 @@ def strings(values: Any) -> HostValue:
 
 @op("StringConcat", since=20)
 def string_concat(X: Host, Y: Host):
+    longest = max(map(len, X.data.ravel()), default=0) + max(map(len, Y.data.ravel()), default=0)
+    count = math.prod(np.broadcast_shapes(X.shape, Y.shape))
+    budget_in_force().take(count * (longest + 8), "", f"a tensor of {count} strings of up to {longest} characters")
     return strings(X.data + Y.data)
 
 
@@ -27,6 +32,7 @@ def string_concat(X: Host, Y: Host):
 def string_split(X: Host, *, delimiter=None, maxsplit=None):
     parts = [text.split(delimiter or None, -1 if maxsplit is None else maxsplit) for text in X.data.ravel()]
     longest = max(map(len, parts), default=0)
+    budget_in_force().take(8 * longest * len(parts), "", f"a tensor of {len(parts)} by {longest} strings")
     padded = [[*part, *[""] * (longest - len(part))] for part in parts]
     counts = host(np.array(list(map(len, parts)), np.int64).reshape(X.shape))
     return strings(padded).reshape(*X.shape, longest), counts
@@ -34,8 +40,8 @@ def string_split(X: Host, *, delimiter=None, maxsplit=None):
 
 @op("RegexFullMatch", since=20)
 def regex_full_match(X: Host, *, pattern=None):
-    matches = re.compile(pattern or "").fullmatch
-    return host(np.array([matches(text) is not None for text in X.data.ravel()], bool).reshape(X.shape))
+    expression = Regular(pattern or "")
+    return host(np.array([expression.matches(text) for text in X.data.ravel()], bool).reshape(X.shape))
 
 
 @op("StringNormalizer", since=10)

@@ -10,8 +10,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import jaxpr_as_fun
 
-from jaxport.errors import InvalidArgument, ModelError, SaveError
+from jaxport import files
+from jaxport.blocks import dims
+from jaxport.errors import InvalidArgument, ModelError, boundary
+from jaxport.files import checked_path
 from jaxport.mox.mox import Mox
 from jaxport.mox.serialize.formats import parsed, printed
 from jaxport.mox.serialize.reading import mox_from
@@ -20,6 +24,10 @@ from jaxport.mox.serialize.writing import document
 
 __all__ = ["dumps", "load", "load_params", "loads", "save", "save_params"]
 
+WEIGHTS = "weights_file"
+"""The key of a document that names the file of its weights."""
+
+_SUFFIX = ".safetensors"
 _SUFFIXES = {".json": "json", ".yson": "yson", ".xml": "xml"}
 
 
@@ -43,7 +51,8 @@ def dumps(mox: Mox, format: str = "json") -> str:
     [0.7615942 0.7615942 0.7615942]
     [0.7615942 0.7615942 0.7615942]
     """
-    return printed(document(mox), format)
+    with boundary("the Mox cannot be written down", where=f"`{mox.name}`"):
+        return printed(document(mox), format)
 
 
 def loads(text: str, weights: Mapping[str, Any] | None = None, format: str | None = None) -> Mox:
@@ -57,26 +66,48 @@ def loads(text: str, weights: Mapping[str, Any] | None = None, format: str | Non
     Raises:
       ModelError: the text is malformed, truncated, hostile, or needs weights that are not given.
     """
-    return mox_from(parsed(text, format), weights or {})
+    with boundary("the text is no Mox", where="`loads`"):
+        return _loaded(parsed(text, format), weights or {})
+
+
+def _loaded(document: Any, weights: Mapping[str, Any]) -> Mox:
+    """The Mox of a document, after everything that its users do with it was tried: it may be hostile."""
+    mox = mox_from(document, weights)
+    str(mox)
+    mox.select("//*").paths()
+    program, avals = jaxpr_as_fun(mox._plain(mark=False)), mox.jaxpr.in_avals
+    if all(dims.all_static(aval.shape) for aval in avals):
+        jax.jit(program).lower(*avals)  # the rules that infer types let pass what those that lower do not know
+    else:
+        jax.eval_shape(program, *avals)
+    return mox
 
 
 def save(mox: Mox, path: str | os.PathLike[str]) -> None:
-    """Writes a Mox to a file (`.json`, `.yson` or `.xml`), and its weights beside it (`.safetensors`).
+    """Writes a Mox to a file (`.json`, `.yson` or `.xml`), and its weights beside it.
+
+    The weights are in `<path>.<digest of their content>.safetensors`, which the file names. There is the new pair in the
+    end, or the old one as it was.
 
     Raises:
       InvalidArgument: the name of the file tells no format.
       Unsupported: it has something that cannot be read again.
       SaveError: a file cannot be written.
     """
-    target = Path(path)
-    text = dumps(mox, _format_of(target))
-    save_params({**mox.params, **mox.state}, target.with_suffix(".safetensors"))
-    try:
-        partial = target.with_name(f"{target.name}.partial")
-        partial.write_text(text)
-        partial.replace(target)
-    except OSError as error:
-        raise SaveError(f"`{target}` cannot be written", why=str(error)) from error
+    form = _format_of(Path(checked_path(path, "the file of a Mox")))
+    with boundary("the Mox cannot be saved", where=f"`{path}`"):
+        written = document(mox)
+        weights = {**mox.params, **mox.state}
+        files.publish(
+            path,
+            lambda file, data: _write_text(file, printed({**written, WEIGHTS: data} if data else written, form)),
+            (lambda file: _write_arrays(file, weights)) if weights else None,
+            _SUFFIX,
+        )
+
+
+def _write_text(file: Path, text: str) -> None:
+    file.write_text(text, encoding="utf-8", newline="\n")
 
 
 def load(path: str | os.PathLike[str]) -> Mox:
@@ -86,15 +117,41 @@ def load(path: str | os.PathLike[str]) -> Mox:
       InvalidArgument: there is no such file, or its name tells no format.
       ModelError: a file is malformed, truncated, or hostile.
     """
-    source = Path(path)
+    source = Path(checked_path(path, "the file of a Mox"))
     form = _format_of(source)
-    try:
-        text = source.read_text()
-    except OSError as error:
-        raise InvalidArgument(f"`{source}` cannot be read", why=str(error)) from error
-    except UnicodeDecodeError as error:
-        raise ModelError(f"`{source}` is no text", why=str(error)) from error
-    return loads(text, load_params(source.with_suffix(".safetensors")), form)
+    files.existing_file(source, "the file of a Mox")
+    with boundary("the file is no Mox", where=f"`{source}`"):
+        while True:
+            before = os.stat(source)
+            try:
+                return _read(source, form)
+            except (InvalidArgument, ModelError):
+                after = os.stat(source)  # a save may have put another pair in its place
+                if (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns):
+                    raise
+
+
+def _read(source: Path, form: str) -> Mox:
+    text = source.read_text(encoding="utf-8")
+    data = parsed(text, form)
+    name = data.get(WEIGHTS) if isinstance(data, Mapping) else None
+    if name is None:  # it has no weights, or is of a version that gave them its own name
+        beside = source.with_suffix(_SUFFIX)
+        return _loaded(data, load_params(beside) if beside.exists() or data.get("weights") else {})
+    folder = Path(os.path.realpath(source)).parent
+    beside = folder / str(name)
+    if not isinstance(name, str) or not name or beside.name != name or "\0" in name:
+        raise ModelError(
+            f"the weights at {name!r} are refused",
+            where=f"`{source}`",
+            why="they lie outside the folder of the Mox",
+            instead="keep the file of the weights beside it",
+        )
+    if beside.is_symlink() and not Path(os.path.realpath(beside)).is_relative_to(folder):
+        raise ModelError(
+            f"the weights at `{name}` are refused", where=f"`{source}`", why="they are a link to elsewhere"
+        )
+    return _loaded(data, load_params(beside))
 
 
 def _format_of(path: Path) -> str:
@@ -117,19 +174,14 @@ def save_params(params: Mapping[str, Any], path: str | os.PathLike[str]) -> None
     >>> load_params(file)["head.lora_a"].dtype
     dtype(bfloat16)
     """
+    files.publish(path, lambda file, _: _write_arrays(file, params))
+
+
+def _write_arrays(file: Path, params: Mapping[str, Any]) -> None:
     from safetensors.numpy import save_file
 
-    arrays, dtypes = {}, {}
-    for name, value in params.items():
-        dtypes[name] = str(value.dtype)
-        arrays[name] = _raw(value)
-    target = Path(path)
-    partial = target.with_name(f"{target.name}.partial")
-    try:
-        save_file(arrays, partial, metadata=dtypes or None)
-        partial.replace(target)
-    except OSError as error:
-        raise SaveError(f"`{target}` cannot be written", why=str(error)) from error
+    dtypes = {name: str(value.dtype) for name, value in params.items()}
+    save_file({name: _raw(value) for name, value in params.items()}, file, metadata=dtypes or None)
 
 
 def _raw(value: Any) -> np.ndarray:
@@ -149,19 +201,18 @@ def load_params(path: str | os.PathLike[str]) -> dict[str, Any]:
       InvalidArgument: there is no such file.
       ModelError: it is malformed or truncated.
     """
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
-    if not Path(path).exists():
-        raise InvalidArgument(f"`{path}` does not exist", where="the weights of a Mox")
+    where = "the weights of a Mox"
+    if not Path(checked_path(path, where)).exists():
+        raise InvalidArgument(f"`{path}` does not exist", where=where)
+    files.existing_file(path, where)
     made: dict[str, Any] = {}
-    try:
-        with safe_open(path, framework="numpy") as file:
-            dtypes = file.metadata() or {}
-            for name in file.keys():  # noqa: SIM118 - it is no dict
-                raw = file.get_tensor(name)
-                made[name] = _restored(raw, dtypes.get(name, str(raw.dtype)))
-    except (SafetensorError, ValueError) as error:
-        raise ModelError(f"`{path}` cannot be read", where="the weights of a Mox", why=str(error)) from error
+    with boundary(f"`{path}` cannot be read", where=where), safe_open(path, framework="numpy") as file:
+        dtypes = file.metadata() or {}
+        for name in file.keys():  # noqa: SIM118 - it is no dict
+            raw = file.get_tensor(name)
+            made[name] = _restored(raw, dtypes.get(name, str(raw.dtype)))
     return made
 
 

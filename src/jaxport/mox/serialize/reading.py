@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -11,9 +12,10 @@ import jax
 from jax import core as jax_core, export as jax_export
 
 from jaxport import jaxprs
+from jaxport.blocks import dims
 from jaxport.blocks.block import Block
 from jaxport.blocks.tracing import Traced, Weight
-from jaxport.errors import ModelError
+from jaxport.errors import ModelError, noted
 from jaxport.jaxprs import source_info_util
 from jaxport.mox.mox import Mox
 from jaxport.mox.rules import RULED, Rule, equation_of
@@ -43,23 +45,13 @@ def mox_from(document: Any, weights: Mapping[str, Any]) -> Mox:
             why=f"this package reads version {VERSION}",
             instead="write it again with this package, or read it with the one that wrote it",
         )
-    try:
-        mox = _Reader(document, weights).mox()
-    except ModelError:
-        raise
-    except RecursionError as error:
-        raise ModelError("the document is nested too deep") from error
-    except KeyError as error:
-        raise ModelError("the document is incomplete", why=f"it has no {error}") from error
-    except (TypeError, ValueError, IndexError, AttributeError) as error:
-        raise ModelError("the document is malformed", why=f"{type(error).__name__}: {error}") from error
-    return mox
+    return _Reader(document, weights).mox()
 
 
 class _Reader:
     def __init__(self, document: Mapping[str, Any], weights: Mapping[str, Any]):
         self.data, self.given = document, weights
-        self.scope = jax_export.SymbolicScope(tuple(document["dims"]))
+        self.scope = jax_export.SymbolicScope(tuple(map(_constraint, document["dims"])))
         self.rules = document["rules"]
         self.source_info = source_info_util.new_source_info()
         self.rule = cache(self._rule)
@@ -153,12 +145,24 @@ class _Reader:
 
     def dim(self, size: Any) -> Any:
         if isinstance(size, str):
-            return jax_export.symbolic_shape(size, scope=self.scope)[0]
+            return dims.evaluate(size, {name: self.symbol(name) for name in dims.symbols(size)})
         if type(size) is not int or size < 0:
             raise ModelError(f"{size!r} is no size of an array")
         return size
 
+    def symbol(self, name: str) -> Any:
+        if name in dims.FUNCTIONS:
+            raise ModelError(f"`{name}` is no name of a size", why="JAX has a function of this name")
+        return jax_export.symbolic_shape(name, scope=self.scope)[0]
+
     def equation(self, data: Mapping[str, Any], operands: list[Any], defined: Any) -> jaxprs.JaxprEqn:
+        try:
+            return self.made(data, operands, defined)
+        except Exception as error:
+            noted(error, f"an operation `{data.get('primitive') if isinstance(data, Mapping) else data}`")
+            raise
+
+    def made(self, data: Mapping[str, Any], operands: list[Any], defined: Any) -> jaxprs.JaxprEqn:
         name = data["primitive"]
         if name not in primitives():
             raise ModelError(
@@ -166,6 +170,8 @@ class _Reader:
             )
         params = {key: self.value(value) for key, value in data["params"].items()}
         outvars = [defined(item) for item in data["out"]]
+        if name == "jit":
+            _check_jit(params, len(operands), len(outvars))
         if name in RULED or name == "block":
             _check_call(name, operands, outvars, params["call_jaxpr" if name in RULED else "jaxpr"])
         if name in RULED:
@@ -212,12 +218,38 @@ class _Reader:
         return NotImplemented
 
 
+def _constraint(text: Any) -> str:
+    """What is known of sizes, after it was read: JAX's own reader multiplies out whatever it gets."""
+    for side in re.split("(?:>=|<=|==)", text):
+        dims.parse(side)
+    return text
+
+
 def _check_call(name: str, operands: list[Any], results: list[Any], body: jaxprs.ClosedJaxpr) -> None:
     """Jax itself does not compare the operands and results of these calls with their bodies."""
     typed = lambda avals: [(aval.shape, aval.dtype) for aval in avals]
     given, made = [atom.aval for atom in operands], [atom.aval for atom in results]
     if typed(given) != typed(body.in_avals) or typed(made) != typed(body.out_avals):
         raise ModelError("the program is inconsistent", why=f"a `{name}` does not fit its body")
+
+
+@cache
+def _params_of_jit() -> Mapping[str, Any]:
+    return jax.make_jaxpr(jax.jit(lambda x: x))(0.0).eqns[0].params
+
+
+def _check_jit(params: Mapping[str, Any], operands: int, results: int) -> None:
+    """Jax itself does not look at the params of `jit` before it lowers one."""
+    wanted = _params_of_jit()
+    counts = {"in_shardings": operands, "in_layouts": operands, "donated_invars": operands}
+    counts |= {"out_shardings": results, "out_layouts": results}
+    for name in {*params, *wanted}:
+        given, known = params.get(name), wanted.get(name)
+        fits = name in params and name in wanted and type(given) is type(known)
+        if fits and name in counts and isinstance(given, tuple) and isinstance(known, tuple):
+            fits = len(given) == counts[name] and {*map(type, given)} <= {*map(type, known)}
+        if not fits:
+            raise ModelError("a `jit` is malformed", why=f"its parameter `{name[:40]}` is not what jax gives it")
 
 
 def _typed(variable: jaxprs.Var) -> Any:

@@ -21,7 +21,7 @@ from jax import lax
 
 from jaxport.blocks.block import FrozenMapping
 from jaxport.blocks.framework import public_name
-from jaxport.errors import ModelError
+from jaxport.errors import ModelError, noted
 
 __all__ = ["Named", "Unwritable", "array_from", "array_text", "decoded", "dtype_of", "dtype_text", "encoded"]
 
@@ -239,7 +239,6 @@ def decoded(data: Any, special: Special) -> Any:
         raise ModelError(f"a value has the unknown form {sorted(map(str, data))}")
     try:
         return _DECODERS[key](data[key], again)
-    except ModelError:
+    except Exception as error:
+        noted(error, f"a value `{key}`")
         raise
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise ModelError(f"a value `{key}` is malformed", why=f"{type(error).__name__}: {error}") from error

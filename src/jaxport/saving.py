@@ -1,4 +1,4 @@
-"""Writing a model: streamed from the arrays that JAX holds, and all or nothing.
+"""Writing a model: streamed from the arrays that hold it, and all or nothing.
 
 A model is taken apart into a *frame*, the protobuf message without the data of its large tensors, and those tensors.
 From there it becomes a message in memory, one file, two files, or (in `jaxport.verify.runtime`) a session; the bytes
@@ -7,9 +7,7 @@ of a weight are never held twice, whatever its layout in memory is.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from jaxport import files
 from jaxport.errors import SaveError
 
 #: The most bytes that a protobuf message can have.
@@ -105,15 +104,14 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
 
 
 def save(model: ir.Model, path: str | os.PathLike[str], external_data: bool | None = None) -> None:
-    """Write a model to `path`, and its weights to `<path>.data` where `external_data`, or where they exceed 2 GB.
+    """Write a model to `path`, and its weights to a file beside it where `external_data`, or where they exceed 2 GB.
 
-    Both files appear at the end, or none: until then what was there before stays.
+    The data file is called `<path>.<digest of its content>.data`. There is the new pair in the end, or the old one as it
+    was.
 
     Raises:
       SaveError: the path cannot be written, the disk is full, or the model is too large for one file.
     """
-    path = Path(os.path.realpath(path))
-    data = path.with_name(f"{path.name}.data")
     parts = frame(model)
     pieces = _message(parts)
     if not external_data and sum(map(_size, pieces)) > PROTOBUF_LIMIT:
@@ -122,20 +120,12 @@ def save(model: ir.Model, path: str | os.PathLike[str], external_data: bool | No
                 "a model above 2 GB cannot be one file", where=f"`{path}`", instead="leave `external_data` out"
             )
         external_data = True
-    try:
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".jaxport-") as folder:
-            if external_data and parts.tensors:
-                pieces = _message(_external(parts, data.name))
-                _write(Path(folder, data.name), _aligned(parts.tensors))
-            _write(Path(folder, path.name), pieces)
-            _publish(Path(folder), path, data)
-    except OSError as error:
-        raise SaveError(
-            f"`{path}` cannot be written",
-            where=f"`{path.parent}`",
-            why=error.strerror or str(error),
-            instead="give a path in a folder that exists, may be written, and has room",
-        ) from error
+    beside = external_data and parts.tensors
+    files.publish(
+        path,
+        lambda file, data: _write(file, _message(_external(parts, data)) if data else pieces),
+        (lambda file: _write(file, _aligned(parts.tensors))) if beside else None,
+    )
 
 
 def _size(piece: Piece) -> int:
@@ -207,8 +197,6 @@ def _write(path: Path, pieces: Iterable[Piece]) -> None:
         for piece in pieces:
             for chunk in [piece] if isinstance(piece, bytes) else chunks(piece):
                 file.write(chunk)
-        file.flush()
-        os.fsync(file.fileno())  # some file systems report a full disk only here
 
 
 def chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
@@ -226,17 +214,3 @@ def chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
     flags = ["external_loop", "buffered"]
     for chunk in iterator(bits, flags, ["readonly", "contig"], order="C", buffersize=CHUNK // size):
         yield memoryview(chunk).cast("B")
-
-
-def _publish(folder: Path, path: Path, data: Path) -> None:
-    """Move the new files to their places, the model last; where that fails the old data returns to its place."""
-    with contextlib.ExitStack() as undo:
-        if Path(folder, data.name).exists():
-            if data.exists():
-                os.replace(data, Path(folder, f"{data.name}.old"))
-                undo.callback(os.replace, Path(folder, f"{data.name}.old"), data)
-            else:
-                undo.callback(data.unlink, missing_ok=True)
-            os.replace(Path(folder, data.name), data)
-        os.replace(Path(folder, path.name), path)
-        undo.pop_all()

@@ -1,0 +1,256 @@
+"""Files on disk: whole after every failure, and only those that are ours.
+
+A model may be two files, one of which names the other. The data file has a name that says its content,
+`model.onnx.3f0c….data`: it is moved to its place first, the file that names it is replaced after it, in one step, and data
+that nothing names any more is removed last. At any time there is the old pair or the new one, whoever is killed when.
+
+What is being written lies in a folder `.jaxport-…` beside the target, which its process holds a lock on. What a killed
+process left is recognised by the lock that nobody holds, and is removed by the next save in that folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from jaxport.errors import InvalidArgument, SaveError, boundary
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks: nothing is cleaned up there
+    fcntl = None
+
+__all__ = ["DIGITS", "checked_path", "data_name", "existing_file", "publish"]
+
+DIGITS = 16
+"""Hexadecimal digits of the digest in the name of a data file: no two contents have the same by chance."""
+
+_ATTEMPTS = 3
+_PREFIX, _MAIN, _DATA = ".jaxport-", "main", "data"
+
+Write = Callable[[Path], None]
+
+
+def checked_path(path: str | os.PathLike[str], where: str) -> str:
+    """A path as text that the file system can have.
+
+    Raises:
+      InvalidArgument: it has a NUL or a character that is no text, or is no path.
+
+    >>> checked_path("a.onnx", "here")
+    'a.onnx'
+    """
+    try:
+        text = os.fspath(path)
+        if not isinstance(text, str):
+            raise TypeError(f"it is a `{type(text).__name__}`")
+        if "\0" in text:
+            raise ValueError("it has a NUL")
+        os.fsencode(text)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"{path!r} is no path", where=where, why=str(error), instead="check the path") from error
+    return text
+
+
+def existing_file(path: str | os.PathLike[str], where: str) -> str:
+    """The path of a file that is there.
+
+    Raises:
+      InvalidArgument: there is none, or what is there is no regular file.
+    """
+    text = checked_path(path, where)
+    if not os.path.isfile(text):
+        why = "what is there is no regular file" if os.path.lexists(text) else ""
+        raise InvalidArgument(f"there is no file `{text}`", where=where, why=why, instead="check the path")
+    return text
+
+
+def data_name(main: str, digest: str, suffix: str) -> str:
+    """What the data file of a file is called.
+
+    >>> data_name("model.onnx", "3f0c9a117be24d58", ".data")
+    'model.onnx.3f0c9a117be24d58.data'
+    """
+    return f"{main}.{digest}{suffix}"
+
+
+def publish(
+    path: str | os.PathLike[str],
+    write: Callable[[Path, str], None],
+    write_data: Write | None = None,
+    suffix: str = ".data",
+) -> Path:
+    """Writes a file, and the data beside it, all or nothing.
+
+    Args:
+      path: the file; a link is followed. It is replaced if it is a regular file, and keeps its permissions.
+      write: writes the file to a path, given the name of the data file ("" without one).
+      write_data: writes the data to a path, if there is any.
+      suffix: how the name of the data file ends. Others of this file, with this suffix, are removed in the end.
+
+    Returns:
+      The path that was written, with links resolved.
+
+    Raises:
+      SaveError: it cannot be written; what was there before is there still.
+    """
+    target = Path(os.path.realpath(checked_path(path, "the path of the file")))
+    refused, where = f"`{target}` cannot be written", f"`{target.parent}`"
+    instead = "give a path in a folder that exists, may be written, and has room"
+    with boundary(refused, where=where, instead=instead, kind=SaveError):
+        try:
+            mode = _mode_of(target)
+            with _working_folder(target.parent) as folder:
+                digest = ""
+                if write_data is not None:
+                    write_data(folder / _DATA)
+                    digest = _settled(folder / _DATA, mode)
+                name = data_name(target.name, digest, suffix) if digest else ""
+                write(folder / _MAIN, name)
+                _settled(folder / _MAIN, mode)
+                with _locked(target.parent):
+                    _move(folder, target, name, suffix)
+        except OSError as error:
+            raise SaveError(refused, where=where, why=error.strerror or str(error), instead=instead) from error
+    return target
+
+
+def _mode_of(target: Path) -> int | None:
+    """The permissions of what is to be replaced, or None where nothing is.
+
+    Raises:
+      OSError: what is there may not be replaced.
+    """
+    try:
+        status = os.lstat(target)
+    except FileNotFoundError:
+        return None
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(21, "Is a directory", str(target))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(22, "What is there is no regular file", str(target))
+    if not os.access(target, os.W_OK):
+        raise PermissionError(13, "Permission denied: the file may not be written", str(target))
+    return stat.S_IMODE(status.st_mode)
+
+
+def _settled(path: Path, mode: int | None) -> str:
+    """The digest of a file that is complete, after it has reached the disk."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
+        if mode is not None:
+            os.chmod(path, mode)
+        os.fsync(file.fileno())  # some file systems report a full disk only here
+    return digest
+
+
+def _move(folder: Path, target: Path, name: str, suffix: str) -> None:
+    """Moves the new files to their places, the data first, and removes the data that was named before."""
+    data, fresh = target.with_name(name) if name else None, False
+    if data is not None:
+        fresh = _mode_of(data) is None
+        os.replace(folder / _DATA, data)
+        _reach_disk(target.parent)
+    try:
+        os.replace(folder / _MAIN, target)
+    except OSError:
+        if data is not None and fresh:
+            data.unlink(missing_ok=True)
+        raise
+    _reach_disk(target.parent)
+    # From here on the new pair is there: what is left of the old one does no harm.
+    with contextlib.suppress(OSError):
+        pattern = re.compile(rf"{re.escape(target.name)}\.[0-9a-f]{{{DIGITS}}}{re.escape(suffix)}")
+        for entry in os.scandir(target.parent):
+            if pattern.fullmatch(entry.name) and entry.name != name and entry.is_file(follow_symlinks=False):
+                os.unlink(entry.path)
+
+
+def _reach_disk(folder: Path) -> None:
+    """Lets the names in a folder reach the disk, where the system can do that."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+# -- working folders ---------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _working_folder(parent: Path) -> Iterator[Path]:
+    """A folder of our own in `parent`, locked; afterwards it is gone. Folders that nobody holds are removed."""
+    _clean(parent)
+    for _ in range(_ATTEMPTS):
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        lock = _hold(folder)
+        if lock is not None:
+            break
+        _remove(folder)  # another process took it for a leftover at this very moment
+    else:  # a file system without locks
+        folder, lock = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent)), None
+    try:
+        yield folder
+    finally:
+        _remove(folder)
+        if lock is not None:
+            os.close(lock)
+
+
+def _hold(folder: Path, wait: bool = False) -> int | None:
+    """A lock on a folder, as an open file; None where another process has it, or the folder is gone."""
+    if fcntl is None:
+        return None
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        if os.path.samestat(os.fstat(handle), os.stat(folder)):
+            return handle
+    except OSError:
+        pass
+    os.close(handle)
+    return None
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Lets one process at a time move files in a folder, where the file system has locks."""
+    handle = _hold(folder, wait=True)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def _clean(parent: Path) -> None:
+    """Removes what killed processes left: folders with our name and our files only, that nobody holds a lock on."""
+    with contextlib.suppress(OSError):
+        for entry in list(os.scandir(parent)):
+            if not entry.name.startswith(_PREFIX) or not entry.is_dir(follow_symlinks=False):
+                continue
+            folder = Path(entry.path)
+            lock = _hold(folder)
+            if lock is None:
+                continue
+            try:
+                if set(os.listdir(folder)) <= {_MAIN, _DATA}:
+                    _remove(folder)
+            finally:
+                os.close(lock)
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,120 @@
+"""How large the result of an operation will be, before it is computed at once.
+
+A node's inputs and attributes bound its result: no operator makes more elements than the product of the sizes of its
+inputs and of the numbers that it is told. Where that product is harmless nothing more is asked. Where it is not, the
+operator is traced, which costs no memory, and the budget is asked for what it would make.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import onnx_ir as ir
+from jax.core import Tracer
+
+from jaxport.errors import ModelError
+from jaxport.importer.graph import Body, Node, describe
+from jaxport.importer.host import HostValue
+from jaxport.importer.limits import budget_in_force
+
+__all__ = ["bytes_of", "check_results", "check_window", "foresee"]
+
+MOST_NUMBERS = 64
+"""Elements of an input that may be sizes, and are multiplied; of a larger one its size counts."""
+
+WIDEST = 16
+"""Bytes of an element."""
+
+
+def check_results(node: Node, outputs: Sequence[Any]) -> None:
+    """Refuses results that are larger than the limits allow: under a trace nothing of them is computed yet.
+
+    Raises:
+      ModelError: one is.
+    """
+    budget = budget_in_force()
+    for output in outputs:
+        for part in output if isinstance(output, list) else (output,):
+            size = bytes_of(part)
+            if size > budget.largest:
+                budget.refuse(size, describe(node.node), f"the result of shape {list(part.shape)}")
+
+
+def bytes_of(value: Any) -> int:
+    """The bytes of an array of any kind, sizes that only have names left out; of what is none, 0."""
+    dtype = getattr(value, "dtype", None)
+    if dtype is None or not hasattr(value, "shape"):
+        return 0
+    return math.prod(n for n in value.shape if isinstance(n, int)) * getattr(dtype, "itemsize", 8)
+
+
+def foresee(node: Node, inputs: Sequence[Any], attributes: Mapping[str, Any], call: Callable[[list[Any]], Any]) -> None:
+    """Refuses an operation on arrays whose result would be larger than the limits allow.
+
+    Args:
+      node: the operation.
+      inputs: the values of its inputs; under a trace nothing is asked, `check_results` comes in time.
+      attributes: its attributes.
+      call: computes it, given its inputs.
+
+    Raises:
+      ModelError: the result would be too large.
+    """
+    product = math.prod(map(_magnitude, (*inputs, *attributes.values())))
+    if product * WIDEST <= budget_in_force().largest or any(isinstance(value, Tracer) for value in inputs):
+        return
+    key = tuple(map(_key, inputs))
+    if key in node.foreseen:
+        return
+    arrays = {index: value for index, value in enumerate(inputs) if isinstance(value, jax.Array)}
+    try:
+        made = jax.eval_shape(lambda given: call([given.get(i, value) for i, value in enumerate(inputs)]), arrays)
+    except Exception:  # noqa: BLE001  it needs the values of its inputs: they bound its result, or its own checks do
+        return
+    check_results(node, jax.tree.leaves(made))
+    if None not in key:
+        node.foreseen = (*node.foreseen[-3:], key)
+
+
+def _magnitude(value: Any) -> float:
+    """By what a value may multiply the size of a result."""
+    if isinstance(value, HostValue) and value.size <= MOST_NUMBERS and value.dtype.kind in "iuf" and not value.symbolic:
+        return math.prod(max(1.0, abs(number)) for number in map(float, value.data.ravel()) if number == number)
+    if isinstance(value, HostValue | jax.Array):
+        return max(1.0, float(math.prod(n for n in value.shape if isinstance(n, int))))
+    if isinstance(value, bool | Body) or value is None:
+        return 1.0
+    if isinstance(value, int | float):
+        return max(1.0, abs(float(value))) if value == value else 1.0
+    return math.prod(map(_magnitude, value)) if isinstance(value, tuple | list) else 1.0
+
+
+def _key(value: Any) -> Any:
+    if isinstance(value, HostValue):
+        return (value.shape, value.data.tobytes()) if value.size <= MOST_NUMBERS and not value.symbolic else None
+    return (value.shape, str(value.dtype)) if hasattr(value, "dtype") else ()
+
+
+_WINDOW = frozenset({"dilations", "kernel_shape", "output_padding", "pads", "strides"})
+LARGEST_STEP = 2**24
+"""How far a window may reach or step: no image is as large, and XLA ends the process at some products of such numbers."""
+
+
+def check_window(attribute: ir.Attr, node: ir.Node) -> None:
+    """Refuses an attribute by which a window reaches too far.
+
+    Raises:
+      ModelError: it has a larger number than any image needs.
+    """
+    if attribute.name in _WINDOW and attribute.type == ir.AttributeType.INTS and not attribute.is_ref():
+        wide = next((size for size in attribute.as_ints() if abs(size) > LARGEST_STEP), None)
+        if wide is not None:
+            raise ModelError(
+                f"`{attribute.name}` has {wide:,}",
+                where=describe(node),
+                why=f"no window reaches further than {LARGEST_STEP:,}",
+                instead="export the model again",
+            )

@@ -1,0 +1,106 @@
+"""What importing, running and printing a model may take: a small file can ask for more than any machine has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, fields
+
+from jaxport.errors import InvalidArgument, ModelError
+
+__all__ = ["Budget", "Limits", "budget", "budget_in_force"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a model may take; what exceeds it is refused with the name of the operation, the size and the option.
+
+    Attributes:
+      bytes: what loading and folding may create out of the file in sum, and what the result of one operation may have.
+      growth: how many times the bytes of the model and its inputs the result of one operation may have instead, where
+        these are large.
+      nesting: how deep functions may call one another.
+      operations: how many operations there may be, those of functions counted as often as they are called.
+
+    >>> Limits(bytes=2**34).growth
+    1024
+    """
+
+    bytes: int = 2**29
+    growth: int = 1024
+    nesting: int = 64
+    operations: int = 2_000_000
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if type(value) is not int or value < 0:
+                raise InvalidArgument(
+                    f"`{field.name}` is {value!r}",
+                    where="`jaxport.Limits`",
+                    instead="give a whole number, zero or more",
+                )
+
+
+class Budget:
+    """What is left of the limits: while a model is loaded, and for each of its calls.
+
+    Args:
+      limits: the limits.
+      given: the bytes of the model and its inputs.
+    """
+
+    def __init__(self, limits: Limits, given: int = 0):
+        self.limits = limits
+        self.largest = max(limits.bytes, limits.growth * given)
+        self.left = self.largest
+
+    def take(self, size: int, where: str, what: str) -> None:
+        """Counts bytes that are created on the host.
+
+        Raises:
+          ModelError: they are more than what is left.
+        """
+        if size > self.left:
+            self.refuse(size, where, what)
+        self.left -= size
+
+    def check(self, size: int, where: str, what: str) -> None:
+        """Refuses the result of one operation that is too large.
+
+        Raises:
+          ModelError: it has more bytes than the limits allow.
+        """
+        if size > self.largest:
+            self.refuse(size, where, what)
+
+    def refuse(self, size: int, where: str, what: str) -> None:
+        raise ModelError(
+            f"{what} has {size:,} bytes",
+            where=where,
+            why=f"the limits allow {self.largest:,} bytes in all, {max(self.left, 0):,} are left: it would be larger than that",
+            instead="if you trust the model, raise them: `from_onnx(…, limits=jaxport.Limits(bytes=…))`",
+        )
+
+
+_in_force: ContextVar[Budget | None] = ContextVar("budget", default=None)
+
+
+def budget_in_force() -> Budget:
+    """The budget of the call that is running; the default one outside of calls.
+
+    >>> budget_in_force().largest == Limits().bytes
+    True
+    """
+    return _in_force.get() or Budget(Limits())
+
+
+@contextmanager
+def budget(limits: Limits, given: int) -> Iterator[Budget]:
+    """Lets a budget be in force inside."""
+    token = _in_force.set(Budget(limits, given))
+    try:
+        yield budget_in_force()
+    finally:
+        _in_force.reset(token)
