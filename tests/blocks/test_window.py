@@ -264,7 +264,7 @@ def test_patches_that_fail_halfway_are_undone():
         raise KeyError("no")
 
     with pytest.raises(KeyError):
-        patched.enter([(Plain, "help", lambda raw: raw), (Plain, "__call__", fail)])
+        patched.enter(Plain(), [(Plain, "help", lambda raw: raw), (Plain, "__call__", fail)])
 
 
 def test_somebody_elses_patch_is_theirs():

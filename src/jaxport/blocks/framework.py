@@ -8,10 +8,13 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxport.blocks.block import freeze
 from jaxport.blocks.values import is_array
+
+if TYPE_CHECKING:
+    from jaxport.blocks.recorder import Recorder
 
 __all__ = [
     "LIBRARIES",
@@ -142,12 +145,12 @@ class Framework:
         """
         return iter(())
 
-    def interception(self, call: Callable[..., Any], stand_in: Callable[[Any], Any]) -> AbstractContextManager[Any]:
-        """A window in which the framework itself hands each call of a module to `call`, in this thread only.
+    def interception(self, recorder: Callable[[], Recorder | None]) -> AbstractContextManager[Any]:
+        """A window in which the framework itself shows each call of a module, in this thread only.
 
-        `call` is `Recorder.call_method`; `stand_in` says what takes the place of a module in the running trace.
+        `recorder()` is the one to hand the call to (`Recorder.call_method`), None if no window is open any more.
         """
-        del call, stand_in
+        del recorder
         return nullcontext()
 
     def session(self) -> AbstractContextManager[Callable[[], Mapping[str, Leaf]] | None]:

@@ -86,6 +86,7 @@ class Recorder:
         self._boundaries = boundaries
         self.operators = operators
         self.models: Models | None = None
+        self.is_closed = False
         self._carriers = [framework.carry for framework in frameworks if framework.carry is not None]
         self._frames: list[_Frame] = []
         self._names: dict[type, str] = {}

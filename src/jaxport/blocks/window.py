@@ -7,7 +7,8 @@ patches act only in threads that opened a window, and the last window to close r
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -16,7 +17,7 @@ import jax
 from jaxport.blocks import targets as targets_module
 from jaxport.blocks.framework import Framework, public_name
 from jaxport.blocks.recorder import Recorder
-from jaxport.blocks.targets import class_boundaries, method_patches, selection
+from jaxport.blocks.targets import Patch, class_boundaries, method_patches, selection
 from jaxport.jaxprs import source_info_util
 
 __all__ = ["Patches", "activation", "current_recorder", "patched", "target_of"]
@@ -36,63 +37,80 @@ def current_recorder() -> Recorder | None:
     >>> current_recorder() is None
     True
     """
-    recorders = getattr(_local, "recorders", None)
-    return recorders[-1] if recorders else None
+    recorders: list[weakref.ref[Recorder]] = getattr(_local, "recorders", [])
+    while recorders:
+        recorder = recorders[-1]()
+        if recorder is not None and not recorder.is_closed:
+            return recorder
+        recorders.pop()  # an interrupt has kept the window from doing it
+    return None
 
 
 class Patches:
-    """Attributes exchanged process-wide, counted, and restored by whoever leaves last.
+    """Attributes exchanged process-wide while somebody uses them, and restored with their last user.
+
+    An interrupt may come between any two steps. So what is to be restored is written down before it is patched, a
+    user is written down before its first patch, and restoring may be repeated: whoever comes next does what is left,
+    and so does the end of a user that nothing refers to any more.
 
     >>> class Model:
     ...     def __call__(self):
     ...         return 1
-    >>> patches, original = Patches(), Model.__call__
-    >>> patches.enter([(Model, "__call__", lambda raw: lambda self: 2)])
+    >>> class User: ...
+    >>> patches, original, user = Patches(), Model.__call__, User()
+    >>> patches.enter(user, [(Model, "__call__", lambda raw: lambda self: 2)])
     >>> Model()()
     2
-    >>> patches.leave([(Model, "__call__")])
+    >>> patches.leave(user)
     >>> Model.__call__ is original
     True
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._patched: dict[tuple[int, str], list] = {}
+        self._users: weakref.WeakKeyDictionary[Any, tuple[frozenset, weakref.finalize]] = weakref.WeakKeyDictionary()
+        # By owner and attribute, the owner, the attribute, what was there and what has taken its place.
+        self._patched: dict[tuple[int, str], tuple[Any, str, Any, Any]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._patched)
 
-    def enter(self, patches: Iterable[tuple[Any, str, Callable[[Any], Any]]]) -> None:
-        """Replaces each attribute of each owner by ``wrap(what is there)``, or counts one more user of it."""
-        done = []
+    def enter(self, user: Any, patches: Sequence[Patch]) -> None:
+        """Replaces each attribute of each owner by ``wrap(what is there)``, if nobody has done so yet."""
         with self._lock:
+            self._restore()
+            end = weakref.finalize(user, self._restore)
+            end.atexit = False
+            self._users[user] = frozenset((id(owner), attribute) for owner, attribute, _ in patches), end
             try:
                 for owner, attribute, wrap in patches:
-                    entry = self._patched.get((id(owner), attribute))
-                    if entry is None:
+                    key = id(owner), attribute
+                    if key not in self._patched:
                         raw = vars(owner)[attribute]
                         replacement = wrap(raw)
+                        self._patched[key] = owner, attribute, raw, replacement
                         setattr(owner, attribute, replacement)
-                        self._patched[id(owner), attribute] = [owner, raw, replacement, 1]
-                    else:
-                        entry[3] += 1
-                    done.append((owner, attribute))
             except BaseException:
-                self.leave(done)
+                self.leave(user)
                 raise
 
-    def leave(self, patches: Iterable[tuple[Any, str]]) -> None:
-        """Counts one user less of each attribute; the last one restores it."""
+    def leave(self, user: Any) -> None:
+        """Restores what no other user needs; a second time does nothing."""
         with self._lock:
-            for owner, attribute in patches:
-                entry = self._patched[id(owner), attribute]
-                entry[3] -= 1
-                if entry[3]:
-                    continue
-                _, raw, replacement, _ = self._patched.pop((id(owner), attribute))
-                # Somebody else may have put something there meanwhile: that is theirs.
-                if vars(owner).get(attribute) is replacement:
-                    setattr(owner, attribute, raw)
+            _, end = self._users.pop(user, (None, None))
+            self._restore()
+            if end is not None:
+                end.detach()
+
+    def _restore(self) -> None:
+        with self._lock:
+            needed = frozenset().union(*(keys for keys, _ in self._users.values()))
+            for key, (owner, attribute, raw, replacement) in list(self._patched.items()):
+                if key not in needed:
+                    # Somebody else may have put something there meanwhile: that is theirs.
+                    if vars(owner).get(attribute) is replacement:
+                        setattr(owner, attribute, raw)
+                    self._patched.pop(key, None)
 
 
 patched = Patches()
@@ -128,18 +146,20 @@ def activation(
     selected = selection(targets, current_recorder)
     recorder = Recorder(frameworks, selected.functions, {**class_boundaries, **selected.classes}, operators)
     of_methods = method_patches(frameworks, [*class_boundaries, *selected.classes], current_recorder)
-    patches = [*selected.patches, *of_methods]
-    with ExitStack() as stack:
-        patched.enter(patches)
-        stack.callback(patched.leave, [(owner, name) for owner, name, _ in patches])
-        recorders = _local.__dict__.setdefault("recorders", [])
-        recorders.append(recorder)
-        stack.callback(recorders.pop)
-        for framework in frameworks:
-            stack.enter_context(framework.interception(recorder.call_method, recorder.stand_in))
-        names = tuple(type(framework).__qualname__ for framework in frameworks)
-        stack.enter_context(_view((frozenset(targets), names, targets_module.declarations, operators)))
-        yield recorder
+    recorders: list[weakref.ref[Recorder]] = _local.__dict__.setdefault("recorders", [])
+    try:
+        patched.enter(recorder, [*selected.patches, *of_methods])
+        recorders.append(weakref.ref(recorder))
+        with ExitStack() as stack:
+            for framework in frameworks:
+                stack.enter_context(framework.interception(current_recorder))
+            names = tuple(type(framework).__qualname__ for framework in frameworks)
+            stack.enter_context(_view((frozenset(targets), names, targets_module.declarations, operators)))
+            yield recorder
+    finally:
+        recorder.is_closed = True
+        patched.leave(recorder)
+        current_recorder()  # forgets what is closed
 
 
 def target_of(cls: type) -> str:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from haiku._src import base  # the running transformation has no public name
 
 from jaxport.blocks.framework import Framework, Leaf, OwnPlace, static_items
+from jaxport.blocks.recorder import Recorder
 from jaxport.blocks.targets import BOUNDARY
 from jaxport.blocks.values import is_array
 from jaxport.jaxprs import source_info_util
@@ -29,17 +30,16 @@ class Haiku(Framework):
         """An `hk.Module`."""
         return isinstance(value, haiku.Module)
 
-    def interception(self, call: Callable[..., Any], stand_in: Callable[[Any], Any]) -> AbstractContextManager[Any]:
+    def interception(self, recorder: Callable[[], Recorder | None]) -> AbstractContextManager[Any]:
         """Haiku's own hook, which is local to the thread."""
-        del stand_in
 
         def intercept(method: Callable, args: tuple, kwargs: dict, context: haiku.MethodContext) -> Any:
-            module, name = context.module, context.method_name
+            module, name, current = context.module, context.method_name, recorder()
             defined = getattr(type(module), name, None)
             inner = name.startswith("_") and name != "__call__"
-            if inner or defined is None or hasattr(defined, BOUNDARY) or not base.frame_stack:
+            if current is None or inner or defined is None or hasattr(defined, BOUNDARY) or not base.frame_stack:
                 return method(*args, **kwargs)
-            return call(module, name, method, args, kwargs, named_by=context.orig_method)
+            return current.call_method(module, name, method, args, kwargs, named_by=context.orig_method)
 
         return haiku.intercept_methods(intercept)
 

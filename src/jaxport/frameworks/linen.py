@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import linen
 
 from jaxport.blocks.framework import Framework, Leaf, Lifted, OwnPlace, Snapshot, static_items
+from jaxport.blocks.recorder import Recorder
 from jaxport.blocks.targets import BOUNDARY
 from jaxport.blocks.values import is_array
 from jaxport.jaxprs import source_info_util
@@ -41,19 +42,24 @@ class Linen(Framework):
         """A module, bound or not, and Linen's own handle on variables."""
         return isinstance(value, linen.Module | linen.module.Variable)
 
-    def interception(self, call: Callable[..., Any], stand_in: Callable[[Any], Any]) -> AbstractContextManager[Any]:
+    def interception(self, recorder: Callable[[], Recorder | None]) -> AbstractContextManager[Any]:
         """Linen's own hook, which is local to the thread."""
 
         def intercept(method: Callable, args: tuple, kwargs: dict, context: linen.module.InterceptorContext) -> Any:
             module, name = context.module, context.method_name
-            if (copy := stand_in(module)) is not module:
+            current = recorder()
+            if current is None:
+                return method(*args, **kwargs)
+            if (copy := current.stand_in(module)) is not module:
                 return getattr(copy, name)(*args, **kwargs)
             inner = name in _INNER_METHODS or (name.startswith("_") and name != "__call__")
             # What a lifted transformation calls is no method of the class; what is decorated marks itself.
             defined = getattr(type(module), name, None)
             if inner or defined is None or module.scope is None or hasattr(defined, BOUNDARY):
                 return method(*args, **kwargs)
-            return call(module, name, method, args, kwargs, named_by=defined.__get__(module, type(module)))
+            return current.call_method(
+                module, name, method, args, kwargs, named_by=defined.__get__(module, type(module))
+            )
 
         return linen.intercept_methods(intercept)
 

@@ -10,12 +10,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import jaxpr_as_fun
 
 from jaxport import files
 from jaxport.blocks import dims
 from jaxport.errors import InvalidArgument, ModelError, boundary
 from jaxport.files import checked_path
+from jaxport.jaxprs import jaxpr_as_fun
 from jaxport.mox.mox import Mox
 from jaxport.mox.serialize.formats import parsed, printed
 from jaxport.mox.serialize.reading import mox_from

@@ -1,0 +1,88 @@
+"""A KeyboardInterrupt at any line of opening or closing a window leaves the user's classes as they were."""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+import equinox as eqx
+import jax
+import pytest
+from flax import linen, nnx
+
+from jaxport.blocks import activation
+from jaxport.blocks.window import current_recorder, patched
+
+
+class Model(nnx.Module):
+    def __call__(self, x):
+        return x
+
+
+CLASSES = [Model, nnx.Linear, nnx.Variable, nnx.RngStream, eqx.nn.Linear, linen.Dense]
+
+
+def attributes():
+    of_classes = {(cls, name): value for cls in CLASSES for name, value in vars(cls).items()}
+    return of_classes | {(jax.nn, name): value for name, value in vars(jax.nn).items()}
+
+
+class Interrupter:
+    """Raises KeyboardInterrupt at one of the lines of `activation` and of `Patches`, as they run."""
+
+    def __init__(self, at: int):
+        self.at, self.lines = at, 0
+
+    def __call__(self, frame, event, arg):
+        if frame.f_code.co_filename != activation.__wrapped__.__code__.co_filename:
+            return None
+        # What restores after an interrupt runs undisturbed: there is one.
+        if event == "line" and frame.f_code.co_name in ("activation", "enter", "leave", "_restore"):
+            self.lines += 1
+            if self.lines == self.at:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return self
+
+
+def open_and_close(at: int) -> int:
+    """Opens and closes a window with an interrupt at the line with this number; returns how many lines there were."""
+    interrupter = Interrupter(at)
+    sys.settrace(interrupter)
+    try:
+        with activation(["jax.nn.gelu"]):
+            pass
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(None)
+    return interrupter.lines
+
+
+@pytest.fixture(scope="module")
+def number_of_lines():
+    return open_and_close(-1)
+
+
+# The lines of the loop over all patches are alike: each of the first, and then one in 97.
+@pytest.mark.parametrize("part", range(4))
+def test_an_interrupt_leaves_the_classes_as_they_were(part, number_of_lines):
+    assert number_of_lines > 100
+    points = [*range(1, 60), *range(60, number_of_lines - 60, 97), *range(number_of_lines - 60, number_of_lines + 1)]
+    before = attributes()
+    for at in points[part::4]:
+        open_and_close(at)
+        if patched:
+            gc.collect()  # an exception may be part of a cycle
+        assert not patched, f"interrupted at line {at} of {number_of_lines}"
+        assert current_recorder() is None
+        after = attributes()
+        assert after.keys() == before.keys()
+        assert all(after[key] is before[key] for key in before)
+
+
+def test_a_window_after_an_interrupt_works():
+    open_and_close(200)
+    with activation():
+        assert current_recorder() is not None
+    assert not patched
