@@ -43,8 +43,8 @@ def with_implementations(closed: ClosedJaxpr, rules: Mapping[str, Rule]) -> Clos
     <function ...>
     >>> aval = twice_p.def_abstract_eval(lambda x: x)
     >>> program = jax.make_jaxpr(lambda x: twice_p.bind(x) * 3)(1.0)
-    >>> [equation.primitive.name for equation in with_implementations(program, {"mul": None}).eqns]
-    ['closed_call', 'mul']
+    >>> [equation.primitive.name == "twice" for equation in with_implementations(program, {"mul": None}).eqns]
+    [False, False]
     """
     return _Implementations(rules).closed(closed)
 
