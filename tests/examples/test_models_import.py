@@ -7,18 +7,12 @@ import pytest
 
 import jaxport
 from examples.models import MODELS, build, cells
+from jaxport.jaxprs.compiling import QUICKLY
 from jaxport.verify import difference
 from jaxport.verify.importing import caller
 
 #: Relative to the largest element of an output.
 LIMIT = 1e-5
-
-#: Compilation is where the time goes, and how fast the programs are does not matter.
-COMPILER_OPTIONS = {
-    "xla_backend_optimization_level": 0,
-    "xla_llvm_disable_expensive_passes": True,
-    "xla_cpu_use_fusion_emitters": False,
-}
 
 
 @pytest.mark.parametrize(
@@ -34,7 +28,7 @@ def test_what_was_exported_comes_back(name: str, framework: str):
     program = jaxport.from_onnx(exported.model)
     assert program.modules.children or framework == "jax"
     inputs = exported.flatten(example.sample(np.random.default_rng(0), example.sizes[-1]), {})
-    results = caller(program, inputs, COMPILER_OPTIONS)()
+    results = caller(program, inputs, QUICKLY)()
     for output, result, wanted in zip(program.output_names, results, exported.run(inputs), strict=True):
         found = difference(wanted, result)
         assert not found.problem, f"`{output}`: {found.problem}"

@@ -15,6 +15,7 @@ from jax import export
 
 from examples.models import FRAMEWORKS, MODELS, build, cells, gpt2, llama
 from examples.models.example import as_specs, sized
+from jaxport.jaxprs.compiling import QUICKLY
 
 README = Path(__file__).parents[2] / "examples" / "README.md"
 
@@ -26,14 +27,6 @@ REQUIRED = {
     **dict.fromkeys(("llama_decode", "llama_greedy", "preprocess"), "jax"),
     "resnet50_train": "linen",
     "cross_attention": "equinox",
-}
-
-
-# Compilation is where the time of these tests goes, and how fast the programs are does not matter.
-QUICK = {
-    "xla_backend_optimization_level": 0,
-    "xla_llvm_disable_expensive_passes": True,
-    "xla_cpu_use_fusion_emitters": False,
 }
 
 
@@ -58,7 +51,7 @@ def functional(example):
 @functools.cache
 def compiled(name, framework):
     """The same as one compiled function for all tests."""
-    return jax.jit(functional(built(name, framework)), compiler_options=QUICK)
+    return jax.jit(functional(built(name, framework)), compiler_options=QUICKLY)
 
 
 def has_changed(module, state):
@@ -98,7 +91,7 @@ def test_the_symbolic_program_computes_what_the_model_computes(name, framework):
 
     fn = compiled(name, framework)
     program = export.export(jax.jit(functional(example)))(*symbolic(example.inputs))
-    run_program = jax.jit(program.call, compiler_options=QUICK)
+    run_program = jax.jit(program.call, compiler_options=QUICKLY)
     for sizes in example.sizes:
         assert sizes.keys() == names
         arguments = example.sample(np.random.default_rng(0), sizes)

@@ -9,13 +9,9 @@ import pytest
 
 import jaxport
 from examples.models import MODELS, build
+from jaxport.jaxprs.compiling import QUICKLY
 from tests.importer import printed
 
-OPTIONS = {
-    "xla_backend_optimization_level": 0,
-    "xla_llvm_disable_expensive_passes": True,
-    "xla_cpu_use_fusion_emitters": False,
-}
 QUICK = ("cnn_train", "gpt2", "lstm")
 WITHOUT_GRADIENT = ("gpt2_greedy", "llama_greedy")  # they return tokens
 
@@ -46,13 +42,13 @@ def test_printed_models_equal_their_programs(name: str):
     )
     if name in WITHOUT_GRADIENT or not program.params:
         ours, theirs = (
-            jax.tree.leaves(jax.jit(call, compiler_options=OPTIONS)(program.params, arrays)) for call in calls
+            jax.tree.leaves(jax.jit(call, compiler_options=QUICKLY)(program.params, arrays)) for call in calls
         )
         for one, other in zip(ours, theirs, strict=True):
             np.testing.assert_array_equal(one, other)
         return
     derived = [
-        jax.jit(jax.value_and_grad(lambda *args, call=call: scalar(call, *args)), compiler_options=OPTIONS)(
+        jax.jit(jax.value_and_grad(lambda *args, call=call: scalar(call, *args)), compiler_options=QUICKLY)(
             params, arrays
         )
         for call, params in zip(calls, (program.params, module.params), strict=True)

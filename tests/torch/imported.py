@@ -20,18 +20,11 @@ import numpy as np
 import jaxport
 from jaxport.errors import RunError
 from jaxport.importer.tracing import input_specs, with_constraints
+from jaxport.jaxprs.compiling import QUICKLY
 from jaxport.verify import difference
 from jaxport.verify.importing import Comparison, caller
 from tests.importer import printed
 from tests.torch.page import QUESTIONS, ROWS
-
-#: Compilation is where the time goes, and how fast the programs are does not matter.
-COMPILER_OPTIONS = {
-    "xla_backend_optimization_level": 0,
-    "xla_llvm_disable_expensive_passes": True,
-    "xla_cpu_use_fusion_emitters": False,
-}
-
 
 IMAGE_SIZES = ("height", "width")
 RESULT = "result of PyTorch "
@@ -95,7 +88,7 @@ class Checks:
     @cached_property
     def results(self) -> list[list[np.ndarray]]:
         """What the program computes under `jax.jit`."""
-        return [caller(self.program, given, COMPILER_OPTIONS)() for given in self.sets]
+        return [caller(self.program, given, QUICKLY)() for given in self.sets]
 
     def run(self) -> dict[str, str]:
         """The answer to each question: nothing where it is yes, else why not."""
@@ -128,7 +121,7 @@ class Checks:
         """Whether the printed source computes the same, at the second set of sizes, where jaxport cannot be imported."""
         with jax.enable_x64(True):
             module = printed.load(self.program.to_source(inputs=self._inputs()))
-            call = jax.jit(module.model, compiler_options=COMPILER_OPTIONS)
+            call = jax.jit(module.model, compiler_options=QUICKLY)
             found = call(module.params, *(jnp.asarray(value) for value in self.sets[1].values()))
         found = [np.asarray(leaf) for leaf in (found if isinstance(found, tuple) else (found,))]
         return self._differing(self.results[1:], [found])
@@ -145,7 +138,7 @@ class Checks:
         with jax.enable_x64(True):
             if not self.program.params:
                 return ""
-            gradients = jax.jit(jax.grad(loss), compiler_options=COMPILER_OPTIONS)(self.program.params, self.sets[0])
+            gradients = jax.jit(jax.grad(loss), compiler_options=QUICKLY)(self.program.params, self.sets[0])
         wrong = [
             name for name, gradient in gradients.items() if not np.all(np.isfinite(np.asarray(gradient, np.float64)))
         ]

@@ -21,6 +21,7 @@ from jaxport.export.flags.tracing import with_bools
 from jaxport.export.ports import is_key
 from jaxport.export.specs import is_shape
 from jaxport.importer import from_onnx
+from jaxport.jaxprs.compiling import QUICKLY
 from jaxport.testing.declared import check_declared
 from jaxport.testing.specs import sample
 from jaxport.verify.comparing import difference
@@ -37,13 +38,6 @@ VARIANTS: Mapping[str, str] = {
     "float64": "float32 specifications read as float64, unless 64-bit types are enabled already",
     "empty": "each name replaced by zero, where JAX accepts that",
     "imported": "the model imported back, and run by JAX",
-}
-
-#: Compiling is where the time of a small case goes.
-_QUICK = {
-    "xla_backend_optimization_level": 0,
-    "xla_llvm_disable_expensive_passes": True,
-    "xla_cpu_use_fusion_emitters": False,
 }
 
 #: What a single operation may differ by, in units of the precision of its dtype, relative and absolute, by its bits.
@@ -180,7 +174,7 @@ class _Case:
         args, kwargs = self._arguments(exported, variant, sizes)
         program = from_onnx(exported.model)
         arrays = {**exported.defaults, **exported.flatten(args, kwargs)}
-        results = caller(program, {name: arrays[name] for name in program.input_names}, _QUICK)()
+        results = caller(program, {name: arrays[name] for name in program.input_names}, QUICKLY)()
         expected = self._expected[_key(exported, sizes)]
         for port, wanted, result in zip(exported.outputs, expected, results, strict=True):
             self._compare(_plain(wanted), _plain(port.to_jax(result)), f"`{port.name}` (imported back)")
@@ -204,7 +198,7 @@ class _Case:
         with jax.enable_x64(exported.x64):
             if exported.state == "refuse" and not self.changes_state and not exported.flags:
                 try:
-                    return jax.tree.leaves(jax.jit(exported.fn, compiler_options=_QUICK)(*args, **kwargs))
+                    return jax.tree.leaves(jax.jit(exported.fn, compiler_options=QUICKLY)(*args, **kwargs))
                 except jax.errors.JaxRuntimeError:  # a few operations have no quick code: a clamp of booleans
                     return jax.tree.leaves(jax.jit(exported.fn)(*args, **kwargs))
             args, kwargs = with_bools(exported.flags, args, kwargs)

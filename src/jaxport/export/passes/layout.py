@@ -233,7 +233,7 @@ class _Network:
 
         edges = {pair: count for pair, count in self._edges.items() if pair[0] != pair[1]}
         edges |= dict.fromkeys(self._uncuttable, sum(edges.values()) + 1)
-        rows, columns = np.array([*edges, (AS_IS, PERMUTED)]).T
+        rows, columns = np.array([*edges, (AS_IS, PERMUTED)], np.int32).T
         amounts = np.array([*edges.values(), 0], np.int32)
         capacity = csr_array((amounts, (rows, columns)), shape=(self._count, self._count))
         flow = maximum_flow(capacity, AS_IS, PERMUTED)
