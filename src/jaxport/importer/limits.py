@@ -33,7 +33,7 @@ class Limits:
     growth: int = 1024
     nesting: int = 64
     operations: int = 2_000_000
-    iterations: int = 20_000
+    iterations: int = 5_000
 
     def __post_init__(self) -> None:
         for field in fields(self):
