@@ -91,6 +91,13 @@ def test_nesting_and_operations():
         program(text, 18, functions, ', "d": 1', limits=Limits(operations=4))
 
 
+def test_iterations_of_a_loop_without_an_end():
+    text = """g (float[2] x) => (float[2] y) { y = Loop(, , x) <body = b (int64 i, bool c, float[2] v) => (bool d, float[a] w)
+        { d = Identity(c) w = Concat<axis = 0>(v, x) }> }"""
+    with pytest.raises(ModelError, match=r"(?s)more than 30 iterations.*the Loop that makes `y`.*iterations=…"):
+        program(text, limits=Limits(iterations=30))(X)
+
+
 def test_outputs_of_a_split():
     with pytest.raises(ModelError, match="`num_outputs` is 1099511627776, the node has 1 outputs"):
         program("g (float[2] x) => (float[2] y) { y = Split<num_outputs = 1099511627776>(x) }")(X)

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from jaxport.errors import InvalidArgument
 from jaxport.importer import from_onnx
 from jaxport.importer.tracing import input_specs
 from tests.importer.models import model
@@ -97,3 +98,10 @@ def test_one_hot_is_shape_arithmetic_too():
     program = from_onnx(model(REPEATED))
     assert str(jax.eval_shape(program, *input_specs(program).values()).shape) == "(n^2, 2)"
     np.testing.assert_array_equal(jax.jit(program)(np.ones((3, 2), np.float32)), np.ones((9, 2)))
+
+
+def test_an_input_of_an_undefined_type_is_refused():
+    made = model("g (float[2] x) => (float[2] y) { y = Neg(x) }")
+    made.graph.input[0].type.tensor_type.elem_type = 0
+    with pytest.raises(InvalidArgument, match="does not declare the shape of the input `x`"):
+        input_specs(from_onnx(made))

@@ -22,6 +22,8 @@ class Limits:
         these are large.
       nesting: how deep functions may call one another.
       operations: how many operations there may be, those of functions counted as often as they are called.
+      iterations: how often, in one call, the bodies of loops run that cannot be loops of XLA, because their values change
+        their shapes or they have no end that is known.
 
     >>> Limits(bytes=2**34).growth
     1024
@@ -31,6 +33,7 @@ class Limits:
     growth: int = 1024
     nesting: int = 64
     operations: int = 2_000_000
+    iterations: int = 5_000
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -55,6 +58,7 @@ class Budget:
         self.limits = limits
         self.largest = max(limits.bytes, limits.growth * given)
         self.left = self.largest
+        self.iterations = 0
 
     def take(self, size: int, where: str, what: str) -> None:
         """Counts bytes that are created on the host.
@@ -74,6 +78,20 @@ class Budget:
         """
         if size > self.largest:
             self.refuse(size, where, what)
+
+    def iterate(self) -> None:
+        """Counts an iteration of a loop that is unrolled.
+
+        Raises:
+          ModelError: there were more than the limits allow.
+        """
+        self.iterations += 1
+        if self.iterations > self.limits.iterations:
+            raise ModelError(
+                f"the loop has more than {self.limits.iterations:,} iterations",
+                why="its values change their shapes, or it has no end",
+                instead="if you trust the model, raise the limit: `from_onnx(…, limits=jaxport.Limits(iterations=…))`",
+            )
 
     def refuse(self, size: int, where: str, what: str) -> None:
         raise ModelError(

@@ -66,7 +66,7 @@ def input_specs(program: Program, constraints: Sequence[str] = ()) -> dict[str, 
     """
     declared = [value for value in program.inputs if isinstance(value.type, ir.TensorType)]
     for value in program.inputs:
-        if value not in declared or value.shape is None or value.dtype is None:
+        if value not in declared or value.shape is None or value.dtype in (None, ir.DataType.UNDEFINED):
             raise InvalidArgument(
                 f"the model does not declare the shape of the input `{value.name}`",
                 where="recording the program",

@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxport.errors import Refusal, ValueNotKnown
 from jaxport.importer.host import HostValue, host
+from jaxport.importer.limits import budget_in_force
 from jaxport.importer.namespaces import jnp, known, lax, vmap
 from jaxport.importer.registry import SizeBound, op
 
@@ -24,9 +25,6 @@ BOUNDED = 1000
 
 ENDLESS = 2**31 - 1
 """A trip count of as much is none: exporters write the largest integer where only the condition ends a loop."""
-
-LONGEST = 100_000
-"""Iterations after which a loop that has to be unrolled is given up."""
 
 
 @op("If", since=1)
@@ -156,8 +154,7 @@ def _unrolled(
         goes_on, *results = body(host(iteration), go, *state)
         go = known(goes_on)
         state, iteration = results[: len(state)], iteration + 1
-        if iteration > LONGEST:
-            raise ValueError(f"its values change their shapes, or it has no end: more than {LONGEST} iterations")
+        budget_in_force().iterate()
         if go is None and not scans:  # the condition was known for the first iterations only
             return _ended(bound, trips, goes_on, state, body, iteration)
         rows.append(results[len(state) :])
