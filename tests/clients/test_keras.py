@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from jaxport.blocks import trace
-from tests.clients import keras_exporter  # noqa: F401 - before Keras is imported
+from tests.clients import keras_exporter
 from tests.clients.programs import array, package
 
 keras = package("keras")
