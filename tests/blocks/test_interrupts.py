@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 
 import equinox as eqx
 import jax
@@ -27,6 +28,9 @@ def attributes():
     return of_classes | {(jax.nn, name): value for name, value in vars(jax.nn).items()}
 
 
+PARTS = ("activation", "enter", "leave", "_forget", "_restore", "_take_turn", "_end_turn")
+
+
 class Interrupter:
     """Raises KeyboardInterrupt at one of the lines of `activation` and of `Patches`, as they run."""
 
@@ -37,7 +41,7 @@ class Interrupter:
         if frame.f_code.co_filename != activation.__wrapped__.__code__.co_filename:
             return None
         # What restores after an interrupt runs undisturbed: there is one.
-        if event == "line" and frame.f_code.co_name in ("activation", "enter", "leave", "_restore"):
+        if event == "line" and frame.f_code.co_name in PARTS:
             self.lines += 1
             if self.lines == self.at:
                 sys.settrace(None)
@@ -81,8 +85,18 @@ def test_an_interrupt_leaves_the_classes_as_they_were(part, number_of_lines):
         assert all(after[key] is before[key] for key in before)
 
 
-def test_a_window_after_an_interrupt_works():
-    open_and_close(200)
-    with activation():
-        assert current_recorder() is not None
+def test_windows_of_other_threads_open_after_an_interrupt(number_of_lines):
+    opened = []
+
+    def other():
+        with activation():
+            opened.append(current_recorder() is not None)
+
+    for at in (*range(1, 30), *range(number_of_lines - 30, number_of_lines + 1)):
+        open_and_close(at)
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive(), f"interrupted at line {at} of {number_of_lines}"
+    assert all(opened)
     assert not patched

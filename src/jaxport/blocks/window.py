@@ -7,6 +7,7 @@ patches act only in threads that opened a window, and the last window to close r
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -67,7 +68,7 @@ class Patches:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._turn: dict[str, weakref.ref[_Turn]] = {}
         self._users: weakref.WeakKeyDictionary[Any, tuple[frozenset, weakref.finalize]] = weakref.WeakKeyDictionary()
         # By owner and attribute, the owner, the attribute, what was there and what has taken its place.
         self._patched: dict[tuple[int, str], tuple[Any, str, Any, Any]] = {}
@@ -77,40 +78,78 @@ class Patches:
 
     def enter(self, user: Any, patches: Sequence[Patch]) -> None:
         """Replaces each attribute of each owner by ``wrap(what is there)``, if nobody has done so yet."""
-        with self._lock:
+        turn = self._take_turn()
+        try:
             self._restore()
-            end = weakref.finalize(user, self._restore)
+            end = weakref.finalize(user, self._restore_later)
             end.atexit = False
             self._users[user] = frozenset((id(owner), attribute) for owner, attribute, _ in patches), end
-            try:
-                for owner, attribute, wrap in patches:
-                    key = id(owner), attribute
-                    if key not in self._patched:
-                        raw = vars(owner)[attribute]
-                        replacement = wrap(raw)
-                        self._patched[key] = owner, attribute, raw, replacement
-                        setattr(owner, attribute, replacement)
-            except BaseException:
-                self.leave(user)
-                raise
+            for owner, attribute, wrap in patches:
+                key = id(owner), attribute
+                if key not in self._patched:
+                    raw = vars(owner)[attribute]
+                    replacement = wrap(raw)
+                    self._patched[key] = owner, attribute, raw, replacement
+                    setattr(owner, attribute, replacement)
+        except BaseException:
+            self._forget(user)
+            raise
+        finally:
+            self._end_turn(turn)
 
     def leave(self, user: Any) -> None:
         """Restores what no other user needs; a second time does nothing."""
-        with self._lock:
-            _, end = self._users.pop(user, (None, None))
-            self._restore()
-            if end is not None:
-                end.detach()
+        turn = self._take_turn()
+        try:
+            self._forget(user)
+        finally:
+            self._end_turn(turn)
+
+    def _forget(self, user: Any) -> None:
+        _, end = self._users.pop(user, (None, None))
+        self._restore()
+        if end is not None:
+            end.detach()
 
     def _restore(self) -> None:
-        with self._lock:
-            needed = frozenset().union(*(keys for keys, _ in self._users.values()))
-            for key, (owner, attribute, raw, replacement) in list(self._patched.items()):
-                if key not in needed:
-                    # Somebody else may have put something there meanwhile: that is theirs.
-                    if vars(owner).get(attribute) is replacement:
-                        setattr(owner, attribute, raw)
-                    self._patched.pop(key, None)
+        needed = frozenset().union(*(keys for keys, _ in self._users.values()))
+        for key, (owner, attribute, raw, replacement) in list(self._patched.items()):
+            if key not in needed:
+                # Somebody else may have put something there meanwhile: that is theirs.
+                if vars(owner).get(attribute) is replacement:
+                    setattr(owner, attribute, raw)
+                self._patched.pop(key, None)
+
+    def _restore_later(self) -> None:
+        """At the end of a user that did not leave: now, or with the next one, if somebody is at it."""
+        turn = self._take_turn(wait=False)
+        if turn is not None:
+            self._restore()
+            self._end_turn(turn)
+
+    # A lock that an interrupt kept from being released would be held for ever. A turn ends with the call that took it.
+
+    def _take_turn(self, wait: bool = True) -> _Turn | None:
+        turn = _Turn()
+        reference = weakref.ref(turn, self._end_turn_of)
+        while self._turn.setdefault("taken", reference) is not reference:
+            if not wait:
+                return None
+            time.sleep(0.001)
+        return turn
+
+    def _end_turn(self, turn: _Turn | None) -> None:
+        holder = self._turn.get("taken")
+        if holder is not None and holder() is turn:
+            self._turn.pop("taken", None)
+
+    def _end_turn_of(self, reference: weakref.ref) -> None:
+        if self._turn.get("taken") is reference:
+            self._turn.pop("taken", None)
+
+
+class _Turn:
+    """What a thread holds while it changes patches."""
 
 
 patched = Patches()
