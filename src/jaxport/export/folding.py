@@ -115,7 +115,7 @@ def fold(op_type: str, operands: Sequence[Value | None], attributes: Mapping[str
 
 
 def computed(equation: JaxprEqn, operands: Sequence[Value]) -> list[Value] | None:
-    """What a primitive gives for small constants, as JAX computes it; None where that is left to the graph.
+    """What a primitive gives for constant numbers, as JAX computes it; None where that is left to the graph.
 
     What depends on a parameter, which has a name, is left to the pass `constants`.
 
@@ -128,9 +128,12 @@ def computed(equation: JaxprEqn, operands: Sequence[Value]) -> list[Value] | Non
         return None
     if not all(hasattr(aval, "dtype") and dims.all_static(aval.shape) for aval in avals):
         return None
-    arrays = [np.broadcast_to(x.constant, x.broadcast or x.constant.shape) for x in operands if x.constant is not None]
-    if max(sum(a.nbytes for a in arrays), sum(int(np.prod(a.shape)) * a.dtype.itemsize for a in avals)) > SMALL:
+    if not all(dims.all_static(x.stands_for) for x in operands):
         return None
+    # Numbers alone: larger constants are told by the passes that recognise what they belong to.
+    if any(np.prod(shape) != 1 for shape in (*(a.shape for a in avals), *(x.stands_for for x in operands))):
+        return None
+    arrays = [np.broadcast_to(x.constant, x.stands_for) for x in operands if x.constant is not None]
     try:
         with jax.enable_x64(True):  # the operands keep their dtypes
             made = equation.primitive.bind(*map(jnp.asarray, arrays), **equation.params)

@@ -17,6 +17,7 @@ BODIES = {
     "custom_vjp_call": "call_jaxpr",
     "eval_jaxpr": "call_jaxpr",
     "jit": "jaxpr",
+    "remat2": "jaxpr",
 }
 
 
