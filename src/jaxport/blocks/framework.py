@@ -135,9 +135,6 @@ class Framework:
     #: whether the paths of arrays are those of the whole program, and need no name of the model before them
     has_whole_paths = False
 
-    #: given an array of a call's arguments or results, and what the marker made of it: hands on what is attached
-    carry: Callable[[Any, Any], None] | None = None
-
     def state_methods(self) -> Iterator[tuple[type, str, Prepare | None]]:
         """What reads or writes state outside of calls of modules: a class, and a method or property that it defines.
 
@@ -181,6 +178,10 @@ class Framework:
         """Arrays that are the module's own parameters although they reach the trace as arguments."""
         del module
         return []
+
+    def carry(self, before: Any, after: Any) -> None:
+        """Hands on what is attached to an array of a call, to what the marker made of it."""
+        del before, after
 
     def named_by(self, module: Any, method: str) -> Callable | None:
         """The function whose signature names the arguments of a method that hides its own."""

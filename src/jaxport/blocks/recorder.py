@@ -87,7 +87,7 @@ class Recorder:
         self.operators = operators
         self.models: Models | None = None
         self.is_closed = False
-        self._carriers = [framework.carry for framework in frameworks if framework.carry is not None]
+        self._carriers = [f.carry for f in frameworks if type(f).carry is not Framework.carry]
         self._frames: list[_Frame] = []
         self._names: dict[type, str] = {}
         # Modules of traced bodies, and the bodies of modules that know their own path. Objects are kept with their

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-import haiku
+import haiku  # pyright: ignore[reportMissingImports]
 import jax.numpy as jnp
-from haiku._src import base  # the running transformation has no public name
+from haiku._src import base  # pyright: ignore[reportMissingImports]  the running transformation has no public name
 
 from jaxport.blocks.framework import Framework, Leaf, OwnPlace, static_items
 from jaxport.blocks.recorder import Recorder

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
-import keras
-from keras.src.backend.common import global_state  # no public name
-from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
+import keras  # pyright: ignore[reportMissingImports]
+from keras.src.backend.common import global_state  # pyright: ignore[reportMissingImports]  no public name
+from keras.src.backend.common.masking import get_keras_mask, set_keras_mask  # pyright: ignore[reportMissingImports]
 
 from jaxport.blocks.framework import Framework, Leaf, static_items
 from jaxport.blocks.places import joined

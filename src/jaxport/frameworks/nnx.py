@@ -126,7 +126,8 @@ _ACCESS: Mapping[type, Sequence[str]] = {
 def _whole(variable: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     """`variable[...] = value` without a scatter, which NNX needs as long as the old value is not of the trace."""
     old, new = variable.get_raw_value(), args[0] if args else kwargs.get("value")
-    is_same = is_array(old) and is_array(new) and (old.shape, old.dtype) == (new.shape, new.dtype)
+    what = lambda value: (value.shape, value.dtype) if is_array(value) else None
+    is_same = what(old) is not None and what(old) == what(new)
     return args, {k: v for k, v in kwargs.items() if not (k == "index" and v is ... and is_same)}
 
 
