@@ -154,8 +154,8 @@ def _of_function(function: types.FunctionType, fn: Any) -> Iterator[tuple[str, A
     for name in _names_in(code):
         value = function.__globals__.get(name)
         # A function of another file brings a world of its own.
-        is_function = value is not None and issubclass(type(value), types.FunctionType)
-        foreign = is_function and value.__globals__ is not function.__globals__
+        is_function = issubclass(type(value), types.FunctionType)
+        foreign = is_function and getattr(value, "__globals__", None) is not function.__globals__
         if value is not fn and not foreign:
             yield name, value
 
