@@ -248,7 +248,7 @@ class Gate:
         element = ir.DataType(sparse.values.data_type)
         size = _check_shape(dims, element, where)
         _refuse_sparse(sparse, _sparse_problem(sparse, dims), where)
-        self.budget.take(size, where, f"the sparse tensor `{_name(sparse)}` written dense")
+        self.budget.spend(size, where, f"the sparse tensor `{_name(sparse)}` written dense")
         values, indices = self._array(sparse.values), self._array(sparse.indices)
         _refuse_sparse(sparse, _indices_problem(indices, dims), where)
         dense = np.zeros(dims, values.dtype)

@@ -60,7 +60,7 @@ class Budget:
         self.left = self.largest
         self.iterations = 0
 
-    def take(self, size: int, where: str, what: str) -> None:
+    def spend(self, size: int, where: str, what: str) -> None:
         """Counts bytes that are created on the host.
 
         Raises:

@@ -24,7 +24,7 @@ def strings(values: Any) -> HostValue:
 def string_concat(X: Host, Y: Host):
     longest = max(map(len, X.data.ravel()), default=0) + max(map(len, Y.data.ravel()), default=0)
     count = math.prod(np.broadcast_shapes(X.shape, Y.shape))
-    budget_in_force().take(count * (longest + 8), "", f"a tensor of {count} strings of up to {longest} characters")
+    budget_in_force().spend(count * (longest + 8), "", f"a tensor of {count} strings of up to {longest} characters")
     return strings(X.data + Y.data)
 
 
@@ -32,7 +32,7 @@ def string_concat(X: Host, Y: Host):
 def string_split(X: Host, *, delimiter=None, maxsplit=None):
     parts = [text.split(delimiter or None, -1 if maxsplit is None else maxsplit) for text in X.data.ravel()]
     longest = max(map(len, parts), default=0)
-    budget_in_force().take(8 * longest * len(parts), "", f"a tensor of {len(parts)} by {longest} strings")
+    budget_in_force().spend(8 * longest * len(parts), "", f"a tensor of {len(parts)} by {longest} strings")
     padded = [[*part, *[""] * (longest - len(part))] for part in parts]
     counts = host(np.array(list(map(len, parts)), np.int64).reshape(X.shape))
     return strings(padded).reshape(*X.shape, longest), counts
