@@ -132,9 +132,14 @@ class Patches:
     def _take_turn(self, wait: bool = True) -> _Turn | None:
         turn = _Turn()
         reference = weakref.ref(turn, self._end_turn_of)
-        while self._turn.setdefault("taken", reference) is not reference:
+        while (holder := self._turn.setdefault("taken", reference)) is not reference:
             if not wait:
                 return None
+            taken = holder()
+            if taken is not None and taken.thread == turn.thread:
+                # The exception that interrupted its call still refers to it.
+                self._turn["taken"] = reference
+                break
             time.sleep(0.001)
         return turn
 
@@ -150,6 +155,9 @@ class Patches:
 
 class _Turn:
     """What a thread holds while it changes patches."""
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
 
 
 patched = Patches()
