@@ -194,19 +194,23 @@ def activation(
     recorder = Recorder(frameworks, selected.functions, {**class_boundaries, **selected.classes}, operators)
     of_methods = method_patches(frameworks, [*class_boundaries, *selected.classes], current_recorder)
     recorders: list[weakref.ref[Recorder]] = _local.__dict__.setdefault("recorders", [])
+    stack = ExitStack()
+    weakref.finalize(recorder, stack.close).atexit = False  # does nothing once the stack was closed
     try:
         patched.enter(recorder, [*selected.patches, *of_methods])
         recorders.append(weakref.ref(recorder))
-        with ExitStack() as stack:
-            for framework in frameworks:
-                stack.enter_context(framework.interception(current_recorder))
-            names = tuple(type(framework).__qualname__ for framework in frameworks)
-            stack.enter_context(_view((frozenset(targets), names, targets_module.declarations, operators)))
-            yield recorder
+        for framework in frameworks:
+            stack.enter_context(framework.interception(current_recorder))
+        names = tuple(type(framework).__qualname__ for framework in frameworks)
+        stack.enter_context(_view((frozenset(targets), names, targets_module.declarations, operators)))
+        yield recorder
     finally:
         recorder.is_closed = True
-        patched.leave(recorder)
-        current_recorder()  # forgets what is closed
+        try:
+            stack.close()
+        finally:
+            patched.leave(recorder)
+            current_recorder()  # forgets what is closed
 
 
 def target_of(cls: type) -> str:
