@@ -6,6 +6,7 @@ package alone, which a test of the architecture sees to.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from jax._src import core as _core
@@ -50,3 +51,9 @@ new_jaxpr_eqn = _core.new_jaxpr_eqn
 valid_jaxtype = _core.valid_jaxtype
 # The mark of a jaxpr that has mutable arrays of its own.
 internal_mutable_array_effect = _core.internal_mutable_array_effect
+
+
+def closed(jaxpr: Jaxpr, consts: Sequence[Any]) -> ClosedJaxpr:
+    """A jaxpr with its constants; the same object where it has them already, so that what is shared stays shared."""
+    held = list(map(id, jaxpr.consts)) if isinstance(jaxpr, ClosedJaxpr) else None
+    return jaxpr if held == list(map(id, consts)) else ClosedJaxpr(jaxpr, consts)

@@ -14,6 +14,7 @@ from release                                what differs
 0.11                                        `scan` says what its operands and results are by `ft_in` and `ft_out`, trees
                                             with a leaf per value; before, by `num_consts` and `num_carry`.
 0.11                                        `closed_call` is called `eval_jaxpr`.
+0.11                                        `composite` calls its jaxpr `call_jaxpr`; before, `jaxpr`.
 0.11                                        `jit` says by an `enum` whether it is inlined; before, by a bool.
 0.11                                        XLA's compiler refuses `xla_cpu_use_fusion_emitters`.
 0.12                                        The liveness rule of a primitive is told which mutable operands are read
