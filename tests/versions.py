@@ -13,7 +13,7 @@ elif release < (0, 11):
 else:
     from jax.experimental.compute_on import compute_on
 
-if release < (0, 12):
+if release < (0, 11):
     kernel_reciprocal = pallas.reciprocal
 else:
     from jax.experimental.pallas import tpu

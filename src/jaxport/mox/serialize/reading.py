@@ -235,7 +235,7 @@ def _check_call(name: str, operands: list[Any], results: list[Any], body: jaxprs
 
 @cache
 def _params_of_jit() -> Mapping[str, Any]:
-    return jax.make_jaxpr(jax.jit(lambda x: x))(0.0).eqns[0].params
+    return jaxprs.parameters(jax.make_jaxpr(jax.jit(lambda x: x))(0.0).eqns[0])
 
 
 def _check_jit(params: Mapping[str, Any], operands: int, results: int) -> None:
