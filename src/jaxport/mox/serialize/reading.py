@@ -117,7 +117,7 @@ class _Reader:
 
         def defined(item: Any) -> jaxprs.Var:
             name, aval = item
-            variable = jaxprs.Var(self.aval(aval))
+            variable = (jaxprs.DropVar if name == "_" else jaxprs.Var)(self.aval(aval))
             if name != "_":
                 if name in names:
                     raise ModelError(f"the value `{name}` is defined twice")
