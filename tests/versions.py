@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from jax.experimental import pallas
+
 from jaxport.jaxprs import release
 
 if release < (0, 10):
@@ -11,4 +13,11 @@ elif release < (0, 11):
 else:
     from jax.experimental.compute_on import compute_on
 
-__all__ = ["compute_on"]
+if release < (0, 11):
+    kernel_reciprocal = pallas.reciprocal
+else:
+    from jax.experimental.pallas import tpu
+
+    kernel_reciprocal = tpu.reciprocal
+
+__all__ = ["compute_on", "kernel_reciprocal"]

@@ -27,7 +27,7 @@ NEEDED = """
     jax._src.lax.special.igammac_impl
     jax._src.lax.special.random_gamma_grad_impl
     jax._src.lax.special.regularized_incomplete_beta_impl
-    jax._src.state.discharge.discharge_state
+    jax._src.state.discharge
     jax.extend.core.ClosedJaxpr
     jax.extend.core.Jaxpr
     jax.extend.core.JaxprEqn

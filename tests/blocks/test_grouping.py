@@ -215,6 +215,7 @@ def test_effects_of_the_inside_are_effects_of_the_block():
     assert traced.jaxpr.eqns[0].effects
 
 
+@pytest.mark.skipif(jex_core.release < (0, 10), reason="JAX 0.9 names the references of effects by their places")
 def test_references_inside_and_across_a_block():
     @boundary
     def count(x):

@@ -15,7 +15,7 @@ from jaxport.export.prepare.dead_code import without_dead_code
 from jaxport.export.prepare.exact_dims import with_exact_dims
 from jaxport.export.prepare.keys import without_keys
 from jaxport.export.prepare.references import without_references
-from jaxport.jaxprs import ClosedJaxpr, Literal, parameters
+from jaxport.jaxprs import ClosedJaxpr, Literal, parameters, release
 from jaxport.testing import boolean, check, f32
 
 KEYS = jax.ShapeDtypeStruct((3,), random.key(0).dtype)
@@ -129,7 +129,7 @@ def in_state_of_its_own(pair):
         pytest.param(in_while, [f32(4)], id="while"),
         pytest.param(in_branch, [boolean(), f32(4)], id="branch"),
         pytest.param(jax.jit(in_loop), [f32(4)], id="jit"),
-        pytest.param(jax.vmap(in_loop), [f32("B", 4)], id="vmap"),
+        *([pytest.param(jax.vmap(in_loop), [f32("B", 4)], id="vmap")] if release >= (0, 10) else []),  # JAX 0.9 fails
         pytest.param(jax.grad(lambda x: (in_loop(x) ** 2).sum()), [f32(4)], id="grad"),
         pytest.param(in_block, [f32(4)], id="block"),
         pytest.param(in_state_of_its_own, [(f32(3, 4), f32(4))], id="run-state"),

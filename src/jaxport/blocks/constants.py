@@ -108,7 +108,7 @@ def _closed(hoisting: _Hoisting, body: jaxprs.ClosedJaxpr) -> tuple[jaxprs.Close
     if not body.consts and not hoisting.needs(body.jaxpr):
         return body, []
     jaxpr, arrays = hoisting.lifted(body.jaxpr, body.consts)
-    return jaxprs.ClosedJaxpr(jaxpr, ()), arrays
+    return jaxprs.closed(jaxpr, ()), arrays
 
 
 def _jit(hoisting: _Hoisting, equation: jaxprs.JaxprEqn, variable_of: _VariableOf) -> jaxprs.JaxprEqn:
@@ -179,7 +179,7 @@ def _cond(hoisting: _Hoisting, equation: jaxprs.JaxprEqn, variable_of: _Variable
         jaxpr = body.jaxpr.replace(
             invars=[*added, *inputs[len(own) :]], debug_info=body.jaxpr.debug_info._replace(arg_names=None)
         )
-        widened.append(jaxprs.ClosedJaxpr(jaxpr, ()))
+        widened.append(jaxprs.closed(jaxpr, ()))
     which, *operands = equation.invars
     return equation.replace(
         params={**equation.params, "branches": tuple(widened)}, invars=[which, *map(variable_of, total), *operands]

@@ -333,7 +333,7 @@ class _Body:
             primitive=block_p,
             invars=invars,
             outvars=[*outvars, *escaping],
-            params={"jaxpr": jaxprs.ClosedJaxpr(inner, ()), "block": described},
+            params={"jaxpr": jaxprs.closed(inner, ()), "block": described},
             effects=effects,
         )
         return equation, renamed

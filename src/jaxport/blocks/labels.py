@@ -89,7 +89,7 @@ def replace_bodies(params: Mapping[str, Any], new: Iterator[jaxprs.Jaxpr]) -> di
     def replaced(item: Any) -> Any:
         if isinstance(item, jaxprs.ClosedJaxpr):
             jaxpr = next(new)
-            return item if jaxpr is item.jaxpr else jaxprs.ClosedJaxpr(jaxpr, item.consts)
+            return item if jaxpr is item.jaxpr else jaxprs.closed(jaxpr, item.consts)
         return next(new) if isinstance(item, jaxprs.Jaxpr) else item
 
     return {

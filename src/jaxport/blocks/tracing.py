@@ -228,7 +228,7 @@ class _Trace:
         debug_info = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
         jaxpr = jaxpr.replace(invars=invars, outvars=outvars, debug_info=debug_info)
         return Traced(
-            jaxpr=jaxprs.ClosedJaxpr(jaxpr, ()),
+            jaxpr=jaxprs.closed(jaxpr, ()),
             weights=tuple(weights[index] for index in kept),
             in_tree=self.in_tree,
             out_tree=self.out_tree,

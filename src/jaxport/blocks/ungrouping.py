@@ -30,7 +30,7 @@ def ungroup(jaxpr: jaxprs.ClosedJaxpr, mark: bool = False) -> jaxprs.ClosedJaxpr
     >>> [equation.primitive.name for equation in ungroup(jaxpr).eqns]
     ['sin']
     """
-    return jaxprs.ClosedJaxpr(_Ungrouping(mark).body(jaxpr.jaxpr), jaxpr.consts)
+    return jaxprs.closed(_Ungrouping(mark).body(jaxpr.jaxpr), jaxpr.consts)
 
 
 class _Ungrouping:

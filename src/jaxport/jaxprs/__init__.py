@@ -17,6 +17,7 @@ from jaxport.jaxprs.names import (
     Primitive,
     Var,
     check_jaxpr,
+    closed,
     closed_call_p,
     convert_element_type_p,
     discharge_state,

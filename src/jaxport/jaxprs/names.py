@@ -6,10 +6,11 @@ package alone, which a test of the architecture sees to.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from jax._src import core as _core
-from jax._src.state.discharge import discharge_state
+from jax._src.state import discharge as _discharge
 from jax.extend import source_info_util
 from jax.extend.core import (
     Jaxpr,
@@ -50,3 +51,13 @@ new_jaxpr_eqn = _core.new_jaxpr_eqn
 valid_jaxtype = _core.valid_jaxtype
 # The mark of a jaxpr that has mutable arrays of its own.
 internal_mutable_array_effect = _core.internal_mutable_array_effect
+
+
+def closed(jaxpr: Jaxpr, consts: Sequence[Any]) -> ClosedJaxpr:
+    """A jaxpr with its constants; the same object where it has them already, so that what is shared stays shared."""
+    held = list(map(id, jaxpr.consts)) if isinstance(jaxpr, ClosedJaxpr) else None
+    return jaxpr if held == list(map(id, consts)) else ClosedJaxpr(jaxpr, consts)
+
+
+# A closed jaxpr without the mutable arrays in it; before 0.10 the function of this name takes the constants apart.
+discharge_state = _discharge.discharge_state if release >= (0, 10) else _discharge.discharge_state2

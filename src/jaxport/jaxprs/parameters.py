@@ -70,7 +70,12 @@ def _jit_made(params: Mapping[str, Any]) -> dict[str, Any]:
     return {**params, "inline": Inline.JAX_LATE if params["inline"] else Inline.AUTO}
 
 
+def _renamed(old: str, new: str) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    return lambda params: {new if name == old else name: value for name, value in params.items()}
+
+
 _READERS: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {"scan": _scan_read}
 _MAKERS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {"scan": _scan_made}
 if release >= (0, 11):
     _READERS["jit"], _MAKERS["jit"] = _jit_read, _jit_made
+    _READERS["composite"], _MAKERS["composite"] = _renamed("call_jaxpr", "jaxpr"), _renamed("jaxpr", "call_jaxpr")

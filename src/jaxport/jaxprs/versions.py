@@ -9,11 +9,13 @@ from release                                what differs
                                             `jaxprs_in_params`, `new_jaxpr_eqn`, `valid_jaxtype`,
                                             `InconclusiveDimensionOperation`; before, they are in `jax._src.core` alone.
 0.10                                        `scan` has no parameters `linear` and `_split_transpose` any more.
+0.10                                        `discharge_state` takes and gives a closed jaxpr; before, `discharge_state2`.
 0.11                                        `ClosedJaxpr` and `Jaxpr` are one class: `closed.jaxpr` is `closed`, and an
                                             open jaxpr is one without constants.
 0.11                                        `scan` says what its operands and results are by `ft_in` and `ft_out`, trees
                                             with a leaf per value; before, by `num_consts` and `num_carry`.
 0.11                                        `closed_call` is called `eval_jaxpr`.
+0.11                                        `composite` calls its jaxpr `call_jaxpr`; before, `jaxpr`.
 0.11                                        `jit` says by an `enum` whether it is inlined; before, by a bool.
 0.11                                        XLA's compiler refuses `xla_cpu_use_fusion_emitters`.
 0.12                                        The liveness rule of a primitive is told which mutable operands are read

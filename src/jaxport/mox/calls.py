@@ -147,7 +147,7 @@ _Widened = tuple[list[JaxprEqn], JaxprEqn, list[Var]]
 
 def _closed(jaxpr: Jaxpr, old: Any) -> Any:
     jaxpr = jaxpr.replace(debug_info=jaxpr.debug_info._replace(arg_names=None, result_paths=None))
-    return jaxprs.ClosedJaxpr(jaxpr, old.consts) if isinstance(old, jaxprs.ClosedJaxpr) else jaxpr
+    return jaxprs.closed(jaxpr, old.consts) if isinstance(old, jaxprs.ClosedJaxpr) else jaxpr
 
 
 def _new_outputs(more: Widening) -> list[Any]:

@@ -74,7 +74,7 @@ def tapped(selection: Selection) -> Mox:
     return mox.replaced(
         replace(
             traced,
-            jaxpr=jaxprs.ClosedJaxpr(jaxpr, ()),
+            jaxpr=jaxprs.closed(jaxpr, ()),
             out_tree=jax.tree.structure((result, captured)),
             output_paths=(*traced.output_paths, *paths),
         )

@@ -143,7 +143,7 @@ class _Editor:
             debug_info=mox.jaxpr.jaxpr.debug_info._replace(arg_names=None, result_paths=None),
         )
         names = (*mox.inputs, *(key.name for key in inputs))
-        traced = replace(traced, jaxpr=jaxprs.ClosedJaxpr(jaxpr, ()), weights=tuple(weights))
+        traced = replace(traced, jaxpr=jaxprs.closed(jaxpr, ()), weights=tuple(weights))
         return pruned(mox.replaced(traced, inputs=names), self.gone)
 
     # -- bodies ----------------------------------------------------------------------------------------------------
@@ -364,7 +364,7 @@ class _Editor:
                 primitive=block_p,
                 invars=[operands[index] for index in kept],
                 outvars=[*outvars, *(escaping if escaped is not None else ())],
-                params={"jaxpr": jaxprs.ClosedJaxpr(inner, ()), "block": block},
+                params={"jaxpr": jaxprs.closed(inner, ()), "block": block},
                 effects=inner.effects,
             )
         )
@@ -391,7 +391,7 @@ def _as_block(equation: JaxprEqn, match: Match) -> JaxprEqn:
         returns=returns_of(match.node),
         edited=True,
     )
-    params = {"jaxpr": jaxprs.ClosedJaxpr(body, ()), "block": block}
+    params = {"jaxpr": jaxprs.closed(body, ()), "block": block}
     return equation.replace(primitive=block_p, params=params)
 
 
@@ -474,7 +474,7 @@ def _site(node: Node, match: Match) -> Site:
     alone = equation.replace(invars=invars, outvars=outvars)
     debug_info = jaxprs.DebugInfo("equation", equation.primitive.name, None, None)
     jaxpr = jaxprs.Jaxpr((), invars, outvars, [alone], equation.effects, debug_info)
-    return Site(jaxprs.ClosedJaxpr(jaxpr, ()), arguments, results, (), match.shown)
+    return Site(jaxprs.closed(jaxpr, ()), arguments, results, (), match.shown)
 
 
 def _aval(value: Any) -> Any:

@@ -286,7 +286,7 @@ def _made(mox: Mox, node: Node, step: tuple[int, ...] | None) -> Match:
     )
     return Match(
         traced=Traced(
-            jaxpr=jaxprs.ClosedJaxpr(jaxpr, ()),
+            jaxpr=jaxprs.closed(jaxpr, ()),
             weights=tuple(weight for _, weight in weights),
             in_tree=jax.tree.structure((call_arguments(node, list(range(first))), {})),
             out_tree=jax.tree.structure(_returned(node)),

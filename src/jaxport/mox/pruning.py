@@ -34,5 +34,5 @@ def pruned(mox: Mox, gone_blocks: Iterable[str] = ()) -> Mox:
     state = tuple(path for index, path in enumerate(traced.state_outputs, first) if index not in gone)
     weights = tuple(weight for weight, is_left in zip(mox.weights, left, strict=False) if is_left)
     dropped = tuple(weight.path for weight, is_left in zip(mox.weights, left, strict=False) if not is_left)
-    closed = jaxprs.ClosedJaxpr(jaxpr, mox.jaxpr.consts)
+    closed = jaxprs.closed(jaxpr, mox.jaxpr.consts)
     return mox.replaced(replace(traced, jaxpr=closed, weights=weights, state_outputs=state), dropped=dropped)

@@ -40,7 +40,7 @@ class Rewriting:
 
     def closed(self, closed: jaxprs.ClosedJaxpr) -> jaxprs.ClosedJaxpr:
         """The program of another."""
-        return jaxprs.ClosedJaxpr(self.body(closed.jaxpr), closed.consts)
+        return jaxprs.closed(self.body(closed.jaxpr), closed.consts)
 
     def body(self, jaxpr: Jaxpr) -> Jaxpr:
         """The body of another; the same body stays one."""

@@ -51,7 +51,7 @@ def _function(equation: jaxprs.JaxprEqn) -> Callable[..., list[Any]]:
     alone = equation.replace(invars=invars, outvars=outvars)
     debug_info = jaxprs.DebugInfo("equation", equation.primitive.name, None, None)
     jaxpr = jaxprs.Jaxpr((), invars, outvars, [alone], equation.effects, debug_info)
-    return jaxprs.jaxpr_as_fun(jaxprs.ClosedJaxpr(jaxpr, ()))
+    return jaxprs.jaxpr_as_fun(jaxprs.closed(jaxpr, ()))
 
 
 def rule_of(equation: jaxprs.JaxprEqn) -> Rule:

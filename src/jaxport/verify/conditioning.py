@@ -121,4 +121,4 @@ def _evaluated(equation: jaxprs.JaxprEqn, given: Sequence[Any], like: jaxprs.Jax
         effects=set(),
         debug_info=like.debug_info._replace(arg_names=None, result_paths=None),
     )
-    return list(jaxprs.jaxpr_as_fun(jaxprs.ClosedJaxpr(body, ()))(*given))
+    return list(jaxprs.jaxpr_as_fun(jaxprs.closed(body, ()))(*given))

@@ -77,7 +77,7 @@ def tapped(
       closed: targets of blocks that stay whole, since a rule serves them.
     """
     body, taps = _Tapping(choice, closed).body(jaxpr.jaxpr, ())
-    return jaxprs.ClosedJaxpr(body, jaxpr.consts), taps
+    return jaxprs.closed(body, jaxpr.consts), taps
 
 
 class _Tapping:
@@ -151,7 +151,7 @@ class _Tapping:
     ) -> tuple[jaxprs.JaxprEqn, list[_Tapped]]:
         inner = equation.params["jaxpr"]
         body, taps = self.body(inner.jaxpr, (*around, equation))
-        return _extended(equation, {"jaxpr": jaxprs.ClosedJaxpr(body, inner.consts)}, _variables(body, taps), taps)
+        return _extended(equation, {"jaxpr": jaxprs.closed(body, inner.consts)}, _variables(body, taps), taps)
 
     def _scan(
         self, equation: jaxprs.JaxprEqn, around: tuple[jaxprs.JaxprEqn, ...]
@@ -164,7 +164,7 @@ class _Tapping:
         ]
         step = Step(-1 if equation.params["reverse"] else 1)
         taps = [replace(tap, order=(step, *tap.order)) for tap in taps]
-        return _extended(equation, {"jaxpr": jaxprs.ClosedJaxpr(body, inner.consts)}, stacked, taps)
+        return _extended(equation, {"jaxpr": jaxprs.closed(body, inner.consts)}, stacked, taps)
 
     def _while(
         self, equation: jaxprs.JaxprEqn, around: tuple[jaxprs.JaxprEqn, ...], out: list[jaxprs.JaxprEqn]
@@ -179,10 +179,8 @@ class _Tapping:
         condition = params["cond_jaxpr"].jaxpr
         unused = [[jaxprs.Var(v.aval) for v in carried] for _ in range(2)]
         new = {
-            "body_jaxpr": jaxprs.ClosedJaxpr(
-                body.replace(invars=[*body.invars, *unused[0]]), params["body_jaxpr"].consts
-            ),
-            "cond_jaxpr": jaxprs.ClosedJaxpr(
+            "body_jaxpr": jaxprs.closed(body.replace(invars=[*body.invars, *unused[0]]), params["body_jaxpr"].consts),
+            "cond_jaxpr": jaxprs.closed(
                 condition.replace(
                     invars=[*condition.invars, *unused[1]], debug_info=condition.debug_info._replace(arg_names=None)
                 ),
@@ -210,7 +208,7 @@ class _Tapping:
             zeros = _zeros([v for index, v in enumerate(variables) if index not in own], equations)
             results = list(body.outvars[: len(body.outvars) - len(taps)])
             results += [*zeros[: own.start], *_variables(body, taps), *zeros[own.start :]]
-            new.append(jaxprs.ClosedJaxpr(body.replace(eqns=equations, outvars=results), branch.consts))
+            new.append(jaxprs.closed(body.replace(eqns=equations, outvars=results), branch.consts))
         return _extended(equation, {"branches": tuple(new)}, variables, everything)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from jaxport import jaxprs
 from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, closed_call_p, new_jaxpr_eqn
 
 Atoms = Callable[[Iterable[Any]], list[Any]]
@@ -40,7 +41,7 @@ class Rewriting(abc.ABC):
         jaxpr = self.jaxpr(closed.jaxpr)
         if jaxpr is closed.jaxpr:
             return closed
-        return ClosedJaxpr(jaxpr, [part for constant in closed.consts for part in self.values(constant)])
+        return jaxprs.closed(jaxpr, [part for constant in closed.consts for part in self.values(constant)])
 
     def jaxpr(self, jaxpr: Jaxpr) -> Jaxpr:
         """A jaxpr, rewritten; the same object where nothing in it is concerned."""

@@ -11,11 +11,12 @@ BODIES = {
     "call": "call_jaxpr",
     "checkpoint": "jaxpr",
     closed_call_p.name: "call_jaxpr",
+    "composite": "jaxpr",
     "compute_on": "jaxpr",
     "core_call": "call_jaxpr",
     "custom_jvp_call": "call_jaxpr",
+    "custom_partitioning": "call",
     "custom_vjp_call": "call_jaxpr",
-    "eval_jaxpr": "call_jaxpr",
     "jit": "jaxpr",
     "remat2": "jaxpr",
 }

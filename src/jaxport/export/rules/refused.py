@@ -14,10 +14,12 @@ _COLLECTIVES = """
     unreduced_reduce_scatter
 """.split()
 
+_KERNELS = "bitcast core_map mosaic_gpu_p mpmd_map pallas_call roll tpu_custom_call".split()
+
 REASONS = {
     # Native code
     "ffi_call": "calls native code, which ONNX cannot hold; pass `rules={'ffi_call': ...}` with a JAX function of it",
-    **{name: _KERNEL % name for name in ("pallas_call", "core_map", "mpmd_map")},
+    **{name: _KERNEL % name for name in _KERNELS},
     **{f"dot_product_attention_{which}_wrapper": _CUDNN for which in ("fwd", "bwd", "fp8_fwd", "fp8_bwd")},
     "call_exported": "is compiled already, its equations are gone; export the function that it was made from",
     **dict.fromkeys(("after_all", "create_token"), "orders effects, which ONNX does not have; pass arrays instead"),

@@ -50,7 +50,7 @@ def cast(dtype: Any) -> Rewrite:
                 instead="select blocks inside of it",
             ) from error
         made = _bordered(inner, closed)
-        return jaxprs.ClosedJaxpr(made, closed.consts)
+        return jaxprs.closed(made, closed.consts)
 
     return Rewrite(rewrite)
 

@@ -61,7 +61,7 @@ class _Reader:
         jaxpr = self.body(data["program"])
         weights = tuple(self.weight(item) for item in data["weights"])
         traced = Traced(
-            jaxpr=jaxprs.ClosedJaxpr(jaxpr, ()),
+            jaxpr=jaxprs.closed(jaxpr, ()),
             weights=weights,
             in_tree=tree_from(data["in_tree"]),
             out_tree=tree_from(data["out_tree"]),
@@ -117,7 +117,7 @@ class _Reader:
 
         def defined(item: Any) -> jaxprs.Var:
             name, aval = item
-            variable = jaxprs.Var(self.aval(aval))
+            variable = (jaxprs.DropVar if name == "_" else jaxprs.Var)(self.aval(aval))
             if name != "_":
                 if name in names:
                     raise ModelError(f"the value `{name}` is defined twice")
@@ -203,14 +203,14 @@ class _Reader:
             return NotImplemented
         ((key, content),) = data.items()
         if key == "$closed":
-            return jaxprs.ClosedJaxpr(self.body(content), ())
+            return jaxprs.closed(self.body(content), ())
         if key == "$jaxpr":
             return self.body(content)
         if key == "$bound":
             jaxpr, constants = self.body(content[0]), [self.value(item) for item in content[1]]
             count = len(constants)
             moved = jaxpr.replace(constvars=jaxpr.invars[:count], invars=jaxpr.invars[count:])
-            return jaxprs.ClosedJaxpr(moved, constants)
+            return jaxprs.closed(moved, constants)
         if key == "$dim":
             return self.dim(content)
         if key == "$keyword":
@@ -235,7 +235,7 @@ def _check_call(name: str, operands: list[Any], results: list[Any], body: jaxprs
 
 @cache
 def _params_of_jit() -> Mapping[str, Any]:
-    return jax.make_jaxpr(jax.jit(lambda x: x))(0.0).eqns[0].params
+    return jaxprs.parameters(jax.make_jaxpr(jax.jit(lambda x: x))(0.0).eqns[0])
 
 
 def _check_jit(params: Mapping[str, Any], operands: int, results: int) -> None:
