@@ -7,6 +7,7 @@ primitive computes from small constants in floating point is left to JAX.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -128,12 +129,11 @@ def computed(equation: JaxprEqn, operands: Sequence[Value]) -> list[Value] | Non
         return None
     if not all(hasattr(aval, "dtype") and dims.all_static(aval.shape) for aval in avals):
         return None
-    if not all(dims.all_static(x.stands_for) for x in operands):
-        return None
+    shapes = [x.stands_for or () for x in operands]
     # Numbers alone: larger constants are told by the passes that recognise what they belong to.
-    if any(np.prod(shape) != 1 for shape in (*(a.shape for a in avals), *(x.stands_for for x in operands))):
+    if not all(dims.all_static(shape) and math.prod(shape) == 1 for shape in (*(a.shape for a in avals), *shapes)):
         return None
-    arrays = [np.broadcast_to(x.constant, x.stands_for) for x in operands if x.constant is not None]
+    arrays = [np.reshape(x.constant, shape) for x, shape in zip(operands, shapes, strict=True)]  # pyright: ignore[reportArgumentType, reportCallIssue]
     try:
         with jax.enable_x64(True):  # the operands keep their dtypes
             made = equation.primitive.bind(*map(jnp.asarray, arrays), **equation.params)

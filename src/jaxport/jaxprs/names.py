@@ -55,9 +55,10 @@ internal_mutable_array_effect = _core.internal_mutable_array_effect
 
 def closed(jaxpr: Jaxpr, consts: Sequence[Any]) -> ClosedJaxpr:
     """A jaxpr with its constants; the same object where it has them already, so that what is shared stays shared."""
-    held = list(map(id, jaxpr.consts)) if isinstance(jaxpr, ClosedJaxpr) else None
-    return jaxpr if held == list(map(id, consts)) else ClosedJaxpr(jaxpr, consts)
+    if isinstance(jaxpr, ClosedJaxpr) and list(map(id, jaxpr.consts)) == list(map(id, consts)):
+        return jaxpr
+    return ClosedJaxpr(jaxpr, consts)
 
 
 # A closed jaxpr without the mutable arrays in it; before 0.10 the function of this name takes the constants apart.
-discharge_state = _discharge.discharge_state if release >= (0, 10) else _discharge.discharge_state2
+discharge_state = _discharge.discharge_state if release >= (0, 10) else getattr(_discharge, "discharge_state2")  # noqa: B009
