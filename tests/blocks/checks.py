@@ -45,12 +45,18 @@ def evaluate(traced: Traced, *args, jit=jax.jit, **kwargs):
     return jax.tree.unflatten(traced.out_tree, full), dict(zip(traced.state_outputs, outputs[count:], strict=True))
 
 
-def assert_same(one, other):
+def assert_same(one, other, units=0):
+    """Two trees are the same, arrays bit by bit or by so many units in the last place."""
     assert jax.tree.structure(one) == jax.tree.structure(other)
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         if hasattr(a, "dtype") and jax.numpy.issubdtype(a.dtype, jax.dtypes.prng_key):
             a, b = jax.random.key_data(a), jax.random.key_data(b)
-        np.testing.assert_array_equal(np.asarray(a), np.asarray(b), strict=True)
+        a, b = np.asarray(a), np.asarray(b)
+        if units and jax.numpy.issubdtype(a.dtype, np.floating):
+            assert (a.shape, a.dtype) == (b.shape, b.dtype)
+            np.testing.assert_array_max_ulp(a, b, units)
+        else:
+            np.testing.assert_array_equal(a, b, strict=True)
 
 
 def check(

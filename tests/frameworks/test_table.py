@@ -46,7 +46,8 @@ def test_cell(cell):
 
     # Primitive by primitive: the same ones are compiled once for all cells.
     result, new_state = evaluate(traced, *subject.args, jit=lambda fn: fn)
-    assert_same(result, reference.fn(*subject.args))
+    # The gradient of a norm has functions of JAX that are compiled as a whole where the user calls them.
+    assert_same(result, reference.fn(*subject.args), units=4 if context == "grad" else 0)
     if state == "none":
         check_remarked(traced)
     if make is nnx_subject:

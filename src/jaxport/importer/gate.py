@@ -181,7 +181,10 @@ class Gate:
             self.places.append(place)
             return
         own = _data_field(element)
-        count, packed = math.prod(dims), 8 // element.bitwidth if element.bitwidth in (2, 4) else 1
+        count = math.prod(dims)
+        packed = (
+            1 if element == ir.DataType.STRING else max(8 // element.bitwidth, 1)
+        )  # elements of a number below a byte
         given = {name: len(getattr(tensor, name)) for name in _TYPED_FIELDS}
         if tensor.HasField("raw_data") and element != ir.DataType.STRING:
             wanted, unit, found = size, "bytes", len(tensor.raw_data)

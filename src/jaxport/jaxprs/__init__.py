@@ -33,4 +33,12 @@ from jaxport.jaxprs.names import (
 )
 from jaxport.jaxprs.parameters import native, parameters, with_parameters
 from jaxport.jaxprs.rules import ad, batching, dce_jaxpr, liveness_rule, mlir, partial_eval_rules
-from jaxport.jaxprs.versions import TESTED, Release, failures_name_untested_jax, release, untested
+from jaxport.jaxprs.versions import (
+    DIGAMMA_AT_ZERO,
+    INFINITE_BESIDE_NAN,
+    TESTED,
+    Release,
+    failures_name_untested_jax,
+    release,
+    untested,
+)

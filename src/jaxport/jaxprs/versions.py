@@ -18,6 +18,9 @@ from release                                what differs
 0.11                                        `composite` calls its jaxpr `call_jaxpr`; before, `jaxpr`.
 0.11                                        `jit` says by an `enum` whether it is inlined; before, by a bool.
 0.11                                        XLA's compiler refuses `xla_cpu_use_fusion_emitters`.
+0.11                                        `digamma` is -inf at zero, as is its limit from above; before, NaN.
+0.12                                        `abs` of a complex number is infinite where a part is, whatever the other is
+                                            (C99, annex G); before, it is NaN where the other is.
 0.12                                        The liveness rule of a primitive is told which mutable operands are read
                                             later: one argument more.
 ==========================================  =========================================================================
@@ -25,6 +28,7 @@ from release                                what differs
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,7 +36,15 @@ from typing import NamedTuple
 
 import jax
 
-__all__ = ["TESTED", "Release", "failures_name_untested_jax", "release", "untested"]
+__all__ = [
+    "DIGAMMA_AT_ZERO",
+    "INFINITE_BESIDE_NAN",
+    "TESTED",
+    "Release",
+    "failures_name_untested_jax",
+    "release",
+    "untested",
+]
 
 
 class Release(NamedTuple):
@@ -61,6 +73,12 @@ TESTED = (Release(0, 9, 2), Release(0, 10, 2), Release(0, 11, 2), Release(0, 12,
 
 release = _read(jax.__version__)
 """The release in this process."""
+
+DIGAMMA_AT_ZERO = -math.inf if release >= (0, 11) else math.nan
+"""What `digamma` gives at zeros of both signs."""
+
+INFINITE_BESIDE_NAN = release >= (0, 12)
+"""Whether the absolute value of a complex number with an infinite part and NaN is infinity."""
 
 
 def untested(of: Release = release) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.experimental import checkify, io_callback, pallas as pl
-from jax.sharding import AbstractMesh, PartitionSpec as P
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec as P
 
 import jaxport
 from jaxport.export.rules.refused import REASONS
@@ -19,10 +19,13 @@ def double(x):
     return pl.pallas_call(lambda x_ref, y_ref: y_ref.__setitem__(..., x_ref[...] * 2), out_shape=x)(x)
 
 
+TWO_DEVICES = AbstractMesh((2,), ("i",), axis_types=(AxisType.Auto,))
+
+
 def on_two_devices(x):
-    return jax.shard_map(
-        lambda x: lax.psum(x, "i"), mesh=AbstractMesh((2,), ("i",)), in_specs=P("i"), out_specs=P(), check_vma=False
-    )(x)
+    return jax.shard_map(lambda x: lax.psum(x, "i"), mesh=TWO_DEVICES, in_specs=P("i"), out_specs=P(), check_vma=False)(
+        x
+    )
 
 
 def like(x):

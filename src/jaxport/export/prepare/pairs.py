@@ -14,6 +14,7 @@ import numpy as np
 from jax import lax
 
 from jaxport.export.registry import Rule
+from jaxport.jaxprs import INFINITE_BESIDE_NAN
 
 
 class Pair(NamedTuple):
@@ -110,6 +111,13 @@ def absolute(x, part=1.0):
     ratio = small / jnp.where(large == 0, 1, large)
     size = large * part * jnp.sqrt(1 + ratio * ratio)
     return jnp.where(jnp.isinf(large), large, size)
+
+
+def modulus(x):
+    """`absolute`, of numbers with NaN as JAX has it."""
+    if not INFINITE_BESIDE_NAN:
+        return absolute(x)
+    return jnp.where(jnp.isinf(x.re) | jnp.isinf(x.im), np.asarray(np.inf, x.dtype), absolute(x))
 
 
 def sign(x):
@@ -428,7 +436,7 @@ def of_devices(reduced: Callable[..., Any]) -> Callable[..., Any]:
 FORMULAS: dict[str, Rule] = {
     name: Rule(name, function, via=True, irrelevant=frozenset({"input_dtype", "weak_type"}))
     for name, function in {
-        "abs": absolute,
+        "abs": modulus,
         "acos": acos,
         "acosh": acosh,
         "asin": asin,

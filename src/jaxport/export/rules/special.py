@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 from jaxport.export.registry import rule
-from jaxport.jaxprs import definitions
+from jaxport.jaxprs import DIGAMMA_AT_ZERO, definitions
 
 
 def in_single_precision(function):
@@ -188,7 +188,10 @@ def digamma(x):
     reduced = x + jnp.abs(jnp.floor(x + np.asarray(0.5, x.dtype)))
     reflected = value - pi * jnp.cos(pi * reduced) / jnp.sin(pi * reduced)
     result = jnp.where(reflect, reflected, value)
-    return jnp.where((x <= 0) & (x == jnp.floor(x)), np.asarray(np.nan, x.dtype), result)
+    pole = np.asarray(np.nan, x.dtype)
+    if not np.isnan(DIGAMMA_AT_ZERO):
+        pole = jnp.where(x == 0, np.asarray(DIGAMMA_AT_ZERO, x.dtype), pole)
+    return jnp.where((x <= 0) & (x == jnp.floor(x)), pole, result)
 
 
 #: (2k)! / B(2k), the divisors in Euler and Maclaurin's sum for zeta.
