@@ -14,12 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import jax
-
 from jaxport.blocks.framework import LIBRARIES, package_of
 from jaxport.blocks.naming import dotted
 from jaxport.blocks.places import Types, joined
-from jaxport.blocks.values import is_array
+from jaxport.blocks.values import children, is_array
 
 __all__ = ["held", "restored", "static_attribute"]
 
@@ -173,11 +171,34 @@ def _names_in(code: types.CodeType) -> dict[str, None]:
 
 def _contents(value: Any, kinds: Types) -> list[tuple[str, Any]]:
     """The models, arrays and functions in a container, with their paths; none in what is no container."""
+    found: list[tuple[str, Any]] = []
+    # One container at a time, each once: what is deeper than the stack, or contains itself, can be read too. A path is a chain of links: only what is found has a name.
+    waiting: list[tuple[Any, Any]] = [(None, value)]
+    seen: dict[int, Any] = {}
+    while waiting:
+        path, item = waiting.pop()
+        if item is None or id(item) in seen:
+            continue
+        below = [] if kinds.root_framework_of(item) is not None else _children(item)
+        if below:
+            seen[id(item)] = item
+            waiting += [((path, keys), child) for keys, child in reversed(below)]
+        elif path is not None:
+            found.append((dotted(_keys(path)), item))
+    return found
+
+
+def _children(value: Any) -> list[tuple[Any, Any]]:
+    """What lies directly in a container, each with its keys; nothing in what is none."""
     try:
-        if value is None or jax.tree_util.all_leaves([value]):
-            return []
-        is_leaf = lambda leaf: kinds.root_framework_of(leaf) is not None
-        leaves = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_leaf)[0]
+        return children(value) or []
     except Exception:  # noqa: BLE001 - a pytree that does not let itself be read costs names only
         return []
-    return [(dotted(keys), leaf) for keys, leaf in leaves]
+
+
+def _keys(path: Any) -> list[Any]:
+    keys: list[Any] = []
+    while path is not None:
+        path, last = path
+        keys[:0] = last
+    return keys

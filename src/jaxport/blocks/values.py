@@ -8,6 +8,7 @@ put back when the call is over; arrays inside any other object are shown to the 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from jax import core as jax_core
 
 from jaxport import jaxprs
 
-__all__ = ["Found", "exchange", "find", "is_array", "is_tracer", "is_value", "put_back"]
+__all__ = ["Found", "children", "exchange", "find", "is_array", "is_tracer", "is_value", "put_back"]
 
 _MUTABLE = {list: enumerate, dict: dict.items, OrderedDict: dict.items, defaultdict: dict.items}
 
@@ -105,10 +106,24 @@ def _named_items(value: tuple) -> Iterator[tuple[Any, Any]]:
 def _pytree_children(value: Any) -> list[tuple[Any, Any]] | None:
     if value is None or issubclass(type(value), str | int | float | complex | bool | type) or callable(value):
         return None
-    leaves = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda node: node is not value)[0]
-    if len(leaves) == 1 and leaves[0][0] == ():
+    below = children(value)
+    if below is None:
         return None
-    return [(jax.tree_util.keystr(key, simple=True, separator="."), leaf) for key, leaf in leaves]
+    return [(jax.tree_util.keystr(key, simple=True, separator="."), leaf) for key, leaf in below]
+
+
+def children(tree: Any) -> list[tuple[Any, Any]] | None:
+    """What lies directly in a pytree, each with its keys; None for a leaf.
+
+    JAX itself never recurses here: on a tree that is deeper than the stack, or contains itself, it fails in such a way
+    that the interpreter takes its stack for full ever after.
+
+    >>> children({"w": [1, 2]})
+    [((DictKey(key='w'),), [1, 2])]
+    """
+    asked = itertools.count()  # the tree itself is the first
+    below = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda _: next(asked) > 0)[0]
+    return None if len(below) == 1 and below[0][0] == () else below
 
 
 def exchange(

@@ -15,7 +15,7 @@ from jaxport.blocks.framework import Framework, Leaf, Lifted, Prepare, Snapshot,
 from jaxport.blocks.naming import dotted
 from jaxport.blocks.places import joined
 from jaxport.blocks.targets import public_methods, subclasses
-from jaxport.blocks.values import is_array
+from jaxport.blocks.values import children, is_array
 
 __all__ = ["framework"]
 
@@ -185,8 +185,7 @@ def _children(node: Any, category: str) -> Iterable[tuple[Any, Any]]:
     if category == "node":
         return sorted(vars(node).items())
     if category == "container":
-        children = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda child: child is not node)[0]
-        return [(dotted(keys), child) for keys, child in children]
+        return [(dotted(keys), child) for keys, child in children(node) or ()]
     return ()
 
 
