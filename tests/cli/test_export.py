@@ -43,6 +43,12 @@ layer = jax.vmap(equinox.nn.Linear(4, 2, key=jax.random.key(0)))
 def embedded(ids, table):
     return table[ids]
 
+def ones(ids):
+    return jnp.ones_like(ids)
+
+def ones_without_padding(ids):
+    return jnp.where(ids == 0, 0, 1)
+
 def masked(x, *, mask):
     return jnp.where(mask, x, 0)
 
@@ -89,6 +95,16 @@ def test_names_dtypes_and_expressions_reach_the_graph():
         ("table", "float32", (7, 3)),
     ]
     assert [(tensor.name, tensor.shape) for tensor in summary.outputs] == [("rows", ("B", "2*T", 3))]
+
+
+def test_values_that_are_not_sampled(capsys: pytest.CaptureFixture[str]):
+    export("nets:ones", "-i", "ids:int32[4,64]")
+    compared = ["verify", "m.onnx", "nets:ones_without_padding", "-i", "ids:int32[4,64]"]
+    assert run(*compared) == 1
+    assert run(*compared, "--avoid", "ids=0") == 0
+    capsys.readouterr()
+    assert run(*compared, "--avoid", "ids:0") == 2
+    assert '"ids:0" does not say what to avoid' in capsys.readouterr().err
 
 
 def test_keyword_inputs():
