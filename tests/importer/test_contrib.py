@@ -180,7 +180,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "SimplifiedLayerNormalization": [{"axis": -1, "epsilon": 1e-3, "outputs": 2}],
     "ExpandDims": [{"known": (1,)}],
     "Trilu": [{"known": (1,)}, {"known": (1,), "upper": 0}],
-    "GridSample": [{"mode": mode, "padding_mode": around} for mode in ("bilinear", "nearest") for around in ("zeros", "border", "reflection")] + [{"align_corners": 1}],
+    "GridSample": [{"mode": mode, "padding_mode": around} for mode in ("bilinear", "nearest", "bicubic") for around in ("zeros", "border", "reflection")] + [{"align_corners": 1}],
     "Pad": [{"known": (1,)}, {"known": (1,), "mode": "reflect"}],
     "Range": [{"known": (0, 1, 2)}],
     "ConvTransposeWithDynamicPads": [{"known": (2,)}, {"known": (2,), "strides": [2, 2], "output_padding": [1, 1]}],

@@ -205,8 +205,8 @@ def grid_positions(at, n, align_corners, padding, rounded):
     """Positions in an axis of `n` elements for grid values between -1 and 1, moved inside as `padding` says."""
     at = (at + 1) / 2 * (n - 1) if align_corners else ((at + 1) * n - 1) / 2
     at = jnp.round(at) if rounded else at
-    if padding == "border":
-        return jnp.clip(at, 0, n - 1)
+    if padding == "border":  # three beyond the border, all taps of a cubic sample lie on it
+        return jnp.clip(at, -3, n + 2)
     return reflected(at, n, align_corners) if padding == "reflection" else at
 
 
