@@ -41,8 +41,8 @@ def verified(
 ) -> None:
     """Export a program and compare it with JAX.
 
-    The first run calls the program under `jax.jit`, so that what the export traced is compared with what JAX itself
-    does; the second is that of `verify`. A program that changes state or has flags is run by `verify` alone.
+    The program itself is run under `jax.jit`, so that what the export traced is compared with what JAX does; what
+    changes state or has flags is compared by `verify`.
 
     Args:
       fn: the program.
@@ -51,27 +51,26 @@ def verified(
       inputs: the positional arguments of the runs, instead of sampled ones.
       tolerance: relative and absolute; by default what the dtypes justify.
       finite: whether all that the program computes shall be finite.
-      jitted: whether the first run is under `jax.jit`, which NNX does not allow for a module that a function closes over
+      jitted: whether the program is run under `jax.jit`, which NNX does not allow for a module that a function closes over
         where a transformation of NNX changes the module.
       options: passed to `to_onnx`.
     """
     exported = jaxport.to_onnx(fn, list(specs), **options)
     check_model(exported)
-    names = {name for port in exported.inputs for dim in port.shape for name in _names(dim)}
-    runs = [{name: given[name] for name in sorted(names)} for given in sizes]
-    if exported.state == "refuse" and not exported.flags:
-        _compare_compiled(exported, runs.pop(0), inputs, tolerance, finite, jitted)
-    if names and runs:
-        exported.verify(inputs, sizes=runs, rtol=tolerance, atol=tolerance)
-    else:
-        exported.verify(inputs, rtol=tolerance, atol=tolerance)
+    names = sorted({name for port in exported.inputs for dim in port.shape for name in _names(dim)})
+    runs = [{name: given[name] for name in names} for given in (sizes if names else sizes[:1])]
+    if exported.state != "refuse" or exported.flags:
+        exported.verify(inputs, sizes=runs if names else None, rtol=tolerance, atol=tolerance)
+        return
+    for run in runs:
+        _compare(exported, run, inputs, tolerance, finite, jitted)
 
 
 def _names(dim: Any) -> frozenset[str]:
     return frozenset() if isinstance(dim, int) else dims.symbols(str(dim))
 
 
-def _compare_compiled(
+def _compare(
     exported: jaxport.Exported,
     sizes: Mapping[str, int],
     inputs: Any,

@@ -18,7 +18,8 @@ KEY = jax.random.key(0)
 
 def of_nnx(make: Callable[[nnx.Rngs], Any], evaluated: bool = False) -> Any:
     """The model that `make` builds; in evaluation mode if asked for."""
-    model = _filled(nnx.eval_shape(lambda: make(nnx.Rngs(0))))
+    definition, shapes = nnx.split(nnx.eval_shape(lambda: make(nnx.Rngs(0))))
+    model = nnx.merge(definition, _filled(shapes))
     if evaluated:
         model.eval()
     return model
