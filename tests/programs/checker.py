@@ -92,10 +92,10 @@ def _compare(
             if not jax.dtypes.issubdtype(wanted.dtype, np.inexact):
                 np.testing.assert_array_equal(found, wanted)
                 continue
+            near = tolerance or max(1e-4, 8 * float(jax.numpy.finfo(wanted.dtype).eps))
             wide = np.complex128 if wanted.dtype.kind == "c" else np.float64
             wanted, found = wanted.astype(wide), found.astype(wide)
             assert not finite or np.isfinite(wanted).all(), "the program gives infinities or NaN"
-            near = tolerance or max(1e-4, 8 * float(jax.numpy.finfo(exported.outputs[0].dtype).eps))
             largest = np.max(np.abs(wanted), initial=0, where=np.isfinite(wanted))
             np.testing.assert_allclose(found, wanted, rtol=near, atol=near * max(1.0, largest))
 
@@ -105,7 +105,9 @@ def _sampled(exported: jaxport.Exported, sizes: Mapping[str, int]) -> tuple[Sequ
     bounds, first = sampling.bounds(exported.traced.jaxpr), len(exported.traced.weights)
     ports = [port for port in exported.inputs if not port.weight]
     leaves = [
-        port.to_jax(port.to_model(sampling.sample(port, sizes, generator, bounds.get(first + index, ()), ()), exported.x64))
+        port.to_jax(
+            port.to_model(sampling.sample(port, sizes, generator, bounds.get(first + index, ()), ()), exported.x64)
+        )
         for index, port in enumerate(ports)
     ]
     return jax.tree.unflatten(exported.traced.in_tree, leaves)

@@ -131,16 +131,22 @@ def test_transformer_in_a_batch():
 
 @built(f32("B", 3, 9, 9))
 def test_sequential_of_layers():
-    return jax.vmap(of_equinox(lambda key: eqx.nn.Sequential([
-        eqx.nn.Conv2d(3, 4, 3, stride=2, key=key),
-        eqx.nn.GroupNorm(2, 4),
-        eqx.nn.Lambda(eqx.nn.PReLU(0.1)),
-        eqx.nn.ConvTranspose2d(4, 4, 3, stride=2, key=key),
-        eqx.nn.AdaptiveAvgPool2d(2),
-        eqx.nn.Lambda(jnp.ravel),
-        eqx.nn.LayerNorm(16),
-        eqx.nn.Linear(16, 3, key=key),
-    ])))
+    return jax.vmap(
+        of_equinox(
+            lambda key: eqx.nn.Sequential(
+                [
+                    eqx.nn.Conv2d(3, 4, 3, stride=2, key=key),
+                    eqx.nn.GroupNorm(2, 4),
+                    eqx.nn.Lambda(eqx.nn.PReLU(0.1)),
+                    eqx.nn.ConvTranspose2d(4, 4, 3, stride=2, key=key),
+                    eqx.nn.AdaptiveAvgPool2d(2),
+                    eqx.nn.Lambda(jnp.ravel),
+                    eqx.nn.LayerNorm(16),
+                    eqx.nn.Linear(16, 3, key=key),
+                ]
+            )
+        )
+    )
 
 
 @built(f32("B", 5), KEY)

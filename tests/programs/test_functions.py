@@ -387,8 +387,11 @@ def test_sorting_network(x):
 def test_scatter_and_gather(table, rows, updates, columns):
     table = table.at[rows].add(updates, mode="drop").at[0, 1:3].multiply(2.0)
     table = table.at[rows[0], columns].max(3.0, mode="clip")
-    return table, table[rows, columns], table.at[:, ::2].get(), jnp.put_along_axis(
-        table, jnp.abs(table).argmax(1, keepdims=True), 0.0, axis=1, inplace=False
+    return (
+        table,
+        table[rows, columns],
+        table.at[:, ::2].get(),
+        jnp.put_along_axis(table, jnp.abs(table).argmax(1, keepdims=True), 0.0, axis=1, inplace=False),
     )
 
 
@@ -396,7 +399,11 @@ def test_scatter_and_gather(table, rows, updates, columns):
 def test_einsums(query, key, out, scale):
     scores = jnp.einsum("bthd,bnhd,b->bhtn", query, key, scale)
     mixed = jnp.einsum("bhtn,bnhd->bthd", scores, key)
-    return jnp.einsum("bthd,hdo->bto", mixed, out), jnp.einsum("bhtt->bht", scores[..., :1, :1]), jnp.einsum("b...->...", mixed)
+    return (
+        jnp.einsum("bthd,hdo->bto", mixed, out),
+        jnp.einsum("bhtt->bht", scores[..., :1, :1]),
+        jnp.einsum("b...->...", mixed),
+    )
 
 
 @program(spec("B", dtype=np.uint32))

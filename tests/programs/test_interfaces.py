@@ -75,7 +75,7 @@ def test_batch_and_time_in_one_axis(x, weight):
 @program(f32("B", "2*T + 1", 3))
 def test_arithmetic_of_sizes(x):
     half = x.shape[1] // 2
-    left, middle, right = x[:, :half], x[:, half], x[:, half + 1 :]
+    left, middle, right = x[:, :half], x[:, half : half + 1], x[:, half + 1 :]
     padded = jnp.pad(x, ((0, 0), (half, 1), (0, 0)))
     return left + right[:, ::-1] * x.shape[1], middle / x.size, padded.sum(1), jnp.arange(x.shape[0] * 2) % x.shape[1]
 
@@ -87,11 +87,6 @@ def test_two_texts_of_different_lengths(x, y):
     same = (positions[:, None] < x.shape[1]) == (positions < x.shape[1])
     scores = jnp.where(same, jnp.einsum("btd,bsd->bts", joined, joined), -1e9)
     return jax.nn.softmax(scores)[:, x.shape[1] :], jnp.broadcast_to(x[:, :1], y.shape)
-
-
-@program(f32("T*T", 3))
-def test_square_number_of_rows(x):
-    return x.sum() + jnp.ones(x.shape[0]).cumsum()
 
 
 @program(f64("B", 4), f64(4), double_precision=True)
@@ -120,10 +115,13 @@ def test_model_in_bfloat16(x):
 
 @built(spec("B", "T", 6, dtype=np.float16), tolerance=2e-2)
 def test_layers_in_float16():
-    return of_nnx(lambda rngs: nnx.Sequential(
-        nnx.Linear(6, 8, dtype=jnp.float16, param_dtype=jnp.float16, rngs=rngs), nnx.silu,
-        nnx.LayerNorm(8, dtype=jnp.float16, param_dtype=jnp.float16, rngs=rngs),
-    ))
+    return of_nnx(
+        lambda rngs: nnx.Sequential(
+            nnx.Linear(6, 8, dtype=jnp.float16, param_dtype=jnp.float16, rngs=rngs),
+            nnx.silu,
+            nnx.LayerNorm(8, dtype=jnp.float16, param_dtype=jnp.float16, rngs=rngs),
+        )
+    )
 
 
 @built(f32("B", 8, 8, 3), tolerance=5e-2)

@@ -181,7 +181,8 @@ def test_weights_shared_by_calls_in_a_loop():
             return nn.while_loop(
                 lambda layer, carry: (carry[1] < 4) & (jnp.abs(carry[0]).sum() < 1e3),
                 lambda layer, carry: (jnp.tanh(layer(carry[0])), carry[1] + 1),
-                layer, (layer(x), 0),
+                layer,
+                (layer(x), 0),
             )[0]
 
     return of_linen(Network(), jnp.ones((1, 5)))

@@ -146,11 +146,13 @@ def test_gated_units_in_both_directions():
 
 @built(f32("B", 6))
 def test_low_rank_adaptation():
-    return of_nnx(lambda rngs: nnx.Sequential(
-        nnx.LoRALinear(6, 8, lora_rank=2, rngs=rngs),
-        nnx.relu,
-        nnx.LoRA(8, 2, 3, base_module=nnx.Linear(8, 3, rngs=rngs), rngs=rngs),
-    ))
+    return of_nnx(
+        lambda rngs: nnx.Sequential(
+            nnx.LoRALinear(6, 8, lora_rank=2, rngs=rngs),
+            nnx.relu,
+            nnx.LoRA(8, 2, 3, base_module=nnx.Linear(8, 3, rngs=rngs), rngs=rngs),
+        )
+    )
 
 
 class UNet(nnx.Module):
@@ -252,9 +254,13 @@ def test_mixture_of_experts():
 
 @built(f32("B", "T", 6))
 def test_einsum_layers_and_general_layers():
-    return of_nnx(lambda rngs: nnx.Sequential(
-        nnx.LinearGeneral(6, (2, 4), rngs=rngs), nnx.Einsum("bthd,hde->bte", (2, 4, 5), (5,), rngs=rngs), nnx.PReLU(0.1)
-    ))
+    return of_nnx(
+        lambda rngs: nnx.Sequential(
+            nnx.LinearGeneral(6, (2, 4), rngs=rngs),
+            nnx.Einsum("bthd,hde->bte", (2, 4, 5), (5,), rngs=rngs),
+            nnx.PReLU(0.1),
+        )
+    )
 
 
 @built(i32("B", "T"), boolean("B", "T"))

@@ -27,10 +27,9 @@ EXPRESSIONS = {
     "an update whose start is clamped": (
         lambda x, u, i: lax.dynamic_update_slice(x, u, (0, i)), f32("B", 6), f32("B", 4), i32()
     ),
-    "a slice of a constant as long as the input": (lambda x: x + jnp.arange(50.0)[: x.shape[0]], f32("B")),
     "negative padding": (lambda x: lax.pad(x, 1.0, ((-1, 2, 0), (2, -1, 1))), f32("B", 4)),
     "padding to a multiple": (
-        lambda x: jnp.pad(x, ((0, 0), (0, -x.shape[1] % 4))).reshape(x.shape[0], -1, 4), f32("B", "T")
+        lambda x: (jnp.pad(x, ((0, 0), (0, -x.shape[1] % 4))), -x.shape[1] % 4 + jnp.zeros(2, int)), f32("B", "T")
     ),
     "circular and reflected padding": (
         lambda x: (jnp.pad(x, ((0, 0), (2, 1)), mode="wrap"), jnp.pad(x, ((0, 0), (2, 2)), mode="reflect")), f32("B", 5)
@@ -62,7 +61,7 @@ EXPRESSIONS = {
         f32("B", 5), i32(),
     ),
     "repeated and tiled": (
-        lambda x: (jnp.repeat(x, 3, axis=1), jnp.tile(x, (2, 1, 3)), jnp.repeat(x, jnp.array([0, 2, 1]), axis=1)),
+        lambda x: (jnp.repeat(x, 3, axis=1), jnp.tile(x, (2, 1, 3)), jnp.repeat(x, np.array([0, 2, 1]), axis=1)),
         f32("B", 3),
     ),
     "taken out of bounds in every mode": (
@@ -106,13 +105,22 @@ def test_expression(fn, specs):
     verified(fn, *specs)
 
 
+@program(f32("B"), constraints=["B <= 50"])
+def test_slice_of_a_constant_as_long_as_the_input(x):
+    return x + jnp.arange(50.0)[: x.shape[0]]
+
+
 # -- layers ------------------------------------------------------------------------------------------------------------
 
 
 @program(f32("B", 7, 6, 3))
 def test_pooling_with_and_without_the_padding_counted(x):
     pool = functools.partial(nn.avg_pool, window_shape=(3, 3), strides=(2, 2), padding="SAME")
-    return pool(x, count_include_pad=True), pool(x, count_include_pad=False), nn.max_pool(x, (2, 2), padding=((0, 1), (1, 0)))
+    return (
+        pool(x, count_include_pad=True),
+        pool(x, count_include_pad=False),
+        nn.max_pool(x, (2, 2), padding=((0, 1), (1, 0))),
+    )
 
 
 LAYERS = {
@@ -127,7 +135,6 @@ LAYERS = {
     "batch norm of another axis": (
         lambda rngs: nnx.BatchNorm(4, axis=1, use_running_average=True, rngs=rngs), f32("B", 4, 6, 5)
     ),
-    "weight norm": (lambda rngs: nnx.WeightNorm(nnx.Linear(6, 4, rngs=rngs), rngs=rngs), f32("B", 6)),
     "convolution with groups and dilation": (
         lambda rngs: nnx.Conv(4, 8, (3, 3), feature_group_count=2, kernel_dilation=2, rngs=rngs), f32("B", 9, 8, 4)
     ),
@@ -139,7 +146,7 @@ LAYERS = {
     "reflected convolution": (lambda rngs: nnx.Conv(3, 4, 3, padding="REFLECT", rngs=rngs), f32("B", "T", 3)),
     "circular convolution with a mask": (
         lambda rngs: nnx.Conv(3, 4, 3, padding="CIRCULAR", mask=jnp.ones((3, 3, 4)).at[2].set(0), rngs=rngs),
-        f32("B", "T", 3),
+        f32("B", 5, 3),
     ),
     "transposed convolution with strides": (
         lambda rngs: nnx.ConvTranspose(3, 4, (4, 3), strides=(2, 3), padding="VALID", transpose_kernel=False, rngs=rngs),
@@ -152,6 +159,11 @@ LAYERS = {
 def test_layer(make, specs):
     options = {"constraints": ["T >= 3"]} if "T" in specs[0].shape else {}
     verified(of_nnx(make), *specs, **options)
+
+
+@built(f32("B", 6))
+def test_weight_norm():
+    return nnx.WeightNorm(of_nnx(lambda rngs: nnx.Linear(6, 4, rngs=rngs)), rngs=nnx.Rngs(0))
 
 
 @built(f32("B", 6))

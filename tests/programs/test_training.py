@@ -184,7 +184,7 @@ def test_gradient_of_an_nnx_model_by_its_state():
     definition, parameters, rest = nnx.split(of_nnx(Network), nnx.Param, ...)
 
     def value(parameters, x, labels):
-        model = nnx.merge(definition, parameters, rest)
+        model = nnx.merge(definition, parameters, rest, copy=True)
         return optax.softmax_cross_entropy_with_integer_labels(model(x), labels).mean(), nnx.state(model, nnx.BatchStat)
 
     return lambda x, labels: jax.value_and_grad(value, has_aux=True)(parameters, x, labels)
