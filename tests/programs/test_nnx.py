@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from tests.programs.models import KEY, of_nnx
 
 class Perceptron(nnx.Module):
     def __init__(self, rngs, sizes=(6, 12, 8, 3)):
-        self.layers = nnx.List([nnx.Linear(i, o, rngs=rngs) for i, o in zip(sizes, sizes[1:], strict=False)])
+        self.layers = nnx.List([nnx.Linear(i, o, rngs=rngs) for i, o in itertools.pairwise(sizes)])
         self.norm = nnx.LayerNorm(sizes[-1], rngs=rngs)
         self.dropout = nnx.Dropout(0.2, rngs=rngs)
 
