@@ -207,6 +207,18 @@ def test_the_users_objects_are_not_touched():
     assert policy.calls == 0
 
 
+def test_a_model_that_a_transformation_of_nnx_fills_anew_works_afterwards():
+    make = nnx.split_rngs(splits=2)(nnx.vmap(lambda rngs: nnx.Dropout(0.5, rngs=rngs), in_axes=0, out_axes=0))
+    models = make(nnx.Rngs(0))
+    models.eval()
+    call = lambda x: nnx.vmap(lambda model, x: model(x), in_axes=(0, None))(models, x)
+    before = {path: dict(vars(node)) for path, node in nnx.iter_graph(models) if isinstance(node, nnx.Module)}
+    trace(call, (jnp.ones(3),))
+    after = {path: dict(vars(node)) for path, node in nnx.iter_graph(models) if isinstance(node, nnx.Module)}
+    assert after == before
+    assert call(jnp.ones(3)).shape == (2, 3)
+
+
 def test_a_model_in_the_arguments_is_an_input():
     traced = check(lambda m, x: m(x), GLOBAL_MODEL, X, jit=nnx.jit)
     assert traced.weights == ()

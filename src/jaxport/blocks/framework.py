@@ -90,13 +90,14 @@ class Lifted:
     """A module with mutable state, taken apart so that a trace works on a copy of it.
 
     `rebuild(values)` makes the copy from one value per leaf, inside the trace; `snapshot(copy)` looks at it again
-    after the call.
+    after the call; `restore()` undoes what the framework's transformations did to the user's own objects.
     """
 
     leaves: tuple[Leaf, ...]
     attributes: Mapping[str, Any]
     rebuild: Callable[[Sequence[Any]], Any]
     snapshot: Callable[[Any], Snapshot]
+    restore: Callable[[], None] = lambda: None
 
 
 class Framework:

@@ -271,6 +271,11 @@ class Models:
                 self._arrays.setdefault(_identity(array), replace(leaf, path=path))
         self._positions = {identity: position for position, identity in enumerate(self._arrays)}
 
+    def restore(self) -> None:
+        """Puts the originals back to what they were."""
+        for copied in self._copied:
+            copied.lifted.restore()
+
     def changes(self, counters: bool) -> Changes:
         """What became of the copies."""
         return merged(

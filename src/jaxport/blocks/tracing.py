@@ -157,7 +157,10 @@ class _Trace:
             self.input_paths = tuple(paths[index] for index in self.inputs)
             self.models = recorder.models = Models(self.fn, known, self.places)
             # Every trace has its own function: `make_jaxpr` keeps what it traced by function.
-            closed = jax.make_jaxpr(self.run)(list(self.inputs.values()))
+            try:
+                closed = jax.make_jaxpr(self.run)(list(self.inputs.values()))
+            finally:
+                self.models.restore()
         jaxpr, constants = hoisted(closed)
         order = sorted(range(len(constants)), key=lambda index: self.models.order_of(constants[index]))
         weights = self.weights([constants[index] for index in order])

@@ -92,7 +92,17 @@ class Nnx(Framework):
                 ],
             )
 
-        return Lifted(leaves, _visited(module)[1], rebuild, self._snapshot)
+        visited, attributes = _visited(module)
+        held = [(vars(node), dict(vars(node))) for _, node in visited if _category(node) == "node"]
+
+        def restore() -> None:
+            # A transformation that is given a module fills it anew, in place: it would be of the level of the trace.
+            for current, before in held:
+                if any(current.get(name) is not value for name, value in before.items()) or len(current) > len(before):
+                    current.clear()
+                    current.update(before)
+
+        return Lifted(leaves, attributes, rebuild, self._snapshot, restore)
 
     def nodes(self, module: Any) -> Iterator[Any]:
         """All graph nodes and Variables, each once."""
