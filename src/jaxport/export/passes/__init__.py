@@ -33,6 +33,7 @@ from jaxport.export.passes.identities import identities
 from jaxport.export.passes.layout import layout
 from jaxport.export.passes.means import means
 from jaxport.export.passes.normalization import normalization
+from jaxport.export.passes.operand_order import operand_order
 from jaxport.export.passes.repeated import repeated
 from jaxport.export.passes.reshapes import reshapes
 from jaxport.export.passes.rotary import rotary
@@ -75,6 +76,7 @@ DEFAULT: tuple[Pass, ...] = (
     convolution_biases,
     padded_pools,
     double_factors,
+    operand_order,
     repeated,
     common.RemoveUnusedNodesPass(),
 )
