@@ -84,6 +84,7 @@ class Walker:
       opset: the opset of the default domain that is written.
       rules, block_rules: by primitive name, and by block target.
       legalize: whether operators are computed in another dtype where the runtime has no kernel.
+      exact_nonfinite: whether NaN and infinities are as in JAX where the runtime's operators treat them otherwise.
       unroll_scans: the greatest length of a scan whose steps are written out instead of a loop.
       functions: builds ONNX functions for the blocks that are chosen, or None where none is.
       records: what became of each equation, in order.
@@ -94,6 +95,7 @@ class Walker:
     rules: Mapping[str, Rule]
     block_rules: Mapping[str, Rule]
     legalize: bool = True
+    exact_nonfinite: bool = False
     unroll_scans: int = 0
     functions: Any = None
     records: list[Record] = field(default_factory=list)
@@ -177,7 +179,7 @@ class Walker:
             ) from error
         results = list(results) if isinstance(results, (list, tuple)) else [] if results is None else [results]
         results = checked_results(rule, op, results)
-        self.records.append(Record(op.place, _rule_name(rule), tuple(op.scope.nodes[start:])))
+        self.records.append(Record(op.place, _rule_name(rule), tuple(op.scope.nodes[start:]), op.remark))
         return results
 
     def block(self, op: Emitter, equation: JaxprEqn, operands: Sequence[Value]) -> list[Value]:
