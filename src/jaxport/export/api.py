@@ -54,7 +54,7 @@ def to_onnx(
     functions: Any = None,
     constraints: Sequence[str] = (),
     nonfinite: Nonfinite = "runtime",
-    unroll_scans: int = 0,
+    unroll_scans: int | None = None,
     rules: Mapping[str, Rule | Callable[..., Any]] | None = None,
     passes: Sequence[Any] | None = None,
     name: str | None = None,
@@ -83,7 +83,8 @@ def to_onnx(
       constraints: what is known of the symbols (`"T >= 2"`), as `jax.export.symbolic_shape` takes it.
       nonfinite: what max pooling makes of NaN and minus infinity: "runtime", what the runtime's operator does, which
         passes over them; "exact", what JAX does, by several operators more.
-      unroll_scans: scans of at most so many steps are written out, step by step, which runs faster than a loop.
+      unroll_scans: scans of at most so many steps are written out, step by step, which runs faster than a loop. By
+        default those over stacked weights are, whose steps are layers, up to some 4,000 operations; 0 keeps all loops.
       rules: rules for this export alone, by primitive name: functions, or `jaxport.export.registry.Rule`.
       passes: the graph passes to run instead of `jaxport.export.passes.DEFAULT`.
       name: the name of the graph; by default that of `fn`.
@@ -157,7 +158,7 @@ class Options:
     state: State
     wanted: Selector
     nonfinite: Nonfinite
-    unroll_scans: int
+    unroll_scans: int | None
     rules: Mapping[str, Rule]
     passes: Sequence[Any]
 

@@ -85,7 +85,8 @@ class Walker:
       rules, block_rules: by primitive name, and by block target.
       legalize: whether operators are computed in another dtype where the runtime has no kernel.
       exact_nonfinite: whether NaN and infinities are as in JAX where the runtime's operators treat them otherwise.
-      unroll_scans: the greatest length of a scan whose steps are written out instead of a loop.
+      unroll_scans: the greatest length of a scan whose steps are written out instead of a loop; if None, that depends
+        on what is scanned.
       functions: builds ONNX functions for the blocks that are chosen, or None where none is.
       records: what became of each equation, in order.
       refusals: what cannot be exported.
@@ -96,7 +97,7 @@ class Walker:
     block_rules: Mapping[str, Rule]
     legalize: bool = True
     exact_nonfinite: bool = False
-    unroll_scans: int = 0
+    unroll_scans: int | None = None
     functions: Any = None
     records: list[Record] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
