@@ -19,7 +19,7 @@ or dims; attributes are keywords. Beside that:
 `op.graph(fn, inputs)` a subgraph for If, Loop and Scan
 `op.refuse(why)`       refuse the equation: it is reported to the user with all others
 `op.decline(why)`      a block rule gives the block back: its body is exported instead
-`op.note(text)`        a remark on the equation, which `explain()` shows
+`op.remark`            what `explain()` says of the equation beside its nodes
 `op.emit(...)`         a node of any domain
 =====================  ==============================================================================================
 """
@@ -59,8 +59,7 @@ class Emitter:
     __slots__ = ("outs", "place", "remark", "scope", "walker")
 
     def __init__(self, walker: Walker, scope: Scope, place: Place, outs: Sequence[Any] = ()):
-        self.walker, self.scope, self.place, self.outs = walker, scope, place, outs
-        self.remark = ""
+        self.walker, self.scope, self.place, self.outs, self.remark = walker, scope, place, outs, ""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name[:1].isupper():
@@ -97,10 +96,6 @@ class Emitter:
     def decline(self, why: str) -> NoReturn:
         """Give a block back: its body is exported instead, and `explain()` shows `why`."""
         raise Declined(why)
-
-    def note(self, text: str) -> None:
-        """Say something of this equation in `explain()`."""
-        self.remark = text
 
     # Constants and dims
 

@@ -104,7 +104,7 @@ def max_pool(op, x, options, exact):
     if exact:
         return op.MaxPool(x, **options)
     if not op.walker.exact_nonfinite:
-        op.note('passes over NaN, minus infinity is the lowest float; `nonfinite="exact"` keeps both')
+        op.remark = 'passes over NaN, minus infinity is the lowest float; `nonfinite="exact"` keeps both'
         return op.MaxPool(x, **options)
     any_nan = op.cast(op.MaxPool(op.cast(op.IsNaN(x), np.uint8), **options), np.bool_)
     if x.dtype == np.float64 or bounded_below(x.ir):
