@@ -25,7 +25,7 @@ from jaxport.export.passes.activations import activations
 from jaxport.export.passes.attention import attention
 from jaxport.export.passes.batch_normalization import batch_normalization
 from jaxport.export.passes.constants import constants
-from jaxport.export.passes.convolution import average_pools, convolution_biases, padded_pools
+from jaxport.export.passes.convolution import average_pools, convolution_biases, global_pools, padded_pools
 from jaxport.export.passes.double import double_factors
 from jaxport.export.passes.group_normalization import group_normalization
 from jaxport.export.passes.hoisting import hoisting
@@ -39,7 +39,7 @@ from jaxport.export.passes.reshapes import reshapes
 from jaxport.export.passes.rotary import rotary
 from jaxport.export.passes.simplify import simplify
 from jaxport.export.passes.softmax import softmax
-from jaxport.export.passes.tidy import tidy
+from jaxport.export.passes.tidy import tidy, unit_axes
 
 Pass = Callable[[ir.Model], Any]
 
@@ -72,8 +72,10 @@ DEFAULT: tuple[Pass, ...] = (
     reshapes,
     tidy,
     layout,
+    unit_axes,
     tidy,
     convolution_biases,
+    global_pools,
     padded_pools,
     double_factors,
     operand_order,
