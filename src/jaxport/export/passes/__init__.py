@@ -40,6 +40,7 @@ from jaxport.export.passes.rotary import rotary
 from jaxport.export.passes.simplify import simplify
 from jaxport.export.passes.softmax import softmax
 from jaxport.export.passes.tidy import tidy, unit_axes
+from jaxport.export.passes.tied import tied
 
 Pass = Callable[[ir.Model], Any]
 
@@ -80,6 +81,7 @@ DEFAULT: tuple[Pass, ...] = (
     double_factors,
     operand_order,
     repeated,
+    tied,
     common.RemoveUnusedNodesPass(),
 )
 
