@@ -10,7 +10,7 @@ import fnmatch
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -32,6 +32,8 @@ from jaxport.export.specs import Inputs, read_inputs
 from jaxport.export.value import Scope, Value
 from jaxport.export.walker import Place, Walker
 
+Nonfinite = Literal["runtime", "exact"]
+
 
 @jaxprs.failures_name_untested_jax()
 @collecting.paused()
@@ -51,7 +53,8 @@ def to_onnx(
     state: State = "refuse",
     functions: Any = None,
     constraints: Sequence[str] = (),
-    unroll_scans: int = 0,
+    nonfinite: Nonfinite = "runtime",
+    unroll_scans: int | None = None,
     rules: Mapping[str, Rule | Callable[..., Any]] | None = None,
     passes: Sequence[Any] | None = None,
     name: str | None = None,
@@ -78,7 +81,10 @@ def to_onnx(
       state: what becomes of state that the call changes (batch statistics, caches): "refuse", "outputs" or "discard".
       functions: blocks that become ONNX functions: a qualified name, a class, a predicate on blocks, or several.
       constraints: what is known of the symbols (`"T >= 2"`), as `jax.export.symbolic_shape` takes it.
-      unroll_scans: scans of at most so many steps are written out, step by step, which runs faster than a loop.
+      nonfinite: what max pooling makes of NaN and minus infinity: "runtime", what the runtime's operator does, which
+        passes over them; "exact", what JAX does, by several operators more.
+      unroll_scans: scans of at most so many steps are written out, step by step, which runs faster than a loop. By
+        default those over stacked weights are, whose steps are layers, up to some 4,000 operations; 0 keeps all loops.
       rules: rules for this export alone, by primitive name: functions, or `jaxport.export.registry.Rule`.
       passes: the graph passes to run instead of `jaxport.export.passes.DEFAULT`.
       name: the name of the graph; by default that of `fn`.
@@ -104,6 +110,10 @@ def to_onnx(
         raise InvalidArgument(
             f"state={state!r} is unknown", where="`to_onnx(state=...)`", instead='"refuse", "outputs" or "discard"'
         )
+    if nonfinite not in ("runtime", "exact"):
+        raise InvalidArgument(
+            f"nonfinite={nonfinite!r} is unknown", where="`to_onnx(nonfinite=...)`", instead='"runtime" or "exact"'
+        )
     name = name or _name_of(fn)
     precision = jax.enable_x64(True) if double_precision else contextlib.nullcontext()
     with precision:
@@ -123,6 +133,7 @@ def to_onnx(
             weights=weights,
             state=state,
             wanted=wanted,
+            nonfinite=nonfinite,
             unroll_scans=unroll_scans,
             rules={key: r if isinstance(r, Rule) else Rule(key, r) for key, r in (rules or {}).items()},
             passes=graph_passes.DEFAULT if passes is None else passes,
@@ -146,7 +157,8 @@ class Options:
     weights: Any
     state: State
     wanted: Selector
-    unroll_scans: int
+    nonfinite: Nonfinite
+    unroll_scans: int | None
     rules: Mapping[str, Rule]
     passes: Sequence[Any]
 
@@ -159,6 +171,7 @@ def export_traced(traced: blocks.Traced, options: Options) -> Exported:
         options.opset,
         rules,
         BLOCK_RULES,
+        exact_nonfinite=options.nonfinite == "exact",
         unroll_scans=options.unroll_scans,
         functions=FunctionBuilder(options.wanted),
     )

@@ -19,6 +19,7 @@ or dims; attributes are keywords. Beside that:
 `op.graph(fn, inputs)` a subgraph for If, Loop and Scan
 `op.refuse(why)`       refuse the equation: it is reported to the user with all others
 `op.decline(why)`      a block rule gives the block back: its body is exported instead
+`op.remark`            what `explain()` says of the equation beside its nodes
 `op.emit(...)`         a node of any domain
 =====================  ==============================================================================================
 """
@@ -55,10 +56,10 @@ class Declined(Exception):
 class Emitter:
     """What a rule uses to build the graph: see the module's docstring."""
 
-    __slots__ = ("outs", "place", "scope", "walker")
+    __slots__ = ("outs", "place", "remark", "scope", "walker")
 
     def __init__(self, walker: Walker, scope: Scope, place: Place, outs: Sequence[Any] = ()):
-        self.walker, self.scope, self.place, self.outs = walker, scope, place, outs
+        self.walker, self.scope, self.place, self.outs, self.remark = walker, scope, place, outs, ""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name[:1].isupper():

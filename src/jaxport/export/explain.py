@@ -26,7 +26,7 @@ class Row:
       primitive: the name of the primitive, or of the block that a rule serves whole.
       rule: the rule that served it, where ours is named from its file on.
       nodes: the operators of the nodes that the rule emitted itself; what a later pass removed is in brackets.
-      note: why a rule declined.
+      note: why a rule declined, or how its nodes differ from JAX.
     """
 
     source: str
@@ -67,10 +67,7 @@ class Explanation:
         return cls(tuple(rows), tuple(calls), tuple(passes))
 
     def __str__(self) -> str:
-        equations = [
-            (row.source, row.path, row.primitive, row.rule, row.note or _counted(row.nodes) or "no node")
-            for row in self.rows
-        ]
+        equations = [(row.source, row.path, row.primitive, row.rule, _cell(row)) for row in self.rows]
         calls = [(call.source, call.path, call.function, call.note) for call in self.calls]
         passes = [(report.name, report.text) for report in self.passes]
         sections = [
@@ -79,6 +76,10 @@ class Explanation:
             _table("passes", ("pass", "report"), passes),
         ]
         return "\n\n".join(section for section in sections if section)
+
+
+def _cell(row: Row) -> str:
+    return ": ".join(text for text in (_counted(row.nodes), row.note) if text) or "no node"
 
 
 def _operator(node: ir.Node) -> str:

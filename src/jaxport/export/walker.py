@@ -84,7 +84,9 @@ class Walker:
       opset: the opset of the default domain that is written.
       rules, block_rules: by primitive name, and by block target.
       legalize: whether operators are computed in another dtype where the runtime has no kernel.
-      unroll_scans: the greatest length of a scan whose steps are written out instead of a loop.
+      exact_nonfinite: whether NaN and infinities are as in JAX where the runtime's operators treat them otherwise.
+      unroll_scans: the greatest length of a scan whose steps are written out instead of a loop; if None, that depends
+        on what is scanned.
       functions: builds ONNX functions for the blocks that are chosen, or None where none is.
       records: what became of each equation, in order.
       refusals: what cannot be exported.
@@ -94,7 +96,8 @@ class Walker:
     rules: Mapping[str, Rule]
     block_rules: Mapping[str, Rule]
     legalize: bool = True
-    unroll_scans: int = 0
+    exact_nonfinite: bool = False
+    unroll_scans: int | None = None
     functions: Any = None
     records: list[Record] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
@@ -177,7 +180,7 @@ class Walker:
             ) from error
         results = list(results) if isinstance(results, (list, tuple)) else [] if results is None else [results]
         results = checked_results(rule, op, results)
-        self.records.append(Record(op.place, _rule_name(rule), tuple(op.scope.nodes[start:])))
+        self.records.append(Record(op.place, _rule_name(rule), tuple(op.scope.nodes[start:]), op.remark))
         return results
 
     def block(self, op: Emitter, equation: JaxprEqn, operands: Sequence[Value]) -> list[Value]:

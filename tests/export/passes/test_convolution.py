@@ -97,3 +97,51 @@ NO_AVERAGES = {
 def test_what_is_no_average(fn):
     exported = check(fn, IMAGES, without={"float64": "the start is float32"})
     assert [node for node in exported.model.graph if node.op_type == "Div"]
+
+
+class SqueezeExcite(nnx.Module):
+    """Flax's usual block: channels are weighted by what convolutions of size one make of their means."""
+
+    def __init__(self, channels, hidden, activation, rngs):
+        self.squeeze = nnx.Conv(channels, hidden, (1, 1), rngs=rngs)
+        self.excite = nnx.Conv(hidden, channels, (1, 1), rngs=rngs)
+        self.squeeze.bias[...], self.excite.bias[...] = jnp.arange(1.0, hidden + 1), jnp.arange(1.0, channels + 1)
+        self.activation = activation
+
+    def __call__(self, x):
+        weights = self.activation(self.squeeze(jnp.mean(x, axis=(1, 2), keepdims=True)))
+        return x * nnx.sigmoid(self.excite(weights))
+
+
+BLOCK = "GlobalAveragePool -> Conv -> Relu -> Conv -> Sigmoid -> Mul"
+
+
+@pytest.mark.parametrize(("channels", "hidden"), [(6, 2), (6, 1), (6, 6)])
+def test_squeeze_and_excitation(channels, hidden):
+    block = SqueezeExcite(channels, hidden, nnx.relu, nnx.Rngs(0))
+    exported = check(lambda x: conv(block(jnp.tanh(conv(x)))[..., :4]), IMAGES, without=OUTSIDE)
+    expect_graph(exported, [f"Transpose -> Conv -> Tanh -> {BLOCK}"], counts={"Add": 0, "Transpose": 2, "Conv": 4})
+    assert not {"Squeeze", "Unsqueeze", "Reshape"} & {node.op_type for node in exported.model.graph}
+
+
+def test_squeeze_and_excitation_of_open_sizes():
+    block = SqueezeExcite(6, 2, nnx.silu, nnx.Rngs(0))
+    exported = check(lambda x: block(conv(x)), f32("B", "H", "W", 4), without=OUTSIDE)
+    expect_graph(exported, counts={"ReduceSum": 1, "Add": 0})  # how many positions there are is not known
+
+
+def test_squeeze_and_excitation_behind_a_norm_of_the_weights():
+    block = SqueezeExcite(6, 2, lambda s: s / (1 + jnp.abs(s).sum(-1, keepdims=True)), nnx.Rngs(0))
+    check(lambda x: block(conv(x)), IMAGES, without=OUTSIDE)
+
+
+NO_POOLS = {
+    "of one axis": lambda x: conv(jnp.mean(x, axis=1, keepdims=True)),
+    "of the channels": lambda x: jnp.mean(conv(x), axis=-1, keepdims=True),
+    "for no convolution": lambda x: jnp.tanh(jnp.mean(conv(x), axis=(1, 2), keepdims=True)),
+}
+
+
+@pytest.mark.parametrize("fn", NO_POOLS.values(), ids=NO_POOLS)
+def test_means_that_stay(fn):
+    expect_graph(check(fn, IMAGES, without=OUTSIDE), counts={"GlobalAveragePool": 0, "ReduceMean": 1})

@@ -218,8 +218,76 @@ def test_a_scan_of_no_steps_has_the_shapes_of_its_rows():
 def test_a_scan_with_weights_closed_over_and_stacked():
     generator = np.random.default_rng(0)
     stacked, shared = (generator.normal(size=s).astype(np.float32) for s in ((3, 4, 4), (4,)))
-    exported = check(lambda x: lax.scan(lambda h, w: (jnp.tanh(h @ w + shared), None), x, stacked)[0], f32(B, 4))
+    fn = lambda x: lax.scan(lambda h, w: (jnp.tanh(h @ w + shared), None), x, stacked)[0]
+    exported = check(fn, f32(B, 4), unroll_scans=0)
     assert op_types(exported).count("Scan") == 1
+
+
+def stacked_layers(count=3):
+    generator = np.random.default_rng(0)
+    return {
+        "kernel": generator.normal(size=(count, 8, 8)).astype(np.float32) / 3,
+        "bias": generator.normal(size=(count, 8)).astype(np.float32),
+    }
+
+
+def layer(h, weights):
+    return jnp.tanh(h @ weights["kernel"] + weights["bias"]), h.sum()
+
+
+LAYERS = {
+    "forwards": lambda x: lax.scan(layer, x, stacked_layers()),
+    "backwards": lambda x: lax.scan(layer, x, stacked_layers(), reverse=True),
+    "one": lambda x: lax.scan(layer, x, stacked_layers(1)),
+    "stacked twice": lambda x: lax.scan(
+        lambda h, kernels: lax.scan(lambda h, w: (jnp.tanh(h @ w), None), h, kernels), x, stacked_layers(4)["kernel"].reshape(2, 2, 8, 8)
+    )[0],
+    "transposed": lambda x: lax.scan(lambda h, w: (h @ w.T, None), x, stacked_layers()["kernel"].swapaxes(1, 2))[0],
+    "gradient": jax.grad(lambda x: (lax.scan(layer, x, stacked_layers())[0] ** 2).sum()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fn", LAYERS.values(), ids=LAYERS)
+def test_a_scan_over_layers_is_written_out(fn):
+    exported = check(fn, f32(B, 8))
+    assert not {"Scan", "Loop", "Gather"} & set(op_types(exported)) or fn is LAYERS["gradient"]
+
+
+def test_each_layer_has_its_weights_and_none_is_stored_twice():
+    exported = check(LAYERS["forwards"], f32(B, 8))
+    initializers = exported.model.graph.initializers.values()
+    assert sorted(tuple(v.shape) for v in initializers if v.const_value.nbytes > 16) == [(8,)] * 3 + [(8, 8)] * 3
+    looped = jaxport.to_onnx(LAYERS["forwards"], [(B, 8)], unroll_scans=0)
+    assert weights_of(exported) <= weights_of(looped) + 64
+
+
+def weights_of(exported):
+    return sum(value.const_value.nbytes for value in exported.model.graph.initializers.values())
+
+
+def test_caches_beside_the_weights():
+    def step(h, given):
+        weights, cache = given
+        h = jnp.tanh(h @ weights["kernel"]) + cache
+        return h, h + weights["bias"]
+
+    exported = check(lambda x, cache: lax.scan(step, x, (stacked_layers(), cache)), f32(B, 8), f32(3, B, 8))
+    assert "Scan" not in op_types(exported)
+
+
+KEPT_LOOPS = {
+    "over time": (lambda x: lax.scan(lambda h, row: (jnp.tanh(h @ stacked_layers()["kernel"][0] + row), None), jnp.zeros(8), x), f32(T, 8)),
+    "over positions": (lambda x: lax.scan(lambda h, row: (h + row, None), x, stacked_layers(30)["bias"]), f32(B, 8)),
+    "over numbers": (lambda x: lax.scan(lambda h, i: (h + i, None), x, jnp.arange(9.0)), f32(B, 8)),
+    "over too many": (lambda x: lax.scan(layer, x, stacked_layers(1500)), f32(B, 8)),
+    "of weights that are inputs": (lambda x, w: lax.scan(lambda h, w: (h @ w, None), x, w), f32(B, 8), f32(3, 8, 8)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fn_and_specs", KEPT_LOOPS.values(), ids=KEPT_LOOPS)
+def test_other_scans_stay_loops(fn_and_specs):
+    fn, *specs = fn_and_specs
+    assert op_types(jaxport.to_onnx(fn, specs)).count("Scan") == 1
 
 
 @pytest.mark.parametrize(("limit", "loops"), [(0, 1), (2, 1), (3, 0)])

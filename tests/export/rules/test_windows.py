@@ -14,6 +14,7 @@ import pytest
 from jax import lax
 from jax._src.lax.windowed_reductions import _select_and_scatter
 
+import jaxport
 from jaxport.testing import check, expect_graph, f32, i32, spec
 
 IMAGES = f32("B", "H", "W", 3)
@@ -107,10 +108,10 @@ def test_special_values(monoid, value):
     x = np.random.default_rng(0).normal(size=(2, 6, 7, 3)).astype(np.float32)
     x[0, 2, 3], x[1, 5, 6], x[1, 0, 0] = value, value, value
     for name in ("strides", "same", "padding"):
-        check(lambda x, name=name: pool(x, monoid, **WINDOWS[name]), f32(2, 6, 7, 3), values=[x])
-    check(
-        lambda x: pool(x, monoid, **WINDOWS["same"]), f32(1, 6, 7, 1), values=[np.full((1, 6, 7, 1), value, np.float32)]
-    )
+        fn = lambda x, name=name: pool(x, monoid, **WINDOWS[name])
+        check(fn, f32(2, 6, 7, 3), values=[x], nonfinite="exact")
+    everywhere = np.full((1, 6, 7, 1), value, np.float32)
+    check(lambda x: pool(x, monoid, **WINDOWS["same"]), f32(1, 6, 7, 1), values=[everywhere], nonfinite="exact")
 
 
 LIBRARIES = {
@@ -230,7 +231,7 @@ def test_derivatives_choose_the_first_of_equals_and_pass_over_nans(derivative):
     x = np.random.default_rng(0).integers(0, 3, (2, 6, 7, 2)).astype(np.float32)
     x[0, 2, 2, 0], x[0, 3, 3, 1], x[1, 0, 0] = np.nan, np.nan, -np.inf
     pooling = lambda x: nn.max_pool(x, (3, 3), (2, 2), "SAME")
-    check(derivative(lambda x: (pooling(x) * jnp.arange(2.0)).sum()), f32(2, 6, 7, 2), values=[x])
+    check(derivative(lambda x: (pooling(x) * jnp.arange(2.0)).sum()), f32(2, 6, 7, 2), values=[x], nonfinite="exact")
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=["float16", "bfloat16"])
@@ -278,8 +279,33 @@ def test_structure():
     expect_graph(check(lambda x: counted(x), IMAGES), average, exact=True)
     expect_graph(check(lambda x: counted(x), f32("B", 6, 7, 3)), average, exact=True)
     expect_graph(check(eqx.nn.AvgPool2d(2), f32(3, 6, 7)), ["Reshape -> AveragePool -> Reshape"], exact=True)
+    padded = partial(nn.max_pool, window_shape=(3, 3), strides=(2, 2), padding="SAME")
+    expect_graph(check(lambda x: padded(x), IMAGES), ["Transpose -> MaxPool -> Transpose"], exact=True)
+    smallest = check(lambda x: pool(x, lax.min, (1, 2, 2, 1), None, "VALID"), IMAGES)
+    expect_graph(smallest, ["Transpose -> Neg -> MaxPool -> Neg -> Transpose"], exact=True)
+
+
+def test_structure_where_nan_is_kept():
     nans = "IsNaN -> Cast -> MaxPool -> Cast -> Where -> Transpose"
-    largest = check(lambda x: nn.max_pool(x, (2, 2)), IMAGES)
+    largest = check(lambda x: nn.max_pool(x, (2, 2)), IMAGES, nonfinite="exact")
     expect_graph(largest, ["Transpose -> Mul -> MaxPool -> Mul -> Where", nans])
-    largest = check(lambda x: nn.max_pool(nn.relu6(x), (2, 2)), IMAGES)  # which is nowhere minus infinity
+    bounded = lambda x: nn.max_pool(nn.relu6(x), (2, 2))  # which is nowhere minus infinity
+    largest = check(bounded, IMAGES, nonfinite="exact")
     expect_graph(largest, ["Transpose -> MaxPool -> Where", nans], counts={"Mul": 0})
+
+
+def test_what_the_runtime_does_with_nan_is_said():
+    x = np.array([[1, np.nan, 3, -np.inf, -np.inf, -np.inf]], np.float32)
+    fn = lambda x: lax.reduce_window(x, -np.inf, lax.max, (1, 3), (1, 3), "VALID")
+    plain, exact = (jaxport.to_onnx(fn, [(1, 6)], **options) for options in ({}, {"nonfinite": "exact"}))
+    np.testing.assert_array_equal(exact(x), fn(x))
+    assert [node.op_type for node in plain.model.graph].count("MaxPool") == 1
+    (row,) = plain.explain().rows
+    assert row.note.startswith("passes over NaN")
+    assert "MaxPool" in str(plain.explain())
+    assert not any(row.note for row in exact.explain().rows)
+
+
+def test_an_unknown_treatment_of_nan_is_refused():
+    with pytest.raises(jaxport.InvalidArgument, match="nonfinite='jax' is unknown"):
+        jaxport.to_onnx(lambda x: x, [("B",)], nonfinite="jax")

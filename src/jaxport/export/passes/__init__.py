@@ -25,7 +25,7 @@ from jaxport.export.passes.activations import activations
 from jaxport.export.passes.attention import attention
 from jaxport.export.passes.batch_normalization import batch_normalization
 from jaxport.export.passes.constants import constants
-from jaxport.export.passes.convolution import average_pools, convolution_biases, padded_pools
+from jaxport.export.passes.convolution import average_pools, convolution_biases, global_pools, padded_pools
 from jaxport.export.passes.double import double_factors
 from jaxport.export.passes.group_normalization import group_normalization
 from jaxport.export.passes.hoisting import hoisting
@@ -33,12 +33,14 @@ from jaxport.export.passes.identities import identities
 from jaxport.export.passes.layout import layout
 from jaxport.export.passes.means import means
 from jaxport.export.passes.normalization import normalization
+from jaxport.export.passes.operand_order import operand_order
 from jaxport.export.passes.repeated import repeated
 from jaxport.export.passes.reshapes import reshapes
 from jaxport.export.passes.rotary import rotary
 from jaxport.export.passes.simplify import simplify
 from jaxport.export.passes.softmax import softmax
-from jaxport.export.passes.tidy import tidy
+from jaxport.export.passes.tidy import tidy, unit_axes
+from jaxport.export.passes.tied import tied
 
 Pass = Callable[[ir.Model], Any]
 
@@ -71,11 +73,15 @@ DEFAULT: tuple[Pass, ...] = (
     reshapes,
     tidy,
     layout,
+    unit_axes,
     tidy,
     convolution_biases,
+    global_pools,
     padded_pools,
     double_factors,
+    operand_order,
     repeated,
+    tied,
     common.RemoveUnusedNodesPass(),
 )
 

@@ -7,8 +7,11 @@
 `convolution_biases`, after the layout pass:
 3. Conv or ConvTranspose, plus or minus one number per channel: their bias.
 
+`global_pools`, after it too:
+4. the mean over all positions that a convolution takes, as in squeeze and excitation: GlobalAveragePool.
+
 `padded_pools`, after it too:
-4. what is padded before a pool is said to be along these axes, which keeps ONNX Runtime from padding in the pool.
+5. what is padded before a pool is said to be along these axes, which keeps ONNX Runtime from padding in the pool.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ from jaxport.export.passes.editing import (
     source,
     substitute,
 )
+from jaxport.export.passes.fusing import obstacle
+from jaxport.export.passes.matching import reduction_axes
 
 #: The operator set from which on padding may name its axes.
 AXES_OF_PAD = 18
@@ -180,6 +185,32 @@ def _per_channel(
         return editor.constant(node.graph, first + numbers, f"{added.name}/Add")
     editor.replace_constant(node, place, numbers)
     return node.inputs[place]
+
+
+def global_pools(model: ir.Model) -> str:
+    """Let means over the positions of images that convolutions take be pools, which stay in their layout."""
+    found, opset = 0, model.opset_imports[""]
+    for graph in graphs(model):
+        for node in graph:
+            if (
+                not is_op(node, "ReduceMean")
+                or not _is_global(node)
+                or obstacle("GlobalAveragePool", source(node).dtype, opset)
+            ):
+                continue
+            node.op_type = "GlobalAveragePool"
+            node.attributes.clear()
+            node.resize_inputs(1)
+            found += 1
+    return f"{found} pools" if found else "nothing to do"
+
+
+def _is_global(node: ir.Node) -> bool:
+    """Whether a mean is over all positions of an image, for a convolution."""
+    rank, axes = len(dims_of(source(node)) or ()), reduction_axes(node)
+    users = [user for user, _ in node.outputs[0].uses()]
+    over_positions = rank > 3 and axes == set(range(2, rank)) and integer(node, "keepdims", 1)
+    return bool(over_positions) and any(is_op(user, "Conv") for user in users)
 
 
 def padded_pools(model: ir.Model) -> str:

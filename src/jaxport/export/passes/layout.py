@@ -38,6 +38,8 @@ ROUNDS = 3
 #: Matrices are left alone: a transposed operand of a product costs a runtime nothing, and the graph reads as written.
 LEAST_RANK = 3
 AS_IS, PERMUTED = 0, 1
+#: What a Transpose costs that moves data, in those that move axes of size one alone, which are views.
+MOVING = 64
 
 
 def layout(model: ir.Model) -> str:
@@ -163,8 +165,9 @@ class Region:
         """The operators to move so that the fewest Transposes remain: a minimum cut; none where nothing is gained."""
         network = _Network({node: 2 + index for index, node in enumerate(self.carries)})
         for value in self.layouts:
-            if constant_of(value) is None and not moves_only_ones(dims_of(value), self.layouts[value]):
-                network.add(self.source(network, value), list(self.sinks(network, value)))
+            if constant_of(value) is None:
+                cost = 1 if moves_only_ones(dims_of(value), self.layouts[value]) else MOVING
+                network.add(self.source(network, value), list(self.sinks(network, value)), cost)
         least, permuted_side = network.solve()
         if least >= network.now:
             return set()
@@ -197,7 +200,7 @@ class _Network:
 
     Attributes:
       places: the vertex of each operator; vertices 0 and 1 are the two sides.
-      now: how many Transposes there are while all operators work on values as they are.
+      now: what the Transposes cost that there are while all operators work on values as they are.
     """
 
     def __init__(self, places: dict[ir.Node, int]):
@@ -206,19 +209,19 @@ class _Network:
         self._edges: collections.Counter[tuple[int, int]] = collections.Counter()
         self._uncuttable: set[tuple[int, int]] = set()
 
-    def add(self, source: int | None, sinks: Sequence[int]) -> None:
+    def add(self, source: int | None, sinks: Sequence[int], cost: int) -> None:
         """A value: it costs one Transpose where any of its users is on the other side than its source."""
         sides = {sink == PERMUTED for sink in sinks}
-        self.now += len(sides | (set() if source is None or not sinks else {source == PERMUTED})) > 1
+        self.now += cost * (len(sides | (set() if source is None or not sinks else {source == PERMUTED})) > 1)
         if source is None:
             source = self._vertex()
         if len(sinks) == 1:
-            self._edges[source, sinks[0]] += 1
-            self._edges[sinks[0], source] += 1
+            self._edges[source, sinks[0]] += cost
+            self._edges[sinks[0], source] += cost
         elif sinks:
             down, up = self._vertex(), self._vertex()
-            self._edges[source, down] += 1
-            self._edges[up, source] += 1
+            self._edges[source, down] += cost
+            self._edges[up, source] += cost
             for sink in sinks:
                 self._uncuttable |= {(down, sink), (sink, up)}
 
@@ -227,7 +230,7 @@ class _Network:
         return self._count - 1
 
     def solve(self) -> tuple[int, set[int]]:
-        """The fewest Transposes that there can be, and the vertices on the permuted side then."""
+        """The least that Transposes can cost, and the vertices on the permuted side then."""
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 

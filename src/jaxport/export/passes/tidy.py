@@ -1,10 +1,12 @@
 """Movements that cancel: pairs of transposes, reshapes of reshapes, casts there and back.
 
 1. Transpose of a Transpose: one Transpose, or none.
-2. Transpose that moves axes of size one alone: a Squeeze and an Unsqueeze.
-3. Reshape, Squeeze or Unsqueeze of another one of them: one of them, or none.
-4. Unsqueeze, or Reshape, that brings back the axes that a reduction took away: the reduction keeps them.
-5. Cast of a Cast to a dtype that holds all values: the last one, or none; Cast to the dtype at hand: none.
+2. Reshape, Squeeze or Unsqueeze of another one of them: one of them, or none.
+3. Unsqueeze, or Reshape, that brings back the axes that a reduction took away: the reduction keeps them.
+4. Cast of a Cast to a dtype that holds all values: the last one, or none; Cast to the dtype at hand: none.
+
+`unit_axes`, after the layout pass, which wants Transposes:
+5. Transpose that moves axes of size one alone: a Squeeze and an Unsqueeze.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ def tidy(model: ir.Model) -> str:
 def _simplified(editor: Editor, node: ir.Node) -> bool:
     match node.op_type:
         case "Transpose":
-            return _transpose(editor, node)
+            return _transpose(node)
         case "Reshape" | "Squeeze" | "Unsqueeze":
             return _kept_axes(node) or _view(editor, node)
         case "Cast":
@@ -52,7 +54,7 @@ def _simplified(editor: Editor, node: ir.Node) -> bool:
     return False
 
 
-def _transpose(editor: Editor, node: ir.Node) -> bool:
+def _transpose(node: ir.Node) -> bool:
     data, perm = source(node), list(permutation(node))
     before = data.producer()
     merged = is_op(before, "Transpose")
@@ -64,14 +66,25 @@ def _transpose(editor: Editor, node: ir.Node) -> bool:
             node.attributes.clear()
             node.replace_input_with(0, data)
         return True
-    dims = dims_of(node.outputs[0])
-    if dims is not None and moves_only_ones(dims_of(data), inverse(perm)):
-        return substitute(node.outputs[0], editor.viewed(node.graph, data, dims, before=node))
     if merged:
         node.replace_input_with(0, data)
         discard(before)
         node.attributes["perm"] = ir.AttrInt64s("perm", perm)
     return merged
+
+
+def unit_axes(model: ir.Model) -> str:
+    """Let no Transpose stand that moves axes of size one alone, in the graph, its subgraphs and its functions."""
+    editor, changed = Editor(model), 0
+    for graph in graphs(model):
+        for node in list(graph):
+            if not is_op(node, "Transpose") or node.graph is None:
+                continue
+            data, result = source(node), node.outputs[0]
+            dims = dims_of(result)
+            if dims is not None and moves_only_ones(dims_of(data), inverse(permutation(node))):
+                changed += substitute(result, editor.viewed(graph, data, dims, before=node))
+    return f"{changed} Transposes became views" if changed else "nothing to do"
 
 
 def _kept_axes(node: ir.Node) -> bool:

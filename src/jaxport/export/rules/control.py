@@ -10,6 +10,10 @@ import numpy as np
 
 from jaxport.export import dims
 from jaxport.export.registry import rule
+from jaxport.jaxprs import jaxprs_in_params
+
+#: By default a scan over layers is written out if that makes at most so many equations.
+MOST_EQUATIONS = 4000
 
 
 def stamps(values):
@@ -100,8 +104,7 @@ def scan(op, *operands, jaxpr, length, reverse, num_consts, num_carry, unroll):
     def step(op, state, slices):
         return divided(op.inline(jaxpr, *consts, *state, *slices), num_carry)
 
-    longest = max(1, unroll, op.walker.unroll_scans)
-    if dims.is_static(length) and length <= longest:
+    if dims.is_static(length) and length <= longest(op, jaxpr, xs, unroll):
         return written_out(op, step, state, xs, range(length)[:: -1 if reverse else 1], op.outs[num_carry:])
     if xs and dims.known(lambda: length >= 1):
         return scanned(op, step, state, xs, stamps(op.outs[num_carry:]), reverse)
@@ -121,6 +124,26 @@ def scan(op, *operands, jaxpr, length, reverse, num_consts, num_carry, unroll):
         for y, known, stamp in zip(made, sized, stacked, strict=True)
     ]
     return [*state, *(flipped(op, y) if reverse else y for y in made)]
+
+
+def longest(op, jaxpr, xs, unroll):
+    """The greatest length at which a scan with this body is written out."""
+    wanted = op.walker.unroll_scans
+    if wanted is None:
+        wanted = MOST_EQUATIONS // equations(jaxpr.jaxpr) if any(map(is_stack_of_weights, xs)) else 0
+    return max(1, unroll, wanted)
+
+
+def is_stack_of_weights(x):
+    """Whether each step takes a matrix of its own, as a layer does; a step in time shares its weights with the others."""
+    return x.constant is not None and x.rank > 2
+
+
+def equations(jaxpr):
+    """How many equations a jaxpr stands for if its scans are written out; at least one."""
+    inner = ((equation.params.get("length", 1), jaxprs_in_params(equation.params)) for equation in jaxpr.eqns)
+    counts = (length * sum(map(equations, bodies)) if dims.is_static(length) else 1 for length, bodies in inner)
+    return sum(max(1, count) for count in counts) or 1
 
 
 def flipped(op, x):

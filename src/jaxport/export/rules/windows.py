@@ -103,6 +103,9 @@ def max_pool(op, x, options, exact):
     """The maximum. The runtime's passes over NaN, and takes the lowest finite float32 for minus infinity."""
     if exact:
         return op.MaxPool(x, **options)
+    if not op.walker.exact_nonfinite:
+        op.remark = 'passes over NaN, minus infinity is the lowest float; `nonfinite="exact"` keeps both'
+        return op.MaxPool(x, **options)
     any_nan = op.cast(op.MaxPool(op.cast(op.IsNaN(x), np.uint8), **options), np.bool_)
     if x.dtype == np.float64 or bounded_below(x.ir):
         result = op.MaxPool(x, **options)

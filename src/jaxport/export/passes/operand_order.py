@@ -1,0 +1,43 @@
+"""Constants as the second operand of what commutes: `c + x` becomes `x + c`.
+
+Runtimes look for them there: ONNX Runtime takes a factor or a summand into the convolution before it only where it is
+the second operand. What is computed from constants alone counts as one, since a runtime computes it while loading.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from jaxport.export.passes.editing import constant_of, roots
+from jaxport.export.passes.repeated import COMMUTATIVE, RANDOM
+
+#: Of 0.0 and -0.0, and of two NaN, these may return either.
+CHOOSING = frozenset({"Max", "Min"})
+
+
+def operand_order(model: ir.Model) -> str:
+    """Put constants second, in the graph, its subgraphs and its functions."""
+    swapped = sum(_swapped(root, set()) for root in roots(model))
+    return f"constants second in {swapped} nodes" if swapped else "nothing to do"
+
+
+def _swapped(graph: ir.Graph, known: set[ir.Value]) -> int:
+    """Swap operands in a graph; `known` collects what is computed from constants alone."""
+
+    def is_known(value: ir.Value | None) -> bool:
+        return value is None or value in known or constant_of(value) is not None
+
+    swapped = 0
+    for node in graph:
+        inner = [a.as_graph() for a in node.attributes.values() if a.type is ir.AttributeType.GRAPH]
+        swapped += sum(_swapped(subgraph, known) for subgraph in inner)
+        if inner or node.domain or not node.inputs:
+            continue
+        operands = list(node.inputs)
+        if all(map(is_known, operands)):
+            known.update(node.outputs if node.op_type not in RANDOM else ())
+        elif node.op_type in COMMUTATIVE - CHOOSING and len(operands) == 2 and is_known(operands[0]):
+            for index, value in enumerate(reversed(operands)):
+                node.replace_input_with(index, value)
+            swapped += 1
+    return swapped
