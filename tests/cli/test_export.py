@@ -43,6 +43,12 @@ layer = jax.vmap(equinox.nn.Linear(4, 2, key=jax.random.key(0)))
 def embedded(ids, table):
     return table[ids]
 
+def pooled(x):
+    return linen.max_pool(x, (2, 2), padding="SAME")
+
+def doubled(x):
+    return jax.lax.scan(lambda carry, _: (carry * 2, None), x, None, length=3)[0]
+
 def ones(ids):
     return jnp.ones_like(ids)
 
@@ -105,6 +111,17 @@ def test_values_that_are_not_sampled(capsys: pytest.CaptureFixture[str]):
     capsys.readouterr()
     assert run(*compared, "--avoid", "ids:0") == 2
     assert '"ids:0" does not say what to avoid' in capsys.readouterr().err
+
+
+def test_nan_in_pools():
+    assert export("nets:pooled", "-i", "1,5,5,2").operators["MaxPool"] == 1
+    assert export("nets:pooled", "-i", "1,5,5,2", "--nonfinite", "exact").operators["MaxPool"] == 2
+    assert run("export", "nets:pooled", "-i", "1,5,5,2", "-o", "m.onnx", "--nonfinite", "never") == 2
+
+
+def test_scans_written_out():
+    assert "Loop" in export("nets:doubled", "-i", "3").operators
+    assert "Loop" not in export("nets:doubled", "-i", "3", "--unroll-scans", "3").operators
 
 
 def test_keyword_inputs():

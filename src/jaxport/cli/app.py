@@ -34,7 +34,7 @@ _CONSTRAINT_HELP = 'What is known of the symbolic dims: "T >= 2".'
 _RTOL_HELP = "How much an element may differ, relative to itself; by default what its dtype justifies."
 _ATOL_HELP = "How much any element may differ; by default what the dtype justifies for the largest element."
 _SIZE_HELP = 'Compare at these sizes of the symbolic dims: "B=1,T=8". May be repeated.'
-
+_NONFINITE_HELP = 'What max pooling makes of NaN: "runtime", what its operator does, or "exact", what JAX does.'
 _AVOID_HELP = 'Integers that are not sampled for an input: "ids=0". May be repeated.'
 
 
@@ -99,6 +99,10 @@ def export(
     double_precision: DoublePrecision = False,
     weights: Annotated[str, typer.Option(metavar="WHICH", help=_WEIGHTS_HELP)] = "constants",
     state: State = "refuse",
+    nonfinite: Annotated[str, typer.Option(metavar="WHICH", help=_NONFINITE_HELP)] = "runtime",
+    unroll_scans: Annotated[
+        int | None, typer.Option(metavar="STEPS", help="Write out scans of at most so many steps; 0 keeps all loops.")
+    ] = None,
     external_data: Annotated[
         bool | None,
         typer.Option("--external-data/--single-file", help="Weights beside the model; by default only above 2 GB."),
@@ -125,6 +129,8 @@ def export(
         opset=opset,
         weights=weights,
         state=state,
+        nonfinite=nonfinite,  # pyright: ignore[reportArgumentType] - checked by `to_onnx`
+        unroll_scans=unroll_scans,
         functions=functions or None,
         constraints=constraints,
     )
