@@ -17,7 +17,7 @@ from jax import lax
 
 from jaxport.export.passes.editing import dims_of, graphs
 from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle, same_dims
-from jaxport.export.passes.patterns import Match, pattern_of
+from jaxport.export.passes.patterns import Match, operators_below, pattern_of
 
 _TANH_GELU = (2 / np.pi) ** 0.5
 
@@ -103,9 +103,10 @@ def activations(model: ir.Model) -> str:
         result, hindrance = node.outputs[0], None
         if node.domain or result.dtype not in _FLOATS:
             return None
+        below = operators_below(result)
         for activation in wanted:
             pattern = pattern_of(activation.function, result.dtype.numpy(), opset)
-            match = pattern.match(result)
+            match = pattern.match(result, below)
             if match is not None and same_dims(match.x, result):
                 dtype = ir.DataType.FLOAT if result.dtype is ir.DataType.BFLOAT16 else result.dtype
                 numbers = [x for x in activation.values(match.parameters) if isinstance(x, float)]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -37,6 +37,8 @@ PRODUCTS = ("Mul", "Div", "Neg")
 SUMS = ("Add", "Sub")
 #: A pattern has no more factors, or terms, than this: longer products in graphs are not taken apart further.
 LIMIT = 8
+#: Of products and sums of more values than this it is not asked what they are made of.
+MANY = 32
 
 T = TypeVar("T")
 Bindings = dict[ir.Value, "ir.Value | float"]
@@ -93,9 +95,18 @@ class Pattern:
         """What the last operator has to be: products and sums go by the names of their kind."""
         return _kind(self.result)
 
-    def match(self, value: ir.Value) -> Match | None:
-        """How a value of a graph is what the pattern computes, or None where it is not."""
-        if _kind(value) != self.root:
+    @functools.cached_property
+    def operators(self) -> frozenset[str]:
+        """The operators that the pattern's products and sums are of."""
+        return frozenset(operators_below(self.result) or ()) - {""}
+
+    def match(self, value: ir.Value, below: Set[str] | None = None) -> Match | None:
+        """How a value of a graph is what the pattern computes, or None where it is not.
+
+        `below` is what `operators_below` says of the value: where an operator of the pattern is not among them, it is not
+        looked at any further.
+        """
+        if _kind(value) != self.root or (below is not None and not below >= self.operators):
             return None
         for bindings in self._unify(self.result, value, {}):
             x = bindings.get(self.inputs[0])
@@ -266,6 +277,23 @@ def _kind(value: ir.Value) -> str:
     if node is None or node.domain:
         return ""
     return "product" if node.op_type in PRODUCTS else "sum" if node.op_type in SUMS else node.op_type
+
+
+def operators_below(value: ir.Value) -> set[str] | None:
+    """The operators that a product or sum is of, at any depth of products and sums; None where these are too many."""
+    found: set[str] = set()
+    seen, waiting = {value}, [value]
+    while waiting:
+        node = waiting.pop().producer()
+        if not is_op(node, *PRODUCTS, *SUMS):
+            found.add("" if node is None or node.domain else node.op_type)
+            continue
+        new = {operand for operand in node.inputs if operand is not None} - seen
+        if len(seen) + len(new) > MANY:
+            return None
+        seen |= new
+        waiting += new
+    return found
 
 
 def _number(value: ir.Value) -> float | None:
