@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+import jaxport
 from jaxport.testing import check, f32, spec
 
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
@@ -164,3 +165,19 @@ def test_scalars_take_the_dtype_of_arrays():
 def test_division_by_a_constant_costs_nothing():
     exported = check(lambda x: lax.div(x, jnp.int32(3)), spec("B", dtype=np.int32))
     assert [n.op_type for n in exported.model.graph] == ["Div"]
+
+
+@pytest.mark.parametrize("towards", [np.inf, -np.inf, 0.0])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_the_neighbor_of_a_float(dtype, towards):
+    """Every float16; of float32 those next to each power of two, the smallest and the largest."""
+    if dtype == np.float16:
+        x = np.arange(2**16, dtype=np.uint16).view(dtype)
+    else:
+        powers = np.arange(2**8, dtype=np.uint32) << 23
+        x = np.concatenate([powers, powers + 1, powers[1:] - 1]).view(dtype)
+        x = np.concatenate([x, -x])
+    y = np.full_like(x, towards)
+    exported = jaxport.to_onnx(lax.nextafter, [x, y])
+    with np.errstate(all="ignore"):  # NumPy computes it in floats too
+        np.testing.assert_array_equal(exported(x, y), np.nextafter(x, y))

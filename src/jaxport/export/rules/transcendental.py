@@ -154,15 +154,26 @@ def exp2(op, x):
 
 
 def _next_after(x, y):
-    """One step on the integers that the bits of floats are, which are ordered as the floats on either side of zero."""
-    integer = np.dtype(f"int{8 * x.dtype.itemsize}")
-    bits = lax.bitcast_convert_type(x, integer)
-    away = (x < y) == (x > 0)  # away from zero
-    step = jnp.where(away, 1, -1).astype(integer)
-    smallest = jnp.where(y > 0, 1, np.iinfo(integer).min + 1).astype(integer)
-    moved = lax.bitcast_convert_type(jnp.where(x == 0, smallest, bits + step), x.dtype)
+    """The neighbor by rounding: a step of more than half a unit in the last place, and less than one and a half, is one.
+
+    For what is so small that such a step is no normal number, the sum is taken at another scale. See Rump, Zimmermann,
+    Boldo and Melquiond, "Computing predecessor and successor in rounding to nearest", BIT 49 (2009).
+    """
+    facts = jnp.finfo(x.dtype)
+    wide = x.dtype if facts.bits >= 32 else np.dtype(np.float32)  # one rounding, that to the narrow dtype
+    unit, least = float(facts.eps) / 2, float(facts.smallest_subnormal)
+    number = lambda value: np.asarray(value, wide)
+    size = jnp.abs(x).astype(wide)
+    upwards = jnp.where(x == 0, y > 0, x > 0)
+    outwards = (x < y) == upwards
+    scale = jnp.where(size < number(least / unit**2 / 2), number(1 / unit), number(1))
+    scaled = size * scale
+    step = jnp.where(size < number(least / unit), number(least / unit), scaled * number(unit * (1 + 2 * unit)))
+    moved = (scaled + jnp.where(outwards, step, -step)) / scale
+    moved = jnp.where(jnp.isinf(x), number(float(facts.max)), moved)
+    result = jnp.where(upwards, moved, -moved).astype(x.dtype)
     nan = jnp.isnan(x) | jnp.isnan(y)
-    return jnp.where(nan, np.asarray(np.nan, x.dtype), jnp.where(x == y, y, moved))
+    return jnp.where(nan, np.asarray(np.nan, x.dtype), jnp.where(x == y, y, result))
 
 
 elementwise("nextafter", via=_next_after)
