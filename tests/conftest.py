@@ -1,9 +1,26 @@
-"""What the sweeps found is counted at the end of a run."""
+"""What JAX keeps of tests is dropped now and then; what the sweeps found is counted at the end of a run."""
 
 from __future__ import annotations
 
+import gc
+import itertools
 from collections import Counter
 from typing import Any
+
+import jax
+import pytest
+
+#: After so many tests what JAX compiled is dropped: all of it would be gigabytes, and slow down each further compilation.
+KEPT = 100
+_tests = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def _drop_what_was_compiled() -> Any:
+    yield
+    if next(_tests) % KEPT == 0:
+        jax.clear_caches()
+        gc.collect()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -51,6 +51,8 @@ def declare(cls: type, boundary: Boundary) -> None:
 # A decorated function carries its boundary under this name; `functools.wraps` hands it on to wrappers around it.
 BOUNDARY = "__jaxport_boundary__"
 
+_GENERATES = inspect.CO_GENERATOR | inspect.CO_COROUTINE
+
 _CurrentRecorder = Callable[[], Recorder | None]
 
 
@@ -62,7 +64,7 @@ def method_patches(
     groups = [(framework.module_classes(), framework.bases, framework.methods) for framework in frameworks]
     for classes, bases, methods in [*groups, (decorated, (), None)]:
         for cls in classes:
-            if package_of(cls) in LIBRARIES and "__call__" not in dir(cls):
+            if package_of(cls) in LIBRARIES and not any("__call__" in vars(owner) for owner in cls.__mro__):
                 continue  # a container of modules
             for owner in cls.__mro__:
                 if owner in bases or owner.__module__ in ("builtins", "abc", "typing"):
@@ -89,6 +91,8 @@ def public_methods(cls: type) -> Iterator[str]:
 def _is_method(name: str, raw: Any) -> bool:
     if name != "__call__" and name.startswith("_"):
         return False
+    if type(raw) is FunctionType:  # nearly all are, and a window asks thousands
+        return not raw.__code__.co_flags & _GENERATES and BOUNDARY not in raw.__dict__
     if isinstance(raw, type | MethodType | staticmethod | classmethod | property | functools.cached_property):
         return False
     if not callable(raw) or not hasattr(raw, "__get__") or hasattr(raw, BOUNDARY):

@@ -11,8 +11,11 @@ one claims, is reported by name, leaves nothing behind, and stops no export.
 
 from __future__ import annotations
 
+import functools
+import os
 import sys
 import warnings
+from collections.abc import Sequence
 from importlib import metadata
 
 from jaxport.export.registry import BLOCK_RULES, RULES
@@ -30,7 +33,7 @@ def load() -> None:
     >>> FAILED
     {}
     """
-    for entry in metadata.entry_points(group=GROUP):
+    for entry in _entries(tuple((path, _changed(path)) for path in sys.path)):
         identity = f"{entry.name} = {entry.value}"
         if identity in _loaded:
             continue
@@ -48,6 +51,20 @@ def load() -> None:
                 f"the rules `{entry.name}`{package} (`{entry.value}`) are not loaded: {FAILED[entry.name]}",
                 stacklevel=3,
             )
+
+
+@functools.lru_cache(maxsize=1)
+def _entries(folders: tuple[tuple[str, float], ...]) -> Sequence[metadata.EntryPoint]:  # noqa: ARG001  what they depend on
+    """The entry points of the packages in these folders; to read them takes longer than a small export."""
+    return tuple(metadata.entry_points(group=GROUP))
+
+
+def _changed(path: str) -> float:
+    """When something was last installed in a folder, or removed from it."""
+    try:
+        return os.stat(path).st_mtime
+    except OSError:  # there is no such folder
+        return 0.0
 
 
 def block_targets() -> tuple[str, ...]:
