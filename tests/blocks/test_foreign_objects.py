@@ -164,3 +164,11 @@ def test_what_is_deeper_than_the_stack_or_contains_itself():
     assert len(paths(trace(in_closure(Node(deep), model), shapes_of((X,))).jaxpr.jaxpr)) == 1
     while deep:  # taken apart link by link: Python would free a chain of that length by recursion
         deep = deep.pop()
+
+
+def test_a_container_of_weights_that_contains_itself():
+    weights = {"w": jnp.ones((3, 2))}
+    weights["again"] = weights
+    exported = jaxport.to_onnx(lambda x: x @ weights["w"], [("B", 3)])
+    assert list(exported.model.graph.initializers) == ["w"]
+    np.testing.assert_allclose(exported(np.asarray(X)), X @ weights["w"], rtol=1e-6)

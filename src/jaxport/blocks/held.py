@@ -17,7 +17,7 @@ from typing import Any
 from jaxport.blocks.framework import LIBRARIES, package_of
 from jaxport.blocks.naming import dotted
 from jaxport.blocks.places import Types, joined
-from jaxport.blocks.values import children, is_array
+from jaxport.blocks.values import contents, is_array
 
 __all__ = ["held", "restored", "static_attribute"]
 
@@ -171,34 +171,5 @@ def _names_in(code: types.CodeType) -> dict[str, None]:
 
 def _contents(value: Any, kinds: Types) -> list[tuple[str, Any]]:
     """The models, arrays and functions in a container, with their paths; none in what is no container."""
-    found: list[tuple[str, Any]] = []
-    # One container at a time, each once: what is deeper than the stack, or contains itself, can be read too. A path is a chain of links: only what is found has a name.
-    waiting: list[tuple[Any, Any]] = [(None, value)]
-    seen: dict[int, Any] = {}
-    while waiting:
-        path, item = waiting.pop()
-        if item is None or id(item) in seen:
-            continue
-        below = [] if kinds.root_framework_of(item) is not None else _children(item)
-        if below:
-            seen[id(item)] = item
-            waiting += [((path, keys), child) for keys, child in reversed(below)]
-        elif path is not None:
-            found.append((dotted(_keys(path)), item))
-    return found
-
-
-def _children(value: Any) -> list[tuple[Any, Any]]:
-    """What lies directly in a container, each with its keys; nothing in what is none."""
-    try:
-        return children(value) or []
-    except Exception:  # noqa: BLE001 - a pytree that does not let itself be read costs names only
-        return []
-
-
-def _keys(path: Any) -> list[Any]:
-    keys: list[Any] = []
-    while path is not None:
-        path, last = path
-        keys[:0] = last
-    return keys
+    leaves = contents(value, lambda item: kinds.root_framework_of(item) is not None)
+    return [(dotted(keys), leaf) for keys, leaf in leaves if keys]

@@ -22,9 +22,9 @@ import numpy as np
 
 from jaxport.blocks.framework import Framework, Leaf, Lifted
 from jaxport.blocks.held import held
-from jaxport.blocks.naming import dotted, leaf_paths, unused
+from jaxport.blocks.naming import dotted, unused
 from jaxport.blocks.places import Places, Types, joined
-from jaxport.blocks.values import is_array, is_tracer
+from jaxport.blocks.values import contents, is_array, is_tracer
 from jaxport.jaxprs import get_opaque_trace_state
 
 __all__ = ["Argument", "Changes", "MetLate", "Models", "arguments", "merged"]
@@ -328,12 +328,12 @@ def _changes(
 
 
 def _arrays_in(value: Any, types: Types) -> list[Leaf]:
-    paths = leaf_paths([("", value)], types.is_variable)
-    return [
-        Leaf(path, leaf, _is_inexact(leaf))
-        for path, leaf in zip(paths, jax.tree.leaves(value), strict=True)
-        if is_array(leaf)
-    ]
+    leaves = []
+    for keys, node in contents(value, types.is_variable):
+        # The key of the value within a variable is the variable's own business.
+        below = [(k[1:], x) for k, x in contents(node, is_array)] if types.is_variable(node) else [([], node)]
+        leaves += [Leaf(dotted((*keys, *more)), x, _is_inexact(x)) for more, x in below if is_array(x)]
+    return leaves
 
 
 def _is_trained(leaves: Iterable[Leaf]) -> bool:

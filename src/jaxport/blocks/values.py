@@ -20,7 +20,7 @@ from jax import core as jax_core
 
 from jaxport import jaxprs
 
-__all__ = ["Found", "children", "exchange", "find", "is_array", "is_tracer", "is_value", "put_back"]
+__all__ = ["Found", "children", "contents", "exchange", "find", "is_array", "is_tracer", "is_value", "put_back"]
 
 _MUTABLE = {list: enumerate, dict: dict.items, OrderedDict: dict.items, defaultdict: dict.items}
 
@@ -124,6 +124,46 @@ def children(tree: Any) -> list[tuple[Any, Any]] | None:
     asked = itertools.count()  # the tree itself is the first
     below = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda _: next(asked) > 0)[0]
     return None if len(below) == 1 and below[0][0] == () else below
+
+
+def contents(tree: Any, is_leaf: Callable[[Any], bool]) -> list[tuple[list[Any], Any]]:
+    """The leaves of a pytree with their keys, in order; each container counts once, at the first place.
+
+    It works on trees of any depth and on those that contain themselves, and takes for a leaf what does not let itself be
+    read.
+
+    >>> tree = {"w": [1.0, 2.0]}
+    >>> tree["x"] = tree
+    >>> [leaf for _, leaf in contents(tree, lambda _: False)]
+    [1.0, 2.0]
+    """
+    leaves: list[tuple[list[Any], Any]] = []
+    # A path is a chain of links to the key above: only leaves have theirs written out.
+    waiting: list[tuple[Any, Any]] = [(None, tree)]
+    seen: dict[int, Any] = {}  # kept, so that no id is used a second time
+    while waiting:
+        path, item = waiting.pop()
+        if item is None or id(item) in seen:
+            continue
+        try:
+            below = None if is_leaf(item) else children(item)
+        except Exception:  # noqa: BLE001 - a foreign pytree may do anything; its arrays lose their names
+            below = None
+        if below is None:
+            leaves.append((_keys(path), item))
+        else:
+            seen[id(item)] = item
+            waiting += [((path, keys), child) for keys, child in reversed(below)]
+    return leaves
+
+
+def _keys(path: Any) -> list[Any]:
+    """The keys of a chain of links, the outermost first."""
+    links = []
+    while path is not None:
+        path, keys = path
+        links.append(keys)
+    return [key for keys in reversed(links) for key in keys]
 
 
 def exchange(

@@ -34,7 +34,6 @@ _CONSTRAINT_HELP = 'What is known of the symbolic dims: "T >= 2".'
 _RTOL_HELP = "How much an element may differ, relative to itself; by default what its dtype justifies."
 _ATOL_HELP = "How much any element may differ; by default what the dtype justifies for the largest element."
 _SIZE_HELP = 'Compare at these sizes of the symbolic dims: "B=1,T=8". May be repeated.'
-_NONFINITE_HELP = 'What max pooling makes of NaN: "runtime", what its operator does, or "exact", what JAX does.'
 _AVOID_HELP = 'Integers that are not sampled for an input: "ids=0". May be repeated.'
 
 
@@ -61,6 +60,10 @@ Constraints = Annotated[list[str], _option("--constraint", metavar="FACT", text=
 DoublePrecision = Annotated[bool, typer.Option("--double-precision", help="Trace with 64-bit types.")]
 State = Annotated[
     Literal["refuse", "outputs", "discard"], typer.Option(help="What becomes of state that the call changes.")
+]
+Nonfinite = Annotated[
+    Literal["runtime", "exact"],
+    typer.Option(help="What max pooling makes of NaN: as its operator does, or as JAX does."),
 ]
 RelativeTolerance = Annotated[float | None, typer.Option("--rtol", help=_RTOL_HELP)]
 AbsoluteTolerance = Annotated[float | None, typer.Option("--atol", help=_ATOL_HELP)]
@@ -99,7 +102,7 @@ def export(
     double_precision: DoublePrecision = False,
     weights: Annotated[str, typer.Option(metavar="WHICH", help=_WEIGHTS_HELP)] = "constants",
     state: State = "refuse",
-    nonfinite: Annotated[str, typer.Option(metavar="WHICH", help=_NONFINITE_HELP)] = "runtime",
+    nonfinite: Nonfinite = "runtime",
     unroll_scans: Annotated[
         int | None, typer.Option(metavar="STEPS", help="Write out scans of at most so many steps; 0 keeps all loops.")
     ] = None,
@@ -129,7 +132,7 @@ def export(
         opset=opset,
         weights=weights,
         state=state,
-        nonfinite=nonfinite,  # pyright: ignore[reportArgumentType] - checked by `to_onnx`
+        nonfinite=nonfinite,
         unroll_scans=unroll_scans,
         functions=functions or None,
         constraints=constraints,

@@ -182,9 +182,8 @@ class Gate:
             return
         own = _data_field(element)
         count = math.prod(dims)
-        packed = (
-            1 if element == ir.DataType.STRING else max(8 // element.bitwidth, 1)
-        )  # elements of a number below a byte
+        # Numbers of 2 and 4 bits share a byte; strings have no width.
+        packed = 1 if element == ir.DataType.STRING else max(8 // element.bitwidth, 1)
         given = {name: len(getattr(tensor, name)) for name in _TYPED_FIELDS}
         if tensor.HasField("raw_data") and element != ir.DataType.STRING:
             wanted, unit, found = size, "bytes", len(tensor.raw_data)

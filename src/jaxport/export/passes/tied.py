@@ -18,42 +18,39 @@ from jaxport.export.value import SMALL
 
 def tied(model: ir.Model) -> str:
     """Store each weight of the main graph once; those of functions are constants inside of them."""
-    forms: dict[tuple, list[ir.Value]] = collections.defaultdict(list)
+    # The arrays are kept beside their values: while all of them live, no two that are not tied have the same memory.
+    forms: dict[tuple, list[tuple[ir.Value, np.ndarray]]] = collections.defaultdict(list)
     for value in model.graph.initializers.values():
         array = constant_of(value)
         if array is not None and array.nbytes > SMALL and value.uses() and not value.is_graph_output():
-            forms[array.__array_interface__["data"][0], array.nbytes, value.dtype].append(value)
-    editor, found = Editor(model), 0
-    for values in forms.values():
-        kept = next((value for value in values if _array(value).flags.c_contiguous), None)
-        for value in values:
-            result = None if kept is None or value is kept else _moved(editor, model.graph, kept, value)
-            if result is not None:
-                value.replace_all_uses_with(result)
-                found += 1
-    return f"{found} forms of other weights" if found else "nothing to do"
+            forms[array.__array_interface__["data"][0], array.nbytes, value.dtype].append((value, array))
+    editor, tied_forms = Editor(model), 0
+    for group in forms.values():
+        stored = next(((value, array) for value, array in group if array.flags.c_contiguous), None)
+        if stored is None:
+            continue
+        for value, array in group:
+            moved = None if value is stored[0] else _moved(editor, model.graph, *stored, value, array)
+            if moved is not None:
+                value.replace_all_uses_with(moved)
+                tied_forms += 1
+    return f"{tied_forms} forms of other weights" if tied_forms else "nothing to do"
 
 
-def _array(value: ir.Value) -> np.ndarray:
-    array = constant_of(value)
-    assert array is not None
-    return array
-
-
-def _moved(editor: Editor, graph: ir.Graph, kept: ir.Value, value: ir.Value) -> ir.Value | None:
+def _moved(
+    editor: Editor, graph: ir.Graph, stored: ir.Value, memory: np.ndarray, value: ir.Value, array: np.ndarray
+) -> ir.Value | None:
     """A weight as that on the same memory, reshaped and transposed; None where it sees the memory another way."""
-    array = _array(value)
     order = sorted(range(array.ndim), key=lambda axis: array.strides[axis], reverse=True)
-    stored = array.transpose(order)
-    if not stored.flags.c_contiguous:
+    in_order = array.transpose(order)
+    if not in_order.flags.c_contiguous:
         return None
-    result, perm = kept, np.argsort(order).tolist()
+    result = stored
+    if in_order.shape != memory.shape:
+        shape = editor.constant(graph, np.array(in_order.shape, np.int64), "shape")
+        result = editor.insert(graph, "Reshape", [result, shape], like=value, shape=in_order.shape)
+    perm = np.argsort(order).tolist()
     if perm != sorted(perm):
-        result = editor.insert(graph, "Transpose", [result], like=value, shape=array.shape, perm=perm)
-    if stored.shape != _array(kept).shape:
-        shape = editor.constant(graph, np.array(stored.shape, np.int64), "shape")
-        reshaped = editor.insert(graph, "Reshape", [kept, shape], like=value, shape=stored.shape)
-        if result is kept:
-            return reshaped
-        result.producer().replace_input_with(0, reshaped)  # pyright: ignore[reportOptionalMemberAccess]
+        after = result.producer()  # a Reshape; a weight has none
+        result = editor.insert(graph, "Transpose", [result], after=after, like=value, shape=array.shape, perm=perm)
     return result
