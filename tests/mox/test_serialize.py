@@ -189,6 +189,7 @@ DAMAGES = {
     "a negative size": (("program", "inputs", 0, 1), ["float32", [-3]], "-3 is no size"),
     "a missing rule": (("program", "equations", 0, "rule"), 7, "there is no rule number 7"),
     "more arguments": (("in_tree",), ["tuple", [["tuple", ["*", "*"]], ["dict", [], []]]], "does not fit"),
+    "arguments of no call": (("in_tree",), "*", "not that of a call"),
     "an unknown value": (("static_inputs",), [[0, {"$eval": "1"}]], "has the unknown form"),
     "a weight": (("weights",), [{"path": "w", "aval": ["float32", [3]], "trainable": True}], "`w` is missing"),
 }

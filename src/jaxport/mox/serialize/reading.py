@@ -80,6 +80,12 @@ class _Reader:
 
     def check(self, jaxpr: jaxprs.Jaxpr, traced: Traced, data: Mapping[str, Any]) -> None:
         """What the evaluation relies on: counts and types agree, also within the program."""
+        call = jax.tree.unflatten(traced.in_tree, range(traced.in_tree.num_leaves))
+        if not (isinstance(call, tuple) and [type(part) for part in call] == [tuple, dict]):
+            raise ModelError(
+                "the structure of the arguments is not that of a call",
+                why="it has to be a tuple of positional arguments and a dict of keyword arguments",
+            )
         arrays = traced.in_tree.num_leaves - len(traced.static_inputs)
         inputs = len(traced.weights) + arrays + len(data["inputs"])
         results = traced.out_tree.num_leaves - len(traced.static_outputs)
