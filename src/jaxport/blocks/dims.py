@@ -57,7 +57,7 @@ def _method(a: Any, b: Any, name: str, of_dims: Callable[[Any, Any], Any]) -> An
 
 def is_static(dim: Dim) -> bool:
     """Whether `dim` is a plain integer."""
-    return isinstance(dim, int) or (hasattr(dim, "__index__") and not hasattr(dim, "scope"))
+    return dim.__class__ is int or isinstance(dim, int) or (hasattr(dim, "__index__") and not hasattr(dim, "scope"))
 
 
 def all_static(dims: Sequence[Dim]) -> bool:

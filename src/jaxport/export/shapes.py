@@ -51,6 +51,9 @@ def vector_of(value: Value | None) -> list[int]:
 
 def broadcast(*shapes: Shape) -> Shape:
     """The shape that several shapes broadcast to, as NumPy and ONNX do. Raises `ValueError` where they do not."""
+    first, *others = map(tuple, shapes)
+    if all(shape == first for shape in others):
+        return first
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
     result = []

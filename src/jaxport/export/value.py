@@ -98,7 +98,7 @@ class Value:
         """What tells this constant from others."""
         array = self.constant
         assert array is not None
-        kind = (array.dtype.str, str(array.dtype), array.shape)
+        kind = (array.dtype, array.shape)
         if array.nbytes <= SMALL:
             return (*kind, self.name, array.tobytes())
         return (*kind, array.__array_interface__["data"][0], array.strides)
@@ -118,6 +118,7 @@ def beside(value: Value | None, op_type: str, first: Value | None) -> Value | No
     return y if x is not None and x.ir is first.ir else None
 
 
+@functools.lru_cache(maxsize=64)
 def data_type(dtype: Any) -> ir.DataType:
     """The ONNX data type of a NumPy dtype.
 

@@ -47,6 +47,10 @@ class Place:
         path = block.path.removeprefix(f"{self.base}.") if self.base else block.path
         return replace(self, blocks=(*self.blocks, (path or block.name, block.target)))
 
+    def of(self, primitive: str, source: str) -> Place:
+        """The place of an equation here."""
+        return Place(self.blocks, source, primitive, self.in_rule, self.base)
+
     def inside(self, base: str) -> Place:
         """The place at the start of a function's body, from where its blocks are named."""
         return replace(self, blocks=(), base=base)
@@ -113,7 +117,7 @@ class Walker:
 
         for equation in live_equations(jaxpr):
             source = op.place.source if op.place.in_rule else self.source(equation, op.place.source)
-            place = replace(op.place, source=source, primitive=equation.primitive.name)
+            place = op.place.of(equation.primitive.name, source)
             inner = Emitter(self, op.scope, place, [v.aval for v in equation.outvars])
             results = self.equation(inner, equation, [read(v) for v in equation.invars])
             values.update(zip(equation.outvars, results, strict=True))
@@ -275,7 +279,7 @@ def constant(value: Any, dtype: Any) -> Value:
 
 def _is_empty(shape: Sequence[dims.Dim]) -> bool:
     """Whether an array of this shape has no elements, and no symbolic dims."""
-    return dims.all_static(shape) and 0 in shape
+    return any(dims.is_static(d) and d == 0 for d in shape) and dims.all_static(shape)
 
 
 def _dtype(aval: Any) -> np.dtype:
@@ -322,7 +326,7 @@ def checked_results(rule: Rule, op: Emitter, results: Sequence[Any]) -> list[Val
             value = value.to(aval.shape)
         elif dims.shapes_differ(value.shape, aval.shape):
             found = f"shape {value.shape}, not {aval.shape}"
-        elif value.constant is None and value.scope is op.scope:
+        elif value.constant is None and value.scope is op.scope and not dims.all_static(aval.shape):
             value.shape = tuple(aval.shape)  # the same dims, perhaps in another form: JAX's own
             value.stamp()
         if found:

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from jaxport.export.passes.editing import constant_of, dims_of, is_op
 from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle, same_dims
 from jaxport.export.passes.matching import Seen
-from jaxport.export.passes.normalization import deviation_and_factors, with_bias
+from jaxport.export.passes.normalization import PRODUCT, deviation_and_factors, with_bias
 
 MOST_DEVIATIONS = 30
 """A mean so many deviations away from zero costs the result so many times the rounding of its type."""
@@ -26,7 +26,7 @@ MOST_DEVIATIONS = 30
 def batch_normalization(model: ir.Model) -> str:
     """Recognise BatchNorm that uses its running statistics, in the graph, its subgraphs and its functions."""
     opset = model.opset_imports[""]
-    return fuse(model, lambda node: _find(node, opset))
+    return fuse(model, lambda node: _find(node, opset), PRODUCT)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,9 @@ import onnx_ir as ir
 
 Dim = int | str | ir.SymbolicDim
 
+#: The operators of the default domain that have subgraphs.
+WITH_SUBGRAPHS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+
 #: Constants of at most so many bytes are told apart by their content.
 SMALL = 256
 
@@ -19,7 +22,18 @@ def graphs(model: ir.Model) -> Iterator[ir.Graph]:
     """All graphs of a model: the main graph, the functions, and the subgraphs of both."""
     for root in roots(model):
         yield root
-        yield from root.subgraphs()
+        yield from subgraphs(root)
+
+
+def subgraphs(graph: ir.Graph) -> Iterator[ir.Graph]:
+    """All graphs inside a graph, at any depth, each before those inside it."""
+    for node in graph:
+        if node.domain or node.op_type in WITH_SUBGRAPHS:
+            for attribute in node.attributes.values():
+                own = attribute.as_graphs() if attribute.type is ir.AttributeType.GRAPHS else ()
+                for inner in (attribute.as_graph(),) if attribute.type is ir.AttributeType.GRAPH else own:
+                    yield inner
+                    yield from subgraphs(inner)
 
 
 def roots(model: ir.Model) -> list[ir.Graph]:
@@ -67,9 +81,8 @@ def constant_of(value: ir.Value | None) -> np.ndarray | None:
 
 def dims_of(value: ir.Value | None) -> list[Dim] | None:
     """The dims of a value: integers, the text of an expression, or an unknown dim that equals only itself."""
-    if value is None or value.shape is None:
-        return None
-    return [d if isinstance(d, int) else d if d.value is None else d.value for d in value.shape]
+    shape = None if value is None else value.shape
+    return None if shape is None else [d if d.__class__ is int else d.value or d for d in shape.dims]
 
 
 def rank_of(value: ir.Value | None) -> int | None:
@@ -111,7 +124,7 @@ class Editor:
 
     @functools.cached_property
     def _root(self) -> dict[ir.Graph, ir.Graph]:
-        return {graph: root for root in roots(self._model) for graph in (root, *root.subgraphs())}
+        return {graph: root for root in roots(self._model) for graph in (root, *subgraphs(root))}
 
     def unique(self, wish: str) -> str:
         """A name that is not taken: `wish`, or with a number."""

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.export import legalize, schema
-from jaxport.export.passes.editing import Dim, Editor, constant_of, dims_of, is_op, roots, substitute
+from jaxport.export.passes.editing import Dim, Editor, constant_of, dims_of, is_op, roots, subgraphs, substitute
 from jaxport.export.passes.matching import VIEWS, between
 
 SHOWN = 5
@@ -153,14 +153,51 @@ class Fusion:
 Find = Callable[[ir.Node], "Fusion | str | None"]
 
 
-def fuse(model: ir.Model, find: Find) -> str:
-    """Replace all that `find` finds, in the graph, its subgraphs and its functions; returns the report."""
+@dataclass(frozen=True)
+class Anchor:
+    """Which nodes can be the last one of a fusion, so that nothing is matched from any other.
+
+    Attributes:
+      at: the operators of that node.
+      below: an operator that the node has to depend on; any if empty.
+      through: the operators that may stand between the two.
+    """
+
+    at: tuple[str, ...]
+    below: tuple[str, ...] = ()
+    through: tuple[str, ...] = VIEWS
+
+    def nodes(self, all_nodes: Sequence[ir.Node]) -> set[ir.Node]:
+        """Those among the nodes of a graph and its subgraphs."""
+        if not self.below:
+            return {node for node in all_nodes if is_op(node, *self.at)}
+        reached: set[ir.Node] = set()
+        stack = [node for node in all_nodes if is_op(node, *self.below)]
+        while stack:
+            for value in stack.pop().outputs:
+                for user in value.consumers():
+                    if user in reached or not is_op(user, *self.at, *self.through):
+                        continue
+                    reached.add(user)
+                    if user.op_type in self.through:
+                        stack.append(user)
+        return {node for node in reached if node.op_type in self.at}
+
+
+def fuse(model: ir.Model, find: Find, *anchors: Anchor) -> str:
+    """Replace all that `find` finds, in the graph, its subgraphs and its functions; returns the report.
+
+    Args:
+      model: changed in place.
+      find: called with each node that one of `anchors` admits, in order.
+      anchors: where to look; everywhere if none is given.
+    """
     editor = Editor(model)
     made: dict[str, int] = collections.Counter()
     declined: dict[str, list[str | None]] = collections.defaultdict(list)
-    for root, graph in [(main, graph) for main in roots(model) for graph in (main, *main.subgraphs())]:
+    for root, nodes in _candidates(model, anchors):
         found: dict[ir.Value, Fusion] = {}
-        for node in graph:
+        for node in nodes:
             fusion = find(node)
             if isinstance(fusion, str):
                 declined[fusion].append(node.outputs[0].name)
@@ -184,6 +221,16 @@ def fuse(model: ir.Model, find: Find) -> str:
     return report(made, declined)
 
 
+def _candidates(model: ir.Model, anchors: Sequence[Anchor]) -> Iterator[tuple[ir.Graph, list[ir.Node]]]:
+    """For each graph, the graph at its root and the nodes to start from, in order."""
+    for root in roots(model):
+        own = [list(graph) for graph in (root, *subgraphs(root))]
+        all_nodes = [node for nodes in own for node in nodes]
+        admitted = set().union(*(anchor.nodes(all_nodes) for anchor in anchors)) if anchors else set(all_nodes)
+        for nodes in own if admitted else ():
+            yield root, [node for node in nodes if node in admitted]
+
+
 def _delimited(fusion: Fusion) -> bool:
     """Note the nodes of the graph that would go; those of graphs around it stay as they are."""
     inner = between(fusion.result, fusion.leaves) or set()
@@ -193,16 +240,15 @@ def _delimited(fusion: Fusion) -> bool:
 
 def _unprofitable(found: dict[ir.Value, Fusion]) -> Iterable[tuple[str, str | None]]:
     """Drop the fusions after which their nodes would be needed still; what several of them share is no hindrance."""
-    while True:
+    before = None
+    while before != len(found):
+        before = len(found)
         inside = {node for fusion in found.values() for node in fusion.inner}
         for result, fusion in list(found.items()):
             needed = fusion.used_elsewhere(inside)
             if needed is not None:
                 del found[result]
                 yield f"`{needed.name}` in it is used elsewhere too", result.name
-                break
-        else:
-            return
 
 
 def _drop_parts(found: dict[ir.Value, Fusion]) -> None:

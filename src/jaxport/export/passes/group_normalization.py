@@ -21,13 +21,13 @@ from jaxport.export.passes.arranging import product, reshaped, target
 from jaxport.export.passes.editing import Dim, dims_of
 from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle, same_dims
 from jaxport.export.passes.matching import Part, Seen
-from jaxport.export.passes.normalization import Normalized, normalized, with_bias
+from jaxport.export.passes.normalization import PRODUCT, Normalized, normalized, with_bias
 
 
 def group_normalization(model: ir.Model) -> str:
     """Recognise GroupNorm and InstanceNorm, in the graph, its subgraphs and its functions."""
     opset = model.opset_imports[""]
-    return fuse(model, lambda node: _find(node, opset))
+    return fuse(model, lambda node: _find(node, opset), PRODUCT)
 
 
 @dataclass(frozen=True)

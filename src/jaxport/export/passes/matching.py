@@ -173,22 +173,24 @@ def _orders(operands: Sequence[Seen] | None) -> Iterable[tuple[Seen, Seen]]:
 
 def look(value: ir.Value, axes: Iterable[Axis]) -> Seen:
     """What is seen through `value` and all views behind it, when its axes have these labels."""
-    entry, axes = value, _without_ones(value, axes)
-    sizes = dict(zip(axes, dims_of(value) or (), strict=False))
-    while is_op(value.producer(), *VIEWS):
-        node = value.producer()
+    entry, dims = value, dims_of(value)
+    axes = _without_ones(dims, axes)
+    sizes = dict(zip(axes, dims or (), strict=False))
+    while is_op(node := value.producer(), *VIEWS):
         source = node.inputs[0]
         behind = None if source is None else _through(node, source, axes)
         if behind is None:
             break
-        value, axes = source, _without_ones(source, behind)
-        sizes.update(zip(axes, dims_of(value) or (), strict=False))
+        value, dims = source, dims_of(source)
+        axes = _without_ones(dims, behind)
+        sizes.update(zip(axes, dims or (), strict=False))
     return Seen(value, axes, entry, sizes)
 
 
-def _without_ones(value: ir.Value, axes: Iterable[Axis]) -> tuple[Axis, ...]:
-    dims = dims_of(value)
-    return tuple(axes) if dims is None else tuple(None if d == 1 else a for d, a in zip(dims, axes, strict=True))
+def _without_ones(dims: Sequence[Dim] | None, axes: Iterable[Axis]) -> tuple[Axis, ...]:
+    if dims is None or 1 not in dims:
+        return tuple(axes)
+    return tuple(None if d == 1 else a for d, a in zip(dims, axes, strict=True))
 
 
 def _through(node: ir.Node, source: ir.Value, axes: tuple[Axis, ...]) -> list[Axis] | None:
@@ -289,7 +291,7 @@ def _broadcast(
     if any(d not in (1, dims[start + i]) for i, d in enumerate(own)):
         return None
     labels = axes[start:]
-    return look(value, labels) if behind else Seen(value, _without_ones(value, labels), value)
+    return look(value, labels) if behind else Seen(value, _without_ones(own, labels), value)
 
 
 def reduction_axes(node: ir.Node) -> set[int] | None:

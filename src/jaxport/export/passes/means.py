@@ -8,7 +8,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from jaxport.export.passes.editing import constant_of, integer, is_op, operand
-from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle, same_dims
+from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse, obstacle, same_dims
 from jaxport.export.passes.matching import Seen, reduction_axes
 from jaxport.export.passes.normalization import mean_of
 
@@ -16,13 +16,13 @@ from jaxport.export.passes.normalization import mean_of
 def means(model: ir.Model) -> str:
     """Recognise means, in the graph, its subgraphs and its functions."""
     opset = model.opset_imports[""]
-    return fuse(model, lambda node: _find(node, opset))
+    return fuse(model, lambda node: _find(node, opset), Anchor(at=("Div", "Mul"), below=("ReduceSum",)))
 
 
 def _find(node: ir.Node, opset: int) -> Fusion | str | None:
     result = node.outputs[0]
     # A sum of integers wraps, and one in half precision is infinite early, before it is divided.
-    if not is_op(node, "Div", "Mul") or result.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+    if result.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
         return None
     totals = [value for value in node.inputs if value is not None and is_op(value.producer(), "ReduceSum")]
     whole = Seen.whole(result)

@@ -19,16 +19,19 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.export.passes.editing import Dim, constant_of, dims_of, is_op
-from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle, same_dims
-from jaxport.export.passes.matching import Axis, Reduced, Seen, close, over
+from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse, obstacle, same_dims
+from jaxport.export.passes.matching import VIEWS, Axis, Reduced, Seen, close, over
 from jaxport.export.passes.softmax import axis_attribute
 from jaxport.export.value import PARAMETER
+
+#: A product that a root may be a factor of.
+PRODUCT = Anchor(at=("Mul", "Div"), below=("Sqrt", "Pow"), through=(*VIEWS, "Mul", "Div", "Reciprocal"))
 
 
 def normalization(model: ir.Model) -> str:
     """Recognise LayerNormalization and RMSNormalization, in the graph, its subgraphs and its functions."""
     opset = model.opset_imports[""]
-    return fuse(model, lambda node: _find(node, opset))
+    return fuse(model, lambda node: _find(node, opset), PRODUCT)
 
 
 @dataclass(frozen=True)

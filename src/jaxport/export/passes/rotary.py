@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from jaxport.export.passes.arranging import Arrangement, goes_into_transpose
 from jaxport.export.passes.editing import Dim, constant_of, dims_of, integer, is_op
-from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle
+from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse, obstacle
 from jaxport.export.passes.matching import Seen, look
 
 #: The label of the axis of vectors; the positions of the other axes are theirs.
@@ -28,7 +28,7 @@ VECTOR = 3
 def rotary(model: ir.Model) -> str:
     """Recognise RotaryEmbedding, in the graph, its subgraphs and its functions."""
     opset = model.opset_imports[""]
-    return fuse(model, lambda node: _find(node, opset))
+    return fuse(model, lambda node: _find(node, opset), Anchor(at=("Concat", "Add")))
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,6 @@ class Rotation:
 
 
 def _find(node: ir.Node, opset: int) -> Fusion | str | None:
-    if not is_op(node, "Concat", "Add"):
-        return None
     rank = len(dims_of(node.outputs[0]) or ())
     found = next(_joined(node, rank) if is_op(node, "Concat") else _turned(node, rank), None)
     if found is None:

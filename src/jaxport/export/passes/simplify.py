@@ -90,9 +90,11 @@ RULES: dict[str, Callable[[ir.Node], ir.Value | None]] = {"Not": _not, "Equal": 
 
 def _spread(editor: Editor, node: ir.Node) -> bool:
     """Take operands from before they were expanded."""
+    if node.op_type not in BROADCASTING or not any(map(_is_expanded, node.inputs)):
+        return False
     result, changed = Seen.whole(node.outputs[0]), False
     dims = dims_of(node.outputs[0])
-    if node.op_type not in BROADCASTING or result is None or dims is None or result.value is not node.outputs[0]:
+    if result is None or dims is None or result.value is not node.outputs[0]:
         return False
     for place, given in enumerate(node.inputs):
         if not _is_expanded(given) or not _spans(node, place, dims):

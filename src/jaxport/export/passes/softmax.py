@@ -15,19 +15,18 @@ import math
 import onnx_ir as ir
 
 from jaxport.export.passes.editing import dims_of
-from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle, same_dims
-from jaxport.export.passes.matching import Axis, Seen, over
+from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse, obstacle, same_dims
+from jaxport.export.passes.matching import VIEWS, Axis, Seen, over
 
 
 def softmax(model: ir.Model) -> str:
     """Recognise Softmax and LogSoftmax, in the graph, its subgraphs and its functions."""
     opset = model.opset_imports[""]
-    return fuse(model, lambda node: _find(node, opset))
+    anchor = Anchor(at=("Div", "Sub"), below=("ReduceSum",), through=(*VIEWS, "Cast", "Log"))
+    return fuse(model, lambda node: _find(node, opset), anchor)
 
 
 def _find(node: ir.Node, opset: int) -> Fusion | str | None:
-    if node.domain or node.op_type not in ("Div", "Sub"):
-        return None
     seen = Seen.whole(node.outputs[0])
     operands = None if seen is None else seen.operands("Div", "Sub")
     if operands is None or seen.value is not node.outputs[0]:

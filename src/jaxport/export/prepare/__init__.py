@@ -6,12 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxport.export.prepare.complex import without_complex
+from jaxport.blocks import block_p
+from jaxport.export.ports import is_key
+from jaxport.export.prepare.complex import is_complex, without_complex
 from jaxport.export.prepare.dead_code import without_dead_code
 from jaxport.export.prepare.exact_dims import with_exact_dims
 from jaxport.export.prepare.implementations import with_implementations
 from jaxport.export.prepare.keys import without_keys
 from jaxport.export.prepare.references import without_references
+from jaxport.export.prepare.rewriting import Contents
 from jaxport.export.registry import Rule
 from jaxport.jaxprs import ClosedJaxpr
 
@@ -26,21 +29,35 @@ class Program:
     output_paths: Sequence[str]
 
 
-#: Rewritings of the jaxpr, in order, after what has no rule was replaced by its implementation.
-STEPS: list[Callable[[ClosedJaxpr], ClosedJaxpr]] = [
-    without_references,
-    without_dead_code,
-    without_keys,
-    without_complex,
-    with_exact_dims,
-]
+@dataclass(frozen=True)
+class Step:
+    """A rewriting of the jaxpr, and whether a program with these contents can have anything for it to do."""
+
+    rewrite: Callable[[ClosedJaxpr], ClosedJaxpr]
+    concerns: Callable[[Contents], bool]
+
+
+#: In order, after what has no rule was replaced by its implementation.
+STEPS: tuple[Step, ...] = (
+    Step(without_references, lambda contents: bool(contents.effects) or "run_state" in contents.primitives),
+    Step(without_dead_code, lambda _: True),
+    Step(without_keys, lambda contents: any(map(is_key, contents.dtypes))),
+    Step(without_complex, lambda contents: any(map(is_complex, contents.dtypes))),
+    Step(with_exact_dims, lambda contents: "dim_as_value" in contents.primitives),
+)
 
 
 def rewritten(jaxpr: ClosedJaxpr, rules: Mapping[str, Rule]) -> ClosedJaxpr:
     """A closed jaxpr after all steps; the same object where none of them has anything to do."""
-    jaxpr = with_implementations(jaxpr, rules)
-    for step in STEPS:
-        jaxpr = step(jaxpr)
+    contents = Contents.of(jaxpr)
+    implemented = Step(
+        lambda program: with_implementations(program, rules),
+        lambda contents: not contents.primitives <= {*rules, block_p.name},
+    )
+    for step in (implemented, *STEPS):
+        if step.concerns(contents):
+            before, jaxpr = jaxpr, step.rewrite(jaxpr)
+            contents = contents if jaxpr is before else Contents.of(jaxpr)
     return jaxpr
 
 

@@ -97,8 +97,13 @@ def _joined(re: Any, im: Any) -> Any:
     return jnp.stack([re, im], axis=-1)
 
 
+def is_complex(dtype: Any) -> bool:
+    """Whether a dtype is that of complex numbers."""
+    return getattr(dtype, "kind", "") == "c"
+
+
 def _is_complex(aval: Any) -> bool:
-    return isinstance(aval, ShapedArray) and getattr(aval.dtype, "kind", "") == "c"
+    return isinstance(aval, ShapedArray) and is_complex(aval.dtype)
 
 
 def _pair_aval(aval: Any) -> ShapedArray:

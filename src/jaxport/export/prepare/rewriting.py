@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -88,6 +89,40 @@ class Rewriting(abc.ABC):
         )
 
 
+@dataclass(frozen=True)
+class Contents:
+    """What occurs in a program, at any depth: whoever has nothing to do with it need not look at each equation.
+
+    Attributes:
+      primitives: the names of its primitives.
+      dtypes: the dtypes of its variables and literals.
+      effects: the effects of the whole.
+    """
+
+    primitives: Set[str]
+    dtypes: Set[Any]
+    effects: Set[Any]
+
+    @classmethod
+    def of(cls, closed: ClosedJaxpr) -> Contents:
+        """The contents of a closed jaxpr; what several equations share is read once."""
+        primitives: set[str] = set()
+        dtypes: set[Any] = set()
+        waiting, known = [closed.jaxpr], set()
+        while waiting:
+            jaxpr = waiting.pop()
+            if id(jaxpr) in known:
+                continue
+            known.add(id(jaxpr))
+            dtypes.update(getattr(atom.aval, "dtype", None) for atom in (*jaxpr.invars, *jaxpr.constvars))
+            for equation in jaxpr.eqns:
+                primitives.add(equation.primitive.name)
+                dtypes.update(getattr(atom.aval, "dtype", None) for atom in (*equation.invars, *equation.outvars))
+                for value in equation.params.values():
+                    waiting += inner_jaxprs(value)
+        return cls(primitives, dtypes - {None}, closed.effects)
+
+
 def map_jaxprs(function: Callable[[Any], Any], value: Any) -> Any:
     """A parameter of an equation with each jaxpr in it replaced; the same object where that changes nothing."""
     if isinstance(value, ClosedJaxpr | Jaxpr):
@@ -102,9 +137,18 @@ def map_jaxprs(function: Callable[[Any], Any], value: Any) -> Any:
 
 def holds_jaxpr(value: Any) -> bool:
     """Whether a parameter of an equation is a jaxpr, or has one in it."""
+    return next(inner_jaxprs(value), None) is not None
+
+
+def inner_jaxprs(value: Any) -> Iterator[Jaxpr]:
+    """The jaxprs in a parameter of an equation."""
     if isinstance(value, tuple | list):
-        return any(map(holds_jaxpr, value))
-    return isinstance(value, ClosedJaxpr | Jaxpr)
+        for item in value:
+            yield from inner_jaxprs(item)
+    elif isinstance(value, ClosedJaxpr):
+        yield value.jaxpr
+    elif isinstance(value, Jaxpr):
+        yield value
 
 
 def traced(function: Callable[..., Any], operands: Sequence[Any]) -> ClosedJaxpr:
