@@ -40,10 +40,10 @@ def _described(path: str, thing: Any) -> Iterator[str]:
                 yield f"  {path}.{name}"
             else:
                 yield f"  {path}.{name}{_signature(own)}"
-    elif callable(thing):
+    elif inspect.isroutine(thing):
         yield f"{path}{_signature(thing)}"
     else:
-        yield f"{path}: {type(thing).__name__}"
+        yield path
 
 
 def _signature(thing: Any) -> str:
