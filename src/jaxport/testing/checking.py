@@ -279,7 +279,8 @@ def _accepts(fn: Callable[..., Any], specs: Sequence[Any], options: Mapping[str,
     arguments = [jax.tree.map(_struct, value, is_leaf=_is_spec) for value in specs]
     structs = {name: jax.tree.map(_struct, value, is_leaf=_is_spec) for name, value in keywords.items()}
     try:
-        blocks.trace(fn, arguments, structs, state="discard")
+        with jax.enable_x64(options.get("double_precision", False) or jax.config.jax_enable_x64):
+            blocks.trace(fn, arguments, structs, state="discard")
     except _REFUSALS:
         return False
     return True
