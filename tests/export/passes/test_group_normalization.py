@@ -59,4 +59,4 @@ def test_statistics_over_the_batch_are_something_else():
 
     exported = check(batch_normalized, f32("B", 4, 4, 3), **LOOSE)
     assert "InstanceNormalization" not in operators(exported)
-    assert report(exported, "group_normalization") == "nothing to do"
+    assert report(exported, "normalization") == "nothing to do"

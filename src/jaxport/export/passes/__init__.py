@@ -27,7 +27,6 @@ from jaxport.export.passes.batch_normalization import batch_normalization
 from jaxport.export.passes.constants import constants
 from jaxport.export.passes.convolution import average_pools, convolution_biases, global_pools, padded_pools
 from jaxport.export.passes.double import double_factors
-from jaxport.export.passes.group_normalization import group_normalization
 from jaxport.export.passes.hoisting import hoisting
 from jaxport.export.passes.identities import identities
 from jaxport.export.passes.layout import layout
@@ -64,7 +63,6 @@ DEFAULT: tuple[Pass, ...] = (
     hoisting,
     repeated,
     softmax,
-    group_normalization,
     normalization,
     means,
     activations,

@@ -1,6 +1,6 @@
 """BatchNormalization in evaluation: a product with `1 / sqrt(variance + epsilon)`, all of whose statistics are parameters.
 
-The factors are those of `normalization`, but mean and variance are weights along the axis of the channels. The operator
+The factors are those of `normalized`, but mean and variance are weights along the axis of the channels. The operator
 wants channels second: where they are elsewhere, it pays for images, and next to a Transpose, as those of convolutions.
 
 Runtimes scale, then shift: what is left is exact to the rounding of `x`, not of `x - mean`. That is much less where the
@@ -17,7 +17,7 @@ import onnx_ir as ir
 from jaxport.export.passes.editing import constant_of, dims_of, is_op
 from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle, same_dims
 from jaxport.export.passes.matching import Seen
-from jaxport.export.passes.normalization import PRODUCT, deviation_and_factors, with_bias
+from jaxport.export.passes.normalized import PRODUCT, deviation_and_factors, with_bias
 
 MOST_DEVIATIONS = 30
 """A mean so many deviations away from zero costs the result so many times the rounding of its type."""

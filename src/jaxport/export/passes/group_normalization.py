@@ -1,6 +1,6 @@
 """Normalization over groups of channels and all positions, by InstanceNormalization.
 
-What is normalized is as in `normalization`: a product with `1 / sqrt(variance + epsilon)`. The axes that are left are
+What is normalized is as in `normalized`: a product with `1 / sqrt(variance + epsilon)`. The axes that are left are
 those of batches and channels, or of batches and groups of channels:
 
 1. Whole channels: InstanceNormalization.
@@ -19,15 +19,9 @@ import onnx_ir as ir
 
 from jaxport.export.passes.arranging import product, reshaped, target
 from jaxport.export.passes.editing import Dim, dims_of
-from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle, same_dims
+from jaxport.export.passes.fusing import Builder, Fusion, obstacle, same_dims
 from jaxport.export.passes.matching import Part, Seen
-from jaxport.export.passes.normalization import PRODUCT, Normalized, normalized, with_bias
-
-
-def group_normalization(model: ir.Model) -> str:
-    """Recognise GroupNorm and InstanceNorm, in the graph, its subgraphs and its functions."""
-    opset = model.opset_imports[""]
-    return fuse(model, lambda node: _find(node, opset), PRODUCT)
+from jaxport.export.passes.normalized import Normalized, with_bias
 
 
 @dataclass(frozen=True)
@@ -49,10 +43,10 @@ class Grouping:
         return [axis for axis in seen.axes if axis is not None] in ([], [self.channel])
 
 
-def _find(node: ir.Node, opset: int) -> Fusion | str | None:
-    found, result = normalized(node), node.outputs[0]
-    grouping = None if found is None else _grouping(found, dims_of(result) or [])
-    if found is None or grouping is None or not all(map(grouping.is_parameter, found.scales)):
+def grouped(found: Normalized, result: ir.Value, opset: int) -> Fusion | str | None:
+    """The fusion of what is normalized over positions, why there is none, or None if it is no such normalization."""
+    grouping = _grouping(found, dims_of(result) or [])
+    if grouping is None or not all(map(grouping.is_parameter, found.scales)):
         return None
     if not same_dims(found.x.entry, result):
         return f"`{found.x.entry.name}` is broadcast to the shape of the result"

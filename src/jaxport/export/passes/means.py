@@ -10,7 +10,7 @@ import onnx_ir as ir
 from jaxport.export.passes.editing import constant_of, integer, is_op, operand
 from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse, obstacle, same_dims
 from jaxport.export.passes.matching import Seen, reduction_axes
-from jaxport.export.passes.normalization import mean_of
+from jaxport.export.passes.normalized import mean_of
 
 
 def means(model: ir.Model) -> str:

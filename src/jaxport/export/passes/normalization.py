@@ -7,195 +7,40 @@ It is a product of factors in any order: `1 / sqrt(variance + epsilon)`, `x - me
 2. For RMSNormalization it is `mean(x²)`; the operator came with opset 23.
 
 The normalized axes have to be the last ones, of known size. With the fast variance the operator is the more exact one.
+What normalizes positions, and groups of channels with them, is InstanceNormalization: see `group_normalization`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.editing import Dim, constant_of, dims_of, is_op
-from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse, obstacle, same_dims
-from jaxport.export.passes.matching import VIEWS, Axis, Reduced, Seen, close, over
+from jaxport.export.passes.editing import Dim, constant_of, dims_of
+from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle, same_dims
+from jaxport.export.passes.group_normalization import grouped
+from jaxport.export.passes.matching import Seen
+from jaxport.export.passes.normalized import PRODUCT, Normalized, normalized, with_bias
 from jaxport.export.passes.softmax import axis_attribute
-from jaxport.export.value import PARAMETER
-
-#: A product that a root may be a factor of.
-PRODUCT = Anchor(at=("Mul", "Div"), below=("Sqrt", "Pow"), through=(*VIEWS, "Mul", "Div", "Reciprocal"))
 
 
 def normalization(model: ir.Model) -> str:
-    """Recognise LayerNormalization and RMSNormalization, in the graph, its subgraphs and its functions."""
+    """Recognise LayerNormalization, RMSNormalization, GroupNorm and InstanceNorm, in the graph, its subgraphs and functions."""
     opset = model.opset_imports[""]
     return fuse(model, lambda node: _find(node, opset), PRODUCT)
 
 
-@dataclass(frozen=True)
-class Normalized:
-    """What a product of factors normalizes.
-
-    Attributes:
-      op_type: the operator.
-      x: what is normalized.
-      axes: along which axes.
-      epsilon: what is added to the variance.
-      scales: the other factors.
-      sizes: the size along each axis that a mean goes over or keeps.
-    """
-
-    op_type: str
-    x: Seen
-    axes: tuple[Axis, ...]
-    epsilon: float
-    scales: tuple[Seen, ...]
-    sizes: Mapping[Axis, Dim]
-
-    def is_parameter(self, seen: Seen) -> bool:
-        """Whether a value varies along the normalized axes alone, in their order."""
-        along = [axis for axis in seen.axes if axis is not None]
-        return along == [axis for axis in self.axes if axis in along]
-
-
 def _find(node: ir.Node, opset: int) -> Fusion | str | None:
-    found = normalized(node)
+    found, result = normalized(node), node.outputs[0]
     if found is None:
         return None
-    hindrance = _hindrance(found, node.outputs[0], opset)
+    fusion = grouped(found, result, opset)
+    if isinstance(fusion, Fusion):
+        return fusion
+    hindrance = _hindrance(found, result, opset)
     if hindrance is None:
-        return _fusion(found, node.outputs[0])
+        return _fusion(found, result)
     inside = (value.producer() for value in node.inputs if value is not None)
-    return None if any(map(normalized, inside)) else hindrance  # without a factor it is one
-
-
-def normalized(node: ir.Node | None) -> Normalized | None:
-    """What a product normalizes."""
-    deviation, others = deviation_and_factors(node) or (None, [])
-    if deviation is None:
-        return None
-    variance, epsilon = deviation
-    squared = _mean_square(variance)
-    for index, seen in enumerate(others):
-        scales = tuple(others[:index] + others[index + 1 :])
-        centered = _centered(seen)
-        if centered is not None and _is_variance(variance, seen, *centered[:2]):
-            x, axes, sizes = centered
-            return Normalized("LayerNormalization", x, axes, epsilon, scales, sizes)
-        axes = None if squared is None else over(squared, seen)
-        if squared is not None and axes is not None:
-            return Normalized("RMSNormalization", seen, axes, epsilon, scales, squared.sizes)
-    return None
-
-
-def deviation_and_factors(node: ir.Node | None) -> tuple[tuple[Seen, float], list[Seen]] | None:
-    """Of a product with one `1 / sqrt(variance + epsilon)`: the variance and epsilon, and the other factors."""
-    whole = Seen.whole(node.outputs[0]) if node is not None and is_op(node, "Mul", "Div") else None
-    factors = [] if whole is None else list(_factors(whole, 1))
-    deviations = [(seen, exponent) for seen, exponent in factors if _is_deviation(seen, exponent)]
-    if len(deviations) != 1:
-        return None
-    others = [seen for seen, exponent in factors if exponent == 1 and (seen, exponent) != deviations[0]]
-    radicand = _radicand(deviations[0][0]) if len(others) == len(factors) - 1 else None
-    return None if radicand is None else (radicand, others)
-
-
-def _factors(seen: Seen, exponent: int) -> Iterator[tuple[Seen, int]]:
-    """The factors of a product, as far as nothing else needs the products in between."""
-    operands = seen.operands("Mul", "Div", "Reciprocal") or []
-    for index, given in enumerate(operands):
-        divides = seen.is_op("Reciprocal") or (seen.is_op("Div") and index == 1)
-        power = -exponent if divides else exponent
-        shared = len(given.value.uses()) > 1 or len(given.entry.uses()) > 1
-        if given.is_op("Reciprocal") or (not shared and given.is_op("Mul", "Div")):
-            yield from _factors(given, power)
-        elif given.scalar != 1 or given.value.meta.get(PARAMETER):  # a scale stays while it is what it began as
-            yield given, power
-
-
-def _is_deviation(seen: Seen, exponent: int) -> bool:
-    """Whether a factor is the root of something, and divides."""
-    if seen.is_op("Sqrt"):
-        return exponent == -1
-    operands = seen.operands("Pow")
-    return exponent == 1 and operands is not None and operands[1].scalar == -0.5
-
-
-def _radicand(deviation: Seen) -> tuple[Seen, float] | None:
-    """The variance, and the epsilon added to it, under the root. A variance may be one number everywhere, too."""
-    under, *_ = deviation.operands("Sqrt", "Pow") or [None]
-    if under is None:
-        return None
-    found = under.commuted("Add", lambda seen: None if any(axis is not None for axis in seen.axes) else seen.scalar)
-    found = found or under.commuted("Add", lambda seen: seen.scalar)
-    return None if found is None else (found[1], float(found[0]))
-
-
-def mean_of(seen: Seen) -> Seen | None:
-    """The operand of a mean: the sum of known many elements divided by their number, or ReduceMean."""
-    averaged = seen.reduced("ReduceMean")
-    if averaged is not None:
-        return averaged
-    operands = seen.operands("Div") or seen.operands("Mul") or ()
-    for index, total in enumerate(operands):
-        factor, summed = operands[1 - index].scalar, total.reduced("ReduceSum")
-        if factor and summed is not None and not (seen.is_op("Div") and index):
-            count = _size(summed, total)
-            expected = factor if seen.is_op("Div") else 1 / factor
-            if count is not None and close(count, expected, seen.value.dtype):
-                return summed
-    return None
-
-
-def _size(summed: Seen, total: Seen) -> int | None:
-    """The number of elements that go into each sum."""
-    sizes = [d for axis, d in summed.sizes.items() if isinstance(axis, Reduced) and axis.node is total.node]
-    return math.prod(sizes) if all(isinstance(d, int) for d in sizes) else None  # pyright: ignore[reportArgumentType]
-
-
-def _square_of(seen: Seen) -> Seen | None:
-    """`x`, where `seen` is x²."""
-    operands = seen.operands("Mul")
-    if operands is not None:
-        return operands[0] if operands[0] == operands[1] else None
-    base, exponent = seen.operands("Pow") or (None, None)
-    return base if exponent is not None and exponent.scalar == 2 else None
-
-
-def _mean_square(seen: Seen) -> Seen | None:
-    averaged = mean_of(seen)
-    return None if averaged is None else _square_of(averaged)
-
-
-def _centered(seen: Seen) -> tuple[Seen, tuple[Axis, ...], Mapping[Axis, Dim]] | None:
-    """`x`, the axes of the mean and their sizes, where `seen` is x - mean(x)."""
-    x, mean = seen.operands("Sub") or (None, None)
-    averaged = None if mean is None else mean_of(mean)
-    axes = None if averaged is None or x is None else over(averaged, x)
-    return None if x is None or averaged is None or axes is None else (x, axes, averaged.sizes)
-
-
-def _is_variance(variance: Seen, centered: Seen, x: Seen, axes: tuple[Axis, ...]) -> bool:
-    """Whether `variance` is that of `x` along `axes`, where `centered` is x - mean(x)."""
-    clamped = variance.commuted("Max", lambda seen: seen.scalar == 0)
-    variance = variance if clamped is None else clamped[1]
-    deviation = _mean_square(variance)
-    if deviation is not None:
-        return over(deviation, centered) == axes or _is_centered_alike(deviation, x, axes)
-    squares, square = variance.operands("Sub") or (None, None)
-    squared = None if squares is None else _mean_square(squares)
-    mean = None if square is None else _square_of(square)
-    averaged = None if mean is None else mean_of(mean)
-    return squared is not None and averaged is not None and over(squared, x) == over(averaged, x) == axes
-
-
-def _is_centered_alike(deviation: Seen, x: Seen, axes: tuple[Axis, ...]) -> bool:
-    """Whether `deviation`, which is reduced, is x minus its mean along the very axes that are reduced."""
-    inside, along, _ = _centered(deviation) or (None, (), {})
-    reduced = len(along) == len(axes) and all(isinstance(axis, Reduced) for axis in along)
-    return inside is not None and reduced and over(inside, x) == axes
+    return None if any(map(normalized, inside)) else fusion or hindrance  # without a factor it is one
 
 
 def _hindrance(found: Normalized, product: ir.Value, opset: int) -> str | None:
@@ -232,17 +77,6 @@ def _fusion(found: Normalized, product: ir.Value) -> Fusion:
         return builder.emit(found.op_type, inputs, dims, axis=axis, epsilon=found.epsilon)
 
     return Fusion(found.op_type, result, [seen.value for seen in given], build)
-
-
-def with_bias(product: ir.Value, is_parameter: Callable[[Seen], bool]) -> tuple[ir.Value, Seen | None]:
-    """What a bias is added to a product to, and the bias; the product itself where none is."""
-    if not product.is_graph_output() and len(product.uses()) == 1:
-        ((user, place),) = product.uses()
-        whole = Seen.whole(user.outputs[0]) if is_op(user, "Add") and same_dims(user.outputs[0], product) else None
-        added = None if whole is None else (whole.operands("Add") or (None, None))[1 - place]
-        if added is not None and is_parameter(added):
-            return user.outputs[0], added
-    return product, None
 
 
 def _parameter(builder: Builder, seen: Seen, dims: list[Dim], first: int) -> ir.Value:
