@@ -34,6 +34,7 @@ from jaxport.export.passes.layout import layout
 from jaxport.export.passes.means import means
 from jaxport.export.passes.normalization import normalization
 from jaxport.export.passes.operand_order import operand_order
+from jaxport.export.passes.pixel_shuffle import pixel_shuffle, plain_shuffles
 from jaxport.export.passes.repeated import repeated
 from jaxport.export.passes.reshapes import reshapes
 from jaxport.export.passes.rotary import rotary
@@ -72,9 +73,11 @@ DEFAULT: tuple[Pass, ...] = (
     attention,
     reshapes,
     tidy,
+    pixel_shuffle,
     layout,
     unit_axes,
     tidy,
+    plain_shuffles,
     convolution_biases,
     global_pools,
     padded_pools,
