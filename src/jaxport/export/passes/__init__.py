@@ -37,6 +37,7 @@ from jaxport.export.passes.operand_order import operand_order
 from jaxport.export.passes.pixel_shuffle import pixel_shuffle, plain_shuffles
 from jaxport.export.passes.repeated import repeated
 from jaxport.export.passes.reshapes import reshapes
+from jaxport.export.passes.resizing import resizing
 from jaxport.export.passes.rotary import rotary
 from jaxport.export.passes.simplify import simplify
 from jaxport.export.passes.softmax import softmax
@@ -74,6 +75,7 @@ DEFAULT: tuple[Pass, ...] = (
     reshapes,
     tidy,
     pixel_shuffle,
+    resizing,
     layout,
     unit_axes,
     tidy,
