@@ -67,6 +67,7 @@ SPECIAL: dict[str, tuple[Sequence[Any], dict[str, Any]]] = {
     "SpaceToDepth": ([(T, IMAGE)], {"blocksize": 2}),
     "Split": ([(T, MATRIX), np.array([1, 1])], {}),
     "Squeeze": ([(T, (1, 2)), np.array([0])], {}),
+    "TensorScatter": ([(T, (2, 4, 2)), (T, (2, 1, 2)), np.array([0, 1])], {}),
     "Tile": ([(T, MATRIX), np.array([2, 1])], {}),
     "TopK": ([(T, MATRIX), np.array([1])], {}),
     "Transpose": ([(T, MATRIX)], {"perm": [1, 0]}),

@@ -71,6 +71,8 @@ EQUINOX = eqx.nn.MultiheadAttention(2, 8, key=jax.random.key(0))
         (grouped, [f32("B", "T", 4, 4), K, K], {"q_num_heads": 4, "kv_num_heads": 2}),
         (repeated, [f32("B", "T", 4, 4), K, K], {"q_num_heads": 4, "kv_num_heads": 2}),
         (jax.nn.dot_product_attention, [f32("B", "T", 4, 4), K, K], {"q_num_heads": 4, "kv_num_heads": 2}),
+        (jax.nn.dot_product_attention, [f32("B", 1, 4, 4), K, K], {"q_num_heads": 4, "kv_num_heads": 2}),
+        (grouped, [f32(1, 1, 4, 4), f32(1, "S", 2, 4), f32(1, "S", 2, 4)], {"q_num_heads": 4, "kv_num_heads": 2}),
         (nnx_attention(), [f32("B", "T", 8)], {"q_num_heads": 2}),
         (nnx_attention(normalize_qk=True), [f32("B", "T", 8)], {"q_num_heads": 2}),
         (lambda x: NNX(x, nnx.make_causal_mask(x[..., 0])), [f32("B", "T", 8)], {"is_causal": 1}),

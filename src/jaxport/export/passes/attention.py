@@ -14,6 +14,7 @@ Scores are taken to be smaller than 1e9 in size, where the low number hides what
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -203,9 +204,10 @@ def _axes(scores: Scores, value: Seen, keys: Axis) -> Axes | None:
     expected = {*shared, keys, inner} == set(key) and {*shared, keys, *outer} == set(values)
     if not expected or len(shared) > 2 or len(alone) > 2 or len(outer) > 1 or inner not in query:
         return None
+    single = len(shared) == len(alone) == 1 and len(scores.query.axes) > 2  # one query of one sequence
     if len(shared) == 2:
         batch, heads = shared if isinstance(scores.sizes.get(shared[1]), int) else shared[::-1]
-    elif shared and query[:1] != shared:
+    elif shared and (query[:1] != shared or (single and _are_merged(scores.query, shared[0], alone[0]))):
         batch, heads = None, shared[0]
     else:
         batch, heads = (*shared, None)[0], None
@@ -216,8 +218,16 @@ def _axes(scores: Scores, value: Seen, keys: Axis) -> Axes | None:
         )
         if group is None:
             return None
+    elif len(alone) == 1 and _are_merged(scores.query, heads, alone[0]):  # a single query
+        group = alone[0]
     queries = next((axis for axis in alone if axis != group), None)
     return Axes(batch, heads, group, queries, keys, inner, (*outer, None)[0])
+
+
+def _are_merged(seen: Seen, first: Axis, second: Axis) -> bool:
+    """Whether two axes lie next to each other in one axis of a value."""
+    pairs = [pair for axis in seen.axes for pair in itertools.pairwise(atoms([axis]))]
+    return first is not None and (first, second) in pairs
 
 
 def _groups(axes: Axes, along: Axis, heads: list[Axis], vector: Axis, flat: bool) -> list[list[Axis]]:
