@@ -9,6 +9,9 @@ Of masks these are taken, with which the operator gives what the graph gave:
    then averages over all keys, as in the graph. A bias of -inf, or the lowest float, would give zeros there.
 3. A bias that is known to be finite, or to be `where(mask, finite, low)`.
 
+A program in half precision whose softmax is in float32 keeps it there: the operator is, too, and its weights are not
+rounded before they are multiplied with the values.
+
 Scores are taken to be smaller than 1e9 in size, where the low number hides what it is added to.
 """
 
@@ -27,6 +30,9 @@ from jaxport.export.passes.matching import Axis, Reduced, Seen, look
 
 #: What hides a score, and what is low enough to do so.
 HIDDEN, LOW = -1e30, -1e9
+
+
+HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 def attention(model: ir.Model) -> str:
@@ -96,6 +102,7 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
     if result is None or operands is None:
         return None
     for weights, value in (operands, operands[::-1]):
+        weights, value = _uncast(weights, narrowed=True), _uncast(value)
         if not weights.is_op("Softmax") or weights.node.graph is not node.graph:
             continue
         keys = weights.axes[integer(weights.node, "axis", -1)]
@@ -108,9 +115,11 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
         if axes is None:
             return "its axes are not those of batches, heads, queries and keys"
         dtype = node.outputs[0].dtype
+        if weights.value.dtype == ir.DataType.FLOAT:
+            dtype = weights.value.dtype
         if dtype is ir.DataType.DOUBLE:
             return "the runtime's Attention of DOUBLE computes in single precision"
-        return obstacle("Attention", dtype, opset) or _fusion(result, weights, scores, value, axes)
+        return obstacle("Attention", dtype, opset) or _fusion(result, scores, value, axes, weights, dtype)
     return None
 
 
@@ -126,10 +135,23 @@ def _scores(seen: Seen, keys: Axis) -> Scores | str | None:
     operands = product.contracted()
     if operands is None:
         return None
-    (query, left), (key, right) = map(_unscaled, operands if keys in atoms(operands[1].axes) else operands[::-1])
-    if scale * left * right <= 0:
+    sides = operands if keys in atoms(operands[1].axes) else operands[::-1]
+    (query, left), (key, right) = (_unscaled(_uncast(one)) for one in sides)
+    scale *= left * right
+    if scale <= 0:
         return "its scale is not positive"
-    return Scores(product, query, key, scale * left * right, mask, sizes_of(product, *operands, query, key))
+    return Scores(product, query, key, scale, mask, sizes_of(product, *operands, query, key))
+
+
+def _uncast(seen: Seen, *, narrowed: bool = False) -> Seen:
+    """A value in half precision before it was cast to float32; also in float32 before it was `narrowed`."""
+    while seen.is_op("Cast"):
+        before, after = seen.node.inputs[0].dtype, seen.value.dtype
+        widens = before in HALVES and after == ir.DataType.FLOAT
+        if not widens and not (narrowed and before == ir.DataType.FLOAT and after in HALVES):
+            break
+        seen = look(seen.node.inputs[0], seen.axes)
+    return seen
 
 
 def _unscaled(seen: Seen) -> tuple[Seen, float]:
@@ -237,7 +259,9 @@ def _groups(axes: Axes, along: Axis, heads: list[Axis], vector: Axis, flat: bool
     return [[axes.batch], heads, [along], [vector]]
 
 
-def _fusion(result: Seen, weights: Seen, scores: Scores, value: Seen, axes: Axes) -> Fusion | str:
+def _fusion(
+    result: Seen, scores: Scores, value: Seen, axes: Axes, weights: Seen, dtype: ir.DataType | None
+) -> Fusion | str:
     sizes = scores.sizes | sizes_of(result, weights, value) | {None: 1}
     many, few = [axes.heads, axes.group], [axes.heads]
     counts = [sizes.get(axis) for axis in (axes.heads, axes.group)]
@@ -259,7 +283,7 @@ def _fusion(result: Seen, weights: Seen, scores: Scores, value: Seen, axes: Axes
             turned = goes_into_transpose(result.value)
             options.append((sum(a.moves for a in arranged[:3]) + (arranged[3].moves != turned), not flat, arranged))
     causal = scores.mask is not None and scores.mask.is_causal(axes)
-    hindrance = None if scores.mask is None or causal else _mask_hindrance(scores.mask, axes, sizes, result.value.dtype)
+    hindrance = None if scores.mask is None or causal else _mask_hindrance(scores.mask, axes, sizes, dtype)
     if not options or hindrance is not None:
         return hindrance or "its shapes cannot be told before it runs"
     _, _, arranged = min(options, key=lambda option: option[:2])
@@ -267,7 +291,8 @@ def _fusion(result: Seen, weights: Seen, scores: Scores, value: Seen, axes: Axes
     kv_heads, per_head = counts
 
     def build(builder: Builder) -> ir.Value:
-        given = [how.apply(builder, builder.now(one)) for how, one in zip(arranged[:3], inputs, strict=True)]
+        arranging = zip(arranged[:3], inputs, strict=True)
+        given = [builder.cast(how.apply(builder, builder.now(one)), dtype) for how, one in arranging]
         flat = len(arranged[0].merged) == 3
         attributes = {"q_num_heads": kv_heads * per_head, "kv_num_heads": kv_heads} if flat else {}
         if causal:
@@ -275,8 +300,8 @@ def _fusion(result: Seen, weights: Seen, scores: Scores, value: Seen, axes: Axes
         elif scores.mask is not None:
             given.append(_added(builder, scores.mask, axes, sizes))
         shape = arranged[3].merged
-        attended = builder.emit("Attention", given, shape, scale=scores.scale, **attributes)
-        return arranged[3].revert(builder, attended)
+        attended = builder.emit("Attention", given, shape, dtype, scale=scores.scale, **attributes)
+        return arranged[3].revert(builder, builder.cast(attended, result.value.dtype))
 
     leaves = [*inputs, *([scores.mask.seen.value] if scores.mask is not None else [])]
     return Fusion("Attention", result.value, leaves, build)

@@ -2,6 +2,8 @@
 
 1. Small constants: everything elementwise, and what moves, joins and picks elements.
 2. Large ones (weights): what only moves them, and slices of one that is used in slices alone, as NumPy views.
+3. Weights that are used in a narrower floating-point type alone (parameters of float32 of a model that computes in
+   float16): they are stored in it.
 
 `known` also computes larger ones, for passes that put them to use.
 
@@ -19,7 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.export import folding
-from jaxport.export.passes.editing import Editor, constant_of, dims_of, graphs, substitute
+from jaxport.export.passes.editing import Editor, constant_of, dims_of, graphs, is_op, substitute
 from jaxport.export.value import PARAMETER, SMALL
 
 #: So many bytes of a constant are computed while exporting, where a pass asks for it.
@@ -58,7 +60,7 @@ def constants(model: ir.Model) -> str:
     editor, folded = Editor(model), 0
     for graph in graphs(model):
         for node in list(graph):
-            folded += _folded(editor, node)
+            folded += _recast(node) or _folded(editor, node)
     return f"{folded} nodes computed" if folded else "nothing to do"
 
 
@@ -72,9 +74,40 @@ def _folded(editor: Editor, node: ir.Node) -> bool:
     result = None if dtype is None else _computed(node, arrays, dtype.numpy())
     if result is None:
         return False
+    weight = node.inputs[0]
+    if node.op_type in folding.MOVES and _is_own(weight) and len(weight.uses()) == 1:  # which keeps its name
+        weight.const_value = ir.Tensor(result, dtype=weight.dtype, name=weight.name)
+        weight.shape = ir.Shape(result.shape)
+        return substitute(node.outputs[0], weight)
     wish = node.inputs[0].name if node.op_type in folding.MOVES or node.op_type == "Slice" else node.outputs[0].name
     constant = editor.constant(node.graph, result, wish or "constant")
     return substitute(node.outputs[0], constant)
+
+
+def _recast(node: ir.Node) -> bool:
+    """Store a weight in the floating-point type that all its users cast it to."""
+    weight = node.inputs[0] if is_op(node, "Cast") else None
+    if weight is None or not _is_own(weight) or node.graph is None:
+        return False
+    users, before, after = [user for user, _ in weight.uses()], weight.dtype, node.outputs[0].dtype
+    if before is None or after is None or not (before.is_floating_point() and after.is_floating_point()):
+        return False
+    if any(not is_op(u, "Cast") or u.outputs[0].dtype != after or u.outputs[0].is_graph_output() for u in users):
+        return False
+    array = constant_of(weight)
+    if array is None or (after.itemsize >= before.itemsize and array.nbytes > SMALL):
+        return False
+    with np.errstate(over="ignore"):
+        weight.const_value = ir.Tensor(array.astype(after.numpy()), dtype=after, name=weight.name)
+    weight.dtype = after
+    for user in users:
+        substitute(user.outputs[0], weight)
+    return True
+
+
+def _is_own(weight: ir.Value) -> bool:
+    """Whether a constant is an initializer of the model's that may be stored in another form, under its name."""
+    return weight.is_initializer() and not weight.is_graph_output() and bool(weight.meta.get(PARAMETER))
 
 
 def _computed(node: ir.Node, arrays: list[np.ndarray | None], dtype: np.dtype) -> np.ndarray | None:

@@ -202,7 +202,7 @@ def rows_of(op, start, axis, shape):
     """
     leading = (*shape[:axis], 1)
     if dims.all_static(leading):
-        places = op.const(np.stack(np.indices(leading), -1), INT64)
+        places = op.const(np.moveaxis(np.indices(leading), 0, -1), INT64)
     else:
         wide = [a for a in range(axis) if not dims.same(shape[a], 1)]
         places = stacked(op, [op.const(0, INT64)] * len(leading), range(len(leading)), shape, wide)
