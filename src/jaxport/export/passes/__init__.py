@@ -24,6 +24,7 @@ from jaxport.errors import ExportError
 from jaxport.export.passes.activations import activations
 from jaxport.export.passes.attention import attention
 from jaxport.export.passes.batch_normalization import batch_normalization
+from jaxport.export.passes.channel_factors import channel_factors as channel_factors
 from jaxport.export.passes.constants import constants
 from jaxport.export.passes.convolution import average_pools, convolution_biases, global_pools, padded_pools
 from jaxport.export.passes.double import double_factors
