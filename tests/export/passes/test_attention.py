@@ -4,6 +4,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx_ir as ir
 import pytest
 from flax import linen as nn, nnx
 
@@ -71,6 +72,8 @@ EQUINOX = eqx.nn.MultiheadAttention(2, 8, key=jax.random.key(0))
         (grouped, [f32("B", "T", 4, 4), K, K], {"q_num_heads": 4, "kv_num_heads": 2}),
         (repeated, [f32("B", "T", 4, 4), K, K], {"q_num_heads": 4, "kv_num_heads": 2}),
         (jax.nn.dot_product_attention, [f32("B", "T", 4, 4), K, K], {"q_num_heads": 4, "kv_num_heads": 2}),
+        (jax.nn.dot_product_attention, [f32("B", 1, 4, 4), K, K], {"q_num_heads": 4, "kv_num_heads": 2}),
+        (grouped, [f32(1, 1, 4, 4), f32(1, "S", 2, 4), f32(1, "S", 2, 4)], {"q_num_heads": 4, "kv_num_heads": 2}),
         (nnx_attention(), [f32("B", "T", 8)], {"q_num_heads": 2}),
         (nnx_attention(normalize_qk=True), [f32("B", "T", 8)], {"q_num_heads": 2}),
         (lambda x: NNX(x, nnx.make_causal_mask(x[..., 0])), [f32("B", "T", 8)], {"is_causal": 1}),
@@ -182,6 +185,31 @@ def test_half_precision_takes_the_causal_mask_alone():
     assert operators(exported)["Softmax"] == 1
     exported = check(attend, *half, atol=0.02)
     assert operators(exported)["Attention"] == 1
+
+
+@pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16])
+def test_half_precision_with_a_softmax_in_float32(dtype):
+    def fn(q, k, v, mask):
+        wide = (one.astype(np.float32) for one in (q, k))
+        masked = jnp.where(mask, scores(*wide), -1e30)
+        return jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(masked).astype(dtype), v)
+
+    halves = [spec("B", n, 2, 4, dtype=dtype) for n in "TSS"]
+    exported = check(
+        fn, *halves, boolean("B", 1, "T", "S"), sizes=SIZES, without={"float64": "of half precision"}, atol=0.02
+    )
+    (node,) = [node for node in exported.model.graph if node.op_type == "Attention"]
+    assert node.outputs[0].dtype == ir.DataType.FLOAT
+    assert not {"Softmax", "Transpose"} & operators(exported).keys()
+
+
+def test_values_in_float32_are_not_rounded():
+    """Nor where the softmax is in half precision."""
+    fn = lambda q, k, v: jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(scores(q, k)).astype(np.float32), v)
+    halves = [spec("B", "T", 2, 4, dtype=np.float16)] * 2
+    exported = check(fn, *halves, Q, sizes=SIZES, without={"float64": "of half precision"}, atol=2e-3)
+    (node,) = [node for node in exported.model.graph if node.op_type == "Attention"]
+    assert node.outputs[0].dtype == ir.DataType.FLOAT
 
 
 def test_projections_stay_next_to_their_biases():

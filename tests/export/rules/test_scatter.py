@@ -176,8 +176,8 @@ def test_a_cache_in_a_loop():
 
 GRAPHS = {
     "a step of a cache": (
-        lambda x, u, i: lax.dynamic_update_slice(x, u, (0, 0, i, 0)), [f32("B", 2, 8, 4), f32("B", 2, 1, 4), i32()],
-        ["Clip -> Reshape -> Expand -> ScatterElements", "Shape -> Concat"],
+        lambda x, u, i: lax.dynamic_update_slice(x, u, (0, 0, i, 0)), [f32(3, 2, 8, 4), f32(3, 2, 1, 4), i32()],
+        ["Clip -> Cast -> Where -> ScatterND"],
     ),
     "a constant place": (lambda x, u: x.at[:, 2].set(u), [CUBE, f32(4, 6)], ["Slice", "Reshape", "Slice -> Concat"]),
     "constant places": (lambda x, u: x.at[:, ::2].add(u), [CUBE, f32(4, 3, 6)], ["ScatterElements"]),
@@ -192,6 +192,10 @@ GRAPHS = {
         jax.vmap(lambda x, u, i: lax.dynamic_update_slice(x, u, (i, 0))), [f32(4, 8, 3), f32(4, 1, 3), i32(4)],
         ["Clip -> Reshape -> Expand -> ScatterElements"],
     ),
+    "a step of many caches of long rows": (
+        jax.vmap(lambda x, u, i: lax.dynamic_update_slice(x, u, (i, 0))), [f32(4, 8, 16), f32(4, 1, 16), i32(4)],
+        ["Clip -> Cast -> Unsqueeze -> Concat", "Squeeze", "ScatterND"],
+    ),
 }  # fmt: skip
 
 
@@ -199,3 +203,37 @@ GRAPHS = {
 def test_what_the_graph_looks_like(name):
     fn, specs, paths = GRAPHS[name]
     expect_graph(jaxport.to_onnx(fn, specs), paths, exact=True)
+
+
+CACHE = f32("B", 6, 2, 8)
+STEPS = {
+    "a slice": (lambda x, u, i: lax.dynamic_update_slice(x, u, (0, i, 0, 0)), i32()),
+    "a slice of several steps": (
+        lambda x, u, i: lax.dynamic_update_slice(x, jnp.concatenate([u, u], 1), (0, i, 0, 0)),
+        i32(),
+    ),
+    "an index": (lambda x, u, i: x.at[:, i].set(u[:, 0]), i32()),
+    "an index that is clipped": (lambda x, u, i: x.at[:, i].set(u[:, 0], mode="clip"), i32()),
+    "heads first": (
+        lambda x, u, i: jnp.swapaxes(x, 1, 2).at[:, :, i].set(u[:, 0]),
+        i32(),
+    ),
+    "a place of each row": (jax.vmap(lambda x, u, i: lax.dynamic_update_slice(x, u, (i, 0, 0))), i32("B")),
+    "an index of each row": (lambda x, u, i: x.at[jnp.arange(x.shape[0]), i].set(u[:, 0]), i32("B")),
+}
+
+
+@pytest.mark.parametrize("opset", [23, 24])
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_of_a_cache(name, opset):
+    fn, place = STEPS[name]
+    few = {"empty": "the same", "float64": "the same"}
+    for batch in ("B", 1):
+        specs = [f32(batch, *CACHE.shape[1:]), f32(batch, 1, 2, 8), i32(*(batch for _ in place.shape))]
+        exported = check(fn, *specs, opset=opset, without=few)
+        assert "ScatterElements" not in {node.op_type for node in exported.model.graph}
+        rows = 2 if batch == "B" else 1
+        x, u = (jax.random.normal(jax.random.key(n), (rows, n, 2, 8)) for n in (6, 1))
+        for i in (0, 3, 5, 6, 9, -1, -6, -7):
+            index = jnp.full((rows,) * len(place.shape), i)
+            np.testing.assert_array_equal(exported(x, u, index), fn(x, u, index))

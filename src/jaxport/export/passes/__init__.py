@@ -24,6 +24,7 @@ from jaxport.errors import ExportError
 from jaxport.export.passes.activations import activations
 from jaxport.export.passes.attention import attention
 from jaxport.export.passes.batch_normalization import batch_normalization
+from jaxport.export.passes.channel_factors import channel_factors as channel_factors
 from jaxport.export.passes.constants import constants
 from jaxport.export.passes.convolution import average_pools, convolution_biases, global_pools, padded_pools
 from jaxport.export.passes.double import double_factors
@@ -33,8 +34,10 @@ from jaxport.export.passes.layout import layout
 from jaxport.export.passes.means import means
 from jaxport.export.passes.normalization import normalization
 from jaxport.export.passes.operand_order import operand_order
+from jaxport.export.passes.pixel_shuffle import pixel_shuffle, plain_shuffles
 from jaxport.export.passes.repeated import repeated
 from jaxport.export.passes.reshapes import reshapes
+from jaxport.export.passes.resizing import resizing
 from jaxport.export.passes.rotary import rotary
 from jaxport.export.passes.simplify import simplify
 from jaxport.export.passes.softmax import softmax
@@ -70,9 +73,12 @@ DEFAULT: tuple[Pass, ...] = (
     attention,
     reshapes,
     tidy,
+    pixel_shuffle,
+    resizing,
     layout,
     unit_axes,
     tidy,
+    plain_shuffles,
     convolution_biases,
     global_pools,
     padded_pools,

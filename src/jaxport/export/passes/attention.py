@@ -9,11 +9,15 @@ Of masks these are taken, with which the operator gives what the graph gave:
    then averages over all keys, as in the graph. A bias of -inf, or the lowest float, would give zeros there.
 3. A bias that is known to be finite, or to be `where(mask, finite, low)`.
 
+A program in half precision whose softmax is in float32 keeps it there: the operator is, too, and its weights are not
+rounded before they are multiplied with the values.
+
 Scores are taken to be smaller than 1e9 in size, where the low number hides what it is added to.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +30,9 @@ from jaxport.export.passes.matching import Axis, Reduced, Seen, look
 
 #: What hides a score, and what is low enough to do so.
 HIDDEN, LOW = -1e30, -1e9
+
+
+HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 def attention(model: ir.Model) -> str:
@@ -95,6 +102,7 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
     if result is None or operands is None:
         return None
     for weights, value in (operands, operands[::-1]):
+        weights, value = _uncast(weights, narrowed=True), _uncast(value)
         if not weights.is_op("Softmax") or weights.node.graph is not node.graph:
             continue
         keys = weights.axes[integer(weights.node, "axis", -1)]
@@ -107,9 +115,11 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
         if axes is None:
             return "its axes are not those of batches, heads, queries and keys"
         dtype = node.outputs[0].dtype
+        if weights.value.dtype == ir.DataType.FLOAT:
+            dtype = weights.value.dtype
         if dtype is ir.DataType.DOUBLE:
             return "the runtime's Attention of DOUBLE computes in single precision"
-        return obstacle("Attention", dtype, opset) or _fusion(result, weights, scores, value, axes)
+        return obstacle("Attention", dtype, opset) or _fusion(result, scores, value, axes, weights, dtype)
     return None
 
 
@@ -125,10 +135,23 @@ def _scores(seen: Seen, keys: Axis) -> Scores | str | None:
     operands = product.contracted()
     if operands is None:
         return None
-    (query, left), (key, right) = map(_unscaled, operands if keys in atoms(operands[1].axes) else operands[::-1])
-    if scale * left * right <= 0:
+    sides = operands if keys in atoms(operands[1].axes) else operands[::-1]
+    (query, left), (key, right) = (_unscaled(_uncast(one)) for one in sides)
+    scale *= left * right
+    if scale <= 0:
         return "its scale is not positive"
-    return Scores(product, query, key, scale * left * right, mask, sizes_of(product, *operands, query, key))
+    return Scores(product, query, key, scale, mask, sizes_of(product, *operands, query, key))
+
+
+def _uncast(seen: Seen, *, narrowed: bool = False) -> Seen:
+    """A value in half precision before it was cast to float32; also in float32 before it was `narrowed`."""
+    while seen.is_op("Cast"):
+        before, after = seen.node.inputs[0].dtype, seen.value.dtype
+        widens = before in HALVES and after == ir.DataType.FLOAT
+        if not widens and not (narrowed and before == ir.DataType.FLOAT and after in HALVES):
+            break
+        seen = look(seen.node.inputs[0], seen.axes)
+    return seen
 
 
 def _unscaled(seen: Seen) -> tuple[Seen, float]:
@@ -203,9 +226,10 @@ def _axes(scores: Scores, value: Seen, keys: Axis) -> Axes | None:
     expected = {*shared, keys, inner} == set(key) and {*shared, keys, *outer} == set(values)
     if not expected or len(shared) > 2 or len(alone) > 2 or len(outer) > 1 or inner not in query:
         return None
+    single = len(shared) == len(alone) == 1 and len(scores.query.axes) > 2  # one query of one sequence
     if len(shared) == 2:
         batch, heads = shared if isinstance(scores.sizes.get(shared[1]), int) else shared[::-1]
-    elif shared and query[:1] != shared:
+    elif shared and (query[:1] != shared or (single and _are_merged(scores.query, shared[0], alone[0]))):
         batch, heads = None, shared[0]
     else:
         batch, heads = (*shared, None)[0], None
@@ -216,8 +240,16 @@ def _axes(scores: Scores, value: Seen, keys: Axis) -> Axes | None:
         )
         if group is None:
             return None
+    elif len(alone) == 1 and _are_merged(scores.query, heads, alone[0]):  # a single query
+        group = alone[0]
     queries = next((axis for axis in alone if axis != group), None)
     return Axes(batch, heads, group, queries, keys, inner, (*outer, None)[0])
+
+
+def _are_merged(seen: Seen, first: Axis, second: Axis) -> bool:
+    """Whether two axes lie next to each other in one axis of a value."""
+    pairs = [pair for axis in seen.axes for pair in itertools.pairwise(atoms([axis]))]
+    return first is not None and (first, second) in pairs
 
 
 def _groups(axes: Axes, along: Axis, heads: list[Axis], vector: Axis, flat: bool) -> list[list[Axis]]:
@@ -227,7 +259,9 @@ def _groups(axes: Axes, along: Axis, heads: list[Axis], vector: Axis, flat: bool
     return [[axes.batch], heads, [along], [vector]]
 
 
-def _fusion(result: Seen, weights: Seen, scores: Scores, value: Seen, axes: Axes) -> Fusion | str:
+def _fusion(
+    result: Seen, scores: Scores, value: Seen, axes: Axes, weights: Seen, dtype: ir.DataType | None
+) -> Fusion | str:
     sizes = scores.sizes | sizes_of(result, weights, value) | {None: 1}
     many, few = [axes.heads, axes.group], [axes.heads]
     counts = [sizes.get(axis) for axis in (axes.heads, axes.group)]
@@ -249,7 +283,7 @@ def _fusion(result: Seen, weights: Seen, scores: Scores, value: Seen, axes: Axes
             turned = goes_into_transpose(result.value)
             options.append((sum(a.moves for a in arranged[:3]) + (arranged[3].moves != turned), not flat, arranged))
     causal = scores.mask is not None and scores.mask.is_causal(axes)
-    hindrance = None if scores.mask is None or causal else _mask_hindrance(scores.mask, axes, sizes, result.value.dtype)
+    hindrance = None if scores.mask is None or causal else _mask_hindrance(scores.mask, axes, sizes, dtype)
     if not options or hindrance is not None:
         return hindrance or "its shapes cannot be told before it runs"
     _, _, arranged = min(options, key=lambda option: option[:2])
@@ -257,7 +291,8 @@ def _fusion(result: Seen, weights: Seen, scores: Scores, value: Seen, axes: Axes
     kv_heads, per_head = counts
 
     def build(builder: Builder) -> ir.Value:
-        given = [how.apply(builder, builder.now(one)) for how, one in zip(arranged[:3], inputs, strict=True)]
+        arranging = zip(arranged[:3], inputs, strict=True)
+        given = [builder.cast(how.apply(builder, builder.now(one)), dtype) for how, one in arranging]
         flat = len(arranged[0].merged) == 3
         attributes = {"q_num_heads": kv_heads * per_head, "kv_num_heads": kv_heads} if flat else {}
         if causal:
@@ -265,8 +300,8 @@ def _fusion(result: Seen, weights: Seen, scores: Scores, value: Seen, axes: Axes
         elif scores.mask is not None:
             given.append(_added(builder, scores.mask, axes, sizes))
         shape = arranged[3].merged
-        attended = builder.emit("Attention", given, shape, scale=scores.scale, **attributes)
-        return arranged[3].revert(builder, attended)
+        attended = builder.emit("Attention", given, shape, dtype, scale=scores.scale, **attributes)
+        return arranged[3].revert(builder, builder.cast(attended, result.value.dtype))
 
     leaves = [*inputs, *([scores.mask.seen.value] if scores.mask is not None else [])]
     return Fusion("Attention", result.value, leaves, build)

@@ -2,6 +2,10 @@
 
 1. Small constants: everything elementwise, and what moves, joins and picks elements.
 2. Large ones (weights): what only moves them, and slices of one that is used in slices alone, as NumPy views.
+3. Weights that are used in a narrower floating-point type alone (parameters of float32 of a model that computes in
+   float16): they are stored in it.
+
+`known` also computes larger ones, for passes that put them to use.
 
 Integer and boolean arithmetic is exact, and so are the four operations and the square root of floats. Other functions
 of floats are computed in double precision and rounded, which is as good as any runtime.
@@ -17,8 +21,11 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.export import folding
-from jaxport.export.passes.editing import Editor, constant_of, dims_of, graphs, substitute
-from jaxport.export.value import SMALL
+from jaxport.export.passes.editing import Editor, constant_of, dims_of, graphs, is_op, substitute
+from jaxport.export.value import PARAMETER, SMALL
+
+#: So many bytes of a constant are computed while exporting, where a pass asks for it.
+LARGE = 1 << 20
 
 _IN_DOUBLE: dict[str, Callable[..., Any]] = {
     "Cos": np.cos,
@@ -31,13 +38,18 @@ _IN_DOUBLE: dict[str, Callable[..., Any]] = {
     "Sqrt": np.sqrt,
     "Tanh": np.tanh,
 }
+_INTEGERS: dict[str, Callable[..., Any]] = {**folding.COMPUTES, "Range": np.arange}
 _FLOATS: dict[str, Callable[..., Any]] = {
     **folding.COMPUTES,
     "Ceil": np.ceil,
     "Div": np.divide,
     "Floor": np.floor,
+    "ReduceMax": lambda x, axes, *, keepdims=1: np.max(x, tuple(axes.tolist()), keepdims=bool(keepdims)),
+    "ReduceMin": lambda x, axes, *, keepdims=1: np.min(x, tuple(axes.tolist()), keepdims=bool(keepdims)),
+    "ReduceSum": lambda x, axes, *, keepdims=1: np.sum(x, tuple(axes.tolist()), dtype=x.dtype, keepdims=bool(keepdims)),
     "IsInf": np.isinf,
     "IsNaN": np.isnan,
+    "Relu": lambda x: np.maximum(x, 0),
     "Round": np.rint,
     "Tile": lambda x, repeats: np.tile(x, repeats.tolist()),
 }
@@ -48,7 +60,7 @@ def constants(model: ir.Model) -> str:
     editor, folded = Editor(model), 0
     for graph in graphs(model):
         for node in list(graph):
-            folded += _folded(editor, node)
+            folded += _recast(node) or _folded(editor, node)
     return f"{folded} nodes computed" if folded else "nothing to do"
 
 
@@ -62,34 +74,111 @@ def _folded(editor: Editor, node: ir.Node) -> bool:
     result = None if dtype is None else _computed(node, arrays, dtype.numpy())
     if result is None:
         return False
+    weight = node.inputs[0]
+    if node.op_type in folding.MOVES and _is_own(weight) and len(weight.uses()) == 1:  # which keeps its name
+        weight.const_value = ir.Tensor(result, dtype=weight.dtype, name=weight.name)
+        weight.shape = ir.Shape(result.shape)
+        return substitute(node.outputs[0], weight)
     wish = node.inputs[0].name if node.op_type in folding.MOVES or node.op_type == "Slice" else node.outputs[0].name
     constant = editor.constant(node.graph, result, wish or "constant")
     return substitute(node.outputs[0], constant)
 
 
+def _recast(node: ir.Node) -> bool:
+    """Store a weight in the floating-point type that all its users cast it to."""
+    weight = node.inputs[0] if is_op(node, "Cast") else None
+    if weight is None or not _is_own(weight) or node.graph is None:
+        return False
+    users, before, after = [user for user, _ in weight.uses()], weight.dtype, node.outputs[0].dtype
+    if before is None or after is None or not (before.is_floating_point() and after.is_floating_point()):
+        return False
+    if any(not is_op(u, "Cast") or u.outputs[0].dtype != after or u.outputs[0].is_graph_output() for u in users):
+        return False
+    array = constant_of(weight)
+    if array is None or (after.itemsize >= before.itemsize and array.nbytes > SMALL):
+        return False
+    with np.errstate(over="ignore"):
+        weight.const_value = ir.Tensor(array.astype(after.numpy()), dtype=after, name=weight.name)
+    weight.dtype = after
+    for user in users:
+        substitute(user.outputs[0], weight)
+    return True
+
+
+def _is_own(weight: ir.Value) -> bool:
+    """Whether a constant is an initializer of the model's that may be stored in another form, under its name."""
+    return weight.is_initializer() and not weight.is_graph_output() and bool(weight.meta.get(PARAMETER))
+
+
 def _computed(node: ir.Node, arrays: list[np.ndarray | None], dtype: np.dtype) -> np.ndarray | None:
+    """The result where it is small, or a movement of what is not."""
+    if node.op_type in folding.MOVES:
+        return _result(node, arrays, dtype)
+    if node.op_type == "Range":  # which passes recognise
+        return None
+    if sum(array.nbytes for array in arrays if array is not None) > SMALL:
+        return _result(node, arrays, dtype) if node.op_type == "Slice" and _only_sliced(node) else None
+    result = _result(node, arrays, dtype)
+    return result if result is not None and result.nbytes <= 8 * SMALL else None
+
+
+def _result(node: ir.Node, arrays: list[np.ndarray | None], dtype: np.dtype) -> np.ndarray | None:
+    """What a node computes, of any size; None where that is left to the runtime."""
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
-    small = sum(array.nbytes for array in arrays if array is not None) <= SMALL
     op_type, floating = node.op_type, dtype.kind not in "iub"
-    if op_type in folding.MOVES or (op_type == "Slice" and not small and _only_sliced(node)):
-        return {**folding.MOVES, "Slice": folding.COMPUTES["Slice"]}[op_type](*arrays, **attributes)
-    if not small or any(array is not None and array.dtype == object for array in arrays):
+    moving = {**folding.MOVES, "Slice": folding.COMPUTES["Slice"]}
+    if op_type in moving:
+        return moving[op_type](*arrays, **attributes)
+    if any(array is not None and array.dtype == object for array in arrays):
         return None
     inexact = any(array is not None and array.dtype.kind not in "iub" for array in arrays)
     with np.errstate(all="ignore"):
         if op_type == "Cast":
-            risky = inexact and not floating  # what is out of range is the runtime's to say
-            result = None if risky else arrays[0].astype(dtype)  # pyright: ignore[reportOptionalMemberAccess]
-        elif floating and op_type in _IN_DOUBLE:
-            result = _IN_DOUBLE[op_type](*(None if a is None else a.astype(np.float64) for a in arrays)).astype(dtype)
-        elif (table := _FLOATS if inexact or floating else folding.COMPUTES).get(op_type) is not None:
-            try:
-                result = np.asarray(table[op_type](*arrays, **attributes)).astype(dtype)
-            except (ZeroDivisionError, IndexError, ValueError):
-                return None  # left to the runtime, whose error or value it is
-        else:
+            risky = inexact and not floating and not _fits(arrays[0], dtype)  # the runtime's to say
+            return None if risky else arrays[0].astype(dtype)  # pyright: ignore[reportOptionalMemberAccess]
+        if floating and op_type in _IN_DOUBLE:
+            return _IN_DOUBLE[op_type](*(None if a is None else a.astype(np.float64) for a in arrays)).astype(dtype)
+        function = (_FLOATS if inexact or floating else _INTEGERS).get(op_type)
+        try:
+            return None if function is None else np.asarray(function(*arrays, **attributes)).astype(dtype)
+        except (ZeroDivisionError, IndexError, ValueError):
+            return None  # left to the runtime, whose error or value it is
+
+
+def _fits(array: np.ndarray | None, dtype: np.dtype) -> bool:
+    """Whether an integer dtype holds all elements of a float array, when they are truncated."""
+    if array is None or dtype.kind not in "iu" or not np.isfinite(array).all():
+        return False
+    limits = np.iinfo(dtype)
+    truncated = np.trunc(array.astype(np.float64))
+    return bool(((truncated >= limits.min) & (truncated < limits.max)).all())
+
+
+def known(value: ir.Value | None, memory: dict[ir.Value, np.ndarray | None]) -> np.ndarray | None:
+    """What a value is that depends on constants alone, none of which is a parameter; None where it is too large.
+
+    `memory` holds what is known already of other values of the graph.
+    """
+    if value is None:
+        return None
+    if value not in memory:
+        array = constant_of(value)
+        memory[value] = _known(value, memory) if array is None else None if value.meta.get(PARAMETER) else array
+    return memory[value]
+
+
+def _known(value: ir.Value, memory: dict[ir.Value, np.ndarray | None]) -> np.ndarray | None:
+    node, dims = value.producer(), dims_of(value)
+    if node is None or node.domain or not node.inputs or len(node.outputs) != 1 or value.dtype is None or dims is None:
+        return None
+    if not all(isinstance(dim, int) for dim in dims) or math.prod(dims) * value.dtype.itemsize > LARGE:  # pyright: ignore[reportArgumentType]
+        return None
+    arrays = []
+    for given in node.inputs:
+        arrays.append(known(given, memory))
+        if given is not None and arrays[-1] is None:
             return None
-    return result if result is not None and result.nbytes <= 8 * SMALL else None
+    return _result(node, arrays, value.dtype.numpy())
 
 
 def _only_sliced(node: ir.Node) -> bool:

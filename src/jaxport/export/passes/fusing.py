@@ -91,6 +91,12 @@ class Builder:
             return value
         return self.emit("Transpose", [value], [dims[axis] for axis in order], value.dtype, perm=order)
 
+    def cast(self, value: ir.Value, dtype: ir.DataType | None) -> ir.Value:
+        """A value in another dtype; the value itself where it has that dtype."""
+        if dtype is None or value.dtype == dtype:
+            return value
+        return self.emit("Cast", [value], dims_of(value), dtype, to=int(dtype))
+
     def expanded(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
         """A value broadcast to some dims; the value itself where it has them."""
         old = dims_of(value) or []

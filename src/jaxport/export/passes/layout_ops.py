@@ -265,6 +265,10 @@ def _tile(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
     return _together([v for v in (node.inputs[0], node.outputs[0]) if rank_of(v)], layout, adapt)
 
 
+#: The axes of images that runtimes interpolate along.
+INTERPOLATED = ({1, 2}, {2, 3})
+
+
 @carries("Resize")
 def _resize(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
     axes = integers(node, "axes")
@@ -279,8 +283,13 @@ def _resize(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
             if rank_of(operand(node, index)):
                 per_axis(editor, node, index, layout)
 
-    regions = constant_of(operand(node, 1))
+    regions, before, after = constant_of(operand(node, 1)), dims_of(node.inputs[0]), dims_of(node.outputs[0])
     plain = regions is None or not regions.size
+    if before is None or after is None:
+        return None
+    if "mode" in node.attributes and node.attributes["mode"].as_string() != "nearest":
+        resized = {layout[axis] for axis, dim in enumerate(after) if dim != before[axis]}
+        plain = plain and len(layout) == 4 and any(resized <= axes for axes in INTERPOLATED)
     return _together([node.inputs[0], node.outputs[0]], layout, adapt) if plain else None
 
 

@@ -80,7 +80,7 @@ def _fusion(found: Rotation, dims: list[Dim], sequence: int) -> Fusion | str:
         result = Arrangement.of(dims, range(4), groups, sizes)
         if x is not None and result is not None:
             moves = x.moves + (result.moves != goes_into_transpose(found.result))
-            options.append((moves, not flat, x, result))
+            options.append((0 if dims[sequence] == 1 else moves, not flat, x, result))  # of a single step, views alone
     if not isinstance(heads, int) or None in tables or not options:
         return "its shapes cannot be told before it runs"
     _, _, x, result = min(options, key=lambda option: option[:2])

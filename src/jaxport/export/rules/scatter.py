@@ -8,7 +8,7 @@ of the updates. A single window is cut out, changed and put back; many go throug
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.lax import GatherScatterMode
 
-from jaxport.export import dims
+from jaxport.export import dims, legalize
 from jaxport.export.registry import rule
 from jaxport.export.rules import elementwise, starts as window_starts
 from jaxport.export.rules.indexing import arranged, many_windows, one_window, sliced, stacked
@@ -24,6 +24,10 @@ from jaxport.export.rules.starts import INT64
 from jaxport.export.rules.windows import highest, lowest
 from jaxport.jaxprs import ClosedJaxpr, jaxpr_as_fun
 
+#: From so many elements on, a row is better scattered as a whole than element by element.
+LONG_ROW = 8
+#: The opset that brought TensorScatter.
+TENSOR_SCATTER = 24
 #: The dtypes that ONNX Runtime scatters with a reduction in another one: it fails at run time on these.
 REDUCED_IN = {"bool": np.uint8, "float16": np.float32, "bfloat16": np.float32}
 
@@ -58,9 +62,8 @@ MINIMUM = Combination(lambda op, old, new: op.Min(old, new), "min", highest, sin
 
 @rule("dynamic_update_slice")
 def dynamic_update_slice(op, x, update, *indices):
-    narrow = narrower(update.shape, x.shape)
     columns = {axis: window_starts.signed(op, index) for axis, index in enumerate(indices)}
-    starts = window_starts.of(op, x.shape, update.shape, columns, negative=len(narrow) == 1)
+    starts = window_starts.of(op, x.shape, update.shape, columns, negative=counts_from_end(op, x, update.shape))
     return written(op, x, update, starts.at)
 
 
@@ -105,12 +108,14 @@ def combined(op, x, indices, updates, combination, numbers, mode, unique):
     for axis, position in zip(windows, numbers.update_window_dims, strict=True):
         sizes[axis] = updates.shape[position]
     columns = window_starts.columns(op, indices, numbers.scatter_dims_to_operand_dims)
-    if not shared:
+    single = all(dims.same(d, 1) for d in batch)
+    if not shared and not single:
         shared = window_starts.counted(op, columns, x.shape, sizes, batch)
-    negative = bool(batch) or len(narrower(sizes, x.shape)) == 1
+    negative = counts_from_end(op, x, sizes) if single else True
     check = mode != GatherScatterMode.CLIP
     starts = window_starts.of(op, x.shape, sizes, columns, batch, check=check, negative=negative)
-    if not batch:
+    if single:
+        starts = window_starts.of_one_window(op, starts)
         return one_update(op, x, op.reshape(updates, sizes), starts, combination)
     rest = iter([("batch", i) for i in range(len(batch))])
     labels = [next(rest) if p not in numbers.update_window_dims else None for p in range(updates.rank)]
@@ -126,6 +131,8 @@ def combined(op, x, indices, updates, combination, numbers, mode, unique):
             new = combination.apply(op, old, updates)
             many.settle(new if starts.inside is None else elementwise.where(op, many.inside(op), new, old))
         combination = REPLACE
+        if starts.inside is None and many.has_long_rows():
+            return many.rows(op, x, combination, unique, list(range(max((*shared, *starts.at), default=-1) + 1)))
     if many.along_one_axis() and starts.inside is None and combination.reduces(op.opset):
         return many.elements(op, x, combination)
     return many.rows(op, x, combination, unique)
@@ -140,6 +147,17 @@ def one_update(op, x, update, starts, combination):
     return written(op, x, update, starts.at)
 
 
+def has_tensor_scatter(op, x, axis):
+    """Whether TensorScatter can write along an axis."""
+    return axis > 0 and op.opset >= TENSOR_SCATTER and x.dtype not in legalize.missing("TensorScatter")
+
+
+def counts_from_end(op, x, sizes):
+    """Whether a window of these sizes is written by an operator that counts a negative start from the end."""
+    narrow = narrower(sizes, x.shape)
+    return len(narrow) == 1 and not has_tensor_scatter(op, x, narrow[0])
+
+
 def narrower(shape, whole):
     """The axes on which a window of `shape` does not fill the whole."""
     return [axis for axis, (size, full) in enumerate(zip(shape, whole, strict=True)) if not dims.same(size, full)]
@@ -152,11 +170,12 @@ def written(op, x, update, starts):
         return update
     axis, size = narrow[0], update.shape[narrow[0]]
     start = starts.get(axis, op.const(0, INT64))
-    if start.constant is None and len(narrow) == 1 and dims.same(size, 1):
-        if axis == 0:
-            return op.ScatterND(x, op.cast(op.reshape(start, (1, 1)), INT64), update)
-        index = op.expand(op.reshape(start, [1] * x.rank), update.shape)
-        return op.ScatterElements(x, index, update, axis=axis)
+    if start.constant is None and len(narrow) == 1:
+        if has_tensor_scatter(op, x, axis):
+            begins = op.expand(op.reshape(op.cast(start, INT64), (1,)), x.shape[:1])
+            return op.TensorScatter(x, update, begins, axis=axis)
+        if dims.same(size, 1):
+            return op.ScatterND(x, rows_of(op, start, axis, update.shape), update)
     if len(narrow) > 1:
         band = one_window(op, x, {axis: start}, [size if a == axis else d for a, d in enumerate(x.shape)])
         update = written(op, band, update, starts)
@@ -174,6 +193,21 @@ def written(op, x, update, starts):
         parts.insert(0, op.emit("Slice", x, (0,), begin, (axis,), results=[(x.dtype, None)]))
         parts.append(op.emit("Slice", x, end, (np.iinfo(INT64).max,), (axis,), results=[(x.dtype, None)]))
     return op.emit("Concat", *parts, axis=axis, results=[(x.dtype, x.shape)])
+
+
+def rows_of(op, start, axis, shape):
+    """The index, as ScatterND takes it, of the rows of an array that a window of `shape` holds.
+
+    The window begins at a scalar `start` on its last indexed axis, where it has size one, and fills the axes before.
+    """
+    leading = (*shape[:axis], 1)
+    if dims.all_static(leading):
+        places = op.const(np.moveaxis(np.indices(leading), 0, -1), INT64)
+    else:
+        wide = [a for a in range(axis) if not dims.same(shape[a], 1)]
+        places = stacked(op, [op.const(0, INT64)] * len(leading), range(len(leading)), shape, wide)
+        places = op.reshape(places, (*leading, len(leading)))
+    return op.Where(op.const(np.arange(axis + 1) == axis, np.bool_), op.cast(start, INT64), places)
 
 
 @dataclass
@@ -210,6 +244,16 @@ class Updates:
             return False
         return indexed[0] > 0 or bool(self.shared)
 
+    def has_long_rows(self) -> bool:
+        """Whether ScatterND moves many elements for each index, with no axis of the operand to be transposed."""
+        last = max((*self.shared, *self.starts.at), default=-1)
+        row = [size for size in self.sizes[last + 1 :] if dims.is_static(size)]
+        return (
+            last > 0
+            and math.prod(map(int, row)) >= LONG_ROW
+            and all(dims.same(size, 1) for axis, size in enumerate(self.sizes) if axis in self.starts.at)
+        )
+
     def elements(self, op: Any, x: Any, combination: Combination) -> Any:
         """The scatter along the only axis that has an index."""
         ((axis, start),) = self.starts.at.items()
@@ -228,10 +272,12 @@ class Updates:
             op, lambda x, u, how: op.ScatterElements(x, index, u, axis=axis, reduction=how), x, updates, combination
         )
 
-    def rows(self, op: Any, x: Any, combination: Combination, unique: bool) -> Any:
-        """The scatter of whole rows: what a window holds of the axes that need no index."""
+    def rows(self, op: Any, x: Any, combination: Combination, unique: bool, lead: Sequence[int] = ()) -> Any:
+        """The scatter of whole rows: what a window holds of the axes that need no index, which `lead` may say."""
         batch, starts = self.starts.batch, self.starts
-        lead = [a for a in range(x.rank) if a in (*self.shared, *starts.at) or not dims.same(self.sizes[a], x.shape[a])]
+        lead = lead or [
+            a for a in range(x.rank) if a in (*self.shared, *starts.at) or not dims.same(self.sizes[a], x.shape[a])
+        ]
         rest = [a for a in range(x.rank) if a not in lead]
         wide = [a for a in lead if not dims.same(self.sizes[a], 1)]
         labels = [("batch", i) for i in range(len(batch))] + [("window", a) for a in (*wide, *rest)]

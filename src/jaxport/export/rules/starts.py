@@ -85,6 +85,12 @@ def of(
     return starts
 
 
+def of_one_window(op: Any, starts: Starts) -> Starts:
+    """The starts of a single window as scalars."""
+    inside = None if starts.inside is None else op.reshape(starts.inside, ())
+    return Starts((), {axis: op.reshape(start, ()) for axis, start in starts.at.items()}, inside)
+
+
 def counted(
     op: Any, columns: dict[int, Value], shape: Sequence[dims.Dim], window: Sequence[dims.Dim], batch: Sequence[dims.Dim]
 ) -> dict[int, int]:

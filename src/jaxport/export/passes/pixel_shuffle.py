@@ -1,0 +1,185 @@
+"""Pixels moved between positions and channels: `DepthToSpace` and `SpaceToDepth`.
+
+Programs write both as a Reshape that splits axes, a Transpose, and a Reshape that merges others. What decides is where
+each axis of the result comes from, in whatever layout and through whatever views.
+
+1. Channels that hold blocks of pixels (rows, columns, rest: mode DCR; rest, rows, columns: mode CRD): DepthToSpace.
+2. Blocks of pixels that become channels (rows, columns, rest): SpaceToDepth.
+
+Both operators want channels second. `plain_shuffles`, after the layout pass:
+3. one of them between two Transposes that stayed: a Reshape, a Transpose and a Reshape, as it was written.
+
+https://onnx.ai/onnx/operators/onnx__DepthToSpace.html, https://onnx.ai/onnx/operators/onnx__SpaceToDepth.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.export.passes.arranging import atoms, sizes_of, target
+from jaxport.export.passes.editing import Dim, Editor, dims_of, graphs, is_op, permutation, source, substitute
+from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle
+from jaxport.export.passes.matching import Axis, Part, Seen
+
+CHANNELS_SECOND, CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
+
+
+def pixel_shuffle(model: ir.Model) -> str:
+    """Recognise DepthToSpace and SpaceToDepth, in the graph, its subgraphs and its functions."""
+    opset = model.opset_imports[""]
+    return fuse(model, lambda node: _find(node, opset) if is_op(node, "Reshape") else None)
+
+
+@dataclass(frozen=True)
+class Shuffle:
+    """Pixels that change places with channels.
+
+    Attributes:
+      operator: DepthToSpace or SpaceToDepth.
+      mode: the order in the channels; empty where the operator has no choice.
+      size: the extent of a block.
+      before, after: the axes of the operand, and of the result, that are batch, channels, rows and columns.
+    """
+
+    operator: str
+    mode: str
+    size: int
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+
+def _find(node: ir.Node, opset: int) -> Fusion | str | None:
+    result = node.outputs[0]
+    seen = Seen.whole(result)
+    if seen is None or seen.value is result or len(seen.axes) != 4 or len(dims_of(result) or ()) != 4:
+        return None
+    shuffle = _to_space(seen) or _to_depth(seen)
+    if shuffle is None or isinstance(shuffle, str):
+        return shuffle
+    return obstacle(shuffle.operator, seen.value.dtype, opset) or _fusion(seen, shuffle, result)
+
+
+def _to_space(seen: Seen) -> Shuffle | str | None:
+    """DepthToSpace: of two axes of the result, the second parts are in one axis of the operand."""
+    inner: dict[Axis, int] = {}
+    for place, axis in enumerate(seen.axes):
+        if isinstance(axis, Part) and (axis.place, axis.count) == (0, 2):
+            inner[Part(axis.whole, 1, 2)] = place
+    held = [atoms([axis]) for axis in seen.axes]
+    channels = next((i for i, parts in enumerate(held) if len(inner) == 2 and inner.keys() <= set(parts)), None)
+    if channels is None or len(held[channels]) > 3:
+        return None
+    order = [axis for axis in held[channels] if axis in inner]
+    (rest,) = [axis for axis in held[channels] if axis not in inner] or [None]
+    (batch,) = {0, 1, 2, 3} - {channels, *inner.values()}
+    rows, columns = (inner[axis] for axis in order)
+    wholes = [axis.whole for axis in order if isinstance(axis, Part)]
+    modes = {(*order, rest): "DCR", (rest, *order): "CRD"}
+    mode = "DCR" if rest is None else modes.get(tuple(held[channels]))
+    after = _placed(seen.axes[batch], rest, wholes)
+    if after is None or mode is None:
+        return "what the channels hold is not a block and the rest"
+    return _shuffle("DepthToSpace", mode, seen, order, (batch, channels, rows, columns), after)
+
+
+def _to_depth(seen: Seen) -> Shuffle | str | None:
+    """SpaceToDepth: two axes of the operand end in a part of one axis of the result."""
+    blocks: dict[Axis, int] = {}
+    outer: dict[Axis, Axis] = {}
+    for place, axis in enumerate(seen.axes):
+        found = atoms([axis])
+        if len(found) == 2 and isinstance(found[1], Part) and isinstance(found[0], int):
+            blocks[found[1]], outer[found[1]] = place, found[0]
+    order = sorted(blocks, key=lambda part: part.place)  # pyright: ignore[reportAttributeAccessIssue]
+    if len(order) != 2 or len({part.whole for part in order}) > 1:  # pyright: ignore[reportAttributeAccessIssue]
+        return None
+    whole, count = order[0].whole, order[0].count  # pyright: ignore[reportAttributeAccessIssue]
+    if order != [Part(whole, 0, count), Part(whole, 1, count)]:
+        return "the channels come before the blocks, which SpaceToDepth has no mode for"
+    rest = Part(whole, 2, 3) if count == 3 else None
+    left = [place for place in range(4) if place not in blocks.values()]
+    channels = next((place for place in left if seen.axes[place] == rest), None)
+    if channels is None:
+        return "the channels are not one axis"
+    (batch,) = [place for place in left if place != channels]
+    after = _placed(seen.axes[batch], whole, [outer[part] for part in order])
+    if after is None:
+        return "the batch is not one axis"
+    return _shuffle("SpaceToDepth", "", seen, order, (batch, channels, *(blocks[part] for part in order)), after)
+
+
+def _placed(batch: Axis, channels: Axis, positions: Sequence[Axis]) -> tuple[int, ...] | None:
+    """The axes of the result by role; one of the two labels is None where the axis has size one."""
+    free = [place for place in range(4) if place not in positions]
+    for first, second in (free, free[::-1]) if len(free) == 2 else ():
+        if batch in (first, None) and channels in (second, None):
+            return (first, second, *positions)  # pyright: ignore[reportReturnType]
+    return None
+
+
+def _shuffle(
+    operator: str, mode: str, seen: Seen, order: Sequence[Axis], before: tuple[int, ...], after: tuple[int, ...]
+) -> Shuffle | str:
+    sizes = sizes_of(seen)
+    height, width = (sizes.get(part) for part in order)
+    if not isinstance(height, int) or height != width:
+        return "its blocks are not squares of a known size"
+    if before[2] > before[3] or after[2] > after[3]:
+        return "rows and columns change places"
+    return Shuffle(operator, mode, height, before, after)
+
+
+def _fusion(seen: Seen, shuffle: Shuffle, result: ir.Value) -> Fusion:
+    dims = dims_of(result) or []
+    attributes = {"mode": shuffle.mode} if shuffle.mode else {}
+
+    def build(builder: Builder) -> ir.Value:
+        data = builder.transposed(seen.value, shuffle.before)
+        shape = [dims[axis] for axis in shuffle.after]
+        moved = builder.emit(shuffle.operator, [data], shape, blocksize=shuffle.size, **attributes)
+        return builder.transposed(moved, np.argsort(shuffle.after).tolist())
+
+    return Fusion(shuffle.operator, result, [seen.value], build)
+
+
+def plain_shuffles(model: ir.Model) -> str:
+    """Write out what moves channels there and back for itself alone."""
+    editor, changed = Editor(model), 0
+    for graph in graphs(model):
+        for node in list(graph):
+            changed += is_op(node, "DepthToSpace", "SpaceToDepth") and _written_out(editor, node)
+    return f"{changed} written out: nothing around them has its channels second" if changed else "nothing to do"
+
+
+def _written_out(editor: Editor, node: ir.Node) -> bool:
+    before, moved = source(node).producer(), node.outputs[0]
+    users = [user for user, _ in moved.uses()]
+    if len(users) != 1 or moved.is_graph_output() or not is_op(before, "Transpose") or not is_op(users[0], "Transpose"):
+        return False
+    x, result = source(before), users[0].outputs[0]
+    old, new, size = dims_of(x), dims_of(result), node.attributes["blocksize"].as_int()
+    if (permutation(before), permutation(users[0])) != (CHANNELS_SECOND, CHANNELS_LAST) or old is None or new is None:
+        return False
+    if node.op_type == "SpaceToDepth":
+        apart, order = [new[0], new[1], size, new[2], size, old[3]], (0, 1, 3, 2, 4, 5)
+    elif node.attributes["mode"].as_string() == "DCR":
+        apart, order = [*old[:3], size, size, new[3]], (0, 1, 3, 2, 4, 5)
+    else:
+        apart, order = [*old[:3], new[3], size, size], (0, 1, 4, 2, 5, 3)
+    steps = (old, apart), ([apart[axis] for axis in order], new)
+    if any(target(*step) is None for step in steps):
+        return False
+
+    def put(op_type: str, value: ir.Value, shape: Sequence[Dim], **attributes: Sequence[int]) -> ir.Value:
+        given = [value] if attributes else [value, vector(dims_of(value) or (), shape)]
+        return editor.insert(node.graph, op_type, given, before=users[0], like=result, shape=shape, **attributes)
+
+    def vector(shape: Sequence[Dim], wanted: Sequence[Dim]) -> ir.Value:
+        return editor.constant(node.graph, np.array(target(shape, wanted)), "shape")
+
+    value = put("Transpose", put("Reshape", x, apart), steps[1][0], perm=order)
+    return substitute(result, put("Reshape", value, new))

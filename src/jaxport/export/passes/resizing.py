@@ -1,0 +1,239 @@
+"""Images of another size: `Resize`, and the constants that a resize is computed with.
+
+`jax.image.resize` interpolates by a product with a matrix of weights for each axis, or picks the nearest element of each
+axis; programs that upsample by whole numbers repeat elements. What decides is the matrix, or what is picked:
+
+1. Matrices of products and vectors of positions that depend on constants alone, parameters excepted: computed.
+2. Linear interpolation between the centers of pixels, without antialiasing, along two neighbouring axes of an image:
+   Resize, half_pixel.
+3. Each element repeated so many times along two axes or more: Resize by nearest neighbours, asymmetric.
+4. The element nearest to the center along two axes or more: Resize by nearest neighbours, half_pixel. Not where a
+   center lies between two elements, which ONNX Runtime rounds either way, unless the factor is a power of two.
+
+Cubic and antialiased interpolation remain products, of which ONNX Runtime's Resize takes a multiple of the time.
+
+https://onnx.ai/onnx/operators/onnx__Resize.html
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.export.passes.arranging import goes_into_transpose, sizes_of
+from jaxport.export.passes.constants import known
+from jaxport.export.passes.editing import Dim, Editor, constant_of, dims_of, discard, graphs, integer, is_op, rank_of
+from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle
+from jaxport.export.passes.layout_ops import INTERPOLATED
+from jaxport.export.passes.matching import Axis, Part, Seen, look
+from jaxport.export.value import PARAMETER
+
+#: What the rounding of float32 adds to a position, in units of the number of elements.
+ROUNDING = 1e-6
+#: The operator set from which on Resize may name its axes.
+NAMED_AXES = 18
+
+
+def resizing(model: ir.Model) -> str:
+    """Recognise Resize and compute constant matrices, in the graph, its subgraphs and its functions."""
+    editor, opset, computed = Editor(model), model.opset_imports[""], 0
+    memory: dict[ir.Value, np.ndarray | None] = {}
+    for graph in graphs(model):
+        for node in list(graph):
+            computed += _computed(editor, node, memory) if node.graph is not None else 0
+    report = fuse(model, lambda node: _find(node, opset))
+    return report + (f"; {computed} constants computed" if computed else "")
+
+
+def _computed(editor: Editor, node: ir.Node, memory: dict[ir.Value, np.ndarray | None]) -> int:
+    """Store the matrix of a product, or the positions of a Gather, that constants alone decide."""
+    places = {"MatMul": (0, 1), "Gather": (1,)}.get("" if node.domain else node.op_type, ())
+    stored = 0
+    for place in places:
+        value = node.inputs[place]
+        array = None if constant_of(value) is not None else known(value, memory)
+        if array is None or value is None or (node.op_type == "Gather" and array.ndim != 1):
+            continue
+        node.replace_input_with(place, editor.constant(node.graph, array, value.name or "constant"))
+        discard(value.producer())
+        stored += 1
+    return stored
+
+
+@dataclass
+class Resized:
+    """An image, and what becomes of its axes.
+
+    Attributes:
+      seen: the image before; its axes have the labels of those of the result.
+      weights: by axis of the result, the matrix that the axis is multiplied with.
+      picked: by axis of the result, the positions that are picked.
+      repeated: by axis of the result, how many times each element comes.
+    """
+
+    seen: Seen
+    weights: dict[Axis, np.ndarray] = field(default_factory=dict)
+    picked: dict[Axis, np.ndarray] = field(default_factory=dict)
+    repeated: dict[Axis, int] = field(default_factory=dict)
+
+    @property
+    def axes(self) -> set[Axis]:
+        """The axes that are resized."""
+        return {*self.weights, *self.picked, *self.repeated}
+
+
+def _find(node: ir.Node, opset: int) -> Fusion | str | None:
+    result = node.outputs[0]
+    if not is_op(node, "MatMul", "Gather", "Transpose", "Reshape") or rank_of(result) not in (4, 5):
+        return None
+    if is_op(node, "MatMul") and goes_into_transpose(result):  # which is the last node of it
+        return None
+    found = _resized(result)
+    if found is None or len(found.axes) < 2:
+        return None
+    before = {label: dims_of(found.seen.value)[place] for place, label in enumerate(found.seen.axes)}  # pyright: ignore[reportOptionalSubscript]
+    after = dims_of(result) or []
+    attributes = _linear(found, before) if found.weights else _nearest(found, before, after)
+    if isinstance(attributes, str):
+        return attributes
+    if "scales" not in attributes and opset < NAMED_AXES:
+        return f"axes of Resize need opset {NAMED_AXES}"
+    return obstacle("Resize", found.seen.value.dtype, opset) or _fusion(found, result, attributes)
+
+
+def _resized(result: ir.Value) -> Resized | None:
+    """Follow a result back to the image that it was resized from."""
+    seen = Seen.whole(result)
+    if seen is None or len(dims_of(result) or ()) != len(seen.axes):
+        return None
+    found = Resized(seen)
+    while (behind := _picked(found) or _weighted(found)) is not None:
+        found.seen = behind
+    sizes, labels = sizes_of(found.seen), []
+    for label in found.seen.axes:
+        if isinstance(label, Part) and (label.place, label.count) == (0, 2) and label.whole not in found.axes:
+            factor = sizes.get(Part(label.whole, 1, 2))
+            if not isinstance(factor, int):
+                return None
+            found.repeated[label.whole] = factor
+            label = label.whole
+        labels.append(label)
+    every = set(range(len(dims_of(result) or ())))
+    if not all(isinstance(label, int) or label is None for label in labels) or len(labels) != len(every):
+        return None
+    missing = iter(sorted(every - set(labels)))  # of size one
+    axes = tuple(next(missing) if label is None else label for label in labels)
+    found.seen = Seen(found.seen.value, axes, found.seen.entry, found.seen.sizes)
+    return found
+
+
+def _held(value: ir.Value | None) -> np.ndarray | None:
+    """The array of a constant that is no parameter."""
+    return None if value is None or value.meta.get(PARAMETER) else constant_of(value)
+
+
+def _picked(found: Resized) -> Seen | None:
+    """The image that elements are picked from along one axis."""
+    seen = found.seen
+    if not seen.is_op("Gather"):
+        return None
+    data, indices = seen.node.inputs[0], _held(seen.node.inputs[1])
+    axis = integer(seen.node, "axis", 0) % len(seen.axes)
+    label, dims = seen.axes[axis], dims_of(data)
+    if data is None or dims is None or indices is None or indices.ndim != 1 or not isinstance(dims[axis], int):
+        return None
+    if not isinstance(label, int) or label in found.axes:
+        return None
+    found.picked[label] = np.where(indices < 0, indices + dims[axis], indices)
+    return look(data, seen.axes)
+
+
+def _weighted(found: Resized) -> Seen | None:
+    """The image whose last axis, or the one before, is multiplied with a constant matrix."""
+    seen = found.seen
+    if not seen.is_op("MatMul"):
+        return None
+    for place, axis in ((1, -1), (0, -2)):
+        matrix, data, label = _held(seen.node.inputs[place]), seen.node.inputs[1 - place], seen.axes[axis]
+        if matrix is None or data is None or matrix.ndim != 2 or rank_of(data) != len(seen.axes):
+            continue
+        if isinstance(label, int) and label not in found.axes:
+            found.weights[label] = matrix if place else matrix.T
+            return look(data, seen.axes)
+    return None
+
+
+def _linear(found: Resized, before: Mapping[Axis, Dim]) -> dict[str, Any] | str:
+    if found.picked or found.repeated:
+        return "elements are picked along one axis and interpolated along another"
+    for label, matrix in found.weights.items():
+        expected = linear_weights(*matrix.shape)
+        if before[label] != len(matrix) or not np.allclose(matrix, expected, rtol=0, atol=ROUNDING * max(matrix.shape)):
+            return "the weights are not those of linear interpolation"
+    if found.seen.value.dtype != ir.DataType.FLOAT:
+        return "it interpolates in another type than float32"
+    if len(found.seen.axes) != 4 or found.axes not in INTERPOLATED:
+        return "the runtime interpolates neighbouring axes of images alone"
+    return {"mode": "linear"}
+
+
+def linear_weights(before: int, after: int) -> np.ndarray:
+    """The matrix of linear interpolation between the centers of pixels, which repeats those at the border.
+
+    >>> linear_weights(2, 4)
+    array([[1.  , 0.75, 0.25, 0.  ],
+           [0.  , 0.25, 0.75, 1.  ]])
+    """
+    center = np.clip((np.arange(after) + 0.5) * before / after - 0.5, 0, before - 1)
+    return np.maximum(0, 1 - np.abs(center - np.arange(before)[:, None]))
+
+
+def _nearest(found: Resized, before: Mapping[Axis, Dim], after: list[Dim]) -> dict[str, Any] | str:
+    factors = [1.0] * len(after)
+    for label, positions in found.picked.items():
+        size = before[label]
+        assert isinstance(size, int)
+        factor = len(positions) // size if size else 0
+        if not factor or not np.array_equal(positions, np.repeat(np.arange(size), factor)):
+            return _nearest_centers(found, before)
+        factors[label] = factor  # pyright: ignore[reportArgumentType, reportCallIssue]
+    for label, factor in found.repeated.items():
+        factors[label] = factor  # pyright: ignore[reportArgumentType, reportCallIssue]
+    options = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    return {**options, "scales": factors}
+
+
+def _nearest_centers(found: Resized, before: Mapping[Axis, Dim]) -> dict[str, Any] | str:
+    if found.repeated:
+        return "elements are repeated along one axis and picked along another"
+    for label, positions in found.picked.items():
+        size, count = before[label], len(positions)
+        assert isinstance(size, int)
+        centers = (np.arange(count) + 0.5) * size / count
+        if not np.array_equal(positions, np.floor(centers)):
+            return "what is picked is not nearest to the centers"
+        exact = math.frexp(size / count)[0] == 0.5  # a power of two
+        if not exact and (np.abs(centers - np.round(centers)) < ROUNDING * size).any():
+            return "a center lies between two elements, and the runtime may round it the other way"
+    return {"mode": "nearest", "nearest_mode": "round_prefer_ceil"}
+
+
+def _fusion(found: Resized, result: ir.Value, attributes: dict[str, Any]) -> Fusion:
+    dims, axes = dims_of(result) or [], sorted(found.axes)  # pyright: ignore[reportArgumentType]
+    scales = attributes.pop("scales", None)
+    order = np.argsort(found.seen.axes).tolist()  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+    def build(builder: Builder) -> ir.Value:
+        image = builder.transposed(found.seen.value, order)
+        if scales is not None:
+            factors = builder.constant(np.array(scales, np.float32), "scales")
+            return builder.emit("Resize", [image, None, factors], dims, **attributes)
+        sizes = builder.integers([dims[axis] for axis in axes], "sizes")  # pyright: ignore[reportArgumentType]
+        return builder.emit("Resize", [image, None, None, sizes], dims, axes=axes, **attributes)
+
+    return Fusion("Resize", result, [found.seen.value], build)
