@@ -569,3 +569,10 @@ def test_layers_inside_of_functions():
     exported = check(model, f32(B, T, D), without=NO_FLOAT64, state="discard", functions="flax.nnx.RNN")
     found = Counter(n.op_type for f in exported.model.functions.values() for n in f)
     assert found["GRU"] == 1
+
+
+def test_an_input_that_is_repeated():
+    fn = lambda x: scanned(
+        lambda h, x: (TANH(jnp.repeat(x, 2, 1) @ weights(2 * D, H) + h @ GH[:, :H]), None), x, jnp.zeros((2, H))
+    )
+    check(fn, f32(T, 2, D), without=NO_FLOAT64)

@@ -100,13 +100,12 @@ def _where(going, new, old):
 
 @rule("scan", broadcasts=True, irrelevant=("_split_transpose",))
 def scan(op, *operands, jaxpr, length, reverse, num_consts, num_carry, unroll):
-    if not (dims.is_static(length) and length <= (op.walker.unroll_scans or 0)):
-        mark = op.scope.mark()
+    wanted = dims.is_static(length) and length <= (op.walker.unroll_scans or 0)
+    if not wanted and not any(map(is_stack_of_weights, operands[num_consts + num_carry :])):
         try:
             counts = {"num_consts": num_consts, "num_carry": num_carry}
             return recurrent_layer(op, operands, jaxpr=jaxpr, length=length, reverse=reverse, **counts)
         except Unfit as reason:
-            op.scope.undo(mark)
             op.remark = f"no recurrent operator: {reason}" if str(reason) else ""
     consts, (state, xs) = operands[:num_consts], divided([op.expanded(x) for x in operands[num_consts:]], num_carry)
 

@@ -242,6 +242,8 @@ def _sum(argument: Polynomial, h: int, size: int) -> Sum:
         if isinstance(atom, Dot) and atom.vector == ONE:
             biases.append((coefficient, atom))
         elif isinstance(atom, Dot) and isinstance(vector, Leaf) and vector.kind == "input":
+            if len(set(vector.elements)) < len(vector.elements):
+                raise Unfit("a step repeats an input")
             inputs.append((coefficient, atom))
         elif isinstance(atom, Dot) and vector is not None and _is_state(vector, h, size):
             states.append((coefficient, atom))

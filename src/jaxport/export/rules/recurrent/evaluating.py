@@ -20,11 +20,9 @@ from jaxport.export.rules.recurrent.expressions import (
     divided,
     only_atom,
 )
+from jaxport.export.rules.recurrent.flattening import variables
 from jaxport.export.rules.recurrent.sheets import FEATURE, Sheet, elementwise
 from jaxport.jaxprs import Jaxpr, JaxprEqn, Literal, Var, parameters
-
-#: What is done to invariants inside of a step, and seen through: their broadcasts, and indices put together.
-READ_THROUGH = frozenset({"broadcast_in_dim", "concatenate"})
 
 #: Equations that leave their operand as it is.
 SAME = frozenset("copy copy_p name optimization_barrier stop_gradient".split())
@@ -50,13 +48,15 @@ class Evaluation:
     """What the values of a body are.
 
     Attributes:
-      values: of each variable a sheet, or why it has none.
+      constant: the variables that do not change between steps.
+      values: of each other variable a sheet, or why it has none; of these too, if they are seen through.
       invariants: what does not change between steps, by the number of its leaf.
       inputs: what depends on the scanned arrays and on invariants alone, by the number of its leaf.
     """
 
     def __init__(self, label: Callable[[Sequence[Any]], list[int]]):
         self.label = label
+        self.constant: set[Any] = set()
         self.values: dict[Any, Sheet | Unfit] = {}
         self.invariants: list[Any] = []
         self.inputs: list[Any] = []
@@ -80,13 +80,10 @@ class Evaluation:
             known.append(atom)
         return self._numbers[key]
 
-    def weight(self, sheet: Sheet) -> int | None:
-        """The number of the invariant that a sheet is, whole and as it is; None if it is none."""
-        polynomial = sheet.whole()
-        atom = None if polynomial is None else polynomial.atom
-        if not isinstance(atom, Leaf) or atom.kind != "invariant" or atom.elements != range(sheet.local.size):
-            return None
-        return atom.number if self.invariants[atom.number].aval.shape == sheet.shape else None
+    def weight(self, atom: Any) -> int | None:
+        """The number of an invariant; None of what changes between steps."""
+        is_constant = isinstance(atom, Literal) or atom in self.constant
+        return self._number(atom, self.invariants) if is_constant else None
 
     def read(self, atom: Any) -> Sheet:
         """The sheet of a variable or a literal; raises the reason where there is none."""
@@ -95,6 +92,8 @@ class Evaluation:
             if value.ndim or value.dtype.kind not in "iuf":
                 return self.invariant(atom)
             return sheets.vector(Polynomial.number(float(value)), (), ())
+        if atom in self.constant and atom not in self.values:
+            self.values[atom] = _tried(self.invariant, atom)
         value = self.values[atom]
         if isinstance(value, Unfit):
             raise value
@@ -118,35 +117,40 @@ def evaluated(
       label: the labels of the axes of an input, from its shape; raises `Unfit` where it has no such axes.
     """
     evaluation = Evaluation(label)
-    invariant, of_input = set(invariants), set(scanned)
+    constant, of_input = evaluation.constant, set(scanned)
+    constant.update(invariants)
     evaluation.values.update(states)
-    evaluation.values.update((v, _tried(evaluation.invariant, v)) for v in invariants)
     evaluation.values.update((v, _tried(evaluation.input, v)) for v in scanned)
     for equation in jaxpr.eqns:
-        variables = {atom for atom in equation.invars if isinstance(atom, Var)}
-        pure = not equation.effects
-        if pure and variables <= invariant:
-            invariant.update(equation.outvars)
-            outside = evaluation.invariant
-        elif pure and variables <= invariant | of_input:
+        used = variables(equation.invars)
+        if not equation.effects and used <= constant:
+            constant.update(equation.outvars)
+            evaluation.values.update(_seen_through(evaluation, equation))
+            continue
+        made = _tried(_equation, evaluation, equation, of_input)
+        many = made if isinstance(made, list) else [made] * len(equation.outvars)
+        results = dict(zip(equation.outvars, many, strict=True))
+        if not equation.effects and used <= constant | of_input:
             of_input.update(equation.outvars)
-            outside = evaluation.input
-        else:
-            outside = None
-        made: Any = Unfit("an invariant")
-        if outside != evaluation.invariant or equation.primitive.name in READ_THROUGH:
-            made = _tried(_equation, evaluation, equation, of_input)
-        results = made if isinstance(made, list) else [made] * len(equation.outvars)
-        for variable, result in zip(equation.outvars, results, strict=True):
-            opaque = outside is not None and (isinstance(result, Unfit) or not _is_affine(result))
-            if outside == evaluation.invariant and equation.primitive.name == "concatenate" and not opaque:
-                opaque = any(polynomial.constant is None for polynomial in result.polynomials)
-            evaluation.values[variable] = _tried(outside, variable) if opaque else result
+            results = {v: value if _is_affine(value) else _tried(evaluation.input, v) for v, value in results.items()}
+        evaluation.values.update(results)
     return evaluation
 
 
-def _is_affine(sheet: Sheet) -> bool:
+def _seen_through(evaluation: Evaluation, equation: JaxprEqn) -> dict[Any, Sheet]:
+    """What an equation of invariants gives if that is a broadcast, or known indices put together."""
+    name = equation.primitive.name
+    made = _tried(_equation, evaluation, equation, set()) if name in ("broadcast_in_dim", "concatenate") else None
+    if not isinstance(made, list):
+        return {}
+    numbers = all(polynomial.constant is not None for polynomial in made[0].polynomials)
+    return {equation.outvars[0]: made[0]} if numbers or name == "broadcast_in_dim" else {}
+
+
+def _is_affine(sheet: Sheet | Unfit) -> bool:
     """Whether a value is a sum of inputs, invariants, numbers and products of inputs with weights."""
+    if isinstance(sheet, Unfit):
+        return False
     atoms = [only_atom(m) for polynomial in sheet.polynomials for m in polynomial.terms if m]
     return all(isinstance(a, Leaf) or (isinstance(a, Dot) and isinstance(only_atom(a.vector), Leaf)) for a in atoms)
 
@@ -166,19 +170,21 @@ def _equation(evaluation: Evaluation, equation: JaxprEqn, of_input: set[Any]) ->
     if name == "dot_general":
         return [_dot_general(evaluation, equation, of_input, **params)]
     operands = [evaluation.read(atom) for atom in equation.invars]
-    (first, *rest) = operands or [None]
     if name in SAME or (name == "convert_element_type" and _is_same(equation)):
         return operands
     if name in ELEMENTWISE:
         return [elementwise(ELEMENTWISE[name], *operands)]
     if name == "integer_pow" and params["y"] in (1, 2):
-        return [first if params["y"] == 1 else elementwise(lambda x: x * x, first)]
+        return operands if params["y"] == 1 else [elementwise(lambda x: x * x, *operands)]
     if name == "square":
-        return [elementwise(lambda x: x * x, first)]
-    return _moved(name, params, equation, first, rest, operands)
+        return [elementwise(lambda x: x * x, *operands)]
+    if not operands:
+        raise Unfit(f"a step computes `{name}`")
+    return _moved(name, params, *operands)
 
 
-def _moved(name: str, params: Any, equation: JaxprEqn, first: Any, rest: list[Sheet], operands: list[Sheet]) -> Any:
+def _moved(name: str, params: Any, first: Sheet, *rest: Sheet) -> list[Sheet]:
+    """The results of an equation that moves elements."""
     match name:
         case "transpose":
             return [sheets.transposed(first, params["permutation"])]
@@ -193,14 +199,14 @@ def _moved(name: str, params: Any, equation: JaxprEqn, first: Any, rest: list[Sh
         case "dynamic_slice":
             return [_window(first, [_number(index) for index in rest], range(len(rest)), params["slice_sizes"])]
         case "gather":
-            return [_gathered(first, *rest, params["dimension_numbers"], params["slice_sizes"])]
+            return [_gathered(first, rest[0], params["dimension_numbers"], params["slice_sizes"])]
         case "split":
             return sheets.split(first, params["sizes"], params["axis"])
         case "rev":
             return [sheets.reversed_(first, params["dimensions"])]
         case "concatenate":
-            return [sheets.concatenated(operands, params["dimension"])]
-    raise Unfit(f"a step computes `{equation.primitive.name}`")
+            return [sheets.concatenated([first, *rest], params["dimension"])]
+    raise Unfit(f"a step computes `{name}`")
 
 
 def _gathered(sheet: Sheet, positions: Sheet, numbers: Any, sizes: Sequence[Any]) -> Sheet:
@@ -238,26 +244,29 @@ def _number(index: Sheet) -> int:
 
 def _is_same(equation: JaxprEqn) -> bool:
     """Whether a conversion leaves all values as they are."""
-    source, target = equation.invars[0], equation.outvars[0].aval.dtype
-    return source.aval.dtype == target or (isinstance(source, Literal) and np.asarray(source.val).ndim == 0)
+    (source,) = equation.invars
+    return _dtype(source) == _dtype(equation.outvars[0]) or (isinstance(source, Literal) and not np.ndim(source.val))
+
+
+def _dtype(atom: Any) -> Any:
+    return atom.aval.dtype
 
 
 def _dot_general(
     evaluation: Evaluation, equation: JaxprEqn, of_input: set[Any], *, dimension_numbers: Any, **_: Any
 ) -> Sheet:
-    (contracted, batch), operands = dimension_numbers, equation.invars
+    (contracted, batch), (left, right) = dimension_numbers, equation.invars
     if batch[0]:
         raise Unfit("a step multiplies batches of matrices")
-    if any(atom.aval.dtype != equation.outvars[0].aval.dtype for atom in operands):
+    if any(_dtype(atom) != _dtype(equation.outvars[0]) for atom in equation.invars):
         raise Unfit("a step accumulates products in another dtype")
-    left, right = (_factor(evaluation, atom, of_input) for atom in operands)
-    weight = evaluation.weight(right)
-    if weight is not None:
-        return sheets.product(left, contracted[0], weight, right.shape, contracted[1], True)
-    weight = evaluation.weight(left)
-    if weight is None:
-        raise Unfit("a step multiplies values of the step with each other")
-    return sheets.product(right, contracted[1], weight, left.shape, contracted[0], False)
+    for operand, matrix, k in ((left, right, 0), (right, left, 1)):
+        weight = evaluation.weight(matrix)
+        if weight is not None:
+            sheet = _factor(evaluation, operand, of_input)
+            shape = getattr(matrix.aval, "shape")  # noqa: B009
+            return sheets.product(sheet, contracted[k], weight, shape, contracted[1 - k], k == 0)
+    raise Unfit("a step multiplies values of the step with each other")
 
 
 def _factor(evaluation: Evaluation, atom: Any, of_input: set[Any]) -> Sheet:

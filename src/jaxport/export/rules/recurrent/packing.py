@@ -178,7 +178,7 @@ class Packing:
         if value.constant is None:
             return value
         array = np.ascontiguousarray(value.constant, np.float32)
-        key = ("recurrent", self.name, suffix, array.shape, hashlib.sha256(array).digest())
+        key = ("recurrent", self.name, suffix, array.shape, hashlib.sha256(array.tobytes()).digest())
         return self.op.walker.derived.setdefault(key, self.op.const(array, name=f"{self.name}.{suffix}"))
 
 

@@ -110,8 +110,8 @@ class _Layer:
     def __init__(self, op: Any, body: Body, length: Any, reverse: bool, last: bool):
         self.op, self.body, self.length, self.reverse, self.last = op, body, length, reverse, last
         avals: list[Any] = [v.aval for v in body.states]
-        if not avals or not body.scanned:
-            raise Unfit("a step has no state" if body.scanned else "nothing is scanned")
+        if not 1 <= len(avals) <= 2 or not body.scanned:
+            raise Unfit(f"a step has {len(avals)} states" if body.scanned else "nothing is scanned")
         shape = avals[0].shape
         if not shape or any(aval.dtype != np.float32 or aval.shape != shape for aval in avals):
             raise Unfit("the states are no float32 arrays of one shape")
