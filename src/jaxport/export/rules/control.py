@@ -100,10 +100,9 @@ def _where(going, new, old):
 
 @rule("scan", broadcasts=True, irrelevant=("_split_transpose",))
 def scan(op, *operands, jaxpr, length, reverse, num_consts, num_carry, unroll):
-    wanted = dims.is_static(length) and length <= (op.walker.unroll_scans or 0)
-    if not wanted and not any(map(is_stack_of_weights, operands[num_consts + num_carry :])):
+    counts = {"num_consts": num_consts, "num_carry": num_carry}
+    if not (dims.is_static(length) and length <= (op.walker.unroll_scans or 0)):
         try:
-            counts = {"num_consts": num_consts, "num_carry": num_carry}
             return recurrent_layer(op, operands, jaxpr=jaxpr, length=length, reverse=reverse, **counts)
         except Unfit as reason:
             op.remark = f"no recurrent operator: {reason}" if str(reason) else ""

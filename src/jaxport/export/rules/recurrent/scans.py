@@ -62,15 +62,18 @@ def recurrent_layer(
       jaxpr, length, reverse, num_consts, num_carry: its parameters.
 
     Raises:
-      Unfit: it is no such scan; nothing was emitted.
+      Unfit: it is no such scan, for a reason that is empty where nobody would expect one; nothing was emitted.
     """
+    body = _body(op, operands, jaxpr, num_consts, num_carry)
+    products = any(equation.primitive.name == "dot_general" for equation in body.jaxpr.eqns)
+    if not products or any(
+        value.constant is not None and value.rank > 2 for value in operands[num_consts + num_carry :]
+    ):
+        raise Unfit("")  # nothing like it, or a loop over layers
     if not dims.known(lambda: length >= 1):
         raise Unfit("the loop may have no step")
     if op.walker.exact_nonfinite:
-        raise Unfit("runtimes lose NaN in recurrent operators")
-    body = _body(op, operands, jaxpr, num_consts, num_carry)
-    if not any(equation.primitive.name == "dot_general" for equation in body.jaxpr.eqns):
-        raise Unfit("")
+        raise Unfit("the operators pass over NaN")
     reasons = []
     for last in (True, False):
         try:
@@ -229,6 +232,7 @@ class _Layer:
         first = [self.body.first[k] for k in cell.states]
         initial = [None if _is_zero(v) else self._to_layer(op.expanded(v), 0, (1, count, size)) for v in first]
         states = [(np.float32, (1, count, size))] * len(cell.states)
+        op.remark = 'passes over NaN; `nonfinite="exact"` keeps the loop'
         return op.emit(
             cell.op_type,
             op.concat(inputs, 2),
