@@ -81,8 +81,8 @@ def to_onnx(
       state: what becomes of state that the call changes (batch statistics, caches): "refuse", "outputs" or "discard".
       functions: blocks that become ONNX functions: a qualified name, a class, a predicate on blocks, or several.
       constraints: what is known of the symbols (`"T >= 2"`), as `jax.export.symbolic_shape` takes it.
-      nonfinite: what max pooling makes of NaN and minus infinity: "runtime", what the runtime's operator does, which
-        passes over them; "exact", what JAX does, by several operators more.
+      nonfinite: what max pooling and recurrent layers make of NaN, and max pooling of minus infinity: "runtime", what
+        the runtime's operators do, which pass over them; "exact", what JAX does, by several operators more, or a loop.
       unroll_scans: scans of at most so many steps are written out, step by step, which runs faster than a loop. By
         default those over stacked weights are, whose steps are layers, up to some 4,000 operations; 0 keeps all loops.
       rules: rules for this export alone, by primitive name: functions, or `jaxport.export.registry.Rule`.

@@ -92,6 +92,7 @@ class Walker:
       unroll_scans: the greatest length of a scan whose steps are written out instead of a loop; if None, that depends
         on what is scanned.
       functions: builds ONNX functions for the blocks that are chosen, or None where none is.
+      derived: what rules computed from constants, by what tells it from others, so that it is stored once.
       records: what became of each equation, in order.
       refusals: what cannot be exported.
     """
@@ -103,6 +104,7 @@ class Walker:
     exact_nonfinite: bool = False
     unroll_scans: int | None = None
     functions: Any = None
+    derived: dict[Any, Any] = field(default_factory=dict)
     records: list[Record] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     _sources: dict[Any, tuple[str, str]] = field(default_factory=dict)

@@ -39,6 +39,7 @@ from jaxport.export.passes.repeated import repeated
 from jaxport.export.passes.reshapes import reshapes
 from jaxport.export.passes.resizing import resizing
 from jaxport.export.passes.rotary import rotary
+from jaxport.export.passes.scanned import scanned
 from jaxport.export.passes.simplify import simplify
 from jaxport.export.passes.softmax import softmax
 from jaxport.export.passes.tidy import tidy, unit_axes
@@ -64,6 +65,7 @@ DEFAULT: tuple[Pass, ...] = (
     constants,
     simplify,
     hoisting,
+    scanned,
     repeated,
     softmax,
     normalization,

@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxport.export import dims
 from jaxport.export.registry import rule
+from jaxport.export.rules.recurrent import Unfit, recurrent_layer
 from jaxport.jaxprs import jaxprs_in_params
 
 #: By default a scan over layers is written out if that makes at most so many equations.
@@ -99,6 +100,12 @@ def _where(going, new, old):
 
 @rule("scan", broadcasts=True, irrelevant=("_split_transpose",))
 def scan(op, *operands, jaxpr, length, reverse, num_consts, num_carry, unroll):
+    counts = {"num_consts": num_consts, "num_carry": num_carry}
+    if not (dims.is_static(length) and length <= (op.walker.unroll_scans or 0)):
+        try:
+            return recurrent_layer(op, operands, jaxpr=jaxpr, length=length, reverse=reverse, **counts)
+        except Unfit as reason:
+            op.remark = f"no recurrent operator: {reason}" if str(reason) else ""
     consts, (state, xs) = operands[:num_consts], divided([op.expanded(x) for x in operands[num_consts:]], num_carry)
 
     def step(op, state, slices):

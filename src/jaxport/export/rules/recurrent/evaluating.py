@@ -1,0 +1,279 @@
+"""The body of a scan evaluated on symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxport.export import dims
+from jaxport.export.rules.recurrent import sheets
+from jaxport.export.rules.recurrent.expressions import (
+    Dot,
+    Leaf,
+    Polynomial,
+    Unfit,
+    applied,
+    at_least,
+    at_most,
+    divided,
+    only_atom,
+)
+from jaxport.export.rules.recurrent.flattening import variables
+from jaxport.export.rules.recurrent.sheets import FEATURE, Sheet, elementwise
+from jaxport.jaxprs import Jaxpr, JaxprEqn, Literal, Var, parameters
+
+#: Equations that leave their operand as it is.
+SAME = frozenset("copy copy_p name optimization_barrier stop_gradient".split())
+
+ELEMENTWISE: dict[str, Callable[..., Polynomial]] = {
+    "abs": lambda x: applied("Abs", x),
+    "add": lambda x, y: x + y,
+    "add_any": lambda x, y: x + y,
+    "clamp": lambda low, x, high: at_most(at_least(x, low), high),
+    "div": divided,
+    "exp": lambda x: applied("Exp", x),
+    "logistic": lambda x: applied("Sigmoid", x),
+    "max": at_least,
+    "min": at_most,
+    "mul": lambda x, y: x * y,
+    "neg": lambda x: x * -1.0,
+    "sub": lambda x, y: x - y,
+    "tanh": lambda x: applied("Tanh", x),
+}
+
+
+class Evaluation:
+    """What the values of a body are.
+
+    Attributes:
+      constant: the variables that do not change between steps.
+      values: of each other variable a sheet, or why it has none; of these too, if they are seen through.
+      invariants: what does not change between steps, by the number of its leaf.
+      inputs: what depends on the scanned arrays and on invariants alone, by the number of its leaf.
+    """
+
+    def __init__(self, label: Callable[[Sequence[Any]], list[int]]):
+        self.label = label
+        self.constant: set[Any] = set()
+        self.values: dict[Any, Sheet | Unfit] = {}
+        self.invariants: list[Any] = []
+        self.inputs: list[Any] = []
+        self._numbers: dict[Any, int] = {}
+
+    def invariant(self, atom: Any) -> Sheet:
+        """The sheet of something that does not change between steps."""
+        number = self._number(atom, self.invariants)
+        return sheets.leaf("invariant", number, [FEATURE] * len(atom.aval.shape), atom.aval.shape)
+
+    def input(self, atom: Any) -> Sheet:
+        """The sheet of something that the scanned arrays decide, and that can be computed for all steps at once."""
+        if atom.aval.dtype != np.float32:
+            raise Unfit(f"a step computes with {atom.aval.dtype}")
+        return sheets.leaf("input", self._number(atom, self.inputs), self.label(atom.aval.shape), atom.aval.shape)
+
+    def _number(self, atom: Any, known: list[Any]) -> int:
+        key = id(atom) if isinstance(atom, Literal) else atom
+        if key not in self._numbers:
+            self._numbers[key] = len(known)
+            known.append(atom)
+        return self._numbers[key]
+
+    def weight(self, atom: Any) -> int | None:
+        """The number of an invariant; None of what changes between steps."""
+        is_constant = isinstance(atom, Literal) or atom in self.constant
+        return self._number(atom, self.invariants) if is_constant else None
+
+    def read(self, atom: Any) -> Sheet:
+        """The sheet of a variable or a literal; raises the reason where there is none."""
+        if isinstance(atom, Literal):
+            value = np.asarray(atom.val)
+            if value.ndim or value.dtype.kind not in "iuf":
+                return self.invariant(atom)
+            return sheets.vector(Polynomial.number(float(value)), (), ())
+        if atom in self.constant and atom not in self.values:
+            self.values[atom] = _tried(self.invariant, atom)
+        value = self.values[atom]
+        if isinstance(value, Unfit):
+            raise value
+        return value
+
+
+def evaluated(
+    jaxpr: Jaxpr,
+    invariants: Sequence[Var],
+    scanned: Sequence[Var],
+    states: Mapping[Var, Sheet],
+    label: Callable[[Sequence[Any]], list[int]],
+) -> Evaluation:
+    """Evaluate a flat jaxpr, whose inputs are of three kinds.
+
+    Args:
+      jaxpr: the body of a scan.
+      invariants: the inputs that are the same in each step.
+      scanned: those that are slices of scanned arrays.
+      states: the others.
+      label: the labels of the axes of an input, from its shape; raises `Unfit` where it has no such axes.
+    """
+    evaluation = Evaluation(label)
+    constant, of_input = evaluation.constant, set(scanned)
+    constant.update(invariants)
+    evaluation.values.update(states)
+    evaluation.values.update((v, _tried(evaluation.input, v)) for v in scanned)
+    for equation in jaxpr.eqns:
+        used = variables(equation.invars)
+        if not equation.effects and used <= constant:
+            constant.update(equation.outvars)
+            evaluation.values.update(_seen_through(evaluation, equation))
+            continue
+        made = _tried(_equation, evaluation, equation, of_input)
+        many = made if isinstance(made, list) else [made] * len(equation.outvars)
+        results = dict(zip(equation.outvars, many, strict=True))
+        if not equation.effects and used <= constant | of_input:
+            of_input.update(equation.outvars)
+            results = {v: value if _is_affine(value) else _tried(evaluation.input, v) for v, value in results.items()}
+        evaluation.values.update(results)
+    return evaluation
+
+
+def _seen_through(evaluation: Evaluation, equation: JaxprEqn) -> dict[Any, Sheet]:
+    """What an equation of invariants gives if that is a broadcast, or known indices put together."""
+    name = equation.primitive.name
+    made = _tried(_equation, evaluation, equation, set()) if name in ("broadcast_in_dim", "concatenate") else None
+    if not isinstance(made, list):
+        return {}
+    numbers = all(polynomial.constant is not None for polynomial in made[0].polynomials)
+    return {equation.outvars[0]: made[0]} if numbers or name == "broadcast_in_dim" else {}
+
+
+def _is_affine(sheet: Sheet | Unfit) -> bool:
+    """Whether a value is a sum of inputs, invariants, numbers and products of inputs with weights."""
+    if isinstance(sheet, Unfit):
+        return False
+    atoms = [only_atom(m) for polynomial in sheet.polynomials for m in polynomial.terms if m]
+    return all(isinstance(a, Leaf) or (isinstance(a, Dot) and isinstance(only_atom(a.vector), Leaf)) for a in atoms)
+
+
+def _tried(function: Callable[..., Any], *operands: Any) -> Any:
+    """What a function returns, or why it does not."""
+    try:
+        return function(*operands)
+    except Unfit as reason:
+        return reason
+
+
+def _equation(evaluation: Evaluation, equation: JaxprEqn, of_input: set[Any]) -> list[Sheet]:
+    name, params = equation.primitive.name, parameters(equation)
+    if equation.effects:
+        raise Unfit(f"a step has an effect, of `{name}`")
+    if name == "dot_general":
+        return [_dot_general(evaluation, equation, of_input, **params)]
+    operands = [evaluation.read(atom) for atom in equation.invars]
+    if name in SAME or (name == "convert_element_type" and _is_same(equation)):
+        return operands
+    if name in ELEMENTWISE:
+        return [elementwise(ELEMENTWISE[name], *operands)]
+    if name == "integer_pow" and params["y"] in (1, 2):
+        return operands if params["y"] == 1 else [elementwise(lambda x: x * x, *operands)]
+    if name == "square":
+        return [elementwise(lambda x: x * x, *operands)]
+    if not operands:
+        raise Unfit(f"a step computes `{name}`")
+    return _moved(name, params, *operands)
+
+
+def _moved(name: str, params: Any, first: Sheet, *rest: Sheet) -> list[Sheet]:
+    """The results of an equation that moves elements."""
+    match name:
+        case "transpose":
+            return [sheets.transposed(first, params["permutation"])]
+        case "reshape" if params["dimensions"] is None:
+            return [sheets.reshaped(first, params["new_sizes"])]
+        case "broadcast_in_dim" if not rest:
+            return [sheets.broadcast(first, params["shape"], params["broadcast_dimensions"])]
+        case "squeeze":
+            return [sheets.squeezed(first, params["dimensions"])]
+        case "slice":
+            return [sheets.sliced(first, params["start_indices"], params["limit_indices"], params["strides"])]
+        case "dynamic_slice":
+            return [_window(first, [_number(index) for index in rest], range(len(rest)), params["slice_sizes"])]
+        case "gather":
+            return [_gathered(first, rest[0], params["dimension_numbers"], params["slice_sizes"])]
+        case "split":
+            return sheets.split(first, params["sizes"], params["axis"])
+        case "rev":
+            return [sheets.reversed_(first, params["dimensions"])]
+        case "concatenate":
+            return [sheets.concatenated([first, *rest], params["dimension"])]
+    raise Unfit(f"a step computes `{name}`")
+
+
+def _gathered(sheet: Sheet, positions: Sheet, numbers: Any, sizes: Sequence[Any]) -> Sheet:
+    """One window at a known place, which is how JAX slices an array with a symbolic dim."""
+    kept = len(sheet.shape) - len(numbers.collapsed_slice_dims)
+    if positions.labels != (FEATURE,) or numbers.operand_batching_dims or numbers.offset_dims != tuple(range(kept)):
+        raise Unfit("a step computes `gather`")
+    known = {int(place): piece for places, piece in positions.pieces() for place in places}
+    starts = [_number(sheets.vector(known[k], (), ())) for k in range(len(known))]
+    for axis, start in zip(numbers.start_index_map, starts, strict=True):
+        if not (start >= 0 and dims.known(lambda a=axis, s=start: s + sizes[a] <= sheet.shape[a])):
+            raise Unfit("a step picks out of bounds")
+    return sheets.squeezed(_window(sheet, starts, numbers.start_index_map, sizes), numbers.collapsed_slice_dims)
+
+
+def _window(sheet: Sheet, starts: Sequence[int], axes: Sequence[int], sizes: Sequence[Any]) -> Sheet:
+    """So many elements of each axis, from these starts on some of them, inside of the bounds."""
+    begin: list[Any] = [0] * len(sheet.shape)
+    for axis, start in zip(axes, starts, strict=True):
+        if start:
+            if not dims.all_static((sheet.shape[axis], sizes[axis])):
+                raise Unfit(sheets.MOVED)
+            begin[axis] = min(max(start, 0), int(sheet.shape[axis]) - int(sizes[axis]))
+    return sheets.sliced(sheet, begin, [start + size for start, size in zip(begin, sizes, strict=True)], None)
+
+
+def _number(index: Sheet) -> int:
+    """An index that is known."""
+    polynomial = index.whole()
+    number = None if polynomial is None else polynomial.constant
+    if number is None:
+        raise Unfit("a step picks by an index")
+    return int(number)
+
+
+def _is_same(equation: JaxprEqn) -> bool:
+    """Whether a conversion leaves all values as they are."""
+    (source,) = equation.invars
+    return _dtype(source) == _dtype(equation.outvars[0]) or (isinstance(source, Literal) and not np.ndim(source.val))
+
+
+def _dtype(atom: Any) -> Any:
+    return atom.aval.dtype
+
+
+def _dot_general(
+    evaluation: Evaluation, equation: JaxprEqn, of_input: set[Any], *, dimension_numbers: Any, **_: Any
+) -> Sheet:
+    (contracted, batch), (left, right) = dimension_numbers, equation.invars
+    if batch[0]:
+        raise Unfit("a step multiplies batches of matrices")
+    if any(_dtype(atom) != _dtype(equation.outvars[0]) for atom in equation.invars):
+        raise Unfit("a step accumulates products in another dtype")
+    for operand, matrix, k in ((left, right, 0), (right, left, 1)):
+        weight = evaluation.weight(matrix)
+        if weight is not None:
+            sheet = _factor(evaluation, operand, of_input)
+            shape = getattr(matrix.aval, "shape")  # noqa: B009
+            return sheets.product(sheet, contracted[k], weight, shape, contracted[1 - k], k == 0)
+    raise Unfit("a step multiplies values of the step with each other")
+
+
+def _factor(evaluation: Evaluation, atom: Any, of_input: set[Any]) -> Sheet:
+    """An operand of a product; what inputs decide by more than movements is an input itself."""
+    sheet = evaluation.read(atom)
+    if isinstance(atom, Var) and atom in of_input:
+        atoms = [only_atom(monomial) for polynomial in sheet.polynomials for monomial in polynomial.terms]
+        if not all(isinstance(a, Leaf) for a in atoms):
+            return evaluation.input(atom)
+    return sheet

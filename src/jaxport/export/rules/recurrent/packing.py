@@ -1,0 +1,187 @@
+"""The weights of a recurrent operator, from those of the cell: computed now where all are constants, else by nodes."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxport.export.rules.recurrent.cells import Cell, Sum
+from jaxport.export.rules.recurrent.expressions import Dot, Indices, Leaf, indices, only_atom
+
+#: So many slices are joined; more are one Gather.
+MOST_SLICES = 8
+
+_COMPUTED: Mapping[str, Callable[..., Any]] = {
+    "Add": np.add,
+    "Concat": lambda *xs, axis: np.concatenate(xs, axis),
+    "Gather": np.take,
+    "Mul": np.multiply,
+    "ReduceSum": lambda x, axes, keepdims: np.sum(x, tuple(axes), keepdims=bool(keepdims)),
+    "Reshape": np.reshape,
+    "Slice": lambda x, start, end, axis: np.take(x, np.arange(start[0], end[0]), axis[0]),
+    "Transpose": lambda x, perm: x.transpose(perm),
+}
+
+
+class Packing:
+    """The operands `W`, `R` and `B` of an operator.
+
+    Args:
+      op: the emitter.
+      cell: the cell.
+      size: how many elements a state has.
+      invariants: the values of the invariants, by number.
+      inputs: the numbers of the inputs that the operator gets side by side, with their sizes.
+      name: what the names of computed weights begin with.
+    """
+
+    def __init__(
+        self, op: Any, cell: Cell, size: int, invariants: Mapping[int, Any], inputs: Mapping[int, int], name: str
+    ):
+        self.op, self.cell, self.size, self.invariants, self.inputs, self.name = (
+            op,
+            cell,
+            size,
+            invariants,
+            inputs,
+            name,
+        )
+
+    def operands(self) -> tuple[Any, Any, Any]:
+        """`W` (1, gates*size, features), `R` (1, gates*size, size) and `B` (1, 2*gates*size), or None for no biases."""
+        gates = self.cell.gates
+        blocks = [
+            self._block([_of(gate.inputs, number) for gate in gates], width) for number, width in self.inputs.items()
+        ]
+        states = [gate.states for gate in gates]
+        if self.cell.recurrent is not None:
+            states[-1] = self.cell.recurrent.states
+        return (
+            self._stored(self._turned(self._do("Concat", *blocks, axis=0)), "W"),
+            self._stored(self._turned(self._block(states, self.size)), "R"),
+            self._biases(),
+        )
+
+    def _biases(self) -> Any:
+        recurrent = self.cell.recurrent
+        if not any(s.biases or s.number for s in (*self.cell.gates, recurrent or Sum())):
+            return None
+        count = len(self.cell.gates)
+        of_inputs = self._vectors(self.cell.gates)
+        of_states = self._zeros((count * self.size,))
+        if recurrent is not None and (recurrent.biases or recurrent.number):
+            of_states = self._do("Concat", self._zeros(((count - 1) * self.size,)), self._vectors([recurrent]), axis=0)
+        both = self._do("Concat", of_inputs, of_states, axis=0)
+        return self._stored(self._do("Reshape", both, (1, 2 * count * self.size)), "B")
+
+    def _vectors(self, gates: Sequence[Sum]) -> Any:
+        """The biases of some gates, side by side."""
+        alone = [gate.biases[0] for gate in gates if len(gate.biases) == 1 and not gate.number]
+        leaves = [bias for _, bias in alone if isinstance(bias, Leaf)]
+        if len(leaves) == len(gates) and len({(c, b.number) for (c, _), b in zip(alone, leaves, strict=True)}) == 1:
+            joined = np.concatenate([leaf.elements for leaf in leaves])
+            whole = Leaf("invariant", leaves[0].number, indices(joined))
+            return self._times(self._vector(whole), alone[0][0])
+        return self._do("Concat", *map(self._bias, gates), axis=0)
+
+    def _bias(self, gate: Sum) -> Any:
+        found = [self._times(self._vector(bias), coefficient) for coefficient, bias in gate.biases]
+        if gate.number or not found:
+            found.append(self.op.const(np.full(self.size, gate.number, np.float32)))
+        return self._added(found)
+
+    def _vector(self, bias: Leaf | Dot) -> Any:
+        if isinstance(bias, Dot):
+            return self._do("ReduceSum", self._matrix(bias), (0,), keepdims=0)
+        value = self.invariants[bias.number]
+        count = math.prod(value.shape)
+        return self._picked(self._do("Reshape", value, (count,)), bias.elements, 0)
+
+    def _block(self, gates: Sequence[Sequence[tuple[float, Dot]]], height: int) -> Any:
+        """The matrix (height, gates*size) that one operand of all gates is multiplied with."""
+        alone = [terms[0] for terms in gates if len(terms) == 1]
+        if len(alone) == len(gates) and len({(c, d.vector, d.weight, d.axes, d.rows) for c, d in alone}) == 1:
+            coefficient, dot = alone[0]
+            columns = indices(np.concatenate([np.asarray(d.columns, np.int64) for _, d in alone]))
+            whole = Dot(dot.vector, dot.weight, dot.axes, dot.contracted, dot.rows, columns)
+            return self._placed(whole, coefficient, height)
+        columns = []
+        for terms in gates:
+            found = [self._placed(dot, coefficient, height) for coefficient, dot in terms]
+            columns.append(self._added(found) if found else self._zeros((height, self.size)))
+        return self._do("Concat", *columns, axis=1)
+
+    def _placed(self, dot: Dot, coefficient: float, height: int) -> Any:
+        """The matrix of a product, with zeros in the rows of what is not multiplied."""
+        matrix = self._times(self._matrix(dot), coefficient)
+        leaf = only_atom(dot.vector)
+        assert isinstance(leaf, Leaf)
+        if leaf.elements == range(height):
+            return matrix
+        order = np.full(height, len(leaf.elements), np.int64)
+        order[np.asarray(leaf.elements)] = np.arange(len(leaf.elements))
+        padded = self._do("Concat", matrix, self._zeros((1, len(dot.columns))), axis=0)
+        return self._picked(padded, indices(order), 0)
+
+    def _matrix(self, dot: Dot) -> Any:
+        value = self.invariants[dot.weight]
+        shape = [value.shape[axis] for axis in dot.axes]
+        matrix = value if list(dot.axes) == sorted(dot.axes) else self._do("Transpose", value, perm=dot.axes)
+        sizes = (math.prod(shape[: dot.contracted]), math.prod(shape[dot.contracted :]))
+        if tuple(shape) != sizes:
+            matrix = self._do("Reshape", matrix, sizes)
+        return self._picked(self._picked(matrix, dot.rows, 0), dot.columns, 1)
+
+    def _picked(self, value: Any, chosen: Indices, axis: int) -> Any:
+        """Some rows or columns."""
+        if chosen == range(value.shape[axis]):
+            return value
+        positions = np.asarray(chosen, np.int64)
+        runs = np.split(positions, np.flatnonzero(np.diff(positions) != 1) + 1)
+        if len(runs) > MOST_SLICES:
+            return self._do("Gather", value, positions, axis=axis)
+        pieces = [self._do("Slice", value, (int(run[0]),), (int(run[-1]) + 1,), (axis,)) for run in runs]
+        return self._do("Concat", *pieces, axis=axis)
+
+    def _times(self, value: Any, coefficient: float) -> Any:
+        return value if coefficient == 1 else self._do("Mul", value, np.float32(coefficient))
+
+    def _added(self, values: Sequence[Any]) -> Any:
+        total, *rest = values
+        for value in rest:
+            total = self._do("Add", total, value)
+        return total
+
+    def _zeros(self, shape: tuple[int, ...]) -> Any:
+        return self.op.const(np.zeros(shape, np.float32))
+
+    def _turned(self, matrix: Any) -> Any:
+        """A matrix transposed, with an axis for the only direction."""
+        turned = self._do("Transpose", matrix, perm=(1, 0))
+        return self._do("Reshape", turned, (1, *turned.shape))
+
+    def _do(self, op_type: str, *operands: Any, **attributes: Any) -> Any:
+        """What an operator gives: a constant if its operands are."""
+        if op_type == "Concat" and len(operands) == 1:
+            return operands[0]
+        arrays = [getattr(x, "constant", None) if hasattr(x, "scope") else x for x in operands]
+        if any(array is None for array in arrays):
+            return self.op.emit(op_type, *operands, **attributes)
+        return self.op.const(_COMPUTED[op_type](*arrays, **attributes))
+
+    def _stored(self, value: Any, suffix: str) -> Any:
+        """A computed weight under its name; one that is computed twice is stored once."""
+        if value.constant is None:
+            return value
+        array = np.ascontiguousarray(value.constant, np.float32)
+        key = ("recurrent", self.name, suffix, array.shape, hashlib.sha256(array.tobytes()).digest())
+        return self.op.walker.derived.setdefault(key, self.op.const(array, name=f"{self.name}.{suffix}"))
+
+
+def _of(terms: Sequence[tuple[float, Dot]], number: int) -> list[tuple[float, Dot]]:
+    """The products of one input."""
+    return [(c, dot) for c, dot in terms if any(isinstance(a, Leaf) and a.number == number for a, _ in dot.vector)]
