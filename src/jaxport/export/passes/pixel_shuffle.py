@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from jaxport.export.passes.arranging import atoms, sizes_of, target
 from jaxport.export.passes.editing import Dim, Editor, dims_of, graphs, is_op, permutation, source, substitute
-from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle
+from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse, obstacle
 from jaxport.export.passes.matching import Axis, Part, Seen
 
 CHANNELS_SECOND, CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
@@ -31,7 +31,7 @@ CHANNELS_SECOND, CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 def pixel_shuffle(model: ir.Model) -> str:
     """Recognise DepthToSpace and SpaceToDepth, in the graph, its subgraphs and its functions."""
     opset = model.opset_imports[""]
-    return fuse(model, lambda node: _find(node, opset) if is_op(node, "Reshape") else None)
+    return fuse(model, lambda node: _find(node, opset), Anchor(at=("Reshape",)))
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ import onnx_ir as ir
 from jaxport.export.passes.arranging import goes_into_transpose, sizes_of
 from jaxport.export.passes.constants import known
 from jaxport.export.passes.editing import Dim, Editor, constant_of, dims_of, discard, graphs, integer, is_op, rank_of
-from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle
+from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse, obstacle
 from jaxport.export.passes.layout_ops import INTERPOLATED
 from jaxport.export.passes.matching import Axis, Part, Seen, look
 from jaxport.export.value import PARAMETER
@@ -46,7 +46,7 @@ def resizing(model: ir.Model) -> str:
     for graph in graphs(model):
         for node in list(graph):
             computed += _computed(editor, node, memory) if node.graph is not None else 0
-    report = fuse(model, lambda node: _find(node, opset))
+    report = fuse(model, lambda node: _find(node, opset), Anchor(at=("MatMul", "Gather", "Transpose", "Reshape")))
     return report + (f"; {computed} constants computed" if computed else "")
 
 
@@ -89,7 +89,7 @@ class Resized:
 
 def _find(node: ir.Node, opset: int) -> Fusion | str | None:
     result = node.outputs[0]
-    if not is_op(node, "MatMul", "Gather", "Transpose", "Reshape") or rank_of(result) not in (4, 5):
+    if rank_of(result) not in (4, 5):
         return None
     if is_op(node, "MatMul") and goes_into_transpose(result):  # which is the last node of it
         return None
