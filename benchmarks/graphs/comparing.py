@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,13 @@ import onnx
 import onnxruntime
 
 from benchmarks.graphs.files import restore, write_ours
-from benchmarks.graphs.pairs import PAIRS, Pair
+from benchmarks.graphs.pairs import PAIRS
 from benchmarks.measure import in_turns
-from examples.models.example import Example, Size
+from examples.models.example import Size
 from jaxport.verify.runtime import Session
 
 
-def compared(name: str, theirs: Path, repeats: int, size: Size = "real") -> dict[str, Any]:
+def compared(name: str, kept: Path, repeats: int, size: Size = "real") -> dict[str, Any]:
     """Both sides in ONNX Runtime: CPU milliseconds, nodes by operator as written and as optimized, sizes.
 
     Raises:
@@ -28,24 +28,25 @@ def compared(name: str, theirs: Path, repeats: int, size: Size = "real") -> dict
     """
     pair = PAIRS[name]
     example = pair.make(size)
+    arrays = pair.arrays(pair.arguments(example, pair.sizes))
     with tempfile.TemporaryDirectory() as temporary:
-        paths = {side: Path(temporary) / f"{side}.onnx" for side in ("ours", "theirs")}
-        about = restore(theirs, paths["theirs"])
-        write_ours(pair, example, paths["ours"])
-        assert example.parameters + pair.biases(pair.configs[size]) == about["parameters"], (example.parameters, about)
-        arrays = pair.arrays(pair.arguments(example, pair.sizes))
-        sessions = {side: Session(path, threads=1) for side, path in paths.items()}
-        fed = {side: _fed(session, path, arrays) for (side, path), session in zip(paths.items(), sessions.values())}
-        shapes = [[x.shape for x in sessions[side].run(fed[side])] for side in paths]
-        assert shapes[0] == shapes[1], f"{name}: outputs of different shapes: {shapes}"
-        calls = [lambda side=side: sessions[side].run(fed[side]) for side in paths]
-        ours, theirs_ms = in_turns(calls, repeats)
+        ours, theirs = Path(temporary) / "ours.onnx", Path(temporary) / "theirs.onnx"
+        about = restore(kept, theirs)
+        write_ours(pair, example, ours)
+        expected = example.parameters + pair.biases(pair.configs[size])
+        assert expected == about["parameters"], f"{name}: {expected:,} and {about['parameters']:,} parameters"
+        calls = [called(path, arrays) for path in (ours, theirs)]
+        shapes = [[x.shape for x in call()] for call in calls]
+        assert shapes[0] == shapes[1], f"{name}: outputs of the shapes {shapes[0]} and {shapes[1]}"
+        milliseconds = in_turns(calls, repeats)
         return {
-            "ours": ours, "theirs": theirs_ms, "parameters": example.parameters,
-            "bytes": {"ours": paths["ours"].stat().st_size, "theirs": about["bytes"]},
-            "nodes": {side: operators(onnx.load(path)) for side, path in paths.items()},
-            "optimized": {side: optimized(path) for side, path in paths.items()},
-        }  # fmt: skip
+            "parameters": example.parameters,
+            "ours": milliseconds[0],
+            "theirs": milliseconds[1],
+            "bytes": {"ours": ours.stat().st_size, "theirs": about["bytes"]},
+            "nodes": {path.stem: operators(onnx.load(path)) for path in (ours, theirs)},
+            "optimized": {path.stem: optimized(path) for path in (ours, theirs)},
+        }
 
 
 def in_jax(name: str, repeats: int, size: Size = "real") -> float:
@@ -53,11 +54,19 @@ def in_jax(name: str, repeats: int, size: Size = "real") -> float:
     pair = PAIRS[name]
     example = pair.make(size)
     arguments = jax.device_put(pair.arguments(example, pair.sizes))
-    called = jax.jit(example.fn).lower(*arguments).compile()
-    call = lambda: jax.block_until_ready(called(*arguments))
-    call()
-    (milliseconds,) = in_turns([call], repeats)
+    compiled = jax.jit(example.fn).lower(*arguments).compile()
+    jax.block_until_ready(compiled(*arguments))
+    (milliseconds,) = in_turns([lambda: jax.block_until_ready(compiled(*arguments))], repeats)
     return milliseconds
+
+
+def called(path: Path, arrays: list[np.ndarray]) -> Callable[[], list[np.ndarray]]:
+    """A call of a file in ONNX Runtime on one thread, with arrays in the order of its inputs, in its integer types."""
+    session = Session(path, threads=1)
+    inputs = {value.name: value.type.tensor_type for value in onnx.load(path).graph.input}
+    dtypes = [onnx.helper.tensor_dtype_to_np_dtype(inputs[name].elem_type) for name in session.input_names]
+    fed = {name: x.astype(dtype) for name, dtype, x in zip(session.input_names, dtypes, arrays, strict=True)}
+    return lambda: session.run(fed)
 
 
 def operators(model: onnx.ModelProto) -> dict[str, int]:
@@ -82,11 +91,3 @@ def _nodes(graph: onnx.GraphProto) -> Iterable[onnx.NodeProto]:
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 yield from _nodes(attribute.g)
-
-
-def _fed(session: Session, path: Path, arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays by the names of a file's inputs, in its integer types."""
-    inputs = onnx.load(path, load_external_data=False).graph.input
-    assert [value.name for value in inputs] == session.input_names
-    types = [onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type) for value in inputs]
-    return {name: x.astype(dtype) for name, dtype, x in zip(session.input_names, types, arrays, strict=True)}

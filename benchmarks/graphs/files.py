@@ -27,7 +27,7 @@ def write_ours(pair: Pair, example: Example, path: Path) -> None:
 
 
 def write_theirs(pair: Pair, size: Size, path: Path) -> None:
-    """Export the PyTorch side without its weights; beside the file, the number of parameters and its whole size."""
+    """Export the PyTorch side, and keep it without its weights."""
     import torch
 
     warnings.simplefilter("ignore")
@@ -39,19 +39,22 @@ def write_theirs(pair: Pair, size: Size, path: Path) -> None:
     tensors = [torch.from_numpy(np.array(x)) for x in arrays]
     # Indices are int64 in PyTorch.
     tensors = tuple(x.long() if x.dtype == torch.int32 else x for x in tensors)
-    program = torch.onnx.export(
-        network, tensors, dynamo=True, dynamic_shapes=tuple(pair.axes(example)), verbose=False,
-    )  # fmt: skip
-    proto = program.model_proto
-    about = {"parameters": sum(x.numel() for x in network.parameters()), "bytes": proto.ByteSize()}
-    for tensor in proto.graph.initializer:
+    axes = tuple(pair.axes(example))
+    program = torch.onnx.export(network, tensors, dynamo=True, dynamic_shapes=axes, verbose=False)
+    save_without_weights(program.model_proto, sum(x.numel() for x in network.parameters()), path)
+
+
+def save_without_weights(model: onnx.ModelProto, parameters: int, path: Path) -> None:
+    """Save a model, of which the weights are forgotten; beside the file, what it had."""
+    about = {"parameters": parameters, "bytes": model.ByteSize()}
+    for tensor in model.graph.initializer:
         _forget(tensor)
-    onnx.save(proto, path)
+    onnx.save(model, path)
     path.with_suffix(".json").write_text(json.dumps(about))
 
 
 def restore(path: Path, restored: Path) -> dict[str, Any]:
-    """Write a file of `write_theirs` with weights drawn again; return what stands beside it."""
+    """Write a file of `save_without_weights` with others of the same means and deviations; return what it had."""
     proto = onnx.load(path)
     for tensor in proto.graph.initializer:
         _draw(tensor)

@@ -164,7 +164,10 @@ class ConvNext(nn.Module):
 
 def double_conv(channels_in: int, channels: int) -> nn.Sequential:
     return nn.Sequential(
-        ConvNorm(channels_in, channels, 3), nn.ReLU(inplace=True), ConvNorm(channels, channels, 3), nn.ReLU(inplace=True)
+        ConvNorm(channels_in, channels, 3),
+        nn.ReLU(inplace=True),
+        ConvNorm(channels, channels, 3),
+        nn.ReLU(inplace=True),
     )
 
 
