@@ -18,11 +18,13 @@ from benchmarks.measure import ROOT, rendered, run
 
 KEPT = ROOT / "out" / "graphs"
 EXPORT = """
+from pathlib import Path
 from benchmarks.graphs.files import write_theirs
 from benchmarks.graphs.pairs import PAIRS
 write_theirs(PAIRS[{name!r}], {size!r}, Path({path!r}))
 """
 COMPARE = """
+from pathlib import Path
 from benchmarks.graphs.comparing import compared
 result = compared({name!r}, Path({path!r}), {repeats}, {size!r})
 """

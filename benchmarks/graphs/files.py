@@ -33,14 +33,15 @@ def write_theirs(pair: Pair, size: Size, path: Path) -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     example, network = pair.make(size), pair.network(size)
-    # PyTorch takes a dim of 1 for a fixed one, and dims of one size for the same.
-    sizes = {name: least + extra for extra, (name, least) in enumerate(pair.sizes.items(), 1)}
+    # PyTorch takes a dim of 1 for a fixed one, and traces a recurrent layer step by step.
+    sizes = {name: 4 + 3 * place for place, name in enumerate(pair.sizes)}
     arrays = pair.arrays(pair.arguments(example, sizes | {name: pair.sizes[name] for name in pair.fixed}))
     tensors = [torch.from_numpy(np.array(x)) for x in arrays]
     # Indices are int64 in PyTorch.
     tensors = tuple(x.long() if x.dtype == torch.int32 else x for x in tensors)
     axes = tuple(pair.axes(example))
     program = torch.onnx.export(network, tensors, dynamo=True, dynamic_shapes=axes, verbose=False)
+    assert program is not None, "PyTorch returns a program where it is asked for `dynamo`"
     save_without_weights(program.model_proto, sum(x.numel() for x in network.parameters()), path)
 
 

@@ -87,7 +87,7 @@ class GruLanguageModel(nnx.Module):
         self.head = nnx.Linear(hidden, config.vocabulary, rngs=rngs)
 
     def __call__(self, ids: jax.Array) -> jax.Array:
-        x = self.words(ids)
+        x: Any = self.words(ids)
         for layer in self.layers:
             x = layer(x)
         return self.head(x)
@@ -116,7 +116,7 @@ class Speech(nnx.Module):
     def __call__(self, sound: jax.Array) -> jax.Array:
         """Log-probabilities (batch, length / 2, letters) of a spectrogram (batch, length, frequencies)."""
         x = jnp.clip(self.first_norm(self.first(sound[..., None])), 0, 20)
-        x = jnp.clip(self.second_norm(self.second(x)), 0, 20)
+        x: Any = jnp.clip(self.second_norm(self.second(x)), 0, 20)
         # Channels first, as in PyTorch, so that both have the same features.
         x = x.transpose(0, 1, 3, 2).reshape(*x.shape[:2], -1)
         for layer in self.layers:

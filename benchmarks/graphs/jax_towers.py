@@ -82,7 +82,7 @@ class Block(nnx.Module):
 
     def __call__(self, x: jax.Array, mask: jax.Array | None = None, memory: jax.Array | None = None) -> jax.Array:
         x = x + self.attention(self.attention_norm(x), mask=mask)
-        if self.cross is not None:
+        if self.cross is not None and self.cross_norm is not None:
             x = x + self.cross(self.cross_norm(x), memory)
         return x + self.narrow(self.activation(self.widen(self.mlp_norm(x))))
 

@@ -83,10 +83,11 @@ def _example(name: str, framework: Framework = "nnx") -> Callable[[Size], Exampl
     return lambda size: build(name, framework, size)
 
 
-_UNROLLED = "a loop of Python is written out"
+_UNROLLED = {"T": "a loop of Python is written out"}
+_STEPS = {"T": "`torch.export` fixes the number of steps of a recurrent layer"}
 _MAMBA = {
     "torch": "torch_sequences.Mamba", "configs": jax_sequences.MAMBA,
-    "sizes": {"B": 1, "T": jax_sequences.MAMBA["real"].length}, "fixed": {"T": _UNROLLED},
+    "sizes": {"B": 1, "T": jax_sequences.MAMBA["real"].length}, "fixed": _UNROLLED,
 }  # fmt: skip
 _OF_IMAGES = {"sizes": IMAGE, "nchw": ((0,), ())}
 
@@ -132,19 +133,19 @@ PAIRS: dict[str, Pair] = {
     "moe": Pair(make=_example("moe"), torch="torch_sequences.Mixture", configs=moe.CONFIGS, sizes=TEXT),
     "lstm": Pair(
         make=_example("lstm"), torch="torch_sequences.LanguageModel", given=("LSTM",), configs=rnn.LANGUAGE_CONFIGS,
-        sizes=TEXT, biases=lambda config: 4 * config.hidden * config.layers,
+        sizes=TEXT, fixed=_STEPS, biases=lambda config: 4 * config.hidden * config.layers,
     ),
     "gru": Pair(
         make=jax_sequences.gru, torch="torch_sequences.LanguageModel", given=("GRU",), configs=jax_sequences.GRU,
-        sizes=TEXT, biases=lambda config: 3 * config.hidden * config.layers,
+        sizes=TEXT, fixed=_STEPS, biases=lambda config: 3 * config.hidden * config.layers,
     ),
     "bidirectional_gru": Pair(
         make=_example("bidirectional_gru"), torch="torch_sequences.Padded", configs=rnn.SPEECH_CONFIGS,
-        sizes={"B": 2, "T": 128}, biases=lambda config: 6 * config.hidden * config.layers,
+        sizes={"B": 2, "T": 128}, fixed=_STEPS, biases=lambda config: 6 * config.hidden * config.layers,
     ),
     "speech": Pair(
         make=jax_sequences.speech, torch="torch_sequences.Speech", configs=jax_sequences.SPEECH,
-        sizes={"B": 1, "T": 256}, biases=lambda config: 6 * config.hidden * config.layers,
+        sizes={"B": 1, "T": 128}, fixed=_STEPS, biases=lambda config: 6 * config.hidden * config.layers,
     ),
     "mamba": Pair(make=jax_sequences.mamba, **_MAMBA),
     "mamba_associative": Pair(make=jax_sequences.mamba_associative, **_MAMBA),

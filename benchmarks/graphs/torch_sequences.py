@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch.nn import functional
 
 
 class LanguageModel(nn.Module):
-    def __init__(self, config: Any, kind: type[nn.RNNBase]):
+    def __init__(self, config: Any, kind: Callable[..., nn.RNNBase]):
         super().__init__()
         self.words = nn.Embedding(config.vocabulary, config.hidden)
         self.layers = kind(config.hidden, config.hidden, num_layers=config.layers, batch_first=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -126,6 +126,8 @@ class Block(nn.Module):
 
 
 class Whisper(nn.Module):
+    places: torch.Tensor
+
     def __init__(self, config: Any):
         super().__init__()
         from benchmarks.graphs.jax_towers import sinusoids
@@ -221,6 +223,8 @@ class LlamaLayer(nn.Module):
 
 
 class Llama(nn.Module):
+    frequencies: torch.Tensor
+
     def __init__(self, config: Any):
         super().__init__()
         self.words = nn.Embedding(config.vocabulary, config.hidden)
@@ -239,22 +243,27 @@ class Llama(nn.Module):
         return self.head(self.norm(x))
 
 
-class LlamaDecode(Llama):
+class LlamaDecode(nn.Module):
     """One token with a cache of keys and values of a fixed length, (layers, batch, context, groups, head) each."""
+
+    def __init__(self, config: Any):
+        super().__init__()
+        self.model = Llama(config)
 
     def forward(
         self, token: torch.Tensor, position: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        x = self.words(token)[:, None]
-        angles = (position[:, None] * self.frequencies)[:, None, None]
+        model, layers = self.model, cast("list[LlamaLayer]", self.model.layers)
+        x = model.words(token)[:, None]
+        angles = (position[:, None] * model.frequencies)[:, None, None]
         mask = (torch.arange(key_cache.shape[2]) <= position[:, None])[:, None, None]
         rows = torch.arange(token.shape[0])
         keys, values = [], []
-        for layer, past_key, past_value in zip(self.layers, key_cache, value_cache, strict=True):
+        for layer, past_key, past_value in zip(layers, key_cache, value_cache, strict=True):
             query, key, value = layer.projected(x, angles)
             keys.append(past_key.index_put((rows, position), key[:, :, 0]))
             values.append(past_value.index_put((rows, position), value[:, :, 0]))
             past = (keys[-1].transpose(1, 2), values[-1].transpose(1, 2))
             mixed = functional.scaled_dot_product_attention(query, *past, attn_mask=mask, enable_gqa=True)
             x = layer.finished(x, mixed)
-        return self.head(self.norm(x))[:, 0], torch.stack(keys), torch.stack(values)
+        return model.head(model.norm(x))[:, 0], torch.stack(keys), torch.stack(values)

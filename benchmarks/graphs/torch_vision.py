@@ -114,7 +114,7 @@ class EfficientNet(nn.Module):
     def __init__(self, config: Any):
         super().__init__()
         self.stem = nn.Sequential(ConvNorm(3, config.stem, 3, 2, epsilon=config.epsilon), nn.SiLU())
-        self.blocks = nn.Sequential(*[MobileBlock(*block, config.epsilon) for block in config.blocks()])
+        self.blocks = nn.Sequential(*[MobileBlock(*block, epsilon=config.epsilon) for block in config.blocks()])
         channels = config.stages[-1][1]
         self.last = nn.Sequential(ConvNorm(channels, config.last, 1, epsilon=config.epsilon), nn.SiLU())
         self.average = nn.AdaptiveAvgPool2d(1)
@@ -127,8 +127,8 @@ class EfficientNet(nn.Module):
 class ChannelNorm(nn.LayerNorm):
     """Normalizes the channels of images."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return super().forward(input.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
 class ConvNextBlock(nn.Module):
@@ -250,6 +250,9 @@ class Step(nn.Module):
 
 
 class DiffusionUNet(nn.Module):
+    down: Any
+    up: Any
+
     def __init__(self, config: Any):
         super().__init__()
         self.channels = config.channels
