@@ -44,7 +44,7 @@ NEWEST_INSTALLED := .venv-newest/.installed
 export JAX_PLATFORMS ?= cpu
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help env demo test test-newest test-matrix test-slow test-real test-backend test-torch test-clients test-older-onnx fuzz sweeps bench bench-torch lint types docs format clean
+.PHONY: help env demo test test-newest test-matrix test-slow test-real test-backend test-torch test-clients test-older-onnx fuzz sweeps bench bench-torch bench-graphs lint types docs format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -148,6 +148,9 @@ bench: $(INSTALLED) $(PEERS_INSTALLED) ## the figures of the documentation, one 
 
 bench-torch: $(TORCH_INSTALLED) ## the speed of imported models of PyTorch at their published sizes; writes its page
 	@$(TORCH_BIN)/python -m benchmarks.bench_torch --write $(ARGS)
+
+bench-graphs: $(TORCH_INSTALLED) ## exported models against PyTorch's exports of the same architectures; writes its page
+	@$(TORCH_BIN)/python -m benchmarks.bench_graphs --write $(ARGS)
 
 lint: $(INSTALLED) ## ruff: rules and layout
 	@$(BIN)/ruff check .

@@ -11,6 +11,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PEERS = ROOT / ".venv-peers" / "bin" / "python"
@@ -24,14 +25,14 @@ print("MEASURED " + json.dumps({
 """
 
 
-def run(program: str, python: str | os.PathLike[str] = sys.executable) -> dict[str, float]:
+def run(program: str, python: str | os.PathLike[str] = sys.executable) -> dict[str, Any]:
     """Run a program in a fresh process on one thread; its global `result`, its CPU seconds and its peak memory."""
     environment = {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]),  # what is measured is this checkout
         "PYTHONDONTWRITEBYTECODE": "",
     }
     finished = subprocess.run(

@@ -1,0 +1,110 @@
+"""The graphs that `jaxport` writes against those of `torch.onnx`: the same architectures, written in JAX and in PyTorch.
+
+`python -m benchmarks.bench_graphs [NAME …]`, in the environment that `make test-torch` makes:
+`.venv-torch/bin/python`. Both files run in ONNX Runtime on one thread, in turns in one process; `jax.jit` runs in
+another. PyTorch's files are kept without weights in `out/graphs` and exported again when they are gone.
+`--operators` prints of which operators there are more in our files; `--write` makes `docs/graphs.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from typing import Any
+
+from benchmarks.graphs.pairs import PAIRS
+from benchmarks.measure import ROOT, rendered, run
+
+KEPT = ROOT / "out" / "graphs"
+EXPORT = """
+from pathlib import Path
+from benchmarks.graphs.files import write_theirs
+from benchmarks.graphs.pairs import PAIRS
+write_theirs(PAIRS[{name!r}], {size!r}, Path({path!r}))
+"""
+COMPARE = """
+from pathlib import Path
+from benchmarks.graphs.comparing import compared
+result = compared({name!r}, Path({path!r}), {repeats}, {size!r})
+"""
+JIT = """
+from benchmarks.graphs.comparing import in_jax
+result = {{"jit": in_jax({name!r}, {repeats}, {size!r})}}
+"""
+PAGE = """# Exported graphs against PyTorch's
+
+The same architectures, written in JAX and in PyTorch as users of each write them, with random weights at the published
+sizes, exported by `jaxport.to_onnx` and by `torch.onnx.export`. Both files run in ONNX Runtime on one thread in one
+process, in turns; figures are medians of CPU time. A ratio below 1 says that the file of `jaxport` is the faster one.
+Nodes are those of the file and those that ONNX Runtime makes of them when it loads it, bodies of loops included and
+constants left out. The last column compares with a call under `jax.jit`, on one thread too.
+
+The weights of both sides are as many, except in recurrent layers, of which PyTorch has one bias more in each gate.
+`llama_scan` and both of `mamba` have the file of PyTorch where layers and steps are written out. The code is in
+`benchmarks/graphs`; `.venv-torch/bin/python -m benchmarks.bench_graphs --write` makes this page.
+"""
+HEADER = [
+    "model", "sizes", "weights, millions", "nodes", "nodes, PyTorch", "file, MB", "file, MB, PyTorch", "ms",
+    "ratio to PyTorch's", "ratio to `jax.jit`",
+]  # fmt: skip
+
+
+def measured(name: str, size: str, repeats: int) -> dict[str, Any]:
+    """Everything about one pair; PyTorch's file is exported unless it is there."""
+    module = PAIRS[name].torch.split(".")[-1]
+    path = KEPT / f"{'_'.join([module, *PAIRS[name].given])}.{size}.onnx"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.with_suffix(".json").exists():
+        run(EXPORT.format(name=name, size=size, path=str(path)))
+    found = run(COMPARE.format(name=name, size=size, path=str(path), repeats=repeats))
+    return found | run(JIT.format(name=name, size=size, repeats=repeats))
+
+
+def row(name: str, found: dict[str, Any]) -> tuple[object, ...]:
+    """The cells of a model."""
+    counts = [
+        " → ".join(str(sum(found[stage][side].values())) for stage in ("nodes", "optimized"))
+        for side in ("ours", "theirs")
+    ]
+    megabytes = [found["bytes"][side] / 1e6 for side in ("ours", "theirs")]
+    sizes = ", ".join(f"{dim}={size}" for dim, size in PAIRS[name].sizes.items())
+    ours = found["ours"]
+    parameters = found["parameters"] / 1e6
+    return name, sizes, parameters, *counts, *megabytes, ours, ours / found["theirs"], ours / found["jit"]
+
+
+def more(found: dict[str, Any], stage: str) -> str:
+    """Of which operators there are more in our file than in PyTorch's, and of which fewer."""
+    ours, theirs = found[stage]["ours"], found[stage]["theirs"]
+    differences = {each: ours.get(each, 0) - theirs.get(each, 0) for each in ours.keys() | theirs.keys()}
+    ordered = sorted(differences.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{operator} {count:+}" for operator, count in ordered if count)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of {', '.join(PAIRS)}; all if none")
+    parser.add_argument("--operators", action="store_true")
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--size", choices=["small", "real"], default="real")
+    options = parser.parse_args()
+
+    rows = []
+    for name in options.names or PAIRS:
+        found = measured(name, options.size, options.repeats)
+        rows.append(row(name, found))
+        print(rows[-1], file=sys.stderr, flush=True)
+        if options.operators:
+            for stage in ("nodes", "optimized"):
+                print(f"  {stage}: {more(found, stage)}", file=sys.stderr, flush=True)
+    medians = [statistics.median(cells[index] for cells in rows) for index in (-2, -1)]
+    page = rendered("Median ratio {:.2f} to PyTorch's, {:.2f} to `jax.jit`".format(*medians), HEADER, rows)
+    print(page)
+    if options.write:
+        (ROOT / "docs" / "graphs.md").write_text(PAGE + page + "\n")
+
+
+if __name__ == "__main__":
+    main()
