@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 
 import equinox as eqx
@@ -402,6 +403,20 @@ def test_weights_have_the_path_of_the_cell():
     exported = jaxport.to_onnx(nnx.RNN(nnx.LSTMCell(8, 16, rngs=nnx.Rngs(0))), [(B, T, 8)], state="discard")
     assert set(exported.model.graph.initializers) >= {"cell.W", "cell.R", "cell.B"}
     assert sum(v.const_value.nbytes for v in exported.model.graph.initializers.values()) < 4 * 64 * (8 + 16 + 2) + 256
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("enc/cell.wi", "enc/cell.wh"), "enc/cell.W"),
+        (("enc/cell/wi", "enc/cell/wh"), "enc/cell.W"),
+        (("wi", "wh"), "lstm.W"),
+    ],
+)
+def test_names_of_weights_in_other_libraries(names, expected):
+    held = {names[0]: WI, names[1]: WH}
+    fn = lambda params, x: scanned(lstm(lambda x, h: x @ params[names[0]] + h @ params[names[1]]), x)
+    assert expected in jaxport.to_onnx(functools.partial(fn, held), [(T, B, D)]).model.graph.initializers
 
 
 def test_a_layer_that_is_called_twice_is_stored_once():

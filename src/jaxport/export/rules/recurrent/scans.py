@@ -254,9 +254,10 @@ class _Layer:
     def _name(self, atoms: Sequence[Any]) -> str:
         """The path that the names of the weights begin with which some invariants are computed from."""
         used = needed(self.body.jaxpr, self.body.invariants, atoms).invars
-        paths = [name.split(".")[:-1] for v in used if (name := self.body.values[v].name)]
-        common = zip(*paths, strict=False)
-        return ".".join(column[0] for column in itertools.takewhile(lambda c: len(set(c)) == 1, common))
+        names = [name for v in used if (name := self.body.values[v].name)]
+        columns = itertools.takewhile(lambda column: len(set(column)) == 1, zip(*names, strict=False))
+        common = "".join(column[0] for column in columns)
+        return common[: max(common.rfind("."), common.rfind("/"), 0)]
 
     def _to_layer(self, x: Any, lead: int, shape: Sequence[Any]) -> Any:
         """`x` with the batch before the features, in one axis each, behind `lead` axes that stay."""
