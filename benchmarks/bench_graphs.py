@@ -3,7 +3,8 @@
 `python -m benchmarks.bench_graphs [NAME …]`, in the environment that `make test-torch` makes:
 `.venv-torch/bin/python`. Both files run in ONNX Runtime on one thread, in turns in one process; `jax.jit` runs in
 another. PyTorch's files are kept without weights in `out/graphs` and exported again when they are gone.
-`--operators` prints of which operators there are more in our files; `--write` makes `docs/graphs.md`.
+`--operators` prints of which operators there are more in our files, `--opset 23` asks PyTorch for that operator set, which
+has `Attention`; `--write` makes `docs/graphs.md`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ EXPORT = """
 from pathlib import Path
 from benchmarks.graphs.files import write_theirs
 from benchmarks.graphs.pairs import PAIRS
-write_theirs(PAIRS[{name!r}], {size!r}, Path({path!r}))
+write_theirs(PAIRS[{name!r}], {size!r}, {opset}, Path({path!r}))
 """
 COMPARE = """
 from pathlib import Path
@@ -35,14 +36,15 @@ result = {{"jit": in_jax({name!r}, {repeats}, {size!r})}}
 PAGE = """# Exported graphs against PyTorch's
 
 The same architectures, written in JAX and in PyTorch as users of each write them, with random weights at the published
-sizes, exported by `jaxport.to_onnx` and by `torch.onnx.export`. Both files run in ONNX Runtime on one thread in one
-process, in turns; figures are medians of CPU time. A ratio below 1 says that the file of `jaxport` is the faster one.
-Nodes are those of the file and those that ONNX Runtime makes of them when it loads it, bodies of loops included and
-constants left out. The last column compares with a call under `jax.jit`, on one thread too.
+sizes, exported by `jaxport.to_onnx` and by `torch.onnx.export(dynamo=True)`, each in its default operator set. Both files
+run in ONNX Runtime on one thread in one process, in turns; figures are medians of CPU time. A ratio below 1 says that
+the file of `jaxport` is the faster one. Nodes are those of the file and those that ONNX Runtime makes of them when it
+loads it, bodies of loops included and constants left out. The last column compares with a call under `jax.jit`, on one
+thread too.
 
-The weights of both sides are as many, except in recurrent layers, of which PyTorch has one bias more in each gate.
-`llama_scan` and both of `mamba` have the file of PyTorch where layers and steps are written out. The code is in
-`benchmarks/graphs`; `.venv-torch/bin/python -m benchmarks.bench_graphs --write` makes this page.
+Both sides have the same number of weights, except that recurrent layers have one bias more in each gate in PyTorch.
+`llama_scan`, `mamba` and `mamba_associative` are held against files in which layers and steps are written out. The code
+is in `benchmarks/graphs`; `.venv-torch/bin/python -m benchmarks.bench_graphs --write` makes this page.
 """
 HEADER = [
     "model", "sizes", "weights, millions", "nodes", "nodes, PyTorch", "file, MB", "file, MB, PyTorch", "ms",
@@ -50,13 +52,13 @@ HEADER = [
 ]  # fmt: skip
 
 
-def measured(name: str, size: str, repeats: int) -> dict[str, Any]:
+def measured(name: str, size: str, opset: int | None, repeats: int) -> dict[str, Any]:
     """Everything about one pair; PyTorch's file is exported unless it is there."""
     module = PAIRS[name].torch.split(".")[-1]
-    path = KEPT / f"{'_'.join([module, *PAIRS[name].given])}.{size}.onnx"
+    path = KEPT / f"{'_'.join([module, *PAIRS[name].given])}.{size}.{opset or 'default'}.onnx"
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.with_suffix(".json").exists():
-        run(EXPORT.format(name=name, size=size, path=str(path)))
+        run(EXPORT.format(name=name, size=size, opset=opset, path=str(path)))
     found = run(COMPARE.format(name=name, size=size, path=str(path), repeats=repeats))
     return found | run(JIT.format(name=name, size=size, repeats=repeats))
 
@@ -88,12 +90,15 @@ def main() -> None:
     parser.add_argument("--operators", action="store_true")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--opset", type=int, help="of PyTorch's files; by default what PyTorch chooses")
     parser.add_argument("--size", choices=["small", "real"], default="real")
     options = parser.parse_args()
+    if options.write and (options.names or options.opset or options.size != "real"):
+        parser.error("--write is for all models as they are by default")
 
     rows = []
     for name in options.names or PAIRS:
-        found = measured(name, options.size, options.repeats)
+        found = measured(name, options.size, options.opset, options.repeats)
         rows.append(row(name, found))
         print(rows[-1], file=sys.stderr, flush=True)
         if options.operators:

@@ -26,8 +26,8 @@ def write_ours(pair: Pair, example: Example, path: Path) -> None:
     jaxport.to_onnx(example.fn, list(example.inputs), **example.options, **pair.options).save(path)
 
 
-def write_theirs(pair: Pair, size: Size, path: Path) -> None:
-    """Export the PyTorch side, and keep it without its weights."""
+def write_theirs(pair: Pair, size: Size, opset: int | None, path: Path) -> None:
+    """Export the PyTorch side, by default in the operator set that PyTorch chooses; keep it without its weights."""
     import torch
 
     warnings.simplefilter("ignore")
@@ -40,7 +40,7 @@ def write_theirs(pair: Pair, size: Size, path: Path) -> None:
     # Indices are int64 in PyTorch.
     tensors = tuple(x.long() if x.dtype == torch.int32 else x for x in tensors)
     axes = tuple(pair.axes(example))
-    program = torch.onnx.export(network, tensors, dynamo=True, dynamic_shapes=axes, verbose=False)
+    program = torch.onnx.export(network, tensors, dynamo=True, dynamic_shapes=axes, opset_version=opset, verbose=False)
     assert program is not None, "PyTorch returns a program where it is asked for `dynamo`"
     save_without_weights(program.model_proto, sum(x.numel() for x in network.parameters()), path)
 
