@@ -26,7 +26,7 @@ import onnx_ir as ir
 from jaxport.export.passes.arranging import Arrangement, atoms, goes_into_transpose, sizes_of
 from jaxport.export.passes.editing import Dim, constant_of, dims_of, integer, is_op
 from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse, obstacle
-from jaxport.export.passes.matching import Axis, Reduced, Seen, look
+from jaxport.export.passes.matching import VIEWS, Axis, Reduced, Seen, look
 
 #: What hides a score, and what is low enough to do so.
 HIDDEN, LOW = -1e30, -1e9
@@ -38,7 +38,9 @@ HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 def attention(model: ir.Model) -> str:
     """Recognise Attention, in the graph, its subgraphs and its functions."""
     opset = model.opset_imports[""]
-    return fuse(model, lambda node: _find(node, opset), Anchor(at=("MatMul",), below=("Softmax",)))
+    return fuse(
+        model, lambda node: _find(node, opset), Anchor(at=("MatMul",), below=("Softmax",), through=(*VIEWS, "Cast"))
+    )
 
 
 @dataclass(frozen=True)
