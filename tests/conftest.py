@@ -1,4 +1,4 @@
-"""What JAX keeps of tests is dropped now and then; what the sweeps found is counted at the end of a run."""
+"""What JAX keeps of tests is dropped now and then; a part of the tests can be run; what the sweeps found is counted."""
 
 from __future__ import annotations
 
@@ -21,6 +21,28 @@ def _drop_what_was_compiled() -> Any:
     if next(_tests) % KEPT == 0:
         jax.clear_caches()
         gc.collect()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--every", type=int, default=1, metavar="N", help="run every N-th case of each test that has more than N"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep every N-th case of each test function, always the first, and all tests with no more than N cases."""
+    every = config.getoption("--every")
+    if every == 1:
+        return
+    cases = Counter(item.nodeid.partition("[")[0] for item in items)
+    seen: Counter[str] = Counter()
+    kept, left = [], []
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        (kept if cases[name] <= every or seen[name] % every == 0 else left).append(item)
+        seen[name] += 1
+    items[:] = kept
+    config.hook.pytest_deselected(items=left)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
