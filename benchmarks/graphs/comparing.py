@@ -28,7 +28,7 @@ def compared(name: str, kept: Path, repeats: int, size: Size = "real") -> dict[s
     """
     pair = PAIRS[name]
     example = pair.make(size)
-    arrays = pair.arrays(pair.arguments(example, pair.sizes))
+    arrays = pair.arrays(pair.arguments(example, pair.dims(example, size)))
     with tempfile.TemporaryDirectory() as temporary:
         ours, theirs = Path(temporary) / "ours.onnx", Path(temporary) / "theirs.onnx"
         about = restore(kept, theirs)
@@ -53,7 +53,7 @@ def in_jax(name: str, repeats: int, size: Size = "real") -> float:
     """CPU milliseconds of a jitted call."""
     pair = PAIRS[name]
     example = pair.make(size)
-    arguments = jax.device_put(pair.arguments(example, pair.sizes))
+    arguments = jax.device_put(pair.arguments(example, pair.dims(example, size)))
     compiled = jax.jit(example.fn).lower(*arguments).compile()
     jax.block_until_ready(compiled(*arguments))
     (milliseconds,) = in_turns([lambda: jax.block_until_ready(compiled(*arguments))], repeats)

@@ -34,8 +34,9 @@ def write_theirs(pair: Pair, size: Size, opset: int | None, path: Path) -> None:
     logging.disable(logging.WARNING)
     example, network = pair.make(size), pair.network(size)
     # PyTorch takes a dim of 1 for a fixed one, and traces a recurrent layer step by step.
-    sizes = {name: 4 + 3 * place for place, name in enumerate(pair.sizes)}
-    arrays = pair.arrays(pair.arguments(example, sizes | {name: pair.sizes[name] for name in pair.fixed}))
+    open_sizes = {name: 4 + 3 * place for place, name in enumerate(pair.sizes)}
+    fixed = {name: number for name, number in pair.dims(example, size).items() if name in pair.fixed}
+    arrays = pair.arrays(pair.arguments(example, open_sizes | fixed))
     tensors = [torch.from_numpy(np.array(x)) for x in arrays]
     # Indices are int64 in PyTorch.
     tensors = tuple(x.long() if x.dtype == torch.int32 else x for x in tensors)

@@ -70,7 +70,7 @@ SPEECH: dict[Size, SpeechConfig] = {
     "real": SpeechConfig(frequencies=80, channels=32, hidden=512, layers=3, letters=29),
 }
 MAMBA: dict[Size, MambaConfig] = {
-    "small": MambaConfig(vocabulary=40, hidden=16, layers=1, length=6),
+    "small": MambaConfig(vocabulary=40, hidden=16, layers=1, length=5),
     "real": MambaConfig(vocabulary=10_000, hidden=256, layers=4, length=64),
 }
 GRAPH: dict[Size, GraphConfig] = {
@@ -227,13 +227,9 @@ def speech(size: Size) -> Example:
 
 def _mamba(name: str, associative: bool, length: int | str, size: Size) -> Example:
     config = MAMBA[size]
-    tokens = token_sample(config.vocabulary)
-
-    def sample(rng: np.random.Generator, dims: Mapping[str, int]) -> tuple[Any, ...]:
-        return tokens(rng, {"T": config.length, **dims})
-
-    sizes = ({"B": 1}, {"B": 3}) if isinstance(length, int) else ({"B": 1, "T": 5}, {"B": 3, "T": 8})
-    inputs = (spec(("B", length), "int32"),)
+    inputs, sample = (spec(("B", length), "int32"),), token_sample(config.vocabulary)
+    other = 8 if isinstance(length, str) else length
+    sizes = ({"B": 1, "T": config.length}, {"B": 3, "T": other})
     return _example(name, nnx_model(Mamba, config, associative), inputs=inputs, sample=sample, sizes=sizes)
 
 

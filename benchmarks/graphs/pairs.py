@@ -32,7 +32,7 @@ class Pair:
       torch: file and class of the PyTorch side.
       configs: what both sides are made from.
       given: further arguments of the class, as names in `torch.nn`.
-      sizes: of the named dims, at which both sides are timed.
+      sizes: of the named dims, at which both sides of the published size are timed.
       nchw: the positions of inputs and of outputs that are NHWC in JAX and NCHW in both files.
       fixed: the named dims that the PyTorch file fixes, and why.
       biases: how many parameters PyTorch's side has more: `torch.nn` adds two biases in each gate, Flax one.
@@ -60,6 +60,10 @@ class Pair:
         file, name = self.torch.split(".")
         kind = getattr(importlib.import_module(f"benchmarks.graphs.{file}"), name)
         return kind(self.configs[size], *(getattr(torch.nn, each) for each in self.given)).eval()
+
+    def dims(self, example: Example, size: Size) -> Mapping[str, int]:
+        """The sizes of the named dims: a small model has no room for the real ones."""
+        return self.sizes if size == "real" else example.sizes[0]
 
     def arguments(self, example: Example, sizes: Mapping[str, int]) -> tuple[Any, ...]:
         """Arguments of the JAX side."""
