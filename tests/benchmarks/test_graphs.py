@@ -51,6 +51,11 @@ def test_a_file_without_its_weights_gets_others_of_their_kind(tmp_path):
     assert abs(found["w"].std() - 2) < 0.05
 
 
+@pytest.mark.parametrize("name", ["message_passing", "gru", pytest.param("llama_scan", marks=pytest.mark.slow)])
+def test_a_jitted_call_is_timed(name):
+    assert comparing.in_jax(name, 1, "small") > 0
+
+
 def test_nodes_in_bodies_are_counted():
     def fn(x):
         return jax.lax.scan(lambda carry, row: (carry * row, carry + 1), x[0], x)
