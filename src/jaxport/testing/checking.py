@@ -279,7 +279,7 @@ def _accepts(fn: Callable[..., Any], specs: Sequence[Any], options: Mapping[str,
     arguments = [jax.tree.map(_struct, value, is_leaf=_is_spec) for value in specs]
     structs = {name: jax.tree.map(_struct, value, is_leaf=_is_spec) for name, value in keywords.items()}
     try:
-        with jax.enable_x64(options.get("double_precision", False) or jax.config.jax_enable_x64):
+        with jax.enable_x64(options.get("double_precision", False) or bool(jax.config.read("jax_enable_x64"))):
             blocks.trace(fn, arguments, structs, state="discard")
     except _REFUSALS:
         return False
