@@ -57,7 +57,17 @@ class ResNet(nn.Module):
         return self.head(self.average(x).flatten(1))
 
 
-class InvertedResidual(nn.Module):
+class Shortcut(nn.Module):
+    """Layers whose input is added to their result if the shapes allow it."""
+
+    layers: nn.Sequential
+    is_residual: bool
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.layers(x) if self.is_residual else self.layers(x)
+
+
+class InvertedResidual(Shortcut):
     def __init__(self, channels_in: int, expansion: int, channels: int, stride: int):
         super().__init__()
         hidden = channels_in * expansion
@@ -65,9 +75,6 @@ class InvertedResidual(nn.Module):
         layers += [ConvNorm(hidden, hidden, 3, stride, hidden), nn.ReLU6(), ConvNorm(hidden, channels, 1)]
         self.layers = nn.Sequential(*layers)
         self.is_residual = stride == 1 and channels_in == channels
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.layers(x) if self.is_residual else self.layers(x)
 
 
 class MobileNet(nn.Module):
@@ -94,7 +101,7 @@ class SqueezeExcite(nn.Module):
         return x * torch.sigmoid(self.expand(functional.silu(self.reduce(self.average(x)))))
 
 
-class MobileBlock(nn.Module):
+class MobileBlock(Shortcut):
     def __init__(self, channels_in: int, expansion: int, channels: int, stride: int, kernel: int, epsilon: float):
         super().__init__()
         hidden = channels_in * expansion
@@ -105,9 +112,6 @@ class MobileBlock(nn.Module):
         layers += [SqueezeExcite(hidden, max(1, channels_in // 4)), ConvNorm(hidden, channels, 1, epsilon=epsilon)]
         self.layers = nn.Sequential(*layers)
         self.is_residual = stride == 1 and channels_in == channels
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.layers(x) if self.is_residual else self.layers(x)
 
 
 class EfficientNet(nn.Module):

@@ -27,6 +27,18 @@ from jaxport.export.value import PARAMETER, SMALL
 #: So many bytes of a constant are computed while exporting, where a pass asks for it.
 LARGE = 1 << 20
 
+
+def _reduction(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A reduction over axes that are an operand, or an attribute as in older operator sets; over all if there are none."""
+
+    def reduced(x: np.ndarray, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
+        if axes is None or not len(axes):
+            return x if noop_with_empty_axes else function(x, None, keepdims=bool(keepdims))
+        return function(x, tuple(int(axis) for axis in axes), keepdims=bool(keepdims))
+
+    return reduced
+
+
 _IN_DOUBLE: dict[str, Callable[..., Any]] = {
     "Cos": np.cos,
     "Exp": np.exp,
@@ -44,9 +56,9 @@ _FLOATS: dict[str, Callable[..., Any]] = {
     "Ceil": np.ceil,
     "Div": np.divide,
     "Floor": np.floor,
-    "ReduceMax": lambda x, axes, *, keepdims=1: np.max(x, tuple(axes.tolist()), keepdims=bool(keepdims)),
-    "ReduceMin": lambda x, axes, *, keepdims=1: np.min(x, tuple(axes.tolist()), keepdims=bool(keepdims)),
-    "ReduceSum": lambda x, axes, *, keepdims=1: np.sum(x, tuple(axes.tolist()), dtype=x.dtype, keepdims=bool(keepdims)),
+    "ReduceMax": _reduction(np.max),
+    "ReduceMin": _reduction(np.min),
+    "ReduceSum": _reduction(np.add.reduce),
     "IsInf": np.isinf,
     "IsNaN": np.isnan,
     "Relu": lambda x: np.maximum(x, 0),
@@ -159,25 +171,37 @@ def known(value: ir.Value | None, memory: dict[ir.Value, np.ndarray | None]) -> 
 
     `memory` holds what is known already of other values of the graph.
     """
-    if value is None:
-        return None
-    if value not in memory:
-        array = constant_of(value)
-        memory[value] = _known(value, memory) if array is None else None if value.meta.get(PARAMETER) else array
-    return memory[value]
+    stack = [] if value is None else [value]
+    while stack:  # a chain of operations may be longer than Python's stack
+        last = stack[-1]
+        if last in memory:
+            stack.pop()
+        elif not _may_be_known(last):
+            memory[last] = None if last.meta.get(PARAMETER) else constant_of(last)
+        elif unseen := [x for x in last.producer().inputs if x is not None and x not in memory]:
+            stack += unseen
+        else:
+            memory[last] = _known(last, memory)
+    return None if value is None else memory[value]
+
+
+def _may_be_known(value: ir.Value) -> bool:
+    """Whether a value is computed, and small enough to be so while exporting."""
+    node, dims = value.producer(), dims_of(value)
+    if constant_of(value) is not None or node is None or node.domain or not node.inputs or len(node.outputs) != 1:
+        return False
+    if value.dtype is None or dims is None or not all(isinstance(dim, int) for dim in dims):
+        return False
+    return math.prod(dims) * value.dtype.itemsize <= LARGE  # pyright: ignore[reportArgumentType]
 
 
 def _known(value: ir.Value, memory: dict[ir.Value, np.ndarray | None]) -> np.ndarray | None:
-    node, dims = value.producer(), dims_of(value)
-    if node is None or node.domain or not node.inputs or len(node.outputs) != 1 or value.dtype is None or dims is None:
+    node = value.producer()
+    assert node is not None
+    assert value.dtype is not None
+    arrays = [None if x is None else memory[x] for x in node.inputs]
+    if any(x is not None and array is None for x, array in zip(node.inputs, arrays, strict=True)):
         return None
-    if not all(isinstance(dim, int) for dim in dims) or math.prod(dims) * value.dtype.itemsize > LARGE:  # pyright: ignore[reportArgumentType]
-        return None
-    arrays = []
-    for given in node.inputs:
-        arrays.append(known(given, memory))
-        if given is not None and arrays[-1] is None:
-            return None
     return _result(node, arrays, value.dtype.numpy())
 
 

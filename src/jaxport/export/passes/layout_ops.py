@@ -101,9 +101,11 @@ HardSwish Identity IsInf IsNaN LeakyRelu Log Mish Neg Not Reciprocal Relu Round 
 Softsign Sqrt Tan Tanh ThresholdedRelu""".split()
 _BROADCASTING = """Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Clip Div Equal Greater GreaterOrEqual Less
 LessOrEqual Max Mean Min Mod Mul Or PRelu Pow Sub Sum Where Xor""".split()
+#: Operators that compute each element of the result from those of the operands at its place.
+ELEMENTWISE = frozenset([*_UNARY, *_BROADCASTING])
 
 
-@carries(*_UNARY, *_BROADCASTING)
+@carries(*ELEMENTWISE)
 def _elementwise(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
     """Operands of full rank are permuted along; smaller ones, which broadcast, and constants are adapted."""
     along, small = [node.outputs[0]], []

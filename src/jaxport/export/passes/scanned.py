@@ -16,7 +16,7 @@ What is a result of the body stays. Work that does not depend on the rows either
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -31,17 +31,16 @@ from jaxport.export.passes.editing import (
     is_op,
     permutation,
     roots,
+    subgraphs,
 )
+from jaxport.export.passes.layout_ops import ELEMENTWISE
 
 #: So much larger may a row become.
 MOST_GROWTH = 64
 
 PRODUCTS = frozenset({"MatMul"})
-ELEMENTWISE = frozenset(
-    "Abs Add Cast Ceil Clip Cos Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid Identity LeakyRelu Less "
-    "LessOrEqual Log Max Min Mul Neg Not Or And Pow Reciprocal Relu Round Selu Sigmoid Sign Sin Softplus Softsign Sqrt "
-    "Sub Tan Tanh Where Xor".split()
-)
+#: Elementwise operators whose result has the shape of the first operand, whatever the others have.
+LED_BY_THE_FIRST = frozenset({"Clip", "PRelu"})
 
 
 def scanned(model: ir.Model) -> str:
@@ -58,14 +57,10 @@ def scanned(model: ir.Model) -> str:
     return "; ".join(filter(None, (report, kept))) or "nothing to do"
 
 
-def _scans(graph: ir.Graph) -> Iterator[ir.Node]:
+def _scans(root: ir.Graph) -> list[ir.Node]:
     """The loops over rows of a graph and its subgraphs, the inner ones first."""
-    for node in graph:
-        for attribute in node.attributes.values():
-            if attribute.type is ir.AttributeType.GRAPH:
-                yield from _scans(attribute.as_graph())
-        if is_op(node, "Scan"):
-            yield node
+    graphs = [root, *subgraphs(root)]
+    return [node for graph in reversed(graphs) for node in graph if is_op(node, "Scan")]
 
 
 class _Loop:
@@ -218,6 +213,8 @@ def _batched(node: ir.Node, rows: set[ir.Value]) -> Change | None:
         highest = rank[node.outputs[0]]
         if any(rank[x] < highest for x in rows):
             return None  # its axis of steps would meet another
+        if node.op_type in LED_BY_THE_FIRST and rows != {first}:
+            return None
         return lambda _editor, _loop, operands, _lead: (operands, attributes)
     if node.op_type == "MatMul":
         x, w = node.inputs
