@@ -63,7 +63,7 @@ State = Annotated[
 ]
 Nonfinite = Annotated[
     Literal["runtime", "exact"],
-    typer.Option(help="What max pooling makes of NaN: as its operator does, or as JAX does."),
+    typer.Option(help="What max pooling and recurrent layers make of NaN: as their operators do, or as JAX does."),
 ]
 RelativeTolerance = Annotated[float | None, typer.Option("--rtol", help=_RTOL_HELP)]
 AbsoluteTolerance = Annotated[float | None, typer.Option("--atol", help=_ATOL_HELP)]
