@@ -1,12 +1,16 @@
-"""Regenerate `src/jaxport/export/kernels.py`: which dtypes the installed ONNX Runtime has no CPU kernel for.
+"""Regenerate `src/jaxport/export/kernels.py`: which dtypes ONNX Runtime has no CPU kernel for, release by release.
 
-For every operator that the rules emit, one-node models are loaded and run. Run it after an update of ONNX Runtime:
-`python scripts/ort_kernels.py`.
+For every operator that the rules emit, one-node models are loaded and run in each of `RELEASES`, which pip puts into
+folders of their own. Add a release when there is one, and run `python scripts/ort_kernels.py`.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +24,8 @@ from jaxport.export import opsets, schema
 from jaxport.export.value import data_type
 
 TARGET = Path(__file__).parents[1] / "src" / "jaxport" / "export" / "kernels.py"
+#: The oldest is the lower bound of the extra `runtime`.
+RELEASES = ("1.24.1", "1.25.1", "1.26.0", "1.27.0", "1.28.0", "1.29.0", "1.30.0", "1.31.1", "1.32.0")
 DTYPES = [
     np.dtype(d)
     for d in (
@@ -136,24 +142,76 @@ def runs(op_type: str, operands: Sequence[Any], attributes: dict[str, Any], dtyp
 
 
 def missing() -> dict[str, list[str]]:
-    """By operator, the dtypes that the schema allows and the runtime cannot compute."""
+    """By operator, the dtypes that the schema allows and the installed runtime cannot compute."""
     table = {}
     for op_type, (operands, attributes) in sorted(calls().items()):
         facts = schema.find("", op_type, opset_of(op_type))
         assert facts is not None, op_type
         accepted = next(f.dtypes for f, o in zip(facts.inputs * 2, operands, strict=False) if isinstance(o, tuple))
-        lacking = [d.name for d in DTYPES if d in accepted and not runs(op_type, operands, attributes, d)]
-        if lacking:
-            table[op_type] = lacking
+        table[op_type] = [d.name for d in DTYPES if d in accepted and not runs(op_type, operands, attributes, d)]
     return table
 
 
+def newest_opset() -> int:
+    """The newest opset that the installed runtime loads."""
+    return max(opset for opset in opsets.IR_VERSIONS if loads(opset))
+
+
+def loads(opset: int) -> bool:
+    """Whether the installed runtime loads a model of an opset."""
+    x, y = (ir.Value(name=n, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([2])) for n in "xy")
+    graph = ir.Graph([x], [y], nodes=[ir.Node("", "Identity", [x], outputs=[y])], opset_imports={"": opset}, name="one")
+    data = ir.to_proto(ir.Model(graph, ir_version=opsets.ir_version(opset))).SerializeToString()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    except Exception:  # noqa: BLE001  the runtime raises errors of many kinds, and each of them means no
+        return False
+    return True
+
+
+def asked(release: str, folder: Path) -> dict[str, Any]:
+    """What a release answers, in a process of its own."""
+    install = ["install", "--quiet", "--no-deps", "--target", str(folder / release), f"onnxruntime=={release}"]
+    subprocess.run([sys.executable, "-m", "pip", *install], check=True)
+    answer = subprocess.run(
+        [sys.executable, __file__, "--installed"],
+        env={**os.environ, "PYTHONPATH": str(folder / release)},
+        check=True,
+        stdout=subprocess.PIPE,
+    )
+    return json.loads(answer.stdout)
+
+
+def words(op_type: str, answers: dict[str, dict[str, Any]]) -> list[str]:
+    """The dtypes without a kernel, those that have one in newer releases with the release that brought it."""
+    newest = next(reversed(answers.values()))["missing"][op_type]
+    later = []
+    for dtype in (d.name for d in DTYPES if d.name not in newest):
+        without = [release for release, answer in answers.items() if dtype in answer["missing"][op_type]]
+        if without:
+            releases = list(answers)
+            later.append(f"{dtype}<{releases[releases.index(without[-1]) + 1]}")
+    return newest + later
+
+
 def main() -> None:
-    """Write the table, or with `--check` say whether it is up to date."""
-    rows = "".join(f'    "{name}": "{" ".join(dtypes)}",\n' for name, dtypes in missing().items())
+    """Write the table; with `--check` say whether it is up to date, with `--installed` print the installed one's part."""
+    if "--installed" in sys.argv:
+        sys.stdout.write(json.dumps({"missing": missing(), "opset": newest_opset()}))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        answers = {release.rpartition(".")[0]: asked(release, Path(folder)) for release in RELEASES}
+    releases = "".join(f'    "{release}": {answer["opset"]},\n' for release, answer in answers.items())
+    found = {op_type: " ".join(words(op_type, answers)) for op_type in sorted(calls())}
+    rows = "".join(f'    "{op_type}": "{dtypes}",\n' for op_type, dtypes in found.items() if dtypes)
     text = (
         '"""What ONNX Runtime\'s CPU provider has no kernel for: generated by `scripts/ort_kernels.py`, not by hand."""\n\n'
-        f'RUNTIME = "onnxruntime {onnxruntime.__version__}"\n\nMISSING: dict[str, str] = {{\n{rows}}}\n'
+        "#: The releases that were asked, the oldest first, and the newest opset that each loads.\n"
+        f"RELEASES: dict[str, int] = {{\n{releases}}}\n\n"
+        "#: By operator, the dtypes without a kernel; `dtype<release` has one since that release.\n"
+        f"MISSING: dict[str, str] = {{\n{rows}}}\n"
     )
     if "--check" in sys.argv:
         raise SystemExit(0 if TARGET.read_text() == text else f"{TARGET} is out of date")

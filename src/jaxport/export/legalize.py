@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import ml_dtypes
 import numpy as np
 
-from jaxport.export.kernels import MISSING
+from jaxport.export.kernels import MISSING, RELEASES
 from jaxport.export.schema import Schema
 from jaxport.export.value import Value
 
@@ -49,11 +49,23 @@ BESIDE: dict[str, tuple[str, ...]] = {
 }
 
 
+#: The releases of ONNX Runtime that files are made for: every one from the oldest on.
+OLDEST, NEWEST = next(iter(RELEASES)), next(reversed(RELEASES))
+
+
 @functools.lru_cache(maxsize=512)
-def missing(op_type: str) -> frozenset[np.dtype]:
-    """The dtypes that the runtime has no kernel of an operator for, or no exact one."""
-    names = (*MISSING.get(op_type, "").split(), *BESIDE.get(op_type, ()))
-    return frozenset(np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name) for name in names)
+def missing(op_type: str, release: str = OLDEST) -> frozenset[np.dtype]:
+    """The dtypes that a release of the runtime has no kernel of an operator for, or no exact one.
+
+    >>> sorted(dtype.name for dtype in missing("BitShift") - missing("BitShift", NEWEST))
+    ['uint16']
+    """
+    releases = list(RELEASES)
+    entries = (entry.partition("<") for entry in MISSING.get(op_type, "").split())
+    names = [name for name, _, since in entries if not since or releases.index(release) < releases.index(since)]
+    return frozenset(
+        np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name) for name in (*names, *BESIDE.get(op_type, ()))
+    )
 
 
 def type_parameter(facts: Schema, values: Sequence[Value | None]) -> tuple[str, np.dtype]:
@@ -82,8 +94,10 @@ def _compute_dtype(op_type: str, facts: Schema, parameter: str, dtype: np.dtype)
     if op_type == "Cast":  # a cast of its operand would be the same again
         return None
     signed = ("int64",) if dtype == np.uint64 and op_type in SIGNLESS else ()
-    for name in (*WIDER.get(dtype.name, ()), *signed):
-        wider = np.dtype(name)
-        if wider in accepted and wider not in missing(op_type):
-            return wider
+    others = [np.dtype(name) for name in (*WIDER.get(dtype.name, ()), *signed)]
+    # An operator that no oldest release has at all is computed in what the newest has.
+    for release in (OLDEST, NEWEST):
+        for other in (dtype, *others):
+            if other in accepted and other not in missing(op_type, release):
+                return other if other != dtype else None
     return None

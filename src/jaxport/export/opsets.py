@@ -9,14 +9,15 @@ import onnx
 
 from jaxport.errors import InvalidArgument
 from jaxport.export import schema
+from jaxport.export.kernels import RELEASES
 
 #: The IR version of the ONNX release that brought an opset.
 IR_VERSIONS: dict[int, int] = {
     17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11, 24: 12, 25: 13, 26: 13, 27: 13, 28: 14
 }  # fmt: skip
-#: The newest opset is that which the installed onnx knows; models of the newest ones that are checked run in a runtime.
+#: The newest opset is that which the installed onnx knows; those up to `CHECKED` run in a release of ONNX Runtime.
 OLDEST, NEWEST = min(IR_VERSIONS), schema.NEWEST
-CHECKED = min(26, NEWEST)
+CHECKED = min(max(RELEASES.values()), NEWEST)
 DEFAULT = 23
 
 
@@ -59,3 +60,27 @@ def validated(opset: int | None) -> int:
 def unchecked(opset: int) -> str:
     """What is said of a model whose opset no runtime has checked."""
     return f"opset {opset} is newer than what ONNX Runtime loads ({CHECKED}): no runtime here can check the model"
+
+
+def first_release(opset: int) -> str | None:
+    """The first release of ONNX Runtime that loads an opset, of those that were asked.
+
+    >>> first_release(26), first_release(1000)
+    ('1.25', None)
+    """
+    return next((release for release, newest in RELEASES.items() if opset <= newest), None)
+
+
+def loaded_by(version: str) -> int:
+    """The newest opset that a version of ONNX Runtime loads; the last known release speaks for newer ones.
+
+    >>> loaded_by("1.31.1"), loaded_by("1.99.0")
+    (26, 28)
+    """
+    asked = _numbers(version)
+    newest = [opset for release, opset in RELEASES.items() if _numbers(release) <= asked]
+    return newest[-1] if newest else min(RELEASES.values())
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2])

@@ -223,6 +223,9 @@ def value_text(value: Any) -> str:
     >>> value_text((3, 3)), value_text(np.float32), value_text(jax.nn.gelu)
     ('(3, 3)', 'float32', 'jax._src.nn.functions.gelu')
     """
+    # What holds other values is equal to another whose text differs: (1,) and (True,).
+    if isinstance(value, (tuple, Mapping)):
+        return _value_text(value)
     try:
         return _known_text(value)
     except TypeError:  # a value that has no hash
@@ -230,7 +233,9 @@ def value_text(value: Any) -> str:
 
 
 def _value_text(value: Any) -> str:
-    if type(value) in (str, int, bool, float, tuple):
+    if type(value) is tuple:
+        return _text(str(tuple(item.item() if isinstance(item, np.generic) else item for item in value)))
+    if type(value) in (str, int, bool, float):
         return _text(str(value))
     if isinstance(value, type) and issubclass(value, np.generic):
         return np.dtype(value).name

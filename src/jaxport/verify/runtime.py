@@ -19,6 +19,15 @@ from jaxport.export import opsets
 _IN_MEMORY = "weights of this process"
 
 
+def newest_opset() -> int:
+    """The newest opset that both the installed ONNX Runtime and the installed onnx know.
+
+    Raises:
+      NotInstalled: there is no ONNX Runtime in this environment.
+    """
+    return min(opsets.loaded_by(_onnxruntime().__version__), opsets.NEWEST)
+
+
 class Session:
     """A model loaded in ONNX Runtime's CPU provider.
 
@@ -57,11 +66,13 @@ class Session:
         except _failures() as error:
             opset = model.opset_imports.get("", 0) if isinstance(model, ir.Model) else 0
             unchecked = f"{opsets.unchecked(opset)}\n" if opset > opsets.CHECKED else ""
+            needed = opsets.first_release(opset) if opset > opsets.loaded_by(self._runtime.__version__) else None
             raise RunError(
                 "ONNX Runtime cannot load the model",
                 where="" if isinstance(source, bytes) else f"`{source}`",
                 why=unchecked + _message(error),
-                instead=f"this is ONNX Runtime {self._runtime.__version__}; a newer one, or another opset, may have it",
+                instead=f"this is ONNX Runtime {self._runtime.__version__}; "
+                + (f"opset {opset} needs {needed}" if needed else "a newer one, or another opset, may have it"),
             ) from error
         self.input_names = [value.name for value in self._session.get_inputs()]
         self.output_names = [value.name for value in self._session.get_outputs()]

@@ -149,7 +149,7 @@ def one_update(op, x, update, starts, combination):
 
 def has_tensor_scatter(op, x, axis):
     """Whether TensorScatter can write along an axis."""
-    return axis > 0 and op.opset >= TENSOR_SCATTER and x.dtype not in legalize.missing("TensorScatter")
+    return axis > 0 and op.opset >= TENSOR_SCATTER and x.dtype not in legalize.missing("TensorScatter", legalize.NEWEST)
 
 
 def counts_from_end(op, x, sizes):

@@ -308,14 +308,17 @@ def group_query_attention(
     v_scale=None,
     q_norm_weight=None,
     k_norm_weight=None,
+    query_seqlens=None,
     *,
     causal=1,
     do_rotary=None,
+    k_norm_epsilon=None,
     k_quant_type="NONE",
     kv_cache_bit_width=None,
     kv_num_heads,
     local_window_size=-1,
     num_heads,
+    q_norm_epsilon=None,
     qk_norm_epsilon=1e-6,
     qk_output=0,
     rotary_interleaved=None,
@@ -331,12 +334,15 @@ def group_query_attention(
         size = query.shape[2] // (num_heads + 2 * kv_num_heads)
         query, key, value = jnp.split(query, [num_heads * size, (num_heads + kv_num_heads) * size], axis=2)
     q, k, v = split_heads(query, num_heads), split_heads(key, kv_num_heads), split_heads(value, kv_num_heads)
-    q, k = (_head_normalized(x, w, qk_norm_epsilon) for x, w in ((q, q_norm_weight), (k, k_norm_weight)))
+    q = _head_normalized(q, q_norm_weight, q_norm_epsilon or qk_norm_epsilon)
+    k = _head_normalized(k, k_norm_weight, k_norm_epsilon or qk_norm_epsilon)
     new = q.shape[2]
     total = new if total_sequence_length is None else total_sequence_length.item()
     # The new keys follow those that a sequence has already, which may be fewer than the cache has room for.
-    first = past_key is None or dims_compare("==", total, new)
-    before = 0 if first else jnp.reshape(seqlens_k, (-1, 1, 1, 1)) + 1 - new
+    first = past_key is None or (query_seqlens is None and dims_compare("==", total, new))
+    # Of a chunk that is padded on the right only the first `query_seqlens` rows count; what the others give is undefined.
+    valid = new if query_seqlens is None else jnp.reshape(query_seqlens, (-1, 1, 1, 1))
+    before = 0 if first else jnp.reshape(seqlens_k, (-1, 1, 1, 1)) + 1 - valid
     if do_rotary:
         at = (before + jnp.arange(new)) if position_ids is None else jnp.expand_dims(position_ids, 1)
         at = jnp.reshape(at, (-1, 1, new))
