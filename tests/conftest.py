@@ -29,8 +29,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep every N-th case of each test function, always the first, and all tests with no more than N cases."""
+    """Call the cases that `sampled` leaves out slow; with `--every N`, keep every N-th case of each test function.
+
+    The first case is always kept, and so are all tests with no more than N cases.
+    """
+    sampled: Counter[str] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("sampled")
+        if mark is not None:
+            name = item.nodeid.partition("[")[0]
+            if sampled[name] % mark.args[0]:
+                item.add_marker(pytest.mark.slow)
+            sampled[name] += 1
     every = config.getoption("--every")
     if every == 1:
         return

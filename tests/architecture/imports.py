@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -47,8 +48,13 @@ class Import:
         return f"{self.file}:{self.line} imports {self.module}"
 
 
-def imports_of(package: Path) -> Iterator[Import]:
+@lru_cache
+def imports_of(package: Path) -> Sequence[Import]:
     """All imports of the files below `package`, as absolute module names."""
+    return tuple(_imports_of(package))
+
+
+def _imports_of(package: Path) -> Iterator[Import]:
     for path in sorted(package.rglob("*.py")):
         tree = ast.parse(path.read_text())
         late = {

@@ -2,8 +2,6 @@
 
 #: The releases that were asked, the oldest first, and the newest opset that each loads.
 RELEASES: dict[str, int] = {
-    "1.24": 25,
-    "1.25": 26,
     "1.26": 26,
     "1.27": 26,
     "1.28": 26,
@@ -34,7 +32,7 @@ MISSING: dict[str, str] = {
     "ConvTranspose": "bfloat16 float64",
     "Cos": "bfloat16 float64<1.29",
     "Cosh": "bfloat16 float64",
-    "CumProd": "bfloat16 int32<1.25 int64<1.25 uint32<1.25 uint64<1.25 float16<1.25 float32<1.25 float64<1.25",
+    "CumProd": "bfloat16",
     "CumSum": "uint32 uint64 bfloat16",
     "DFT": "bfloat16",
     "DepthToSpace": "int16 int32 int64 uint16 uint32 uint64 bfloat16 bool int8<1.28",
@@ -94,9 +92,8 @@ MISSING: dict[str, str] = {
     "Sub": "bfloat16",
     "Tan": "bfloat16 float64",
     "Tanh": "bfloat16",
-    "TensorScatter": "int8<1.25 int16<1.25 int32<1.25 int64<1.25 uint8<1.25 uint16<1.25 uint32<1.25 uint64<1.25 float16<1.25 bfloat16<1.25 float32<1.25 float64<1.25 bool<1.25",
     "Tile": "bfloat16",
-    "TopK": "uint16 uint32 uint64 int8<1.26 int16<1.26 uint8<1.26",
+    "TopK": "uint16 uint32 uint64",
     "Trilu": "int8 int16 uint8 uint16 uint32 uint64 bfloat16 int32<1.29",
     "Where": "int16 uint16 uint64 bfloat16 bool int8<1.31 uint32<1.31",
 }

@@ -95,7 +95,7 @@ def _compute_dtype(op_type: str, facts: Schema, parameter: str, dtype: np.dtype)
         return None
     signed = ("int64",) if dtype == np.uint64 and op_type in SIGNLESS else ()
     others = [np.dtype(name) for name in (*WIDER.get(dtype.name, ()), *signed)]
-    # An operator that no oldest release has at all is computed in what the newest has.
+    # What the oldest release has in no dtype at all is computed as in the newest.
     for release in (OLDEST, NEWEST):
         for other in (dtype, *others):
             if other in accepted and other not in missing(op_type, release):

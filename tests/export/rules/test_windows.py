@@ -54,6 +54,7 @@ WINDOWS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("options", WINDOWS.values(), ids=WINDOWS)
 @pytest.mark.parametrize("monoid", [lax.add, lax.max, lax.min, lax.mul], ids=["sum", "max", "min", "product"])
 def test_windows(monoid, options):
@@ -69,6 +70,7 @@ def test_open_sizes(monoid, name):
 DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "float16", "bfloat16", "bool")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("monoid", [lax.add, lax.max, lax.min], ids=["sum", "max", "min"])
 def test_dtypes(monoid, dtype):
@@ -102,6 +104,7 @@ def test_wide_integers(monoid, dtype):
 SPECIAL = {"nan": np.nan, "infinity": np.inf, "minus infinity": -np.inf}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("value", SPECIAL.values(), ids=SPECIAL)
 @pytest.mark.parametrize("monoid", [lax.add, lax.max, lax.min], ids=["sum", "max", "min"])
 def test_special_values(monoid, value):

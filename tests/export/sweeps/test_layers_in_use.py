@@ -66,12 +66,14 @@ NNX = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NNX_STATE)
 def test_nnx_with_its_state(name):
     layer, *specs = NNX_STATE[name]
     check(layer, *specs, state="outputs", changes_state=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NNX)
 def test_nnx(name):
     fn, *specs = NNX[name]
@@ -96,6 +98,7 @@ LINEN = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", LINEN)
 def test_linen(name):
     fn, *specs = LINEN[name]
@@ -150,6 +153,7 @@ EQUINOX = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", EQUINOX)
 def test_equinox(name):
     fn, *specs = EQUINOX[name]

@@ -237,6 +237,7 @@ def test_every_public_function_has_a_case(namespace):
     assert set(NAMESPACES[namespace]) == public(namespace)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("fn", "specs"),
     [

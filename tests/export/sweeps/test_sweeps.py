@@ -1,6 +1,7 @@
 """Every public function of the swept namespaces is exported and compared, or listed with the reason why not.
 
-By default each runs once, and a seeded sample of the crossing; all of the crossing is `make sweeps`.
+By default every third runs once, the rest with the slow tests, and a seeded sample of the crossing; all of the crossing
+is `make sweeps`.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ def test_the_share_that_is_exported(namespace, record_property):
 
 
 @quiet
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("subject", SUBJECTS, ids=identity)
 def test_function(subject, record_property):
     namespace = subject[0]
@@ -57,6 +59,7 @@ def test_a_refusal(subject):
 
 
 @quiet
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("subject", ELSEWHERE, ids=identity)
 def test_what_jax_itself_cannot_run_here(subject):
     assert outcome_of(*subject).status == "unaccepted"
