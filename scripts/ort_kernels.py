@@ -25,7 +25,7 @@ from jaxport.export.value import data_type
 
 TARGET = Path(__file__).parents[1] / "src" / "jaxport" / "export" / "kernels.py"
 #: The oldest is the lower bound of the extra `runtime`.
-RELEASES = ("1.26.0", "1.27.0", "1.28.0", "1.29.0", "1.30.0", "1.31.1", "1.32.0")
+RELEASES = ("1.28.0", "1.29.0", "1.30.0", "1.31.1", "1.32.0")
 DTYPES = [
     np.dtype(d)
     for d in (

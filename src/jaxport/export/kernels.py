@@ -2,8 +2,6 @@
 
 #: The releases that were asked, the oldest first, and the newest opset that each loads.
 RELEASES: dict[str, int] = {
-    "1.26": 26,
-    "1.27": 26,
     "1.28": 26,
     "1.29": 26,
     "1.30": 26,
@@ -35,7 +33,7 @@ MISSING: dict[str, str] = {
     "CumProd": "bfloat16",
     "CumSum": "uint32 uint64 bfloat16",
     "DFT": "bfloat16",
-    "DepthToSpace": "int16 int32 int64 uint16 uint32 uint64 bfloat16 bool int8<1.28",
+    "DepthToSpace": "int16 int32 int64 uint16 uint32 uint64 bfloat16 bool",
     "Div": "bfloat16",
     "Einsum": "int8 int16 uint8 uint16 uint32 uint64",
     "Elu": "bfloat16 float64",
@@ -87,7 +85,7 @@ MISSING: dict[str, str] = {
     "Softmax": "bfloat16",
     "Softplus": "bfloat16 float64",
     "Softsign": "bfloat16 float64",
-    "SpaceToDepth": "int16 int32 int64 uint16 uint32 uint64 bfloat16 bool int8<1.28 uint8<1.28",
+    "SpaceToDepth": "int16 int32 int64 uint16 uint32 uint64 bfloat16 bool",
     "Sqrt": "bfloat16",
     "Sub": "bfloat16",
     "Tan": "bfloat16 float64",

@@ -20,9 +20,12 @@ def unsigned(dtype):
 
 
 def shifted(op, x, by, direction):
-    """A shift of the bits. A shift by the width or more gives 0, as in JAX."""
-    bits = op.BitShift(op.cast(x, unsigned(x.dtype)), op.cast(by, unsigned(x.dtype)), direction=direction)
-    return op.cast(bits, x.dtype)
+    """A shift of the bits. A shift by the width or more gives 0, as in JAX; in runtimes it gives anything."""
+    width, count = 8 * x.dtype.itemsize, op.cast(by, unsigned(x.dtype))
+    bits = op.cast(op.BitShift(op.cast(x, unsigned(x.dtype)), count, direction=direction), x.dtype)
+    if count.constant is not None and (count.constant < width).all():
+        return bits
+    return op.Where(op.Less(count, op.const(width, count.dtype)), bits, op.const(0, x.dtype))
 
 
 @elementwise("shift_left")

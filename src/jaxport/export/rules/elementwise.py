@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxport.export import legalize
 from jaxport.export.registry import renamed, rule
 
 elementwise = functools.partial(rule, broadcasts=True)
@@ -17,7 +18,6 @@ renamed(
     add="Add",
     add_any="Add",
     ceil="Ceil",
-    cos="Cos",
     eq="Equal",
     exp="Exp",
     floor="Floor",
@@ -32,6 +32,14 @@ renamed(
     sub="Sub",
     tanh="Tanh",
 )
+
+
+@elementwise("cos")
+def cos(op, x):
+    if x.dtype not in legalize.missing("Cos") or x.dtype != np.float64:  # other dtypes are computed in a wider one
+        return op.Cos(x)
+    sine = op.Sin(op.Mul(x, 0.5))  # 1 - 2 sin²(x/2), as exact as a cosine for any x
+    return op.Sub(1.0, op.Mul(op.Mul(sine, sine), 2.0))
 
 
 @elementwise("mul")
