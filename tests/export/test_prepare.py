@@ -211,3 +211,31 @@ def test_numbers_that_are_converted_are_left_alone():
     convert = convert.replace(invars=[Literal(np.int32(2), convert.invars[0].aval)])
     jaxpr = traced.jaxpr.replace(eqns=[convert, *traced.jaxpr.eqns])
     assert with_exact_dims(ClosedJaxpr(jaxpr, traced.consts)).eqns[0] is convert
+
+
+@pytest.mark.parametrize("size", [2, 7, 8])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_what_an_associative_scan_joins_is_not_padded(size, reverse):
+    def recurrence(a, b):
+        return lax.associative_scan(lambda x, y: (x[0] * y[0], y[0] * x[1] + y[1]), (a, b), reverse=reverse, axis=1)
+
+    exported = check(recurrence, f32("B", size, 3), f32("B", size, 3))
+    assert "Pad" not in {node.op_type for node in exported.model.graph.all_nodes()}
+
+
+def test_flags_are_joined_too():
+    exported = check(lambda x: lax.associative_scan(jnp.logical_or, x), boolean(6))
+    assert "Pad" not in {node.op_type for node in exported.model.graph.all_nodes()}
+
+
+@pytest.mark.parametrize(
+    ("even", "odd", "value"),
+    [
+        (((0, 1, 1),), ((1, 0, 1),), 1.0),
+        (((0, 1, 1),), ((0, 1, 1),), 0.0),
+        (((0, 2, 1),), ((1, 1, 1),), 0.0),
+    ],
+)
+def test_other_sums_of_padded_arrays_stay(even, odd, value):
+    exported = check(lambda x, y: lax.pad(x, value, even) + lax.pad(y, value, odd), f32(4), f32(4))
+    assert "Pad" in {node.op_type for node in exported.model.graph}

@@ -12,6 +12,7 @@ from jaxport.export.prepare.complex import is_complex, without_complex
 from jaxport.export.prepare.dead_code import without_dead_code
 from jaxport.export.prepare.exact_dims import with_exact_dims
 from jaxport.export.prepare.implementations import with_implementations
+from jaxport.export.prepare.interleaving import with_interleaving
 from jaxport.export.prepare.keys import without_keys
 from jaxport.export.prepare.references import without_references
 from jaxport.export.prepare.rewriting import Contents
@@ -40,6 +41,7 @@ class Step:
 #: In order, after what has no rule was replaced by its implementation.
 STEPS: tuple[Step, ...] = (
     Step(without_references, lambda contents: bool(contents.effects) or "run_state" in contents.primitives),
+    Step(with_interleaving, lambda contents: "pad" in contents.primitives),
     Step(without_dead_code, lambda _: True),
     Step(without_keys, lambda contents: any(map(is_key, contents.dtypes))),
     Step(without_complex, lambda contents: any(map(is_complex, contents.dtypes))),

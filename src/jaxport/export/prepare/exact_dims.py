@@ -6,13 +6,12 @@ is a symbol, JAX computes the same in float32 from the start. Positions in an im
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from jax.core import ShapedArray
 
-from jaxport.export.prepare.rewriting import Atoms, Rewriting
+from jaxport.export.prepare.rewriting import Local
 from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, convert_element_type_p, new_jaxpr_eqn
 
 #: What Python's own arithmetic on numbers becomes.
@@ -32,20 +31,11 @@ def with_exact_dims(closed: ClosedJaxpr) -> ClosedJaxpr:
     return _ExactDims().closed(closed)
 
 
-class _ExactDims(Rewriting):
+class _ExactDims(Local):
     """The rewriting of each jaxpr by itself: what it gets from the ones around it is rounded already."""
 
-    def avals(self, aval: Any) -> Sequence[Any] | None:  # noqa: ARG002 (no kind of variable is replaced everywhere)
-        return None
-
-    def values(self, value: Any) -> Sequence[Any]:
-        return [value]
-
-    def changed(self, equation: JaxprEqn, atoms: Atoms) -> JaxprEqn:  # noqa: ARG002
-        return equation
-
-    def _rewritten(self, jaxpr: Jaxpr) -> Jaxpr:
-        return _in_double(super()._rewritten(jaxpr))
+    def local(self, jaxpr: Jaxpr) -> Jaxpr:
+        return _in_double(jaxpr)
 
 
 def _in_double(jaxpr: Jaxpr) -> Jaxpr:

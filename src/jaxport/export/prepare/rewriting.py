@@ -89,6 +89,26 @@ class Rewriting(abc.ABC):
         )
 
 
+class Local(Rewriting):
+    """A rewriting of each jaxpr by itself: its inputs, outputs and their kinds stay."""
+
+    @abc.abstractmethod
+    def local(self, jaxpr: Jaxpr) -> Jaxpr:
+        """A jaxpr, rewritten but for the jaxprs in it; the same object where nothing in it is concerned."""
+
+    def avals(self, aval: Any) -> Sequence[Any] | None:  # noqa: ARG002 (no kind of variable is replaced everywhere)
+        return None
+
+    def values(self, value: Any) -> Sequence[Any]:
+        return [value]
+
+    def changed(self, equation: JaxprEqn, atoms: Atoms) -> JaxprEqn:  # noqa: ARG002
+        return equation
+
+    def _rewritten(self, jaxpr: Jaxpr) -> Jaxpr:
+        return self.local(super()._rewritten(jaxpr))
+
+
 @dataclass(frozen=True)
 class Contents:
     """What occurs in a program, at any depth: whoever has nothing to do with it need not look at each equation.

@@ -1,0 +1,81 @@
+"""Two arrays whose elements take turns are joined side by side, not padded with zeros and added.
+
+`jax.lax.associative_scan` joins its even and odd elements by `pad(even, interior=1) + pad(odd, low=1, interior=1)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxport.export.prepare.rewriting import Local, call_of, traced
+from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+
+SUMS = frozenset({"add", "or"})
+
+
+def with_interleaving(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The program with each such sum replaced; the same object if it has none.
+
+    >>> import jax
+    >>> scan = jax.make_jaxpr(lambda x: lax.associative_scan(jnp.add, x))(np.ones(8, np.float32))
+    >>> [equation.primitive.name for equation in with_interleaving(scan).eqns].count("closed_call")
+    3
+    """
+    return _Interleaving().closed(closed)
+
+
+class _Interleaving(Local):
+    def local(self, jaxpr: Jaxpr) -> Jaxpr:
+        pads = {equation.outvars[0]: equation for equation in jaxpr.eqns if equation.primitive.name == "pad"}
+        equations = [_joined(equation, pads) for equation in jaxpr.eqns] if pads else jaxpr.eqns
+        changed = any(new is not old for new, old in zip(equations, jaxpr.eqns, strict=True))
+        return jaxpr.replace(eqns=equations) if changed else jaxpr
+
+
+def _joined(equation: JaxprEqn, pads: Mapping[Any, JaxprEqn]) -> JaxprEqn:
+    """The equation, or a call that joins what it adds."""
+    if equation.primitive.name not in SUMS or any(isinstance(atom, Literal) for atom in equation.invars):
+        return equation
+    terms = [pads.get(atom) for atom in equation.invars]
+    for even, odd in (terms, terms[::-1]):
+        axis = None if even is None or odd is None else _turns(even, odd)
+        if axis is not None:
+            operands: Sequence[Any] = [even.invars[0], odd.invars[0]]
+            body = traced(lambda x, y, axis=axis: interleaved(x, y, axis), [atom.aval for atom in operands])
+            return call_of(body, operands, equation.outvars, equation)
+    return equation
+
+
+def _turns(even: JaxprEqn, odd: JaxprEqn) -> int | None:
+    """The axis along which the elements of two padded arrays take turns, zeros elsewhere; None if they do not."""
+    if not all(isinstance(value := pad.invars[1], Literal) and np.all(value.val == 0) for pad in (even, odd)):
+        return None
+    found = None
+    for axis, places in enumerate(zip(even.params["padding_config"], odd.params["padding_config"], strict=True)):
+        if places == ((0, 0, 0), (0, 0, 0)):
+            continue
+        # Of as many elements, or of one more: the second array ends with a zero where the first has its last element.
+        if found is not None or places not in (((0, 1, 1), (1, 0, 1)), ((0, 0, 1), (1, 1, 1))):
+            return None
+        found = axis
+    return found
+
+
+def interleaved(even: Any, odd: Any, axis: int) -> Any:
+    """`even[0], odd[0], even[1], odd[1], …` along an axis; `even` has as many elements as `odd`, or one more.
+
+    >>> interleaved(jnp.array([0, 2, 4]), jnp.array([1, 3]), 0)
+    Array([0, 1, 2, 3, 4], dtype=int32)
+    """
+    size = odd.shape[axis]
+    first = lax.slice_in_dim(even, 0, size, axis=axis)
+    shape = (*odd.shape[:axis], 2 * size, *odd.shape[axis + 1 :])
+    pairs = jnp.stack([first, odd], axis + 1).reshape(shape)
+    if even.shape[axis] == size:
+        return pairs
+    return jnp.concatenate([pairs, lax.slice_in_dim(even, size, None, axis=axis)], axis)
