@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts import architecture_picture
 from tests.architecture.imports import SOURCE, UPWARD, imports_of, part_of, wrong_directions
 
 PACKAGE = SOURCE / "jaxport"
@@ -20,6 +21,12 @@ def test_imports_run_one_way():
 def test_the_list_of_upward_imports_is_not_stale():
     used = {(found.file, part_of(found.module)) for found in imports_of(PACKAGE) if not found.at_import}
     assert [entry for entry in UPWARD if entry not in used] == []
+
+
+def test_the_picture_is_that_of_the_imports():
+    assert architecture_picture.TARGET.read_text() == architecture_picture.picture(), (
+        "run `python -m scripts.architecture_picture`"
+    )
 
 
 def test_the_imports_of_the_package_are_seen():

@@ -1,0 +1,65 @@
+"""What a change that adds something must not forget: each failure says what to add, and where."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+from pathlib import Path
+
+import onnx_ir as ir
+import pytest
+
+from jaxport.export import passes
+from jaxport.importer.registry import operators
+
+TESTS = Path(__file__).parents[1]
+#: Passes that a caller adds to `passes.DEFAULT`, and where the documentation names them.
+ON_REQUEST = {"channel_factors": "export.md"}
+
+
+def defined_passes() -> dict[str, str]:
+    """The public functions of `jaxport.export.passes` that take a model alone, with the files that define them."""
+    found = {}
+    for module_info in pkgutil.iter_modules(passes.__path__):
+        module = importlib.import_module(f"{passes.__name__}.{module_info.name}")
+        for name, function in inspect.getmembers(module, inspect.isfunction):
+            parameters = list(inspect.signature(function, eval_str=True).parameters.values())
+            takes_a_model = [parameter.annotation for parameter in parameters] == [ir.Model]
+            reports = inspect.signature(function, eval_str=True).return_annotation is str
+            if takes_a_model and reports and not name.startswith("_") and function.__module__ == module.__name__:
+                found[name] = f"passes/{module_info.name}.py"
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(defined_passes()))
+def test_a_pass_runs_or_is_documented(name: str) -> None:
+    file = defined_passes()[name]
+    if name in ON_REQUEST:
+        page = TESTS.parent / "docs" / ON_REQUEST[name]
+        assert name in page.read_text(), f"`{name}` ({file}) is not in docs/{ON_REQUEST[name]}: say what it is for"
+        return
+    assert name in {passes.pass_name(graph_pass) for graph_pass in passes.DEFAULT}, (
+        f"`{name}` ({file}) takes a model and never runs: add it to `DEFAULT` in passes/__init__.py, or to `ON_REQUEST` here"
+    )
+
+
+def test_what_is_on_request_exists() -> None:
+    assert set(ON_REQUEST) <= set(defined_passes())
+
+
+def test_an_operator_has_a_case() -> None:
+    """In the backend suite of ONNX, as the page counts that is kept up to date, or by name in the tests of the importer."""
+    page = (TESTS.parent / "docs" / "operators.md").read_text()
+    suite = set(re.findall(r"^\| `(\w+)` \| [^|]* \| \d", page, re.MULTILINE))
+    named = set(re.findall(r"\w+", "\n".join(path.read_text() for path in (TESTS / "importer").rglob("*.py"))))
+    missing = {f"{operator.domain}.{operator.name}" for operator in operators() if operator.name not in suite | named}
+    assert not missing, f"no test has a node of {sorted(missing)}: add a line to a table of cases in tests/importer"
+
+
+def test_the_files_that_the_architecture_names_exist() -> None:
+    named = re.findall(r"`([a-z_/]+\.py)`", (TESTS.parent / "docs" / "architecture.md").read_text())
+    package = TESTS.parent / "src" / "jaxport"
+    assert named
+    assert [name for name in named if not (package / name).is_file()] == []
