@@ -17,6 +17,7 @@ from jaxport.blocks.block import Block, FrozenMapping, block_p, reference_of
 from jaxport.blocks.labels import bodies, replace_bodies
 from jaxport.blocks.naming import unused
 from jaxport.blocks.places import joined
+from jaxport.blocks.values import is_tracer
 from jaxport.errors import InvalidArgument, Unsupported
 from jaxport.mox import calls
 from jaxport.mox.match import Match, arguments_of, match_of, returns_of
@@ -25,6 +26,7 @@ from jaxport.mox.original import Site, original_p
 from jaxport.mox.origins import stacking_scans
 from jaxport.mox.pruning import pruned
 from jaxport.mox.refusals import refusal
+from jaxport.mox.renaming import renamed, with_names
 from jaxport.mox.replacement import Factory, Rewrite, Template, Templates, concrete
 from jaxport.mox.tree import Location, Node
 
@@ -120,9 +122,11 @@ class _Editor:
         self.bases: dict[Any, str] = {}
         self.taken = {*(weight.path for weight in mox.weights), *mox.traced.input_paths, *mox.inputs}
         self.names: dict[tuple[Any, str], str] = {}
-        # The locations that lie on the way to a match.
+        # The names that new parameters have for as long as others have those that they were to have.
+        self.wishes: dict[str, str] = {}
         # The paths of blocks that run no more, though values that they made for others are still made.
         self.gone: set[str] = set()
+        # The locations that lie on the way to a match.
         self.ways = {location[:end] for location in matches for end in range(1, len(location) + 1)}
 
     def edited(self) -> Mox:
@@ -144,7 +148,7 @@ class _Editor:
         )
         names = (*mox.inputs, *(key.name for key in inputs))
         traced = replace(traced, jaxpr=jaxprs.closed(jaxpr, ()), weights=tuple(weights))
-        return pruned(mox.replaced(traced, inputs=names), self.gone)
+        return renamed(pruned(mox.replaced(traced, inputs=names), self.gone), self.wishes)
 
     # -- bodies ----------------------------------------------------------------------------------------------------
 
@@ -258,7 +262,10 @@ class _Editor:
         keys = [*params, *(_Key(name) for name, _ in template.inputs)]
         inputs = [made.input(key, self.leaves[key.name].aval) for key in keys]
         names = {weight.path: key.name for weight, key in zip(template.params, params, strict=True)}
-        self.emit(made, equation, match, template, inputs, names)
+        if template.is_call:
+            self.emit_call(made, equation, match, template, inputs, names)
+        else:
+            self.emit(made, equation, match, template, inputs, names)
 
     def params(self, match: Match, templates: Sequence[Template], scans: Sequence[Node]) -> list[_Key]:
         """The new parameters of a match: shared with other calls of the same module, stacked over the steps."""
@@ -267,9 +274,13 @@ class _Editor:
         keys = []
         for position, weight in enumerate(templates[0].params):
             name = self.names.get((owner, weight.path))
+            if name is not None and not weight.trainable and not _equal(self.leaves[name], templates, position):
+                name = None  # a constant of this call alone
             if name is None:
-                name = unused(joined(base, weight.path), self.taken)
+                wish = joined(base, weight.path)
+                name = unused(wish, self.taken)
                 self.taken.add(name)
+                self.wishes[name] = wish
                 self.names[owner, weight.path] = name
                 values = [template.params[position].value for template in templates]
                 if len(values) < math.prod(match.lengths):
@@ -324,7 +335,7 @@ class _Editor:
         escaping = equation.outvars[results:]
         jaxpr = template.jaxpr
         base = self.owner(match)[1]
-        jaxpr = jaxpr.replace(eqns=[_placed(e, base) for e in jaxpr.eqns])
+        jaxpr = jaxpr.replace(eqns=[_placed(e, base, names) for e in jaxpr.eqns])
         equations, escaped = _with_original(jaxpr, equation, results)
         operands = [*equation.invars, *inputs]
         used = {atom for e in equations for atom in e.invars if isinstance(atom, Var)}
@@ -368,8 +379,30 @@ class _Editor:
                 effects=inner.effects,
             )
         )
-        if escaping and escaped is None:
-            # What was made inside and is used outside is still made, though the original is gone.
+        if escaped is None:
+            self.keep_escaping(made, equation, match, results)
+
+    def emit_call(
+        self,
+        made: _Body,
+        equation: JaxprEqn,
+        match: Match,
+        template: Template,
+        inputs: list[Var],
+        names: Mapping[str, str],
+    ) -> None:
+        """Appends the call of another module, which takes the place of the block as it is."""
+        base, results = self.owner(match)[1], template.site.results
+        jaxpr = template.jaxpr.replace(
+            eqns=[_placed(e, base, names) for e in template.jaxpr.eqns], debug_info=_nameless(template.jaxpr)
+        )
+        made.inline(jaxpr, [*equation.invars, *inputs], equation.outvars[:results])
+        self.keep_escaping(made, equation, match, results)
+
+    def keep_escaping(self, made: _Body, equation: JaxprEqn, match: Match, results: int) -> None:
+        """Appends what was made inside of a block that is gone, and is used outside."""
+        escaping = equation.outvars[results:]
+        if escaping:
             self.gone.add(match.path)
             body = equation.params["jaxpr"].jaxpr
             made.inline(
@@ -413,17 +446,19 @@ def _nameless(jaxpr: Jaxpr) -> Any:
     return jaxpr.debug_info._replace(arg_names=None, result_paths=None)
 
 
-def _placed(equation: JaxprEqn, base: str) -> JaxprEqn:
-    """Blocks that the replacement brings along lie below the block that it replaces."""
+def _placed(equation: JaxprEqn, base: str, names: Mapping[str, str]) -> JaxprEqn:
+    """Blocks that the replacement brings along lie below the block that it replaces; `names` are of its parameters."""
     block = equation.params.get("block")
     inner = bodies(equation.params)
     params = equation.params
     if inner:
-        new = [body.replace(eqns=[_placed(e, base) for e in body.eqns]) for body in inner]
+        new = [body.replace(eqns=[_placed(e, base, names) for e in body.eqns]) for body in inner]
         params = replace_bodies(params, iter(new))
     if block is not None:
-        weights = {index: joined(base, path) for index, path in block.weights.items()}
-        params = {**params, "block": replace(block, path=joined(base, block.path), weights=FrozenMapping(weights))}
+        path = joined(base, block.path)
+        block = with_names(block, lambda weight: names.get(weight) or joined(base, weight))
+        name = block.name if not block.path and not base else path.rpartition(".")[2]
+        params = {**params, "block": replace(block, path=path, name=name)}
     return equation if params is equation.params else equation.replace(params=params)
 
 
@@ -475,6 +510,18 @@ def _site(node: Node, match: Match) -> Site:
     debug_info = jaxprs.DebugInfo("equation", equation.primitive.name, None, None)
     jaxpr = jaxprs.Jaxpr((), invars, outvars, [alone], equation.effects, debug_info)
     return Site(jaxprs.closed(jaxpr, ()), arguments, results, (), match.shown)
+
+
+def _equal(leaf: _Leaf, templates: Sequence[Template], position: int) -> bool:
+    """Whether a new array is the one that another call of the same module brought."""
+    given = [template.params[position].value for template in templates]
+    known = leaf.value if leaf.lengths else jnp.expand_dims(leaf.value, 0)
+    known = known.reshape(-1, *leaf.aval.shape) if leaf.lengths else known
+    if leaf.value is given[0] and len(given) == 1:
+        return True
+    if any(is_tracer(value) for value in (leaf.value, *given)) or len(known) % len(given):
+        return False
+    return known.shape[1:] == given[0].shape and bool((known == jnp.stack(given * (len(known) // len(given)))).all())
 
 
 def _aval(value: Any) -> Any:

@@ -130,7 +130,11 @@ class Mox:
                 why="an edit has added it to the program",
                 instead=f"pass `{absent[0]}=...`",
             )
-        values = [params.get(weight.path, weight.value) for weight in self.weights]
+        # Parameters may be stored in another type than the program computes in.
+        values = [
+            _as_float(params.get(weight.path, weight.value), aval.dtype)
+            for weight, aval in zip(self.weights, self.jaxpr.in_avals, strict=False)
+        ]
         operands = [*values, *self._arguments(args, kwargs), *(added[name] for name in self.inputs)]
         program = self.fitting(operands)
         if any(_axes_along(jax.typeof(operand)) for operand in operands):
@@ -285,8 +289,11 @@ class Mox:
     def with_params(self, params: Mapping[str, Any]) -> Mox:
         """The same program with other values for some of its parameters and state, by path.
 
+        Floating-point values may be stored in another type (``value.astype(jnp.bfloat16)``): the program converts them
+        to the type that it was traced with. (`jaxport.mox.cast` is for the type in which it computes.)
+
         Raises:
-          InvalidArgument: a path is unknown, or a value has another shape or dtype.
+          InvalidArgument: a path is unknown, or a value has another shape, or a dtype of another kind.
 
         >>> import jax.numpy as jnp, jaxport
         >>> from flax import nnx
@@ -303,7 +310,8 @@ class Mox:
                     instead="`mox.params` and `mox.state` have those that there are",
                 )
             wanted, given = jax.typeof(held[path].value), jax.typeof(value)
-            if (wanted.shape, wanted.dtype) != (given.shape, given.dtype):
+            floating = all(jnp.issubdtype(aval.dtype, jnp.floating) for aval in (wanted, given))
+            if wanted.shape != given.shape or (wanted.dtype != given.dtype and not floating):
                 raise InvalidArgument(
                     f"`{path}` is given {given.str_short()}",
                     where="`Mox.with_params`",
@@ -325,6 +333,13 @@ class Mox:
 def is_parameter(weight: Weight) -> bool:
     """Whether training changes an array of a program."""
     return weight.trainable and bool(jnp.issubdtype(weight.value.dtype, jnp.inexact))
+
+
+def _as_float(value: Any, dtype: Any) -> Any:
+    """A parameter in the type that the program computes in, if it is stored in another floating-point type."""
+    if value.dtype == dtype or not (jnp.issubdtype(value.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.floating)):
+        return value
+    return jnp.asarray(value).astype(dtype)
 
 
 def _axes_along(aval: Any) -> frozenset:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
 
 from jaxport import blocks, jaxprs
-from jaxport.blocks.constants import hoisted
 from jaxport.blocks.framework import public_name
 from jaxport.blocks.values import Found, find
 from jaxport.errors import InvalidArgument, JaxportError
@@ -125,6 +124,7 @@ class Template:
       name: the qualified name of the replacement.
       site: what the `original` equations name.
       config: of the block that the replacement becomes.
+      is_call: whether it is the call of one module: then the block of that call is the replacement.
     """
 
     jaxpr: jaxprs.Jaxpr
@@ -133,6 +133,7 @@ class Template:
     name: str
     site: Site
     config: Mapping[str, Any] = field(default_factory=dict)
+    is_call: bool = False
 
 
 class Templates:
@@ -177,20 +178,20 @@ def _of_replacement(made: Replacement, match: Match, site: Site) -> Template:
 
     avals = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in site.jaxpr.in_avals]
     params = {name: jax.ShapeDtypeStruct(v.shape, v.dtype) for name, v in made.params.items()}
-    jaxpr = _trace(lambda: jax.make_jaxpr(run)(avals, params, dict(made.inputs)), match, made)
-    # Dicts are flattened in the order of their names.
-    order = [sorted(made.params).index(name) for name in made.params]
-    first, count = len(avals), len(params)
-    invars = jaxpr.jaxpr.invars
-    arranged = [*invars[:first], *(invars[first + index] for index in order), *invars[first + count :]]
-    body, constants = hoisted(jaxpr)
-    if constants:
+    traced = _trace(lambda: blocks.trace(run, (avals, params, dict(made.inputs)), state="outputs"), match, made)
+    if traced.weights:
         raise InvalidArgument(
-            f"the replacement of `{match.shown}` closes over {len(constants)} arrays",
+            f"the replacement of `{match.shown}` closes over {len(traced.weights)} arrays",
             where=f"`Replacement.apply`, {public_name(made.apply, ())}",
             why="they would be parameters without a name",
             instead="name them in `Replacement.params`, or give a plain function or a `factory`",
         )
+    _refuse_changes(traced.state_outputs, match)
+    # Dicts are flattened in the order of their names.
+    order = [sorted(made.params).index(name) for name in made.params]
+    first, count = len(avals), len(params)
+    body = traced.jaxpr.jaxpr
+    arranged = [*body.invars[:first], *(body.invars[first + index] for index in order), *body.invars[first + count :]]
     body = body.replace(invars=arranged, debug_info=body.debug_info._replace(arg_names=None))
     named = tuple((name, made.inputs[name]) for name in sorted(made.inputs))
     return Template(body, (), named, made.name or public_name(made.apply, ()), site)
@@ -202,7 +203,16 @@ def _traced(made: Callable[..., Any], match: Match, site: Site) -> Template:
 
     trace = lambda: blocks.trace(run, tuple(site.jaxpr.in_avals), state="outputs", counters=True)
     traced = _trace(trace, match, made)
-    changed = made.traced.state_outputs if isinstance(made, Mox) else traced.state_outputs
+    _refuse_changes(made.traced.state_outputs if isinstance(made, Mox) else traced.state_outputs, match)
+    jaxpr, count = traced.jaxpr.jaxpr, len(traced.weights)
+    invars = [*jaxpr.invars[count:], *jaxpr.invars[:count]]
+    jaxpr = jaxpr.replace(invars=invars)
+    # Only a module says which of its arrays are trained; what else is closed over is a constant.
+    weights = tuple(replace(weight, trainable=weight.trainable and weight.owned) for weight in traced.weights)
+    return Template(jaxpr, weights, (), _name_of(made), site, is_call=_is_call(made, jaxpr))
+
+
+def _refuse_changes(changed: Sequence[str], match: Match) -> None:
     if changed:
         raise InvalidArgument(
             f"the replacement of `{match.shown}` changes the state of its modules",
@@ -210,11 +220,29 @@ def _traced(made: Callable[..., Any], match: Match, site: Site) -> Template:
             why="the edited program would never have the new values",
             instead="switch it to evaluation (`module.eval()`), or take what changes as an input (`Replacement.inputs`)",
         )
-    jaxpr, count = traced.jaxpr.jaxpr, len(traced.weights)
-    invars = [*jaxpr.invars[count:], *jaxpr.invars[:count]]
-    jaxpr = jaxpr.replace(invars=invars)
-    name = made.name if isinstance(made, Mox) else public_name(made if _is_named(made) else type(made), _namespaces())
-    return Template(jaxpr, traced.weights, (), name, site)
+
+
+def _name_of(made: Any) -> str:
+    """The qualified name of a replacement."""
+    if isinstance(made, Mox):
+        block = getattr(made, "block", None)
+        return made.name if block is None else block.target
+    return public_name(made if _is_named(made) else type(made), _namespaces())
+
+
+def _is_call(made: Any, jaxpr: jaxprs.Jaxpr) -> bool:
+    """Whether a replacement is a module, or a Mox of one: all that it computes is in the block of that module."""
+    from jaxport.frameworks import loaded
+
+    if not isinstance(made, Mox) and not any(framework.is_module(made) for framework in loaded()):
+        return False
+    inside = [equation.params["block"] for equation in jaxpr.eqns if "block" in equation.params]
+    arranging = all("block" in e.params or e.primitive.name in _ARRANGING for e in jaxpr.eqns)
+    return arranging and len(inside) == 1 and not inside[0].path
+
+
+# What `vmap` puts around a call to have the batch where the block has it.
+_ARRANGING = frozenset({"broadcast_in_dim", "reshape", "squeeze", "transpose"})
 
 
 def _is_named(made: Any) -> bool:

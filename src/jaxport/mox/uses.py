@@ -80,6 +80,7 @@ class Kernel:
       name: its name below the block.
       inputs: the axes that the input of the layer meets.
       outputs: the other axes.
+      dtype: that the block takes it in.
     """
 
     index: int
@@ -87,6 +88,7 @@ class Kernel:
     name: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    dtype: Any = None
 
 
 _ARRANGED = frozenset({"reshape", "transpose"})
@@ -107,7 +109,7 @@ def kernels(match: Match) -> list[Kernel]:
             continue
         inputs = _input_axes(jaxpr, variable)
         outputs = tuple(axis for axis in range(variable.aval.ndim) if axis not in inputs)
-        found.append(Kernel(index, path, name_below(path, block.path), inputs, outputs))
+        found.append(Kernel(index, path, name_below(path, block.path), inputs, outputs, variable.aval.dtype))
     return found
 
 
