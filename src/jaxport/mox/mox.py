@@ -19,6 +19,7 @@ from jaxport.blocks.window import current_recorder
 from jaxport.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from jaxport.mox.match import Match
     from jaxport.mox.selection import Selection
     from jaxport.mox.tree import Tree
 
@@ -230,15 +231,17 @@ class Mox:
 
         return Tree(self)
 
-    def select(self, query: Any, *, expect: int | None = None) -> Selection:
+    def select(self, query: Any, *, expect: int | None = None, strict: bool = True) -> Selection:
         """The blocks and equations that a query hits.
 
         Args:
-          query: an XPath 1.0 expression, a module class, or a predicate on what is selected.
+          query: an XPath 1.0 expression, a path (``blocks.1.mlp``), a module class, which selects the modules of derived
+            classes too, or a predicate on what is selected.
           expect: how many it must hit.
+          strict: whether names and attributes that nothing has are refused, and do not just hit nothing.
 
         Raises:
-          QueryError: the query is malformed, or hits another number than `expect`.
+          QueryError: the query is malformed, names what there is not, or hits another number than `expect`.
 
         >>> import jax.numpy as jnp, jaxport
         >>> mox = jaxport.make_mox(lambda x: jnp.sin(jnp.sin(x)))(1.0 * jnp.ones(3))
@@ -247,7 +250,23 @@ class Mox:
         """
         from jaxport.mox.selection import select
 
-        return select(self, query, expect)
+        return select(self, query, expect, strict)
+
+    def __getitem__(self, path: str) -> Match:
+        """The block at a path.
+
+        Raises:
+          QueryError: there is none, or it is called several times.
+
+        >>> import jax.numpy as jnp, jaxport
+        >>> from flax import nnx
+        >>> mlp = nnx.Sequential(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), jnp.tanh)
+        >>> jaxport.make_mox(mlp)(jnp.ones(2))["layers.0"].config["out_features"]
+        3
+        """
+        from jaxport.mox.selection import at_path
+
+        return at_path(self, path)
 
     def sub(self, query: Any, replacement: Any, *, expect: int | None = None) -> Mox:
         """A new Mox in which what the query hits is replaced; `Selection.sub` says what a replacement may be.
