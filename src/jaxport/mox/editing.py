@@ -14,19 +14,19 @@ from jax import core as jax_core
 
 from jaxport import blocks, jaxprs
 from jaxport.blocks.block import Block, FrozenMapping, block_p, reference_of
-from jaxport.blocks.labels import bodies, replace_bodies
+from jaxport.blocks.labels import bodies
 from jaxport.blocks.naming import unused
 from jaxport.blocks.places import joined
 from jaxport.blocks.values import is_tracer
 from jaxport.errors import InvalidArgument, Unsupported
-from jaxport.mox import calls
+from jaxport.mox import calls, placing
 from jaxport.mox.match import Match, arguments_of, match_of, returns_of
 from jaxport.mox.mox import Mox
-from jaxport.mox.original import Site, original_p
+from jaxport.mox.original import Site
 from jaxport.mox.origins import stacking_scans
 from jaxport.mox.pruning import pruned
 from jaxport.mox.refusals import refusal
-from jaxport.mox.renaming import renamed, with_names
+from jaxport.mox.renaming import renamed
 from jaxport.mox.replacement import Factory, Rewrite, Template, Templates, concrete
 from jaxport.mox.tree import Location, Node
 
@@ -335,8 +335,8 @@ class _Editor:
         escaping = equation.outvars[results:]
         jaxpr = template.jaxpr
         base = self.owner(match)[1]
-        jaxpr = jaxpr.replace(eqns=[_placed(e, base, names) for e in jaxpr.eqns])
-        equations, escaped = _with_original(jaxpr, equation, results)
+        jaxpr = jaxpr.replace(eqns=[placing.placed(e, base, names) for e in jaxpr.eqns])
+        equations, escaped = placing.with_original(jaxpr, equation, results)
         operands = [*equation.invars, *inputs]
         used = {atom for e in equations for atom in e.invars if isinstance(atom, Var)}
         used |= {atom for atom in jaxpr.outvars if isinstance(atom, Var)}
@@ -394,7 +394,8 @@ class _Editor:
         """Appends the call of another module, which takes the place of the block as it is."""
         base, results = self.owner(match)[1], template.site.results
         jaxpr = template.jaxpr.replace(
-            eqns=[_placed(e, base, names) for e in template.jaxpr.eqns], debug_info=_nameless(template.jaxpr)
+            eqns=[placing.placed(e, base, names) for e in template.jaxpr.eqns],
+            debug_info=placing.nameless(template.jaxpr),
         )
         made.inline(jaxpr, [*equation.invars, *inputs], equation.outvars[:results])
         self.keep_escaping(made, equation, match, results)
@@ -406,7 +407,9 @@ class _Editor:
             self.gone.add(match.path)
             body = equation.params["jaxpr"].jaxpr
             made.inline(
-                body.replace(outvars=body.outvars[results:], debug_info=_nameless(body)), equation.invars, escaping
+                body.replace(outvars=body.outvars[results:], debug_info=placing.nameless(body)),
+                equation.invars,
+                escaping,
             )
 
 
@@ -440,62 +443,6 @@ def _rewritten(equation: JaxprEqn, replacement: Rewrite, match: Match) -> JaxprE
         )
     body = replacement.rewrite(equation.params["jaxpr"], match.shown)
     return equation.replace(params={"jaxpr": body, "block": replace(block, edited=True)})
-
-
-def _nameless(jaxpr: Jaxpr) -> Any:
-    return jaxpr.debug_info._replace(arg_names=None, result_paths=None)
-
-
-def _placed(equation: JaxprEqn, base: str, names: Mapping[str, str]) -> JaxprEqn:
-    """Blocks that the replacement brings along lie below the block that it replaces; `names` are of its parameters."""
-    block = equation.params.get("block")
-    inner = bodies(equation.params)
-    params = equation.params
-    if inner:
-        new = [body.replace(eqns=[_placed(e, base, names) for e in body.eqns]) for body in inner]
-        params = replace_bodies(params, iter(new))
-    if block is not None:
-        path = joined(base, block.path)
-        block = with_names(block, lambda weight: names.get(weight) or joined(base, weight))
-        name = block.name if not block.path and not base else path.rpartition(".")[2]
-        params = {**params, "block": replace(block, path=path, name=name)}
-    return equation if params is equation.params else equation.replace(params=params)
-
-
-def _with_original(jaxpr: Jaxpr, original: JaxprEqn, results: int) -> tuple[list[JaxprEqn], list[Var] | None]:
-    """The equations with the original in the place of what stands for it, and what escapes from its first call."""
-    escaped: list[Var] | None = None
-    equations = []
-    for equation in jaxpr.eqns:
-        if equation.primitive is original_p:
-            more = [Var(atom.aval) for atom in original.outvars[results:]]
-            equations.append(_original(equation, original, more))
-            escaped = more if escaped is None else escaped
-        else:
-            equations.append(_nested_original(equation, original, results))
-    return equations, escaped
-
-
-def _original(equation: JaxprEqn, original: JaxprEqn, more: list[Var]) -> JaxprEqn:
-    params = original.params
-    block = params.get("block")
-    if block is not None:
-        exchanged = equation.params["exchanged"]
-        weights = {index: path for index, path in block.weights.items() if index not in exchanged}
-        params = {**params, "block": replace(block, weights=FrozenMapping(weights))}
-    return original.replace(invars=equation.invars, outvars=[*equation.outvars, *more], params=params)
-
-
-def _nested_original(equation: JaxprEqn, original: JaxprEqn, results: int) -> JaxprEqn:
-    inner = bodies(equation.params)
-    if not any(_holds_original(body) for body in inner):
-        return equation
-    new = [body.replace(eqns=_with_original(body, original, results)[0]) for body in inner]
-    return equation.replace(params=replace_bodies(equation.params, iter(new)))
-
-
-def _holds_original(jaxpr: Jaxpr) -> bool:
-    return any(e.primitive is original_p or any(map(_holds_original, bodies(e.params))) for e in jaxpr.eqns)
 
 
 def _site(node: Node, match: Match) -> Site:

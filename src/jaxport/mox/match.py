@@ -18,7 +18,7 @@ from jaxport.mox.original import Site
 from jaxport.mox.origins import stacking_scans
 from jaxport.mox.tree import Node, name_below
 
-__all__ = ["Match", "arguments_of", "match_of", "nested", "returns_of"]
+__all__ = ["Match", "arguments_of", "call_arguments", "match_of", "nested", "returns_of"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -282,17 +283,72 @@ class Mox:
         """
         return self.select(query, expect=expect).sub(replacement)
 
-    def capture(self, query: Any, *, expect: int | None = None) -> Callable[..., dict[str, Any]]:
+    def patch(self, changes: Mapping[str, Any]) -> Mox:
+        """A new Mox in which blocks return something else.
+
+        Args:
+          changes: by path or query, the value that a block returns instead (also a traced one: patches compose with
+            `vmap` and `grad`), as `capture` gives it, or a single number; or a function of what the block returns. Under
+            `vmap` both are of the whole batch. Where a query hits several calls, a tuple has a value for each.
+
+        Raises:
+          QueryError: a query is malformed or hits nothing.
+          InvalidArgument: a value is not of the shape and dtype that the block returns; a block is patched twice.
+
+        >>> import jax, jax.numpy as jnp, jaxport
+        >>> mox = jaxport.make_mox(lambda x: jnp.exp(jnp.sin(x)))(jnp.zeros(3))
+        >>> mox.patch({"sin": jnp.asarray([0.0, 0.0, 1.0])})(jnp.ones(3))
+        Array([1.       , 1.       , 2.7182817], dtype=float32)
+        >>> mox.patch({"//sin": lambda y: 0 * y})(jnp.ones(3))
+        Array([1., 1., 1.], dtype=float32)
+        """
+        from jaxport.mox.patching import patched
+
+        return patched(self, changes)
+
+    def capture(
+        self,
+        query: Any,
+        *,
+        expect: int | None = None,
+        inputs: bool = False,
+        grads: Callable[[Any], Any] | None = None,
+    ) -> Callable[..., dict[str, Any]]:
         """A function of the model's arguments that returns the results of the selected blocks, by path.
+
+        Args:
+          query: what to look at.
+          expect: how many the query must hit.
+          inputs: whether the arguments of the calls are returned, too: then each is a triple `(inputs, output, grad)`.
+          grads: a loss of what the model returns: each is such a triple, with the derivative of the loss by the output.
+
+        Raises:
+          QueryError: the query is malformed, hits nothing, or another number than `expect`.
+          Unsupported: something selected is where nothing can be looked at.
 
         >>> import jax.numpy as jnp, jaxport
         >>> mox = jaxport.make_mox(lambda x: jnp.sin(jnp.cos(x)))(jnp.zeros(3))
         >>> mox.capture("//cos")(jnp.zeros(3))
         {'cos': Array([1., 1., 1.], dtype=float32)}
+        >>> mox.capture("//cos", grads=lambda y: y.sum())(jnp.zeros(3))["cos"].grad
+        Array([0.5403023, 0.5403023, 0.5403023], dtype=float32)
         """
         from jaxport.mox.capture import capture
 
-        return capture(self.select(query, expect=expect))
+        return capture(self.select(query, expect=expect), inputs, grads)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the Mox to a file (`.json`, `.yson` or `.xml`) and its weights beside it; see `jaxport.mox.save`.
+
+        >>> import pathlib, tempfile, jax.numpy as jnp, jaxport
+        >>> file = pathlib.Path(tempfile.mkdtemp()) / "tanh.json"
+        >>> jaxport.make_mox(jnp.tanh)(jnp.zeros(3)).save(file)
+        >>> jaxport.mox.load(file)(jnp.zeros(3))
+        Array([0., 0., 0.], dtype=float32)
+        """
+        from jaxport.mox.serialize.files import save
+
+        save(self, path)
 
     def show(self) -> Any:
         """The tree for a notebook: collapsible, with shapes and sizes.

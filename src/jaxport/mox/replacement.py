@@ -20,7 +20,7 @@ from jaxport.mox.tree import Node, name_below
 if TYPE_CHECKING:
     from jaxport.mox.match import Match
 
-__all__ = ["Factory", "Original", "Replacement", "Rewrite", "Template", "Templates", "concrete", "factory"]
+__all__ = ["Factory", "Original", "Replacement", "Rewrite", "Template", "Templates", "Whole", "concrete", "factory"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Replacement:
       name: of the block that the replacement becomes.
       trainable: whether training changes the parameters.
       config: what the block that the replacement becomes says of itself.
+      per_example: whether it sees one example under `vmap`, as the block does; else the arrays of the whole batch.
 
     >>> import jax.numpy as jnp, jaxport
     >>> scaled = Replacement(lambda original, params, x: params["scale"] * original(x), {"scale": jnp.ones(3)})
@@ -50,6 +51,18 @@ class Replacement:
     name: str = ""
     trainable: bool = True
     config: Mapping[str, Any] = field(default_factory=dict)
+    per_example: bool = True
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A function as a replacement that sees the arrays of the whole batch under `vmap`."""
+
+    function: Callable[..., Any]
+
+    def __call__(self, *args: Any) -> Any:
+        """What takes the place of the block's results."""
+        return self.function(*args)
 
 
 @dataclass(frozen=True)
@@ -161,6 +174,7 @@ class Templates:
             site.axes,
             site.arguments,
             returns_of(match.node),
+            made.per_example,
         )
         known = self._known.get(key)
         if known is None:
@@ -227,6 +241,7 @@ def _name_of(made: Any) -> str:
     if isinstance(made, Mox):
         block = getattr(made, "block", None)
         return made.name if block is None else block.target
+    made = made.function if isinstance(made, Whole) else made
     return public_name(made if _is_named(made) else type(made), _namespaces())
 
 
@@ -276,25 +291,29 @@ def _trace(trace: Callable[[], Any], match: Match, made: Any) -> Any:
 
 
 def _shown(made: Any) -> str:
-    made = made.apply if isinstance(made, Replacement) else made
+    made = made.apply if isinstance(made, Replacement) else made.function if isinstance(made, Whole) else made
     return f"`{made.name if isinstance(made, Mox) else public_name(made if _is_named(made) else type(made), ())}`"
 
 
 def _call(function: Callable[..., Any], match: Match, site: Site, operands: list, made: Any) -> list[Any]:
     """Calls a replacement for one element of all batches around the block; the results are checked, in order."""
     arrays, others = operands[: site.arguments], operands[site.arguments :]
+    per_example = made.per_example if isinstance(made, Replacement) else not isinstance(made, Whole)
+    seen = site if per_example else replace(site, axes=())
 
     def once(*arrays: Any) -> list[Any]:
-        match._sites.append((site, [*arrays, *others]))
+        match._sites.append((seen, [*arrays, *others]))
         try:
             result = function(*_arguments(match.node, arrays))
         finally:
             match._sites.pop()
-        return _checked(result, match, site, made)
+        return _checked(result, match, seen, made)
 
-    for given, results in site.axes:
+    for given, results in seen.axes:
         once = jax.vmap(once, in_axes=tuple(given), out_axes=list(results))
-    return once(*arrays)
+    found = once(*arrays)
+    site.is_dissolved |= seen.is_dissolved
+    return found
 
 
 def _arguments(node: Node, arrays: Sequence[Any]) -> tuple[Any, ...]:
