@@ -22,6 +22,7 @@ from jaxport.errors import InvalidArgument
 if TYPE_CHECKING:
     from jaxport.mox.match import Match
     from jaxport.mox.selection import Selection
+    from jaxport.mox.show import Text
     from jaxport.mox.tree import Tree
 
 __all__ = ["Mox", "eval_mox", "is_parameter"]
@@ -349,6 +350,26 @@ class Mox:
         from jaxport.mox.serialize.files import save
 
         save(self, path)
+
+    def fold(self, depth: int) -> Text:
+        """The tree as text, so many levels of it.
+
+        Raises:
+          InvalidArgument: `depth` is not positive.
+
+        >>> import jax, jax.numpy as jnp, jaxport
+        >>> print(jaxport.make_mox(jax.jit(lambda x: jnp.sin(x) + 1))(jnp.zeros(3)).fold(depth=1))
+        <lambda> x: f32[3] -> f32[3]
+        └─ jit[<lambda>]  f32[3]
+        """
+        from jaxport.mox.show import Text, text
+
+        if depth < 1:
+            raise InvalidArgument(f"depth={depth} shows nothing", where="`Mox.fold`", instead="give a positive number")
+        return Text(text(self, depth))
+
+    def _repr_html_(self) -> str:
+        return self.show().data
 
     def show(self) -> Any:
         """The tree for a notebook: collapsible, with shapes and sizes.

@@ -25,7 +25,8 @@ def patched(mox: Mox, changes: Mapping[str, Any]) -> Mox:
     by_location: dict[Location, Any] = {}
     nodes = []
     for query, change in changes.items():
-        found = mox.select(query)
+        root = Selection(mox, tuple(mox.tree.paths.get("", ())), "the whole model")
+        found = mox.select(query) if query else root
         if not found.nodes:
             raise QueryError(
                 f"{found.query} hits nothing, so nothing would be patched",
