@@ -203,3 +203,71 @@ def test_rounding_is_passed_straight_through():
     exported = jaxport.to_onnx(mox, [X])
     assert {"QuantizeLinear", "DequantizeLinear"} <= {node.op_type for node in exported.model.graph}
     assert exported.verify().ok
+
+
+# -- edits of edits ----------------------------------------------------------------------------------------------------
+
+
+def test_quantized_layers_are_adapted(shared):
+    small = shared.sub("//Linear", quantize())
+    adapted = small.sub("//Linear", lora(rank=2), expect=2)
+    np.testing.assert_allclose(adapted(X), small(X), rtol=1e-6)
+    assert set(adapted.params) == {"one.bias", "one.lora_a", "one.lora_b"}
+    gradient = jax.grad(lambda p: (adapted.apply(p, X) ** 2).sum())(adapted.params)
+    assert np.abs(np.asarray(gradient["one.lora_b"])).max() > 0
+    again = jaxport.mox.loads(jaxport.mox.dumps(adapted), {**adapted.params, **adapted.state})
+    np.testing.assert_array_equal(again(X), adapted(X))
+    assert again.sub("//Linear", lora(rank=2, name="more"))(X).shape == (2, 4)
+    assert "DequantizeLinear" in {node.op_type for node in jaxport.to_onnx(adapted, [X]).model.graph}
+    with pytest.raises(jaxport.InvalidArgument, match="another edit has taken its place"):
+        merge_lora(adapted)
+
+
+def test_pruned_layers_are_pruned_again_and_quantized(shared):
+    once = shared.sub("//Linear", prune(0.5))
+    twice = once.sub("//Linear", prune(0.75))
+    kernel = np.asarray(shared.params["one.kernel"])
+    kept = np.abs(kernel) >= np.sort(np.abs(kernel), axis=None)[12]
+    alone = shared.with_params({"one.kernel": jnp.asarray(kernel * kept)})
+    np.testing.assert_allclose(twice(X), alone(X), rtol=1e-6)
+    small = twice.sub("//Linear", quantize())
+    np.testing.assert_allclose(small(X), alone(X), atol=0.05)
+    (quantized,) = [value for value in small.state.values() if value.dtype == jnp.int8]
+    assert ((np.asarray(quantized) != 0) <= kept).all()
+    assert list(small.params) == ["one.bias"]
+
+
+def test_named_adapters_are_switched_merged_and_saved(shared, tmp_path):
+    both = shared.sub("//Linear", lora(2, name="one")).sub("//Linear", lora(3, alpha=6.0, name="two"))
+    assert {path for path in both.params if "lora" in path} == {
+        f"one.{name}.lora_{factor}" for name in ("one", "two") for factor in "ab"
+    }
+    params = {path: value + path.endswith("lora_b") for path, value in both.params.items()}
+    both = both.with_params(params)
+    for names in ((), ("one",), ("two",), ("one", "two")):
+        chosen = jaxport.mox.set_adapter(both, *names)
+        merged = shared.with_params(merge_lora(chosen))
+        np.testing.assert_allclose(chosen(X), merged(X), rtol=1e-3, atol=1e-3)
+    jaxport.mox.save_adapter(both, "two", tmp_path / "two.safetensors")
+    again = jaxport.mox.load_adapter(shared, tmp_path / "two.safetensors")
+    np.testing.assert_allclose(again(X), jaxport.mox.set_adapter(both, "two")(X), rtol=1e-4, atol=1e-4)
+    onto = jaxport.mox.load_adapter(shared.sub("//Linear", quantize()), tmp_path / "two.safetensors")
+    assert set(onto.params) == {"one.bias", "one.two.lora_a", "one.two.lora_b"}
+
+
+def test_wrong_adapters_are_refused(shared, tmp_path):
+    adapted = shared.sub("//Linear", lora(2, name="math"))
+    with pytest.raises(jaxport.InvalidArgument, match=r"has no adapter `maths`(.|\n)*it has `math`"):
+        jaxport.mox.set_adapter(adapted, "maths")
+    with pytest.raises(jaxport.InvalidArgument, match="`a b` is no name of an adapter"):
+        lora(2, name="a b")
+    with pytest.raises(jaxport.InvalidArgument, match="has no adapter `x`"):
+        jaxport.mox.save_adapter(adapted, "x", tmp_path / "x.safetensors")
+    jaxport.mox.save_adapter(adapted, "math", tmp_path / "math.safetensors")
+    with pytest.raises(jaxport.InvalidArgument, match="has an adapter `math`"):
+        jaxport.mox.load_adapter(adapted, tmp_path / "math.safetensors")
+    with pytest.raises(jaxport.InvalidArgument, match=r"has no layer `one` with `one.kernel`"):
+        jaxport.mox.load_adapter(jaxport.make_mox(jnp.sin)(X), tmp_path / "math.safetensors")
+    jaxport.mox.save_params(shared.params, tmp_path / "plain.safetensors")
+    with pytest.raises(jaxport.ModelError, match="holds no adapter"):
+        jaxport.mox.load_adapter(shared, tmp_path / "plain.safetensors")

@@ -353,14 +353,15 @@ class _Editor:
             kind="function",
             method="",
             config=FrozenMapping({**template.config, "new_params": FrozenMapping(names)} if template.config else {}),
-            weights=FrozenMapping({new: weights[index] for new, index in enumerate(kept) if index in weights}),
+            weights=FrozenMapping(weights),
+            exchanged=FrozenMapping({} if old is None else old.exchanged),
             arguments=arguments_of(match.node),
             results=results,
             batched=old.batched if old is not None else 0,
             axes=template.site.axes,
             returns=returns_of(match.node),
             edited=True,
-        )
+        ).with_inputs(kept)
         inner = jaxprs.Jaxpr(
             (),
             [jaxpr.invars[index] for index in kept],

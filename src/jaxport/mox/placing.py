@@ -59,7 +59,9 @@ def _original(equation: jaxprs.JaxprEqn, original: jaxprs.JaxprEqn, more: list[j
     if block is not None:
         exchanged = equation.params["exchanged"]
         weights = {index: path for index, path in block.weights.items() if index not in exchanged}
-        params = {**params, "block": replace(block, weights=FrozenMapping(weights))}
+        others = {index: path for index, path in block.named.items() if index in exchanged or index in block.exchanged}
+        block = replace(block, weights=FrozenMapping(weights), exchanged=FrozenMapping(others))
+        params = {**params, "block": block}
     return original.replace(invars=equation.invars, outvars=[*equation.outvars, *more], params=params)
 
 

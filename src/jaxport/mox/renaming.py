@@ -21,7 +21,8 @@ def with_names(block: Block, name_of: Callable[[str], str]) -> Block:
     if "plans" in config:
         config["plans"] = tuple((name_of(path), *rest) for path, *rest in config["plans"])
     weights = FrozenMapping({index: name_of(path) for index, path in block.weights.items()})
-    return replace(block, weights=weights, config=FrozenMapping(config))
+    exchanged = FrozenMapping({index: name_of(path) for index, path in block.exchanged.items()})
+    return replace(block, weights=weights, exchanged=exchanged, config=FrozenMapping(config))
 
 
 def renamed(mox: Mox, wishes: Mapping[str, str]) -> Mox:
@@ -60,6 +61,6 @@ class _Renaming:
         if any(a is not b for a, b in zip(new, inner, strict=True)):
             params = replace_bodies(params, iter(new))
         block: Block | None = params.get("block")
-        if block is not None and not self.names.keys().isdisjoint(block.weights.values()):
+        if block is not None and not self.names.keys().isdisjoint(block.named.values()):
             params = {**params, "block": with_names(block, lambda path: self.names.get(path, path))}
         return equation if params is equation.params else equation.replace(params=params)

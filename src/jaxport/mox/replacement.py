@@ -34,7 +34,7 @@ class Replacement:
       params: new parameters by name; they appear in `Mox.params` below the path of the block.
       inputs: new inputs of the whole program, by name: `jax.ShapeDtypeStruct` each.
       name: of the block that the replacement becomes.
-      trainable: whether training changes the parameters.
+      trainable: whether training changes the parameters; or the names of those that it changes.
       config: what the block that the replacement becomes says of itself.
       per_example: whether it sees one example under `vmap`, as the block does; else the arrays of the whole batch.
 
@@ -49,7 +49,7 @@ class Replacement:
     params: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
-    trainable: bool = True
+    trainable: bool | frozenset[str] = True
     config: Mapping[str, Any] = field(default_factory=dict)
     per_example: bool = True
 
@@ -162,7 +162,7 @@ class Templates:
         avals = [(aval.shape, aval.dtype) for aval in (*site.jaxpr.in_avals, *site.jaxpr.out_avals)]
         params = tuple((name, value.shape, value.dtype) for name, value in made.params.items())
         inputs = tuple((name, aval.shape, aval.dtype) for name, aval in made.inputs.items())
-        weights = match.block.weights if match.block is not None else {}
+        weights = match.block.named if match.block is not None else {}
         names = tuple((index, name_below(path, match.path)) for index, path in weights.items())
         key = (
             made.apply,
@@ -181,7 +181,8 @@ class Templates:
             known = _of_replacement(made, match, site)
             if not known.site.is_dissolved:
                 self._known[key] = known
-        weights_now = tuple(blocks.Weight(name, value, made.trainable) for name, value in made.params.items())
+        trained = made.params.keys() if made.trainable is True else made.trainable or ()
+        weights_now = tuple(blocks.Weight(name, value, name in trained) for name, value in made.params.items())
         return Template(known.jaxpr, weights_now, known.inputs, known.name, known.site, made.config)
 
 

@@ -101,7 +101,7 @@ def kernels(match: Match) -> list[Kernel]:
         return []
     jaxpr = match.node.equation.params["jaxpr"].jaxpr
     found = []
-    for index, path in block.weights.items():
+    for index, path in block.named.items():
         variable = jaxpr.invars[index]
         if variable.aval.ndim < 2 or not jnp.issubdtype(variable.aval.dtype, jnp.floating):
             continue

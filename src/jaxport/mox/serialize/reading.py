@@ -191,7 +191,8 @@ class _Reader:
             return made.replace(invars=operands, outvars=outvars)
         if name == "block":
             fields = {key: self.value(value) for key, value in data["block"].items()}
-            if set(fields) != set(Block.__dataclass_fields__):
+            # A file of a version before a field was known does without it.
+            if not {"target"} <= set(fields) <= set(Block.__dataclass_fields__):
                 raise ModelError("a block has other fields than it must have", why=", ".join(fields))
             params["block"] = Block(**fields)
         effects, params = _effects(params), jaxprs.native(name, params)
