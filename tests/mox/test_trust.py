@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import equinox as eqx
 import flax.linen as linen
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from flax import nnx
 
 import jaxport
 from jaxport.mox import Replacement, account, cast, factory, lora, merge_lora, prune, qdq, quantize, trainable
+from tests.mox.models import CASES
 
 X = jnp.asarray(np.random.default_rng(0).normal(size=(2, 4)), jnp.float32)
 
@@ -271,3 +273,40 @@ def test_wrong_adapters_are_refused(shared, tmp_path):
     jaxport.mox.save_params(shared.params, tmp_path / "plain.safetensors")
     with pytest.raises(jaxport.ModelError, match="holds no adapter"):
         jaxport.mox.load_adapter(shared, tmp_path / "plain.safetensors")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_head_has_another_number_of_classes(name):
+    case = CASES[name]()
+    mox = jaxport.make_mox(case.fn)(*case.args)
+    if name == "equinox":
+        head = eqx.nn.Linear(8, 7, key=jax.random.key(0))
+        wanted = mox.capture("//*[@path='layers.1']", expect=1)(*case.args)["layers.1"] @ head.weight.T + head.bias
+    else:
+        head = nnx.Linear(8, 7, rngs=nnx.Rngs(0))
+        wanted = head(next(iter(mox.capture("//*[@path='layers.1' or @path='layers_1']")(*case.args).values())))
+    edited = mox.select("//*[@path='head']", expect=1).sub(head)
+    np.testing.assert_allclose(jax.jit(edited)(*case.args), wanted, rtol=1e-4, atol=1e-5)
+    twice = edited.sub("//*[@path='head']", factory(lambda match: lambda x: match(x)[..., :2]))
+    np.testing.assert_allclose(twice(*case.args), wanted[..., :2], rtol=1e-4, atol=1e-5)
+    with pytest.raises(jaxport.InvalidArgument, match="what follows depends on it"):
+        mox.select("//*[@path='layers.0' or @path='layers_0']", expect=1).sub(lambda x: x[..., :2])
+
+
+MISTAKES = {
+    "an edit that is not called": (lambda mox: mox.sub("//Linear", lora), r"`lora` is to be called first"),
+    "nested parameters": (lambda mox: mox.apply({"one": {"kernel": X}}, X), r"it is a dict(.|\n)*whole paths"),
+    "nested values": (lambda mox: mox.with_params({"one": {"kernel": X}}), r"it is a dict(.|\n)*whole paths"),
+    "a path": (lambda mox: mox.with_params({"one.kernle": X}), r"there (is|are) `one.kernel`"),
+    "a class": (
+        lambda mox: mox.sub(nnx.Conv, quantize()),
+        "`flax.nnx.Conv` hits nothing, so nothing would be replaced",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_gets_an_answer(shared, name):
+    run, message = MISTAKES[name]
+    with pytest.raises((jaxport.InvalidArgument, jaxport.QueryError), match=message):
+        run(shared)

@@ -90,6 +90,16 @@ class _Body:
         # A body may use the very variables that stand around it: one step, never a chain.
         return self.names.get(atom, atom) if isinstance(atom, Var) else atom
 
+    def typed(self, variable: Var, aval: Any) -> Var:
+        """What stands for a result from here on, if it has another shape or dtype now."""
+        if isinstance(variable, jaxprs.DropVar):
+            return Var(aval)
+        before: Any = variable.aval
+        if (before.shape, before.dtype) == (aval.shape, aval.dtype):
+            return variable
+        self.names[variable] = Var(aval)
+        return self.names[variable]
+
     def renamed(self, equation: JaxprEqn) -> JaxprEqn:
         if not self.names or not any(isinstance(a, Var) and a in self.names for a in equation.invars):
             return equation
@@ -205,6 +215,10 @@ class _Editor:
         assert widened is not None, equation.primitive.name  # `refusal` has seen to it
         *before, equation = widened[0]
         made.equations += before
+        if equation.primitive.name in calls.PLAIN_CALLS:
+            atoms = edited[0].outvars
+            outvars = [made.typed(v, atom.aval) for v, atom in zip(equation.outvars, atoms, strict=True)]
+            equation = equation.replace(outvars=outvars)
         block = equation.params.get("block")
         if block is not None:
             start = len(equation.invars) - len(keys[0])
@@ -370,7 +384,7 @@ class _Editor:
             _effects(equations, set()),
             jaxprs.DebugInfo("block", block.target, None, None),
         )
-        outvars = [Var(v.aval) if isinstance(v, jaxprs.DropVar) else v for v in equation.outvars[:results]]
+        outvars = [made.typed(v, a.aval) for v, a in zip(equation.outvars[:results], jaxpr.outvars, strict=True)]
         made.equations.append(
             equation.replace(
                 primitive=block_p,

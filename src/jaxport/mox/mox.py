@@ -113,10 +113,13 @@ class Mox:
         missing = sorted(set(self.params) - set(params))
         if unknown or missing:
             which = f"`{(unknown or missing)[0]}` is {'not a parameter of the Mox' if unknown else 'missing'}"
+            nested = bool(unknown) and isinstance(params[unknown[0]], Mapping)
             raise InvalidArgument(
                 which,
                 where="`Mox.apply(params, …)`",
-                why=f"it has {len(self.params)} parameters and {len(self.state)} arrays of state",
+                why=_NESTED
+                if nested
+                else f"it has {len(self.params)} parameters and {len(self.state)} arrays of state",
                 instead="start from `mox.params`",
             )
         outputs = self._run(params, args, kwargs)
@@ -397,12 +400,15 @@ class Mox:
         >>> mox.with_params({"kernel": jnp.ones((2, 1))})(jnp.ones(2))
         Array([2.], dtype=float32)
         """
+        from jaxport.mox.names import near
+
         held = {weight.path: weight for weight in self.weights}
         for path, value in params.items():
             if path not in held:
                 raise InvalidArgument(
                     f"`{path}` is not a parameter of the Mox",
                     where="`Mox.with_params`",
+                    why=_NESTED if isinstance(value, Mapping) else near(path, held),
                     instead="`mox.params` and `mox.state` have those that there are",
                 )
             wanted, given = jax.typeof(held[path].value), jax.typeof(value)
@@ -429,6 +435,9 @@ class Mox:
 def is_parameter(weight: Weight) -> bool:
     """Whether training changes an array of a program."""
     return weight.trainable and bool(jnp.issubdtype(weight.value.dtype, jnp.inexact))
+
+
+_NESTED = "it is a dict: parameters have whole paths here, `layers.0.kernel`, in one dict"
 
 
 def _as_float(value: Any, dtype: Any) -> Any:

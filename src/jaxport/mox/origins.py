@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from jaxport import jaxprs
 from jaxport.blocks.labels import bodies
 from jaxport.blocks.ungrouping import ungroup
-from jaxport.mox.calls import source_of
+from jaxport.mox.calls import DISSOLVED, PLAIN_CALLS, source_of
 from jaxport.mox.tree import Node
 
 if TYPE_CHECKING:
     from jaxport.mox.mox import Mox
 
-__all__ = ["Origin", "origin_of", "stacking_scans", "value_of"]
+__all__ = ["Origin", "is_result", "origin_of", "stacking_scans", "value_of"]
 
 
 @dataclass(frozen=True)
@@ -118,3 +118,19 @@ def _is_carried(loop: Node, body: int, position: int) -> bool:
             return position >= (params["cond_nconsts"] if is_cond else params["body_nconsts"])
         case _:
             return False
+
+
+def is_result(mox: Mox, node: Node, count: int) -> bool:
+    """Whether nothing in the program computes with the first `count` results of a node, which it just returns."""
+    results = set(node.equation.outvars[:count])
+    while True:
+        around = node.parent
+        jaxpr = mox.jaxpr.jaxpr if around is None else bodies(around.equation.params)[node.location[-2]]
+        if any(isinstance(atom, jaxprs.Var) and atom in results for e in jaxpr.eqns for atom in e.invars):
+            return False
+        places = [index for index, atom in enumerate(jaxpr.outvars) if isinstance(atom, jaxprs.Var) and atom in results]
+        if around is None:
+            return all(index < len(mox.traced.output_paths) for index in places)
+        if around.equation.primitive.name not in PLAIN_CALLS | DISSOLVED:
+            return False
+        results, node = {around.equation.outvars[index] for index in places}, around

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -15,6 +16,7 @@ from jaxport.errors import InvalidArgument, JaxportError
 from jaxport.mox.match import arguments_of, nested, returns_of
 from jaxport.mox.mox import Mox
 from jaxport.mox.original import Site
+from jaxport.mox.origins import is_result
 from jaxport.mox.tree import Node, name_below
 
 if TYPE_CHECKING:
@@ -116,6 +118,13 @@ def concrete(replacement: Any, match: Match) -> Any:
       InvalidArgument: the replacement is neither.
     """
     made = replacement.make(match) if isinstance(replacement, Factory) else replacement
+    if isinstance(made, FunctionType) and made.__module__.startswith("jaxport.mox.edits."):
+        raise InvalidArgument(
+            f"`{made.__name__}` is to be called first",
+            where="`Mox.sub`",
+            why="it makes a replacement, and is none itself",
+            instead=f"`mox.sub(query, {made.__name__}(...))`",
+        )
     if not isinstance(made, Replacement | Rewrite) and not callable(made):
         raise InvalidArgument(
             f"a `{type(made).__name__}` cannot take the place of `{match.shown}`",
@@ -333,7 +342,9 @@ def _checked(result: Any, match: Match, site: Site, made: Any) -> list[Any]:
     if set(found.paths) == set(paths):
         arrays = [found.arrays[found.paths.index(path)] for path in paths]
     given = [jax.typeof(array) for array in arrays]
-    if [(a.shape, a.dtype) for a in given] != [(a.shape, a.dtype) for a in wanted]:
+    same = [(a.shape, a.dtype) for a in given] == [(a.shape, a.dtype) for a in wanted]
+    # A head may have another number of classes: the result of the model follows.
+    if not same and not (len(given) == len(wanted) and is_result(match.root, match.node, len(wanted))):
         raise InvalidArgument(
             f"the replacement of `{match.shown}` returns {_listed(given)}",
             where=_shown(made),
