@@ -44,7 +44,19 @@ HITS = {
     '//module_call[@type="Linear"]': ["one", "two"],
     '//module_call[@target="flax.nnx.Conv"]': ["conv"],
     "//module_call[not(@type='Linear')]": ["", "conv"],
-    "/module_call": [],
+    "/module_call": [""],
+    "/Model": [""],
+    "//Linear[@use_bias=true()]": ["one"],
+    "//Linear[@use_bias=True]": ["one"],
+    "//Linear[@use_bias='true']": ["one"],
+    "//Linear[@use_bias]": ["one"],
+    "//Linear[not(@use_bias)]": ["two"],
+    "//Linear[not(@use_bias=False)]": ["one"],
+    "//Linear[@use_bias != False and @features]": ["one"],
+    "//*[@use_bias=false()]": ["two"],
+    "one": ["one"],
+    "//Linear[ends-with(@path, 'wo')]": ["two"],
+    "//*[@kind='module'][matches(@path, '^(one|c..v)$')]": ["one", "conv"],
     "/mox/module_call": [""],
     "/*/*": [""],
     "//module_call/module_call": ["one", "two", "conv"],
@@ -75,7 +87,8 @@ HITS = {
     "//Linear[@in_features mod 2 = 1]": ["one"],
     "//Linear[@in_features * 2 - 1 = 5]": ["one"],
     "//Linear[-@in_features = -3]": ["one"],
-    "//nothing": [],
+    "//sin[@name='x']": [],
+    "//RMSNorm": [],
     "//*[self::Linear or self::Conv]": ["one", "two", "conv"],
     "//Model": [""],
     "(//Linear)[2]": ["two"],
@@ -145,7 +158,8 @@ MALFORMED = {
     "//Linear//": (10, "a name is expected here, not the end"),
     "//Linear and": (12, "a name is expected here, not the end"),
     "uncle::a": (0, "`uncle` is no axis"),
-    "//a[matches(@b, 'c')]": (4, "XPath 1.0 has no function `matches`"),
+    "//a[lower-case(@b)]": (4, "XPath 1.0 has no function `lower-case`"),
+    "//a[matches(@b)]": (15, "`matches` takes two arguments, a text and what it is compared with"),
     "//x:a": (2, "elements have no namespaces"),
     "//a[$b]": (4, "variables have no values here"),
     "//a[@b=]": (7, "a name is expected here, not `]`"),
@@ -168,7 +182,7 @@ def test_a_malformed_query_is_an_error_with_its_position(mox, xpath):
 def test_a_query_must_give_elements(mox, xpath):
     found = mox.select("//Linear") if xpath == "//a/text()" else None
     if found is not None:
-        assert mox.select(xpath).count() == 0
+        assert mox.select(xpath, strict=False).count() == 0
         return
     with pytest.raises(jaxport.QueryError, match="gives attributes or text, no elements"):
         mox.select(xpath)
@@ -182,18 +196,70 @@ def test_a_value_is_no_selection(mox, xpath):
 
 def test_a_wrong_call_of_a_function_is_an_error(mox):
     with pytest.raises(jaxport.QueryError, match="cannot be evaluated"):
-        mox.select("//*[contains(@b)]")
+        mox.select("//*[contains(@path)]")
+    with pytest.raises(jaxport.QueryError, match="cannot be evaluated"):
+        mox.select("//*[matches(@path, '(')]")
 
 
 def test_the_number_of_hits_can_be_demanded(mox):
     with pytest.raises(jaxport.QueryError, match=r"`//Linear` hits 2, not 3(.|\n)*it hits `one`, `two`"):
         mox.select("//Linear", expect=3)
-    with pytest.raises(jaxport.QueryError, match=r"`//Linaer` hits 0, not 2(.|\n)*there are `Linear`"):
-        mox.select("//Linaer", expect=2)
-    with pytest.raises(jaxport.QueryError, match="`//Linaer` hits nothing, so nothing would be replaced"):
-        mox.sub("//Linaer", jnp.sin)
-    with pytest.raises(jaxport.QueryError, match="`//Linaer` hits nothing, so nothing would be captured"):
-        mox.capture("//Linaer")
+    with pytest.raises(jaxport.QueryError, match=r"`//Linaer` hits 0, not 2(.|\n)*there is `Linear`"):
+        mox.select("//Linaer", expect=2, strict=False)
+    with pytest.raises(jaxport.QueryError, match="`//RMSNorm` hits nothing, so nothing would be replaced"):
+        mox.sub("//RMSNorm", jnp.sin)
+    with pytest.raises(jaxport.QueryError, match="`//RMSNorm` hits nothing, so nothing would be captured"):
+        mox.capture("//RMSNorm")
+
+
+UNKNOWN = {
+    "//Linaer": r"names the element `Linaer`(.|\n)*there is `Linear`",
+    "//Linear[@outfeatures=10]": r"names the attribute `outfeatures`(.|\n)*`out_features`",
+    "//flax.nxx.Linear": r"names the type `flax.nxx.Linear`(.|\n)*`flax.nnx.Linear`",
+    "/Modle": r"names the element `Modle`(.|\n)*there is `Model`",
+    "one.kernle": "there is nothing at `one.kernle`",
+    "0.one": "there is nothing at `0.one`",
+}
+
+
+@pytest.mark.parametrize("query", UNKNOWN)
+def test_an_unknown_name_is_refused_unless_it_is_asked_for(mox, query):
+    with pytest.raises(jaxport.QueryError, match=UNKNOWN[query] + r"(.|\n)*strict=False"):
+        mox.select(query)
+    assert mox.select(query, strict=False).count() == 0
+
+
+def test_blocks_are_found_by_path(mox):
+    assert mox["one"].config["in_features"] == 3
+    with pytest.raises(jaxport.QueryError, match=r"`onee` is no path of a block(.|\n)*there (is|are) `one`"):
+        mox["onee"]
+    layer = nnx.Linear(3, 3, rngs=nnx.Rngs(0))
+    twice = jaxport.make_mox(nnx.Sequential(layer, layer))(X)
+    with pytest.raises(jaxport.QueryError, match=r"is called several times(.|\n)*there are 2 calls"):
+        twice["layers.0"]
+
+
+class Tanh(nnx.Linear):
+    def __call__(self, inputs):
+        return jnp.tanh(super().__call__(inputs))
+
+
+def test_a_class_selects_those_derived_from_it():
+    derived = jaxport.make_mox(Tanh(3, 3, rngs=nnx.Rngs(0)))(X)
+    assert derived.select(nnx.Linear).count() == derived.select(Tanh).count() == 1
+
+
+def test_selections_are_combined(mox):
+    linear, conv = mox.select("//Linear"), mox.select("//Conv")
+    assert (conv | linear).paths() == ["one", "two", "conv"]
+    assert (linear - mox.select("one")).paths() == ["two"]
+    assert (linear & mox.select("//*[@use_bias]")).paths() == ["one"]
+    assert mox.select("//Model").select(".//Linear", expect=2).paths() == ["one", "two"]
+    assert (linear | conv).select("./dot_general").count() == 2
+    with pytest.raises(jaxport.InvalidArgument, match="a selection and a `str` cannot be combined"):
+        linear | "//Conv"
+    with pytest.raises(jaxport.InvalidArgument, match="of another Mox"):
+        linear | jaxport.make_mox(jnp.sin)(X).select("//sin")
 
 
 def test_what_is_no_query_is_refused(mox):
@@ -209,3 +275,24 @@ def test_long_bodies_are_folded_and_the_notebook_folds_by_hand():
     html = mox.show().data
     assert html.count("<details") == html.count("</details>") >= mox.select("//module_call").count()
     assert "attention" in html
+
+
+class Deep(nnx.Module):
+    def __init__(self, rngs):
+        self.layers = nnx.List([NnxLayer(rngs) for _ in range(12)])
+
+    def __call__(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_a_model_of_twelve_layers_is_printed_on_a_page():
+    mox = jaxport.make_mox(Deep(nnx.Rngs(0)))(CASES["nnx"]().args[0])
+    lines = str(mox).splitlines()
+    assert len(lines) <= 80
+    assert lines[-1].strip() == "└─ … layers.1 to layers.11: the same"
+    assert str(mox.fold(depth=2)).count("\n") == 3
+    assert mox._repr_html_() == mox.show().data
+    with pytest.raises(jaxport.InvalidArgument, match="depth=0 shows nothing"):
+        mox.fold(depth=0)

@@ -8,8 +8,8 @@ evaluate a jaxpr with blocks, `ungroup` it first.
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, Mapping, ValuesView
-from dataclasses import dataclass, field
+from collections.abc import ItemsView, Iterator, Mapping, Sequence, ValuesView
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxport import jaxprs
@@ -101,6 +101,8 @@ class Block:
         for those without one); None where the arguments do not tell, being less batched than the results.
       returns: where each result of the call is in what it returned: ``""`` for a bare array, ``0``, ``logits``.
       edited: whether the block, or something inside it, was replaced: it is no longer what `target` says.
+      exchanged: index of an input of the block -> the path of the parameter in whose place an edit puts it: what the
+        input is was computed, of a quantized weight for example.
 
     >>> Block("flax.nnx.Linear", name="query", path="attn.query").name
     'query'
@@ -120,6 +122,21 @@ class Block:
     axes: tuple[tuple[tuple[int | None, ...], tuple[int | None, ...]], ...] | None = ()
     returns: tuple[str, ...] = ("",)
     edited: bool = False
+    exchanged: Mapping[int, str] = field(default_factory=FrozenMapping)
+
+    @property
+    def named(self) -> dict[int, str]:
+        """The inputs that are parameters, or take the place of some, and the paths of these."""
+        return {**self.weights, **self.exchanged}
+
+    def with_inputs(self, positions: Sequence[int]) -> Block:
+        """The block with those of its inputs that are at the given positions.
+
+        >>> Block("Linear", weights={1: "kernel", 2: "bias"}).with_inputs([0, 2]).weights
+        FrozenMapping({1: 'bias'})
+        """
+        moved = lambda named: FrozenMapping({new: named[old] for new, old in enumerate(positions) if old in named})
+        return replace(self, weights=moved(self.weights), exchanged=moved(self.exchanged))
 
 
 block_p = jaxprs.Primitive("block")

@@ -54,7 +54,7 @@ class Leaf:
     """An array of a model: its `path`, its `value`, and whether training changes it.
 
     `counter` marks bookkeeping of random number streams, whose changes are dropped; `anonymous` is an array whose path
-    was made up, because no module or container is known to have it.
+    was made up, because no module or container is known to have it; `owned` are those that a module holds.
     """
 
     path: str
@@ -62,6 +62,7 @@ class Leaf:
     trainable: bool = True
     counter: bool = False
     anonymous: bool = False
+    owned: bool = True
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,9 @@ class Framework:
 
     #: the methods of module classes that are calls; None for all public ones
     methods: frozenset[str] | None = None
+
+    #: where variables are kept in collections, the name of that of the parameters
+    parameter_collection = ""
 
     #: whether the paths of arrays are those of the whole program, and need no name of the model before them
     has_whole_paths = False

@@ -28,12 +28,14 @@ class Roots:
     """The inputs of the whole program: their paths in the user's pytrees, and which of them are parameters.
 
     An input that is an argument is found to be a parameter when a module claims it (Linen). `places` knows where the
-    modules are that calls name.
+    modules are that calls name. `collections` are what paths begin with that lie in another collection than that of the
+    parameters.
     """
 
     paths: Sequence[str]
     parameters: set[int]
     places: Places | None = None
+    collections: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -229,6 +231,7 @@ class _Body:
                 if path == below or path.endswith(f".{below}"):
                     votes[group_name, path.removesuffix(below).removesuffix(".")] += 1
         heads = [head for head, _ in votes.most_common()]
+        self.grouping.roots.collections.update(head for name, head in heads if name and not self.is_trained(name))
         if anchor.own_path == "":
             # A root: what lies before the paths of its arrays is the way to the tree of its parameters.
             place = context.enclosing
@@ -239,6 +242,11 @@ class _Body:
         else:
             place = self.chosen([head for _, head in heads], anchor, context)
         return replace(context, places=(*context.places, (anchor, place)))
+
+    def is_trained(self, collection: str) -> bool:
+        """Whether a collection of variables is that of the parameters."""
+        places = self.grouping.roots.places
+        return places is None or any(collection == f.parameter_collection for f in places.types.frameworks)
 
     def below_base(self, heads: Sequence[tuple[str, str]], context: _Context) -> str | None:
         """The place of a body below the root of its parameters."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from jaxport.blocks.block import FrozenMapping, block_p
+from jaxport.blocks.block import block_p
 from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, dce_jaxpr, liveness_rule
 
 __all__ = ["live"]
@@ -41,10 +40,9 @@ def _live_block(used: Sequence[bool], equation: JaxprEqn) -> tuple[list[bool], J
     if body is closed.jaxpr:
         return left, equation
     positions = [index for index, is_left in enumerate(left) if is_left]
-    weights = {new: block.weights[old] for new, old in enumerate(positions) if old in block.weights}
     made = equation.replace(
         invars=[equation.invars[index] for index in positions],
         outvars=[variable for variable, is_used in zip(equation.outvars, used, strict=True) if is_used],
-        params={"jaxpr": ClosedJaxpr(body, closed.consts), "block": replace(block, weights=FrozenMapping(weights))},
+        params={"jaxpr": ClosedJaxpr(body, closed.consts), "block": block.with_inputs(positions)},
     )
     return left, made

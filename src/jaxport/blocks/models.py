@@ -298,7 +298,7 @@ class Models:
         for constant in constants:
             leaf = self._arrays.get(_identity(constant))
             if leaf is None:
-                leaf = Leaf(f"constant_{unknown}", constant, _is_inexact(constant), anonymous=True)
+                leaf = Leaf(f"constant_{unknown}", constant, trainable=False, anonymous=True, owned=False)
                 unknown += 1
             path = unused(leaf.path, taken)
             taken.add(path)
@@ -328,11 +328,23 @@ def _changes(
 
 
 def _arrays_in(value: Any, types: Types) -> list[Leaf]:
+    """The arrays of a tree. A tree is one of parameters, where it has no collections; a single array is a constant."""
+    nodes = contents(value, types.is_variable)
+    collections = frozenset(f.parameter_collection for f in types.frameworks if f.parameter_collection)
+    paths = [tuple(dotted((key,)) for key in keys) for keys, _ in nodes]
+    divided = {path[:end] for path in paths for end, key in enumerate(path) if key in collections}
     leaves = []
-    for keys, node in contents(value, types.is_variable):
+    for (keys, node), path in zip(nodes, paths, strict=True):
         # The key of the value within a variable is the variable's own business.
-        below = [(k[1:], x) for k, x in contents(node, is_array)] if types.is_variable(node) else [([], node)]
-        leaves += [Leaf(dotted((*keys, *more)), x, _is_inexact(x)) for more, x in below if is_array(x)]
+        is_variable = types.is_variable(node)
+        below = [(k[1:], x) for k, x in contents(node, is_array)] if is_variable else [([], node)]
+        trained = is_variable or bool(path)
+        trained &= all(key in collections for end, key in enumerate(path) if path[:end] in divided)
+        leaves += [
+            Leaf(dotted((*keys, *more)), x, trained and _is_inexact(x), owned=is_variable)
+            for more, x in below
+            if is_array(x)
+        ]
     return leaves
 
 

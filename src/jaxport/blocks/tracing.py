@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import jax
@@ -34,13 +34,15 @@ State = Literal["refuse", "outputs", "discard"]
 class Weight:
     """An array that belongs to the traced callable: `path` in its pytree, `value`, and whether training changes it.
 
-    The path of an `anonymous` one was made up for this trace; another trace may meet other arrays.
+    The path of an `anonymous` one was made up for this trace; another trace may meet other arrays. A module holds those
+    that are `owned`; the others were closed over as they are.
     """
 
     path: str
     value: Any
     trainable: bool = True
     anonymous: bool = False
+    owned: bool = True
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,10 @@ class _Trace:
         jaxpr = jaxpr.replace(invars=[*(jaxpr.invars[index] for index in order), *jaxpr.invars[len(constants) :]])
         paths = [*(weight.path for weight in weights), *self.input_paths]
         of_models = {len(weights) + index for index, path in enumerate(self.input_paths) if self.in_model(path)}
-        grouped = group(jaxpr, Roots(paths, {*range(len(weights)), *of_models}, self.places))
+        roots = Roots(paths, {*range(len(weights)), *of_models}, self.places)
+        grouped = group(jaxpr, roots)
+        below = tuple(f"{head}." for head in roots.collections if head)
+        weights = [replace(w, trainable=False) if f"{w.path}.".startswith(below) else w for w in weights]
         return self.finished(
             grouped.jaxpr, [label and label.is_leaf and paths[label.root] for label in grouped.labels], weights
         )
@@ -203,7 +208,7 @@ class _Trace:
     def weights(self, constants: Sequence[Any]) -> list[Weight]:
         """The weights of all leading inputs: the arrays that were closed over."""
         named = self.models.named(constants, set(self.input_paths))
-        return [Weight(leaf.path, leaf.value, leaf.trainable, leaf.anonymous) for leaf in named]
+        return [Weight(leaf.path, leaf.value, leaf.trainable, leaf.anonymous, leaf.owned) for leaf in named]
 
     def finished(self, jaxpr: jaxprs.Jaxpr, sources: Sequence[Any], weights: Sequence[Weight]) -> Traced:
         """The result: state treated as asked for, and without the weights that nothing uses.

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, cast
 
 from jaxport import jaxprs
-from jaxport.blocks.block import FrozenMapping, block_p, reference_of
+from jaxport.blocks.block import block_p, reference_of
 from jaxport.blocks.labels import bodies, replace_bodies
 from jaxport.blocks.markers import Call, block_enter_p, block_exit_p
 from jaxport.blocks.values import is_value
@@ -93,8 +92,7 @@ class _Ungrouping:
         if self.mark:
             # A mutable reference is no value that a marker could pass on; the blocks found again have it behind.
             passed = [index for index, atom in enumerate(invars) if is_value(atom.aval)]
-            weights = {new: block.weights[old] for new, old in enumerate(passed) if old in block.weights}
-            call.finished = replace(block, weights=FrozenMapping(weights))
+            call.finished = block.with_inputs(passed)
             marked = _marked(block_enter_p, call, [invars[index] for index in passed], equation, out)
             for index, atom in zip(passed, marked, strict=True):
                 invars[index] = atom

@@ -33,6 +33,7 @@ class Linen(Framework):
     """`flax.linen`."""
 
     namespaces = ("flax.linen",)
+    parameter_collection = "params"
 
     def is_module(self, value: Any) -> bool:
         """An `nn.Module`."""

@@ -78,7 +78,7 @@ def parameters(body: Body, static: set[ir.Value]) -> list[ir.Value]:
     """The initializers of the model's graph that are trainable.
 
     They are floating point tensors of more than one element that no shape depends on, and that no node uses as a
-    constant: as an exponent, a scale, a statistic or a mask.
+    constant: as an exponent, a scale, a statistic, a mask, or the frequencies of sines and cosines.
     """
     candidates = {
         value: tensor
@@ -86,11 +86,39 @@ def parameters(body: Body, static: set[ir.Value]) -> list[ir.Value]:
         if tensor.dtype in TRAINABLE and tensor.size > 1 and value not in static
     }
     frozen, masked = _uses(body)
+    angles = _angles(body)
     return [
         value
         for value, tensor in candidates.items()
-        if value not in frozen and not (value in masked and _is_mask(tensor))
+        if value not in frozen
+        and not (value in masked and _is_mask(tensor))
+        and not (value in angles and _is_vector(tensor))
     ]
+
+
+_TURNED = {"Concat", "Einsum", "Gemm", "MatMul", "Mul"}
+"""Operators that make angles of frequencies and positions."""
+
+
+def _angles(body: Body) -> set[ir.Value]:
+    """The values that nothing is computed from but sines and cosines: the frequencies of rotary embeddings."""
+    others = {*body.outputs}
+    used: set[ir.Value] = set()
+    for node in reversed(body.nodes):
+        operator = node.node.op_type
+        makes_angles = operator in {"Cos", "Sin"} or (
+            operator in _MOVED | _TURNED and used.issuperset(node.outputs) and others.isdisjoint(node.outputs)
+        )
+        for value in node.inputs:
+            if value is not None:
+                (used if makes_angles else others).add(value)
+        for inner in node.bodies():
+            others.update(inner.captured)
+    return used - others
+
+
+def _is_vector(tensor: ir.TensorProtocol) -> bool:
+    return max(tensor.shape.numpy(), default=1) == tensor.size
 
 
 def _uses(body: Body) -> tuple[set[ir.Value], set[ir.Value]]:

@@ -9,6 +9,8 @@ Array([2., 2.], dtype=float32)
 from __future__ import annotations
 
 from jaxport.mox.account import Account, account
+from jaxport.mox.capture import Captured
+from jaxport.mox.edits.adapters import load_adapter, save_adapter, set_adapter
 from jaxport.mox.edits.casts import cast
 from jaxport.mox.edits.lora import lora, merge_lora
 from jaxport.mox.edits.masks import activations, trainable
@@ -24,6 +26,7 @@ from jaxport.mox.write_back import write_back
 
 __all__ = [
     "Account",
+    "Captured",
     "Factory",
     "Match",
     "Mox",
@@ -38,6 +41,7 @@ __all__ = [
     "eval_mox",
     "factory",
     "load",
+    "load_adapter",
     "load_params",
     "loads",
     "lora",
@@ -49,7 +53,9 @@ __all__ = [
     "quantize_linear",
     "query",
     "save",
+    "save_adapter",
     "save_params",
+    "set_adapter",
     "sub",
     "trainable",
     "write_back",

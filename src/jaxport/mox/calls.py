@@ -19,6 +19,7 @@ from jaxport.blocks.labels import bodies
 
 __all__ = [
     "DISSOLVED",
+    "PLAIN_CALLS",
     "Source",
     "Widening",
     "body_names",
@@ -39,7 +40,8 @@ JaxprEqn = jaxprs.JaxprEqn
 #: body is another one, the wrapper would be wrong. Their equations take their place.
 DISSOLVED = frozenset({"composite", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"})
 
-_CALLS = frozenset({"block", "checkpoint", "closed_call", "core_call", "jit", "pjit", "remat2"})
+#: Primitives that run their body once, with their operands as its inputs and its outputs as their results.
+PLAIN_CALLS = frozenset({"block", "checkpoint", "closed_call", "core_call", "jit", "pjit", "remat2"})
 _LOOPS = frozenset({"cond", "scan", "while"})
 
 
@@ -50,7 +52,7 @@ def runs_bodies(equation: JaxprEqn) -> bool:
     True
     """
     name = equation.primitive.name
-    return (name in _CALLS or name in _LOOPS or name in DISSOLVED or name == "shard_map") and bool(
+    return (name in PLAIN_CALLS or name in _LOOPS or name in DISSOLVED or name == "shard_map") and bool(
         bodies(equation.params)
     )
 
@@ -87,7 +89,7 @@ def source_of(equation: JaxprEqn, body: int, position: int) -> Source | None:
             return Source(before + position if position < own else of_cond + of_body + position - own)
         case "cond":
             return Source(position + 1)
-        case name if name in _CALLS or name in DISSOLVED or name == "shard_map":
+        case name if name in PLAIN_CALLS or name in DISSOLVED or name == "shard_map":
             return Source(position)
         case _:
             return None
@@ -280,7 +282,7 @@ def zeros(aval: Any) -> tuple[list[JaxprEqn], Atom]:
 
 
 _RULES: dict[str, Callable[[JaxprEqn, Widening], _Widened]] = {
-    **dict.fromkeys(_CALLS, _call),
+    **dict.fromkeys(PLAIN_CALLS, _call),
     "cond": _cond,
     "scan": _scan,
     "while": _while,

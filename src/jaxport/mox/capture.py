@@ -6,25 +6,28 @@ that is not taken, zeros.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from jaxport import jaxprs
 from jaxport.blocks.labels import bodies
-from jaxport.errors import QueryError, Unsupported
+from jaxport.errors import InvalidArgument, QueryError, Unsupported
 from jaxport.mox import calls
-from jaxport.mox.match import nested, returns_of
+from jaxport.mox.match import arguments_of, call_arguments, nested, returns_of
 from jaxport.mox.refusals import tap_refusal
+from jaxport.mox.replacement import Original, Replacement, factory
 from jaxport.mox.tree import Location, Node
 
 if TYPE_CHECKING:
+    from jaxport.mox.match import Match
     from jaxport.mox.mox import Mox
     from jaxport.mox.selection import Selection
 
-__all__ = ["capture", "tapped"]
+__all__ = ["Captured", "capture", "tapped"]
 
 Var = jaxprs.Var
 Jaxpr = jaxprs.Jaxpr
@@ -34,14 +37,110 @@ JaxprEqn = jaxprs.JaxprEqn
 _Tap = tuple[Location, list[Any]]
 
 
-def capture(selection: Selection) -> Callable[..., dict[str, Any]]:
+class Captured(NamedTuple):
+    """What was captured of a call.
+
+    Attributes:
+      inputs: its arguments, a tuple; None if they were not asked for.
+      output: what it returned.
+      grad: the derivative of the loss with respect to what it returned; None if it was not asked for.
+    """
+
+    inputs: Any
+    output: Any
+    grad: Any = None
+
+
+def capture(
+    selection: Selection, inputs: bool = False, grads: Callable[[Any], Any] | None = None
+) -> Callable[..., dict[str, Any]]:
     """See `Mox.capture`."""
-    mox = tapped(selection)
-    return lambda *args, **kwargs: mox(*args, **kwargs)[1]
+    mox = tapped(selection, inputs or grads is not None)
+    if grads is None:
+        return lambda *args, **kwargs: mox(*args, **kwargs)[1]
+    of_loss = gradients(selection, grads)
+
+    def captured(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        found, moved = mox(*args, **kwargs)[1], of_loss(*args, **kwargs)
+        made = {}
+        for path, one in found.items():
+            calls_made = [one] if isinstance(one, Captured) else one
+            grouped = tuple(
+                Captured(call.inputs if inputs else None, call.output, grad)
+                for call, grad in zip(calls_made, moved[path], strict=True)
+            )
+            made[path] = grouped[0] if isinstance(one, Captured) else grouped
+        return made
+
+    return captured
 
 
-def tapped(selection: Selection) -> Mox:
-    """See `Selection.tap`."""
+def gradients(selection: Selection, loss: Callable[[Any], Any]) -> Callable[..., dict[str, list[Any]]]:
+    """A function of the model's arguments: the derivatives of a loss by the results of the members, by path.
+
+    Something that is zero is added to each result, as a parameter: the derivative by it is that by the result.
+    """
+    mox = selection.mox
+    numbers = {node.location: number for number, node in enumerate(selection.nodes)}
+
+    def make(match: Match) -> Replacement:
+        number = numbers[match.node.location]
+        scans = sum(around.equation.primitive.name in ("scan", "while") for around in match.node.around)
+        if scans > len(match.lengths) + len(match.position):
+            raise InvalidArgument(
+                f"`{match.shown}` runs in a loop whose steps share its parameters",
+                where="`Mox.capture(grads=…)`",
+                why="the derivative would be the sum over the steps",
+                instead="select blocks outside of the loop",
+            )
+        floating = [i for i, aval in enumerate(match.out_avals) if jnp.issubdtype(aval.dtype, jnp.floating)]
+        zeros = {_name(number, i): jnp.zeros(match.out_avals[i].shape, match.out_avals[i].dtype) for i in floating}
+
+        def moved(original: Original, params: Mapping[str, Any], *args: Any) -> Any:
+            leaves, tree = jax.tree.flatten(original(*args))
+            order = jax.tree.leaves(nested(returns_of(match.node), list(range(len(leaves)))))
+            added = [
+                leaf + params[_name(number, i)] if i in floating else leaf
+                for i, leaf in zip(order, leaves, strict=True)
+            ]
+            return jax.tree.unflatten(tree, added)
+
+        return Replacement(moved, zeros, name="jaxport.mox.captured", per_example=False)
+
+    edited = selection.sub(factory(make))
+    new = edited.params.keys() - mox.params.keys()
+
+    def found(*args: Any, **kwargs: Any) -> dict[str, list[Any]]:
+        def total(params: Mapping[str, Any]) -> Any:
+            result = loss(edited.apply({**edited.params, **params}, *args, **kwargs))
+            if jnp.shape(result):
+                raise InvalidArgument(
+                    f"the loss is {jax.typeof(result).str_short()}",
+                    where="`Mox.capture(grads=…)`",
+                    why="only a single number has a gradient",
+                    instead="give a function of what the model returns that returns a number: `lambda y: y.sum()`",
+                )
+            return result
+
+        moved = jax.grad(total)({path: edited.params[path] for path in new})
+        by_name = {path.rpartition(".")[2]: value for path, value in moved.items()}
+        made: dict[str, list[Any]] = {}
+        for number, node in enumerate(selection.nodes):
+            count = len(returns_of(node))
+            values = [by_name.get(_name(number, index)) for index in range(count)]
+            made.setdefault(node.path, []).append(nested(returns_of(node), values) if values else ())
+        return made
+
+    return found
+
+
+def _name(number: int, result: int) -> str:
+    """The name of what is added to a result of a member of the selection."""
+    return f"captured_{number}_{result}"
+
+
+def tapped(selection: Selection, inputs: bool = False) -> Mox:
+    """See `Selection.tap`; with `inputs` each call is a `Captured`."""
     mox, traced = selection.mox, selection.mox.traced
     if not selection.nodes:
         raise QueryError(
@@ -53,7 +152,7 @@ def tapped(selection: Selection) -> Mox:
     if refusals:
         raise Unsupported(f"{len(set(refusals))} selected values of `{mox.name}` cannot be captured", refusals)
     nodes = {node.location: node for node in selection.nodes}
-    body, taps = _Tapper(nodes).body(mox.jaxpr.jaxpr, ())
+    body, taps = _Tapper(nodes, inputs).body(mox.jaxpr.jaxpr, ())
     results, count = len(traced.output_paths), len(traced.output_paths) + len(traced.state_outputs)
     outvars = body.outvars
     # Leaves are numbered, so that the tree tells their order.
@@ -65,7 +164,11 @@ def tapped(selection: Selection) -> Mox:
         for value in values[location]:
             numbers.append(len(arrays))
             arrays.append(value)
-        groups.setdefault(node.path, []).append(nested(returns_of(node), numbers) if numbers else ())
+        count = len(returns_of(node))
+        made = nested(returns_of(node), numbers[:count]) if count else ()
+        if inputs:
+            made = Captured(call_arguments(node, numbers[count:]), made)
+        groups.setdefault(node.path, []).append(made)
     captured = {path: found[0] if len(found) == 1 else tuple(found) for path, found in groups.items()}
     leaves, _ = jax.tree.flatten(captured)
     result = jax.tree.unflatten(traced.out_tree, range(traced.out_tree.num_leaves))
@@ -86,8 +189,8 @@ def _path_of(keys: Any) -> str:
 
 
 class _Tapper:
-    def __init__(self, nodes: dict[Location, Node]):
-        self.nodes = nodes
+    def __init__(self, nodes: dict[Location, Node], inputs: bool):
+        self.nodes, self.inputs = nodes, inputs
         self.ways = {location[:end] for location in nodes for end in range(1, len(location) + 1)}
 
     def body(self, jaxpr: Jaxpr, location: Location) -> tuple[Jaxpr, list[_Tap]]:
@@ -103,7 +206,9 @@ class _Tapper:
                 if here in self.nodes:
                     outvars = [Var(v.aval) if isinstance(v, jaxprs.DropVar) else v for v in equation.outvars]
                     equation = equation.replace(outvars=outvars)
-                    taps.append((here, list(outvars[: len(returns_of(self.nodes[here]))])))
+                    node = self.nodes[here]
+                    given = equation.invars[: len(arguments_of(node))] if self.inputs else []
+                    taps.append((here, [*outvars[: len(returns_of(node))], *given]))
             equations.append(equation)
         outvars = [*jaxpr.outvars, *(value for _, values in taps for value in values)]
         debug_info = jaxpr.debug_info._replace(arg_names=None, result_paths=None)

@@ -14,17 +14,19 @@ from jax import core as jax_core
 
 from jaxport import blocks, jaxprs
 from jaxport.blocks.block import Block, FrozenMapping, block_p, reference_of
-from jaxport.blocks.labels import bodies, replace_bodies
+from jaxport.blocks.labels import bodies
 from jaxport.blocks.naming import unused
 from jaxport.blocks.places import joined
+from jaxport.blocks.values import is_tracer
 from jaxport.errors import InvalidArgument, Unsupported
-from jaxport.mox import calls
+from jaxport.mox import calls, placing
 from jaxport.mox.match import Match, arguments_of, match_of, returns_of
 from jaxport.mox.mox import Mox
-from jaxport.mox.original import Site, original_p
+from jaxport.mox.original import Site
 from jaxport.mox.origins import stacking_scans
 from jaxport.mox.pruning import pruned
 from jaxport.mox.refusals import refusal
+from jaxport.mox.renaming import renamed
 from jaxport.mox.replacement import Factory, Rewrite, Template, Templates, concrete
 from jaxport.mox.tree import Location, Node
 
@@ -88,6 +90,16 @@ class _Body:
         # A body may use the very variables that stand around it: one step, never a chain.
         return self.names.get(atom, atom) if isinstance(atom, Var) else atom
 
+    def typed(self, variable: Var, aval: Any) -> Var:
+        """What stands for a result from here on, if it has another shape or dtype now."""
+        if isinstance(variable, jaxprs.DropVar):
+            return Var(aval)
+        before: Any = variable.aval
+        if (before.shape, before.dtype) == (aval.shape, aval.dtype):
+            return variable
+        self.names[variable] = Var(aval)
+        return self.names[variable]
+
     def renamed(self, equation: JaxprEqn) -> JaxprEqn:
         if not self.names or not any(isinstance(a, Var) and a in self.names for a in equation.invars):
             return equation
@@ -120,9 +132,11 @@ class _Editor:
         self.bases: dict[Any, str] = {}
         self.taken = {*(weight.path for weight in mox.weights), *mox.traced.input_paths, *mox.inputs}
         self.names: dict[tuple[Any, str], str] = {}
-        # The locations that lie on the way to a match.
+        # The names that new parameters have for as long as others have those that they were to have.
+        self.wishes: dict[str, str] = {}
         # The paths of blocks that run no more, though values that they made for others are still made.
         self.gone: set[str] = set()
+        # The locations that lie on the way to a match.
         self.ways = {location[:end] for location in matches for end in range(1, len(location) + 1)}
 
     def edited(self) -> Mox:
@@ -144,7 +158,7 @@ class _Editor:
         )
         names = (*mox.inputs, *(key.name for key in inputs))
         traced = replace(traced, jaxpr=jaxprs.closed(jaxpr, ()), weights=tuple(weights))
-        return pruned(mox.replaced(traced, inputs=names), self.gone)
+        return renamed(pruned(mox.replaced(traced, inputs=names), self.gone), self.wishes)
 
     # -- bodies ----------------------------------------------------------------------------------------------------
 
@@ -201,6 +215,10 @@ class _Editor:
         assert widened is not None, equation.primitive.name  # `refusal` has seen to it
         *before, equation = widened[0]
         made.equations += before
+        if equation.primitive.name in calls.PLAIN_CALLS:
+            atoms = edited[0].outvars
+            outvars = [made.typed(v, atom.aval) for v, atom in zip(equation.outvars, atoms, strict=True)]
+            equation = equation.replace(outvars=outvars)
         block = equation.params.get("block")
         if block is not None:
             start = len(equation.invars) - len(keys[0])
@@ -258,7 +276,10 @@ class _Editor:
         keys = [*params, *(_Key(name) for name, _ in template.inputs)]
         inputs = [made.input(key, self.leaves[key.name].aval) for key in keys]
         names = {weight.path: key.name for weight, key in zip(template.params, params, strict=True)}
-        self.emit(made, equation, match, template, inputs, names)
+        if template.is_call:
+            self.emit_call(made, equation, match, template, inputs, names)
+        else:
+            self.emit(made, equation, match, template, inputs, names)
 
     def params(self, match: Match, templates: Sequence[Template], scans: Sequence[Node]) -> list[_Key]:
         """The new parameters of a match: shared with other calls of the same module, stacked over the steps."""
@@ -267,9 +288,13 @@ class _Editor:
         keys = []
         for position, weight in enumerate(templates[0].params):
             name = self.names.get((owner, weight.path))
+            if name is not None and not weight.trainable and not _equal(self.leaves[name], templates, position):
+                name = None  # a constant of this call alone
             if name is None:
-                name = unused(joined(base, weight.path), self.taken)
+                wish = joined(base, weight.path)
+                name = unused(wish, self.taken)
                 self.taken.add(name)
+                self.wishes[name] = wish
                 self.names[owner, weight.path] = name
                 values = [template.params[position].value for template in templates]
                 if len(values) < math.prod(match.lengths):
@@ -324,8 +349,8 @@ class _Editor:
         escaping = equation.outvars[results:]
         jaxpr = template.jaxpr
         base = self.owner(match)[1]
-        jaxpr = jaxpr.replace(eqns=[_placed(e, base) for e in jaxpr.eqns])
-        equations, escaped = _with_original(jaxpr, equation, results)
+        jaxpr = jaxpr.replace(eqns=[placing.placed(e, base, names) for e in jaxpr.eqns])
+        equations, escaped = placing.with_original(jaxpr, equation, results)
         operands = [*equation.invars, *inputs]
         used = {atom for e in equations for atom in e.invars if isinstance(atom, Var)}
         used |= {atom for atom in jaxpr.outvars if isinstance(atom, Var)}
@@ -342,14 +367,15 @@ class _Editor:
             kind="function",
             method="",
             config=FrozenMapping({**template.config, "new_params": FrozenMapping(names)} if template.config else {}),
-            weights=FrozenMapping({new: weights[index] for new, index in enumerate(kept) if index in weights}),
+            weights=FrozenMapping(weights),
+            exchanged=FrozenMapping({} if old is None else old.exchanged),
             arguments=arguments_of(match.node),
             results=results,
             batched=old.batched if old is not None else 0,
             axes=template.site.axes,
             returns=returns_of(match.node),
             edited=True,
-        )
+        ).with_inputs(kept)
         inner = jaxprs.Jaxpr(
             (),
             [jaxpr.invars[index] for index in kept],
@@ -358,7 +384,7 @@ class _Editor:
             _effects(equations, set()),
             jaxprs.DebugInfo("block", block.target, None, None),
         )
-        outvars = [Var(v.aval) if isinstance(v, jaxprs.DropVar) else v for v in equation.outvars[:results]]
+        outvars = [made.typed(v, a.aval) for v, a in zip(equation.outvars[:results], jaxpr.outvars, strict=True)]
         made.equations.append(
             equation.replace(
                 primitive=block_p,
@@ -368,12 +394,37 @@ class _Editor:
                 effects=inner.effects,
             )
         )
-        if escaping and escaped is None:
-            # What was made inside and is used outside is still made, though the original is gone.
+        if escaped is None:
+            self.keep_escaping(made, equation, match, results)
+
+    def emit_call(
+        self,
+        made: _Body,
+        equation: JaxprEqn,
+        match: Match,
+        template: Template,
+        inputs: list[Var],
+        names: Mapping[str, str],
+    ) -> None:
+        """Appends the call of another module, which takes the place of the block as it is."""
+        base, results = self.owner(match)[1], template.site.results
+        jaxpr = template.jaxpr.replace(
+            eqns=[placing.placed(e, base, names) for e in template.jaxpr.eqns],
+            debug_info=placing.nameless(template.jaxpr),
+        )
+        made.inline(jaxpr, [*equation.invars, *inputs], equation.outvars[:results])
+        self.keep_escaping(made, equation, match, results)
+
+    def keep_escaping(self, made: _Body, equation: JaxprEqn, match: Match, results: int) -> None:
+        """Appends what was made inside of a block that is gone, and is used outside."""
+        escaping = equation.outvars[results:]
+        if escaping:
             self.gone.add(match.path)
             body = equation.params["jaxpr"].jaxpr
             made.inline(
-                body.replace(outvars=body.outvars[results:], debug_info=_nameless(body)), equation.invars, escaping
+                body.replace(outvars=body.outvars[results:], debug_info=placing.nameless(body)),
+                equation.invars,
+                escaping,
             )
 
 
@@ -409,60 +460,6 @@ def _rewritten(equation: JaxprEqn, replacement: Rewrite, match: Match) -> JaxprE
     return equation.replace(params={"jaxpr": body, "block": replace(block, edited=True)})
 
 
-def _nameless(jaxpr: Jaxpr) -> Any:
-    return jaxpr.debug_info._replace(arg_names=None, result_paths=None)
-
-
-def _placed(equation: JaxprEqn, base: str) -> JaxprEqn:
-    """Blocks that the replacement brings along lie below the block that it replaces."""
-    block = equation.params.get("block")
-    inner = bodies(equation.params)
-    params = equation.params
-    if inner:
-        new = [body.replace(eqns=[_placed(e, base) for e in body.eqns]) for body in inner]
-        params = replace_bodies(params, iter(new))
-    if block is not None:
-        weights = {index: joined(base, path) for index, path in block.weights.items()}
-        params = {**params, "block": replace(block, path=joined(base, block.path), weights=FrozenMapping(weights))}
-    return equation if params is equation.params else equation.replace(params=params)
-
-
-def _with_original(jaxpr: Jaxpr, original: JaxprEqn, results: int) -> tuple[list[JaxprEqn], list[Var] | None]:
-    """The equations with the original in the place of what stands for it, and what escapes from its first call."""
-    escaped: list[Var] | None = None
-    equations = []
-    for equation in jaxpr.eqns:
-        if equation.primitive is original_p:
-            more = [Var(atom.aval) for atom in original.outvars[results:]]
-            equations.append(_original(equation, original, more))
-            escaped = more if escaped is None else escaped
-        else:
-            equations.append(_nested_original(equation, original, results))
-    return equations, escaped
-
-
-def _original(equation: JaxprEqn, original: JaxprEqn, more: list[Var]) -> JaxprEqn:
-    params = original.params
-    block = params.get("block")
-    if block is not None:
-        exchanged = equation.params["exchanged"]
-        weights = {index: path for index, path in block.weights.items() if index not in exchanged}
-        params = {**params, "block": replace(block, weights=FrozenMapping(weights))}
-    return original.replace(invars=equation.invars, outvars=[*equation.outvars, *more], params=params)
-
-
-def _nested_original(equation: JaxprEqn, original: JaxprEqn, results: int) -> JaxprEqn:
-    inner = bodies(equation.params)
-    if not any(_holds_original(body) for body in inner):
-        return equation
-    new = [body.replace(eqns=_with_original(body, original, results)[0]) for body in inner]
-    return equation.replace(params=replace_bodies(equation.params, iter(new)))
-
-
-def _holds_original(jaxpr: Jaxpr) -> bool:
-    return any(e.primitive is original_p or any(map(_holds_original, bodies(e.params))) for e in jaxpr.eqns)
-
-
 def _site(node: Node, match: Match) -> Site:
     """What the replacement may call: the equation with what was replaced inside it."""
     equation, block = node.equation, node.block
@@ -475,6 +472,18 @@ def _site(node: Node, match: Match) -> Site:
     debug_info = jaxprs.DebugInfo("equation", equation.primitive.name, None, None)
     jaxpr = jaxprs.Jaxpr((), invars, outvars, [alone], equation.effects, debug_info)
     return Site(jaxprs.closed(jaxpr, ()), arguments, results, (), match.shown)
+
+
+def _equal(leaf: _Leaf, templates: Sequence[Template], position: int) -> bool:
+    """Whether a new array is the one that another call of the same module brought."""
+    given = [template.params[position].value for template in templates]
+    known = leaf.value if leaf.lengths else jnp.expand_dims(leaf.value, 0)
+    known = known.reshape(-1, *leaf.aval.shape) if leaf.lengths else known
+    if leaf.value is given[0] and len(given) == 1:
+        return True
+    if any(is_tracer(value) for value in (leaf.value, *given)) or len(known) % len(given):
+        return False
+    return known.shape[1:] == given[0].shape and bool((known == jnp.stack(given * (len(known) // len(given)))).all())
 
 
 def _aval(value: Any) -> Any:

@@ -15,10 +15,10 @@ from jaxport.blocks.tracing import Traced, Weight
 from jaxport.errors import InvalidArgument
 from jaxport.mox.mox import Mox
 from jaxport.mox.original import Site
-from jaxport.mox.origins import stacking_scans
+from jaxport.mox.origins import stacking_scans, value_of
 from jaxport.mox.tree import Node, name_below
 
-__all__ = ["Match", "arguments_of", "match_of", "nested", "returns_of"]
+__all__ = ["Match", "arguments_of", "call_arguments", "match_of", "nested", "returns_of"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -75,7 +75,7 @@ class Match(Mox):
     def weight_avals(self) -> dict[str, Any]:
         """Shape and dtype of each parameter of the block, by its path; inside a scan, of one step's."""
         block, invars = self.block, self.node.equation.invars
-        return {} if block is None else {path: invars[index].aval for index, path in block.weights.items()}
+        return {} if block is None else {path: invars[index].aval for index, path in block.named.items()}
 
     @property
     def in_avals(self) -> list[Any]:
@@ -132,9 +132,11 @@ class Match(Mox):
         path = self._full(name)
         operands = self._sites[-1][1] if self._sites else None
         if operands is not None and self.block is not None:
-            return operands[next(index for index, known in self.block.weights.items() if known == path)]
+            return operands[next(index for index, known in self.block.named.items() if known == path)]
         # An operator of an imported model has its weights among its arguments.
         held = {weight.path: weight.value for weight in (*self._arguments_held(), *self.weights)}
+        if path not in held and (computed := self._computed(path)) is not None:
+            return computed
         if path not in held:
             raise InvalidArgument(
                 f"`{path}` is no parameter that the program holds",
@@ -144,6 +146,15 @@ class Match(Mox):
                 "inside the replacement (`original.param`), or take `match.step(index)`",
             )
         return held[path]
+
+    def _computed(self, path: str) -> Any:
+        """The value that an edit puts in the place of a parameter, None where it is not known before the program runs."""
+        exchanged = {} if self.block is None else self.block.exchanged
+        index = next((index for index, known in exchanged.items() if known == path), None)
+        if index is None:
+            return None
+        steps = dict(zip(stacking_scans(self.root, self.node), self.position, strict=False))
+        return value_of(self.root, self.node, self.node.equation.invars[index], steps)
 
     def _full(self, name: str) -> str:
         """The path of a parameter, given relative to the block or in full."""
@@ -169,13 +180,13 @@ class Match(Mox):
             return {}
         by_path = {self._full(name): value for name, value in params.items()}
         invars = self.node.equation.invars
-        exchanged = {index: by_path[path] for index, path in self.block.weights.items() if path in by_path}
+        exchanged = {index: by_path[path] for index, path in self.block.named.items() if path in by_path}
         for index, value in exchanged.items():
             aval: Any = invars[index].aval
             given = jax.typeof(value)
             if (given.shape, given.dtype) != (aval.shape, aval.dtype):
                 raise InvalidArgument(
-                    f"`{self.block.weights[index]}` is given {given.str_short()}",
+                    f"`{self.block.named[index]}` is given {given.str_short()}",
                     where=f"the call of the block `{self.shown}`",
                     why=f"the block takes {aval.str_short()}",
                 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,7 +20,9 @@ from jaxport.blocks.window import current_recorder
 from jaxport.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from jaxport.mox.match import Match
     from jaxport.mox.selection import Selection
+    from jaxport.mox.show import Text
     from jaxport.mox.tree import Tree
 
 __all__ = ["Mox", "eval_mox", "is_parameter"]
@@ -110,10 +113,13 @@ class Mox:
         missing = sorted(set(self.params) - set(params))
         if unknown or missing:
             which = f"`{(unknown or missing)[0]}` is {'not a parameter of the Mox' if unknown else 'missing'}"
+            nested = bool(unknown) and isinstance(params[unknown[0]], Mapping)
             raise InvalidArgument(
                 which,
                 where="`Mox.apply(params, …)`",
-                why=f"it has {len(self.params)} parameters and {len(self.state)} arrays of state",
+                why=_NESTED
+                if nested
+                else f"it has {len(self.params)} parameters and {len(self.state)} arrays of state",
                 instead="start from `mox.params`",
             )
         outputs = self._run(params, args, kwargs)
@@ -130,7 +136,11 @@ class Mox:
                 why="an edit has added it to the program",
                 instead=f"pass `{absent[0]}=...`",
             )
-        values = [params.get(weight.path, weight.value) for weight in self.weights]
+        # Parameters may be stored in another type than the program computes in.
+        values = [
+            _as_float(params.get(weight.path, weight.value), aval.dtype)
+            for weight, aval in zip(self.weights, self.jaxpr.in_avals, strict=False)
+        ]
         operands = [*values, *self._arguments(args, kwargs), *(added[name] for name in self.inputs)]
         program = self.fitting(operands)
         if any(_axes_along(jax.typeof(operand)) for operand in operands):
@@ -226,15 +236,17 @@ class Mox:
 
         return Tree(self)
 
-    def select(self, query: Any, *, expect: int | None = None) -> Selection:
+    def select(self, query: Any, *, expect: int | None = None, strict: bool = True) -> Selection:
         """The blocks and equations that a query hits.
 
         Args:
-          query: an XPath 1.0 expression, a module class, or a predicate on what is selected.
+          query: an XPath 1.0 expression, a path (``blocks.1.mlp``), a module class, which selects the modules of derived
+            classes too, or a predicate on what is selected.
           expect: how many it must hit.
+          strict: whether names and attributes that nothing has are refused, and do not just hit nothing.
 
         Raises:
-          QueryError: the query is malformed, or hits another number than `expect`.
+          QueryError: the query is malformed, names what there is not, or hits another number than `expect`.
 
         >>> import jax.numpy as jnp, jaxport
         >>> mox = jaxport.make_mox(lambda x: jnp.sin(jnp.sin(x)))(1.0 * jnp.ones(3))
@@ -243,7 +255,23 @@ class Mox:
         """
         from jaxport.mox.selection import select
 
-        return select(self, query, expect)
+        return select(self, query, expect, strict)
+
+    def __getitem__(self, path: str) -> Match:
+        """The block at a path.
+
+        Raises:
+          QueryError: there is none, or it is called several times.
+
+        >>> import jax.numpy as jnp, jaxport
+        >>> from flax import nnx
+        >>> mlp = nnx.Sequential(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), jnp.tanh)
+        >>> jaxport.make_mox(mlp)(jnp.ones(2))["layers.0"].config["out_features"]
+        3
+        """
+        from jaxport.mox.selection import at_path
+
+        return at_path(self, path)
 
     def sub(self, query: Any, replacement: Any, *, expect: int | None = None) -> Mox:
         """A new Mox in which what the query hits is replaced; `Selection.sub` says what a replacement may be.
@@ -259,17 +287,92 @@ class Mox:
         """
         return self.select(query, expect=expect).sub(replacement)
 
-    def capture(self, query: Any, *, expect: int | None = None) -> Callable[..., dict[str, Any]]:
+    def patch(self, changes: Mapping[str, Any]) -> Mox:
+        """A new Mox in which blocks return something else.
+
+        Args:
+          changes: by path or query, the value that a block returns instead (also a traced one: patches compose with
+            `vmap` and `grad`), as `capture` gives it, or a single number; or a function of what the block returns. Under
+            `vmap` both are of the whole batch. Where a query hits several calls, a tuple has a value for each.
+
+        Raises:
+          QueryError: a query is malformed or hits nothing.
+          InvalidArgument: a value is not of the shape and dtype that the block returns; a block is patched twice.
+
+        >>> import jax, jax.numpy as jnp, jaxport
+        >>> mox = jaxport.make_mox(lambda x: jnp.exp(jnp.sin(x)))(jnp.zeros(3))
+        >>> mox.patch({"sin": jnp.asarray([0.0, 0.0, 1.0])})(jnp.ones(3))
+        Array([1.       , 1.       , 2.7182817], dtype=float32)
+        >>> mox.patch({"//sin": lambda y: 0 * y})(jnp.ones(3))
+        Array([1., 1., 1.], dtype=float32)
+        """
+        from jaxport.mox.patching import patched
+
+        return patched(self, changes)
+
+    def capture(
+        self,
+        query: Any,
+        *,
+        expect: int | None = None,
+        inputs: bool = False,
+        grads: Callable[[Any], Any] | None = None,
+    ) -> Callable[..., dict[str, Any]]:
         """A function of the model's arguments that returns the results of the selected blocks, by path.
+
+        Args:
+          query: what to look at.
+          expect: how many the query must hit.
+          inputs: whether the arguments of the calls are returned, too: then each is a triple `(inputs, output, grad)`.
+          grads: a loss of what the model returns: each is such a triple, with the derivative of the loss by the output.
+
+        Raises:
+          QueryError: the query is malformed, hits nothing, or another number than `expect`.
+          Unsupported: something selected is where nothing can be looked at.
 
         >>> import jax.numpy as jnp, jaxport
         >>> mox = jaxport.make_mox(lambda x: jnp.sin(jnp.cos(x)))(jnp.zeros(3))
         >>> mox.capture("//cos")(jnp.zeros(3))
         {'cos': Array([1., 1., 1.], dtype=float32)}
+        >>> mox.capture("//cos", grads=lambda y: y.sum())(jnp.zeros(3))["cos"].grad
+        Array([0.5403023, 0.5403023, 0.5403023], dtype=float32)
         """
         from jaxport.mox.capture import capture
 
-        return capture(self.select(query, expect=expect))
+        return capture(self.select(query, expect=expect), inputs, grads)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the Mox to a file (`.json`, `.yson` or `.xml`) and its weights beside it; see `jaxport.mox.save`.
+
+        >>> import pathlib, tempfile, jax.numpy as jnp, jaxport
+        >>> file = pathlib.Path(tempfile.mkdtemp()) / "tanh.json"
+        >>> jaxport.make_mox(jnp.tanh)(jnp.zeros(3)).save(file)
+        >>> jaxport.mox.load(file)(jnp.zeros(3))
+        Array([0., 0., 0.], dtype=float32)
+        """
+        from jaxport.mox.serialize.files import save
+
+        save(self, path)
+
+    def fold(self, depth: int) -> Text:
+        """The tree as text, so many levels of it.
+
+        Raises:
+          InvalidArgument: `depth` is not positive.
+
+        >>> import jax, jax.numpy as jnp, jaxport
+        >>> print(jaxport.make_mox(jax.jit(lambda x: jnp.sin(x) + 1))(jnp.zeros(3)).fold(depth=1))
+        <lambda> x: f32[3] -> f32[3]
+        └─ jit[<lambda>]  f32[3]
+        """
+        from jaxport.mox.show import Text, text
+
+        if depth < 1:
+            raise InvalidArgument(f"depth={depth} shows nothing", where="`Mox.fold`", instead="give a positive number")
+        return Text(text(self, depth))
+
+    def _repr_html_(self) -> str:
+        return self.show().data
 
     def show(self) -> Any:
         """The tree for a notebook: collapsible, with shapes and sizes.
@@ -285,8 +388,11 @@ class Mox:
     def with_params(self, params: Mapping[str, Any]) -> Mox:
         """The same program with other values for some of its parameters and state, by path.
 
+        Floating-point values may be stored in another type (``value.astype(jnp.bfloat16)``): the program converts them
+        to the type that it was traced with. (`jaxport.mox.cast` is for the type in which it computes.)
+
         Raises:
-          InvalidArgument: a path is unknown, or a value has another shape or dtype.
+          InvalidArgument: a path is unknown, or a value has another shape, or a dtype of another kind.
 
         >>> import jax.numpy as jnp, jaxport
         >>> from flax import nnx
@@ -294,16 +400,20 @@ class Mox:
         >>> mox.with_params({"kernel": jnp.ones((2, 1))})(jnp.ones(2))
         Array([2.], dtype=float32)
         """
+        from jaxport.mox.names import near
+
         held = {weight.path: weight for weight in self.weights}
         for path, value in params.items():
             if path not in held:
                 raise InvalidArgument(
                     f"`{path}` is not a parameter of the Mox",
                     where="`Mox.with_params`",
+                    why=_NESTED if isinstance(value, Mapping) else near(path, held),
                     instead="`mox.params` and `mox.state` have those that there are",
                 )
             wanted, given = jax.typeof(held[path].value), jax.typeof(value)
-            if (wanted.shape, wanted.dtype) != (given.shape, given.dtype):
+            floating = all(jnp.issubdtype(aval.dtype, jnp.floating) for aval in (wanted, given))
+            if wanted.shape != given.shape or (wanted.dtype != given.dtype and not floating):
                 raise InvalidArgument(
                     f"`{path}` is given {given.str_short()}",
                     where="`Mox.with_params`",
@@ -325,6 +435,16 @@ class Mox:
 def is_parameter(weight: Weight) -> bool:
     """Whether training changes an array of a program."""
     return weight.trainable and bool(jnp.issubdtype(weight.value.dtype, jnp.inexact))
+
+
+_NESTED = "it is a dict: parameters have whole paths here, `layers.0.kernel`, in one dict"
+
+
+def _as_float(value: Any, dtype: Any) -> Any:
+    """A parameter in the type that the program computes in, if it is stored in another floating-point type."""
+    if value.dtype == dtype or not (jnp.issubdtype(value.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.floating)):
+        return value
+    return jnp.asarray(value).astype(dtype)
 
 
 def _axes_along(aval: Any) -> frozenset:

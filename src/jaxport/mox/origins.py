@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from jaxport import jaxprs
 from jaxport.blocks.labels import bodies
-from jaxport.mox.calls import source_of
+from jaxport.blocks.ungrouping import ungroup
+from jaxport.mox.calls import DISSOLVED, PLAIN_CALLS, source_of
 from jaxport.mox.tree import Node
 
 if TYPE_CHECKING:
     from jaxport.mox.mox import Mox
 
-__all__ = ["Origin", "origin_of", "stacking_scans"]
+__all__ = ["Origin", "is_result", "origin_of", "stacking_scans", "value_of"]
 
 
 @dataclass(frozen=True)
@@ -71,3 +73,64 @@ def _slices_weights(mox: Mox, scan: Node) -> bool:
         if root is not None and (root < len(mox.weights) or names[root] in claimed):
             return True
     return False
+
+
+def value_of(mox: Mox, node: Node, atom: Any, steps: Mapping[Node, int]) -> Any:
+    """A value that can be read at `node`, computed of what the program holds; None where it depends on its arguments.
+
+    `steps` are those of the scans around.
+    """
+    if isinstance(atom, jaxprs.Literal):
+        return atom.val
+    around = node.parent
+    jaxpr = mox.jaxpr.jaxpr if around is None else bodies(around.equation.params)[node.location[-2]]
+    if atom not in jaxpr.invars:
+        equation = next(equation for equation in jaxpr.eqns if atom in equation.outvars)
+        given = [value_of(mox, node, operand, steps) for operand in equation.invars]
+        if equation.effects or any(value is None for value in given):
+            return None
+        invars: list[Any] = [jaxprs.Var(operand.aval) for operand in equation.invars]
+        outvars = [jaxprs.Var(variable.aval) for variable in equation.outvars]
+        alone = equation.replace(invars=invars, outvars=outvars)
+        debug_info = jaxprs.DebugInfo("equation", equation.primitive.name, None, None)
+        body = jaxprs.closed(jaxprs.Jaxpr((), invars, outvars, [alone], equation.effects, debug_info), ())
+        return jaxprs.jaxpr_as_fun(ungroup(body))(*given)[list(equation.outvars).index(atom)]
+    position = jaxpr.invars.index(atom)
+    if around is None:
+        return mox.weights[position].value if position < len(mox.weights) else None
+    source = source_of(around.equation, node.location[-2], position)
+    if source is None or _is_carried(around, node.location[-2], position):
+        return None
+    outside = value_of(mox, around, around.equation.invars[source.operand], steps)
+    if not source.sliced or outside is None:
+        return outside
+    return outside[steps[around]] if around in steps else None
+
+
+def _is_carried(loop: Node, body: int, position: int) -> bool:
+    """Whether an input of a body of a loop is what the step before has made."""
+    params = jaxprs.parameters(loop.equation)
+    match loop.equation.primitive.name:
+        case "scan":
+            return params["num_consts"] <= position < params["num_consts"] + params["num_carry"]
+        case "while":
+            is_cond = list(params)[: list(params).index("body_jaxpr")].count("cond_jaxpr") == (body == 0)
+            return position >= (params["cond_nconsts"] if is_cond else params["body_nconsts"])
+        case _:
+            return False
+
+
+def is_result(mox: Mox, node: Node, count: int) -> bool:
+    """Whether nothing in the program computes with the first `count` results of a node, which it just returns."""
+    results = set(node.equation.outvars[:count])
+    while True:
+        around = node.parent
+        jaxpr = mox.jaxpr.jaxpr if around is None else bodies(around.equation.params)[node.location[-2]]
+        if any(isinstance(atom, jaxprs.Var) and atom in results for e in jaxpr.eqns for atom in e.invars):
+            return False
+        places = [index for index, atom in enumerate(jaxpr.outvars) if isinstance(atom, jaxprs.Var) and atom in results]
+        if around is None:
+            return all(index < len(mox.traced.output_paths) for index in places)
+        if around.equation.primitive.name not in PLAIN_CALLS | DISSOLVED:
+            return False
+        results, node = {around.equation.outvars[index] for index in places}, around

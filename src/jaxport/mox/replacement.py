@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import jax
 
 from jaxport import blocks, jaxprs
-from jaxport.blocks.constants import hoisted
 from jaxport.blocks.framework import public_name
 from jaxport.blocks.values import Found, find
 from jaxport.errors import InvalidArgument, JaxportError
 from jaxport.mox.match import arguments_of, nested, returns_of
 from jaxport.mox.mox import Mox
 from jaxport.mox.original import Site
+from jaxport.mox.origins import is_result
 from jaxport.mox.tree import Node, name_below
 
 if TYPE_CHECKING:
     from jaxport.mox.match import Match
 
-__all__ = ["Factory", "Original", "Replacement", "Rewrite", "Template", "Templates", "concrete", "factory"]
+__all__ = ["Factory", "Original", "Replacement", "Rewrite", "Template", "Templates", "Whole", "concrete", "factory"]
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,9 @@ class Replacement:
       params: new parameters by name; they appear in `Mox.params` below the path of the block.
       inputs: new inputs of the whole program, by name: `jax.ShapeDtypeStruct` each.
       name: of the block that the replacement becomes.
-      trainable: whether training changes the parameters.
+      trainable: whether training changes the parameters; or the names of those that it changes.
       config: what the block that the replacement becomes says of itself.
+      per_example: whether it sees one example under `vmap`, as the block does; else the arrays of the whole batch.
 
     >>> import jax.numpy as jnp, jaxport
     >>> scaled = Replacement(lambda original, params, x: params["scale"] * original(x), {"scale": jnp.ones(3)})
@@ -49,8 +51,20 @@ class Replacement:
     params: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
-    trainable: bool = True
+    trainable: bool | frozenset[str] = True
     config: Mapping[str, Any] = field(default_factory=dict)
+    per_example: bool = True
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A function as a replacement that sees the arrays of the whole batch under `vmap`."""
+
+    function: Callable[..., Any]
+
+    def __call__(self, *args: Any) -> Any:
+        """What takes the place of the block's results."""
+        return self.function(*args)
 
 
 @dataclass(frozen=True)
@@ -104,6 +118,13 @@ def concrete(replacement: Any, match: Match) -> Any:
       InvalidArgument: the replacement is neither.
     """
     made = replacement.make(match) if isinstance(replacement, Factory) else replacement
+    if isinstance(made, FunctionType) and made.__module__.startswith("jaxport.mox.edits."):
+        raise InvalidArgument(
+            f"`{made.__name__}` is to be called first",
+            where="`Mox.sub`",
+            why="it makes a replacement, and is none itself",
+            instead=f"`mox.sub(query, {made.__name__}(...))`",
+        )
     if not isinstance(made, Replacement | Rewrite) and not callable(made):
         raise InvalidArgument(
             f"a `{type(made).__name__}` cannot take the place of `{match.shown}`",
@@ -125,6 +146,7 @@ class Template:
       name: the qualified name of the replacement.
       site: what the `original` equations name.
       config: of the block that the replacement becomes.
+      is_call: whether it is the call of one module: then the block of that call is the replacement.
     """
 
     jaxpr: jaxprs.Jaxpr
@@ -133,6 +155,7 @@ class Template:
     name: str
     site: Site
     config: Mapping[str, Any] = field(default_factory=dict)
+    is_call: bool = False
 
 
 class Templates:
@@ -148,7 +171,7 @@ class Templates:
         avals = [(aval.shape, aval.dtype) for aval in (*site.jaxpr.in_avals, *site.jaxpr.out_avals)]
         params = tuple((name, value.shape, value.dtype) for name, value in made.params.items())
         inputs = tuple((name, aval.shape, aval.dtype) for name, aval in made.inputs.items())
-        weights = match.block.weights if match.block is not None else {}
+        weights = match.block.named if match.block is not None else {}
         names = tuple((index, name_below(path, match.path)) for index, path in weights.items())
         key = (
             made.apply,
@@ -160,13 +183,15 @@ class Templates:
             site.axes,
             site.arguments,
             returns_of(match.node),
+            made.per_example,
         )
         known = self._known.get(key)
         if known is None:
             known = _of_replacement(made, match, site)
             if not known.site.is_dissolved:
                 self._known[key] = known
-        weights_now = tuple(blocks.Weight(name, value, made.trainable) for name, value in made.params.items())
+        trained = made.params.keys() if made.trainable is True else made.trainable or ()
+        weights_now = tuple(blocks.Weight(name, value, name in trained) for name, value in made.params.items())
         return Template(known.jaxpr, weights_now, known.inputs, known.name, known.site, made.config)
 
 
@@ -177,20 +202,20 @@ def _of_replacement(made: Replacement, match: Match, site: Site) -> Template:
 
     avals = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in site.jaxpr.in_avals]
     params = {name: jax.ShapeDtypeStruct(v.shape, v.dtype) for name, v in made.params.items()}
-    jaxpr = _trace(lambda: jax.make_jaxpr(run)(avals, params, dict(made.inputs)), match, made)
-    # Dicts are flattened in the order of their names.
-    order = [sorted(made.params).index(name) for name in made.params]
-    first, count = len(avals), len(params)
-    invars = jaxpr.jaxpr.invars
-    arranged = [*invars[:first], *(invars[first + index] for index in order), *invars[first + count :]]
-    body, constants = hoisted(jaxpr)
-    if constants:
+    traced = _trace(lambda: blocks.trace(run, (avals, params, dict(made.inputs)), state="outputs"), match, made)
+    if traced.weights:
         raise InvalidArgument(
-            f"the replacement of `{match.shown}` closes over {len(constants)} arrays",
+            f"the replacement of `{match.shown}` closes over {len(traced.weights)} arrays",
             where=f"`Replacement.apply`, {public_name(made.apply, ())}",
             why="they would be parameters without a name",
             instead="name them in `Replacement.params`, or give a plain function or a `factory`",
         )
+    _refuse_changes(traced.state_outputs, match)
+    # Dicts are flattened in the order of their names.
+    order = [sorted(made.params).index(name) for name in made.params]
+    first, count = len(avals), len(params)
+    body = traced.jaxpr.jaxpr
+    arranged = [*body.invars[:first], *(body.invars[first + index] for index in order), *body.invars[first + count :]]
     body = body.replace(invars=arranged, debug_info=body.debug_info._replace(arg_names=None))
     named = tuple((name, made.inputs[name]) for name in sorted(made.inputs))
     return Template(body, (), named, made.name or public_name(made.apply, ()), site)
@@ -202,7 +227,16 @@ def _traced(made: Callable[..., Any], match: Match, site: Site) -> Template:
 
     trace = lambda: blocks.trace(run, tuple(site.jaxpr.in_avals), state="outputs", counters=True)
     traced = _trace(trace, match, made)
-    changed = made.traced.state_outputs if isinstance(made, Mox) else traced.state_outputs
+    _refuse_changes(made.traced.state_outputs if isinstance(made, Mox) else traced.state_outputs, match)
+    jaxpr, count = traced.jaxpr.jaxpr, len(traced.weights)
+    invars = [*jaxpr.invars[count:], *jaxpr.invars[:count]]
+    jaxpr = jaxpr.replace(invars=invars)
+    # Only a module says which of its arrays are trained; what else is closed over is a constant.
+    weights = tuple(replace(weight, trainable=weight.trainable and weight.owned) for weight in traced.weights)
+    return Template(jaxpr, weights, (), _name_of(made), site, is_call=_is_call(made, jaxpr))
+
+
+def _refuse_changes(changed: Sequence[str], match: Match) -> None:
     if changed:
         raise InvalidArgument(
             f"the replacement of `{match.shown}` changes the state of its modules",
@@ -210,11 +244,30 @@ def _traced(made: Callable[..., Any], match: Match, site: Site) -> Template:
             why="the edited program would never have the new values",
             instead="switch it to evaluation (`module.eval()`), or take what changes as an input (`Replacement.inputs`)",
         )
-    jaxpr, count = traced.jaxpr.jaxpr, len(traced.weights)
-    invars = [*jaxpr.invars[count:], *jaxpr.invars[:count]]
-    jaxpr = jaxpr.replace(invars=invars)
-    name = made.name if isinstance(made, Mox) else public_name(made if _is_named(made) else type(made), _namespaces())
-    return Template(jaxpr, traced.weights, (), name, site)
+
+
+def _name_of(made: Any) -> str:
+    """The qualified name of a replacement."""
+    if isinstance(made, Mox):
+        block = getattr(made, "block", None)
+        return made.name if block is None else block.target
+    made = made.function if isinstance(made, Whole) else made
+    return public_name(made if _is_named(made) else type(made), _namespaces())
+
+
+def _is_call(made: Any, jaxpr: jaxprs.Jaxpr) -> bool:
+    """Whether a replacement is a module, or a Mox of one: all that it computes is in the block of that module."""
+    from jaxport.frameworks import loaded
+
+    if not isinstance(made, Mox) and not any(framework.is_module(made) for framework in loaded()):
+        return False
+    inside = [equation.params["block"] for equation in jaxpr.eqns if "block" in equation.params]
+    arranging = all("block" in e.params or e.primitive.name in _ARRANGING for e in jaxpr.eqns)
+    return arranging and len(inside) == 1 and not inside[0].path
+
+
+# What `vmap` puts around a call to have the batch where the block has it.
+_ARRANGING = frozenset({"broadcast_in_dim", "reshape", "squeeze", "transpose"})
 
 
 def _is_named(made: Any) -> bool:
@@ -248,25 +301,29 @@ def _trace(trace: Callable[[], Any], match: Match, made: Any) -> Any:
 
 
 def _shown(made: Any) -> str:
-    made = made.apply if isinstance(made, Replacement) else made
+    made = made.apply if isinstance(made, Replacement) else made.function if isinstance(made, Whole) else made
     return f"`{made.name if isinstance(made, Mox) else public_name(made if _is_named(made) else type(made), ())}`"
 
 
 def _call(function: Callable[..., Any], match: Match, site: Site, operands: list, made: Any) -> list[Any]:
     """Calls a replacement for one element of all batches around the block; the results are checked, in order."""
     arrays, others = operands[: site.arguments], operands[site.arguments :]
+    per_example = made.per_example if isinstance(made, Replacement) else not isinstance(made, Whole)
+    seen = site if per_example else replace(site, axes=())
 
     def once(*arrays: Any) -> list[Any]:
-        match._sites.append((site, [*arrays, *others]))
+        match._sites.append((seen, [*arrays, *others]))
         try:
             result = function(*_arguments(match.node, arrays))
         finally:
             match._sites.pop()
-        return _checked(result, match, site, made)
+        return _checked(result, match, seen, made)
 
-    for given, results in site.axes:
+    for given, results in seen.axes:
         once = jax.vmap(once, in_axes=tuple(given), out_axes=list(results))
-    return once(*arrays)
+    found = once(*arrays)
+    site.is_dissolved |= seen.is_dissolved
+    return found
 
 
 def _arguments(node: Node, arrays: Sequence[Any]) -> tuple[Any, ...]:
@@ -285,7 +342,9 @@ def _checked(result: Any, match: Match, site: Site, made: Any) -> list[Any]:
     if set(found.paths) == set(paths):
         arrays = [found.arrays[found.paths.index(path)] for path in paths]
     given = [jax.typeof(array) for array in arrays]
-    if [(a.shape, a.dtype) for a in given] != [(a.shape, a.dtype) for a in wanted]:
+    same = [(a.shape, a.dtype) for a in given] == [(a.shape, a.dtype) for a in wanted]
+    # A head may have another number of classes: the result of the model follows.
+    if not same and not (len(given) == len(wanted) and is_result(match.root, match.node, len(wanted))):
         raise InvalidArgument(
             f"the replacement of `{match.shown}` returns {_listed(given)}",
             where=_shown(made),

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from jaxport.errors import InvalidArgument, QueryError
+from jaxport.mox.names import check, near
 from jaxport.mox.tree import Node
-from jaxport.mox.xpath import compiled
+from jaxport.mox.xpath import Compiled, compiled
 
 if TYPE_CHECKING:
     from jaxport.mox.match import Match
     from jaxport.mox.mox import Mox
 
-__all__ = ["Selection", "query", "select", "sub"]
+__all__ = ["Selection", "at_path", "query", "select", "sub"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +84,45 @@ class Selection:
                 instead="`print(mox)` shows what there is",
             )
         return self
+
+    def select(self, query: str, *, expect: int | None = None, strict: bool = True) -> Selection:
+        """What a query hits, seen from each of the members.
+
+        >>> import jax, jax.numpy as jnp, jaxport
+        >>> mox = jaxport.make_mox(jax.jit(lambda x: jnp.sin(jnp.cos(x))))(jnp.zeros(3))
+        >>> mox.select("//jit").select("./sin").paths()
+        ['<lambda>.sin']
+        """
+        elements = [self.mox.tree.element_of[node] for node in self.nodes]
+        nodes = _by_xpath(self.mox, query, elements, strict)
+        found = replace(self, nodes=nodes, query=f"`{query}` in {self.query}")
+        return found if expect is None else found.expect(expect)
+
+    def __or__(self, other: Selection) -> Selection:
+        """The members of both, in the order of the program."""
+        nodes = _in_order({*self.nodes, *self._same(other).nodes})
+        return replace(self, nodes=nodes, query=f"{self.query} or {other.query}")
+
+    def __and__(self, other: Selection) -> Selection:
+        """The members that are in both."""
+        kept = set(self._same(other).nodes)
+        nodes = tuple(node for node in self.nodes if node in kept)
+        return replace(self, nodes=nodes, query=f"{self.query} and {other.query}")
+
+    def __sub__(self, other: Selection) -> Selection:
+        """The members that are not in the other."""
+        gone = set(self._same(other).nodes)
+        nodes = tuple(node for node in self.nodes if node not in gone)
+        return replace(self, nodes=nodes, query=f"{self.query} but not {other.query}")
+
+    def _same(self, other: Selection) -> Selection:
+        if not isinstance(other, Selection):
+            raise InvalidArgument(
+                f"a selection and a `{type(other).__name__}` cannot be combined",
+                where="`Selection`",
+                instead="select first: `layers | mox.select(...)`",
+            )
+        return select(self.mox, other)
 
     # -- edits -----------------------------------------------------------------------------------------------------
 
@@ -154,7 +195,7 @@ class Selection:
         return tapped(self)
 
 
-def select(mox: Mox, query: Any, expect: int | None = None) -> Selection:
+def select(mox: Mox, query: Any, expect: int | None = None, strict: bool = True) -> Selection:
     """See `Mox.select`."""
     if isinstance(query, Selection):
         if query.mox is not mox:
@@ -166,13 +207,11 @@ def select(mox: Mox, query: Any, expect: int | None = None) -> Selection:
             )
         found = query
     elif isinstance(query, str):
-        found = Selection(mox, _by_xpath(mox, query), f"`{query}`")
+        nodes = _by_path(mox, query, strict)
+        nodes = _by_xpath(mox, query, [mox.tree.root], strict) if nodes is None else nodes
+        found = Selection(mox, nodes, f"`{query}`")
     elif isinstance(query, type):
-        from jaxport.blocks.window import target_of
-
-        target = target_of(query)
-        nodes = [node for node in mox.tree.nodes if node.block is not None and node.block.target == target]
-        found = Selection(mox, tuple(nodes), f"`{target}`")
+        found = _by_class(mox, query)
     elif callable(query):
         found = Selection(mox, tuple(mox.tree.nodes), "everything").where(query)
     else:
@@ -184,21 +223,87 @@ def select(mox: Mox, query: Any, expect: int | None = None) -> Selection:
     return found if expect is None else found.expect(expect)
 
 
-def _by_xpath(mox: Mox, query: str) -> tuple[Node, ...]:
+def at_path(mox: Mox, path: str) -> Match:
+    """See `Mox.__getitem__`."""
+    found = mox.tree.paths.get(path, ())
+    if len(found) != 1:
+        raise QueryError(
+            f"`{path}` is {'called several times' if found else 'no path of a block'}",
+            where=f"`{mox.name}[...]`",
+            why=f"there are {len(found)} calls" if found else near(path, mox.tree.paths),
+            instead="`mox.select(path)` has all of them" if found else "`print(mox)` shows what there is",
+        )
+    return Selection(mox, tuple(found), f"`{path}`")[0]
+
+
+def _by_class(mox: Mox, kind: type) -> Selection:
+    """The calls of modules of a class, or of one derived from it."""
+    from jaxport.blocks.window import target_of
+
+    kinds = {kind}
+    waiting = [kind]
+    while waiting:
+        derived = type.__subclasses__(waiting.pop())
+        waiting += [one for one in derived if one not in kinds]
+        kinds.update(derived)
+    targets = {target_of(one) for one in kinds}
+    nodes = [node for node in mox.tree.nodes if node.block is not None and node.block.target in targets]
+    return Selection(mox, tuple(nodes), f"`{target_of(kind)}`")
+
+
+_PATH = re.compile(r"\w+(\.[\w-]+)*")
+
+
+def _by_path(mox: Mox, query: str, strict: bool) -> tuple[Node, ...] | None:
+    """What is at a bare path, such as ``blocks.1.mlp``; None for other queries."""
+    if not _PATH.fullmatch(query):
+        return None
+    found = mox.tree.paths.get(query)
+    if found is not None:
+        return tuple(found)
+    names = mox.tree.names("target") | mox.tree.names("tag")
+    if query in names or not ("." in query or query[0].isdecimal()):
+        return None
+    if strict:
+        raise QueryError(
+            f"there is nothing at `{query}`",
+            where=f"`{mox.name}`",
+            why=near(query, [*mox.tree.paths, *names]),
+            instead="`print(mox)` shows what there is; `select(query, strict=False)` takes any path",
+        )
+    return ()
+
+
+def _by_xpath(mox: Mox, query: str, elements: Sequence[Any], strict: bool) -> tuple[Node, ...]:
+    """What a query hits, seen from some elements; each node once, in the order of the program."""
+    tree, program = mox.tree, compiled(query)
+    if strict:
+        check(mox, query, program)
+    hits: dict[Node, None] = {}
+    for element in elements:
+        # The root and the elements of bodies stand for no equation.
+        found = _evaluated(mox, query, program, element)
+        hits.update((tree.node_of[hit], None) for hit in found if hit in tree.node_of)
+    return tuple(hits) if len(elements) == 1 else _in_order(hits)
+
+
+def _in_order(nodes: Iterable[Node]) -> tuple[Node, ...]:
+    return tuple(sorted(nodes, key=lambda node: node.location))
+
+
+def _evaluated(mox: Mox, query: str, program: Compiled, element: Any) -> list[Any]:
     from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
-    tree = mox.tree
     try:
-        result = compiled(query)(tree.root)
-    except etree.XPathError as error:
+        result = program.evaluate(element)
+    except (etree.XPathError, re.error) as error:
         raise QueryError(f"`{query}` cannot be evaluated", why=str(error)) from error
     if not isinstance(result, list) or any(not etree.iselement(item) for item in result):
         what = "attributes or text" if isinstance(result, list) else f"the value {result!r}"
         raise QueryError(
             f"`{query}` gives {what}, no elements", where=f"`{mox.name}`", instead="end the query with a name or `*`"
         )
-    # The root and the elements of bodies stand for no equation.
-    return tuple(tree.node_of[element] for element in result if element in tree.node_of)
+    return result
 
 
 def _hits(paths: Sequence[str]) -> str:
@@ -208,13 +313,9 @@ def _hits(paths: Sequence[str]) -> str:
 
 def _near(mox: Mox, query: str) -> str:
     """The names in the Mox that are most like those in the query."""
-    import difflib
-    import re
-
     known = {node.type for node in mox.tree.nodes}
     words = [word for word in re.findall(r"[A-Za-z_]\w+", query) if word not in known]
-    near = sorted({name for word in words for name in difflib.get_close_matches(word, known, n=3)})
-    return f"there are {', '.join(f'`{name}`' for name in near)}" if near else ""
+    return next((found for word in words if (found := near(word, known))), "")
 
 
 def query(xpath: Any, mox: Mox, *, expect: int | None = None) -> Selection:

@@ -1,9 +1,10 @@
-"""A Mox as text: its blocks and equations as a tree, with shapes; long bodies are folded."""
+"""A Mox as text: its blocks and equations as a tree, with shapes; long bodies and repeated blocks are folded."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from jaxport.mox.tree import name_below, short_name, value_text
 if TYPE_CHECKING:
     from jaxport.mox.mox import Mox
 
-__all__ = ["Html", "html", "text"]
+__all__ = ["Html", "Text", "html", "text"]
 
 # So many equations of a body in a row are shown; a block is always shown.
 _SHOWN = 8
@@ -23,53 +24,115 @@ _SHOWN = 8
 _WIDTH = 24
 
 
-def text(mox: Mox) -> str:
-    """The tree as text."""
+def text(mox: Mox, depth: int | None = None) -> str:
+    """The tree as text: so many levels of it, or what fits into a page."""
     traced = mox.traced
     avals = mox.jaxpr.in_avals[len(mox.weights) :]
     names = [*traced.input_paths, *mox.inputs]
     given = ", ".join(f"{name}: {aval.str_short(short_dtypes=True)}" for name, aval in zip(names, avals, strict=True))
     made = ", ".join(aval.str_short(short_dtypes=True) for aval in mox.jaxpr.out_avals[: len(traced.output_paths)])
-    return "\n".join([f"{mox.name} {given} -> {made}", *_lines(mox.jaxpr.jaxpr, "")])
+    title = f"{mox.name} {given} -> {made}"
+    body = mox.jaxpr.jaxpr
+    if depth is not None:
+        return "\n".join([title, *_Drawing(_SHOWN, depth).lines(body, "", 0)])
+    lines: list[str] = []
+    for shown, levels in _PAGES:
+        lines = list(_Drawing(shown, levels).lines(body, "", 0))
+        if len(lines) < _PAGE:
+            break
+    return "\n".join([title, *lines])
 
 
-def _lines(jaxpr: jaxprs.Jaxpr, indent: str) -> Iterator[str]:
-    rows: list[tuple[str, Sequence[tuple[str, jaxprs.Jaxpr]]]] = []
-    plain = 0
-    hidden = 0
-    for equation in jaxpr.eqns:
-        inner = runs_bodies(equation)
-        plain = 0 if inner else plain + 1
-        if plain > _SHOWN:
-            hidden += 1
-            continue
+# A program is printed on so many lines, unless its blocks alone are more.
+_PAGE = 80
+# How many equations in a row, and how many levels, are tried for that.
+_PAGES = ((_SHOWN, 100), (3, 100), (1, 100), *((1, levels) for levels in (6, 5, 4, 3, 2)))
+
+_Row = tuple[str, Sequence[tuple[str, jaxprs.Jaxpr]], Any]
+
+
+@dataclass(frozen=True)
+class _Drawing:
+    """One way to draw a tree: so many equations in a row, so many levels; of blocks in a row that are alike, the first."""
+
+    shown: int
+    levels: int
+
+    def lines(self, jaxpr: jaxprs.Jaxpr, indent: str, level: int) -> list[str]:
+        """The lines of a body."""
+        if level >= self.levels:
+            return []
+        return list(self.drawn(self.rows(jaxpr), indent, level))
+
+    def rows(self, jaxpr: jaxprs.Jaxpr) -> list[_Row]:
+        """The title of each equation that is shown, and its bodies."""
+        rows: list[_Row] = []
+        plain = hidden = 0
+        for equation in jaxpr.eqns:
+            inner = runs_bodies(equation)
+            plain = 0 if inner else plain + 1
+            if plain > self.shown:
+                hidden += 1
+                continue
+            if hidden:
+                rows.append((_more(hidden), (), None))
+                hidden = 0
+            names = body_names(equation)
+            below = bodies(equation.params) if inner else []
+            within = [(n if len(below) > 1 else "", b) for n, b in zip(names, below, strict=False)]
+            rows.append((_title(equation), within, equation.params.get("block")))
         if hidden:
-            rows.append((_more(hidden), ()))
-            hidden = 0
-        names = body_names(equation)
-        below = bodies(equation.params) if inner else []
-        rows.append((_title(equation), [(n if len(below) > 1 else "", b) for n, b in zip(names, below, strict=False)]))
-    if hidden:
-        rows.append((_more(hidden), ()))
-    yield from _drawn(rows, indent)
+            rows.append((_more(hidden), (), None))
+        return rows
+
+    def drawn(self, rows: Sequence[_Row], indent: str, level: int) -> Iterator[str]:
+        """The rows as branches of a tree."""
+        branches: list[list[str]] = []
+        alike: list[str] = []
+        before: tuple[str, ...] | None = None
+        for title, below, block in rows:
+            inside = [line for name, body in self.within(below) for line in self.body(name, body, level)]
+            pattern = _pattern([title, *inside], block) if below else None
+            if pattern is not None and pattern == before:
+                alike.append(block.path)
+                continue
+            branches += _repeated(alike)
+            alike, before = [], pattern
+            branches.append([title, *inside])
+        branches += _repeated(alike)
+        for position, (title, *inside) in enumerate(branches):
+            last = position == len(branches) - 1
+            yield f"{indent}{'└─' if last else '├─'} {title}"
+            yield from (f"{indent}{'   ' if last else '│  '}{line}" for line in inside)
+
+    def within(self, below: Sequence[tuple[str, jaxprs.Jaxpr]]) -> Iterator[tuple[str, jaxprs.Jaxpr]]:
+        """The bodies, each with what its line begins with."""
+        for number, (name, body) in enumerate(below):
+            yield (f"{'└─' if number == len(below) - 1 else '├─'} {name}" if name else ""), body
+
+    def body(self, name: str, body: jaxprs.Jaxpr, level: int) -> list[str]:
+        """The lines of a body of an equation, below its name if it has one."""
+        if not name:
+            return self.lines(body, "", level + 1)
+        inside = "   " if name.startswith("└") else "│  "
+        return [name, *self.lines(body, inside, level + 1)]
+
+
+def _pattern(lines: Sequence[str], block: Any) -> tuple[str, ...] | None:
+    """What blocks that are alike have in common: all but the path."""
+    if block is None or not block.path:
+        return None
+    return tuple(line.replace(f"{block.path}.", ".").replace(f"{block.path}:", ":") for line in lines)
+
+
+def _repeated(paths: Sequence[str]) -> list[list[str]]:
+    if not paths:
+        return []
+    return [[f"… {paths[0]}{f' to {paths[-1]}' if len(paths) > 1 else ''}: the same"]]
 
 
 def _more(count: int) -> str:
     return f"… {count} more equation{'s' if count > 1 else ''}"
-
-
-def _drawn(rows: Sequence[tuple[str, Sequence[tuple[str, jaxprs.Jaxpr]]]], indent: str) -> Iterator[str]:
-    for position, (title, below) in enumerate(rows):
-        last = position == len(rows) - 1
-        yield f"{indent}{'└─' if last else '├─'} {title}"
-        inside = f"{indent}{'   ' if last else '│  '}"
-        for number, (name, body) in enumerate(below):
-            if not name:
-                yield from _lines(body, inside)
-                continue
-            end = number == len(below) - 1
-            yield f"{inside}{'└─' if end else '├─'} {name}"
-            yield from _lines(body, f"{inside}{'   ' if end else '│  '}")
 
 
 def _title(equation: jaxprs.JaxprEqn) -> str:
@@ -98,6 +161,16 @@ def _params(equation: jaxprs.JaxprEqn, block: Any) -> str:
         if block.path and "." not in (name := name_below(path, block.path))
     ]
     return f"[{', '.join(own)}] -> " if own else ""
+
+
+class Text:
+    """A tree as text, as a prompt shows it."""
+
+    def __init__(self, data: str):
+        self.data = data
+
+    def __repr__(self) -> str:
+        return self.data
 
 
 class Html:

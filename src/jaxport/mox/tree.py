@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -93,6 +93,35 @@ class Tree:
     def nodes(self) -> Sequence[Node]:
         """All nodes, in document order."""
         return list(self.node_of.values())
+
+    def names(self, kind: str) -> frozenset[str]:
+        """All names of a kind that elements have: "tag", "target" or "attribute"."""
+        return self._names[kind]
+
+    @cached_property
+    def _names(self) -> dict[str, frozenset[str]]:
+        elements = list(self.root.iter())
+        return {
+            "tag": frozenset(str(element.tag) for element in elements),
+            "target": frozenset(node.block.target for node in self.nodes if node.block is not None),
+            "attribute": frozenset(str(name) for element in elements for name in element.attrib),
+        }
+
+    @cached_property
+    def paths(self) -> Mapping[str, Sequence[Node]]:
+        """The nodes by path: of each path the blocks, and where there is none the equations; of nested ones the outer."""
+        blocks: dict[str, list[Node]] = {}
+        equations: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            found = (equations if node.block is None else blocks).setdefault(node.path, [])
+            if not any(around in found for around in node.around):
+                found.append(node)
+        return {**equations, **blocks}
+
+    @cached_property
+    def element_of(self) -> Mapping[Node, _Element]:
+        """The element of each node."""
+        return {node: element for element, node in self.node_of.items()}
 
     def _add(self, parent: _Element, jaxpr: jaxprs.Jaxpr, before: Location, around: Node | None) -> None:
         for index, equation in enumerate(jaxpr.eqns):

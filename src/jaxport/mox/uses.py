@@ -80,6 +80,7 @@ class Kernel:
       name: its name below the block.
       inputs: the axes that the input of the layer meets.
       outputs: the other axes.
+      dtype: that the block takes it in.
     """
 
     index: int
@@ -87,6 +88,7 @@ class Kernel:
     name: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    dtype: Any = None
 
 
 _ARRANGED = frozenset({"reshape", "transpose"})
@@ -99,7 +101,7 @@ def kernels(match: Match) -> list[Kernel]:
         return []
     jaxpr = match.node.equation.params["jaxpr"].jaxpr
     found = []
-    for index, path in block.weights.items():
+    for index, path in block.named.items():
         variable = jaxpr.invars[index]
         if variable.aval.ndim < 2 or not jnp.issubdtype(variable.aval.dtype, jnp.floating):
             continue
@@ -107,7 +109,7 @@ def kernels(match: Match) -> list[Kernel]:
             continue
         inputs = _input_axes(jaxpr, variable)
         outputs = tuple(axis for axis in range(variable.aval.ndim) if axis not in inputs)
-        found.append(Kernel(index, path, name_below(path, block.path), inputs, outputs))
+        found.append(Kernel(index, path, name_below(path, block.path), inputs, outputs, variable.aval.dtype))
     return found
 
 

@@ -1,20 +1,23 @@
 """XPath 1.0 as users write it: checked against its grammar, so that an error has a position, and made to fit the tree.
 
 A block has one element, named by the short name of its type. The other names that hit it are rewritten:
-``module_call`` and full type names become tests of attributes, older spellings of primitives become today's.
+``module_call`` and full type names become tests of attributes, older spellings of primitives become today's. So are
+booleans, which attributes have as text: ``[@use_bias]``, ``[@use_bias=true()]`` and ``[@use_bias=True]`` ask for what
+is true. ``ends-with`` and ``matches`` are those of XPath 2.0.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from jaxport.errors import QueryError
 from jaxport.mox.tree import SPELLINGS
 
-__all__ = ["compiled"]
+__all__ = ["Compiled", "Name", "compiled"]
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+)
@@ -42,8 +45,25 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 _DEEPEST = 50
 
 
+@dataclass(frozen=True)
+class Name:
+    """A name in a query: of an element, of the full type of one, or of an attribute."""
+
+    text: str
+    position: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A query as a function of an element, and the names in it."""
+
+    evaluate: Callable[[Any], Any]
+    names: tuple[Name, ...]
+
+
 @lru_cache(maxsize=512)
-def compiled(query: str) -> Callable[[Any], Any]:
+def compiled(query: str) -> Compiled:
     """The query as a function of an element.
 
     Raises:
@@ -59,9 +79,10 @@ def compiled(query: str) -> Callable[[Any], Any]:
     """
     from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
-    text = _Parser(query).rewritten()
+    parser = _Parser(query)
+    text = parser.rewritten()
     try:
-        return etree.XPath(text)
+        return Compiled(etree.XPath(text, namespaces=_NAMESPACES), tuple(parser.names))
     except etree.XPathSyntaxError as error:
         raise QueryError(f"`{query}` is no XPath expression", why=str(error)) from error
 
@@ -86,6 +107,7 @@ class _Parser:
         self.index = 0
         self.depth = 0
         self.out: list[str] = []
+        self.names: list[Name] = []
 
     def error(self, position: int, why: str) -> QueryError:
         return QueryError(
@@ -134,83 +156,147 @@ class _Parser:
 
     # -- grammar ---------------------------------------------------------------------------------------------------
 
-    def expression(self, level: int = 0) -> None:
+    def expression(self, level: int = 0) -> str:
+        """Copies an expression; returns what it is: an "attribute", a "boolean" or a "string" as written, or ""."""
         if level == 0:
             self.depth += 1
             if self.depth > _DEEPEST:
                 raise self.error(self.position, f"it is nested more than {_DEEPEST} deep")
-        if level < len(_OPERATORS):
-            self.expression(level + 1)
-            while self.peek() in _OPERATORS[level] and self.kind() != "string":
-                self.take()
-                self.expression(level + 1)
-        else:
-            while self.accept("-"):
-                pass
-            self.path()
-            while self.accept("|"):
-                self.path()
+        kind = self.operation(level) if level < len(_OPERATORS) else self.union()
         if level == 0:
             self.depth -= 1
+        return kind
 
-    def path(self) -> None:
+    def operation(self, level: int) -> str:
+        start, operators = len(self.out), _OPERATORS[level]
+        kind = self.expression(level + 1)
+        while self.peek() in operators and self.kind() != "string":
+            operator = self.peek()
+            if operator in ("or", "and"):
+                self.as_condition(start, kind)
+            self.take()
+            middle = len(self.out)
+            right = self.expression(level + 1)
+            if operator in ("or", "and"):
+                self.as_condition(middle, right)
+            elif operator in ("=", "!="):
+                self.compare(start, middle, {kind, right}, operator)
+            kind = ""
+        return kind
+
+    def as_condition(self, start: int, kind: str) -> None:
+        """An attribute by itself asks whether it is there, and not false."""
+        if kind == "attribute":
+            path = "".join(self.out[start:])
+            self.out[start:] = [f"({path} and not({path}='False'))"]
+
+    def compare(self, start: int, middle: int, kinds: set[str], operator: str) -> None:
+        """An attribute has booleans as text."""
+        left, right = "".join(self.out[start : middle - 1]), "".join(self.out[middle:])
+        if kinds == {"attribute", "boolean"}:
+            left, right = _BOOLEANS.get(left, left), _BOOLEANS.get(right, right)
+            self.out[start:] = [left, operator, right]
+        elif kinds == {"attribute", "string"} and operator == "=":
+            text = next((side for side in (left, right) if side[1:-1] in ("true", "false") and side[0] in "\"'"), "")
+            if text:
+                path = right if text is left else left
+                self.out[start:] = [f"({path}={text} or {path}='{text[1:-1].capitalize()}')"]
+
+    def union(self) -> str:
+        kind = None
+        while self.accept("-"):
+            kind = ""
+        first = self.path()
+        while self.accept("|"):
+            self.path()
+            kind = ""
+        return first if kind is None else kind
+
+    def path(self) -> str:
         if self.is_primary():
-            self.primary()
+            kind = self.primary()
             while self.peek() == "[":
                 self.predicate()
+                kind = ""
             if self.peek() not in ("/", "//"):
-                return
+                return kind
             self.take()
-            self.steps()
-            return
+            return self.steps()
         if self.accept("/"):
-            if self.begins_step():
-                self.steps()
-            return
+            if not self.begins_step():
+                return ""
+            # The model itself is below the element of the whole program.
+            if self.kind() == "name" and self.peek() != "mox" and self.peek(1) not in ("::", "("):
+                self.out.append("mox/")
+            return self.steps()
         self.accept("//")
-        self.steps()
+        return self.steps()
 
-    def steps(self) -> None:
-        self.step()
+    def steps(self) -> str:
+        kind = self.step()
         while self.peek() in ("/", "//") and self.kind() == "symbol":
             self.take()
-            self.step()
+            kind = self.step()
+        return kind
 
     def is_primary(self) -> bool:
-        if self.kind() in ("string", "number") or self.peek() in ("$", "("):
+        if self.kind() in ("string", "number") or self.peek() in ("$", "(") or self.is_boolean():
             return True
         return self.kind() == "name" and self.peek(1) == "(" and self.peek() not in _NODE_TYPES
+
+    def is_boolean(self) -> bool:
+        """Whether `True` or `False` is next: no element has such a name."""
+        return self.kind() == "name" and self.peek() in ("True", "False") and self.peek(1) != "::"
 
     def begins_step(self) -> bool:
         return self.kind() == "name" or self.peek() in (".", "..", "@", "*")
 
-    def primary(self) -> None:
+    def primary(self) -> str:
+        kind = self.kind()
         if self.peek() == "$":
             raise self.error(self.position, "variables have no values here")
+        if self.is_boolean():
+            self.take(f"{self.peek().lower()}()")
+            return "boolean"
         if self.accept("("):
             self.expression()
             self.expect(")")
-        elif self.kind() == "name":
-            if self.peek() not in _FUNCTIONS:
-                raise self.error(self.position, f"XPath 1.0 has no function `{self.peek()}`")
-            self.take()
-            self.expect("(")
-            if not self.accept(")"):
-                self.expression()
-                while self.accept(","):
-                    self.expression()
-                self.expect(")")
+        elif kind == "name":
+            return self.call()
         else:
             self.take()
+        return kind if kind == "string" else ""
+
+    def call(self) -> str:
+        name, start = self.peek(), len(self.out)
+        if name not in _FUNCTIONS:
+            raise self.error(self.position, f"XPath 1.0 has no function `{name}`")
+        self.take()
+        self.expect("(")
+        arguments = []
+        while not self.accept(")"):
+            if arguments and not self.accept(","):
+                raise self.error(self.position, "`)` is missing")
+            begin = len(self.out)
+            kind = self.expression()
+            if name in ("not", "boolean"):
+                self.as_condition(begin, kind)
+            arguments.append("".join(self.out[begin:]))
+        if name in _NEWER:
+            if len(arguments) != 2:
+                raise self.error(self.position, f"`{name}` takes two arguments, a text and what it is compared with")
+            self.out[start:] = [_NEWER[name].format(*arguments)]
+        return "boolean" if name in ("true", "false") else ""
 
     def predicate(self) -> None:
         self.expect("[")
-        self.expression()
+        start = len(self.out)
+        self.as_condition(start, self.expression())
         self.expect("]")
 
-    def step(self) -> None:
+    def step(self) -> str:
         if self.accept("..") or self.accept("."):
-            return
+            return ""
         of_elements = True
         if self.accept("@"):
             of_elements = False
@@ -223,6 +309,7 @@ class _Parser:
         self.node_test(of_elements)
         while self.peek() == "[":
             self.predicate()
+        return "" if of_elements else "attribute"
 
     def node_test(self, of_elements: bool) -> None:
         if self.accept("*"):
@@ -240,6 +327,7 @@ class _Parser:
                 self.take()
             self.expect(")")
         elif not of_elements:
+            self.names.append(Name(name, self.position, "attribute"))
             self.take()
         elif name in _GENERIC:
             # The tag of a block is its type: asked for first, it need not be looked for among all elements.
@@ -247,13 +335,25 @@ class _Parser:
             kind = self.peek(5)[1:-1] if asked and self.kind(5) == "string" else ""
             self.take(f"{kind if _NAME.fullmatch(kind) else '*'}[{_GENERIC[name]}]")
         elif "." in name:
+            self.names.append(Name(name, self.position, "target"))
             self.take(f"*[@target='{name}']")
         else:
-            self.take(SPELLINGS.get(name, name))
+            name = SPELLINGS.get(name, name)
+            self.names.append(Name(name, self.position, "tag"))
+            self.take(name)
 
 
 _FUNCTIONS = frozenset({
-    "boolean", "ceiling", "concat", "contains", "count", "false", "floor", "id", "lang", "last", "local-name", "name",
-    "namespace-uri", "normalize-space", "not", "number", "position", "round", "starts-with", "string",
+    "boolean", "ceiling", "concat", "contains", "count", "ends-with", "false", "floor", "id", "lang", "last", "local-name",
+    "matches", "name", "namespace-uri", "normalize-space", "not", "number", "position", "round", "starts-with", "string",
     "string-length", "substring", "substring-after", "substring-before", "sum", "translate", "true",
 })  # fmt: skip
+
+_BOOLEANS = {"true()": "'True'", "false()": "'False'"}
+
+# Functions of XPath 2.0, in terms of those that there are.
+_NEWER = {
+    "ends-with": "(substring({0}, string-length({0}) - string-length({1}) + 1) = {1})",
+    "matches": "re:test(string({0}), {1})",
+}
+_NAMESPACES = {"re": "http://exslt.org/regular-expressions"}

@@ -19,8 +19,9 @@ __all__ = ["cast"]
 def cast(dtype: Any) -> Rewrite:
     """A replacement in which a block computes in another floating-point type.
 
-    Its arguments and parameters are converted on entry, its results on return; float32 and float64 inside become the
-    type. To store parameters in a type, convert their values: `Mox.params` are plain arrays.
+    Its arguments and parameters are converted on entry, its results on return; bfloat16, float16, float32 and float64
+    inside become the type. To store parameters in a type, too, convert their values:
+    ``mox.with_params({path: value.astype(dtype) ...})``.
 
     Args:
       dtype: a floating-point type.
@@ -95,17 +96,21 @@ class _Retyping(Rewriting):
         self.dtype = dtype
 
     def aval(self, aval: Any) -> Any:
-        return aval.update(dtype=self.dtype) if _is_wide(getattr(aval, "dtype", None)) else aval
+        return aval.update(dtype=self.dtype) if _is_computed_in(getattr(aval, "dtype", None)) else aval
 
     def leaf(self, value: Any) -> Any:
-        return self.dtype if isinstance(value, np.dtype) and _is_wide(value) else value
+        return self.dtype if isinstance(value, np.dtype) and _is_computed_in(value) else value
 
     def literal(self, literal: jaxprs.Literal) -> jaxprs.Literal:
         aval: Any = literal.aval
-        if not _is_wide(aval.dtype):
+        if not _is_computed_in(aval.dtype):
             return literal
         return jaxprs.Literal(np.asarray(literal.val).astype(self.dtype)[()], self.aval(aval))
 
 
-def _is_wide(dtype: Any) -> bool:
-    return isinstance(dtype, np.dtype) and dtype in (np.dtype("float32"), np.dtype("float64"))
+# The types that operations compute in; what is narrower is for storage.
+_COMPUTED = frozenset(map(np.dtype, (jnp.bfloat16, "float16", "float32", "float64")))
+
+
+def _is_computed_in(dtype: Any) -> bool:
+    return isinstance(dtype, np.dtype) and dtype in _COMPUTED

@@ -30,9 +30,12 @@ from jaxport.mox.uses import Kernel, Use, cast_of, is_passed_on, kernels, uses
 if TYPE_CHECKING:
     from jaxport.blocks.block import Block
 
-__all__ = ["lora", "merge_lora"]
+__all__ = ["GATE", "TARGET", "lora", "merge_lora"]
 
 TARGET = "jaxport.mox.lora"
+
+GATE = "lora_active"
+"""The name of what a named adapter is multiplied with: 1 if it is active, 0 if not."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,12 @@ class _Plan:
 
 
 def lora(
-    rank: int = 8, *, alpha: float | None = None, seed: int = 0, weights: Callable[[str], bool] | None = None
+    rank: int = 8,
+    *,
+    alpha: float | None = None,
+    seed: int = 0,
+    weights: Callable[[str], bool] | None = None,
+    name: str = "",
 ) -> Factory:
     """Low-rank adapters for the selected layers: dense, embedding, convolution, recurrent, of any framework.
 
@@ -68,9 +76,11 @@ def lora(
       seed: of the random factors; each path has its own numbers.
       weights: which of a block's weights are updated, by path; by default those that are multiplied with
         something, or looked up in. All have two axes or more.
+      name: of the adapters: their parameters are below it (`up.<name>.lora_a`), several can be on one layer, and
+        `set_adapter` switches them on and off.
 
     Raises:
-      InvalidArgument: `rank` is not positive; a selected block has no such weight.
+      InvalidArgument: `rank` is not positive; `name` is no word; a selected block has no such weight.
 
     >>> import jax.numpy as jnp, jaxport, equinox as eqx, jax
     >>> linear = eqx.nn.Linear(3, 4, key=jax.random.key(0))
@@ -81,11 +91,15 @@ def lora(
     """
     if rank < 1:
         raise InvalidArgument(f"rank={rank} is no rank", where="`lora`", instead="give a positive number")
+    if name and not name.isidentifier():
+        raise InvalidArgument(f"`{name}` is no name of an adapter", where="`lora`", instead="give one word")
     scale = 1.0 if alpha is None else alpha / rank
+    before = f"{name}." if name else ""
 
     def make(match: Match) -> Replacement:
         found = [kernel for kernel in kernels(match) if weights is None or weights(kernel.path)]
-        plans = tuple(_plan(match, kernel, "" if len(found) == 1 else f"{kernel.name}.") for kernel in found)
+        prefix = lambda kernel: before if len(found) == 1 else f"{before}{kernel.name}."
+        plans = tuple(_plan(match, kernel, prefix(kernel)) for kernel in found)
         if not plans:
             raise InvalidArgument(
                 f"`{match.shown}` has no weight to adapt",
@@ -98,7 +112,8 @@ def lora(
             aval = match.weight_avals[kernel.path]
             given, made = _split(aval.shape, plan.inputs)
             step = match.position
-            numbers = np.random.default_rng([seed, zlib.crc32(f"{match.path}.{kernel.name}".encode()), *step])
+            place = f"{match.path}.{before}{kernel.name}".encode()
+            numbers = np.random.default_rng([seed, zlib.crc32(place), *step])
             bound = math.sqrt(3 / math.prod(given))
             a = bound * (2 * numbers.random((*given, rank), np.float32) - 1)
             params[f"{plan.prefix}lora_a"] = a.astype(aval.dtype)
@@ -107,8 +122,13 @@ def lora(
             "rank": rank,
             "scale": scale,
             "plans": tuple((k.path, p.prefix, p.inputs) for k, p in zip(found, plans, strict=True)),
+            "adapter": name,
         }
-        return Replacement(_apply(plans, scale), params, name=TARGET, config=config)
+        trained = frozenset(params)
+        gate = f"{before}{GATE}" if name else ""
+        if gate:
+            params[gate] = np.ones((), np.float32)
+        return Replacement(_apply(plans, scale, gate), params, name=TARGET, config=config, trainable=trained)
 
     return factory(make)
 
@@ -170,11 +190,12 @@ def _is_lookup(match: Match, variable: Any) -> bool:
 
 
 @cache
-def _apply(plans: tuple[_Plan, ...], scale: float) -> Callable[..., Any]:
+def _apply(plans: tuple[_Plan, ...], scale: float, gate: str) -> Callable[..., Any]:
     """The adapted layer, one function for all layers with these plans, so that it is traced once."""
 
     def adapted(original: Original, params: Mapping[str, Any], *args: Any) -> Any:
         exchanged, added = {}, None
+        factor = scale * params[gate] if gate else scale
         for plan in plans:
             a, b = params[f"{plan.prefix}lora_a"], params[f"{plan.prefix}lora_b"]
             if plan.contracted is not None:
@@ -185,11 +206,11 @@ def _apply(plans: tuple[_Plan, ...], scale: float) -> Callable[..., Any]:
                 added = jnp.tensordot(jnp.take(a, args[0], axis=0), b, 1)
             else:
                 w = original.param(plan.weight)
-                exchanged[plan.weight] = (w + scale * _update(a, b, plan.inputs)).astype(w.dtype)
+                exchanged[plan.weight] = (w + factor * _update(a, b, plan.inputs)).astype(w.dtype)
         result = original(*args, params=exchanged)
         if added is None:
             return result
-        added = added if scale == 1 else scale * added
+        added = added if not gate and scale == 1 else factor * added
         return result + added.reshape(result.shape).astype(result.dtype)
 
     return adapted
@@ -237,8 +258,8 @@ def merge_lora(
     merged = {path: held[path] for path in mox.params}
     adapters = list(dict.fromkeys(adapter for node in nodes for adapter in _adapters(node.equation)))
     for adapter in adapters:
-        merged.pop(adapter.a, None)
-        merged.pop(adapter.b, None)
+        for new in (adapter.a, adapter.b, adapter.gate):
+            merged.pop(new, None)
     names = [*(weight.path for weight in mox.weights), *mox.traced.input_paths, *mox.inputs]
     inputs = dict(zip(names, mox.jaxpr.jaxpr.invars, strict=True))
     for weight in dict.fromkeys(adapter.weight for adapter in adapters):
@@ -267,7 +288,7 @@ def merge_lora(
             a, b = held[adapter.a], held[adapter.b]
             for _ in range(a.ndim - 1 - len(adapter.inputs)):  # a stack, one slice per step of a scan
                 update = jax.vmap(update)
-            w = (w + adapter.scale * update(a, b)).astype(w.dtype)
+            w = (w + _factor(adapter, held, a) * update(a, b)).astype(w.dtype)
         merged[weight] = w
     return merged
 
@@ -281,6 +302,7 @@ class _Adapter:
     b: str
     inputs: tuple[int, ...]
     scale: float
+    gate: str = ""
 
 
 def _adapters(equation: jaxprs.JaxprEqn) -> list[_Adapter]:
@@ -289,10 +311,19 @@ def _adapters(equation: jaxprs.JaxprEqn) -> list[_Adapter]:
     if block is None or block.target != TARGET:
         return []
     factors = block.config["new_params"]
+    scale, gate = block.config["scale"], next((path for own, path in factors.items() if own.endswith(GATE)), "")
     return [
-        _Adapter(weight, factors[f"{prefix}lora_a"], factors[f"{prefix}lora_b"], tuple(inputs), block.config["scale"])
+        _Adapter(weight, factors[f"{prefix}lora_a"], factors[f"{prefix}lora_b"], tuple(inputs), scale, gate)
         for weight, prefix, inputs in block.config["plans"]
     ]
+
+
+def _factor(adapter: _Adapter, held: Mapping[str, Any], a: Any) -> Any:
+    """What the update of an adapter is multiplied with; of a stack of layers, for each."""
+    if not adapter.gate:
+        return adapter.scale
+    gate = jnp.asarray(held[adapter.gate])
+    return adapter.scale * gate.reshape(*gate.shape, *[1] * (a.ndim - gate.ndim))
 
 
 def _uses(jaxpr: jaxprs.Jaxpr, variable: Any, weight: str, around: frozenset) -> Iterator[frozenset | None]:

@@ -7,6 +7,7 @@ exported as these.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -16,7 +17,7 @@ import numpy as np
 from jaxport.blocks import boundary
 from jaxport.errors import InvalidArgument
 from jaxport.mox.match import Match
-from jaxport.mox.replacement import Factory, factory
+from jaxport.mox.replacement import Factory, Original, Replacement, factory
 from jaxport.mox.uses import kernels
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ dequantize_linear = boundary(_dequantize_linear, target="jaxport.mox.dequantize_
 def quantize(*, axis: int | None = None) -> Factory:
     """Weight-only int8: each weight of the selected layers that is multiplied is stored as int8 with scales.
 
-    The scales are symmetric, one per output channel: the axes that the input does not meet, or `axis`.
+    The scales are symmetric, one per output channel: the axes that the input does not meet, or `axis`. Both are in
+    `Mox.state`: training does not change them.
 
     Args:
       axis: the axis of the weights that has a scale for each index; by default their last output axis.
@@ -59,10 +61,10 @@ def quantize(*, axis: int | None = None) -> Factory:
     >>> mox = jaxport.make_mox(nnx.Linear(3, 4, rngs=nnx.Rngs(0)))(jnp.ones((1, 3)))
     >>> small = mox.sub("//Linear", jaxport.mox.quantize())
     >>> {path: (str(value.dtype), value.shape) for path, value in {**small.params, **small.state}.items()}
-    {'bias': ('float32', (4,)), 'kernel.scale': ('float32', (4,)), 'kernel.quantized': ('int8', (3, 4))}
+    {'bias': ('float32', (4,)), 'kernel.quantized': ('int8', (3, 4)), 'kernel.scale': ('float32', (4,))}
     """
 
-    def make(match: Match) -> Callable[..., Any]:
+    def make(match: Match) -> Replacement:
         found = kernels(match)
         if not found:
             raise InvalidArgument(
@@ -70,34 +72,40 @@ def quantize(*, axis: int | None = None) -> Factory:
                 where="`quantize`",
                 why=f"`{match.type}` multiplies none of its parameters",
             )
-        weights: dict[str, dict[str, Any]] = {}
-        axes: dict[str, int] = {}
+        params: dict[str, Any] = {}
+        axes: list[tuple[str, int]] = []
         for kernel in found:
-            value = np.asarray(match.param(kernel.name))
+            value = np.asarray(match.param(kernel.name)).astype(kernel.dtype)
             made = kernel.outputs[-1] if axis is None and kernel.outputs else (axis or 0) % value.ndim
             others = tuple(a for a in range(value.ndim) if a != made)
             scale = np.maximum(np.abs(value).max(axis=others), np.finfo(np.float32).tiny) / 127
             scale = jnp.asarray(scale, value.dtype)
-            axes[kernel.name] = made
-            weights[kernel.name] = {
-                "quantized": _quantize_linear(jnp.asarray(value), scale, axis=made),
-                "scale": scale,
-            }
-
-        def quantized(*args: Any) -> Any:
-            params = {
-                name: dequantize_linear(parts["quantized"], parts["scale"], axis=axes[name])
-                for name, parts in weights.items()
-            }
-            return match(*args, params=params)
-
-        return quantized
+            axes.append((kernel.name, made))
+            params[f"{kernel.name}.quantized"] = _quantize_linear(jnp.asarray(value), scale, axis=made)
+            params[f"{kernel.name}.scale"] = scale
+        return Replacement(_apply(tuple(axes)), params, name="jaxport.mox.quantize", trainable=False)
 
     return factory(make)
 
 
+@cache
+def _apply(axes: tuple[tuple[str, int], ...]) -> Callable[..., Any]:
+    """The quantized layer, one function for all layers with these weights, so that it is traced once."""
+
+    def quantized(original: Original, parts: Mapping[str, Any], *args: Any) -> Any:
+        params = {
+            name: dequantize_linear(parts[f"{name}.quantized"], parts[f"{name}.scale"], axis=axis)
+            for name, axis in axes
+        }
+        return original(*args, params=params)
+
+    return quantized
+
+
 def qdq(scales: Mapping[str, float] | float) -> Factory:
     """Rounds the results of the selected blocks to int8 and back, as a quantized runtime would.
+
+    Its derivative is that of a straight-through estimator: one where nothing is clipped, zero where something is.
 
     Args:
       scales: what 1 of int8 stands for: one number, or one per path (see `calibrate`).
@@ -125,9 +133,24 @@ def qdq(scales: Mapping[str, float] | float) -> Factory:
                 f"`{match.shown}` has no scale", where="`qdq`", instead="take the scales from `calibrate`, same query"
             )
         scale = jnp.asarray(value, avals[0].dtype)
-        return lambda *args: dequantize_linear(quantize_linear(match(*args), scale), scale)
+        return lambda *args: _rounded(match(*args), scale)
 
     return factory(make)
+
+
+@jax.custom_jvp
+def _rounded(x: Any, scale: Any) -> Any:
+    return dequantize_linear(quantize_linear(x, scale), scale)
+
+
+@_rounded.defjvp
+def _straight_through(primals: tuple, tangents: tuple) -> tuple[Any, Any]:
+    """Rounding is passed straight through; what is clipped has no derivative."""
+    (x, scale), (moved, moved_scale) = primals, tangents
+    result = _rounded(x, scale)
+    inside = (jnp.round(x / scale) >= -128) & (jnp.round(x / scale) <= 127)
+    of_scale = (result - jnp.where(inside, x, 0)) / scale
+    return result, jnp.where(inside, moved, 0) + of_scale * moved_scale
 
 
 def calibrate(mox: Mox, query: Any, *args: Any, **kwargs: Any) -> dict[str, float]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxport import files
 from jaxport.blocks import dims
+from jaxport.blocks.block import FrozenMapping
 from jaxport.errors import InvalidArgument, ModelError, boundary
 from jaxport.files import checked_path
 from jaxport.jaxprs import jaxpr_as_fun
@@ -22,7 +23,7 @@ from jaxport.mox.serialize.reading import mox_from
 from jaxport.mox.serialize.values import dtype_of
 from jaxport.mox.serialize.writing import document
 
-__all__ = ["dumps", "load", "load_params", "loads", "save", "save_params"]
+__all__ = ["dumps", "load", "load_params", "loads", "metadata_of", "save", "save_params"]
 
 WEIGHTS = "weights_file"
 """The key of a document that names the file of its weights."""
@@ -162,8 +163,15 @@ def _format_of(path: Path) -> str:
     return _SUFFIXES[path.suffix]
 
 
-def save_params(params: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+def save_params(
+    params: Mapping[str, Any], path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None
+) -> None:
     """Writes arrays by path, as safetensors: parameters of a Mox, or the new ones of an edit alone.
+
+    Args:
+      params: the arrays.
+      path: of the file.
+      metadata: texts that the file has beside them.
 
     Raises:
       SaveError: the file cannot be written.
@@ -174,14 +182,14 @@ def save_params(params: Mapping[str, Any], path: str | os.PathLike[str]) -> None
     >>> load_params(file)["head.lora_a"].dtype
     dtype(bfloat16)
     """
-    files.publish(path, lambda file, _: _write_arrays(file, params))
+    files.publish(path, lambda file, _: _write_arrays(file, params, metadata or {}))
 
 
-def _write_arrays(file: Path, params: Mapping[str, Any]) -> None:
+def _write_arrays(file: Path, params: Mapping[str, Any], metadata: Mapping[str, str] = FrozenMapping()) -> None:
     from safetensors.numpy import save_file
 
     dtypes = {name: str(value.dtype) for name, value in params.items()}
-    save_file({name: _raw(value) for name, value in params.items()}, file, metadata=dtypes or None)
+    save_file({name: _raw(value) for name, value in params.items()}, file, metadata={**dtypes, **metadata} or None)
 
 
 def _raw(value: Any) -> np.ndarray:
@@ -192,6 +200,14 @@ def _raw(value: Any) -> np.ndarray:
     if array.dtype.kind in "biufc" and array.dtype.itemsize <= 8 and array.dtype.isbuiltin == 1:
         return array
     return array.view(np.dtype(f"uint{8 * array.dtype.itemsize}"))
+
+
+def metadata_of(path: str | os.PathLike[str]) -> dict[str, str]:
+    """The texts in a file of arrays."""
+    from safetensors import safe_open
+
+    with boundary(f"`{path}` cannot be read", where="`load_adapter`"), safe_open(path, framework="numpy") as file:
+        return dict(file.metadata() or {})
 
 
 def load_params(path: str | os.PathLike[str]) -> dict[str, Any]:

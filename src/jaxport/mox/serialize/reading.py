@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import core as jax_core, export as jax_export
 
 from jaxport import jaxprs
@@ -97,7 +98,8 @@ class _Reader:
             )
         for weight, variable in zip(traced.weights, jaxpr.invars, strict=False):
             aval, wanted = jax.typeof(weight.value), _typed(variable)
-            if (aval.shape, aval.dtype) != (wanted.shape, wanted.dtype):
+            floating = all(jnp.issubdtype(one.dtype, jnp.floating) for one in (aval, wanted))
+            if aval.shape != wanted.shape or (aval.dtype != wanted.dtype and not floating):
                 raise ModelError(
                     f"the weight `{weight.path}` is {aval.str_short()}",
                     where="the file of weights",
@@ -189,7 +191,8 @@ class _Reader:
             return made.replace(invars=operands, outvars=outvars)
         if name == "block":
             fields = {key: self.value(value) for key, value in data["block"].items()}
-            if set(fields) != set(Block.__dataclass_fields__):
+            # A file of a version before a field was known does without it.
+            if not {"target"} <= set(fields) <= set(Block.__dataclass_fields__):
                 raise ModelError("a block has other fields than it must have", why=", ".join(fields))
             params["block"] = Block(**fields)
         effects, params = _effects(params), jaxprs.native(name, params)

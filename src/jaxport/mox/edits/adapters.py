@@ -1,0 +1,161 @@
+"""Named adapters: switched on and off, and kept in files of their own together with what they are."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+from jaxport.blocks.block import Block
+from jaxport.errors import InvalidArgument, ModelError
+from jaxport.mox.edits.lora import GATE, TARGET, lora
+from jaxport.mox.mox import Mox
+from jaxport.mox.names import near
+from jaxport.mox.selection import Selection
+from jaxport.mox.serialize.files import load_params, metadata_of, save_params
+
+__all__ = ["load_adapter", "save_adapter", "set_adapter"]
+
+_KEY = "jaxport.adapter"
+
+
+def set_adapter(mox: Mox, *names: str) -> Mox:
+    """The Mox with these of its named adapters active, and no others.
+
+    The program stays the same: what an adapter adds is multiplied with 1 or 0, an array of `Mox.state`
+    (`<path>.<name>.lora_active`), which `Mox.apply` takes among the parameters, too.
+
+    Raises:
+      InvalidArgument: there is no adapter of that name.
+
+    >>> import jax.numpy as jnp, jaxport
+    >>> from flax import nnx
+    >>> mox = jaxport.make_mox(nnx.Linear(3, 4, rngs=nnx.Rngs(0)))(jnp.ones((1, 3)))
+    >>> both = mox.sub("//Linear", lora(2, name="one")).sub("//Linear", lora(2, name="two"))
+    >>> {path: float(value) for path, value in set_adapter(both, "two").state.items()}
+    {'one.lora_active': 0.0, 'two.lora_active': 1.0}
+    """
+    known = {block.config["adapter"] for block in _adapted(mox)} - {""}
+    for name in names:
+        if name not in known:
+            raise _unknown(mox, name, known, "`set_adapter`")
+    gates = {}
+    for block in _adapted(mox):
+        for own, path in block.config["new_params"].items():
+            if own.endswith(GATE):
+                gates[path] = jnp.full_like(_held(mox)[path], block.config["adapter"] in names)
+    return mox.with_params(gates)
+
+
+def save_adapter(mox: Mox, name: str, path: str | os.PathLike[str], params: Mapping[str, Any] | None = None) -> None:
+    """Writes the parameters of an adapter and its configuration to one file, as safetensors.
+
+    Args:
+      mox: the Mox with the adapter.
+      name: of the adapter; "" for those without a name.
+      path: of the file.
+      params: the parameters, after training; by default those that the Mox holds.
+
+    Raises:
+      InvalidArgument: there is no adapter of that name.
+      SaveError: the file cannot be written.
+    """
+    found = [block for block in _adapted(mox) if block.config["adapter"] == name]
+    if not found:
+        raise _unknown(mox, name, {block.config["adapter"] for block in _adapted(mox)}, "`save_adapter`")
+    held = {**_held(mox), **(params or {})}
+    layers = {block.path: _layer(block) for block in found}
+    values = {path: held[path] for layer in layers.values() for path in layer["params"].values()}
+    save_params(values, path, {_KEY: json.dumps({"name": name, "layers": layers})})
+
+
+def load_adapter(mox: Mox, path: str | os.PathLike[str]) -> Mox:
+    """The Mox with the adapter of a file that `save_adapter` wrote, on the same layers.
+
+    Raises:
+      InvalidArgument: there is no such file; the Mox has no such layers, or has an adapter of that name.
+      ModelError: the file is malformed, or none of an adapter.
+
+    >>> import pathlib, tempfile, jax.numpy as jnp, jaxport
+    >>> from flax import nnx
+    >>> mox = jaxport.make_mox(nnx.Linear(3, 4, rngs=nnx.Rngs(0)))(jnp.ones((1, 3)))
+    >>> file = pathlib.Path(tempfile.mkdtemp()) / "math.safetensors"
+    >>> save_adapter(mox.sub("//Linear", lora(2, name="math")), "math", file)
+    >>> sorted(load_adapter(mox, file).params)
+    ['bias', 'kernel', 'math.lora_a', 'math.lora_b']
+    """
+    values = load_params(path)
+    written = metadata_of(path).get(_KEY)
+    if written is None:
+        raise ModelError(f"`{path}` holds no adapter", where="`load_adapter`", why="`save_adapter` has not written it")
+    try:
+        data = json.loads(written)
+        name, layers = str(data["name"]), {str(at): dict(layer) for at, layer in data["layers"].items()}
+        ranks = {at: (int(layer["rank"]), float(layer["scale"])) for at, layer in layers.items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ModelError(f"the adapter of `{path}` is malformed", where="`load_adapter`", why=str(error)) from error
+    if name in {block.config["adapter"] for block in _adapted(mox)}:
+        raise InvalidArgument(
+            f"`{mox.name}` has an adapter `{name}`", where="`load_adapter`", instead="save it anew by another name"
+        )
+    for at, layer in layers.items():
+        rank, scale = ranks[at]
+        edit = lora(rank, alpha=scale * rank, name=name, weights=lambda weight, layer=layer: weight in layer["weights"])
+        mox = _at(mox, at, layer["weights"]).sub(edit)
+        (block,) = [block for block in _adapted(mox) if block.path == at and block.config["adapter"] == name]
+        new = _layer(block)["params"]
+        mox = mox.with_params({new[own]: values[layer["params"][own]] for own in new})
+    return mox
+
+
+def _adapted(mox: Mox) -> Iterator[Block]:
+    """The adapted layers, each once."""
+    seen = set()
+    for node in mox.tree.nodes:
+        block = node.block
+        if block is not None and block.target == TARGET and (key := (block.path, block.config["adapter"])) not in seen:
+            seen.add(key)
+            yield block
+
+
+def _layer(block: Block) -> dict[str, Any]:
+    """What a file says of an adapted layer."""
+    own = {key: path for key, path in block.config["new_params"].items() if not key.endswith(GATE)}
+    weights = [weight for weight, *_ in block.config["plans"]]
+    return {"rank": block.config["rank"], "scale": block.config["scale"], "weights": weights, "params": own}
+
+
+def _at(mox: Mox, path: str, weights: list[str]) -> Selection:
+    """The calls of the layer that has the weights."""
+    nodes = [
+        node
+        for node in mox.tree.nodes
+        if (block := node.block) is not None
+        and block.path == path
+        and block.target != TARGET
+        and set(weights) <= set(block.named.values())
+    ]
+    inner = [node for node in nodes if not any(around in nodes for around in node.around)]
+    if not inner:
+        raise InvalidArgument(
+            f"`{mox.name}` has no layer `{path}` with {', '.join(f'`{weight}`' for weight in weights)}",
+            where="`load_adapter`",
+            why=near(path, mox.tree.paths),
+            instead="load it into the model that it was trained with",
+        )
+    return Selection(mox, tuple(inner), f"the layer `{path}`")
+
+
+def _held(mox: Mox) -> dict[str, Any]:
+    return {weight.path: weight.value for weight in mox.weights}
+
+
+def _unknown(mox: Mox, name: str, known: set[str], where: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"`{mox.name}` has no adapter `{name}`",
+        where=where,
+        instead=f"it has {', '.join(f'`{one}`' for one in sorted(known)) or 'none'}",
+    )

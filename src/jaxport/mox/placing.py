@@ -1,0 +1,77 @@
+"""A traced replacement put in its place: where its blocks are, what its parameters are called, and the original in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from jaxport import jaxprs
+from jaxport.blocks.block import FrozenMapping
+from jaxport.blocks.labels import bodies, replace_bodies
+from jaxport.blocks.places import joined
+from jaxport.mox.original import original_p
+from jaxport.mox.renaming import with_names
+
+__all__ = ["nameless", "placed", "with_original"]
+
+
+def nameless(jaxpr: jaxprs.Jaxpr) -> Any:
+    """The debug information of a body whose inputs and outputs are others now."""
+    return jaxpr.debug_info._replace(arg_names=None, result_paths=None)
+
+
+def placed(equation: jaxprs.JaxprEqn, base: str, names: Mapping[str, str]) -> jaxprs.JaxprEqn:
+    """Blocks that the replacement brings along lie below the block that it replaces; `names` are of its parameters."""
+    block = equation.params.get("block")
+    inner = bodies(equation.params)
+    params = equation.params
+    if inner:
+        new = [body.replace(eqns=[placed(e, base, names) for e in body.eqns]) for body in inner]
+        params = replace_bodies(params, iter(new))
+    if block is not None:
+        path = joined(base, block.path)
+        block = with_names(block, lambda weight: names.get(weight) or joined(base, weight))
+        name = block.name if not block.path and not base else path.rpartition(".")[2]
+        params = {**params, "block": replace(block, path=path, name=name)}
+    return equation if params is equation.params else equation.replace(params=params)
+
+
+def with_original(
+    jaxpr: jaxprs.Jaxpr, original: jaxprs.JaxprEqn, results: int
+) -> tuple[list[jaxprs.JaxprEqn], list[jaxprs.Var] | None]:
+    """The equations with the original in the place of what stands for it, and what escapes from its first call."""
+    escaped: list[jaxprs.Var] | None = None
+    equations = []
+    for equation in jaxpr.eqns:
+        if equation.primitive is original_p:
+            more = [jaxprs.Var(atom.aval) for atom in original.outvars[results:]]
+            equations.append(_original(equation, original, more))
+            escaped = more if escaped is None else escaped
+        else:
+            equations.append(_nested_original(equation, original, results))
+    return equations, escaped
+
+
+def _original(equation: jaxprs.JaxprEqn, original: jaxprs.JaxprEqn, more: list[jaxprs.Var]) -> jaxprs.JaxprEqn:
+    params = original.params
+    block = params.get("block")
+    if block is not None:
+        exchanged = equation.params["exchanged"]
+        weights = {index: path for index, path in block.weights.items() if index not in exchanged}
+        others = {index: path for index, path in block.named.items() if index in exchanged or index in block.exchanged}
+        block = replace(block, weights=FrozenMapping(weights), exchanged=FrozenMapping(others))
+        params = {**params, "block": block}
+    return original.replace(invars=equation.invars, outvars=[*equation.outvars, *more], params=params)
+
+
+def _nested_original(equation: jaxprs.JaxprEqn, original: jaxprs.JaxprEqn, results: int) -> jaxprs.JaxprEqn:
+    inner = bodies(equation.params)
+    if not any(_holds_original(body) for body in inner):
+        return equation
+    new = [body.replace(eqns=with_original(body, original, results)[0]) for body in inner]
+    return equation.replace(params=replace_bodies(equation.params, iter(new)))
+
+
+def _holds_original(jaxpr: jaxprs.Jaxpr) -> bool:
+    return any(e.primitive is original_p or any(map(_holds_original, bodies(e.params))) for e in jaxpr.eqns)
