@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from jaxport.export.exported import Exported
     from jaxport.export.functions import onnx_function
     from jaxport.export.registry import rule
+    from jaxport.export.targets import Target
     from jaxport.importer.limits import Limits
     from jaxport.importer.program import Program, from_onnx
     from jaxport.importer.registry import op
@@ -59,6 +60,7 @@ __all__ = [
     "RunError",
     "SaveError",
     "StateChanged",
+    "Target",
     "Unsupported",
     "VerificationFailed",
     "from_onnx",
@@ -78,6 +80,7 @@ _LAZY = {
     "make_mox": "jaxport.mox.tracing",
     "Limits": "jaxport.importer.limits",
     "Program": "jaxport.importer",
+    "Target": "jaxport.export.targets",
     "from_onnx": "jaxport.importer",
     "onnx_function": "jaxport.export.functions",
     "op": "jaxport.importer",  # ours are registered before the first of the user's

@@ -136,7 +136,7 @@ class Unsupported(JaxportError):
     """
 
     def __init__(self, headline: str, refusals: Sequence[Refusal]):
-        self.refusals = tuple(refusals)
+        self.headline, self.refusals = headline, tuple(refusals)
         counted = Counter(self.refusals)  # the same line may run many times
         name_width = max((len(r.name) for r in counted), default=0)
         where_width = max((len(r.where) for r in counted), default=0)

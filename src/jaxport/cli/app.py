@@ -26,6 +26,7 @@ _TARGET_HELP = (
     "`module:attribute`: a model object, a function, a class or a function without parameters (both are called), "
     "or a call such as `models:resnet(depth=50)`."
 )
+_DESTINATION_HELP = 'Where the model shall run: "onnx", "portable", "web", "openvino" or "onnxruntime".'
 _INPUT_HELP = 'One input, in the order of the arguments: "B,224,224,3", "ids:int32[B,T]", "scale:float32[]".'
 _INPUT_PARAM_HELP = 'A keyword argument that becomes an input: "mask:bool[B,T]".'
 _FUNCTION_HELP = "A block whose calls become an ONNX function: flax.nnx.Linear."
@@ -98,7 +99,8 @@ def export(
     functions: Functions,
     sizes: Sizes,
     avoid: Avoid,
-    opset: Annotated[int | None, typer.Option(help="The operator set; the newest that runs well if left out.")] = None,
+    opset: Annotated[int | None, typer.Option(help="The operator set; that of the target if left out.")] = None,
+    destination: Annotated[str, typer.Option("--target", metavar="NAME", help=_DESTINATION_HELP)] = "onnx",
     double_precision: DoublePrecision = False,
     weights: Annotated[str, typer.Option(metavar="WHICH", help=_WEIGHTS_HELP)] = "constants",
     state: State = "refuse",
@@ -130,6 +132,7 @@ def export(
         outputs_as_nchw=nchw_outputs,
         double_precision=double_precision,
         opset=opset,
+        target=destination,
         weights=weights,
         state=state,
         nonfinite=nonfinite,
@@ -157,6 +160,7 @@ def export(
                 "outputs": ", ".join(tensor.name for tensor in summary.outputs),
                 "nodes": f"{nodes:,} of {len(summary.operators)} operators",
                 "weights": f"{summary.parameter_count:,} elements, {file_size(summary.weight_bytes)}",
+                "needs": str(exported.requirements).splitlines()[0],
             }
         )
     )

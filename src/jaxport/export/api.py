@@ -18,8 +18,8 @@ import onnx_ir as ir
 
 from jaxport import blocks, collecting, jaxprs
 from jaxport.blocks.tracing import State
-from jaxport.errors import InvalidArgument, JaxportError, Unsupported
-from jaxport.export import failures, opsets, passes as graph_passes, plugins, prepare
+from jaxport.errors import ExportError, InvalidArgument, JaxportError, Unsupported
+from jaxport.export import failures, legalize, passes as graph_passes, plugins, prepare, targets
 from jaxport.export.emitter import Emitter
 from jaxport.export.exported import Exported
 from jaxport.export.flags.tracing import traced_with_flags
@@ -29,6 +29,7 @@ from jaxport.export.prepare import Program
 from jaxport.export.registry import Rule
 from jaxport.export.rules import BLOCK_RULES, RULES
 from jaxport.export.specs import Inputs, read_inputs
+from jaxport.export.targets import Target
 from jaxport.export.value import Scope, Value
 from jaxport.export.walker import Place, Walker
 
@@ -49,6 +50,7 @@ def to_onnx(
     outputs_as_nchw: Sequence[int] = (),
     double_precision: bool = False,
     opset: int | None = None,
+    target: str | Target = "onnx",
     weights: Any = "constants",
     state: State = "refuse",
     functions: Any = None,
@@ -75,7 +77,9 @@ def to_onnx(
       inputs_as_nchw: positions of inputs of rank 4 that are NHWC in JAX and shall be NCHW in the model.
       outputs_as_nchw: the same for outputs.
       double_precision: trace with 64-bit types; bare shapes are float64 then.
-      opset: the version of the default operator domain; by default the newest that ONNX Runtime supports well.
+      opset: the version of the default operator domain; by default that of the target.
+      target: where the model shall run: "onnx", which is any runtime of the standard, "portable" (ONNX Runtime from 1.17
+        on, opset 18), "web", "openvino", "onnxruntime", or a `jaxport.Target`. What cannot run there is refused.
       weights: "constants" stores parameters in the model; "inputs" makes them inputs of the graph, whose values stay
         the defaults of the returned object; a path pattern, a list of them, or a predicate on paths selects some.
       state: what becomes of state that the call changes (batch statistics, caches): "refuse", "outputs" or "discard".
@@ -94,7 +98,8 @@ def to_onnx(
 
     Raises:
       InvalidArgument: an argument is malformed or contradicts another.
-      Unsupported: operations cannot be exported; all of them are named, with the user's lines.
+      Unsupported: operations cannot be exported, or cannot run on the target; all of them are named, with the user's
+        lines.
       StateChanged: the call changes state and `state` is "refuse".
       ExportError: the function fails under tracing with these inputs.
 
@@ -105,7 +110,7 @@ def to_onnx(
       ['Tanh', 'Mul']
     """
     plugins.load()
-    opset = opsets.validated(opset)
+    chosen, opset = targets.validated(target, opset)
     if state not in ("refuse", "outputs", "discard"):
         raise InvalidArgument(
             f"state={state!r} is unknown", where="`to_onnx(state=...)`", instead='"refuse", "outputs" or "discard"'
@@ -126,6 +131,7 @@ def to_onnx(
             declared=given.declared,
             flags=flags,
             opset=opset,
+            target=chosen,
             input_names=input_names,
             output_names=output_names,
             inputs_as_nchw=inputs_as_nchw,
@@ -138,7 +144,13 @@ def to_onnx(
             rules={key: r if isinstance(r, Rule) else Rule(key, r) for key, r in (rules or {}).items()},
             passes=graph_passes.DEFAULT if passes is None else passes,
         )
-        return export_traced(traced, options)
+        try:
+            return export_traced(traced, options)
+        except Unsupported as error:
+            other = _target_that_can(traced, options)
+            if other is None:
+                raise
+            raise Unsupported(f'{error.headline}; the target "{other.name}" can run it', error.refusals) from None
 
 
 @dataclass(frozen=True)
@@ -150,6 +162,7 @@ class Options:
     declared: Sequence[Any]
     flags: frozenset[int]
     opset: int
+    target: Target
     input_names: Sequence[str] | None
     output_names: Sequence[str] | None
     inputs_as_nchw: Sequence[int]
@@ -165,6 +178,22 @@ class Options:
 
 def export_traced(traced: blocks.Traced, options: Options) -> Exported:
     """Export what was traced, under the precision that it was traced with."""
+    with legalize.made_for(options.target.release):
+        return _export(traced, options)
+
+
+def _target_that_can(traced: blocks.Traced, options: Options) -> Target | None:
+    """The nearest target that runs what another one does not; None where none does, or none was asked for."""
+    for other in targets.larger(options.target):
+        try:
+            export_traced(traced, replace(options, target=other, opset=other.opset))
+        except (Unsupported, ExportError):
+            continue
+        return other
+    return None
+
+
+def _export(traced: blocks.Traced, options: Options) -> Exported:
     rules = {**RULES, **options.rules}
     program = prepare.prepare(traced, rules)
     walker = Walker(
@@ -186,9 +215,11 @@ def export_traced(traced: blocks.Traced, options: Options) -> Exported:
     outputs, out_ports = _leave(op, traced, program, outputs, options)
     graph = walker.finish_graph(op, outputs, options.name)
     graph.opset_imports[""] = options.opset
-    model = ir.Model(graph, ir_version=opsets.ir_version(options.opset), producer_name="jaxport")
+    ir_version = targets.ir_version(options.target, options.opset)
+    model = ir.Model(graph, ir_version=ir_version, producer_name="jaxport")
     walker.functions.attach(model, options.opset)
     reports = graph_passes.run(model, options.passes)
+    _check_target(model, options)
     _name_outputs(graph, out_ports)
     return Exported(
         model=model,
@@ -207,6 +238,18 @@ def export_traced(traced: blocks.Traced, options: Options) -> Exported:
             other, replace(options, output_names=None, passes=options.passes[:passes])
         ),
     )
+
+
+def _check_target(model: ir.Model, options: Options) -> None:
+    """Refuse all that cannot run on the target; note the target where it is not the default."""
+    target = options.target
+    refusals = targets.refusals(model, target)
+    if refusals:
+        count = len(set(refusals))
+        noun = "1 operator" if count == 1 else f"{count} operators"
+        raise Unsupported(f'{noun} of `{options.name}` cannot run on the target "{target.name}"', refusals)
+    if target != targets.DEFAULT:
+        model.metadata_props["jaxport.target"] = target.name
 
 
 def _trace(

@@ -11,6 +11,7 @@ import onnx_ir as ir
 if TYPE_CHECKING:
     from jaxport.export.functions import Call
     from jaxport.export.passes import PassReport
+    from jaxport.export.requirements import Requirements
     from jaxport.export.walker import Record
 
 _OWN = ("jaxport.export.rules.", "jaxport.export.registry.")
@@ -50,9 +51,16 @@ class Explanation:
     rows: tuple[Row, ...]
     calls: tuple[Call, ...]
     passes: tuple[PassReport, ...]
+    requirements: Requirements
 
     @classmethod
-    def of(cls, records: Iterable[Record], calls: Sequence[Call], passes: Sequence[PassReport]) -> Explanation:
+    def of(
+        cls,
+        records: Iterable[Record],
+        calls: Sequence[Call],
+        passes: Sequence[PassReport],
+        requirements: Requirements,
+    ) -> Explanation:
         """The explanation of what the walker recorded."""
         claimed: set[ir.Node] = set()
         rows = []
@@ -64,7 +72,7 @@ class Explanation:
                 rule = record.rule.removeprefix(_OWN[0]).removeprefix(_OWN[1])
                 nodes = tuple(_operator(node) for node in own)
                 rows.append(Row(place.source, place.path, place.primitive, rule, nodes, record.note))
-        return cls(tuple(rows), tuple(calls), tuple(passes))
+        return cls(tuple(rows), tuple(calls), tuple(passes), requirements)
 
     def __str__(self) -> str:
         equations = [(row.source, row.path, row.primitive, row.rule, _cell(row)) for row in self.rows]
@@ -74,6 +82,7 @@ class Explanation:
             _table("equations", ("line", "block", "primitive", "rule", "nodes"), equations),
             _table("functions", ("line", "block", "function", ""), calls),
             _table("passes", ("pass", "report"), passes),
+            "\n  ".join(["needs", *str(self.requirements).splitlines()]),
         ]
         return "\n\n".join(section for section in sections if section)
 

@@ -17,6 +17,7 @@ from jaxport.errors import InvalidArgument
 from jaxport.export import dims, functions, specs
 from jaxport.export.explain import Explanation
 from jaxport.export.ports import Port
+from jaxport.export.requirements import Requirements
 
 if TYPE_CHECKING:
     import onnx
@@ -218,9 +219,14 @@ class Exported:
         """The same without ONNX functions: their calls are replaced by their bodies, the weights are not copied."""
         return replace(self, model=functions.inlined(self.model))
 
+    @property
+    def requirements(self) -> Requirements:
+        """What the model needs of the runtime that shall run it: opset, kernels, control flow, dtypes; print it."""
+        return Requirements.of(self.model)
+
     def explain(self) -> Explanation:
         """What became of each equation: the user's line, the block's path, the rule, the nodes; print it."""
-        return Explanation.of(self.records, self.function_calls, self.pass_reports)
+        return Explanation.of(self.records, self.function_calls, self.pass_reports, self.requirements)
 
     @functools.cached_property
     def session(self) -> Session:

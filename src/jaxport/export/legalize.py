@@ -7,8 +7,10 @@ but where only bits are moved or sums wrap, uint64 is as good as int64.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import ml_dtypes
 import numpy as np
@@ -49,17 +51,43 @@ BESIDE: dict[str, tuple[str, ...]] = {
 }
 
 
-#: The releases of ONNX Runtime that files are made for: every one from the oldest on.
-OLDEST, NEWEST = next(iter(RELEASES)), next(reversed(RELEASES))
+#: The releases of ONNX Runtime that files are made for, where no target asks for others: every one from the oldest on,
+#: which is the lower bound of the extra `runtime`.
+OLDEST, NEWEST = "1.28", next(reversed(RELEASES))
+
+_made_for: contextvars.ContextVar[str] = contextvars.ContextVar("release", default=OLDEST)
 
 
-@functools.lru_cache(maxsize=512)
-def missing(op_type: str, release: str = OLDEST) -> frozenset[np.dtype]:
+@contextlib.contextmanager
+def made_for(release: str) -> Iterator[None]:
+    """Make models for another release and all newer ones, inside.
+
+    >>> with made_for("1.17"):
+    ...     sorted(dtype.name for dtype in missing("BitShift"))
+    ['uint16']
+    """
+    token = _made_for.set(release)
+    try:
+        yield
+    finally:
+        _made_for.reset(token)
+
+
+def missing(op_type: str, release: str | None = None) -> frozenset[np.dtype]:
     """The dtypes that a release of the runtime has no kernel of an operator for, or no exact one.
+
+    Args:
+      op_type: the operator.
+      release: of the runtime; by default the oldest that models are made for.
 
     >>> sorted(dtype.name for dtype in missing("BitShift") - missing("BitShift", NEWEST))
     ['uint16']
     """
+    return _missing(op_type, release or _made_for.get())
+
+
+@functools.lru_cache(maxsize=2048)
+def _missing(op_type: str, release: str) -> frozenset[np.dtype]:
     releases = list(RELEASES)
     entries = (entry.partition("<") for entry in MISSING.get(op_type, "").split())
     names = [name for name, _, since in entries if not since or releases.index(release) < releases.index(since)]
@@ -83,20 +111,20 @@ def type_parameter(facts: Schema, values: Sequence[Value | None]) -> tuple[str, 
 def compute_dtype(op_type: str, facts: Schema, values: Sequence[Value | None]) -> np.dtype | None:
     """The dtype to compute in instead, or None where the operands' own dtype will do or nothing wider exists."""
     parameter, dtype = type_parameter(facts, values)
-    return _compute_dtype(op_type, facts, parameter, dtype)
+    return _compute_dtype(op_type, facts, parameter, dtype, _made_for.get())
 
 
-@functools.lru_cache(maxsize=4096)
-def _compute_dtype(op_type: str, facts: Schema, parameter: str, dtype: np.dtype) -> np.dtype | None:
+@functools.lru_cache(maxsize=8192)
+def _compute_dtype(op_type: str, facts: Schema, parameter: str, dtype: np.dtype, oldest: str) -> np.dtype | None:
     accepted = next((f.dtypes for f in facts.inputs if f.type == parameter), frozenset())
-    if not accepted or (dtype in accepted and dtype not in missing(op_type)):
+    if not accepted or (dtype in accepted and dtype not in missing(op_type, oldest)):
         return None
     if op_type == "Cast":  # a cast of its operand would be the same again
         return None
     signed = ("int64",) if dtype == np.uint64 and op_type in SIGNLESS else ()
     others = [np.dtype(name) for name in (*WIDER.get(dtype.name, ()), *signed)]
     # What the oldest release has in no dtype at all is computed as in the newest.
-    for release in (OLDEST, NEWEST):
+    for release in (oldest, NEWEST):
         for other in (dtype, *others):
             if other in accepted and other not in missing(op_type, release):
                 return other if other != dtype else None

@@ -66,7 +66,7 @@ def first_release(opset: int) -> str | None:
     """The first release of ONNX Runtime that loads an opset, of those that were asked.
 
     >>> first_release(23), first_release(28), first_release(1000)
-    ('1.28', '1.32', None)
+    ('1.23', '1.32', None)
     """
     return next((release for release, newest in RELEASES.items() if opset <= newest), None)
 

@@ -23,6 +23,7 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
+from jaxport.export import legalize
 from jaxport.export.emitter import Emitter
 from jaxport.export.passes.constants import constants
 from jaxport.export.passes.editing import constant_of, is_op
@@ -319,5 +320,6 @@ def _attributes(node: ir.Node) -> dict[str, str]:
 
 @functools.lru_cache(maxsize=512)
 def pattern_of(function: Callable[..., Any], dtype: np.dtype, opset: int) -> Pattern:
-    """The pattern of a function, made once."""
-    return Pattern.of(function, dtype, opset)
+    """The pattern of a function, made once, whatever release the first model that needs it is made for."""
+    with legalize.made_for(legalize.OLDEST):
+        return Pattern.of(function, dtype, opset)

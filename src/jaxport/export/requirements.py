@@ -1,0 +1,192 @@
+"""What a model needs of the runtime that shall run it: read off the finished graph."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.export import legalize, schema
+from jaxport.export.kernels import MISSING, RELEASES, VERSIONS
+from jaxport.export.passes.editing import dims_of, graphs
+
+CONTROL_FLOW = ("If", "Loop", "Scan", "SequenceMap")
+#: Operators whose kernels take every dtype, or none of an array.
+_ANY = frozenset({*CONTROL_FLOW, "Cast", "CastLike", "Constant", "ConstantOfShape"})
+SHOWN = 3
+"""So many reasons are shown why older releases are not enough."""
+
+
+@dataclass(frozen=True)
+class Lack:
+    """Something that a release of ONNX Runtime has no kernel for: an operator in a dtype, or a version of it."""
+
+    op_type: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.op_type} of {self.what}"
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What a model needs of the runtime that shall run it; its text is a few lines.
+
+    >>> import jax.numpy as jnp, jaxport
+    >>> print(jaxport.to_onnx(lambda x: jnp.tanh(x) * 2, [("B", 3)], target="portable").requirements)
+    opset 18, IR 8, ONNX Runtime ≥ 1.17, no control flow, 2 types of operators
+      dtypes       float32
+      open dims    B
+
+    Attributes:
+      opset: of the default domain.
+      ir_version: of the file.
+      runtime: the oldest release of ONNX Runtime that has all kernels, of those that were asked; None where none has.
+        It counts as lacking what is not known for sure. Older releases than the oldest that was asked may do.
+      newer: why the release before that is not enough; where `runtime` is None, what the newest lacks.
+      unasked: the operators whose kernels no release was asked for: they count as there.
+      domains: the operator sets beside the default one.
+      operators: the types of operators, the most frequent first, with their numbers.
+      dtypes: of all values, by name.
+      dims: the symbolic dims of the inputs.
+      unknown: how many values have a dim, or a shape, that is known at run time only.
+    """
+
+    opset: int
+    ir_version: int
+    runtime: str | None
+    newer: tuple[str, ...]
+    unasked: tuple[str, ...]
+    domains: Mapping[str, int]
+    operators: Mapping[str, int]
+    dtypes: tuple[str, ...]
+    dims: tuple[str, ...]
+    unknown: int
+
+    @classmethod
+    def of(cls, model: ir.Model) -> Requirements:
+        """What a model needs."""
+        nodes = [node for graph in graphs(model) for node in graph]
+        own = {(function.domain, function.name) for function in model.functions.values()}
+        operators = Counter(_name(node) for node in nodes if (node.domain, node.op_type) not in own)
+        opset = model.opset_imports[""]
+        runtime, newer = oldest_runtime(nodes, opset)
+        values = [*model.graph.inputs, *(value for node in nodes for value in node.outputs)]
+        foreign = {domain for domain in model.opset_imports if domain} - {domain for domain, _ in own}
+        return cls(
+            opset=opset,
+            ir_version=int(model.ir_version or 0),
+            runtime=runtime,
+            newer=newer,
+            unasked=tuple(sorted({n.op_type for n in nodes if not n.domain} - MISSING.keys() - _ANY)),
+            domains={domain: model.opset_imports[domain] for domain in sorted(foreign)},
+            operators=dict(operators.most_common()),
+            dtypes=tuple(sorted(dtypes_of([*values, *model.graph.initializers.values()]))),
+            dims=tuple(dict.fromkeys(d for v in model.graph.inputs for d in dims_of(v) or () if isinstance(d, str))),
+            unknown=sum(_is_unknown(value) for value in values),
+        )
+
+    @property
+    def control_flow(self) -> tuple[str, ...]:
+        """The operators with subgraphs that the model uses."""
+        return tuple(name for name in CONTROL_FLOW if name in self.operators)
+
+    def __str__(self) -> str:
+        flow = ", ".join(f"{self.operators[name]} {name}" for name in self.control_flow)
+        runtime = f"ONNX Runtime ≥ {self.runtime}" if self.runtime else "no known release of ONNX Runtime"
+        count = len(self.operators)
+        types = "1 type of operator" if count == 1 else f"{count} types of operators"
+        rows = {
+            "dtypes": ", ".join(self.dtypes),
+            "open dims": ", ".join(self.dims),
+            "unknown": f"{self.unknown} values have a dim that is known at run time only" if self.unknown else "",
+            "domains": ", ".join(f"{domain} {version}" for domain, version in self.domains.items()),
+            "newer for" if self.runtime else "lacking": _shortened(self.newer),
+            "not asked": ", ".join(self.unasked),
+        }
+        head = f"opset {self.opset}, IR {self.ir_version}, {runtime}, {flow or 'no control flow'}, {types}"
+        return "\n".join([head, *(f"  {label:<11}  {text}" for label, text in rows.items() if text)])
+
+
+def oldest_runtime(nodes: Sequence[ir.Node], opset: int) -> tuple[str | None, tuple[str, ...]]:
+    """The oldest release that runs all nodes and newer ones do, too; and what the release before that lacks."""
+    newer: tuple[str, ...] = ()
+    found = None
+    for release in reversed(RELEASES):
+        lacks = tuple(sorted({str(lack) for lack in lacking(nodes, opset, release)}))
+        if RELEASES[release] < opset:
+            lacks = (f"opset {opset}", *lacks)
+        if lacks:
+            return found, lacks
+        found = release
+    return found, newer
+
+
+def lacking(nodes: Iterable[ir.Node], opset: int, release: str) -> Iterator[Lack]:
+    """What nodes need and a release has no kernel for."""
+    for node in nodes:
+        found = lack(node, opset, release)
+        if found is not None:
+            yield found
+
+
+def lack(node: ir.Node, opset: int, release: str) -> Lack | None:
+    """What a release has no kernel for in one node, or None."""
+    if node.domain or node.op_type not in MISSING:
+        return None
+    facts = schema.find("", node.op_type, opset)
+    if facts is None:
+        return Lack(node.op_type, f"opset {opset}, where it does not exist")
+    if facts.since in _unserved(node.op_type, release):
+        return Lack(node.op_type, f"opset {facts.since}")
+    missing = legalize.missing(node.op_type, release)
+    dtype = computed_in(node, facts) if missing else None
+    if missing and (dtype is None or dtype in missing):
+        return Lack(node.op_type, "an unknown dtype" if dtype is None else dtype.name)
+    return None
+
+
+def computed_in(node: ir.Node, facts: schema.Schema) -> np.dtype | None:
+    """The dtype that tells which kernel a node needs, or None where it is not known."""
+    given: dict[str, ir.DataType | None] = {}
+    for index, value in enumerate(node.inputs):
+        formal = facts.input(index)
+        if value is not None and formal is not None:
+            given.setdefault(formal.type, value.dtype)
+    computed = facts.outputs[0].type
+    dtype = given.get(computed if computed in given else next(iter(given), ""))
+    return None if dtype is None or dtype is ir.DataType.STRING else dtype.numpy()
+
+
+@functools.lru_cache(maxsize=2048)
+def _unserved(op_type: str, release: str) -> frozenset[int]:
+    """The versions of an operator that a release has no kernel of."""
+    releases = list(RELEASES)
+    entries = (entry.partition("<") for entry in VERSIONS.get(op_type, "").split())
+    return frozenset(
+        int(version) for version, _, since in entries if not since or releases.index(release) < releases.index(since)
+    )
+
+
+def dtypes_of(values: Iterable[ir.Value]) -> set[str]:
+    """The names of the dtypes of values."""
+    dtypes = {value.dtype for value in values if value.dtype is not None}
+    return {"string" if dtype is ir.DataType.STRING else dtype.numpy().name for dtype in dtypes}
+
+
+def _name(node: ir.Node) -> str:
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+
+
+def _is_unknown(value: ir.Value) -> bool:
+    dims = dims_of(value)
+    return dims is None or any(isinstance(dim, ir.SymbolicDim) for dim in dims)
+
+
+def _shortened(texts: Sequence[str]) -> str:
+    more = f", and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
+    return ", ".join(texts[:SHOWN]) + more

@@ -1,0 +1,178 @@
+"""Where a model shall run: what it may be made of there, and the refusal of all that is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from jaxport.errors import InvalidArgument, Refusal
+from jaxport.export import legalize, opsets, requirements
+from jaxport.export.kernels import RELEASES
+from jaxport.export.passes.editing import graphs
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a model shall run.
+
+    A target of one's own is one of `jaxport.export.targets.TARGETS` with other fields, or made from nothing:
+
+    >>> import jax.numpy as jnp, jaxport
+    >>> device = jaxport.Target("our device", opset=17, newest_opset=17, without_operators=frozenset({"Tanh"}))
+    >>> jaxport.to_onnx(jnp.tanh, [("B",)], target=device)
+    Traceback (most recent call last):
+    jaxport.Unsupported: 1 operator of `tanh` cannot run on the target "our device"; the target "openvino" can run it
+      Tanh...the target has no Tanh
+
+    Attributes:
+      name: in messages, and in the metadata of models.
+      opset: of the default domain, that is written where no other is asked for.
+      newest_opset: the newest that may be asked for; None for any.
+      ir_version: the newest IR version; None for that of the opset.
+      runtime: the oldest release of ONNX Runtime that has to run the model; None where none is promised.
+      domains: the operator sets beside ONNX's own that there are; None where any may be used.
+      without_operators: operators that there are not, by name.
+      without_dtypes: dtypes that no value may have, by name.
+    """
+
+    name: str
+    opset: int = opsets.DEFAULT
+    newest_opset: int | None = None
+    ir_version: int | None = None
+    runtime: str | None = None
+    domains: frozenset[str] | None = None
+    without_operators: frozenset[str] = frozenset()
+    without_dtypes: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.runtime is not None and self.runtime not in RELEASES:
+            raise InvalidArgument(
+                f"ONNX Runtime {self.runtime} is not a known release",
+                where="`Target(runtime=...)`",
+                instead=f"one of {', '.join(RELEASES)}",
+            )
+        if self.newest_opset is not None and self.opset > self.newest_opset:
+            raise InvalidArgument(
+                f"opset {self.opset} is newer than the newest, {self.newest_opset}",
+                where=f'the target "{self.name}"',
+                instead="let `opset` be at most `newest_opset`",
+            )
+
+    @property
+    def release(self) -> str:
+        """The oldest release of ONNX Runtime that dtypes are chosen for."""
+        return self.runtime or legalize.OLDEST
+
+    def has_domain(self, domain: str) -> bool:
+        """Whether there is an operator set beside ONNX's own for sure."""
+        return self.domains is not None and domain in self.domains
+
+
+_MICROSOFT = frozenset({"com.microsoft"})
+_NARROW = frozenset(
+    """bfloat16 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn int2
+    uint2""".split()
+)
+
+#: The targets that have a name, the narrowest first.
+TARGETS: dict[str, Target] = {
+    target.name: target
+    for target in (
+        Target("openvino", opset=18, newest_opset=21, runtime="1.20", domains=frozenset()),
+        Target("portable", opset=18, newest_opset=18, ir_version=8, runtime="1.17", domains=frozenset()),
+        Target(
+            "web",
+            opset=18,
+            newest_opset=21,
+            ir_version=10,
+            runtime="1.20",
+            domains=_MICROSOFT,
+            without_dtypes=_NARROW | {"complex64", "complex128"},
+        ),
+        Target("onnxruntime", newest_opset=RELEASES[legalize.OLDEST], runtime=legalize.OLDEST, domains=_MICROSOFT),
+        Target("onnx"),
+    )
+}
+DEFAULT = TARGETS["onnx"]
+
+
+def validated(target: str | Target, opset: int | None) -> tuple[Target, int]:
+    """The target, and the opset to write.
+
+    Raises:
+      InvalidArgument: there is no such target, or it does not take the opset.
+
+    >>> validated("portable", None)[1], validated("onnx", 21)[1]
+    (18, 21)
+    """
+    if isinstance(target, str):
+        if target not in TARGETS:
+            raise InvalidArgument(
+                f"there is no target {target!r}",
+                where="`to_onnx(target=...)`",
+                instead=f"{', '.join(map(repr, TARGETS))}, or a `jaxport.Target`",
+            )
+        target = TARGETS[target]
+    elif not isinstance(target, Target):
+        raise InvalidArgument(
+            f"`{target!r}` is no target",
+            where="`to_onnx(target=...)`",
+            instead=f"{', '.join(map(repr, TARGETS))}, or a `jaxport.Target`",
+        )
+    number = opsets.validated(target.opset if opset is None else opset)
+    if target.newest_opset is not None and number > target.newest_opset:
+        raise InvalidArgument(
+            f'opset {number} is newer than what the target "{target.name}" takes ({target.newest_opset})',
+            where="`to_onnx(opset=..., target=...)`",
+            instead=f"leave `opset` out for {target.opset}, or choose another target",
+        )
+    return target, number
+
+
+def ir_version(target: Target, opset: int) -> int:
+    """The IR version to write."""
+    own = opsets.ir_version(opset)
+    return own if target.ir_version is None else min(own, target.ir_version)
+
+
+def refusals(model: ir.Model, target: Target) -> list[Refusal]:
+    """All nodes of a finished model that cannot run on a target, with the lines of the user."""
+    own = {(function.domain, function.name) for function in model.functions.values()}
+    found = []
+    for graph in graphs(model):
+        for node in graph:
+            if (node.domain, node.op_type) not in own:
+                where = node.metadata_props.get("jaxport.source", "")
+                found += [Refusal(_name(node), where, why) for why in _objections(node, model, target)]
+    held = [*model.graph.inputs, *model.graph.initializers.values()]
+    for value in held:
+        refused = requirements.dtypes_of([value]) & target.without_dtypes
+        found += [Refusal(value.name or "", "", f"the target has no {dtype}") for dtype in sorted(refused)]
+    return found
+
+
+def _objections(node: ir.Node, model: ir.Model, target: Target) -> Iterator[str]:
+    """Why a node cannot run on a target."""
+    if node.op_type in target.without_operators:
+        yield f"the target has no {node.op_type}"
+    if node.domain and target.domains is not None and node.domain not in target.domains:
+        yield f"the target has no operators of {node.domain}"
+    for dtype in sorted(requirements.dtypes_of(node.outputs) & target.without_dtypes):
+        yield f"the target has no {dtype}"
+    lack = requirements.lack(node, model.opset_imports[""], target.runtime) if target.runtime else None
+    if lack is not None:
+        yield f"ONNX Runtime {target.runtime}, which the target includes, has no {lack}"
+
+
+def larger(target: Target) -> Iterator[Target]:
+    """The named targets that may run what a target cannot, the nearest first."""
+    names = list(TARGETS)
+    start = names.index(target.name) + 1 if TARGETS.get(target.name) == target else 0
+    for name in names[start:]:
+        yield TARGETS[name]
+
+
+def _name(node: ir.Node) -> str:
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type

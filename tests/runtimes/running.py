@@ -1,0 +1,75 @@
+"""Runs a folder of models in the runtime of this environment; needs that and NumPy alone, and no package of ours.
+
+Prints a line of JSON: by model, "" where it gives what is expected, or what went wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+#: How far a float may be from what is expected, relative to the largest element of an output.
+LIMIT = 1e-4
+
+Run = Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]]
+
+
+def in_onnxruntime(path: Path) -> Run:
+    """A model loaded in ONNX Runtime."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return lambda inputs: session.run(None, inputs)
+
+
+def in_openvino(path: Path) -> Run:
+    """A model loaded in OpenVINO, which shall compute in float32."""
+    import openvino
+
+    model = openvino.Core().compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return lambda inputs: [np.asarray(value) for value in model(inputs).values()]
+
+
+RUNTIMES = {"onnxruntime": in_onnxruntime, "openvino": in_openvino}
+
+
+def problem(run: Run, folder: Path, case: str) -> str:
+    """What is wrong with the outputs of a model, or nothing."""
+    with np.load(folder / f"{case}-inputs.npz") as stored:
+        inputs = {name: stored[name] for name in stored.files}
+    with np.load(folder / f"{case}-outputs.npz") as stored:
+        expected = [stored[name] for name in stored.files]
+    actual = run(inputs)
+    if len(actual) != len(expected):
+        return f"{len(actual)} outputs, not {len(expected)}"
+    for wanted, found in zip(expected, actual):  # noqa: B905  the lengths are equal, and old Pythons run this too
+        if wanted.shape != found.shape or wanted.dtype != found.dtype:
+            return f"{found.dtype}{list(found.shape)}, not {wanted.dtype}{list(wanted.shape)}"
+        largest = np.abs(np.nan_to_num(wanted.astype(np.float64))).max() if wanted.size else 0.0
+        limit = LIMIT * max(largest, 1e-6) if wanted.dtype.kind == "f" else 0.0
+        if not np.allclose(found.astype(np.float64), wanted.astype(np.float64), rtol=0, atol=limit, equal_nan=True):
+            error = np.abs(np.nan_to_num(found.astype(np.float64) - wanted.astype(np.float64))).max()
+            return f"an element is off by {error:.2g}, where the largest is {largest:.2g}"
+    return ""
+
+
+def results(folder: Path, runtime: str) -> dict[str, str]:
+    """What is wrong with each model of a folder."""
+    found = {}
+    for name, cases in json.loads((folder / "models.json").read_text()).items():
+        try:
+            run = RUNTIMES[runtime](folder / f"{name}.onnx")
+            found[name] = next(filter(None, (problem(run, folder, case) for case in cases)), "")
+        except Exception as error:  # noqa: BLE001  the runtimes raise errors of many kinds
+            found[name] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    return found
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(results(Path(sys.argv[1]), sys.argv[2])))

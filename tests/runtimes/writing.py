@@ -1,0 +1,59 @@
+"""Writes what a runtime is asked to run: models, their inputs, and what is expected."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+import jaxport
+from jaxport.export.exported import Exported
+from jaxport.verify import sampling, sizes as size_choice
+from tests.runtimes.programs import Program
+
+
+def write(folder: Path, programs: Iterable[Program], targets: Iterable[str]) -> dict[str, str]:
+    """Write each program for each target; returns why what could not be written was refused."""
+    refused, names, chosen = {}, {}, list(targets)
+    for program in programs:
+        plain = export(program, "onnx")
+        cases = [inputs_of(program, plain, dict(sizes), seed) for seed, sizes in enumerate(program.sizes)]
+        for number, inputs in enumerate(cases):
+            np.savez(folder / f"{program.name}-{number}-inputs.npz", **inputs)
+            expected = plain.run(inputs)
+            np.savez(folder / f"{program.name}-{number}-outputs.npz", *expected)
+        for target in chosen:
+            name = f"{program.name}-{target}"
+            try:
+                exported = export(program, target)
+            except jaxport.Unsupported as error:
+                refused[name] = str(error)
+                continue
+            exported.save(folder / f"{name}.onnx")
+            names[name] = [f"{program.name}-{number}" for number in range(len(cases))]
+    (folder / "models.json").write_text(json.dumps(names))
+    return refused
+
+
+def export(program: Program, target: str) -> Exported:
+    """A program for a target; what is expected of it is what JAX gives."""
+    exported = jaxport.to_onnx(program.fn, list(program.inputs), target=target, **program.options)
+    if target == "onnx":
+        exported.verify(sizes=None if not any(program.sizes) else list(program.sizes))
+    return exported
+
+
+def inputs_of(program: Program, exported: Exported, sizes: dict[str, int], seed: int) -> dict[str, np.ndarray]:
+    """Inputs of a model, by name."""
+    generator = np.random.default_rng(seed)
+    if program.sample is not None:
+        return exported.flatten(program.sample(generator, sizes), {})
+    ports, count = [port for port in exported.inputs if not port.weight], len(exported.traced.weights)
+    bounds = sampling.bounds(exported.traced.jaxpr)
+    size_choice.checked(size_choice.Conditions(exported.traced.jaxpr), [sizes]) if sizes else None
+    return {
+        port.name: port.to_model(sampling.sample(port, sizes, generator, bounds.get(count + i, ()), ()), exported.x64)
+        for i, port in enumerate(ports)
+    }
