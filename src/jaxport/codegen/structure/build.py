@@ -9,7 +9,7 @@ from typing import Any
 from jaxport.codegen.structure.closing import Closing
 from jaxport.codegen.structure.layers import Weights, recognised
 from jaxport.codegen.structure.loops import with_loops
-from jaxport.codegen.structure.scopes import Chain, chain_of, common, hoist, node_chains
+from jaxport.codegen.structure.scopes import Chain, chain_of, common, hoist, node_chains, without_containers
 from jaxport.codegen.structure.steps import operators, variables
 from jaxport.codegen.structure.ties import shared
 from jaxport.codegen.tree import Call, Item, Layer, Leaf, Module, Op, Tie, Weight
@@ -34,7 +34,8 @@ def build(recorded: RecordedProgram) -> tuple[Module, Any]:
     chains: dict[int, Chain] = {}
     for leaf in leaves:
         chain = node_chain.get(made_by[leaf.outputs[0]].step.node, ())
-        chains[id(leaf)] = chain_of(leaf, chain)[0]
+        chains[id(leaf)] = chain_of(leaf, chain)
+    without_containers(chains)
     hoist(leaves, chains, names)
     order = {id(leaf): index for index, leaf in enumerate(leaves)}
     types = {module.path: module.type for module in program.modules.walk()}

@@ -9,14 +9,17 @@ is inside it comes to the level around.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from jaxport.codegen.structure.scopes import Chain
-from jaxport.codegen.tree import Call, Item, Layer, Leaf, Module
+from jaxport.codegen.tree import Call, Item, Layer, Leaf, Module, Op
 from jaxport.importer.recording import Variable
 
 __all__ = ["Closing"]
+
+MOST_AROUND = 3
+"""Operators beside the layer of a module that is a layer."""
 
 Part = str | Leaf
 """What is a node at one level: a module inside, by its path, or a leaf."""
@@ -36,7 +39,7 @@ class Closing:
 
     chains: dict[int, Chain]
     order: Mapping[int, int]
-    weights: Collection[Variable]
+    weights: Set[Variable]
     types: Mapping[str, str]
     results: Collection[Variable]
 
@@ -62,7 +65,7 @@ class Closing:
                 items.append(part)
                 continue
             beyond = [v for leaf in parts[part] for v in leaf.outputs if used.get(v, set()) - {part}]
-            items.append(self._call(part, path, parts[part], depth + 1, beyond))
+            items += self._call(part, path, parts[part], depth + 1, beyond)
         made = {variable for leaf in leaves for variable in leaf.outputs}
         inputs = dict.fromkeys(v for item in items for v in item.inputs if v not in made)
         outputs = tuple(dict.fromkeys(v for leaf in leaves for v in leaf.outputs if v in outside))
@@ -70,12 +73,16 @@ class Closing:
 
     def _call(
         self, path: str, around: str, leaves: Sequence[Leaf], depth: int, outside: Collection[Variable]
-    ) -> Call | Layer:
+    ) -> list[Item]:
+        """The call of a module; of one that is a layer, and at most brings axes into its order, the layer itself."""
         module = self.module(path, leaves, depth, outside)
-        label = path.removeprefix(f"{around}.") if around else path
-        if len(module.items) == 1 and isinstance(module.items[0], Layer):
-            return replace(module.items[0], label=label)
-        return Call(module, module.inputs, module.outputs)
+        layers = [item for item in module.items if isinstance(item, Layer)]
+        others = [item for item in module.items if not isinstance(item, Layer)]
+        light = all(isinstance(item, Op) and self.weights.isdisjoint(item.inputs) for item in others)
+        if len(layers) == 1 and light and len(others) <= MOST_AROUND:
+            label = path.removeprefix(f"{around}.") if around else path
+            return [replace(item, label=label) if isinstance(item, Layer) else item for item in module.items]
+        return [Call(module, module.inputs, module.outputs)]
 
     def _part(self, leaf: Leaf, depth: int) -> Part:
         chain = self.chains[id(leaf)]
@@ -122,7 +129,7 @@ class Closing:
             for leaf in leaves:
                 part = self._part(leaf, depth)
                 if isinstance(part, str):
-                    heavy = isinstance(leaf, Layer) or any(variable in self.weights for variable in leaf.inputs)
+                    heavy = isinstance(leaf, Layer) or not self.weights.isdisjoint(leaf.inputs)
                     modules[part] = modules.get(part, False) or heavy
             light = [path for path, heavy in modules.items() if not heavy]
             if not light:

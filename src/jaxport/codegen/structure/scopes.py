@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any
 
 from jaxport.codegen.tree import Layer, Leaf, Op
@@ -11,7 +11,7 @@ from jaxport.importer.graph import Node
 from jaxport.importer.modules import Place
 from jaxport.importer.recording import Variable
 
-__all__ = ["Chain", "chain_of", "common", "hoist", "node_chains", "nodes_of"]
+__all__ = ["Chain", "chain_of", "common", "hoist", "node_chains", "nodes_of", "without_containers"]
 
 Chain = tuple[str, ...]
 """The paths of the modules around something, from the outside in."""
@@ -49,20 +49,20 @@ def node_chains(places: Mapping[Node, Place]) -> tuple[dict[Any, Node], dict[Any
     return nodes, chains
 
 
-def chain_of(leaf: Leaf, chain: Chain) -> tuple[Chain, str]:
-    """The modules around a leaf, those that only the name of its weight tells included; and what it is called in them.
+def chain_of(leaf: Leaf, chain: Chain) -> Chain:
+    """The modules around a leaf, those that only the name of its weight tells included.
 
     A layer whose weight is `h.0.attn.query.weight` is `query` in `h.0.attn`, if nothing contradicts.
     """
     if not isinstance(leaf, Layer):
-        return chain, ""
+        return chain
     around = chain[-1] if chain else ""
     weight = next(iter(leaf.weights.values()))
     path = weight.name.rpartition(".")[0]
     if path == around or not path.startswith(f"{around}." if around else ""):
-        return chain, ""
+        return chain
     if not all(part.isidentifier() or part.isdigit() for part in path.split(".")):
-        return chain, ""
+        return chain
     steps: list[str] = []
     parts = path.removeprefix(f"{around}." if around else "").split(".")
     for index, part in enumerate(parts):
@@ -71,7 +71,19 @@ def chain_of(leaf: Leaf, chain: Chain) -> tuple[Chain, str]:
             steps[-1] = whole
         else:
             steps.append(whole)
-    return (*chain, *steps), ""
+    return (*chain, *steps)
+
+
+def without_containers(chains: dict[int, Chain]) -> None:
+    """Leaves out the modules that only number others: `blocks` around `blocks.0` and `blocks.1` is a list."""
+    containers = {
+        outer
+        for chain in chains.values()
+        for outer, inner in pairwise(chain)
+        if inner.startswith(f"{outer}.") and inner[len(outer) + 1 :].isdigit()
+    }
+    for key, chain in chains.items():
+        chains[key] = tuple(path for path in chain if path not in containers)
 
 
 def hoist(leaves: Sequence[Leaf], chains: dict[int, Chain], weights: Iterable[Variable]) -> None:
@@ -86,14 +98,32 @@ def hoist(leaves: Sequence[Leaf], chains: dict[int, Chain], weights: Iterable[Va
         for variable in leaf.inputs:
             users.setdefault(variable, []).append(leaf)
     for leaf in leaves:
-        if not isinstance(leaf, Op) or not own.isdisjoint(leaf.inputs):
-            continue
         chain = chains[id(leaf)]
         others = [chains[id(user)] for variable in leaf.outputs for user in users.get(variable, [])]
         around = common([chain, *others])
         if len(around) == len(chain):
             continue
         inside = chain[len(around)]
-        makers = [chains[id(maker[variable])] for variable in leaf.inputs if variable in maker]
-        if not any(len(made) > len(around) and made[len(around)] == inside for made in makers):
-            chains[id(leaf)] = around
+        for moved in _computed_by(leaf, inside, len(around), chains, maker, own):
+            chains[id(moved)] = around
+
+
+def _computed_by(
+    leaf: Leaf, inside: str, depth: int, chains: Mapping[int, Chain], maker: Mapping[Variable, Leaf], weights: set[Variable]
+) -> list[Leaf]:
+    """What has to leave a module for a leaf to leave it; nothing, if a weight is among it."""
+    found: dict[int, Leaf] = {}
+    pending = [leaf]
+    while pending:
+        current = pending.pop()
+        if not isinstance(current, Op) or not weights.isdisjoint(current.inputs):
+            return []
+        found[id(current)] = current
+        for variable in current.inputs:
+            before = maker.get(variable)
+            if before is None or id(before) in found:
+                continue
+            chain = chains[id(before)]
+            if len(chain) > depth and chain[depth] == inside:
+                pending.append(before)
+    return list(found.values())
