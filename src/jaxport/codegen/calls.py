@@ -111,7 +111,7 @@ class CallPrinter(Printer):
         known = next((key for key, other in self.tables.items() if _are_equal(other.data, value.data)), None)
         key = known or self.fields.fresh("table")
         self.tables.setdefault(key, value)
-        return restored(value.data, self.dialect.value(attribute(f"self.{key}")))
+        return restored(value.data, self.dialect.frozen(attribute(f"self.{key}")))
 
     def body(self, items: Sequence[Item], result: Any) -> list[ast.stmt]:
         """The statements that compute a result."""
@@ -136,7 +136,9 @@ class CallPrinter(Printer):
         for index, step in enumerate(steps):
             self.now = index
             following = steps[index + 1] if index + 1 < len(steps) else None
-            after = result if following is None else () if id(following) in loops else (following.args, following.kwargs)
+            after = (
+                result if following is None else () if id(following) in loops else (following.args, following.kwargs)
+            )
             if id(step) in loops:
                 statements += self._loop(loops[id(step)])
             else:
@@ -217,7 +219,9 @@ class CallPrinter(Printer):
         begin, end = int(place[1]), int(place[1]) + len(loop.calls)
         listed: ast.expr = attribute(f"self.{place[0]}")
         if (begin, end) != (0, len(members)):
-            bounds = ast.Slice(ast.Constant(begin) if begin else None, ast.Constant(end) if end < len(members) else None)
+            bounds = ast.Slice(
+                ast.Constant(begin) if begin else None, ast.Constant(end) if end < len(members) else None
+            )
             listed = ast.Subscript(listed, bounds, ast.Load())
         element = self._free(_singular(str(place[0])))
         self.busy[element] = self.now

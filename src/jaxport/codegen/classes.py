@@ -228,24 +228,19 @@ class Classes:
         init = ast.FunctionDef("__init__", parameters, body or [ast.Pass()], [], None, None, lineno=0)
         declared: list[ast.stmt] = []
         if self.dialect.declared:
-            declared = [
-                ast.AnnAssign(ast.Name(key, ast.Store()), self._annotation(draft, key), None, 1) for key in draft.init
-            ]
+            declared = [ast.AnnAssign(ast.Name(key, ast.Store()), *self._declared(draft, key), 1) for key in draft.init]
         return ast.ClassDef(made, [attribute(self.dialect.base)], [], [*declared, init, draft.method], [])
 
-    def _annotation(self, draft: Draft, key: str) -> ast.expr:
-        fields = draft.fields
-        if key in fields.lists:
-            return name("list")
-        child = fields.single.get(key)
-        if isinstance(child, Layer):
-            made = self.dialect.layers[child.kind].build(child)
-            return made.func if isinstance(made, ast.Call) else name("Any")
-        if child is not None:
-            return name(self.drafts[id(child)].constructor[0])
-        if isinstance(draft.init[key], ast.Name):
-            return name("float")
-        return name("Array")
+    def _declared(self, draft: Draft, key: str) -> tuple[ast.expr, ast.expr | None]:
+        """The type of a field, and what else is said of it."""
+        made = draft.init[key]
+        if key in draft.fields.lists:
+            return name("list"), None
+        if key in draft.fields.single and isinstance(made, ast.Call):
+            return made.func, None
+        if isinstance(made, ast.Name):  # a number that the constructor was given
+            return name("float"), call("eqx.field", static=ast.Constant(True))
+        return name("Array"), None
 
 
 def _tied_layers(module: Module) -> list[Layer]:
@@ -275,9 +270,7 @@ def _zeros(shape: Sequence[int], dtype: np.dtype) -> ast.expr:
 
 def _numbers(tree: ast.AST) -> list[ast.Constant]:
     """The numbers in a class that may become arguments."""
-    return [
-        node for node in ast.walk(tree) if isinstance(node, ast.Constant) and type(node.value) in (int, float)
-    ]
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and type(node.value) in (int, float)]
 
 
 def _with_arguments(draft: Draft, arguments: Mapping[str, Sequence[int]]) -> Draft:

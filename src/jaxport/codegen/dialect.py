@@ -35,12 +35,10 @@ class Constructor:
     Attributes:
       build: the expression that makes a layer.
       fields: where its weights are, by role.
-      needs: names of the classes that the source has to define for it.
     """
 
     build: Callable[[Layer], ast.expr]
     fields: Callable[[Layer], Mapping[str, Field]]
-    needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,6 +54,7 @@ class Dialect:
       sequence: makes a list of modules of an expression.
       parameter: makes a parameter of the expression of an array, `table` a tensor that is not trained.
       value: the array behind a weight.
+      frozen: the array behind a tensor that is not trained.
       declared: whether fields are declared in the body of the class.
       definitions: the source of classes that the module may need, by name.
       loading: the source of `load`, with `{model}` for the class.
@@ -71,6 +70,7 @@ class Dialect:
     parameter: Callable[[ast.expr], ast.expr]
     table: Callable[[ast.expr], ast.expr]
     value: Callable[[ast.expr], ast.expr]
+    frozen: Callable[[ast.expr], ast.expr]
     declared: bool
     definitions: Mapping[str, str]
     loading: str

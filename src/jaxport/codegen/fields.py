@@ -158,7 +158,9 @@ def argument_role(variable: Variable) -> str:
     return "indices" if kind in "iu" else "x"
 
 
-def unique_arguments(variables: Sequence[Variable], known: Mapping[Variable, str], taken: set[str]) -> dict[Variable, str]:
+def unique_arguments(
+    variables: Sequence[Variable], known: Mapping[Variable, str], taken: set[str]
+) -> dict[Variable, str]:
     """A name for each argument of a module; those that are arguments of the model keep theirs."""
     names: dict[Variable, str] = {}
     for variable in variables:

@@ -30,7 +30,7 @@ from jaxport.importer.tracing import RecordedProgram
 
 __all__ = ["ModuleSource", "to_modules"]
 
-_RESERVED = "Array Any Path load save load_file save_file jax jnp lax nn nnx eqx random np annotations Table self"
+_RESERVED = "Array Any Path Iterator keys_from names_of load save load_file save_file jax jnp lax nn nnx eqx random np annotations Table self"
 _GENERIC = re.compile(r"(?i)(main_?graph|graph|torch_?jit|model|main|jaxport|.*\d{4,})?")
 MARK = "imported from ONNX by jaxport"
 CODE, TENSORS = "model.py", "model.safetensors"
@@ -59,7 +59,9 @@ class ModuleSource:
         self._refuse_foreign(folder)
         arrays = {key: np.ascontiguousarray(value) for key, value in self.tensors.items()}
         publish(folder / TENSORS, lambda file, _: save_file(arrays, file))
-        return publish(folder / CODE, lambda file, _: file.write_text(self.code, encoding="utf-8", newline="\n") and None)
+        return publish(
+            folder / CODE, lambda file, _: file.write_text(self.code, encoding="utf-8", newline="\n") and None
+        )
 
     def _refuse_foreign(self, folder: Path) -> None:
         """Refuses a folder with a module or weights that somebody else wrote."""
@@ -127,9 +129,12 @@ def _definitions(dialect: Dialect, body: str) -> list[str]:
 
 def _imports(text: str, dialect: Dialect) -> str:
     used = set(re.findall(r"[A-Za-z_]\w*", text))
-    lines = ["from pathlib import Path"] + ["from typing import Any"] * ("Any" in used) + [""]
+    lines = ["from collections.abc import Iterator"] * ("Iterator" in used) + ["from pathlib import Path"]
+    lines += ["from typing import Any"] * ("Any" in used) + [""]
     lines += list(dialect.imports)
-    lines += ["import jax"] * (re.search(r"\bjax\.", text) is not None) + ["import jax.numpy as jnp"] * ("jnp" in used)
+    lines += ["import jax"] * (re.search(r"\bjax\.(?!numpy)", text) is not None) + ["import jax.numpy as jnp"] * (
+        "jnp" in used
+    )
     lines += ["import numpy as np"] * ("np" in used)
     lines.append(f"from jax import {', '.join(['Array', *(part for part in ('lax', 'nn', 'random') if part in used)])}")
     lines.append("from safetensors.flax import load_file, save_file")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from jaxport.codegen.equinox import EQUINOX
 from jaxport.codegen.flax import NNX
 from jaxport.codegen.modules import ModuleSource, to_modules
 from jaxport.codegen.source import Source, to_source
@@ -12,7 +13,7 @@ from jaxport.importer.tracing import RecordedProgram
 
 __all__ = ["FRAMEWORKS", "printed"]
 
-_DIALECTS = {dialect.name: dialect for dialect in (NNX,)}
+_DIALECTS = {dialect.name: dialect for dialect in (NNX, EQUINOX)}
 FRAMEWORKS = ("jax", *_DIALECTS)
 """What source can be printed for."""
 

@@ -38,7 +38,9 @@ def size_statements(arguments: Mapping[str, Any], names: Collection[str]) -> tup
       The statements, and the names that no argument has as the size of an axis.
     """
     wanted = set(names)
-    shapes = {name: [str(size) for size in tree.shape] for name, tree in arguments.items() if isinstance(tree, Variable)}
+    shapes = {
+        name: [str(size) for size in tree.shape] for name, tree in arguments.items() if isinstance(tree, Variable)
+    }
     statements: list[ast.stmt] = []
     for argument, sizes in shapes.items():
         targets = []

@@ -49,6 +49,7 @@ NNX = Dialect(
     parameter=lambda array: call("nnx.Param", array),
     table=lambda array: call("Table", array),
     value=_value,
+    frozen=_value,
     declared=False,
     definitions={"Table": _TABLE},
     loading=_LOADING,

@@ -250,8 +250,10 @@ class _Recogniser:
         op = self.step(value, "*", "**", "jnp.power", "jnp.square")
         if op is None or op.step.args[0] is not of:
             return False
-        return op.step.name == "jnp.square" or op.step.args[1] is of or (
-            op.step.name != "*" and _number(op.step.args[1]) == 2
+        return (
+            op.step.name == "jnp.square"
+            or op.step.args[1] is of
+            or (op.step.name != "*" and _number(op.step.args[1]) == 2)
         )
 
     def batch_normalization(self, op: Op) -> Layer | None:
@@ -270,7 +272,9 @@ class _Recogniser:
         sizes = {weight.shape for weight in (scale, bias, mean, var)}
         if not isinstance(x, Variable) or not isinstance(average, HostValue) or len(sizes) != 1:
             return None
-        if x.shape != op.outputs[0].shape or not all(w.dtype == x.dtype == np.float32 for w in (scale, bias, mean, var)):
+        if x.shape != op.outputs[0].shape or not all(
+            w.dtype == x.dtype == np.float32 for w in (scale, bias, mean, var)
+        ):
             return None
         if not {scale.name, bias.name}.isdisjoint(self.weights.names[variable] for variable in self.weights.shared):
             return None

@@ -27,9 +27,7 @@ def element_of(path: str) -> tuple[str, int] | None:
 
 def with_loops(module: Module) -> Module:
     """The module, and all modules inside it, with loops in place of runs of calls."""
-    items = [
-        replace(item, module=with_loops(item.module)) if isinstance(item, Call) else item for item in module.items
-    ]
+    items = [replace(item, module=with_loops(item.module)) if isinstance(item, Call) else item for item in module.items]
     uses = Counter(variable for item in items for variable in item.inputs)
     uses.update(module.outputs)
     done: list[Item] = []
@@ -69,7 +67,9 @@ def _following(before: Call, call: Call, uses: Mapping[Variable, int]) -> dict[i
     # Each result goes into the next call, in one place, and nowhere else.
     if sorted(carried.values()) != list(range(len(before.outputs))) or any(uses[v] != 1 for v in before.outputs):
         return None
-    same = all(a is b for place, (a, b) in enumerate(zip(before.inputs, call.inputs, strict=True)) if place not in carried)
+    same = all(
+        a is b for place, (a, b) in enumerate(zip(before.inputs, call.inputs, strict=True)) if place not in carried
+    )
     return carried if same else None
 
 

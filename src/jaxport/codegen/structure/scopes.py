@@ -109,7 +109,12 @@ def hoist(leaves: Sequence[Leaf], chains: dict[int, Chain], weights: Iterable[Va
 
 
 def _computed_by(
-    leaf: Leaf, inside: str, depth: int, chains: Mapping[int, Chain], maker: Mapping[Variable, Leaf], weights: set[Variable]
+    leaf: Leaf,
+    inside: str,
+    depth: int,
+    chains: Mapping[int, Chain],
+    maker: Mapping[Variable, Leaf],
+    weights: set[Variable],
 ) -> list[Leaf]:
     """What has to leave a module for a leaf to leave it; nothing, if a weight is among it."""
     found: dict[int, Leaf] = {}
