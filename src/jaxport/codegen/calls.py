@@ -142,7 +142,7 @@ class CallPrinter(Printer):
             if id(step) in loops:
                 statements += self._loop(loops[id(step)])
             else:
-                statements += self._statements(step, uses, after)
+                statements += self._statements(step, uses, after, result)
         statements.append(ast.Return(self.value(result)))
         return statements
 
@@ -158,16 +158,15 @@ class CallPrinter(Printer):
             return Step("call", "loop", item.inputs, {}, item.outputs, item)
         return item.step
 
-    def _statements(self, step: Step, uses: Counter[Variable], after: Any) -> list[ast.stmt]:
-        statements: list[ast.stmt] = []
-        for function in (leaf for leaf in leaves((step.args, step.kwargs)) if isinstance(leaf, Function)):
-            if not self.is_short(function):
-                statements.append(self.definition(function))
+    def _statements(self, step: Step, uses: Counter[Variable], after: Any, result: Any) -> list[ast.stmt]:
+        functions = [leaf for leaf in leaves((step.args, step.kwargs)) if isinstance(leaf, Function)]
+        statements: list[ast.stmt] = [self.definition(one) for one in functions if not self.is_short(one)]
         expression = self.expression(step)
         if isinstance(step.outputs, Variable):
             variable = step.outputs
             read_next = uses[variable] == 1 and any(leaf is variable for leaf in leaves(after))
-            if read_next and not statements and len(ast.unparse(expression)) <= LONGEST_INLINE:
+            short = after is result or len(ast.unparse(expression)) <= LONGEST_INLINE
+            if read_next and not statements and short:
                 self.expressions[variable] = expression
                 for node in ast.walk(expression):
                     if isinstance(node, ast.Name) and node.id in self.busy:
@@ -251,6 +250,8 @@ class CallPrinter(Printer):
 
 class _Name(str):
     """The name of a size that a module is given."""
+
+    __slots__ = ()
 
 
 KEPT = {"mask", "split", "softmax", "top_k"}

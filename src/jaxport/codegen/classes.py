@@ -143,7 +143,7 @@ class Classes:
         fields = fields_of(module, self.dialect.reserved)
         if id(layer) in fields.paths:
             return fields.text(layer)
-        for inner in (call.module for call in module.calls()):
+        for inner in (called.module for called in module.calls()):
             if any(item is layer for deeper in inner.walk() for item in deeper.items):
                 return fields.text(inner) + self._layer_path(inner, layer).removeprefix("self")
         raise KeyError(layer.label)
@@ -152,9 +152,9 @@ class Classes:
         init: dict[str, ast.expr] = {}
         for key in fields.order:
             if key in fields.single:
-                init[key] = self._made(fields.single[key], key)
+                init[key] = self._made(fields.single[key])
             else:
-                init[key] = self._list([self._made(child, key) for child in fields.lists[key]])
+                init[key] = self._list([self._made(child) for child in fields.lists[key]])
         for variable, key in fields.weights.items():
             weight = module.weights[variable]
             assert isinstance(weight, Weight)
@@ -164,7 +164,7 @@ class Classes:
             init[key] = self.dialect.table(_zeros(array.shape, array.dtype))
         return init
 
-    def _made(self, child: Module | Layer, key: str) -> ast.expr:
+    def _made(self, child: Module | Layer) -> ast.expr:
         if isinstance(child, Layer):
             return self.dialect.layers[child.kind].build(child)
         made, arguments = self.drafts[id(child)].constructor

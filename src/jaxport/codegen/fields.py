@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -168,6 +167,3 @@ def unique_arguments(
         taken.add(chosen)
         names[variable] = chosen
     return names
-
-
-Names = Mapping[Variable, Any]

@@ -132,13 +132,16 @@ def _imports(text: str, dialect: Dialect) -> str:
     lines = ["from collections.abc import Iterator"] * ("Iterator" in used) + ["from pathlib import Path"]
     lines += ["from typing import Any"] * ("Any" in used) + [""]
     lines += list(dialect.imports)
-    lines += ["import jax"] * (re.search(r"\bjax\.(?!numpy)", text) is not None) + ["import jax.numpy as jnp"] * (
-        "jnp" in used
-    )
-    lines += ["import numpy as np"] * ("np" in used)
-    lines.append(f"from jax import {', '.join(['Array', *(part for part in ('lax', 'nn', 'random') if part in used)])}")
+    lines += ["import jax"] * _uses(text, "jax") + ["import jax.numpy as jnp"] * _uses(text, "jnp")
+    lines += ["import numpy as np"] * _uses(text, "np")
+    parts = [part for part in ("lax", "nn", "random") if _uses(text, part)]
+    lines.append(f"from jax import {', '.join(['Array', *parts])}")
     lines.append("from safetensors.flax import load_file, save_file")
     return "\n".join(lines)
+
+
+def _uses(text: str, module: str) -> bool:
+    return re.search(rf"(?<![.\w]){module}\.", text) is not None
 
 
 def _tensors(module: Module, classes: Classes, dialect: Dialect, prefix: str) -> Iterator[tuple[str, np.ndarray]]:

@@ -39,18 +39,19 @@ def build(recorded: RecordedProgram) -> tuple[Module, Any]:
     hoist(leaves, chains, names)
     order = {id(leaf): index for index, leaf in enumerate(leaves)}
     types = {module.path: module.type for module in program.modules.walk()}
-    closing = Closing(chains, order, names.keys(), types, results)
+    closing = Closing(chains, order, names.keys(), ties.keys(), types, results)
     root = closing.module("", leaves, 0, set(results))
-    return with_loops(_with_weights(root, weights, _tied(leaves, ties))), result
+    return with_loops(
+        _with_weights(root, weights, _tied(leaves, {names[variable]: variable for variable in ties}))
+    ), result
 
 
-def _tied(leaves: Sequence[Leaf], ties: Mapping[Variable, Op | None]) -> dict[Variable, Tie]:
+def _tied(leaves: Sequence[Leaf], names: Mapping[str, Variable]) -> dict[Variable, Tie]:
     """The parameters that a layer keeps and others read."""
-    outputs = {op.outputs[0]: variable for variable, op in ties.items() if op is not None}
     return {
-        outputs[leaf.outputs[0]]: Tie(leaf, "embedding")
+        names[leaf.weights["embedding"].name]: Tie(leaf, "embedding")
         for leaf in leaves
-        if isinstance(leaf, Layer) and leaf.kind == "Embed" and leaf.outputs[0] in outputs
+        if isinstance(leaf, Layer) and leaf.kind == "Embed" and leaf.weights["embedding"].name in names
     }
 
 

@@ -33,6 +33,7 @@ class Closing:
       chains: the modules around each leaf, by its identity; changed as modules are closed.
       order: where each leaf is in the file.
       weights: the variables that stand for tensors.
+      shared: those of them that belong to several modules.
       types: the types of modules, by path.
       results: the values that the model returns.
     """
@@ -40,6 +41,7 @@ class Closing:
     chains: dict[int, Chain]
     order: Mapping[int, int]
     weights: Set[Variable]
+    shared: Set[Variable]
     types: Mapping[str, str]
     results: Collection[Variable]
 
@@ -125,17 +127,23 @@ class Closing:
     def _dissolve_weightless(self, leaves: Sequence[Leaf], depth: int) -> None:
         """Modules without weights, such as activations, are what they compute."""
         while True:
-            modules: dict[str, bool] = {}
+            modules: dict[str, list[Leaf]] = {}
             for leaf in leaves:
                 part = self._part(leaf, depth)
                 if isinstance(part, str):
-                    heavy = isinstance(leaf, Layer) or not self.weights.isdisjoint(leaf.inputs)
-                    modules[part] = modules.get(part, False) or heavy
-            light = [path for path, heavy in modules.items() if not heavy]
+                    modules.setdefault(part, []).append(leaf)
+            light = [path for path, inside in modules.items() if not self._is_heavy(inside)]
             if not light:
                 return
             for path in light:
                 self._dissolve(path, leaves, depth)
+
+    def _is_heavy(self, leaves: Sequence[Leaf]) -> bool:
+        """Whether leaves are worth a module: they have weights, and not just those of another module."""
+        if any(isinstance(leaf, Layer) for leaf in leaves):
+            return True
+        read = {variable for leaf in leaves for variable in leaf.inputs if variable in self.weights}
+        return bool(read) and (len(leaves) > MOST_AROUND or not read <= self.shared)
 
     def _sorted(self, parts: Mapping[Part, Sequence[Leaf]], makers: Mapping[Variable, Part]) -> list[Part]:
         """The parts, each after what it needs, otherwise as they are in the file."""

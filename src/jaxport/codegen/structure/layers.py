@@ -175,10 +175,20 @@ class _Recogniser:
         return Layer("Conv", config, weights, (x,), (out,), "conv")
 
     def embedding(self, op: Op) -> Layer | None:
-        if op.step.name != "jnp.take" or op.step.kwargs != {"axis": 0}:
+        """`take(table, indices)`; or the same of indices that are clipped, with NaN for those that were outside."""
+        lookup, indices = op, None
+        if op.step.name == "jnp.where" and len(op.step.args) == 3 and np.isnan(_number(op.step.args[2]) or 0):
+            found = self.step(op.step.args[1], "jnp.take")
+            if found is None or self.uses[found.outputs[0]] != 1 or found.outputs[0].shape != op.outputs[0].shape:
+                return None
+            lookup, indices = found, self._unclipped(op.step.args[0], found)
+            if indices is None:
+                return None
+        if lookup.step.name != "jnp.take" or lookup.step.kwargs != {"axis": 0}:
             return None
-        table, indices = op.step.args
-        if table not in self.weights.names or self.weights.shared.get(table, op) is not op:
+        table = lookup.step.args[0]
+        indices = lookup.step.args[1] if indices is None else indices
+        if table not in self.weights.names or self.weights.shared.get(table, lookup) is not lookup:
             return None
         weight = self.weights.weight(table)
         if len(weight.shape) != 2 or weight.shape[0] < 2:
@@ -187,6 +197,19 @@ class _Recogniser:
             return None
         config = {"num_embeddings": weight.shape[0], "features": weight.shape[1]}
         return Layer("Embed", config, {"embedding": weight}, (indices,), op.outputs, "embed")
+
+    def _unclipped(self, condition: Any, lookup: Op) -> Variable | None:
+        """The indices that were clipped for a lookup, if a condition says which of them were not changed by that."""
+        expanded = self.step(condition, "jnp.expand_dims")
+        equal = self.step(expanded.step.args[0], "==", "jnp.equal") if expanded is not None else None
+        clip = self.step(lookup.step.args[1], "jnp.clip")
+        if expanded is None or equal is None or clip is None or len(clip.step.args) != 3:
+            return None
+        indices, low, high = clip.step.args
+        rows, rank = lookup.step.args[0].shape[0], len(indices.shape) if isinstance(indices, Variable) else -1
+        same = {id(part) for part in equal.step.args} == {id(indices), id(clip.outputs[0])}
+        last = len(expanded.step.args) > 1 and list(np.atleast_1d(expanded.step.args[1])) in ([rank], [-1])
+        return indices if same and last and (_number(low), _number(high)) == (-rows, rows - 1) else None
 
     def normalization(self, op: Op) -> Layer | None:
         """`(x - mean(x)) / sqrt(mean((x - mean(x))²) + epsilon) * scale + bias`, and the same without the mean."""
