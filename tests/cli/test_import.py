@@ -66,6 +66,14 @@ def test_import_dumps_the_phases(folder: Path):
     assert "y: float32[batch, 2]" in phases["3-folded.txt"]
 
 
+def test_import_prints_classes(folder: Path):
+    assert run("import", "scaled.onnx", "-o", "classes", "--framework", "nnx") == 0
+    assert sorted(path.name for path in (folder / "classes").iterdir()) == ["model.py", "model.safetensors"]
+    assert "nnx.Module" in (folder / "classes" / "model.py").read_text()
+    assert run("import", "scaled.onnx", "-o", "other", "--framework", "torch") == 1
+    assert not (folder / "other").exists()
+
+
 def test_run_compares_and_times(folder: Path, capsys: pytest.CaptureFixture[str]):
     assert run("run", "scaled.onnx", "--random", "--size", "batch=2", "--size", "batch=5", "--repeat", "1") == 0
     shown = capsys.readouterr().out

@@ -55,6 +55,9 @@ def import_model(
     dump: Annotated[
         bool, typer.Option("--dump", help="Write the graph after each phase of the import into OUTPUT/phases.")
     ] = False,
+    framework: Annotated[
+        str, typer.Option("--framework", help="What to print for: `jax`, one function; `nnx` or `equinox`, classes.")
+    ] = "jax",
     rtol: RelativeTolerance = None,
     atol: AbsoluteTolerance = None,
 ) -> None:
@@ -73,8 +76,9 @@ def import_model(
         typer.echo(str(report))
         if not report.ok:
             raise VerificationFailed(f"`{output}` was not written", why="JAX and ONNX Runtime differ")
-    source = program.to_source(output, inputs=known)
-    files = sorted(path for path in output.iterdir() if path.name.startswith("model.py"))
+    source = program.to_source(output, inputs=known, framework=framework)
+    begin = "model.py" if framework == "jax" else "model."
+    files = sorted(path for path in output.iterdir() if path.name.startswith(begin))
     elements = sum(tensor.size for tensor in source.tensors.values())
     console().print(
         key_values(

@@ -17,7 +17,7 @@ from jaxport.importer.host import HostValue, has_stand_ins, is_dim
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.recording import Function, Recordable, Step, Variable
 
-__all__ = ["Printer", "variable_name"]
+__all__ = ["LONGEST_INLINE", "Printer", "default_name", "leaves", "needed", "variable_name"]
 
 LONGEST_INLINE = 72
 """Characters up to which a value that is used once is written where it is used."""
@@ -91,7 +91,7 @@ class Printer:
 
     def statements(self, steps: Iterable[Step], result: Any) -> list[ast.stmt]:
         """The body of a function: the steps that the result needs, and its return."""
-        steps, uses = _needed(list(steps), result)
+        steps, uses = needed(list(steps), result)
         body: list[ast.stmt] = []
         scope = ""
         for step, following in zip(steps, [*steps[1:], None], strict=False):
@@ -114,13 +114,13 @@ class Printer:
         expression = self.expression(step)
         if isinstance(step.outputs, Variable):
             variable = step.outputs
-            read_next = uses[variable] == 1 and any(leaf is variable for leaf in _leaves(next_reads))
+            read_next = uses[variable] == 1 and any(leaf is variable for leaf in leaves(next_reads))
             if read_next and len(ast.unparse(expression)) <= LONGEST_INLINE:
                 self.expressions[variable] = expression
                 return
-            target: ast.expr = ast.Name(self.bind(variable, _default_name(step)), ast.Store())
+            target: ast.expr = ast.Name(self.bind(variable, default_name(step)), ast.Store())
         else:
-            target = self.target(step.outputs, uses, _default_name(step))
+            target = self.target(step.outputs, uses, default_name(step))
         yield ast.Assign([target], expression, lineno=0)
 
     def target(self, tree: Any, uses: Counter[Variable] | None, default: str) -> ast.expr:
@@ -260,7 +260,8 @@ def variable_name(hint: str, default: str = "x") -> str:
     return identifier(short.lower(), default) if short else default
 
 
-def _default_name(step: Step) -> str:
+def default_name(step: Step) -> str:
+    """What the result of a step is called that has no name: by what was done."""
     if step.form == "call":
         return identifier(step.name.rpartition(".")[2], "x")
     return {"method": identifier(step.name.rpartition(".")[2]), "vmap": "mapped", "index": "part"}.get(step.form, "x")
@@ -291,7 +292,7 @@ def _shortest(step: Step, value: Any) -> Any:
     """A Python float that only meets float32 arrays, as float32, which prints with fewer digits."""
     if type(value) is not float or not _is_single(value):
         return value
-    arrays = [leaf for leaf in _leaves((step.args, step.kwargs, step.outputs)) if isinstance(leaf, Variable)]
+    arrays = [leaf for leaf in leaves((step.args, step.kwargs, step.outputs)) if isinstance(leaf, Variable)]
     return np.float32(value) if all(array.dtype == np.float32 for array in arrays) else value
 
 
@@ -306,7 +307,7 @@ def _functions(tree: Any) -> Iterator[Function]:
     return (leaf for leaf in jax.tree.leaves(trees) if isinstance(leaf, Function))
 
 
-def _leaves(tree: Any) -> Iterator[Any]:
+def leaves(tree: Any) -> Iterator[Any]:
     """The leaves of a tree, with those inside slices."""
     for leaf in jax.tree.leaves(tree):
         if isinstance(leaf, slice):
@@ -315,12 +316,12 @@ def _leaves(tree: Any) -> Iterator[Any]:
             yield leaf
 
 
-def _needed(steps: list[Step], result: Any) -> tuple[list[Step], Counter[Variable]]:
+def needed(steps: list[Step], result: Any) -> tuple[list[Step], Counter[Variable]]:
     """The steps whose outputs are used, and how often each variable is; a use in a nested function counts twice."""
     uses: Counter[Variable] = Counter()
 
     def use(tree: Any, weight: int) -> None:
-        for leaf in _leaves(tree):
+        for leaf in leaves(tree):
             if isinstance(leaf, Variable):
                 uses[leaf] += weight
             elif isinstance(leaf, Function):

@@ -15,7 +15,20 @@ from jaxport.errors import RuleError
 from jaxport.importer.dtypes import STRING
 from jaxport.importer.host import HostValue, is_dim
 
-__all__ = ["LARGEST_LITERAL", "attribute", "call", "dim_expression", "dtype_expression", "literal", "name", "number"]
+__all__ = [
+    "LARGEST_LITERAL",
+    "attribute",
+    "call",
+    "comment",
+    "dim_expression",
+    "dtype_expression",
+    "literal",
+    "name",
+    "number",
+    "plain",
+    "restored",
+    "storable",
+]
 
 LARGEST_LITERAL = 16
 """Elements up to which a constant is written into the source; a larger one goes to the weights file."""
@@ -186,6 +199,31 @@ def plain(value: Any) -> ast.expr:
         why="it is neither an array nor a plain Python value",
         instead="build it through the shared namespaces, or write the operator as a `helper`",
     )
+
+
+_WIDENED = {"int4": "int8", "uint4": "uint8", "int2": "int8", "uint2": "uint8", "float4_e2m1fn": "float16"}
+
+
+def storable(value: np.ndarray) -> tuple[np.ndarray, str]:
+    """A tensor as a weights file can hold it, and what makes the tensor of that again, where it is not the same.
+
+    >>> storable(np.zeros(2, np.complex128))[1]
+    'lax.complex(*{})'
+    """
+    dtype = value.dtype.name
+    if dtype in _WIDENED:
+        return value.astype(_WIDENED[dtype]), f"{{}}.astype(jnp.{dtype})"
+    if dtype.startswith("float8"):
+        return value.view(np.uint8), f"lax.bitcast_convert_type({{}}, jnp.{dtype})"
+    if dtype == "complex128":
+        return np.stack([np.real(value), np.imag(value)]), "lax.complex(*{})"
+    return value, ""
+
+
+def restored(value: np.ndarray, stored: ast.expr) -> ast.expr:
+    """The tensor, made again of what the file holds of it."""
+    restore = storable(value)[1]
+    return ast.parse(restore.format(ast.unparse(stored)), mode="eval").body if restore else stored
 
 
 def comment(text: str) -> str:

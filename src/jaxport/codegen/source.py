@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from jaxport.codegen.flat import Printer, variable_name
-from jaxport.codegen.literals import attribute, call, comment, dim_expression, name
-from jaxport.errors import InvalidArgument, SaveError, boundary
+from jaxport.codegen.literals import call, comment, dim_expression, name, storable
+from jaxport.codegen.sizes import size_names, size_statements, unreadable
+from jaxport.errors import SaveError, boundary
 from jaxport.files import checked_path, publish
 from jaxport.importer.dtypes import STRING
-from jaxport.importer.host import HostValue, is_dim
+from jaxport.importer.host import HostValue
 from jaxport.importer.names import unique_identifiers
 from jaxport.importer.namespaces import HELPERS
 from jaxport.importer.recording import Variable
@@ -32,7 +32,6 @@ from jaxport.importer.tracing import RecordedProgram
 __all__ = ["Source", "to_source"]
 
 _RESERVED = "params CONSTANTS Outputs Array NamedTuple Path load_file load_params jax jnp lax nn random np annotations"
-_WIDENED = {"int4": "int8", "uint4": "uint8", "int2": "int8", "uint2": "uint8", "float4_e2m1fn": "float16"}
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ def to_source(recorded: RecordedProgram) -> Source:
         return jnp.tanh(h)
     <BLANKLINE>
     """
-    sizes = _size_names(recorded)
+    sizes = size_names(recorded.inputs)
     printer = Printer({*_RESERVED.split(), *HELPERS, *sizes, "model"})
     for key, variable in recorded.params.items():
         printer.expressions[variable] = ast.Subscript(name("params"), ast.Constant(key), ast.Load())
@@ -104,7 +103,7 @@ def to_source(recorded: RecordedProgram) -> Source:
     for key, tree in recorded.inputs.items():
         argument = printer.fresh(variable_name(key))
         arguments[key] = argument
-        _bind_argument(printer, tree, name(argument))
+        bind_argument(printer, tree, name(argument))
     outputs = recorded.outputs
     names = unique_identifiers(recorded.program.output_names, "output")
     result = outputs[0] if len(outputs) == 1 else outputs
@@ -114,7 +113,10 @@ def to_source(recorded: RecordedProgram) -> Source:
         assert isinstance(last, ast.Return)
         assert isinstance(last.value, ast.Tuple)
         body[-1] = ast.Return(call("Outputs", *last.value.elts))
-    prologue = _prologue(recorded, arguments, printer)
+    wanted = sizes & printer.dims
+    prologue, unread = size_statements({argument: recorded.inputs[key] for key, argument in arguments.items()}, wanted)
+    if unread:
+        raise unreadable(min(unread))
     lines = []
     for statement in (*prologue, *body):
         scope = printer.comments.get(id(statement))
@@ -124,13 +126,13 @@ def to_source(recorded: RecordedProgram) -> Source:
     parameters = ", ".join(f"{argument}: {_annotation(recorded.inputs[key])}" for key, argument in arguments.items())
     header = f"def model(params: dict[str, Array]{', ' + parameters if parameters else ''}) -> {returned}:"
     code = "\n".join([header, textwrap.indent(_docstring(recorded, arguments, names), "    "), *lines])
-    helpers = _helpers(code)
+    functions = helper_sources(code)
     tuple_type = ""
     if len(outputs) > 1:
         fields = "\n".join(f"    {field}: {_annotation(tree)}" for field, tree in zip(names, outputs, strict=True))
         tuple_type = f'class Outputs(NamedTuple):\n    """What `model` returns."""\n\n{fields}\n'
     tensors = {key: value.data for key, value in printer.constants.items()}
-    return _module(recorded, [*helpers, tuple_type, code], tensors)
+    return _module(recorded, [*functions, tuple_type, code], tensors)
 
 
 def _module(recorded: RecordedProgram, parts: list[str], constants: dict[str, np.ndarray]) -> Source:
@@ -139,7 +141,7 @@ def _module(recorded: RecordedProgram, parts: list[str], constants: dict[str, np
     tensors = {f"params/{key}": value for key, value in params.items()}
     restored = ""
     for key, value in constants.items():
-        tensors[f"constants/{key}"], restore = _stored(value)
+        tensors[f"constants/{key}"], restore = storable(value)
         if restore:
             restored += f"CONSTANTS[{key!r}] = {restore.format(f'CONSTANTS[{key!r}]')}\n"
     loading = []
@@ -150,19 +152,7 @@ def _module(recorded: RecordedProgram, parts: list[str], constants: dict[str, np
     loading.append(_LOAD_PARAMS if tensors else _NO_PARAMS)
     title = f'"""`{comment(program.name)}`, imported from ONNX."""\n\nfrom __future__ import annotations\n'
     body = "\n\n".join(part.rstrip("\n") + "\n" for part in (*loading, *parts) if part)
-    return Source(_formatted(f"{title}\n{_imports(body)}\n\n\n{body}"), tensors)
-
-
-def _stored(value: np.ndarray) -> tuple[np.ndarray, str]:
-    """A tensor as the file can hold it, and what makes the tensor of that again, where it is not the same."""
-    dtype = value.dtype.name
-    if dtype in _WIDENED:
-        return value.astype(_WIDENED[dtype]), f"{{}}.astype(jnp.{dtype})"
-    if dtype.startswith("float8"):
-        return value.view(np.uint8), f"lax.bitcast_convert_type({{}}, jnp.{dtype})"
-    if dtype == "complex128":
-        return np.stack([np.real(value), np.imag(value)]), "lax.complex(*{})"
-    return value, ""
+    return Source(formatted(f"{title}\n{_imports(body)}\n\n\n{body}"), tensors)
 
 
 #: Where `_load` looks for the tensors, until they are saved and have a name of their own.
@@ -194,67 +184,12 @@ def _imports(body: str) -> str:
     return "\n".join(lines)
 
 
-def _bind_argument(printer: Printer, tree: Any, expression: ast.expr) -> None:
+def bind_argument(printer: Printer, tree: Any, expression: ast.expr) -> None:
     if isinstance(tree, Variable):
         printer.expressions[tree] = expression
     elif isinstance(tree, list | tuple):
         for index, part in enumerate(tree):
-            _bind_argument(printer, part, ast.Subscript(expression, ast.Constant(index), ast.Load()))
-
-
-#: A size of which one name is the only open part: `height`, `32*height`, `2*length + 1`.
-_LINEAR = re.compile(r"(?:(?P<factor>\d+)\*)?(?P<name>[A-Za-z_]\w*)(?: (?P<sign>[+-]) (?P<offset>\d+))?")
-
-
-def _size_names(recorded: RecordedProgram) -> set[str]:
-    leaves = (leaf for leaf in jax.tree.leaves(recorded.inputs) if isinstance(leaf, Variable))
-    texts = (_LINEAR.fullmatch(str(size)) for leaf in leaves for size in leaf.shape if is_dim(size))
-    return {found["name"] for found in texts if found is not None}
-
-
-def _prologue(recorded: RecordedProgram, arguments: dict[str, str], printer: Printer) -> list[ast.stmt]:
-    """`batch, seq = x.shape`, for the sizes that the body reads; and `height = x.shape[2] // 32`."""
-    wanted = _size_names(recorded) & printer.dims
-    shapes = {
-        argument: [str(size) for size in tree.shape]
-        for key, argument in arguments.items()
-        if isinstance(tree := recorded.inputs[key], Variable)
-    }
-    statements: list[ast.stmt] = []
-    for argument, sizes in shapes.items():
-        targets = []
-        for size in sizes:
-            targets.append(ast.Name(size if size in wanted else "_", ast.Store()))
-            wanted -= {size}
-        if any(target.id != "_" for target in targets):
-            statements.append(ast.Assign([ast.Tuple(targets, ast.Store())], attribute(f"{argument}.shape"), lineno=0))
-    for argument, axis, size in [(a, axis, size) for a, sizes in shapes.items() for axis, size in enumerate(sizes)]:
-        found = _LINEAR.fullmatch(size)
-        if found is not None and found["name"] in wanted:
-            wanted -= {found["name"]}
-            statements += _solved(f"{argument}.shape[{axis}]", found)
-    if wanted:
-        raise InvalidArgument(
-            f"the size `{min(wanted)}` cannot be read from an input",
-            where="`to_source`",
-            why="no input has it as the size of an axis",
-            instead="record the program with other sizes",
-        )
-    return statements
-
-
-def _solved(size: str, found: re.Match[str]) -> list[ast.stmt]:
-    """The statements that compute the name in a size, and refuse one that has none."""
-    if found["sign"]:
-        shifted = f"({size} {'-' if found['sign'] == '+' else '+'} {found['offset']})"
-    else:
-        shifted = size
-    if not found["factor"]:
-        return ast.parse(f"{found['name']} = {shifted}").body
-    return ast.parse(
-        f"if {shifted} % {found['factor']}:\n    raise ValueError({f'{size} has to be {found[0]}'!r})\n"
-        f"{found['name']} = {shifted} // {found['factor']}"
-    ).body
+            bind_argument(printer, part, ast.Subscript(expression, ast.Constant(index), ast.Load()))
 
 
 def _annotation(tree: Any) -> str:
@@ -281,7 +216,7 @@ def _docstring(recorded: RecordedProgram, arguments: dict[str, str], names: list
     return "\n".join([f'"""The graph `{comment(program.name)}`.', "", *rows, '"""'])
 
 
-def _helpers(code: str) -> list[str]:
+def helper_sources(code: str) -> list[str]:
     """The source of the helper functions that the code calls, and of those that they call."""
     found: dict[str, str] = {}
     pending = [code]
@@ -294,7 +229,7 @@ def _helpers(code: str) -> list[str]:
     return list(found.values())
 
 
-def _formatted(code: str) -> str:
+def formatted(code: str) -> str:
     """The code formatted by ruff where that is installed; it is valid Python either way."""
     ruff = shutil.which("ruff", path=os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", ""))))
     if ruff is None:

@@ -174,6 +174,11 @@ class Program:
         elements: Parameters = {v: (n, self.body.initializers[v].size) for n, v in self.weights.values.items()}
         return module_tree(self.body, elements)
 
+    @property
+    def places(self) -> dict[Node, Place]:
+        """Where each of the model's nodes is in the tree of `modules`."""
+        return self._modules[1]
+
     @cached_property
     def _segments(self) -> tuple[Item, ...]:
         return segments(self.body, self._modules[1])
@@ -184,21 +189,30 @@ class Program:
         return self.model.graph.name or ""
 
     def to_source(
-        self, folder: str | os.PathLike[str] | None = None, *, inputs: Mapping[str, Any] | None = None
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        framework: str = "jax",
     ) -> Any:
-        """The program as source: one Python function and a weights file, which need JAX and safetensors only.
+        """The program as source and a weights file, which need JAX, the framework and safetensors only.
 
         Args:
-          folder: where to write `model.py` and, beside it, `model.py.<digest>.safetensors`; nothing is written if None.
+          folder: where to write `model.py` and its weights; nothing is written if None.
           inputs: for `jaxport.importer.tracing.record`: sizes other than those that the model declares, and arrays for
             inputs whose values decide shapes.
+          framework: `"jax"` prints one function of the weights and the inputs, with `model.py.<digest>.safetensors` beside
+            it; `"nnx"` prints classes of Flax NNX, `"equinox"` classes of Equinox: modules, layers and loops, as far as the
+            file shows them, with `model.safetensors` beside, whose keys are the paths of the modules, and `load()`.
 
         Returns:
-          A `Source`, with the text in `code`.
+          The source, with the text in `code` and the weights in `tensors`.
 
         Raises:
           ValueNotKnown: a shape depends on the values of an input that has no array in `inputs`.
-          InvalidArgument: the model does not declare the shape of an input that `inputs` leaves out.
+          InvalidArgument: the model does not declare the shape of an input that `inputs` leaves out, or there is no such
+            framework.
+          SaveError: a file cannot be written, or there is a `model.py` that was not generated.
 
         >>> import onnx.parser
         >>> program = from_onnx(
@@ -208,11 +222,11 @@ class Program:
         >>> print(program.to_source().code.splitlines()[-1])
             return nn.relu(x)
         """
-        from jaxport.codegen import to_source
+        from jaxport.codegen import printed
         from jaxport.importer.tracing import record
 
         with boundary("the program cannot be printed as source", where=f"`{self.name}`"):
-            source = to_source(record(self, inputs))
+            source = printed(lambda: record(self, inputs), framework)
             if folder is not None:
                 source.save(folder)
             return source

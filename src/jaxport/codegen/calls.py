@@ -1,0 +1,266 @@
+"""The items of a module as the statements of its `__call__`."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from jaxport.codegen.dialect import Dialect
+from jaxport.codegen.fields import Fields
+from jaxport.codegen.flat import LONGEST_INLINE, Printer, default_name, leaves, needed
+from jaxport.codegen.literals import attribute, name, restored
+from jaxport.codegen.structure.steps import reads
+from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Tie
+from jaxport.importer.host import HostValue, has_stand_ins
+from jaxport.importer.names import identifier, unique
+from jaxport.importer.recording import Function, Step, Variable
+
+__all__ = ["CallPrinter"]
+
+
+@dataclass
+class CallPrinter(Printer):
+    """Prints one module's computation.
+
+    A name is used again once nothing reads the value that it had: `x = self.norm(x)`.
+
+    Attributes:
+      dialect: the framework.
+      fields: what the module's parts are called.
+      sizes: the sizes that each module inside wants as arguments, by the module's identity.
+      ties: where the layers are whose weights are read here.
+      tables: the tensors that are no parameters and too large for the source, by attribute.
+    """
+
+    dialect: Dialect | None = None
+    fields: Fields = field(default_factory=Fields)
+    sizes: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    ties: dict[Layer, str] = field(default_factory=dict)
+    tables: dict[str, HostValue] = field(default_factory=dict)
+    busy: dict[str, float] = field(default_factory=dict)
+    last: dict[Variable, float] = field(default_factory=dict)
+    now: float = -1
+    depth: int = 0
+
+    def arguments(self, names: dict[Variable, str]) -> None:
+        """Binds the arguments of the module, which may be assigned to once nothing reads them."""
+        for variable, chosen in names.items():
+            self.expressions[variable] = name(chosen)
+            self.busy[chosen] = math.inf
+
+    def keep(self, module: Module) -> None:
+        """Binds the weights of the module."""
+        assert self.dialect is not None
+        for variable, weight in module.weights.items():
+            if isinstance(weight, Tie):
+                place = self.dialect.layers[weight.layer.kind].fields(weight.layer)[weight.role].name
+                expression = ast.parse(f"{self.ties[weight.layer]}.{place}", mode="eval").body
+            else:
+                expression = attribute(f"self.{self.fields.weights[variable]}")
+            self.expressions[variable] = self.dialect.value(expression)
+
+    def bind(self, variable: Variable, default: str = "x") -> str:
+        """A name for a variable; of the module's own values it may be one that is free again."""
+        if self.depth:
+            chosen = self.fresh(identifier(default, "x"))
+        else:
+            chosen = self._free(default)
+            self.busy[chosen] = self.last.get(variable, self.now)
+        self.expressions[variable] = name(chosen)
+        return chosen
+
+    def _free(self, wanted: str) -> str:
+        occupied = {used for used in self.taken if self.busy.get(used, math.inf) > self.now}
+        chosen = unique(wanted, occupied)
+        self.taken.add(chosen)
+        return chosen
+
+    def definition(self, function: Function) -> ast.stmt:
+        """A nested function; its names are its own for good."""
+        self.depth += 1
+        try:
+            return super().definition(function)
+        finally:
+            self.depth -= 1
+
+    def is_short(self, function: Function) -> bool:
+        """Whether a function becomes a `lambda`."""
+        self.depth += 1
+        try:
+            return super().is_short(function)
+        finally:
+            self.depth -= 1
+
+    def function_name(self, path: str) -> ast.expr:
+        """A function, or a part of the module."""
+        if path.startswith("self"):
+            return ast.parse(path, mode="eval").body
+        return super().function_name(path)
+
+    def stored(self, value: HostValue) -> ast.expr:
+        """A tensor that the module keeps beside its parameters."""
+        assert self.dialect is not None
+        if has_stand_ins(value):  # a file has one width for all
+            value = HostValue(value.to_jax(), name=value.name)
+        known = next((key for key, other in self.tables.items() if _are_equal(other.data, value.data)), None)
+        key = known or self.fields.fresh("table")
+        self.tables.setdefault(key, value)
+        return restored(value.data, self.dialect.frozen(attribute(f"self.{key}")))
+
+    def body(self, items: Sequence[Item], result: Any) -> list[ast.stmt]:
+        """The statements that compute a result."""
+        loops: dict[int, Loop] = {}
+        steps: list[Step] = []
+        for item in items:
+            step = self._step_of(item)
+            if isinstance(item, Loop):
+                loops[id(step)] = item
+            steps.append(step)
+        steps, uses = needed(steps, result)
+        for index, step in enumerate(steps):
+            for variable in reads(step):
+                self.last[variable] = index
+        for variable in leaves(result):
+            if isinstance(variable, Variable):
+                self.last[variable] = math.inf
+        for variable, expression in self.expressions.items():
+            if isinstance(expression, ast.Name) and isinstance(variable, Variable):
+                self.busy[expression.id] = self.last.get(variable, -1)
+        statements: list[ast.stmt] = []
+        for index, step in enumerate(steps):
+            self.now = index
+            following = steps[index + 1] if index + 1 < len(steps) else None
+            after = (
+                result if following is None else () if id(following) in loops else (following.args, following.kwargs)
+            )
+            if id(step) in loops:
+                statements += self._loop(loops[id(step)])
+            else:
+                statements += self._statements(step, uses, after, result)
+        statements.append(ast.Return(self.value(result)))
+        return statements
+
+    def _step_of(self, item: Item) -> Step:
+        """An item as a call: of a layer, of a module, or of what an operator is computed by."""
+        if isinstance(item, Layer):
+            return Step("call", self.fields.text(item), item.inputs, {}, item.outputs[0], item)
+        if isinstance(item, Call):
+            sizes = {key: _Name(key) for key in self.sizes.get(id(item.module), ())}
+            outputs = item.outputs[0] if len(item.outputs) == 1 else item.outputs
+            return Step("call", self.fields.text(item.module), item.inputs, sizes, outputs, item)
+        if isinstance(item, Loop):
+            return Step("call", "loop", item.inputs, {}, item.outputs, item)
+        return item.step
+
+    def _statements(self, step: Step, uses: Counter[Variable], after: Any, result: Any) -> list[ast.stmt]:
+        functions = [leaf for leaf in leaves((step.args, step.kwargs)) if isinstance(leaf, Function)]
+        statements: list[ast.stmt] = [self.definition(one) for one in functions if not self.is_short(one)]
+        expression = self.expression(step)
+        if isinstance(step.outputs, Variable):
+            variable = step.outputs
+            read_next = uses[variable] == 1 and any(leaf is variable for leaf in leaves(after))
+            short = after is result or len(ast.unparse(expression)) <= LONGEST_INLINE
+            if read_next and not statements and short:
+                self.expressions[variable] = expression
+                for node in ast.walk(expression):
+                    if isinstance(node, ast.Name) and node.id in self.busy:
+                        self.busy[node.id] = max(self.busy[node.id], self.now + 1)
+                return statements
+            target: ast.expr = ast.Name(self.bind(variable, self._default(step)), ast.Store())
+        else:
+            target = self.target(step.outputs, uses, self._default(step))
+        return [*statements, ast.Assign([target], expression, lineno=0)]
+
+    def _default(self, step: Step) -> str:
+        """What a result is called: after the layer that makes it; all that is like its input is `x`."""
+        if isinstance(step.node, Layer | Call):
+            part = step.node if isinstance(step.node, Layer) else step.node.module
+            found = [part for part in self.fields.paths[id(part)] if isinstance(part, str)]
+            return found[-1] if len(found) == len(self.fields.paths[id(part)]) else "x"
+        chosen = default_name(step)
+        return chosen if chosen in KEPT else "x"
+
+    def value(self, value: Any) -> ast.expr:
+        """Any argument as an expression."""
+        if isinstance(value, _Name):
+            return self.size(name(value))
+        return super().value(value)
+
+    def _loop(self, loop: Loop) -> list[ast.stmt]:
+        """`for layer in self.layers: x = layer(x, mask)`."""
+        first = loop.calls[0]
+        place = self.fields.paths[id(first.module)]
+        if len(place) < 2 or len({self.sizes.get(id(call.module), ()) for call in loop.calls}) > 1:
+            return [statement for call in loop.calls for statement in self._call(call)]
+        statements: list[ast.stmt] = []
+        names: dict[int, str] = {}
+        for position, variable in enumerate(loop.inputs):
+            if position not in loop.carried:
+                continue
+            expression = self.expressions[variable]
+            alone = sum(other is variable for other in loop.inputs) == 1
+            free = alone and isinstance(expression, ast.Name) and self.busy.get(expression.id, math.inf) <= self.now
+            if free and isinstance(expression, ast.Name) and expression.id not in names.values():
+                names[position] = expression.id
+                self.busy[expression.id] = math.inf
+                continue
+            chosen = self._free("x")
+            self.busy[chosen] = math.inf
+            statements.append(ast.Assign([ast.Name(chosen, ast.Store())], expression, lineno=0))
+            names[position] = chosen
+        members = self.fields.lists[str(place[0])]
+        begin, end = int(place[1]), int(place[1]) + len(loop.calls)
+        listed: ast.expr = attribute(f"self.{place[0]}")
+        if (begin, end) != (0, len(members)):
+            bounds = ast.Slice(
+                ast.Constant(begin) if begin else None, ast.Constant(end) if end < len(members) else None
+            )
+            listed = ast.Subscript(listed, bounds, ast.Load())
+        element = self._free(_singular(str(place[0])))
+        self.busy[element] = self.now
+        arguments = [
+            name(names[position]) if position in names else self.value(variable)
+            for position, variable in enumerate(loop.inputs)
+        ]
+        keywords = [ast.keyword(size, self.size(name(size))) for size in self.sizes.get(id(first.module), ())]
+        by_output = {output: position for position, output in loop.carried.items()}
+        targets: list[ast.expr] = [ast.Name(names[by_output[index]], ast.Store()) for index in range(len(loop.outputs))]
+        target = targets[0] if len(targets) == 1 else ast.Tuple(targets, ast.Store())
+        assign = ast.Assign([target], ast.Call(name(element), arguments, keywords), lineno=0)
+        statements.append(ast.For(ast.Name(element, ast.Store()), listed, [assign], [], lineno=0))
+        for index, variable in enumerate(loop.outputs):
+            self.expressions[variable] = name(names[by_output[index]])
+            self.busy[names[by_output[index]]] = self.last.get(variable, self.now)
+        return statements
+
+    def _call(self, call: Call) -> list[ast.stmt]:
+        step = self._step_of(call)
+        expression = self.expression(step)
+        for variable in call.outputs:
+            self.last.setdefault(variable, math.inf)
+        target = self.target(step.outputs, None, self._default(step))
+        return [ast.Assign([target], expression, lineno=0)]
+
+
+class _Name(str):
+    """The name of a size that a module is given."""
+
+    __slots__ = ()
+
+
+KEPT = {"mask", "split", "softmax", "top_k"}
+"""Defaults that say more than `x`."""
+
+
+def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:
+    return a is b or (a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
+
+
+def _singular(plural: str) -> str:
+    return plural[:-1] if plural.endswith("s") and len(plural) > 2 else "layer" if plural != "layer" else "one"

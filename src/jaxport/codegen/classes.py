@@ -1,0 +1,314 @@
+"""Modules as classes: those that are alike are one class, and what differs are arguments of its constructor."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from jaxport.codegen.calls import CallPrinter
+from jaxport.codegen.dialect import Dialect, constant
+from jaxport.codegen.fields import Fields, class_name, fields_of, unique_arguments
+from jaxport.codegen.literals import attribute, call, dtype_expression, name, storable
+from jaxport.codegen.sizes import size_statements, unreadable
+from jaxport.codegen.tree import Layer, Module, Weight
+from jaxport.importer.host import HostValue
+from jaxport.importer.names import unique
+from jaxport.importer.recording import Variable
+
+__all__ = ["Classes", "Draft"]
+
+MOST_ARGUMENTS = 6
+"""Arguments that a constructor has at most; modules that differ in more are classes of their own."""
+
+
+@dataclass(eq=False)
+class Draft:
+    """One module as a class of its own.
+
+    Attributes:
+      module: the module.
+      base: what the class is to be called.
+      fields: what its parts are called.
+      init: the expression of each attribute.
+      method: its `__call__`.
+      sizes: the sizes that it is given because no argument has them.
+      tables: its tensors that are no parameters, by attribute.
+      constructor: the name of the class that it has become an instance of, and its arguments.
+    """
+
+    module: Module
+    base: str
+    fields: Fields
+    init: dict[str, ast.expr]
+    method: ast.FunctionDef
+    sizes: tuple[str, ...]
+    tables: dict[str, HostValue]
+    constructor: tuple[str, tuple[ast.expr, ...]] = ("", ())
+
+    @property
+    def trees(self) -> tuple[ast.AST, ast.AST]:
+        """What the constructor and the method say."""
+        assigned: list[ast.stmt] = [
+            ast.Assign([ast.Name(key, ast.Store())], value, lineno=0) for key, value in self.init.items()
+        ]
+        return ast.Module(assigned, []), self.method
+
+    @property
+    def numbers(self) -> list[ast.Constant]:
+        """The numbers that may become arguments, those of the constructor first."""
+        return [number for tree in self.trees for number in _numbers(tree)]
+
+
+@dataclass(eq=False)
+class Classes:
+    """Makes the classes of a tree for a framework.
+
+    Attributes:
+      dialect: the framework.
+      reserved: the names that the source uses otherwise.
+      inputs: what the arguments of the model are called.
+      known_sizes: the names of sizes that arguments of the model have.
+      result: what the model returns.
+    """
+
+    dialect: Dialect
+    reserved: Collection[str]
+    inputs: Mapping[Variable, str]
+    known_sizes: Collection[str]
+    result: Any
+    drafts: dict[int, Draft] = field(default_factory=dict)
+    definitions: list[ast.ClassDef] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+
+    def print(self, root: Module, base: str) -> str:
+        """Makes all classes, and returns the name of the model's."""
+        by_height: dict[int, list[Module]] = {}
+        heights: dict[int, int] = {}
+        for module in [*root.walk()][::-1]:
+            self._measure(module, heights)
+        for module in root.walk():
+            by_height.setdefault(heights[id(module)], []).append(module)
+        self.names = {*self.reserved}
+        root_name = unique(base, self.names)
+        self.names.add(root_name)
+        for height in sorted(by_height):
+            groups: dict[Any, list[Draft]] = {}
+            for module in by_height[height]:
+                draft = self._draft(module, root, base)
+                self.drafts[id(module)] = draft
+                groups.setdefault((draft.base, *map(_key, draft.trees)), []).append(draft)
+            for drafts in groups.values():
+                self._settle(drafts, root_name if drafts[0].module is root else "")
+        return root_name
+
+    def _measure(self, module: Module, heights: dict[int, int]) -> int:
+        if id(module) not in heights:
+            heights[id(module)] = 1 + max((self._measure(call.module, heights) for call in module.calls()), default=0)
+        return heights[id(module)]
+
+    def _draft(self, module: Module, root: Module, base: str) -> Draft:
+        fields = fields_of(module, self.dialect.reserved)
+        taken = {"self", *self.reserved, *self.known_sizes}
+        is_root = module is root
+        variables = list(self.inputs) if is_root else module.inputs
+        arguments = dict(self.inputs) if is_root else unique_arguments(variables, self.inputs, set(taken))
+        printer = CallPrinter(
+            {*taken, *arguments.values()},
+            dialect=self.dialect,
+            fields=fields,
+            sizes={key: draft.sizes for key, draft in self.drafts.items()},
+            ties={layer: self._layer_path(module, layer) for layer in _tied_layers(module)},
+        )
+        printer.arguments(arguments)
+        printer.keep(module)
+        result = self.result if is_root else module.outputs[0] if len(module.outputs) == 1 else module.outputs
+        body = printer.body(module.items, result)
+        wanted = printer.dims & {*self.known_sizes}
+        prologue, missing = size_statements({text: variable for variable, text in arguments.items()}, wanted)
+        if is_root and missing:
+            raise unreadable(min(missing))
+        sizes = tuple(sorted(missing))
+        method = _method(arguments, sizes, [*prologue, *body], result)
+        init = self._init(fields, module, printer.tables)
+        name = base if is_root else class_name(module.type, module.path)
+        return Draft(module, name, fields, init, method, sizes, printer.tables)
+
+    def _layer_path(self, module: Module, layer: Layer) -> str:
+        """Where a layer is below a module: `self.transformer.embed`."""
+        fields = fields_of(module, self.dialect.reserved)
+        if id(layer) in fields.paths:
+            return fields.text(layer)
+        for inner in (called.module for called in module.calls()):
+            if any(item is layer for deeper in inner.walk() for item in deeper.items):
+                return fields.text(inner) + self._layer_path(inner, layer).removeprefix("self")
+        raise KeyError(layer.label)
+
+    def _init(self, fields: Fields, module: Module, tables: Mapping[str, HostValue]) -> dict[str, ast.expr]:
+        init: dict[str, ast.expr] = {}
+        for key in fields.order:
+            if key in fields.single:
+                init[key] = self._made(fields.single[key])
+            else:
+                init[key] = self._list([self._made(child) for child in fields.lists[key]])
+        for variable, key in fields.weights.items():
+            weight = module.weights[variable]
+            assert isinstance(weight, Weight)
+            init[key] = self.dialect.parameter(_zeros(weight.shape, weight.dtype))
+        for key, value in tables.items():
+            array, _ = storable(value.data)
+            init[key] = self.dialect.table(_zeros(array.shape, array.dtype))
+        return init
+
+    def _made(self, child: Module | Layer) -> ast.expr:
+        if isinstance(child, Layer):
+            return self.dialect.layers[child.kind].build(child)
+        made, arguments = self.drafts[id(child)].constructor
+        keyword = self.dialect.signature[0]
+        return call(made, *map(copy.deepcopy, arguments), **{keyword: name(keyword)})
+
+    def _list(self, elements: Sequence[ast.expr]) -> ast.expr:
+        if len({ast.dump(element) for element in elements}) == 1:
+            count = constant(len(elements), "depth")
+            loop = ast.comprehension(ast.Name("_", ast.Store()), call("range", count), [], 0)
+            return self.dialect.sequence(ast.ListComp(elements[0], [loop]))
+        return self.dialect.sequence(ast.List(list(elements), ast.Load()))
+
+    def _settle(self, drafts: Sequence[Draft], chosen: str) -> None:
+        """Makes one class of drafts that are alike but for numbers, or several where they differ in too many."""
+        columns = list(zip(*(draft.numbers for draft in drafts), strict=True))
+        varying: dict[tuple, list[int]] = {}
+        for index, column in enumerate(columns):
+            values = tuple((type(node.value), node.value) for node in column)
+            if len(set(values)) > 1:
+                varying.setdefault(values, []).append(index)
+        if len(varying) > MOST_ARGUMENTS:
+            apart: dict[str, list[Draft]] = {}
+            for draft in drafts:
+                apart.setdefault(str([*map(ast.dump, draft.trees)]), []).append(draft)
+            for alike in apart.values():
+                self._settle(alike, chosen)
+            return
+        made = chosen or unique(drafts[0].base, self.names)
+        self.names.add(made)
+        first = drafts[0]
+        taken = {*first.fields.taken, *self.reserved, "self", "_", self.dialect.signature[0]}
+        arguments: dict[str, list[int]] = {}
+        for places in varying.values():
+            argument = unique(next((role for at in places if (role := _role(columns[at][0]))), "size"), taken)
+            taken.add(argument)
+            arguments[argument] = places
+        for draft in drafts:
+            numbers = draft.numbers
+            values = [copy.deepcopy(numbers[places[0]]) for places in arguments.values()]
+            for value, argument in zip(values, arguments, strict=True):
+                value.role = argument  # type: ignore[attr-defined]
+            draft.constructor = (made, tuple(values))
+        self.definitions.append(self._class(made, _with_arguments(first, arguments), arguments, columns))
+
+    def _class(
+        self, made: str, draft: Draft, arguments: Mapping[str, list[int]], columns: Sequence[Sequence[ast.Constant]]
+    ) -> ast.ClassDef:
+        keyword, kind = self.dialect.signature
+        positional = [
+            ast.arg(argument, name(type(columns[places[0]][0].value).__name__))
+            for argument, places in arguments.items()
+        ]
+        parameters = ast.arguments(
+            [], [ast.arg("self"), *positional], None, [ast.arg(keyword, attribute(kind))], [None], None, []
+        )
+        body: list[ast.stmt] = [
+            ast.Assign([ast.Attribute(name("self"), key, ast.Store())], value, lineno=0)
+            for key, value in draft.init.items()
+        ]
+        init = ast.FunctionDef("__init__", parameters, body or [ast.Pass()], [], None, None, lineno=0)
+        declared: list[ast.stmt] = []
+        if self.dialect.declared:
+            declared = [ast.AnnAssign(ast.Name(key, ast.Store()), *self._declared(draft, key), 1) for key in draft.init]
+        return ast.ClassDef(made, [attribute(self.dialect.base)], [], [*declared, init, draft.method], [])
+
+    def _declared(self, draft: Draft, key: str) -> tuple[ast.expr, ast.expr | None]:
+        """The type of a field, and what else is said of it."""
+        made = draft.init[key]
+        if key in draft.fields.lists:
+            return name("list"), None
+        if key in draft.fields.single and isinstance(made, ast.Call):
+            return made.func, None
+        if isinstance(made, ast.Name):  # a number that the constructor was given
+            return name("float"), call("eqx.field", static=ast.Constant(True))
+        return name("Array"), None
+
+
+def _tied_layers(module: Module) -> list[Layer]:
+    return [weight.layer for weight in module.weights.values() if not isinstance(weight, Weight)]
+
+
+def _method(
+    arguments: Mapping[Variable, str], sizes: Sequence[str], body: list[ast.stmt], result: Any
+) -> ast.FunctionDef:
+    returned = ast.parse("tuple[Array, ...]" if isinstance(result, tuple) else "Array", mode="eval").body
+    parameters = ast.arguments(
+        [],
+        [ast.arg("self"), *(ast.arg(argument, name("Array")) for argument in arguments.values())],
+        None,
+        [ast.arg(size, name("int")) for size in sizes],
+        [None] * len(sizes),
+        None,
+        [],
+    )
+    return ast.FunctionDef("__call__", parameters, body, [], returned, None, lineno=0)
+
+
+def _zeros(shape: Sequence[int], dtype: np.dtype) -> ast.expr:
+    sizes = constant(tuple(int(size) for size in shape), "size")
+    return call("jnp.zeros", sizes, *([] if dtype == np.float32 else [dtype_expression(dtype)]))
+
+
+def _numbers(tree: ast.AST) -> list[ast.Constant]:
+    """The numbers in a class that may become arguments."""
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and type(node.value) in (int, float)]
+
+
+def _with_arguments(draft: Draft, arguments: Mapping[str, Sequence[int]]) -> Draft:
+    """The draft with its arguments in place of numbers; those that the method reads are attributes, too."""
+    numbers, inner = draft.numbers, len(_numbers(draft.trees[0]))
+    replacements = _Replacements()
+    kept: dict[str, ast.expr] = {}
+    for argument, places in arguments.items():
+        for at in places:
+            replacements.expressions[id(numbers[at])] = name(argument) if at < inner else attribute(f"self.{argument}")
+            if at >= inner:
+                kept[argument] = name(argument)
+    init = {key: replacements.visit(value) for key, value in draft.init.items()}
+    return replace(draft, init={**kept, **init}, method=replacements.visit(draft.method))
+
+
+class _Replacements(ast.NodeTransformer):
+    """Expressions in place of numbers, by the identity of the number."""
+
+    def __init__(self) -> None:
+        self.expressions: dict[int, ast.expr] = {}
+
+    def visit_Constant(self, node: ast.Constant) -> ast.expr:
+        return self.expressions.get(id(node), node)
+
+
+def _key(tree: ast.AST) -> str:
+    """What classes that are alike have in common: all but numbers."""
+    numbers = _numbers(tree)
+    values = [node.value for node in numbers]
+    for node in numbers:
+        node.value = 0 if isinstance(node.value, int) else 0.0
+    try:
+        return ast.dump(tree)
+    finally:
+        for node, value in zip(numbers, values, strict=True):
+            node.value = value
+
+
+def _role(node: ast.Constant) -> str:
+    return getattr(node, "role", "")

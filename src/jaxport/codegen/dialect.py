@@ -1,0 +1,99 @@
+"""What a printer of structured source knows of its framework: tables of layers, and a few texts."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jaxport.codegen.literals import number
+from jaxport.codegen.tree import Layer
+
+__all__ = ["Constructor", "Dialect", "Field", "constant", "sized"]
+
+
+@dataclass(frozen=True)
+class Field:
+    """Where a framework keeps a weight of a layer.
+
+    Attributes:
+      name: the attribute of the layer.
+      axes: the order of the axes that it has there, if it is not that of the tree.
+    """
+
+    name: str
+    axes: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Constructor:
+    """How a kind of layer is made.
+
+    Attributes:
+      build: the expression that makes a layer.
+      fields: where its weights are, by role.
+    """
+
+    build: Callable[[Layer], ast.expr]
+    fields: Callable[[Layer], Mapping[str, Field]]
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """A framework, as far as printing needs to know it.
+
+    Attributes:
+      name: what the user calls it.
+      layers: the kinds of layers that it has.
+      base: the class that modules are derived from.
+      imports: the lines that import it.
+      signature: the keyword that constructors hand down, and its type.
+      sequence: makes a list of modules of an expression.
+      parameter: makes a parameter of the expression of an array, `table` a tensor that is not trained.
+      value: the array behind a weight.
+      frozen: the array behind a tensor that is not trained.
+      declared: whether fields are declared in the body of the class.
+      definitions: the source of classes that the module may need, by name.
+      loading: the source of `load`, with `{model}` for the class.
+      reserved: names that the framework's modules have already.
+    """
+
+    name: str
+    layers: Mapping[str, Constructor]
+    base: str
+    imports: tuple[str, ...]
+    signature: tuple[str, str]
+    sequence: Callable[[ast.expr], ast.expr]
+    parameter: Callable[[ast.expr], ast.expr]
+    table: Callable[[ast.expr], ast.expr]
+    value: Callable[[ast.expr], ast.expr]
+    frozen: Callable[[ast.expr], ast.expr]
+    declared: bool
+    definitions: Mapping[str, str]
+    loading: str
+    reserved: frozenset[str]
+
+
+def constant(value: Any, role: str) -> ast.expr:
+    """A number that may become an argument of the constructor, which then is called by its role."""
+    if isinstance(value, tuple):
+        return ast.Tuple([constant(part, role) for part in value], ast.Load())
+    if isinstance(value, bool | str | None):
+        return ast.Constant(value)
+    expression = number(np.float32(value) if isinstance(value, float) and _is_single(value) else value)
+    if isinstance(expression, ast.Constant):
+        expression.role = role  # type: ignore[attr-defined]
+    return expression
+
+
+def sized(array: np.dtype) -> ast.expr | None:
+    """The dtype of parameters where it is not the usual one."""
+    return None if array == np.float32 else ast.parse(f"jnp.{np.dtype(array).name}", mode="eval").body
+
+
+def _is_single(value: float) -> bool:
+    with np.errstate(over="ignore"):
+        return float(np.float32(value)) == value

@@ -1,0 +1,57 @@
+"""Structured source for Equinox."""
+
+from __future__ import annotations
+
+from jaxport.codegen.dialect import Dialect
+from jaxport.codegen.equinox.layers import DEFINITIONS, LAYERS
+from jaxport.codegen.literals import call
+
+__all__ = ["EQUINOX"]
+
+_LOADING = '''def keys_from(seed: int) -> Iterator[Array]:
+    """Random keys, one for each layer."""
+    key = jax.random.key(seed)
+    while True:
+        key, other = jax.random.split(key)
+        yield other
+
+
+def names_of(model: {model}) -> list[str]:
+    """The path of each tensor of the model, in the order of `jax.tree.leaves`."""
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(model)]
+    return [".".join(str(getattr(key, "name", getattr(key, "idx", key))) for key in path) for path in paths]
+
+
+def load(path: str | Path | None = None) -> {model}:
+    """The model with its weights: those beside this module, or those of another file of the same names."""
+    model = eqx.filter_eval_shape(lambda: {model}(keys=keys_from(0)))
+    tensors = load_file(Path(__file__).with_name("model.safetensors") if path is None else path)
+    leaves, structure = jax.tree.flatten(model)
+    for name, leaf in zip(names_of(model), leaves, strict=True):
+        if name not in tensors or tensors[name].shape != leaf.shape:
+            raise ValueError(f"the file has no tensor `{{name}}` of shape {{leaf.shape}}")
+    return jax.tree.unflatten(structure, [jnp.asarray(tensors[name]) for name in names_of(model)])
+
+
+def save(model: {model}, path: str | Path) -> None:
+    """Writes the weights of the model, as `load` reads them."""
+    save_file(dict(zip(names_of(model), jax.tree.leaves(model), strict=True)), path)
+'''
+
+EQUINOX = Dialect(
+    name="equinox",
+    layers=LAYERS,
+    base="eqx.Module",
+    imports=("import equinox as eqx",),
+    signature=("keys", "Iterator"),
+    sequence=lambda modules: modules,
+    parameter=lambda array: array,
+    table=lambda array: array,
+    value=lambda weight: weight,
+    frozen=lambda table: call("lax.stop_gradient", table),
+    declared=True,
+    definitions=DEFINITIONS,
+    loading=_LOADING,
+    reserved=frozenset({"keys", "key"}),
+)
+"""Equinox."""

@@ -1,0 +1,165 @@
+"""The layers of Equinox, by kind: its own where it has them, over any axes before the last, and plain modules."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jaxport.codegen.dialect import Constructor, Field, constant, sized
+from jaxport.codegen.literals import call, name
+from jaxport.codegen.tree import Layer
+
+__all__ = ["DEFINITIONS", "LAYERS"]
+
+DEFINITIONS = {
+    "Linear": '''class Linear(eqx.nn.Linear):
+    """`eqx.nn.Linear` over the last axis, whatever axes are before it."""
+
+    def __call__(self, x: Array) -> Array:
+        y = x @ self.weight.T
+        return y if self.bias is None else y + self.bias
+''',
+    "Embedding": '''class Embedding(eqx.nn.Embedding):
+    """`eqx.nn.Embedding` of any number of indices."""
+
+    def __call__(self, indices: Array) -> Array:
+        return jnp.take(self.weight, indices, axis=0)
+''',
+    "LayerNorm": '''class LayerNorm(eqx.nn.LayerNorm):
+    """`eqx.nn.LayerNorm` over the last axis, whatever axes are before it."""
+
+    def __call__(self, x: Array) -> Array:
+        x = x - jnp.mean(x, axis=-1, keepdims=True)
+        y = x * lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + self.eps) * self.weight
+        return y if self.bias is None else y + self.bias
+''',
+    "RMSNorm": '''class RMSNorm(eqx.nn.RMSNorm):
+    """`eqx.nn.RMSNorm` over the last axis, whatever axes are before it."""
+
+    def __call__(self, x: Array) -> Array:
+        return x * lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + self.eps) * self.weight
+''',
+    "Conv": '''class Conv(eqx.Module):
+    """A convolution of images with their channels last; its kernel is (*sizes, in, out)."""
+
+    kernel: Array
+    bias: Array | None
+    strides: tuple[int, ...] = eqx.field(static=True)
+    padding: tuple[tuple[int, int], ...] = eqx.field(static=True)
+    dilation: tuple[int, ...] = eqx.field(static=True)
+    groups: int = eqx.field(static=True)
+
+    def __init__(
+        self, in_channels, out_channels, kernel_size, *, padding, strides=(1, 1), dilation=(1, 1), groups=1,
+        use_bias=True, dtype=jnp.float32, key,
+    ):
+        initialize = jax.nn.initializers.lecun_normal()
+        self.kernel = initialize(key, (*kernel_size, in_channels // groups, out_channels), dtype)
+        self.bias = jnp.zeros(out_channels, dtype) if use_bias else None
+        self.strides, self.padding, self.dilation, self.groups = strides, padding, dilation, groups
+
+    def __call__(self, x: Array) -> Array:
+        y = lax.conv_general_dilated(
+            x, self.kernel, self.strides, self.padding, rhs_dilation=self.dilation,
+            dimension_numbers=("NHWC", "HWIO", "NHWC"), feature_group_count=self.groups,
+        )
+        return y if self.bias is None else y + self.bias
+''',
+    "BatchNorm": '''class BatchNorm(eqx.Module):
+    """Batch normalization by its statistics, which are not trained."""
+
+    scale: Array
+    bias: Array
+    mean: Array
+    var: Array
+    eps: float = eqx.field(static=True)
+    axis: int = eqx.field(static=True)
+
+    def __init__(self, channels, *, eps, axis=-1):
+        self.scale, self.bias = jnp.ones(channels), jnp.zeros(channels)
+        self.mean, self.var = jnp.zeros(channels), jnp.ones(channels)
+        self.eps, self.axis = eps, axis
+
+    def __call__(self, x: Array) -> Array:
+        sizes = [1] * x.ndim
+        sizes[self.axis] = x.shape[self.axis]
+        mean, var = lax.stop_gradient((self.mean, self.var))
+        factor = self.scale * lax.rsqrt(var + self.eps)
+        return (x - mean.reshape(sizes)) * factor.reshape(sizes) + self.bias.reshape(sizes)
+''',
+}
+"""The source of the layers, by the name of the class."""
+
+
+def _made(function: str, layer: Layer, *sizes: str, keyed: bool = True, **options: Any) -> ast.expr:
+    """`Linear(32, 64, use_bias=False, key=next(keys))`."""
+    positional = [constant(layer.config[size], size) for size in sizes]
+    keywords = {key: constant(value, key) for key, value in options.items()}
+    dtype = sized(next(iter(layer.weights.values())).dtype)
+    if dtype is not None:
+        keywords["dtype"] = dtype
+    if keyed:
+        keywords["key"] = call("next", name("keys"))
+    return call(function, *positional, **keywords)
+
+
+def _bias(layer: Layer) -> dict[str, bool]:
+    return {} if "bias" in layer.weights else {"use_bias": False}
+
+
+def _linear(layer: Layer) -> ast.expr:
+    return _made("Linear", layer, "in_features", "out_features", **_bias(layer))
+
+
+def _conv(layer: Layer) -> ast.expr:
+    config = layer.config
+    options: dict[str, Any] = {"padding": config["padding"]}
+    for key, given in (("strides", "strides"), ("kernel_dilation", "dilation")):
+        if set(config[key]) != {1}:
+            options[given] = config[key]
+    if config["feature_group_count"] != 1:
+        options["groups"] = config["feature_group_count"]
+    return _made("Conv", layer, "in_features", "out_features", "kernel_size", **options, **_bias(layer))
+
+
+def _embed(layer: Layer) -> ast.expr:
+    return _made("Embedding", layer, "num_embeddings", "features")
+
+
+def _layer_norm(layer: Layer) -> ast.expr:
+    return _made("LayerNorm", layer, "num_features", keyed=False, eps=layer.config["epsilon"], **_bias(layer))
+
+
+def _rms_norm(layer: Layer) -> ast.expr:
+    return _made("RMSNorm", layer, "num_features", keyed=False, eps=layer.config["epsilon"], use_bias=False)
+
+
+def _batch_norm(layer: Layer) -> ast.expr:
+    axis = {} if layer.config["axis"] == -1 else {"axis": layer.config["axis"]}
+    return _made("BatchNorm", layer, "num_features", keyed=False, eps=layer.config["epsilon"], **axis)
+
+
+_SAME = {role: Field(role) for role in ("kernel", "bias", "scale", "mean", "var")}
+_WEIGHT = {
+    "kernel": Field("weight", (1, 0)),
+    "scale": Field("weight"),
+    "embedding": Field("weight"),
+    "bias": Field("bias"),
+}
+
+_KINDS: dict[str, tuple[Callable[[Layer], ast.expr], Mapping[str, Field]]] = {
+    "Linear": (_linear, _WEIGHT),
+    "Conv": (_conv, _SAME),
+    "Embed": (_embed, _WEIGHT),
+    "LayerNorm": (_layer_norm, _WEIGHT),
+    "RMSNorm": (_rms_norm, _WEIGHT),
+    "BatchNorm": (_batch_norm, _SAME),
+}
+
+
+def _constructor(build: Callable[[Layer], ast.expr], fields: Mapping[str, Field]) -> Constructor:
+    return Constructor(build, lambda layer: {role: fields[role] for role in layer.weights})
+
+
+LAYERS = {kind: _constructor(build, fields) for kind, (build, fields) in _KINDS.items()}

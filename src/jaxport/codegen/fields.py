@@ -1,0 +1,169 @@
+"""What the parts of a module are called in it: attributes, elements of lists, arguments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Weight
+from jaxport.importer.names import identifier, unique
+from jaxport.importer.recording import Variable
+
+__all__ = ["Fields", "argument_role", "class_name", "fields_of"]
+
+Child = Module | Layer
+
+
+@dataclass(eq=False)
+class Fields:
+    """The attributes of a module.
+
+    Attributes:
+      single: modules and layers by attribute.
+      lists: lists of such by attribute.
+      paths: where each module and layer is, below `self`: `("layers", 0)`; by identity.
+      weights: the attributes of tensors.
+      taken: the names in use.
+    """
+
+    single: dict[str, Child] = field(default_factory=dict)
+    lists: dict[str, list[Child]] = field(default_factory=dict)
+    paths: dict[int, tuple[str | int, ...]] = field(default_factory=dict)
+    weights: dict[Variable, str] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+    order: list[str] = field(default_factory=list)
+
+    def fresh(self, wanted: str) -> str:
+        """A name that is not in use."""
+        chosen = unique(wanted, self.taken)
+        self.taken.add(chosen)
+        return chosen
+
+    def text(self, child: Child) -> str:
+        """A part as the source has it: `self.layers[0]`."""
+        return "self" + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in self.paths[id(child)])
+
+
+def fields_of(module: Module, reserved: Collection[str]) -> Fields:
+    """The attributes of a module, in the order in which they are used."""
+    fields = Fields(taken=set(reserved))
+    labels: dict[int, str] = {}
+    children: dict[int, Child] = {}
+    for child in _children(module.items):
+        children.setdefault(id(child), child)
+        labels[id(child)] = _label(child, module)
+    lists = _lists(children, labels)
+    for key, child in children.items():
+        found = lists.get(key)
+        if found is None:
+            chosen = fields.fresh(attribute_name(labels[key], "module"))
+            fields.single[chosen], fields.paths[key] = child, (chosen,)
+            fields.order.append(chosen)
+            continue
+        stem, position = found
+        if position == 0:
+            chosen = fields.fresh(attribute_name(stem, "layers"))
+            fields.order.append(chosen)
+            members = sorted((place, other) for other, (name, place) in lists.items() if name == stem)
+            fields.lists[chosen] = [children[other] for _, other in members]
+            for place, other in members:
+                fields.paths[other] = (chosen, place)
+    for variable, weight in module.weights.items():
+        if isinstance(weight, Weight):
+            fields.weights[variable] = fields.fresh(weight_name(weight.name))
+    return fields
+
+
+def _children(items: Iterable[Item]) -> Iterable[Child]:
+    for item in items:
+        if isinstance(item, Layer):
+            yield item
+        elif isinstance(item, Call):
+            yield item.module
+        elif isinstance(item, Loop):
+            yield from (call.module for call in item.calls)
+
+
+def _label(child: Child, around: Module) -> str:
+    if isinstance(child, Layer):
+        return child.label
+    return child.path.removeprefix(f"{around.path}.") if around.path else child.path
+
+
+def _lists(children: Mapping[int, Child], labels: Mapping[int, str]) -> dict[int, tuple[str, int]]:
+    """The parts that are elements of a list: those whose labels are numbered from 0 on, without a gap, in order."""
+    numbered: dict[str, list[tuple[int, int]]] = {}
+    for key in children:
+        found = re.fullmatch(r"(.+)[._](\d{1,6})", labels[key])
+        if found is not None:
+            numbered.setdefault(found[1], []).append((int(found[2]), key))
+    return {
+        key: (stem, position)
+        for stem, members in numbered.items()
+        if [position for position, _ in members] == list(range(len(members))) and len(members) > 1
+        if all("." in labels[key][len(stem) :] or isinstance(children[key], Module) for _, key in members)
+        for position, key in members
+    }
+
+
+def attribute_name(label: str, default: str) -> str:
+    """An attribute from a path of the file.
+
+    >>> attribute_name("stem.0", "module"), attribute_name("class", "module"), attribute_name("__init__", "module")
+    ('stem_0', 'class_', 'init')
+    """
+    return identifier(label, default)
+
+
+def weight_name(name: str) -> str:
+    """An attribute for a tensor: the last part of its name, unless an exporter has made it up.
+
+    >>> weight_name("encoder.cls_token"), weight_name("onnx::MatMul_123"), weight_name("val_17")
+    ('cls_token', 'weight', 'weight')
+    """
+    last = re.split(r"[./:]", name)[-1]
+    if re.fullmatch(r"(?i)(val|const|constant|onnx|matmul|add|mul|conv|gemm|_*v|tensor|arg|param|w)?_*\d*", last):
+        return "weight"
+    return identifier(re.sub(r"_\d+$", "", last), "weight")
+
+
+def class_name(type_name: str, path: str, default: str = "Block") -> str:
+    """A class from the type that the file gives a module, or else from its path.
+
+    >>> class_name("torch.nn.modules.linear.Linear", ""), class_name("", "encoder.self_attn"), class_name("", "h.11")
+    ('Linear', 'SelfAttn', 'H')
+    """
+    text = re.split(r"[.:/]", type_name)[-1] if type_name else ""
+    if not re.search(r"[A-Za-z]", text):
+        parts = [part for part in re.split(r"[./]", path) if part and not part.isdigit()]
+        text = re.sub(r"_\d+$", "", parts[-1]) if parts else default
+    words = [word for word in re.split(r"[^A-Za-z0-9]+", text) if word]
+    joined = "".join(word[:1].upper() + word[1:] for word in words)[:48]
+    return identifier(joined, default) if joined and not joined[0].isdigit() else default
+
+
+def argument_role(variable: Variable) -> str:
+    """What an argument of a module is called, from its dtype: modules that are alike call it the same.
+
+    >>> argument_role(Variable((2, 3), np.dtype("float32"))), argument_role(Variable((2,), np.dtype(bool)))
+    ('x', 'mask')
+    """
+    kind = np.dtype(variable.dtype).kind
+    if kind == "b":
+        return "mask"
+    return "indices" if kind in "iu" else "x"
+
+
+def unique_arguments(
+    variables: Sequence[Variable], known: Mapping[Variable, str], taken: set[str]
+) -> dict[Variable, str]:
+    """A name for each argument of a module; those that are arguments of the model keep theirs."""
+    names: dict[Variable, str] = {}
+    for variable in variables:
+        chosen = unique(known.get(variable) or argument_role(variable), taken)
+        taken.add(chosen)
+        names[variable] = chosen
+    return names

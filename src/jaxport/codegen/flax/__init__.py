@@ -1,0 +1,58 @@
+"""Structured source for Flax NNX."""
+
+from __future__ import annotations
+
+import ast
+
+from jaxport.codegen.dialect import Dialect
+from jaxport.codegen.flax.layers import LAYERS
+from jaxport.codegen.literals import call
+
+__all__ = ["NNX"]
+
+_TABLE = '''class Table(nnx.Variable):
+    """A tensor that is not trained."""
+'''
+
+_LOADING = '''def load(path: str | Path | None = None) -> {model}:
+    """The model with its weights: those beside this module, or those of another file of the same names."""
+    model = nnx.eval_shape(lambda: {model}(rngs=nnx.Rngs(0)))
+    graph, state = nnx.split(model)
+    tensors = load_file(Path(__file__).with_name("model.safetensors") if path is None else path)
+    for key, variable in nnx.to_flat_state(state):
+        name = ".".join(map(str, key))
+        if name not in tensors or tensors[name].shape != variable.shape:
+            raise ValueError(f"the file has no tensor `{{name}}` of shape {{variable.shape}}")
+        variable.set_value(jnp.asarray(tensors[name]))
+    return nnx.merge(graph, state)
+
+
+def save(model: {model}, path: str | Path) -> None:
+    """Writes the weights of the model, as `load` reads them."""
+    save_file({{".".join(map(str, key)): variable[...] for key, variable in nnx.to_flat_state(nnx.state(model))}}, path)
+'''
+
+_RESERVED = "train eval sow perturb set_attributes iter_modules iter_children init rngs"
+
+
+def _value(weight: ast.expr) -> ast.expr:
+    return ast.Subscript(weight, ast.Constant(...), ast.Load())
+
+
+NNX = Dialect(
+    name="nnx",
+    layers=LAYERS,
+    base="nnx.Module",
+    imports=("from flax import nnx",),
+    signature=("rngs", "nnx.Rngs"),
+    sequence=lambda modules: call("nnx.List", modules),
+    parameter=lambda array: call("nnx.Param", array),
+    table=lambda array: call("Table", array),
+    value=_value,
+    frozen=_value,
+    declared=False,
+    definitions={"Table": _TABLE},
+    loading=_LOADING,
+    reserved=frozenset(_RESERVED.split()),
+)
+"""Flax's NNX."""

@@ -1,0 +1,80 @@
+"""The layers of Flax NNX, by kind."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+from jaxport.codegen.dialect import Constructor, Field, constant, sized
+from jaxport.codegen.literals import call, name
+from jaxport.codegen.tree import Layer
+
+__all__ = ["LAYERS"]
+
+
+def _made(function: str, layer: Layer, *sizes: str, **options: Any) -> ast.expr:
+    """`nnx.Linear(32, 64, use_bias=False, rngs=rngs)`."""
+    positional = [constant(layer.config[size], size) for size in sizes]
+    keywords = {key: constant(value, key) for key, value in options.items()}
+    dtype = sized(next(iter(layer.weights.values())).dtype)
+    if dtype is not None:
+        keywords["param_dtype"] = dtype
+    return call(f"nnx.{function}", *positional, **keywords, rngs=name("rngs"))
+
+
+def _linear(layer: Layer) -> ast.expr:
+    return _made("Linear", layer, "in_features", "out_features", **_without(layer, "bias"))
+
+
+def _conv(layer: Layer) -> ast.expr:
+    config = layer.config
+    options: dict[str, Any] = {"padding": config["padding"]}
+    for key in ("strides", "kernel_dilation"):
+        if set(config[key]) != {1}:
+            options[key] = config[key]
+    if config["feature_group_count"] != 1:
+        options["feature_group_count"] = config["feature_group_count"]
+    return _made("Conv", layer, "in_features", "out_features", "kernel_size", **options, **_without(layer, "bias"))
+
+
+def _embed(layer: Layer) -> ast.expr:
+    return _made("Embed", layer, "num_embeddings", "features")
+
+
+def _layer_norm(layer: Layer) -> ast.expr:
+    options = {"epsilon": layer.config["epsilon"], **_without(layer, "bias"), "use_fast_variance": False}
+    return _made("LayerNorm", layer, "num_features", **options)
+
+
+def _rms_norm(layer: Layer) -> ast.expr:
+    return _made("RMSNorm", layer, "num_features", epsilon=layer.config["epsilon"])
+
+
+def _batch_norm(layer: Layer) -> ast.expr:
+    config = layer.config
+    options = {"use_running_average": True, "momentum": config["momentum"], "epsilon": config["epsilon"]}
+    if config["axis"] != -1:
+        options["axis"] = config["axis"]
+    return _made("BatchNorm", layer, "num_features", **options)
+
+
+def _without(layer: Layer, *roles: str) -> dict[str, bool]:
+    return {f"use_{role}": False for role in roles if role not in layer.weights}
+
+
+def _fields(layer: Layer) -> Mapping[str, Field]:
+    return {role: Field(role) for role in layer.weights}
+
+
+LAYERS = {
+    kind: Constructor(build, _fields)
+    for kind, build in {
+        "Linear": _linear,
+        "Conv": _conv,
+        "Embed": _embed,
+        "LayerNorm": _layer_norm,
+        "RMSNorm": _rms_norm,
+        "BatchNorm": _batch_norm,
+    }.items()
+}

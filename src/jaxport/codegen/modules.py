@@ -1,0 +1,171 @@
+"""A recorded program as a module of classes, for a framework, and the file of its weights."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxport.codegen.classes import Classes, Draft
+from jaxport.codegen.dialect import Dialect
+from jaxport.codegen.fields import class_name
+from jaxport.codegen.flat import variable_name
+from jaxport.codegen.literals import comment, storable
+from jaxport.codegen.sizes import size_names
+from jaxport.codegen.source import formatted, helper_sources
+from jaxport.codegen.structure import build
+from jaxport.codegen.tree import Layer, Module, Weight
+from jaxport.errors import InvalidArgument, SaveError, boundary
+from jaxport.files import checked_path, publish
+from jaxport.importer.names import unique
+from jaxport.importer.namespaces import HELPERS
+from jaxport.importer.recording import Variable
+from jaxport.importer.tracing import RecordedProgram
+
+__all__ = ["ModuleSource", "to_modules"]
+
+_RESERVED = "Array Any Path Iterator keys_from names_of load save load_file save_file jax jnp lax nn nnx eqx random np annotations Table self"
+_GENERIC = re.compile(r"(?i)(main_?graph|graph|torch_?jit|model|main|jaxport|.*\d{4,})?")
+MARK = "imported from ONNX by jaxport"
+CODE, TENSORS = "model.py", "model.safetensors"
+
+
+@dataclass(frozen=True)
+class ModuleSource:
+    """The code of a model's classes, and its weights by the paths of its modules."""
+
+    code: str
+    tensors: dict[str, np.ndarray]
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Writes `model.py` and `model.safetensors`, and returns the path of the module.
+
+        Raises:
+          SaveError: a file cannot be written, or a `model.py` is there that is not generated; what was there before is
+            there still.
+        """
+        from safetensors.numpy import save_file
+
+        folder = Path(checked_path(folder, "the folder of the source"))
+        refused = f"`{folder}` cannot be made"
+        with boundary(refused, instead="give a folder that can be made, or is there", kind=SaveError):
+            folder.mkdir(parents=True, exist_ok=True)
+        self._refuse_foreign(folder)
+        arrays = {key: np.ascontiguousarray(value) for key, value in self.tensors.items()}
+        publish(folder / TENSORS, lambda file, _: save_file(arrays, file))
+        return publish(
+            folder / CODE, lambda file, _: file.write_text(self.code, encoding="utf-8", newline="\n") and None
+        )
+
+    def _refuse_foreign(self, folder: Path) -> None:
+        """Refuses a folder with a module or weights that somebody else wrote."""
+        code, tensors = folder / CODE, folder / TENSORS
+        ours = code.is_file() and MARK in code.read_text(encoding="utf-8", errors="replace")[:400]
+        for path in (code, tensors):
+            if os.path.lexists(path) and not ours:
+                raise SaveError(
+                    f"`{path}` is there already",
+                    why="it was not generated from a model",
+                    instead="give another folder, or remove it",
+                )
+
+
+def to_modules(recorded: RecordedProgram, dialect: Dialect) -> ModuleSource:
+    """The program as classes of a framework.
+
+    Raises:
+      InvalidArgument: an input is no array, or a size cannot be read from the inputs.
+    """
+    program = recorded.program
+    tree, result = build(recorded)
+    result = result[0] if len(result) == 1 else tuple(result)
+    sizes = size_names(recorded.inputs)
+    reserved = {*_RESERVED.split(), *HELPERS, *dialect.definitions}
+    inputs = _arguments(recorded, {*reserved, *sizes, "self"})
+    classes = Classes(dialect, reserved, inputs, sizes, result)
+    made = classes.print(tree, _root_name(program.modules.type, program.name))
+    body = "\n\n\n".join(ast.unparse(ast.fix_missing_locations(definition)) for definition in classes.definitions)
+    tensors = dict(_tensors(tree, classes, dialect, ""))
+    loading = dialect.loading.format(model=made)
+    parts = [*_definitions(dialect, body), *helper_sources(body), body, loading]
+    text = "\n\n\n".join(part.strip("\n") for part in parts)
+    title = f'"""`{comment(program.name)}`, {MARK}."""\n\nfrom __future__ import annotations\n'
+    code = formatted(f"{title}\n{_imports(text, dialect)}\n\n\n{text}\n")
+    return ModuleSource(code, tensors)
+
+
+def _root_name(type_name: str, graph: str) -> str:
+    if type_name:
+        return class_name(type_name, "", "Model")
+    return "Model" if _GENERIC.fullmatch(graph) else class_name(graph, "", "Model")
+
+
+def _arguments(recorded: RecordedProgram, taken: set[str]) -> dict[Variable, str]:
+    """What the inputs of the model are called."""
+    names: dict[Variable, str] = {}
+    for key, tree in recorded.inputs.items():
+        if not isinstance(tree, Variable):
+            raise InvalidArgument(
+                f"the input `{key}` is no array",
+                where="`to_source`",
+                why="modules take arrays; sequences and optional inputs are printed as a function only",
+                instead='print it with `framework="jax"`',
+            )
+        names[tree] = unique(variable_name(key), taken)
+        taken.add(names[tree])
+    return names
+
+
+def _definitions(dialect: Dialect, body: str) -> list[str]:
+    """The classes that the framework does not have, as far as they are used."""
+    return [text for name, text in dialect.definitions.items() if re.search(rf"\b{name}\(", body)]
+
+
+def _imports(text: str, dialect: Dialect) -> str:
+    used = set(re.findall(r"[A-Za-z_]\w*", text))
+    lines = ["from collections.abc import Iterator"] * ("Iterator" in used) + ["from pathlib import Path"]
+    lines += ["from typing import Any"] * ("Any" in used) + [""]
+    lines += list(dialect.imports)
+    lines += ["import jax"] * _uses(text, "jax") + ["import jax.numpy as jnp"] * _uses(text, "jnp")
+    lines += ["import numpy as np"] * _uses(text, "np")
+    parts = [part for part in ("lax", "nn", "random") if _uses(text, part)]
+    lines.append(f"from jax import {', '.join(['Array', *parts])}")
+    lines.append("from safetensors.flax import load_file, save_file")
+    return "\n".join(lines)
+
+
+def _uses(text: str, module: str) -> bool:
+    return re.search(rf"(?<![.\w]){module}\.", text) is not None
+
+
+def _tensors(module: Module, classes: Classes, dialect: Dialect, prefix: str) -> Iterator[tuple[str, np.ndarray]]:
+    """The tensors of a module and of those inside it, by the paths of attributes."""
+    draft: Draft = classes.drafts[id(module)]
+    for variable, key in draft.fields.weights.items():
+        weight = module.weights[variable]
+        assert isinstance(weight, Weight)
+        yield prefix + key, weight.read()
+    for key, value in draft.tables.items():
+        yield prefix + key, storable(value.data)[0]
+    for child, path in _children(draft):
+        inner = f"{prefix}{path}."
+        if isinstance(child, Layer):
+            for role, field in dialect.layers[child.kind].fields(child).items():
+                array = child.weights[role].read()
+                yield inner + field.name, array if field.axes is None else array.transpose(field.axes)
+        else:
+            yield from _tensors(child, classes, dialect, inner)
+
+
+def _children(draft: Draft) -> Iterator[tuple[Any, str]]:
+    for key in draft.fields.order:
+        if key in draft.fields.single:
+            yield draft.fields.single[key], key
+        else:
+            yield from ((child, f"{key}.{index}") for index, child in enumerate(draft.fields.lists[key]))

@@ -1,0 +1,38 @@
+"""Which printer prints for which framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from jaxport.codegen.equinox import EQUINOX
+from jaxport.codegen.flax import NNX
+from jaxport.codegen.modules import ModuleSource, to_modules
+from jaxport.codegen.source import Source, to_source
+from jaxport.errors import InvalidArgument
+from jaxport.importer.tracing import RecordedProgram
+
+__all__ = ["FRAMEWORKS", "printed"]
+
+_DIALECTS = {dialect.name: dialect for dialect in (NNX, EQUINOX)}
+FRAMEWORKS = ("jax", *_DIALECTS)
+"""What source can be printed for."""
+
+
+def printed(recorded: Callable[[], RecordedProgram], framework: str) -> Source | ModuleSource:
+    """A program as source for a framework.
+
+    Args:
+      recorded: records the program.
+      framework: one of `FRAMEWORKS`.
+
+    Raises:
+      InvalidArgument: there is no such framework.
+    """
+    if framework not in FRAMEWORKS:
+        raise InvalidArgument(
+            f"source cannot be printed for {framework!r}",
+            where="`to_source`",
+            instead=f"give one of {', '.join(f'`{name}`' for name in FRAMEWORKS)}",
+        )
+    dialect = _DIALECTS.get(framework)
+    return to_source(recorded()) if dialect is None else to_modules(recorded(), dialect)

@@ -1,0 +1,81 @@
+"""Sizes that only have names, read from the shapes of arguments: `batch, length, _ = x.shape`."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import jax
+
+from jaxport.codegen.literals import attribute
+from jaxport.errors import InvalidArgument
+from jaxport.importer.host import is_dim
+from jaxport.importer.recording import Variable
+
+__all__ = ["size_names", "size_statements", "unreadable"]
+
+#: A size of which one name is the only open part: `height`, `32*height`, `2*length + 1`.
+_LINEAR = re.compile(r"(?:(?P<factor>\d+)\*)?(?P<name>[A-Za-z_]\w*)(?: (?P<sign>[+-]) (?P<offset>\d+))?")
+
+
+def size_names(tree: Any) -> set[str]:
+    """The names of the sizes that can be read from the shapes of variables."""
+    leaves = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, Variable))
+    texts = (_LINEAR.fullmatch(str(size)) for leaf in leaves for size in leaf.shape if is_dim(size))
+    return {found["name"] for found in texts if found is not None}
+
+
+def size_statements(arguments: Mapping[str, Any], names: Collection[str]) -> tuple[list[ast.stmt], set[str]]:
+    """`batch, seq = x.shape`, for the sizes that are wanted; and `height = x.shape[2] // 32`.
+
+    Args:
+      arguments: the variables that the names of arguments stand for.
+      names: the sizes.
+
+    Returns:
+      The statements, and the names that no argument has as the size of an axis.
+    """
+    wanted = set(names)
+    shapes = {
+        name: [str(size) for size in tree.shape] for name, tree in arguments.items() if isinstance(tree, Variable)
+    }
+    statements: list[ast.stmt] = []
+    for argument, sizes in shapes.items():
+        targets = []
+        for size in sizes:
+            targets.append(ast.Name(size if size in wanted else "_", ast.Store()))
+            wanted -= {size}
+        if any(target.id != "_" for target in targets):
+            statements.append(ast.Assign([ast.Tuple(targets, ast.Store())], attribute(f"{argument}.shape"), lineno=0))
+    for argument, axis, size in [(a, axis, size) for a, sizes in shapes.items() for axis, size in enumerate(sizes)]:
+        found = _LINEAR.fullmatch(size)
+        if found is not None and found["name"] in wanted:
+            wanted -= {found["name"]}
+            statements += _solved(f"{argument}.shape[{axis}]", found)
+    return statements, wanted
+
+
+def unreadable(size: str) -> InvalidArgument:
+    """The refusal of a program whose source would need a size that no input has."""
+    return InvalidArgument(
+        f"the size `{size}` cannot be read from an input",
+        where="`to_source`",
+        why="no input has it as the size of an axis",
+        instead="record the program with other sizes",
+    )
+
+
+def _solved(size: str, found: re.Match[str]) -> list[ast.stmt]:
+    """The statements that compute the name in a size, and refuse one that has none."""
+    if found["sign"]:
+        shifted = f"({size} {'-' if found['sign'] == '+' else '+'} {found['offset']})"
+    else:
+        shifted = size
+    if not found["factor"]:
+        return ast.parse(f"{found['name']} = {shifted}").body
+    return ast.parse(
+        f"if {shifted} % {found['factor']}:\n    raise ValueError({f'{size} has to be {found[0]}'!r})\n"
+        f"{found['name']} = {shifted} // {found['factor']}"
+    ).body

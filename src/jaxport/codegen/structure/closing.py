@@ -1,0 +1,213 @@
+"""Modules closed, so that each is one call: what it needs is there before, what it makes is used after.
+
+Exporters lose the scopes of some operators, and order operators as they like. At each level the leaves and the modules
+inside are the nodes of a graph, and a cycle in it shows what is in the wrong place: an operator that needs a module and
+that the same module needs belongs to it; modules that need each other cannot be calls, and one of them is dissolved: what
+is inside it comes to the level around.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+
+from jaxport.codegen.structure.scopes import Chain
+from jaxport.codegen.tree import Call, Item, Layer, Leaf, Module, Op
+from jaxport.importer.recording import Variable
+
+__all__ = ["Closing"]
+
+MOST_AROUND = 3
+"""Operators beside the layer of a module that is a layer."""
+
+Part = str | Leaf
+"""What is a node at one level: a module inside, by its path, or a leaf."""
+
+
+@dataclass(eq=False)
+class Closing:
+    """Makes modules of leaves.
+
+    Attributes:
+      chains: the modules around each leaf, by its identity; changed as modules are closed.
+      order: where each leaf is in the file.
+      weights: the variables that stand for tensors.
+      shared: those of them that belong to several modules.
+      types: the types of modules, by path.
+      results: the values that the model returns.
+    """
+
+    chains: dict[int, Chain]
+    order: Mapping[int, int]
+    weights: Set[Variable]
+    shared: Set[Variable]
+    types: Mapping[str, str]
+    results: Collection[Variable]
+
+    def module(self, path: str, leaves: Sequence[Leaf], depth: int, outside: Collection[Variable]) -> Module:
+        """The module of these leaves, which is in `depth` others.
+
+        Args:
+          outside: the values that are used outside of it.
+        """
+        self._settle(leaves, depth)
+        parts: dict[Part, list[Leaf]] = {}
+        for leaf in leaves:
+            parts.setdefault(self._part(leaf, depth), []).append(leaf)
+        makers = {variable: part for part, inside in parts.items() for leaf in inside for variable in leaf.outputs}
+        used: dict[Variable, set[Part | None]] = {variable: {None} for variable in outside}
+        for part, inside in parts.items():
+            for leaf in inside:
+                for variable in leaf.inputs:
+                    used.setdefault(variable, set()).add(part)
+        items: list[Item] = []
+        for part in self._sorted(parts, makers):
+            if not isinstance(part, str):
+                items.append(part)
+                continue
+            beyond = [v for leaf in parts[part] for v in leaf.outputs if used.get(v, set()) - {part}]
+            items += self._call(part, path, parts[part], depth + 1, beyond)
+        made = {variable for leaf in leaves for variable in leaf.outputs}
+        inputs = dict.fromkeys(v for item in items for v in item.inputs if v not in made)
+        outputs = tuple(dict.fromkeys(v for leaf in leaves for v in leaf.outputs if v in outside))
+        return Module(path, self.types.get(path, ""), tuple(items), tuple(inputs), outputs)
+
+    def _call(
+        self, path: str, around: str, leaves: Sequence[Leaf], depth: int, outside: Collection[Variable]
+    ) -> list[Item]:
+        """The call of a module; of one that is a layer, and at most brings axes into its order, the layer itself."""
+        module = self.module(path, leaves, depth, outside)
+        layers = [item for item in module.items if isinstance(item, Layer)]
+        others = [item for item in module.items if not isinstance(item, Layer)]
+        light = all(isinstance(item, Op) and self.weights.isdisjoint(item.inputs) for item in others)
+        if len(layers) == 1 and light and len(others) <= MOST_AROUND:
+            label = path.removeprefix(f"{around}.") if around else path
+            return [replace(item, label=label) if isinstance(item, Layer) else item for item in module.items]
+        return [Call(module, module.inputs, module.outputs)]
+
+    def _part(self, leaf: Leaf, depth: int) -> Part:
+        chain = self.chains[id(leaf)]
+        return chain[depth] if len(chain) > depth else leaf
+
+    def _settle(self, leaves: Sequence[Leaf], depth: int) -> None:
+        """Changes chains until no cycle is left at this depth."""
+        self._dissolve_weightless(leaves, depth)
+        makers = {variable: leaf for leaf in leaves for variable in leaf.outputs}
+        while True:
+            edges: dict[Part, set[Part]] = {}
+            for leaf in leaves:
+                part = self._part(leaf, depth)
+                before = edges.setdefault(part, set())
+                for variable in leaf.inputs:
+                    if variable in makers and (other := self._part(makers[variable], depth)) != part:
+                        before.add(other)
+            cycles = [cycle for cycle in _components(edges) if len(cycle) > 1]
+            if not cycles:
+                return
+            for cycle in cycles:
+                self._mend(cycle, leaves, depth)
+
+    def _mend(self, cycle: Sequence[Part], leaves: Sequence[Leaf], depth: int) -> None:
+        modules = [part for part in cycle if isinstance(part, str)]
+        if len(modules) == 1:
+            for part in cycle:
+                if not isinstance(part, str):
+                    self.chains[id(part)] = (*self.chains[id(part)][:depth], modules[0])
+            return
+        sizes = {path: sum(self._part(leaf, depth) == path for leaf in leaves) for path in modules}
+        self._dissolve(min(modules, key=lambda path: sizes[path]), leaves, depth)
+
+    def _dissolve(self, path: str, leaves: Iterable[Leaf], depth: int) -> None:
+        for leaf in leaves:
+            chain = self.chains[id(leaf)]
+            if len(chain) > depth and chain[depth] == path:
+                self.chains[id(leaf)] = (*chain[:depth], *chain[depth + 1 :])
+
+    def _dissolve_weightless(self, leaves: Sequence[Leaf], depth: int) -> None:
+        """Modules without weights, such as activations, are what they compute."""
+        while True:
+            modules: dict[str, list[Leaf]] = {}
+            for leaf in leaves:
+                part = self._part(leaf, depth)
+                if isinstance(part, str):
+                    modules.setdefault(part, []).append(leaf)
+            light = [path for path, inside in modules.items() if not self._is_heavy(inside)]
+            if not light:
+                return
+            for path in light:
+                self._dissolve(path, leaves, depth)
+
+    def _is_heavy(self, leaves: Sequence[Leaf]) -> bool:
+        """Whether leaves are worth a module: they have weights, and not just those of another module."""
+        if any(isinstance(leaf, Layer) for leaf in leaves):
+            return True
+        read = {variable for leaf in leaves for variable in leaf.inputs if variable in self.weights}
+        return bool(read) and (len(leaves) > MOST_AROUND or not read <= self.shared)
+
+    def _sorted(self, parts: Mapping[Part, Sequence[Leaf]], makers: Mapping[Variable, Part]) -> list[Part]:
+        """The parts, each after what it needs, otherwise as they are in the file."""
+        needed = {
+            part: {makers[v] for leaf in inside for v in leaf.inputs if v in makers and makers[v] != part}
+            for part, inside in parts.items()
+        }
+        first = {part: min(self.order[id(leaf)] for leaf in inside) for part, inside in parts.items()}
+        waiting = {part: len(before) for part, before in needed.items()}
+        after: dict[Part, list[Part]] = {}
+        for part, before in needed.items():
+            for other in before:
+                after.setdefault(other, []).append(part)
+        keys = dict(enumerate(parts))
+        index = {part: key for key, part in keys.items()}
+        ready = [(first[part], index[part]) for part, count in waiting.items() if count == 0]
+        heapq.heapify(ready)
+        done: list[Part] = []
+        while ready:
+            part = keys[heapq.heappop(ready)[1]]
+            done.append(part)
+            for other in after.get(part, ()):
+                waiting[other] -= 1
+                if waiting[other] == 0:
+                    heapq.heappush(ready, (first[other], index[other]))
+        assert len(done) == len(parts)
+        return done
+
+
+def _components(edges: Mapping[Part, set[Part]]) -> list[list[Part]]:
+    """The strongly connected components of a graph (Tarjan's algorithm, without recursion)."""
+    index: dict[Part, int] = {}
+    low: dict[Part, int] = {}
+    stack: list[Part] = []
+    on_stack: set[Part] = set()
+    found: list[list[Part]] = []
+    for root in edges:
+        if root in index:
+            continue
+        work = [(root, iter(edges[root]))]
+        index[root] = low[root] = len(index)
+        stack.append(root)
+        on_stack.add(root)
+        while work:
+            part, rest = work[-1]
+            following = next(rest, None)
+            if following is None:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[part])
+                if low[part] == index[part]:
+                    component = []
+                    while True:
+                        top = stack.pop()
+                        on_stack.discard(top)
+                        component.append(top)
+                        if top is part or top == part:
+                            break
+                    found.append(component)
+            elif following not in index:
+                index[following] = low[following] = len(index)
+                stack.append(following)
+                on_stack.add(following)
+                work.append((following, iter(edges[following])))
+            elif following in on_stack:
+                low[part] = min(low[part], index[following])
+    return found

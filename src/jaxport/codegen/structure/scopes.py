@@ -1,0 +1,134 @@
+"""Where leaves are: the chain of modules around each, from what the file says of its nodes and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise, takewhile
+from typing import Any
+
+from jaxport.codegen.tree import Layer, Leaf, Op
+from jaxport.importer.graph import Node
+from jaxport.importer.modules import Place
+from jaxport.importer.recording import Variable
+
+__all__ = ["Chain", "chain_of", "common", "hoist", "node_chains", "nodes_of", "without_containers"]
+
+Chain = tuple[str, ...]
+"""The paths of the modules around something, from the outside in."""
+
+
+def common(chains: Iterable[Chain]) -> Chain:
+    """The modules that all chains have around them.
+
+    >>> common([("a", "a.b"), ("a", "a.c")])
+    ('a',)
+    """
+    first, *rest = list(chains) or [()]
+    for chain in rest:
+        pairs = takewhile(lambda pair: pair[0] == pair[1], zip(first, chain, strict=False))
+        first = tuple(path for path, _ in pairs)
+    return first
+
+
+def nodes_of(places: Mapping[Node, Place]) -> Iterator[tuple[Node, Chain]]:
+    """All nodes, those of branches and functions included, with the modules around each."""
+    for node, place in places.items():
+        yield node, tuple(module.path for module in place.modules)
+        for inner in place.bodies.values():
+            yield from nodes_of(inner)
+
+
+def node_chains(places: Mapping[Node, Place]) -> tuple[dict[Any, Node], dict[Any, Chain]]:
+    """The bound nodes, and the modules around each; of a function that is called twice, the modules around both calls."""
+    nodes: dict[Any, Node] = {}
+    chains: dict[Any, Chain] = {}
+    for node, chain in nodes_of(places):
+        key = node.node
+        chains[key] = common([chains[key], chain]) if key in chains else chain
+        nodes[key] = node
+    return nodes, chains
+
+
+def chain_of(leaf: Leaf, chain: Chain) -> Chain:
+    """The modules around a leaf, those that only the name of its weight tells included.
+
+    A layer whose weight is `h.0.attn.query.weight` is `query` in `h.0.attn`, if nothing contradicts.
+    """
+    if not isinstance(leaf, Layer):
+        return chain
+    around = chain[-1] if chain else ""
+    weight = next(iter(leaf.weights.values()))
+    path = weight.name.rpartition(".")[0]
+    if path == around or not path.startswith(f"{around}." if around else ""):
+        return chain
+    if not all(part.isidentifier() or part.isdigit() for part in path.split(".")):
+        return chain
+    steps: list[str] = []
+    parts = path.removeprefix(f"{around}." if around else "").split(".")
+    for index, part in enumerate(parts):
+        whole = ".".join([*([around] if around else []), *parts[: index + 1]])
+        if part.isdigit() and steps:
+            steps[-1] = whole
+        else:
+            steps.append(whole)
+    return (*chain, *steps)
+
+
+def without_containers(chains: dict[int, Chain]) -> None:
+    """Leaves out the modules that only number others: `blocks` around `blocks.0` and `blocks.1` is a list."""
+    containers = {
+        outer
+        for chain in chains.values()
+        for outer, inner in pairwise(chain)
+        if inner.startswith(f"{outer}.") and inner[len(outer) + 1 :].isdigit()
+    }
+    for key, chain in chains.items():
+        chains[key] = tuple(path for path in chain if path not in containers)
+
+
+def hoist(leaves: Sequence[Leaf], chains: dict[int, Chain], weights: Iterable[Variable]) -> None:
+    """Moves what several modules use and none of them has to compute to the module around them all.
+
+    A mask that the first layer of a stack makes for all of them is made before the first layer.
+    """
+    own = set(weights)
+    users: dict[Variable, list[Leaf]] = {}
+    maker = {variable: leaf for leaf in leaves for variable in leaf.outputs}
+    for leaf in leaves:
+        for variable in leaf.inputs:
+            users.setdefault(variable, []).append(leaf)
+    for leaf in leaves:
+        chain = chains[id(leaf)]
+        others = [chains[id(user)] for variable in leaf.outputs for user in users.get(variable, [])]
+        around = common([chain, *others])
+        if len(around) == len(chain):
+            continue
+        inside = chain[len(around)]
+        for moved in _computed_by(leaf, inside, len(around), chains, maker, own):
+            chains[id(moved)] = around
+
+
+def _computed_by(
+    leaf: Leaf,
+    inside: str,
+    depth: int,
+    chains: Mapping[int, Chain],
+    maker: Mapping[Variable, Leaf],
+    weights: set[Variable],
+) -> list[Leaf]:
+    """What has to leave a module for a leaf to leave it; nothing, if a weight is among it."""
+    found: dict[int, Leaf] = {}
+    pending = [leaf]
+    while pending:
+        current = pending.pop()
+        if not isinstance(current, Op) or not weights.isdisjoint(current.inputs):
+            return []
+        found[id(current)] = current
+        for variable in current.inputs:
+            before = maker.get(variable)
+            if before is None or id(before) in found:
+                continue
+            chain = chains[id(before)]
+            if len(chain) > depth and chain[depth] == inside:
+                pending.append(before)
+    return list(found.values())

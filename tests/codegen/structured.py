@@ -1,0 +1,124 @@
+"""Running structured source where jaxport cannot be imported, and what is asked of all of it."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxport
+from jaxport.jaxprs.compiling import QUICKLY
+from tests.importer.printed import without_jaxport
+
+NEEDED = {"__future__", "collections", "equinox", "flax", "jax", "numpy", "pathlib", "safetensors", "typing"}
+
+
+def check(
+    model: Any, inputs: Mapping[str, Any], folder: Path, framework: str = "nnx", lines: int = 10**6, loops: int = 0
+) -> str:
+    """Prints a model, imports that, and compares its values and its gradients with the program's; returns the source.
+
+    Args:
+      model: an ONNX model.
+      inputs: arrays for the inputs, by name.
+      folder: where to write.
+      framework: for which framework.
+      lines: how many lines of code it has at most.
+      loops: how many loops over layers it has.
+    """
+    program = jaxport.from_onnx(model)
+    source = program.to_source(folder, framework=framework)
+    assert imported(source.code) <= NEEDED
+    module = load(folder)
+    made = module.load()
+    arrays = [jnp.asarray(inputs[name]) for name in program.input_names]
+    expected = jax.tree.leaves(jax.jit(lambda *given: program(*given), compiler_options=QUICKLY)(*arrays))
+    found = jax.tree.leaves(jax.jit(lambda *given: made(*given), compiler_options=QUICKLY)(*arrays))
+    compare(found, expected)
+    step = gradient_step(made, arrays, framework)
+    assert step is None or step[1] < step[0], f"the loss is {step}"
+    module.save(made, folder / "again.safetensors")
+    again = jax.tree.leaves(module.load(folder / "again.safetensors"))
+    assert all(map(np.array_equal, again, jax.tree.leaves(made)))
+    if loops:
+        assert source.code.count(" in self.") == loops
+    classes = source.code.partition("\ndef ")[0]
+    assert sum(bool(line.strip()) for line in classes.splitlines()) <= lines
+    return source.code
+
+
+def compare(found: list[Any], expected: list[Any]) -> None:
+    """Compares outputs: to 1e-5 of the largest."""
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == other.dtype
+        scale = max(float(np.nanmax(np.abs(np.asarray(other, np.float64)), initial=0)), 1e-6)
+        np.testing.assert_allclose(
+            np.asarray(one, np.float64), np.asarray(other, np.float64), rtol=0, atol=1e-5 * scale
+        )
+
+
+def gradient_step(model: Any, arrays: list[Any], framework: str) -> tuple[float, float] | None:
+    """The loss before and after a step against the gradient; None without parameters."""
+
+    def loss_of(outputs: Any) -> jax.Array:
+        floats = [leaf for leaf in jax.tree.leaves(outputs) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+        return sum(jnp.mean(jnp.sin(leaf) ** 2) for leaf in floats)  # type: ignore[return-value]
+
+    if framework == "nnx":
+        from flax import nnx
+
+        graph, params, rest = nnx.split(model, nnx.Param, ...)
+
+        def loss(weights: Any) -> jax.Array:
+            return loss_of(nnx.merge(graph, weights, rest)(*arrays))
+
+    else:
+        import equinox as eqx
+
+        params, rest = eqx.partition(model, eqx.is_inexact_array)
+
+        def loss(weights: Any) -> jax.Array:
+            return loss_of(eqx.combine(weights, rest)(*arrays))
+
+    if not jax.tree.leaves(params):
+        return None
+    before, slopes = jax.jit(jax.value_and_grad(loss), compiler_options=QUICKLY)(params)
+    size = sum(float(jnp.sum(slope**2)) for slope in jax.tree.leaves(slopes))
+    assert np.isfinite(size)
+    assert size > 0
+    rate = 1e-2 * float(before) / size
+    moved = jax.tree.map(lambda weight, slope: weight - rate * slope, params, slopes)
+    after = jax.jit(loss, compiler_options=QUICKLY)(moved)
+    return float(before), float(after)
+
+
+def load(folder: Path) -> ModuleType:
+    """The printed module of a folder."""
+    spec = importlib.util.spec_from_file_location("structured_model", folder / "model.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["structured_model"] = module
+    with without_jaxport():
+        spec.loader.exec_module(module)
+    return module
+
+
+def imported(code: str) -> set[str]:
+    """The packages that a source imports."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").partition(".")[0])
+    return found
