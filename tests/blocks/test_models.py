@@ -133,37 +133,36 @@ KERNEL, BIAS = "kernel", "bias"
 
 
 @pytest.mark.parametrize(
-    ("fn", "names"),
+    ("fn", "names", "constants"),
     [
-        (closure(), ["b", "w"]),
-        (tree_closure(), ["dense.bias", "dense.kernel"]),
-        (two_trees(), ["decoder.w", "encoder.w"]),
-        (same_names(), ["model.bias", "model.kernel", "model_1.bias", "model_1.kernel"]),
-        (recursive(), [BIAS, KERNEL]),
-        (list_of_models(), ["models.0.bias", "models.0.kernel", "models.1.bias", "models.1.kernel"]),
-        (Policy(), [BIAS, KERNEL, "scale"]),
-        (Policy().act, [BIAS, KERNEL, "scale"]),
-        (lambda x, policy=Policy(): policy(x), [BIAS, KERNEL, "policy.scale"]),  # noqa: B008
-        (model_and_array(), ["weight", BIAS, "shift"]),
-        (numpy_weights(), ["w"]),
-        (jitted_closure(), ["w"]),
-        (in_control_flow(), ["v", "w"]),
-        (with_global_model, [BIAS, KERNEL]),
-        (default_argument, ["w"]),
-        (keyword_default, ["w"]),
-        (counts_calls, ["W"]),
-        (functools.partial(lambda w, x: x @ w, W), ["w"]),
-        (functools.partial(lambda x, *, params: x @ params["w"], params={"w": W}), ["w"]),
-        (lambda x: x * jnp.arange(3.0) + jnp.asarray(np.ones(3, np.float32)), ["constant_0"]),
-        (GLOBAL_MODEL, [BIAS, KERNEL]),
-        (jax.vmap(GLOBAL_MODEL), [BIAS, KERNEL]),
+        (closure(), ["b", "w"], ["b", "w"]),
+        (tree_closure(), ["dense.bias", "dense.kernel"], []),
+        (two_trees(), ["decoder.w", "encoder.w"], []),
+        (same_names(), ["model.bias", "model.kernel", "model_1.bias", "model_1.kernel"], []),
+        (recursive(), [BIAS, KERNEL], []),
+        (list_of_models(), ["models.0.bias", "models.0.kernel", "models.1.bias", "models.1.kernel"], []),
+        (Policy(), [BIAS, KERNEL, "scale"], ["scale"]),
+        (Policy().act, [BIAS, KERNEL, "scale"], ["scale"]),
+        (lambda x, policy=Policy(): policy(x), [BIAS, KERNEL, "policy.scale"], ["policy.scale"]),  # noqa: B008
+        (model_and_array(), ["weight", BIAS, "shift"], ["shift"]),
+        (numpy_weights(), ["w"], ["w"]),
+        (jitted_closure(), ["w"], []),
+        (in_control_flow(), ["v", "w"], []),
+        (with_global_model, [BIAS, KERNEL], []),
+        (default_argument, ["w"], ["w"]),
+        (keyword_default, ["w"], []),
+        (counts_calls, ["W"], ["W"]),
+        (functools.partial(lambda w, x: x @ w, W), ["w"], ["w"]),
+        (functools.partial(lambda x, *, params: x @ params["w"], params={"w": W}), ["w"], []),
+        (lambda x: x * jnp.arange(3.0) + jnp.asarray(np.ones(3, np.float32)), ["constant_0"], ["constant_0"]),
+        (GLOBAL_MODEL, [BIAS, KERNEL], []),
+        (jax.vmap(GLOBAL_MODEL), [BIAS, KERNEL], []),
     ],
 )
-def test_names_of_weights(fn, names):
+def test_names_of_weights(fn, names, constants):
     traced = check(fn, X, jit=None)
     assert [weight.path for weight in traced.weights] == names
-    for weight in traced.weights:
-        assert weight.trainable
+    assert [weight.path for weight in traced.weights if not weight.trainable] == constants
 
 
 def test_weights_are_the_users_arrays():

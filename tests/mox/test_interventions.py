@@ -111,6 +111,26 @@ def test_the_calls_of_a_shared_module_have_gradients_of_their_own():
     np.testing.assert_array_equal(two(X), jnp.full((2, 4), 3.0))
 
 
+def test_a_block_inside_of_a_replaced_one_stays_what_it_is(model, mox):
+    parallel = lambda k: lambda x: x + k["down"](jnp.sin(k["up"](x)))
+    edited = mox.sub("//Block", jaxport.mox.factory(parallel), expect=3)
+    assert edited.params.keys() == mox.params.keys()
+    wanted = X
+    for block in model.blocks:
+        wanted = wanted + block.down(jnp.sin(block.up(wanted)))
+    np.testing.assert_allclose(jax.jit(edited)(X), wanted, rtol=1e-5)
+    assert edited.select("//Linear").paths() == mox.select("//Linear").paths()
+    assert edited["blocks.1.up"].params.keys() == {"blocks.1.up.kernel", "blocks.1.up.bias"}
+    gradient = jax.grad(lambda p: edited.apply(p, X).sum())(edited.params)
+    assert all(np.abs(np.asarray(value)).max() > 0 for value in gradient.values())
+    again = edited.sub("//Linear", jaxport.mox.lora(rank=2))
+    np.testing.assert_allclose(again(X), wanted, rtol=1e-5)
+    tuned = jaxport.mox.write_back(model, {path: 2 * value for path, value in edited.params.items()})
+    np.testing.assert_array_equal(tuned.blocks[0].up.kernel[...], 2 * model.blocks[0].up.kernel[...])
+    with pytest.raises(jaxport.InvalidArgument, match=r"cannot be called inside the replacement(.|\n)*is given"):
+        mox.sub("//Block", jaxport.mox.factory(lambda k: lambda x: k["down"](x)))
+
+
 WRONG = {
     "shape": (lambda mox: mox.patch({"blocks.1": jnp.ones(3)}), jaxport.InvalidArgument, r"returns float32\[3\]"),
     "twice": (

@@ -10,15 +10,20 @@ from typing import Any
 import jax
 
 from jaxport import jaxprs
-from jaxport.blocks.block import Block
+from jaxport.blocks.block import Block, FrozenMapping
 from jaxport.blocks.tracing import Traced, Weight
+from jaxport.blocks.window import current_recorder
 from jaxport.errors import InvalidArgument
 from jaxport.mox.mox import Mox
 from jaxport.mox.original import Site
-from jaxport.mox.origins import stacking_scans, value_of
+from jaxport.mox.origins import evaluated, stacking_scans, value_of
 from jaxport.mox.tree import Node, name_below
 
-__all__ = ["Match", "arguments_of", "call_arguments", "match_of", "nested", "returns_of"]
+__all__ = ["IN_PLACE", "Match", "arguments_of", "call_arguments", "match_of", "nested", "returns_of"]
+
+
+IN_PLACE = "in place"
+"""The option of a block that a replacement of one around it calls: its path and its parameters are what they were."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -104,6 +109,15 @@ class Match(Mox):
             index //= length
         return _made(self.root, self.node, tuple(position))
 
+    def __getitem__(self, path: str) -> Match:
+        """The block at a path, in full or below this one; inside a replacement it is the original, too.
+
+        Raises:
+          QueryError: there is none, or it is called several times.
+        """
+        below = f"{self.path}.{path}" if self.path else path
+        return super().__getitem__(below if below in self.tree.paths else path)
+
     def __call__(self, *args: Any, params: Mapping[str, Any] | None = None, **kwargs: Any) -> Any:
         """What the block returns for these arrays, in order.
 
@@ -111,6 +125,8 @@ class Match(Mox):
         other values for some of them, by their names below the block.
         """
         site, operands = self._sites[-1] if self._sites else (None, None)
+        if self._around is not None:
+            return self._in_place(self._arguments(args, kwargs), self._exchanged(params or {}))
         if site is None or operands is None:
             if params:
                 return self.apply(
@@ -123,6 +139,41 @@ class Match(Mox):
         results = site.call(given[: len(arrays)], given[len(arrays) :], frozenset(exchanged))
         return self._result([results[index] for index in _result_order(self.node)])
 
+    @property
+    def _around(self) -> Mapping[str, Any] | None:
+        """If it lies in a block that is being replaced, the parameters that the program runs that with, by path."""
+        if self._sites or not isinstance(self.root, Match) or not self.root.is_replaced:
+            return None
+        operands, block = self.root._sites[-1][1], self.root.block
+        if operands is None or block is None:
+            return None
+        return {path: operands[index] for index, path in block.named.items()}
+
+    def _in_place(self, arrays: Sequence[Any], exchanged: Mapping[int, Any]) -> Any:
+        """What the block returns inside of the replacement of one around it: it stays what it is, where it is."""
+        equation, block = self.node.equation, self.block
+        given = dict(zip(_argument_order(self.node), arrays, strict=True)) | dict(exchanged)
+        if block is not None:
+            around = self._around or {}
+            known = {index: around[path] for index, path in block.named.items() if path in around}
+            given = known | given
+        avals: list[Any] = [atom.aval for atom in equation.invars]
+        for index, aval in enumerate(avals):
+            one = jax.typeof(given[index]) if index in given else None
+            if one is None or (one.shape, one.dtype) != (aval.shape, aval.dtype):
+                raise InvalidArgument(
+                    f"`{self.shown}` cannot be called inside the replacement of `{self.root.name}`",
+                    where="the call of a block",
+                    why=f"it takes {aval.str_short()}, and "
+                    + ("a value from around it" if one is None else f"is given {one.str_short()}"),
+                    instead="replace that block itself",
+                )
+        if block is not None:
+            block = replace(block, options=FrozenMapping({**block.options, IN_PLACE: True}))
+            equation = equation.replace(params={**equation.params, "block": block})
+        results = evaluated(equation, [given[index] for index in range(len(avals))], current_recorder() is not None)
+        return self._result([results[index] for index in _result_order(self.node)])
+
     def param(self, name: str) -> Any:
         """A parameter of the block, by its name below the block; inside a replacement, what the program runs with.
 
@@ -133,6 +184,8 @@ class Match(Mox):
         operands = self._sites[-1][1] if self._sites else None
         if operands is not None and self.block is not None:
             return operands[next(index for index, known in self.block.named.items() if known == path)]
+        if self._around is not None and path in self._around:
+            return self._around[path]
         # An operator of an imported model has its weights among its arguments.
         held = {weight.path: weight.value for weight in (*self._arguments_held(), *self.weights)}
         if path not in held and (computed := self._computed(path)) is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from jaxport.mox.tree import Node
 if TYPE_CHECKING:
     from jaxport.mox.mox import Mox
 
-__all__ = ["Origin", "is_result", "origin_of", "stacking_scans", "value_of"]
+__all__ = ["Origin", "evaluated", "is_result", "origin_of", "stacking_scans", "value_of"]
 
 
 @dataclass(frozen=True)
@@ -89,12 +89,7 @@ def value_of(mox: Mox, node: Node, atom: Any, steps: Mapping[Node, int]) -> Any:
         given = [value_of(mox, node, operand, steps) for operand in equation.invars]
         if equation.effects or any(value is None for value in given):
             return None
-        invars: list[Any] = [jaxprs.Var(operand.aval) for operand in equation.invars]
-        outvars = [jaxprs.Var(variable.aval) for variable in equation.outvars]
-        alone = equation.replace(invars=invars, outvars=outvars)
-        debug_info = jaxprs.DebugInfo("equation", equation.primitive.name, None, None)
-        body = jaxprs.closed(jaxprs.Jaxpr((), invars, outvars, [alone], equation.effects, debug_info), ())
-        return jaxprs.jaxpr_as_fun(ungroup(body))(*given)[list(equation.outvars).index(atom)]
+        return evaluated(equation, given)[list(equation.outvars).index(atom)]
     position = jaxpr.invars.index(atom)
     if around is None:
         return mox.weights[position].value if position < len(mox.weights) else None
@@ -105,6 +100,16 @@ def value_of(mox: Mox, node: Node, atom: Any, steps: Mapping[Node, int]) -> Any:
     if not source.sliced or outside is None:
         return outside
     return outside[steps[around]] if around in steps else None
+
+
+def evaluated(equation: jaxprs.JaxprEqn, operands: Sequence[Any], mark: bool = False) -> list[Any]:
+    """The results of an equation for some operands; with markers for a trace if asked for."""
+    invars: list[Any] = [jaxprs.Var(operand.aval) for operand in equation.invars]
+    outvars = [jaxprs.Var(variable.aval) for variable in equation.outvars]
+    alone = equation.replace(invars=invars, outvars=outvars)
+    debug_info = jaxprs.DebugInfo("equation", equation.primitive.name, None, None)
+    body = jaxprs.closed(jaxprs.Jaxpr((), invars, outvars, [alone], equation.effects, debug_info), ())
+    return jaxprs.jaxpr_as_fun(ungroup(body, mark))(*operands)
 
 
 def _is_carried(loop: Node, body: int, position: int) -> bool:

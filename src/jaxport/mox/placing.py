@@ -10,6 +10,7 @@ from jaxport import jaxprs
 from jaxport.blocks.block import FrozenMapping
 from jaxport.blocks.labels import bodies, replace_bodies
 from jaxport.blocks.places import joined
+from jaxport.mox.match import IN_PLACE
 from jaxport.mox.original import original_p
 from jaxport.mox.renaming import with_names
 
@@ -24,6 +25,9 @@ def nameless(jaxpr: jaxprs.Jaxpr) -> Any:
 def placed(equation: jaxprs.JaxprEqn, base: str, names: Mapping[str, str]) -> jaxprs.JaxprEqn:
     """Blocks that the replacement brings along lie below the block that it replaces; `names` are of its parameters."""
     block = equation.params.get("block")
+    if block is not None and IN_PLACE in block.options:
+        options = FrozenMapping({key: value for key, value in block.options.items() if key != IN_PLACE})
+        return equation.replace(params={**equation.params, "block": replace(block, options=options)})
     inner = bodies(equation.params)
     params = equation.params
     if inner:
