@@ -78,7 +78,7 @@ def blocks(count, names, random=None):
         for operator, inputs, name in parts:
             node = onnx.helper.make_node(operator, inputs, [f"{name}_out"], name if names == "nodes" else "")
             if names == "metadata":
-                scopes = [part for part in name.strip("/").split("/")[:-1]]
+                scopes = name.strip("/").split("/")[:-1]
                 paths = [".".join(scopes[: end + 1]) for end in range(len(scopes))]
                 classes = ["my.Encoder", "my.Block", "torch.nn.Linear"][: len(scopes)]
                 node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=str(["", *paths, operator]))
