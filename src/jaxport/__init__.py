@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from jaxport.importer.program import Program, from_onnx
     from jaxport.importer.registry import op
     from jaxport.mox.tracing import make_mox
+    from jaxport.sourcing import to_source
 
 __all__ = [
     "ExportError",
@@ -70,6 +71,7 @@ __all__ = [
     "op",
     "rule",
     "to_onnx",
+    "to_source",
 ]
 
 __version__ = "0.1.0"
@@ -78,6 +80,7 @@ __version__ = "0.1.0"
 _LAZY = {
     "Exported": "jaxport.export.exported",
     "make_mox": "jaxport.mox.tracing",
+    "to_source": "jaxport.sourcing",
     "Limits": "jaxport.importer.limits",
     "Program": "jaxport.importer",
     "Target": "jaxport.export.targets",

@@ -70,7 +70,7 @@ def test_import_prints_classes(folder: Path):
     assert run("import", "scaled.onnx", "-o", "classes", "--framework", "nnx") == 0
     assert sorted(path.name for path in (folder / "classes").iterdir()) == ["model.py", "model.safetensors"]
     assert "nnx.Module" in (folder / "classes" / "model.py").read_text()
-    assert run("import", "scaled.onnx", "-o", "other", "--framework", "torch") == 1
+    assert run("import", "scaled.onnx", "-o", "other", "--framework", "torch") != 0
     assert not (folder / "other").exists()
 
 

@@ -78,7 +78,7 @@ def blocks(count, names, random=None):
         for operator, inputs, name in parts:
             node = onnx.helper.make_node(operator, inputs, [f"{name}_out"], name if names == "nodes" else "")
             if names == "metadata":
-                scopes = [part for part in name.strip("/").split("/")[:-1]]
+                scopes = name.strip("/").split("/")[:-1]
                 paths = [".".join(scopes[: end + 1]) for end in range(len(scopes))]
                 classes = ["my.Encoder", "my.Block", "torch.nn.Linear"][: len(scopes)]
                 node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=str(["", *paths, operator]))
@@ -200,3 +200,30 @@ def test_a_sequence_is_refused_before_anything_is_written(tmp_path: Path):
     with pytest.raises(InvalidArgument, match="`parts` is no array"):
         jaxport.from_onnx(model).to_source(tmp_path / "new", inputs=specs, framework="nnx")
     assert not (tmp_path / "new").exists()
+
+
+def test_a_linen_model_becomes_one_of_nnx(tmp_path: Path):
+    from flax import linen
+
+    model = linen.Sequential([linen.Dense(4), linen.relu, linen.Dense(2)])
+    bound = model.bind(model.init(jax.random.key(0), np.zeros((1, 3), np.float32)))
+    source = jaxport.to_source(bound, tmp_path, inputs=[("batch", 3)])
+    assert source.code.count("nnx.Linear(") == 2
+    x = np.ones((2, 3), np.float32)
+    np.testing.assert_allclose(load(tmp_path).load()(x), bound(x), rtol=1e-5, atol=1e-6)
+
+
+def test_other_sizes_are_served(tmp_path: Path):
+    program = jaxport.from_onnx(blocks(2, "metadata"))
+    program.to_source(tmp_path, framework="nnx")
+    model = load(tmp_path).load()
+    for batch, length in ((1, 1), (3, 7)):
+        x = np.ones((batch, length, 8), np.float32)
+        np.testing.assert_allclose(model(x), program(x), rtol=1e-5, atol=1e-5)
+
+
+def test_the_source_of_a_program_takes_no_options():
+    with pytest.raises(InvalidArgument, match="has its inputs and options already"):
+        jaxport.to_source(jaxport.from_onnx(blocks(1, "nodes")), opset=20)
+    with pytest.raises(InvalidArgument, match="inputs of the model are not known"):
+        jaxport.to_source(np.tanh)

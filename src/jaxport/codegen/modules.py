@@ -32,7 +32,8 @@ __all__ = ["ModuleSource", "to_modules"]
 
 _RESERVED = "Array Any Path Iterator keys_from names_of load save load_file save_file jax jnp lax nn nnx eqx random np annotations Table self"
 _GENERIC = re.compile(r"(?i)(main_?graph|graph|torch_?jit|model|main|jaxport|.*\d{4,})?")
-MARK = "imported from ONNX by jaxport"
+MARK = "imported from ONNX"
+"""What the first line of a generated module says."""
 CODE, TENSORS = "model.py", "model.safetensors"
 
 
@@ -58,10 +59,12 @@ class ModuleSource:
             folder.mkdir(parents=True, exist_ok=True)
         self._refuse_foreign(folder)
         arrays = {key: np.ascontiguousarray(value) for key, value in self.tensors.items()}
+
+        def write(file: Path, _: str) -> None:
+            file.write_text(self.code, encoding="utf-8", newline="\n")
+
         publish(folder / TENSORS, lambda file, _: save_file(arrays, file))
-        return publish(
-            folder / CODE, lambda file, _: file.write_text(self.code, encoding="utf-8", newline="\n") and None
-        )
+        return publish(folder / CODE, write, None, ".safetensors")
 
     def _refuse_foreign(self, folder: Path) -> None:
         """Refuses a folder with a module or weights that somebody else wrote."""

@@ -18,6 +18,7 @@ from jaxport import saving
 from jaxport.blocks import current_recorder
 from jaxport.errors import InvalidArgument, boundary
 from jaxport.importer import weights
+from jaxport.importer.arguments import external, internal, of_python
 from jaxport.importer.batching import Batches
 from jaxport.importer.bounds import set_bounds
 from jaxport.importer.compiling import Calls
@@ -340,7 +341,7 @@ class Program:
             rng, named = None, {**named, "rng": rng}
         with boundary("the program cannot be called with these inputs", where=f"`{self.name}`"):
             outputs = self._calls(params, self._taken(self._named(inputs, named)), rng)
-            return self._packed([_external(output) for output in outputs])
+            return self._packed([external(output) for output in outputs])
 
     def evaluate(self, params: Mapping[str, Any], inputs: Mapping[str, Any], rng: Any = None) -> tuple[Any, ...]:
         """The outputs as the evaluator has them: host values stay such, and recorded inputs are recorded.
@@ -391,12 +392,12 @@ class Program:
     def _checked(self, declared: ir.Value, given: Any) -> Any:
         """An input as the evaluator takes it: of the declared dtype, on the host where shapes depend on it."""
         if isinstance(given, Mapping):
-            return {key: _internal(element) for key, element in given.items()}
+            return {key: internal(element) for key, element in given.items()}
         if given is None or isinstance(declared.type, ir.SequenceType | ir.OptionalType):
-            return [_internal(element) for element in given] if isinstance(given, list | tuple) else _internal(given)
+            return [internal(element) for element in given] if isinstance(given, list | tuple) else internal(given)
         wanted = np.dtype(declared.dtype.numpy()) if declared.dtype is not None else None
         if isinstance(given, bool | int | float | str | list | tuple):
-            given = _of_python(declared, given, wanted)
+            given = of_python(declared, given, wanted)
         if wanted == STRING or (isinstance(given, np.ndarray | np.generic) and given.dtype.kind in "OUST"):
             return HostValue(np.asarray(given, dtype=object), STRING)
         if wanted is not None and given.dtype not in (wanted, canonical(wanted)):
@@ -478,37 +479,3 @@ def _declared(value: ir.Value, quote: str = "") -> str:
     """A value with its type and shape, as far as the model declares them: `x: FLOAT [batch,4]`."""
     parts = [str(part) for part in (value.type, value.shape) if part is not None]
     return f"{quote}{value.name}{quote}: {' '.join(parts) or 'of any type'}"
-
-
-def _of_python(declared: ir.Value, given: Any, wanted: np.dtype | None) -> np.ndarray:
-    """An input that is given as numbers of Python, or lists of such, in the declared type, if it has them."""
-    try:
-        array = np.asarray(given)
-        if array.dtype.kind != "f" or wanted is None or not (wanted.kind == "b" or jnp.issubdtype(wanted, np.integer)):
-            return np.asarray(given, dtype=wanted)
-        why = "fractions are no integers"
-    except (ValueError, TypeError, OverflowError) as error:
-        why = str(error)
-    raise InvalidArgument(
-        f"the input `{declared.name}` cannot be {wanted}",
-        where="the call of the program",
-        why=why,
-        instead="give an array of the declared type",
-    )
-
-
-def _internal(value: Any) -> Any:
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "OUST":
-        return HostValue(np.asarray(value, dtype=object), STRING)
-    return jnp.asarray(value) if isinstance(value, np.ndarray | np.generic) else value
-
-
-def _external(value: Any) -> Any:
-    """An output as the caller gets it."""
-    if isinstance(value, list):
-        return [_external(element) for element in value]
-    if isinstance(value, dict):
-        return {key: _external(element) for key, element in value.items()}
-    if isinstance(value, HostValue):
-        return value.data if value.dtype == STRING else jnp.asarray(value.to_jax())
-    return value

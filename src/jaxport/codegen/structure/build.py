@@ -9,7 +9,15 @@ from typing import Any
 from jaxport.codegen.structure.closing import Closing
 from jaxport.codegen.structure.layers import Weights, recognised
 from jaxport.codegen.structure.loops import with_loops
-from jaxport.codegen.structure.scopes import Chain, chain_of, common, hoist, node_chains, without_containers
+from jaxport.codegen.structure.scopes import (
+    Chain,
+    chain_of,
+    common,
+    hoist,
+    node_chains,
+    plain_paths,
+    without_containers,
+)
 from jaxport.codegen.structure.steps import operators, variables
 from jaxport.codegen.structure.ties import shared
 from jaxport.codegen.tree import Call, Item, Layer, Leaf, Module, Op, Tie, Weight
@@ -27,6 +35,8 @@ def build(recorded: RecordedProgram) -> tuple[Module, Any]:
     results = list(dict.fromkeys(variables(result)))
     places = program.places
     nodes, node_chain = node_chains(places)
+    plain = plain_paths(path for chain in node_chain.values() for path in chain)
+    node_chain = {key: tuple(plain[path] for path in chain) for key, chain in node_chain.items()}
     ties = shared(ops, names, program)
     weights = Weights(program, names, ties, nodes)
     leaves = recognised(ops, results, weights)
@@ -38,7 +48,7 @@ def build(recorded: RecordedProgram) -> tuple[Module, Any]:
     without_containers(chains)
     hoist(leaves, chains, names)
     order = {id(leaf): index for index, leaf in enumerate(leaves)}
-    types = {module.path: module.type for module in program.modules.walk()}
+    types = {plain.get(module.path, module.path): module.type for module in program.modules.walk()}
     closing = Closing(chains, order, names.keys(), ties.keys(), types, results)
     root = closing.module("", leaves, 0, set(results))
     return with_loops(

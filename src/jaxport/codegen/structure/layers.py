@@ -102,7 +102,8 @@ class _Recogniser:
         op = self.step(value, "T", "jnp.transpose") if turned else None
         if op is None or op.step.args[0] not in self.weights.names or op.step.args[0] in self.weights.shared:
             return None
-        rank = len(op.step.args[0].shape)
+        turned_from: Variable = op.step.args[0]
+        rank = len(turned_from.shape)
         axes = tuple(op.step.args[1]) if len(op.step.args) > 1 else tuple(reversed(range(rank)))
         return self.weights.weight(op.step.args[0], axes)
 
@@ -264,10 +265,11 @@ class _Recogniser:
         op = self.step(value, "jnp.mean")
         if op is None or not isinstance(op.step.args[0], Variable) or len(op.step.args) > 1:
             return None
-        axis, rank = op.step.kwargs.get("axis"), len(op.step.args[0].shape)
+        averaged: Variable = op.step.args[0]
+        axis, rank = op.step.kwargs.get("axis"), len(averaged.shape)
         axes = (axis,) if isinstance(axis, int) else axis
         last = isinstance(axes, tuple) and len(axes) == 1 and axes[0] in (-1, rank - 1)
-        return op.step.args[0] if last and op.step.kwargs == {"axis": axis, "keepdims": True} else None
+        return averaged if last and op.step.kwargs == {"axis": axis, "keepdims": True} else None
 
     def is_square(self, value: Any, of: Variable) -> bool:
         op = self.step(value, "*", "**", "jnp.power", "jnp.square")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise, takewhile
 from typing import Any
@@ -11,7 +12,7 @@ from jaxport.importer.graph import Node
 from jaxport.importer.modules import Place
 from jaxport.importer.recording import Variable
 
-__all__ = ["Chain", "chain_of", "common", "hoist", "node_chains", "nodes_of", "without_containers"]
+__all__ = ["Chain", "chain_of", "common", "hoist", "node_chains", "nodes_of", "plain_paths", "without_containers"]
 
 Chain = tuple[str, ...]
 """The paths of the modules around something, from the outside in."""
@@ -72,6 +73,17 @@ def chain_of(leaf: Leaf, chain: Chain) -> Chain:
         else:
             steps.append(whole)
     return (*chain, *steps)
+
+
+def plain_paths(paths: Iterable[str]) -> dict[str, str]:
+    """Paths as the modules are called: the TorchScript exporter repeats the name of a list before its elements.
+
+    >>> plain_paths(["net", "net.net.0", "net.net.0.fc"])
+    {'net': 'net', 'net.net.0': 'net.0', 'net.net.0.fc': 'net.0.fc'}
+    """
+    paths = list(dict.fromkeys(paths))
+    plain = {path: re.sub(r"(?<![^.])([^.]+)\.(?=\1\.\d+(?![^.]))", "", path) for path in paths}
+    return plain if len({*plain.values()}) == len(plain) else dict(zip(paths, paths, strict=True))
 
 
 def without_containers(chains: dict[int, Chain]) -> None:

@@ -107,9 +107,16 @@ def _leaf_key(leaf: Any) -> Any:
     if isinstance(leaf, Variable):
         return ("variable", id(leaf))
     if isinstance(leaf, HostValue):
-        if leaf.symbolic or leaf.size > SMALL:
-            return ("host", id(leaf.data)) if not leaf.symbolic else ("sizes", str(leaf.dtype), repr(leaf.data))
-        return ("host", str(leaf.dtype), leaf.shape, leaf.data.tobytes() if leaf.dtype != object else repr(leaf.data))
+        if leaf.size > SMALL:
+            return ("host", id(leaf.data))
+        if leaf.symbolic:
+            return ("sizes", str(leaf.dtype), leaf.shape, tuple(map(str, leaf.data.ravel())))
+        return (
+            "host",
+            str(leaf.dtype),
+            leaf.shape,
+            leaf.data.tobytes() if leaf.data.dtype != object else tuple(leaf.data.ravel()),
+        )
     if isinstance(leaf, Recordable):
         return ("function", leaf.name)
     if isinstance(leaf, slice):
