@@ -35,9 +35,9 @@ def test_a_sample_runs_for_each_target(tmp_path):
 def test_what_differs_is_seen(tmp_path, outputs, text):
     np.savez(tmp_path / "case-inputs.npz", x=np.ones(2, np.float32))
     np.savez(tmp_path / "case-outputs.npz", *outputs)
-    assert re.match(text, running.problem(lambda inputs: [inputs["x"]], tmp_path, "case"))
+    assert re.match(text, running.problem(lambda inputs: [inputs["x"]], tmp_path, "case", 1e-4))
 
 
 def test_a_model_that_does_not_load_is_no_end(tmp_path):
-    (tmp_path / "models.json").write_text(json.dumps({"none": []}))
+    (tmp_path / "models.json").write_text(json.dumps({"none": {"cases": [], "limit": 1e-4}}))
     assert running.results(tmp_path, "onnxruntime")["none"]

@@ -112,8 +112,8 @@ def columns_int8(weights: np.ndarray, axis: int = 1) -> tuple[np.ndarray, np.nda
     """Weights as bytes around 128, and the scale of each slice along `axis`.
 
     >>> levels, scale = columns_int8(np.float32([[1, 0], [-0.5, 0]]))
-    >>> levels.tolist(), scale.round(4).tolist()
-    ([[255, 128], [64, 128]], [0.0079, 1.0])
+    >>> levels.tolist(), (scale * 127).tolist()
+    ([[255, 128], [64, 128]], [1.0, 127.0])
     """
     others = tuple(i for i in range(weights.ndim) if i != axis)
     scale = np.abs(weights).max(others).astype(np.float32) / 127
