@@ -42,11 +42,18 @@ NEWEST_TESTS := tests/architecture tests/blocks tests/frameworks tests/jaxprs te
 NEWEST_SAMPLED := tests/mox tests/export tests/testing
 NEWEST_LEFT_OUT := --ignore=tests/export/sweeps $(addprefix --ignore=tests/export/rules/test_,linalg.py random.py windows.py)
 NEWEST_INSTALLED := .venv-newest/.installed
+# What `make test-runtimes` runs exported models in, beside the ONNX Runtime at hand. Each has a folder .venv-runtime-NAME;
+# the old releases have wheels for old Pythons only.
+RUNTIMES := 1.17 1.20 openvino
+runtime_1.17 := onnxruntime==1.17.3 'numpy<2'
+runtime_1.20 := onnxruntime==1.20.1
+runtime_openvino := openvino==2026.4.1
+runtime_python = $(firstword $(call python_of,3.11) $(call python_of,3.12) $(PYTHON))
 # JAX looks for accelerators first and warns when it finds none that it can use: tests compare on the CPU.
 export JAX_PLATFORMS ?= cpu
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help env demo test test-newest test-matrix test-slow test-real test-backend test-torch test-clients test-older-onnx fuzz sweeps bench bench-torch bench-graphs lint types docs format clean
+.PHONY: help env demo test test-newest test-matrix test-slow test-real test-backend test-torch test-clients test-runtimes test-older-onnx fuzz sweeps bench bench-torch bench-graphs lint types docs format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -128,6 +135,12 @@ test-torch: $(TORCH_INSTALLED) ## what needs PyTorch, in an environment of its o
 
 test-clients: $(CLIENTS_INSTALLED) ## programs of third-party packages, in an environment of their own
 	@$(CLIENTS_BIN)/python -m pytest tests/clients -n $(JOBS) -q -m clients $(ARGS)
+
+.venv-runtime-%/.installed: Makefile
+	$(call create_environment_of,$(runtime_python),3.11 or 3.12,$(@D),$(runtime_$*))
+
+test-runtimes: $(INSTALLED) $(RUNTIMES:%=.venv-runtime-%/.installed) ## functions and examples for each target, in ONNX Runtime 1.17, 1.20, the one at hand, and OpenVINO
+	@$(BIN)/python -m tests.runtimes newest=$(BIN)/python $(foreach name,$(RUNTIMES),$(name)=.venv-runtime-$(name)/bin/python)
 
 # Its files are read, its code is not run: the wheel of any Python and platform does.
 $(OLDER_ONNX_INSTALLED): $(INSTALLED)

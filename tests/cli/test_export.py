@@ -94,6 +94,14 @@ def test_each_kind_of_target_exports_and_verifies(target: str, capsys: pytest.Ca
     assert run("verify", "m.onnx", f"nets:{target}", "--input", "B,4") == 0
 
 
+def test_the_target_and_the_precision_are_those_of_the_command(capsys: pytest.CaptureFixture[str]):
+    summary = export("nets:perceptron", "--input", "B,4", "--target", "portable", "--precision", "int8-dynamic")
+    assert summary.opsets["ai.onnx"] == 18
+    assert "MatMulInteger" in summary.operators
+    assert "opset 18, IR 8, ONNX Runtime ≥ 1.17" in capsys.readouterr().out
+    assert run("export", "nets:perceptron", "-i", "B,4", "--target", "moon", "-o", "m.onnx") == 2
+
+
 def test_names_dtypes_and_expressions_reach_the_graph():
     summary = export("nets:embedded", "-i", "ids:int32[B,2*T]", "-i", "table:float32[7,3]", "--output-name", "rows")
     assert [(tensor.name, tensor.dtype, tensor.shape) for tensor in summary.inputs] == [

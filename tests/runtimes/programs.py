@@ -23,7 +23,7 @@ EXAMPLES = (
 
 @dataclass(frozen=True)
 class Program:
-    """A function with its inputs, and the sizes that it is run at."""
+    """A function with its inputs, the sizes that it is run at, and how far a runtime may be from what is expected."""
 
     name: str
     fn: Callable[..., Any]
@@ -31,6 +31,7 @@ class Program:
     sizes: tuple[dict[str, int], ...] = ({"B": 1}, {"B": 3})
     options: dict[str, Any] = field(default_factory=dict)
     sample: Callable[..., Any] | None = None
+    limit: float = 1e-4
 
 
 def _while(x: Any) -> Any:
@@ -84,9 +85,28 @@ FUNCTIONS: tuple[Program, ...] = (
 )  # fmt: skip
 
 
+def _dense(x: Any) -> Any:
+    first, second = (np.random.default_rng(i).normal(size=(64, 64)).astype(np.float32) / 8 for i in range(2))
+    return jax.nn.relu(x @ first) @ second
+
+
+#: The rounding of a range, which is found at run time, may fall on another step.
+PRECISIONS = tuple(
+    Program(name, _dense, (f32("B", 64),), options={"precision": name, **options}, limit=0.02)
+    for name, options in (
+        ("float16", {}),
+        ("bfloat16", {}),
+        ("int8-dynamic", {}),
+        ("int4", {}),
+        ("int8", {"calibration": [np.random.default_rng(2).normal(size=(8, 64)).astype(np.float32)]}),
+    )
+)
+
+
 def programs() -> Iterator[Program]:
-    """All functions, and the examples."""
+    """All functions, the precisions, and the examples."""
     yield from FUNCTIONS
+    yield from PRECISIONS
     for name in EXAMPLES:
         example = build(name, "linen" if name.endswith("_train") else "nnx")
         yield Program(name, example.fn, tuple(example.inputs), example.sizes, example.options, example.sample)

@@ -12,9 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-#: How far a float may be from what is expected, relative to the largest element of an output.
-LIMIT = 1e-4
-
 Run = Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]]
 
 
@@ -39,8 +36,8 @@ def in_openvino(path: Path) -> Run:
 RUNTIMES = {"onnxruntime": in_onnxruntime, "openvino": in_openvino}
 
 
-def problem(run: Run, folder: Path, case: str) -> str:
-    """What is wrong with the outputs of a model, or nothing."""
+def problem(run: Run, folder: Path, case: str, relative: float) -> str:
+    """What is wrong with the outputs of a model, or nothing; `relative` is to the largest element of an output."""
     with np.load(folder / f"{case}-inputs.npz") as stored:
         inputs = {name: stored[name] for name in stored.files}
     with np.load(folder / f"{case}-outputs.npz") as stored:
@@ -52,7 +49,7 @@ def problem(run: Run, folder: Path, case: str) -> str:
         if wanted.shape != found.shape or wanted.dtype != found.dtype:
             return f"{found.dtype}{list(found.shape)}, not {wanted.dtype}{list(wanted.shape)}"
         largest = np.abs(np.nan_to_num(wanted.astype(np.float64))).max() if wanted.size else 0.0
-        limit = LIMIT * max(largest, 1e-6) if wanted.dtype.kind == "f" else 0.0
+        limit = relative * max(largest, 1e-6) if wanted.dtype.kind == "f" else 0.0
         if not np.allclose(found.astype(np.float64), wanted.astype(np.float64), rtol=0, atol=limit, equal_nan=True):
             error = np.abs(np.nan_to_num(found.astype(np.float64) - wanted.astype(np.float64))).max()
             return f"an element is off by {error:.2g}, where the largest is {largest:.2g}"
@@ -62,10 +59,11 @@ def problem(run: Run, folder: Path, case: str) -> str:
 def results(folder: Path, runtime: str) -> dict[str, str]:
     """What is wrong with each model of a folder."""
     found = {}
-    for name, cases in json.loads((folder / "models.json").read_text()).items():
+    for name, model in json.loads((folder / "models.json").read_text()).items():
         try:
             run = RUNTIMES[runtime](folder / f"{name}.onnx")
-            found[name] = next(filter(None, (problem(run, folder, case) for case in cases)), "")
+            problems = (problem(run, folder, case, model["limit"]) for case in model["cases"])
+            found[name] = next(filter(None, problems), "")
         except Exception as error:  # noqa: BLE001  the runtimes raise errors of many kinds
             found[name] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
     return found

@@ -16,7 +16,9 @@ from tests.runtimes.programs import Program
 
 def write(folder: Path, programs: Iterable[Program], targets: Iterable[str]) -> dict[str, str]:
     """Write each program for each target; returns why what could not be written was refused."""
-    refused, names, chosen = {}, {}, list(targets)
+    refused: dict[str, str] = {}
+    names: dict[str, dict] = {}
+    chosen = list(targets)
     for program in programs:
         plain = export(program, "onnx")
         cases = [inputs_of(program, plain, dict(sizes), seed) for seed, sizes in enumerate(program.sizes)]
@@ -28,11 +30,12 @@ def write(folder: Path, programs: Iterable[Program], targets: Iterable[str]) -> 
             name = f"{program.name}-{target}"
             try:
                 exported = export(program, target)
-            except jaxport.Unsupported as error:
+            except (jaxport.Unsupported, jaxport.InvalidArgument) as error:
                 refused[name] = str(error)
                 continue
             exported.save(folder / f"{name}.onnx")
-            names[name] = [f"{program.name}-{number}" for number in range(len(cases))]
+            numbered = [f"{program.name}-{number}" for number in range(len(cases))]
+            names[name] = {"cases": numbered, "limit": program.limit}
     (folder / "models.json").write_text(json.dumps(names))
     return refused
 

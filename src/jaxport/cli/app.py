@@ -27,6 +27,7 @@ _TARGET_HELP = (
     "or a call such as `models:resnet(depth=50)`."
 )
 _DESTINATION_HELP = 'Where the model shall run: "onnx", "portable", "web", "openvino" or "onnxruntime".'
+_PRECISION_HELP = 'Of the weights: "float16", "bfloat16", "int8-dynamic" or "int4"; "int8" needs data, from Python.'
 _INPUT_HELP = 'One input, in the order of the arguments: "B,224,224,3", "ids:int32[B,T]", "scale:float32[]".'
 _INPUT_PARAM_HELP = 'A keyword argument that becomes an input: "mask:bool[B,T]".'
 _FUNCTION_HELP = "A block whose calls become an ONNX function: flax.nnx.Linear."
@@ -101,6 +102,10 @@ def export(
     avoid: Avoid,
     opset: Annotated[int | None, typer.Option(help="The operator set; that of the target if left out.")] = None,
     destination: Annotated[str, typer.Option("--target", metavar="NAME", help=_DESTINATION_HELP)] = "onnx",
+    precision: Annotated[str | None, typer.Option(metavar="NAME", help=_PRECISION_HELP)] = None,
+    border: Annotated[
+        str | None, typer.Option("--io", metavar="DTYPE", help="The dtype of inputs and outputs in float32.")
+    ] = None,
     double_precision: DoublePrecision = False,
     weights: Annotated[str, typer.Option(metavar="WHICH", help=_WEIGHTS_HELP)] = "constants",
     state: State = "refuse",
@@ -133,6 +138,8 @@ def export(
         double_precision=double_precision,
         opset=opset,
         target=destination,
+        precision=precision,
+        io=border,
         weights=weights,
         state=state,
         nonfinite=nonfinite,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ import onnx_ir as ir
 from jaxport import blocks, collecting, jaxprs
 from jaxport.blocks.tracing import State
 from jaxport.errors import ExportError, InvalidArgument, JaxportError, Unsupported
-from jaxport.export import failures, legalize, passes as graph_passes, plugins, prepare, targets
+from jaxport.export import failures, legalize, passes as graph_passes, plugins, precisions, prepare, targets
 from jaxport.export.emitter import Emitter
 from jaxport.export.exported import Exported
 from jaxport.export.flags.tracing import traced_with_flags
@@ -51,6 +51,9 @@ def to_onnx(
     double_precision: bool = False,
     opset: int | None = None,
     target: str | Target = "onnx",
+    precision: str | None = None,
+    calibration: Iterable[Any] | None = None,
+    io: str | None = None,
     weights: Any = "constants",
     state: State = "refuse",
     functions: Any = None,
@@ -80,6 +83,10 @@ def to_onnx(
       opset: the version of the default operator domain; by default that of the target.
       target: where the model shall run: "onnx", which is any runtime of the standard, "portable" (ONNX Runtime from 1.17
         on, opset 18), "web", "openvino", "onnxruntime", or a `jaxport.Target`. What cannot run there is refused.
+      precision: of weights and products: "float16", "bfloat16", "int8-dynamic" (8 bits, ranges found at run time), "int8"
+        (8 bits, ranges found by `calibration`) or "int4" (weights alone); by default float32, as the function has it.
+      calibration: for "int8", some batches: each the positional arguments of the function, a tuple where they are many.
+      io: the dtype of inputs and outputs in float32, where they shall be in half as well: "float16" or "bfloat16".
       weights: "constants" stores parameters in the model; "inputs" makes them inputs of the graph, whose values stay
         the defaults of the returned object; a path pattern, a list of them, or a predicate on paths selects some.
       state: what becomes of state that the call changes (batch statistics, caches): "refuse", "outputs" or "discard".
@@ -111,6 +118,7 @@ def to_onnx(
     """
     plugins.load()
     chosen, opset = targets.validated(target, opset)
+    choice = precisions.validated(precision, calibration, io, chosen, opset, double_precision)
     if state not in ("refuse", "outputs", "discard"):
         raise InvalidArgument(
             f"state={state!r} is unknown", where="`to_onnx(state=...)`", instead='"refuse", "outputs" or "discard"'
@@ -120,8 +128,7 @@ def to_onnx(
             f"nonfinite={nonfinite!r} is unknown", where="`to_onnx(nonfinite=...)`", instead='"runtime" or "exact"'
         )
     name = name or _name_of(fn)
-    precision = jax.enable_x64(True) if double_precision else contextlib.nullcontext()
-    with precision:
+    with jax.enable_x64(True) if double_precision else contextlib.nullcontext():
         given = read_inputs(inputs, input_params, constraints, double_precision)
         wanted = selector(functions)
         traced, flags = _trace(fn, given, static_params, state, name, wanted)
@@ -132,6 +139,7 @@ def to_onnx(
             flags=flags,
             opset=opset,
             target=chosen,
+            choice=choice,
             input_names=input_names,
             output_names=output_names,
             inputs_as_nchw=inputs_as_nchw,
@@ -163,6 +171,7 @@ class Options:
     flags: frozenset[int]
     opset: int
     target: Target
+    choice: precisions.Choice | None
     input_names: Sequence[str] | None
     output_names: Sequence[str] | None
     inputs_as_nchw: Sequence[int]
@@ -179,7 +188,11 @@ class Options:
 def export_traced(traced: blocks.Traced, options: Options) -> Exported:
     """Export what was traced, under the precision that it was traced with."""
     with legalize.made_for(options.target.release):
-        return _export(traced, options)
+        exported = _export(traced, options)
+        if options.choice is not None:
+            exported = precisions.applied(exported, options.choice, options.target)
+        _check_target(exported.model, options)
+    return exported
 
 
 def _target_that_can(traced: blocks.Traced, options: Options) -> Target | None:
@@ -219,7 +232,6 @@ def _export(traced: blocks.Traced, options: Options) -> Exported:
     model = ir.Model(graph, ir_version=ir_version, producer_name="jaxport")
     walker.functions.attach(model, options.opset)
     reports = graph_passes.run(model, options.passes)
-    _check_target(model, options)
     _name_outputs(graph, out_ports)
     return Exported(
         model=model,
@@ -235,7 +247,7 @@ def _export(traced: blocks.Traced, options: Options) -> Exported:
         function_calls=tuple(walker.functions.calls),
         pass_reports=tuple(reports),
         again=lambda other, passes=None: export_traced(
-            other, replace(options, output_names=None, passes=options.passes[:passes])
+            other, replace(options, output_names=None, choice=None, passes=options.passes[:passes])
         ),
     )
 

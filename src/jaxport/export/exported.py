@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from jaxport.blocks.tracing import State
     from jaxport.export.functions import Call
     from jaxport.export.passes import PassReport
+    from jaxport.export.precisions import Precision
     from jaxport.export.walker import Record
     from jaxport.verify import Report
     from jaxport.verify.runtime import Session
@@ -54,6 +55,7 @@ class Exported:
       records: what became of each equation.
       function_calls: the calls of ONNX functions, and why they have the function that they have.
       pass_reports: what each graph pass did.
+      precision: what the model computes in fewer bits in; None where it is in those of the function.
       again: exports another trace of the function with the same options; `passes=n` runs the first of them only.
     """
 
@@ -70,6 +72,7 @@ class Exported:
     function_calls: tuple[Call, ...]
     pass_reports: tuple[PassReport, ...]
     again: Callable[..., Exported]
+    precision: Precision | None = None
     _ports: Sequence[Port] = field(init=False)
 
     def __post_init__(self) -> None:

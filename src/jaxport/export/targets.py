@@ -80,7 +80,15 @@ _NARROW = frozenset(
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
-        Target("openvino", opset=18, newest_opset=21, runtime="1.20", domains=frozenset()),
+        Target(
+            "openvino",
+            opset=18,
+            newest_opset=21,
+            runtime="1.20",
+            domains=frozenset(),
+            without_operators=frozenset({"DFT"}),  # half a spectrum has a wrong shape there
+            without_dtypes=frozenset({"uint32", "uint64"}),  # which it shifts and compares as if they had a sign
+        ),
         Target("portable", opset=18, newest_opset=18, ir_version=8, runtime="1.17", domains=frozenset()),
         Target(
             "web",

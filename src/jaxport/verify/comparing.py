@@ -71,6 +71,7 @@ def difference(
     *,
     inside: Any = None,
     spread: np.ndarray | None = None,
+    scaled: float | None = None,
 ) -> Difference:
     """Compare what is expected with what was computed: dtype, shape, and every element.
 
@@ -84,6 +85,7 @@ def difference(
       inside: the narrowest float that the elements were rounded to on their way.
       spread: by how much JAX itself changes each element when it rounds otherwise (see `conditioning`). Where a result
         differs by no more than that, it is ill-conditioned and not wrong, unless tolerances are given.
+      scaled: how much a float may differ relative to the largest one, where the model has fewer bits than the function.
 
     >>> difference(np.float32([1, 2]), np.float32([1, 3])).problem
     '1 of 2 elements differ, by up to 1 where 2 is expected'
@@ -110,10 +112,11 @@ def difference(
     a, b = np.where(finite, a, 0), np.where(finite, b, 0)
     error, size = np.abs(a - b), np.abs(b)
     largest = float(size.max())
-    relative, scaled = tolerances(expected.dtype, inside)
+    relative, of_largest = tolerances(expected.dtype, inside)
+    of_largest = of_largest if scaled is None or not inexact else max(scaled, of_largest)
     given = rtol is not None or atol is not None
     rtol = relative if rtol is None else rtol
-    atol = scaled * largest if atol is None else atol
+    atol = of_largest * largest if atol is None else atol
     allowed = atol + rtol * size
     wrong = ~same & ~(
         finite & (error <= allowed) & (allowed > 0)
@@ -144,6 +147,7 @@ def compared_results(
     atol: float | None,
     inside: Sequence[Any],
     spread: Callable[[], Sequence[np.ndarray]],
+    scaled: float | None = None,
 ) -> list[Difference]:
     """How all results compare; where one differs, `spread` is asked whether rounding explains it.
 
@@ -152,11 +156,12 @@ def compared_results(
       rtol, atol: as `difference` takes them.
       inside: the narrowest float that each was rounded to.
       spread: gives by how much JAX itself changes each result when it rounds otherwise.
+      scaled: as `difference` takes it; then rounding explains nothing.
     """
     narrow = inside if len(inside) == len(expected) else [None] * len(expected)
     triples = list(zip(expected, actual, narrow, strict=True))
-    found = [difference(value, result, rtol, atol, inside=dtype) for value, result, dtype in triples]
-    if not any(how.problem for how in found):
+    found = [difference(value, result, rtol, atol, inside=dtype, scaled=scaled) for value, result, dtype in triples]
+    if scaled is not None or not any(how.problem for how in found):
         return found
     try:
         changes: Sequence[np.ndarray] = spread()

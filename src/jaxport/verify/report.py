@@ -63,11 +63,13 @@ class Report:
       name: of the model.
       outputs: one per output and set of sizes.
       divergence: where the two sides part, if they do, and if that was found out.
+      precision: what the model computes in fewer bits in, if it does.
     """
 
     name: str
     outputs: tuple[Output, ...]
     divergence: Divergence | None = None
+    precision: str = ""
 
     @property
     def ok(self) -> bool:
@@ -105,7 +107,8 @@ class Report:
         verdict = "agrees" if self.ok else "differs"
         if self.ok and any(output.difference.note for output in self.outputs):
             verdict = "agrees where it is well-conditioned"
-        text = [f"`{self.name}` {verdict} in JAX and in ONNX Runtime", *(f"  {line}" for line in lines)]
+        where = f", where it is in {self.precision}" if self.precision else ""
+        text = [f"`{self.name}` {verdict} in JAX and in ONNX Runtime{where}", *(f"  {line}" for line in lines)]
         if self.divergence is not None:
             text += ["first divergence:", *(f"  {line}" for line in str(self.divergence).splitlines())]
         return "\n".join(text)

@@ -99,9 +99,14 @@ class Session:
         for header, tensor in zip(parts.headers, parts.tensors, strict=True):
             initializer = parts.proto.graph.initializer.add()
             initializer.CopyFrom(header)
-            saving.refer(initializer, _IN_MEMORY, 0, tensor.nbytes)
-        self._weights = [self._ort_value(tensor.numpy()) for tensor in parts.tensors]  # the runtime does not own them
-        options.add_external_initializers([header.name for header in parts.headers], self._weights)
+            if tensor.dtype.bitwidth < 8:  # NumPy has no memory of these that the runtime could read
+                initializer.raw_data = tensor.tobytes()
+            else:
+                saving.refer(initializer, _IN_MEMORY, 0, tensor.nbytes)
+        pairs = zip(parts.headers, parts.tensors, strict=True)
+        referred = [(header.name, tensor) for header, tensor in pairs if tensor.dtype.bitwidth >= 8]
+        self._weights = [self._ort_value(tensor.numpy()) for _, tensor in referred]  # the runtime does not own them
+        options.add_external_initializers([name for name, _ in referred], self._weights)
         return parts.proto.SerializeToString()
 
     def _ort_value(self, array: np.ndarray) -> Any:

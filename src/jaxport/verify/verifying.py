@@ -49,6 +49,9 @@ def verify(
     selects with them. Where dims are symbolic, several sizes are run; they satisfy the constraints and leave no array
     empty.
 
+    A model in fewer bits (`to_onnx(precision=...)`) is compared with the function as it is, at a tolerance that fits the
+    precision: the report says how far it is.
+
     Args:
       exported: the model.
       inputs: the positional arguments of the function; or some arguments by input name; or a sampler, called with the
@@ -221,6 +224,8 @@ class _Subject:
         outputs: list[Output] = []
         divergence: Divergence | None = None
         inside = narrowest(self.traced.jaxpr)
+        precision = self.exported.precision if self.exported is not None else None
+        scaled = precision.tolerance if precision is not None else None
         with jax.enable_x64(self.x64):
             for run in self._runs(inputs, sizes, avoid, seed):
                 arrays = {port.name: port.to_model(run.leaves[port.name], self.x64) for port in self.inputs}
@@ -228,15 +233,21 @@ class _Subject:
                 expected = list(map(_plain, self._in_jax(leaves)))
                 results = self.session.run({**self.defaults, **arrays})
                 actual = [_plain(port.to_jax(result)) for port, result in zip(self.outputs, results, strict=True)]
-                found = compared_results(expected, actual, rtol, atol, inside, functools.partial(self._spread, leaves))
+                spread = functools.partial(self._spread, leaves)
+                found = compared_results(expected, actual, rtol, atol, inside, spread, scaled)
                 compared = [
                     Output(port.name, str(value.dtype), value.shape, run.sizes, how)
                     for port, value, how in zip(self.outputs, expected, found, strict=True)
                 ]
                 outputs += compared
-                if divergence is None and self.exported is not None and not all(output.ok for output in compared):
+                if (
+                    divergence is None
+                    and self.exported is not None
+                    and precision is None
+                    and not all(output.ok for output in compared)
+                ):
                     divergence = Localizer(self.exported, leaves, arrays, rtol, atol).divergence()
-        report = Report(self.name, tuple(outputs), divergence)
+        report = Report(self.name, tuple(outputs), divergence, precision.name if precision is not None else "")
         if check:
             report.raise_if_failed()
         return report

@@ -1,0 +1,154 @@
+"""Products and convolutions in 8 bits with ranges that are known before: QuantizeLinear and DequantizeLinear around them.
+
+1. The weights are stored as bytes, with a scale per output channel.
+2. What they are applied to is quantized by its range over the calibration batches.
+3. The result of a convolution, or of the Relu or Clip after it, is quantized in the same way: runtimes have kernels of
+   integers for a convolution between two quantized values only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.export.passes.dense import MIDDLE, Dense, columns_int8
+from jaxport.export.passes.editing import Editor, constant_of, dims_of, is_op, operand, source
+from jaxport.export.passes.fusing import report
+
+Range = tuple[float, float]
+FLOAT = ir.DataType.FLOAT
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A product or a convolution whose weights are stored."""
+
+    node: ir.Node
+    weights: np.ndarray
+    axis: int
+
+    @property
+    def end(self) -> ir.Value | None:
+        """What of a convolution's result is quantized: what a Relu or a Clip makes of it, where nothing else uses it."""
+        if self.node.op_type != "Conv":
+            return None
+        result = self.node.outputs[0]
+        users = result.consumers()
+        if len(users) == 1 and is_op(users[0], "Relu", "Clip") and not result.is_graph_output():
+            result = users[0].outputs[0]
+        return None if result.is_graph_output() else result
+
+
+def layers(model: ir.Model) -> tuple[list[Layer], dict[str, list[str | None]]]:
+    """What can be quantized in the main graph, and what is left in float32, by the reason."""
+    found: list[Layer] = []
+    declined: dict[str, list[str | None]] = {}
+    for node in model.graph:
+        layer = _layer(node)
+        if isinstance(layer, Layer):
+            found.append(layer)
+        elif layer is not None:
+            declined.setdefault(layer, []).append(node.outputs[0].name)
+    return found, declined
+
+
+def _layer(node: ir.Node) -> Layer | str | None:
+    if is_op(node, "Conv"):
+        weights = constant_of(source(node, 1))
+        if source(node).dtype is not FLOAT:
+            return "it is not in float32"
+        return "its kernel is not stored" if weights is None else Layer(node, weights, 0)
+    dense = Dense.of(node)
+    if not isinstance(dense, Dense):
+        return dense
+    return Layer(node, dense.weights, 1) if node.op_type == "MatMul" else "it is a Gemm"
+
+
+def observed(model: ir.Model) -> list[ir.Value]:
+    """The values whose ranges are needed."""
+    found: dict[ir.Value, None] = {}
+    for layer in layers(model)[0]:
+        found.update(dict.fromkeys(value for value in (source(layer.node), layer.end) if value is not None))
+    return list(found)
+
+
+def calibrated_int8(model: ir.Model, ranges: Mapping[str, Range]) -> str:
+    """Quantize products and convolutions of the main graph.
+
+    Args:
+      model: changed in place.
+      ranges: the least and the greatest element of each of the `observed` values, by name.
+    """
+    editor = Editor(model)
+    found, declined = layers(model)
+    by_value = {value: ranges[value.name or ""] for value in observed(model)}
+    widened: dict[ir.Value, ir.Value] = {}
+    scales: dict[ir.Value, float] = {}
+    for layer in found:
+        node, x, end = layer.node, source(layer.node), layer.end
+        if x not in scales:  # it is not quantized as the result of another convolution
+            if x not in widened:
+                widened[x], scales[widened[x]] = _around(editor, x, by_value[x], [node])
+            node.replace_input_with(0, widened[x])
+        _store(editor, layer, scales[source(node)])
+        if end is not None:
+            widened[end], scales[widened[end]] = _around(editor, end, by_value[end], list(end.consumers()))
+    made = {op_type: sum(layer.node.op_type == op_type for layer in found) for op_type in ("Conv", "MatMul")}
+    return report({f"{op_type} of 8 bits": count for op_type, count in made.items() if count}, declined)
+
+
+def _around(editor: Editor, value: ir.Value, found: Range, users: Sequence[ir.Node]) -> tuple[ir.Value, float]:
+    """Quantize a value and widen it again, for some of its users; returns the result and the scale."""
+    graph = users[0].graph if value.producer() is None else value.producer().graph
+    least, greatest = min(found[0], 0.0), max(found[1], 0.0)
+    scale = np.float32((greatest - least) / 255 or 1.0)
+    zero = np.uint8(np.clip(np.rint(-least / scale), 0, 255))
+    parameters = [
+        editor.constant(graph, np.array(scale), "scale"),
+        editor.constant(graph, np.array(zero), "zero_point"),
+    ]
+    dims = dims_of(value)
+    levels = editor.insert(
+        graph, "QuantizeLinear", [value, *parameters], after=value.producer(), like=value, shape=dims,
+        dtype=ir.DataType.UINT8,
+    )  # fmt: skip
+    result = editor.insert(
+        graph, "DequantizeLinear", [levels, *parameters], after=levels.producer(), like=value, shape=dims, dtype=FLOAT
+    )
+    for user in users:
+        for index, used in enumerate(user.inputs):
+            if used is value:
+                user.replace_input_with(index, result)
+    return result, float(scale)
+
+
+def _store(editor: Editor, layer: Layer, x_scale: float) -> None:
+    """Store the weights in 8 bits, and the bias of a convolution in 32."""
+    node, name = layer.node, source(layer.node, 1).name or "weights"
+    levels, scale = columns_int8(layer.weights, layer.axis)
+    zero = np.full(scale.shape, MIDDLE, np.uint8)
+    _replace(editor, node, 1, f"{name}.int8", (levels, scale, zero), layer.axis)
+    bias = constant_of(operand(node, 2))
+    if bias is not None:
+        both = (scale * np.float32(x_scale)).astype(np.float32)
+        steps = np.clip(np.rint(bias / both.astype(np.float64)), -(2**31), 2**31 - 1).astype(np.int32)
+        _replace(editor, node, 2, f"{source(node, 2).name}.int32", (steps, both, np.zeros(both.shape, np.int32)), 0)
+
+
+def _replace(
+    editor: Editor, node: ir.Node, index: int, name: str, parts: tuple[np.ndarray, np.ndarray, np.ndarray], axis: int
+) -> None:
+    """Let a node have a constant from integers, a scale and a zero point."""
+    levels, scale, zero = parts
+    inputs = [
+        editor.constant(node.graph, array, f"{name}{suffix}")
+        for array, suffix in ((levels, ""), (scale, ".scale"), (zero, ".zero_point"))
+    ]
+    result = editor.insert(
+        node.graph, "DequantizeLinear", inputs, before=node, like=source(node, index), shape=list(levels.shape),
+        dtype=FLOAT, axis=axis,
+    )  # fmt: skip
+    node.replace_input_with(index, result)

@@ -1,0 +1,187 @@
+"""Products with stored weights in fewer bits: which there are, and what takes their place.
+
+1. `dynamic_int8`: the weights in 8 bits with a scale per column, what they are multiplied with in 8 bits by its own range
+   at run time (DynamicQuantizeLinear, MatMulInteger).
+2. `block_int4`: the weights in 4 bits with a scale per 32 of a column (MatMulNBits of com.microsoft, or the standard's
+   DequantizeLinear of blocks, which ONNX Runtime turns into that).
+
+Bytes are unsigned around 128: sums of signed ones saturate on processors without instructions of their own for them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.export.passes.editing import constant_of, dims_of, integer, is_op, operand, permutation, source
+from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse
+
+MICROSOFT = "com.microsoft"
+BLOCK = 32
+MIDDLE = 128
+"""The byte that stands for zero."""
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A product with stored weights: `x @ weights`, and a bias where it is a Gemm.
+
+    Attributes:
+      x: what is multiplied, in float32.
+      weights: of the shape [K, N].
+      held: the value that the weights are read from.
+      bias: what is added, or None.
+    """
+
+    x: ir.Value
+    weights: np.ndarray
+    held: ir.Value
+    bias: ir.Value | None = None
+
+    @classmethod
+    def of(cls, node: ir.Node) -> Dense | str | None:
+        """The product that a node is; why it is left in float32; or None where it is none."""
+        if not is_op(node, "MatMul", "Gemm"):
+            return None
+        x, held = source(node), source(node, 1)
+        if x.dtype is not ir.DataType.FLOAT:
+            return "it is not in float32"
+        weights = stored_matrix(held)
+        if weights is None:
+            return "no operand on its right is a stored matrix"
+        if node.op_type == "MatMul":
+            return cls(x, weights, held)
+        factors = [node.attributes[name].as_float() if name in node.attributes else 1.0 for name in ("alpha", "beta")]
+        if integer(node, "transA", 0) or factors != [1.0, 1.0]:
+            return "it is a Gemm with more than a product and a bias"
+        return cls(x, weights.T if integer(node, "transB", 0) else weights, held, operand(node, 2))
+
+    @property
+    def leaves(self) -> list[ir.Value]:
+        """The values that the product is computed from."""
+        return [self.x, self.held, *([self.bias] if self.bias is not None else [])]
+
+
+def stored_matrix(value: ir.Value) -> np.ndarray | None:
+    """A stored matrix, or the transpose of one; None where it is none."""
+    producer = value.producer()
+    if is_op(producer, "Transpose"):
+        inner = constant_of(source(producer))
+        array = None if inner is None else inner.transpose(permutation(producer))
+    else:
+        array = constant_of(value)
+    finite = array is not None and array.ndim == 2 and array.size > 0 and np.isfinite(array).all()
+    return array if finite else None
+
+
+def dynamic_int8(model: ir.Model) -> str:
+    """Compute products with stored weights in 8 bits, in the graph and its subgraphs."""
+
+    def find(node: ir.Node) -> Fusion | str | None:
+        dense = Dense.of(node)
+        if not isinstance(dense, Dense):
+            return dense
+        result = node.outputs[0]
+        return Fusion("MatMulInteger", result, dense.leaves, lambda builder: _dynamic(builder, dense, dims_of(result)))
+
+    return fuse(model, find, Anchor(at=("MatMul", "Gemm")))
+
+
+def _dynamic(builder: Builder, dense: Dense, dims: list | None) -> ir.Value:
+    levels, scale = columns_int8(dense.weights)
+    name = dense.held.name or "weights"
+    x, x_scale, x_zero = builder.emit(
+        "DynamicQuantizeLinear", [dense.x], dims_of(dense.x), ir.DataType.UINT8, outputs=3
+    )
+    x_scale.type, x_scale.shape, x_zero.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(()), ir.Shape(())
+    zero = builder.constant(np.full(scale.shape, MIDDLE, np.uint8), f"{name}.zero_point")
+    inputs = [x, builder.constant(levels, f"{name}.int8"), x_zero, zero]
+    total = builder.emit("MatMulInteger", inputs, dims, ir.DataType.INT32)
+    scales = builder.emit(
+        "Mul", [x_scale, builder.constant(scale, f"{name}.scale")], list(scale.shape), ir.DataType.FLOAT
+    )
+    floats = builder.cast(total, ir.DataType.FLOAT)
+    result = builder.emit("Mul", [floats, scales], dims, ir.DataType.FLOAT)
+    return result if dense.bias is None else builder.emit("Add", [result, dense.bias], dims, ir.DataType.FLOAT)
+
+
+def columns_int8(weights: np.ndarray, axis: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Weights as bytes around 128, and the scale of each slice along `axis`.
+
+    >>> levels, scale = columns_int8(np.float32([[1, 0], [-0.5, 0]]))
+    >>> levels.tolist(), (scale * 127).tolist()
+    ([[255, 128], [64, 128]], [1.0, 127.0])
+    """
+    others = tuple(i for i in range(weights.ndim) if i != axis)
+    scale = np.abs(weights).max(others).astype(np.float32) / 127
+    scale[scale == 0] = 1
+    shape = [-1 if i == axis else 1 for i in range(weights.ndim)]
+    levels = np.clip(np.rint(weights / scale.reshape(shape)), -127, 127) + MIDDLE
+    return levels.astype(np.uint8), scale
+
+
+def block_int4(model: ir.Model, *, contrib: bool) -> str:
+    """Store the weights of products in 4 bits, in the graph and its subgraphs.
+
+    Args:
+      model: changed in place.
+      contrib: whether the operator of ONNX Runtime may be used, or the standard's blocks.
+    """
+
+    def find(node: ir.Node) -> Fusion | str | None:
+        dense = Dense.of(node)
+        if not isinstance(dense, Dense):
+            return dense
+        result, build = node.outputs[0], _by_bits if contrib else _by_blocks
+        operator = "MatMulNBits" if contrib else "MatMul of 4 bits"
+        return Fusion(operator, result, dense.leaves, lambda builder: build(builder, dense, dims_of(result)))
+
+    report = fuse(model, find, Anchor(at=("MatMul", "Gemm")))
+    if contrib and any(node.domain == MICROSOFT for node in model.graph.all_nodes()):
+        model.opset_imports[MICROSOFT] = 1
+    return report
+
+
+def _by_bits(builder: Builder, dense: Dense, dims: list | None) -> ir.Value:
+    levels, scale = blocks_int4(dense.weights)
+    name, (depth, count) = dense.held.name or "weights", dense.weights.shape
+    packed = (levels[:, :, ::2] | levels[:, :, 1::2] << 4).astype(np.uint8)
+    inputs = [dense.x, builder.constant(packed, f"{name}.int4"), builder.constant(scale.ravel(), f"{name}.scale")]
+    attributes = {"K": depth, "N": count, "bits": 4, "block_size": BLOCK}
+    result = builder.emit("MatMulNBits", inputs, dims, ir.DataType.FLOAT, **attributes)
+    result.producer().domain = MICROSOFT
+    return result if dense.bias is None else builder.emit("Add", [result, dense.bias], dims, ir.DataType.FLOAT)
+
+
+def _by_blocks(builder: Builder, dense: Dense, dims: list | None) -> ir.Value:
+    levels, scale = blocks_int4(dense.weights)
+    name, (depth, count) = dense.held.name or "weights", dense.weights.shape
+    whole = (levels.astype(np.int8) - 8).reshape(count, -1)[:, :depth].T.astype(ml_dtypes.int4)
+    inputs = [builder.constant(whole, f"{name}.int4"), builder.constant(scale.T, f"{name}.scale")]
+    shape = [depth, count]
+    weights = builder.emit("DequantizeLinear", inputs, shape, ir.DataType.FLOAT, axis=0, block_size=BLOCK)
+    result = builder.emit("MatMul", [dense.x, weights], dims, ir.DataType.FLOAT)
+    return result if dense.bias is None else builder.emit("Add", [result, dense.bias], dims, ir.DataType.FLOAT)
+
+
+def blocks_int4(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Weights [K, N] as levels 0 to 15 around 8, [N, blocks, 32], and the scale of each block, [N, blocks].
+
+    The element with the largest magnitude is at the end of the range that has one level more.
+
+    >>> levels, scale = blocks_int4(np.float32([[2], [-1]]))
+    >>> levels[0, 0, :3].tolist(), scale.tolist()
+    ([0, 12, 8], [[-0.25]])
+    """
+    depth, count = weights.shape
+    padded = np.zeros((count, -(-depth // BLOCK) * BLOCK), np.float32)
+    padded[:, :depth] = weights.T
+    blocks = padded.reshape(count, -1, BLOCK)
+    largest = np.take_along_axis(blocks, np.abs(blocks).argmax(-1)[..., None], -1)[..., 0]
+    scale = (largest / -8).astype(np.float32)
+    safe = np.where(scale == 0, 1, scale)
+    levels = np.clip(np.rint(blocks / safe[..., None]) + 8, 0, 15).astype(np.uint8)
+    return levels, safe

@@ -1,0 +1,200 @@
+"""Float16 or bfloat16: weights stored in half, products and what follows them computed in half.
+
+1. Weights are stored in half, but for those that half cannot hold: too large, or all but zero.
+2. Products, convolutions, attention and normalizations are computed in half where there is a kernel; normalizations and
+   attention keep their statistics in float32, as their operators say.
+3. What moves or combines values in half is computed in half, too.
+4. Sums, softmax, exponentials and whatever has subgraphs or a function's body are computed in float32, behind casts.
+"""
+
+from __future__ import annotations
+
+import collections
+from dataclasses import dataclass, field
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.export import legalize, schema
+from jaxport.export.passes.editing import Editor, constant_of, dims_of, is_op, source, subgraphs
+
+#: What is worth a cast of its operands.
+HEAVY = frozenset(
+    "MatMul Gemm Conv ConvTranspose Attention LayerNormalization RMSNormalization RotaryEmbedding".split()
+)
+#: What is computed in half where an operand is in half already.
+FOLLOWING = frozenset(
+    """Abs Add AveragePool Clip Concat DepthToSpace Div Elu Expand Flatten Gather GatherElements GatherND Gelu
+    GlobalAveragePool HardSigmoid HardSwish Identity LeakyRelu Max MaxPool Min Mish Mul Neg Pad PRelu Relu Reshape Selu
+    Sigmoid Slice SpaceToDepth Split Squeeze Sub Tanh Tile Transpose Unsqueeze Where""".split()
+)
+#: What only looks up elements: it is done in half where the table is stored so.
+LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
+FLOAT = ir.DataType.FLOAT
+FEW = 16
+"""Constants of at most so many elements are stored in half only for what is computed in half."""
+SHOWN = 5
+"""So many types of operators that are left in float32 are named."""
+
+
+def half(model: ir.Model, dtype: ir.DataType, *, border: bool = False) -> str:
+    """Store and compute the main graph in half.
+
+    Args:
+      model: changed in place.
+      dtype: float16 or bfloat16.
+      border: whether inputs and outputs in float32 become half, too.
+    """
+    return _Halving(model, dtype).run(border)
+
+
+@dataclass
+class _Halving:
+    """One conversion: which values are in half by now, and the casts between the two."""
+
+    model: ir.Model
+    dtype: ir.DataType
+    halves: set[ir.Value] = field(default_factory=set)
+    casts: dict[ir.Value, ir.Value] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.editor, self.graph = Editor(self.model), self.model.graph
+
+    def run(self, border: bool) -> str:
+        held = self._store()
+        if border:
+            for value in self.graph.inputs:
+                if value.dtype is FLOAT and not value.is_initializer():
+                    value.dtype = self.dtype
+                    self.halves.add(value)
+        computed, kept = 0, collections.Counter()
+        for node in list(self.graph):
+            if self._fits(node):
+                self._narrow(node)
+                computed += 1
+            elif any(value is not None and self._is_float(value) for value in (*node.inputs, *node.outputs)):
+                self._widen(node)
+                kept[node.op_type] += 1
+            for inner in subgraphs_of(node):
+                for user in inner:
+                    self._widen(user)
+                for index, value in enumerate(inner.outputs):
+                    if value in self.halves:
+                        inner.outputs[index] = self._cast(value, FLOAT)
+        self._finish(border)
+        name = self.dtype.numpy().name
+        most = ", ".join(f"{count} {op_type}" for op_type, count in kept.most_common(SHOWN))
+        more = f" ({most}{', …' if len(kept) > SHOWN else ''})" if kept else ""
+        return f"{held} weights stored and {computed} nodes computed in {name}; {kept.total()} left in float32{more}"
+
+    def _store(self) -> int:
+        """Store the weights in half, but for those that are better not."""
+        count = 0
+        for value in self.graph.initializers.values():
+            if value.dtype is not FLOAT or value.is_graph_input() or value.is_graph_output():
+                continue
+            array = constant_of(value)
+            if array is not None and array.size > FEW and self._holds(array):
+                value.const_value = ir.Tensor(self._rounded(array), dtype=self.dtype, name=value.name)
+                value.dtype = self.dtype
+                self.halves.add(value)
+                count += 1
+        return count
+
+    def _rounded(self, array: np.ndarray) -> np.ndarray:
+        with np.errstate(under="ignore"):
+            return array.astype(self.dtype.numpy())
+
+    def _holds(self, array: np.ndarray) -> bool:
+        """Whether half holds the elements of an array, where those may vanish that are small beside others."""
+        sizes = np.abs(array[np.isfinite(array)])
+        largest = float(sizes.max()) if sizes.size else 0.0
+        limits = ml_dtypes.finfo(self.dtype.numpy())
+        return largest == 0 or float(limits.smallest_normal) <= largest <= float(limits.max)
+
+    def _is_float(self, value: ir.Value) -> bool:
+        return value.dtype is FLOAT or value in self.halves
+
+    def _fits(self, node: ir.Node) -> bool:
+        """Whether a node is to be computed in half, and can be."""
+        floats = [value for value in node.inputs if value is not None and self._is_float(value)]
+        if not floats or not is_op(node, *HEAVY, *FOLLOWING):
+            return False
+        moved = source(node) in self.halves and node.op_type in LOOKUPS
+        follows = moved or any(value in self.halves and not value.is_initializer() for value in floats)
+        if node.op_type not in HEAVY and not follows:
+            return False
+        narrow = self.dtype.numpy()
+        facts = schema.find("", node.op_type, self.model.opset_imports[""])
+        if facts is None or narrow in legalize.missing(node.op_type) or narrow not in facts.inputs[0].dtypes:
+            return False
+        arrays = [constant_of(value) for value in floats if value not in self.halves]
+        return all(array is None or self._holds(array) for array in arrays)
+
+    def _narrow(self, node: ir.Node) -> None:
+        """Compute a node in half."""
+        facts = schema.find("", node.op_type, self.model.opset_imports[""])
+        assert facts is not None
+        parameters = set()
+        for index, value in enumerate(node.inputs):
+            formal = facts.input(index)
+            if value is None or formal is None or not self._is_float(value):
+                continue
+            if self.dtype.numpy() in formal.dtypes:
+                parameters.add(formal.type)
+                node.replace_input_with(index, self._as_half(value))
+            elif value in self.halves:
+                node.replace_input_with(index, self._cast(value, FLOAT))
+        for index, value in enumerate(node.outputs):
+            if value.dtype is FLOAT and facts.output(index).type in parameters:
+                value.dtype = self.dtype
+                self.halves.add(value)
+        if node.op_type == "Attention":
+            node.attributes["softmax_precision"] = ir.AttrInt64("softmax_precision", int(FLOAT))
+
+    def _widen(self, node: ir.Node) -> None:
+        """Let a node have its operands in float32."""
+        for index, value in enumerate(node.inputs):
+            if value in self.halves:
+                node.replace_input_with(index, self._cast(value, FLOAT))
+
+    def _as_half(self, value: ir.Value) -> ir.Value:
+        if value in self.halves:
+            return value
+        array = constant_of(value)
+        if array is None:
+            return self._cast(value, self.dtype)
+        return self.editor.constant(self.graph, self._rounded(array), f"{value.name}/half")
+
+    def _cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """A value in the other dtype, cast once."""
+        if value not in self.casts:
+            shape = dims_of(value)
+            self.casts[value] = self.editor.insert(
+                self.graph, "Cast", [value], after=value.producer(), like=value, shape=shape, dtype=dtype, to=int(dtype)
+            )
+        return self.casts[value]
+
+    def _finish(self, border: bool) -> None:
+        """Let the outputs have the dtype and the names that they shall have."""
+        for index, value in enumerate(self.graph.outputs):
+            wanted = self.dtype if border else FLOAT
+            if not self._is_float(value) or (value in self.halves) == border:
+                continue
+            name = value.name
+            value.name = self.editor.unique(f"{name}/{'wide' if border else 'half'}")
+            self.casts.pop(value, None)
+            result = self._cast(value, wanted)
+            result.name = name
+            self.graph.outputs[index] = result
+
+
+def subgraphs_of(node: ir.Node) -> list[ir.Graph]:
+    """The subgraphs of a node, at any depth."""
+    found = []
+    for attribute in node.attributes.values():
+        own = attribute.as_graphs() if attribute.type is ir.AttributeType.GRAPHS else ()
+        for inner in (attribute.as_graph(),) if attribute.type is ir.AttributeType.GRAPH else own:
+            found += [inner, *subgraphs(inner)]
+    return found

@@ -1,0 +1,231 @@
+"""Fewer bits: which precisions there are, what each needs, and how the graph of a float32 model gets one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+import onnx_ir.passes.common as common
+
+from jaxport.errors import ExportError, InvalidArgument
+from jaxport.export import passes as graph_passes
+from jaxport.export.passes.calibrated import calibrated_int8, layers, observed
+from jaxport.export.passes.dense import MICROSOFT, block_int4, dynamic_int8
+from jaxport.export.passes.half import half
+from jaxport.export.passes.repeated import repeated
+from jaxport.export.passes.tidy import tidy
+
+if TYPE_CHECKING:
+    from jaxport.export.exported import Exported
+    from jaxport.export.ports import Port
+    from jaxport.export.targets import Target
+
+BLOCKS_OPSET = 21
+"""The opset that brought integers of 4 bits, and scales of blocks."""
+
+
+@dataclass(frozen=True)
+class Precision:
+    """A precision.
+
+    Attributes:
+      name: as users write it.
+      tolerance: how far an output may be from that of the float32 function, relative to its largest element.
+      dtype: the dtype that it stores weights in, by name.
+      half: the dtype, where it computes in one of 16 bits.
+    """
+
+    name: str
+    tolerance: float
+    dtype: str
+    half: ir.DataType | None = None
+
+
+#: How far each is from float32: what rounding to so many bits makes of some ten layers.
+PRECISIONS: dict[str, Precision] = {
+    precision.name: precision
+    for precision in (
+        Precision("float16", 0.02, "float16", ir.DataType.FLOAT16),
+        Precision("bfloat16", 0.1, "bfloat16", ir.DataType.BFLOAT16),
+        Precision("int8-dynamic", 0.1, "uint8"),
+        Precision("int8", 0.2, "uint8"),
+        Precision("int4", 0.3, "int4"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A precision that was asked for, and what belongs to it.
+
+    Attributes:
+      precision: which.
+      batches: what the ranges of "int8" are observed on: positional arguments of the function.
+      border: whether inputs and outputs are in half, too.
+    """
+
+    precision: Precision
+    batches: tuple[tuple[Any, ...], ...] = ()
+    border: bool = False
+
+
+def validated(
+    precision: str | None, calibration: Iterable[Any] | None, io: str | None, target: Target, opset: int, double: bool
+) -> Choice | None:
+    """The precision that is asked for, or None for that of the function.
+
+    Raises:
+      InvalidArgument: there is none of that name, the arguments contradict each other, or the target cannot run it.
+    """
+    if precision is None:
+        for name, value in (("calibration", calibration), ("io", io)):
+            if value is not None:
+                _refuse(
+                    f"`{name}` is given without a precision", f"to_onnx({name}=...)", "say `precision`, or leave it out"
+                )
+        return None
+    if precision not in PRECISIONS:
+        _refuse(f"there is no precision {precision!r}", "to_onnx(precision=...)", ", ".join(map(repr, PRECISIONS)))
+    chosen = PRECISIONS[precision]
+    if double:
+        _refuse("the model is in double precision", f"to_onnx(precision={precision!r})", "leave one of the two out")
+    if io not in (None, "float32", precision) or (io == precision and chosen.half is None):
+        allowed = f'"float32" or "{precision}"' if chosen.half else '"float32"'
+        _refuse(f"inputs and outputs cannot be {io!r}", f"to_onnx(precision={precision!r}, io=...)", allowed)
+    if (precision == "int8") != (calibration is not None):
+        problem = "is given" if calibration is not None else "is missing"
+        instead = 'it belongs to precision="int8" alone' if calibration is not None else (
+            'pass a list of batches, each the arguments of the function; "int8-dynamic" needs none'
+        )  # fmt: skip
+        _refuse(f"`calibration` {problem}", f"to_onnx(precision={precision!r})", instead)
+    _check_target(chosen, target, opset)
+    batches = tuple(batch if isinstance(batch, tuple) else (batch,) for batch in calibration or ())
+    if precision == "int8" and not batches:
+        _refuse("`calibration` has no batches", "to_onnx(calibration=...)", "pass at least one")
+    return Choice(chosen, batches, border=io == precision)
+
+
+def _check_target(chosen: Precision, target: Target, opset: int) -> None:
+    """Refuse a precision that a target cannot run, before any work."""
+    blocks = chosen.name == "int4" and not target.has_domain(MICROSOFT)
+    if chosen.dtype in target.without_dtypes and not (chosen.name == "int4" and not blocks):
+        _refuse(
+            f'the target "{target.name}" has no {chosen.dtype}',
+            f"to_onnx(precision={chosen.name!r}, target=...)",
+            "choose another precision, or another target",
+        )
+    if blocks and opset < BLOCKS_OPSET:
+        _refuse(
+            f'the target "{target.name}" at opset {opset} has no integers of 4 bits',
+            "to_onnx(precision='int4', target=...)",
+            f'"web", "onnxruntime", or opset {BLOCKS_OPSET} or newer of another target',
+        )
+
+
+def _refuse(problem: str, where: str, instead: str) -> None:
+    raise InvalidArgument(problem, where=f"`{where}`", instead=instead)
+
+
+def applied(exported: Exported, choice: Choice, target: Target) -> Exported:
+    """A float32 model in another precision; its graph is changed in place.
+
+    Raises:
+      ExportError: nothing in the model can have that precision.
+      InvalidArgument: the batches do not fit the model.
+    """
+    model, precision = exported.model, choice.precision
+    name, run = _rewriting(exported, choice, target)
+    before = _weights(model)
+    report = run(model)
+    cleaned: tuple[graph_passes.Pass, ...] = (tidy, repeated, common.RemoveUnusedNodesPass())
+    graph_passes.run(model, cleaned)
+    after = _weights(model)
+    if before == after and not choice.border:
+        raise ExportError(
+            f'nothing in `{model.graph.name}` can be in the precision "{precision.name}"',
+            why=report,
+            instead="leave `precision` out; weights that are inputs or constants of ONNX functions keep theirs",
+        )
+    model.metadata_props["jaxport.precision"] = precision.name
+    text = f"{report}; weights: {before:,} bytes became {after:,}"
+    border = precision.half if choice.border else None
+    ports = functools.partial(_half_ports, dtype=border) if border is not None else tuple
+    return replace(
+        exported,
+        precision=precision,
+        inputs=tuple(ports(exported.inputs)),
+        outputs=tuple(ports(exported.outputs)),
+        pass_reports=(*exported.pass_reports, graph_passes.PassReport(name, text)),
+    )
+
+
+def _rewriting(exported: Exported, choice: Choice, target: Target) -> tuple[str, Callable[[ir.Model], str]]:
+    """The graph pass that a precision stands for, and its name."""
+    match choice.precision.name:
+        case "int8-dynamic":
+            return "dynamic_int8", dynamic_int8
+        case "int4":
+            return "block_int4", functools.partial(block_int4, contrib=target.has_domain(MICROSOFT))
+        case "int8":
+            return "calibrated_int8", functools.partial(calibrated_int8, ranges=ranges_of(exported, choice.batches))
+    dtype = choice.precision.half
+    assert dtype is not None
+    return "half", functools.partial(half, dtype=dtype, border=choice.border)
+
+
+def ranges_of(exported: Exported, batches: Iterable[tuple[Any, ...]]) -> Mapping[str, tuple[float, float]]:
+    """The least and the greatest element, over all batches, of each value that is to be quantized.
+
+    Raises:
+      InvalidArgument: a batch is not what the function takes, or a value is not finite.
+      NotInstalled: there is no ONNX Runtime.
+    """
+    from jaxport.verify.runtime import Session
+
+    if not layers(exported.model)[0]:
+        return {}
+    names = [value.name or "" for value in observed(exported.model)]
+    model = exported.model.clone()
+    known = {value.name: value for value in (*model.graph.inputs, *_values(model))}
+    present = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
+    model.graph.outputs.extend(known[name] for name in names if name not in present)
+    session = Session(model)
+    found: dict[str, tuple[float, float]] = {}
+    for batch in batches:
+        inputs = {**exported.defaults, **exported.flatten(batch, {})}
+        values = {**inputs, **dict(zip(session.output_names, session.run(inputs), strict=True))}
+        for name in names:
+            array = np.asarray(values[name])
+            if not array.size:
+                continue
+            least, greatest = float(array.min()), float(array.max())
+            if not np.isfinite([least, greatest]).all():
+                raise InvalidArgument(
+                    f"a calibration batch makes `{name}` infinite or NaN",
+                    where="`to_onnx(calibration=...)`",
+                    instead="give batches like those that the model will see",
+                )
+            old = found.get(name, (least, greatest))
+            found[name] = (min(old[0], least), max(old[1], greatest))
+    return found
+
+
+def _values(model: ir.Model) -> list[ir.Value]:
+    return [value for node in model.graph for value in node.outputs]
+
+
+def _weights(model: ir.Model) -> int:
+    """The bytes of all weights."""
+    return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
+
+
+def _half_ports(ports: Iterable[Port], dtype: ir.DataType) -> list[Port]:
+    """Ports of float32 as they are in half; weights that are inputs stay as they are."""
+    return [
+        port if port.weight or port.model_dtype != np.float32 else replace(port, declared=dtype.numpy())
+        for port in ports
+    ]

@@ -1,0 +1,210 @@
+"""Fewer bits: what is stored and computed in them, how far that is from float32, and what is refused."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax import lax
+
+import jaxport
+from jaxport.export.passes.dense import blocks_int4, columns_int8
+from jaxport.testing import f32, i32
+
+GENERATOR = np.random.default_rng(0)
+DEEP, WIDE = (GENERATOR.normal(size=shape).astype(np.float32) / 8 for shape in ((64, 96), (96, 64)))
+KERNEL = GENERATOR.normal(size=(3, 3, 3, 8)).astype(np.float32) / 4
+BATCHES = [GENERATOR.normal(size=(4, 64)).astype(np.float32) for _ in range(2)]
+IMAGES = [GENERATOR.normal(size=(2, 8, 8, 3)).astype(np.float32) for _ in range(2)]
+
+
+def dense(x):
+    return jax.nn.relu(x @ DEEP) @ WIDE
+
+
+def convolve(x):
+    x = jax.nn.relu(lax.conv_general_dilated(x, KERNEL, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")))
+    return x.mean((1, 2)) @ DEEP[:8]
+
+
+def export(fn, *specs, **options):
+    return jaxport.to_onnx(fn, list(specs), **options)
+
+
+def operators(exported):
+    return [node.op_type for node in exported.model.graph.all_nodes()]
+
+
+def size(exported):
+    return sum(value.const_value.nbytes for value in exported.model.graph.initializers.values())
+
+
+def error(exported, **options):
+    report = exported.verify(**options)
+    return max(output.difference.relative for output in report.outputs)
+
+
+@pytest.mark.parametrize(
+    ("options", "greatest_size", "greatest_error", "operator"),
+    [
+        ({"precision": "float16"}, 0.51, 5e-3, "Cast"),
+        ({"precision": "bfloat16"}, 0.51, 5e-2, "Cast"),
+        ({"precision": "int8-dynamic"}, 0.3, 5e-2, "MatMulInteger"),
+        ({"precision": "int8", "calibration": BATCHES}, 0.3, 0.1, "QuantizeLinear"),
+        ({"precision": "int4"}, 0.2, 0.3, "DequantizeLinear"),
+        ({"precision": "int4", "target": "onnxruntime"}, 0.2, 0.3, "MatMulNBits"),
+        ({"precision": "int8-dynamic", "target": "portable"}, 0.3, 5e-2, "MatMulInteger"),
+    ],
+)
+def test_weights_shrink_and_the_results_stay_near(options, greatest_size, greatest_error, operator):
+    exported = export(dense, ("B", 64), **options)
+    assert size(exported) <= greatest_size * (DEEP.nbytes + WIDE.nbytes)
+    assert operator in operators(exported)
+    assert 0 < error(exported, sizes=[{"B": 3}]) < greatest_error
+    assert exported.model.metadata_props["jaxport.precision"] == options["precision"]
+    assert {port.dtype.name for port in (*exported.inputs, *exported.outputs)} == {"float32"}
+
+
+def test_the_report_of_a_verification_names_the_precision():
+    exported = export(dense, ("B", 64), precision="int8-dynamic")
+    assert "where it is in int8-dynamic" in str(exported.verify(sizes=[{"B": 2}]))
+    with pytest.raises(jaxport.VerificationFailed):
+        exported.verify(sizes=[{"B": 2}], rtol=0, atol=1e-7)
+
+
+def test_the_explanation_counts_what_is_left():
+    exported = export(lambda x, y: x @ y @ DEEP, ("B", 64), (64, 64), precision="int8-dynamic")
+    text = exported.pass_reports[-1].text
+    assert "1 MatMulInteger; 1 declined: no operand on its right is a stored matrix" in text
+    assert text in str(exported.explain())
+
+
+# Halves
+
+
+def test_the_border_is_in_half_where_that_is_asked_for():
+    exported = export(dense, ("B", 64), precision="float16", io="float16")
+    assert "Cast" not in operators(exported)
+    assert exported.run({"x": BATCHES[0].astype(np.float16)})[0].dtype == np.float16
+    assert exported(BATCHES[0]).dtype == np.float32
+    assert error(exported, sizes=[{"B": 3}]) < 5e-3
+
+
+def test_sums_and_exponentials_stay_in_float32():
+    exported = export(lambda x: jax.nn.softmax(x @ DEEP), ("B", 64), precision="float16")
+    assert operators(exported) == ["Cast", "MatMul", "Cast", "Softmax"]
+    assert "1 left in float32 (1 Softmax)" in exported.pass_reports[-1].text
+
+
+def test_normalizations_and_attention_keep_their_statistics_in_float32():
+    def attend(x):
+        x = x @ DEEP[:, :64]
+        x = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-6)
+        heads = x.reshape(*x.shape[:2], 4, 16)
+        return jax.nn.dot_product_attention(heads, heads, heads)
+
+    exported = export(attend, ("B", 5, 64), precision="float16")
+    found = {node.op_type: node for node in exported.model.graph.all_nodes()}
+    assert found["Attention"].attributes["softmax_precision"].as_int() == 1
+    assert found["LayerNormalization"].outputs[0].dtype.name == "FLOAT16"
+    assert error(exported, sizes=[{"B": 2}]) < 1e-2
+
+
+def test_what_half_cannot_hold_stays_in_float32():
+    exported = export(lambda x: (x @ (DEEP * 1e6)) * 1e-6 + 1e-9, ("B", 64), precision="float16", io="float16")
+    assert "MatMul" in exported.pass_reports[-1].text
+    assert error(exported, sizes=[{"B": 3}]) < 5e-3
+
+
+def test_a_loop_computes_in_float32_with_weights_in_half():
+    def loop(x):
+        return lax.fori_loop(0, x.shape[0], lambda _, y: jnp.tanh(y @ DEEP[:, :64]), x @ DEEP[:, :64])
+
+    exported = export(loop, ("B", 64), precision="float16")
+    assert size(exported) < 0.6 * DEEP[:, :64].nbytes
+    assert error(exported, sizes=[{"B": 3}]) < 1e-2
+
+
+def test_a_table_is_looked_up_in_half():
+    exported = export(lambda ids: jnp.asarray(DEEP)[ids] @ WIDE, i32("T"), precision="float16")
+    assert operators(exported)[-1] == "Cast"
+    assert error(exported, sizes=[{"T": 3}]) < 5e-3
+
+
+# Eight bits
+
+
+def test_convolutions_are_quantized_by_their_ranges():
+    exported = export(convolve, ("B", 8, 8, 3), precision="int8", calibration=IMAGES)
+    assert operators(exported).count("QuantizeLinear") == 3
+    assert "1 Conv of 8 bits, 1 MatMul of 8 bits" in exported.pass_reports[-1].text
+    assert error(exported, inputs=[IMAGES[0]]) < 0.1
+
+
+def test_convolutions_in_a_row_share_what_is_between_them():
+    def twice(x):
+        for kernel in (KERNEL, np.ones((1, 1, 8, 4), np.float32) / 8):
+            dims = ("NHWC", "HWIO", "NHWC")
+            x = jax.nn.relu(lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=dims))
+        return x.mean((1, 2))
+
+    exported = export(twice, ("B", 8, 8, 3), precision="int8", calibration=IMAGES)
+    assert operators(exported).count("QuantizeLinear") == 3
+    assert error(exported, inputs=[IMAGES[1]]) < 0.1
+
+
+def test_batches_may_have_several_arguments():
+    calibration = [(batch, batch) for batch in BATCHES]
+    exported = export(lambda x, y: (x + y) @ DEEP, ("B", 64), ("B", 64), precision="int8", calibration=calibration)
+    assert error(exported, sizes=[{"B": 3}]) < 0.1
+
+
+def test_a_transposed_matrix_is_a_stored_one():
+    table = nnx.Embed(96, 64, rngs=nnx.Rngs(0))
+    exported = export(lambda ids: table.attend(table(ids)), i32("T"), precision="int8-dynamic")
+    assert "MatMulInteger" in operators(exported)
+    assert error(exported, sizes=[{"T": 3}]) < 0.05
+
+
+@pytest.mark.parametrize("weights", [np.zeros((3, 2), np.float32), np.float32([[1, -2], [0.5, 2], [3, 1e-3]])])
+def test_levels_and_scales_give_the_weights_back(weights):
+    levels, scale = columns_int8(weights)
+    step = np.abs(weights).max(0) / 127
+    assert (np.abs((levels.astype(np.float32) - 128) * scale - weights) <= step / 2 + 1e-7).all()
+    levels, scale = blocks_int4(weights)
+    found = ((levels.astype(np.float32) - 8) * scale[..., None]).reshape(2, -1)[:, :3].T
+    assert (np.abs(found - weights) <= np.abs(weights).max(0) / 8 + 1e-7).all()
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"precision": "int3"}, "there is no precision 'int3'"),
+        ({"calibration": BATCHES}, "`calibration` is given without a precision"),
+        ({"io": "float16"}, "`io` is given without a precision"),
+        ({"precision": "int8"}, "`calibration` is missing"),
+        ({"precision": "int8", "calibration": []}, "`calibration` has no batches"),
+        ({"precision": "int4", "calibration": BATCHES}, "`calibration` is given"),
+        ({"precision": "int4", "io": "int4"}, "inputs and outputs cannot be 'int4'"),
+        ({"precision": "float16", "io": "bfloat16"}, "inputs and outputs cannot be 'bfloat16'"),
+        ({"precision": "float16", "double_precision": True}, "the model is in double precision"),
+        ({"precision": "bfloat16", "target": "web"}, 'the target "web" has no bfloat16'),
+        ({"precision": "int4", "target": "portable"}, 'the target "portable" at opset 18 has no integers of 4 bits'),
+        ({"precision": "int8", "calibration": [BATCHES[0][:, :3]]}, "the input `x` has shape"),
+        ({"precision": "int8", "calibration": [BATCHES[0] * np.inf]}, "infinite or NaN"),
+    ],
+)
+def test_contradictions_are_refused(options, text):
+    with pytest.raises(jaxport.InvalidArgument, match=text):
+        export(dense, ("B", 64), **options)
+
+
+@pytest.mark.parametrize("precision", ["int8-dynamic", "int4", "float16"])
+def test_a_model_without_weights_has_no_precision(precision):
+    with pytest.raises(jaxport.ExportError, match="nothing in `tanh` can be in the precision"):
+        export(jnp.tanh, f32("B", 3), precision=precision)
