@@ -118,12 +118,12 @@ def concrete(replacement: Any, match: Match) -> Any:
       InvalidArgument: the replacement is neither.
     """
     made = replacement.make(match) if isinstance(replacement, Factory) else replacement
-    if isinstance(made, FunctionType) and made.__module__.startswith("jaxport.mox.edits."):
+    if isinstance(replacement, FunctionType) and replacement.__module__.startswith("jaxport.mox.edits."):
         raise InvalidArgument(
-            f"`{made.__name__}` is to be called first",
+            f"`{replacement.__name__}` is to be called first",
             where="`Mox.sub`",
             why="it makes a replacement, and is none itself",
-            instead=f"`mox.sub(query, {made.__name__}(...))`",
+            instead=f"`mox.sub(query, {replacement.__name__}(...))`",
         )
     if not isinstance(made, Replacement | Rewrite) and not callable(made):
         raise InvalidArgument(
