@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import onnx
 import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument
@@ -30,7 +29,7 @@ def to_source(
     one of Equinox.
 
     Args:
-      model: a `Program`, an ONNX file, its bytes or message; or anything that `to_onnx` takes.
+      model: a `Program`, an ONNX file, its bytes or an `onnx_ir.Model`; or anything that `to_onnx` takes.
       folder: where to write `model.py` and its weights; nothing is written if None.
       inputs: of a model of JAX, the specs of its arguments, as `to_onnx` takes them; of a program or file, what
         `Program.to_source` takes.
@@ -49,7 +48,7 @@ def to_source(
     >>> "jnp.tanh(x)" in to_source(jnp.tanh, inputs=[("batch", 3)]).code
     True
     """
-    if isinstance(model, str | os.PathLike | bytes | onnx.ModelProto | ir.Model):
+    if isinstance(model, str | os.PathLike | bytes | ir.Model):
         model = from_onnx(model)
     if isinstance(model, Program):
         if options or not isinstance(inputs, Mapping | None):

@@ -227,3 +227,18 @@ def test_the_source_of_a_program_takes_no_options():
         jaxport.to_source(jaxport.from_onnx(blocks(1, "nodes")), opset=20)
     with pytest.raises(InvalidArgument, match="inputs of the model are not known"):
         jaxport.to_source(np.tanh)
+
+
+def test_a_model_without_weights_is_a_class(tmp_path: Path):
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 20]>
+    agraph (float[n, 2] x) => (float[n, 2] y, float[2, n] z) { y = Relu(x)  z = Transpose(x) }""")
+    jaxport.from_onnx(model).to_source(tmp_path, framework="nnx")
+    y, z = load(tmp_path).load()(np.array([[-1, 2]], np.float32))
+    assert (y.tolist(), z.tolist()) == ([[0, 2]], [[-1], [2]])
+
+
+def test_a_size_that_hides_a_module_is_refused():
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 20]>
+    agraph (float[jnp, 2] x) => (float[k] y) <int64[1] flat = {-1}> { y = Reshape(x, flat) }""")
+    with pytest.raises(InvalidArgument, match="the size `jnp` would hide"):
+        jaxport.from_onnx(model).to_source(framework="nnx")

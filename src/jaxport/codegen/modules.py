@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import os
 import re
 from collections.abc import Iterator
@@ -90,7 +91,14 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect) -> ModuleSource:
     result = result[0] if len(result) == 1 else tuple(result)
     sizes = size_names(recorded.inputs)
     reserved = {*_RESERVED.split(), *HELPERS, *dialect.definitions}
-    inputs = _arguments(recorded, {*reserved, *sizes, "self"})
+    hidden = min(sizes & {*reserved, *dir(builtins)}, default=None)
+    if hidden is not None:
+        raise InvalidArgument(
+            f"the size `{hidden}` would hide what the source needs under this name",
+            where="`to_source`",
+            instead="record the program with other names of sizes: `inputs={…}`",
+        )
+    inputs = _arguments(recorded, {*reserved, *sizes})
     classes = Classes(dialect, reserved, inputs, sizes, result)
     made = classes.print(tree, _root_name(program.modules.type, program.name))
     body = "\n\n\n".join(ast.unparse(ast.fix_missing_locations(definition)) for definition in classes.definitions)
