@@ -15,8 +15,8 @@ from jaxport.export import passes
 from jaxport.importer.registry import operators
 
 TESTS = Path(__file__).parents[1]
-#: Passes that a caller adds to `passes.DEFAULT`, and where the documentation names them.
-ON_REQUEST = {"channel_factors": "export.md"}
+#: Passes that a caller adds to `passes.DEFAULT` or gets by an option, and where the documentation has the word for it.
+ON_REQUEST = {"channel_factors": ("export.md", "channel_factors"), "dynamic_int8": ("deploying.md", "int8-dynamic")}
 
 
 def defined_passes() -> dict[str, str]:
@@ -37,8 +37,9 @@ def defined_passes() -> dict[str, str]:
 def test_a_pass_runs_or_is_documented(name: str) -> None:
     file = defined_passes()[name]
     if name in ON_REQUEST:
-        page = TESTS.parent / "docs" / ON_REQUEST[name]
-        assert name in page.read_text(), f"`{name}` ({file}) is not in docs/{ON_REQUEST[name]}: say what it is for"
+        page, word = ON_REQUEST[name]
+        text = (TESTS.parent / "docs" / page).read_text()
+        assert word in text, f"`{word}` ({file}) is not in docs/{page}: say what it is for"
         return
     assert name in {passes.pass_name(graph_pass) for graph_pass in passes.DEFAULT}, (
         f"`{name}` ({file}) takes a model and never runs: add it to `DEFAULT` in passes/__init__.py, or to `ON_REQUEST` here"

@@ -225,7 +225,14 @@ def test_a_layer_is_dropped():
     with pytest.raises(
         jaxport.InvalidArgument, match=r"returns float32\[2,3,8\](.|\n)*`Linear` returns float32\[2,3,4\]"
     ):
-        mox.select('//*[@path="head"]').remove()
+        jaxport.make_mox(lambda *args: jnp.tanh(case.fn(*args)))(*case.args).select("//*[@path='head']").remove()
+
+
+def test_the_last_layer_is_dropped():
+    """Nothing but the model's own result depends on it."""
+    case = CASES["nnx"]()
+    dropped = jaxport.make_mox(case.fn)(*case.args).select('//*[@path="head"]').remove()
+    assert jax.eval_shape(dropped, *case.args).shape == (2, 3, 8)
 
 
 # -- write back --------------------------------------------------------------------------------------------------------

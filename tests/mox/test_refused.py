@@ -45,7 +45,8 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_replacement_that_does_not_fit_is_refused(name):
-    mox = jaxport.make_mox(linear())(X)
+    layer = linear()
+    mox = jaxport.make_mox(lambda x: jnp.tanh(layer(x)))(X)
     before = str(mox)
     replacement, message = WRONG[name]
     with pytest.raises(jaxport.InvalidArgument, match=message) as error:

@@ -105,7 +105,7 @@ class _Recogniser:
         turned_from: Variable = op.step.args[0]
         rank = len(turned_from.shape)
         axes = tuple(op.step.args[1]) if len(op.step.args) > 1 else tuple(reversed(range(rank)))
-        return self.weights.weight(op.step.args[0], axes)
+        return self.weights.weight(turned_from, axes)
 
     def vector(self, value: Any, size: int) -> Weight | None:
         """A parameter of one axis of this size; one of a single element is a constant of the program."""
@@ -263,7 +263,7 @@ class _Recogniser:
     def mean_of(self, value: Any) -> Any:
         """What a value is the mean of, over the last axis, which is kept."""
         op = self.step(value, "jnp.mean")
-        if op is None or not isinstance(op.step.args[0], Variable) or len(op.step.args) > 1:
+        if op is None or len(op.step.args) != 1 or not isinstance(op.step.args[0], Variable):
             return None
         averaged: Variable = op.step.args[0]
         axis, rank = op.step.kwargs.get("axis"), len(averaged.shape)

@@ -43,7 +43,9 @@ def _joined(equation: JaxprEqn, pads: Mapping[Any, JaxprEqn]) -> JaxprEqn:
         return equation
     terms = [pads.get(atom) for atom in equation.invars]
     for even, odd in (terms, terms[::-1]):
-        axis = None if even is None or odd is None else _turns(even, odd)
+        if even is None or odd is None:
+            return equation
+        axis = _turns(even, odd)
         if axis is not None:
             operands: Sequence[Any] = [even.invars[0], odd.invars[0]]
             body = traced(lambda x, y, axis=axis: interleaved(x, y, axis), [atom.aval for atom in operands])
