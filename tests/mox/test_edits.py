@@ -228,6 +228,15 @@ def test_a_layer_is_dropped():
         jaxport.make_mox(lambda *args: jnp.tanh(case.fn(*args)))(*case.args).select("//*[@path='head']").remove()
 
 
+def test_a_mox_is_written_back_unless_it_was_edited():
+    linear = nnx.Linear(8, 8, rngs=nnx.Rngs(0))
+    mox = jaxport.make_mox(linear)(ROWS)
+    doubled = mox.with_params({path: 2 * value for path, value in mox.params.items()})
+    assert_same(write_back(linear, doubled)(ROWS), doubled(ROWS))
+    with pytest.raises(jaxport.InvalidArgument, match="does not compute what the edited Mox computes"):
+        write_back(linear, mox.sub("//dot_general", lambda x, y: 2 * (x @ y)))
+
+
 def test_the_last_layer_is_dropped():
     """Nothing but the model's own result depends on it."""
     case = CASES["nnx"]()
