@@ -179,6 +179,12 @@ def test_what_is_there_is_not_overwritten(tmp_path: Path):
     program.to_source(tmp_path, framework="nnx")
     program.to_source(tmp_path, framework="equinox")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.py", "model.safetensors"]
+    (tmp_path / "model.py").unlink()  # as a save leaves it that was killed between the two
+    program.to_source(tmp_path, framework="nnx")
+    module = load(tmp_path)
+    module.save(module.load(), tmp_path / "model.safetensors")
+    with pytest.raises(SaveError, match=r"model\.safetensors` is there already"):
+        program.to_source(tmp_path, framework="nnx")
 
 
 def test_a_file_of_other_weights_is_refused(tmp_path: Path):

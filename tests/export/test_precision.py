@@ -155,6 +155,19 @@ def test_convolutions_in_a_row_share_what_is_between_them():
     assert error(exported, inputs=[IMAGES[1]]) < 0.1
 
 
+def test_the_bias_of_a_channel_without_weights_is_kept():
+    """What folding a normalization into a convolution makes of a dead channel."""
+    kernel = KERNEL.copy()
+    kernel[..., 3] = 1e-25
+
+    def biased(x):
+        y = lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        return jnp.tanh(y + np.full(8, 3.0, np.float32))
+
+    exported = export(biased, ("B", 8, 8, 3), precision="int8", calibration=IMAGES)
+    np.testing.assert_allclose(exported(IMAGES[0])[..., 3], np.tanh(3.0), atol=0.02)
+
+
 def test_batches_may_have_several_arguments():
     calibration = [(batch, batch) for batch in BATCHES]
     exported = export(lambda x, y: (x + y) @ DEEP, ("B", 64), ("B", 64), precision="int8", calibration=calibration)
@@ -197,6 +210,7 @@ def test_levels_and_scales_give_the_weights_back(weights):
         ({"precision": "int4", "target": "portable"}, 'the target "portable" at opset 18 has no integers of 4 bits'),
         ({"precision": "int8", "calibration": [BATCHES[0][:, :3]]}, "the input `x` has shape"),
         ({"precision": "int8", "calibration": [BATCHES[0] * np.inf]}, "infinite or NaN"),
+        ({"precision": "int8", "calibration": [BATCHES[0][:0]]}, "no calibration batch has an element of"),
     ],
 )
 def test_contradictions_are_refused(options, text):

@@ -36,6 +36,7 @@ _GENERIC = re.compile(r"(?i)(main_?graph|graph|torch_?jit|model|main|jaxport|.*\
 MARK = "imported from ONNX"
 """What the first line of a generated module says."""
 CODE, TENSORS = "model.py", "model.safetensors"
+_METADATA = {"generator": "jaxport"}
 
 
 @dataclass(frozen=True)
@@ -64,20 +65,33 @@ class ModuleSource:
         def write(file: Path, _: str) -> None:
             file.write_text(self.code, encoding="utf-8", newline="\n")
 
-        publish(folder / TENSORS, lambda file, _: save_file(arrays, file))
-        return publish(folder / CODE, write, None, ".safetensors")
+        publish(folder / TENSORS, lambda file, _: save_file(arrays, file, metadata=_METADATA))
+        return publish(folder / CODE, write)
 
     def _refuse_foreign(self, folder: Path) -> None:
-        """Refuses a folder with a module or weights that somebody else wrote."""
-        code, tensors = folder / CODE, folder / TENSORS
-        ours = code.is_file() and MARK in code.read_text(encoding="utf-8", errors="replace")[:400]
-        for path in (code, tensors):
-            if os.path.lexists(path) and not ours:
+        """Refuses a folder with a module or weights that somebody else wrote, trained weights among them."""
+        for name, is_ours in ((CODE, _is_generated_code), (TENSORS, _is_generated_file)):
+            path = folder / name
+            if os.path.lexists(path) and not is_ours(path):
                 raise SaveError(
                     f"`{path}` is there already",
                     why="it was not generated from a model",
                     instead="give another folder, or remove it",
                 )
+
+
+def _is_generated_code(path: Path) -> bool:
+    return path.is_file() and MARK in path.read_text(encoding="utf-8", errors="replace")[:400]
+
+
+def _is_generated_file(path: Path) -> bool:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "numpy") as file:
+            return (file.metadata() or {}).items() >= _METADATA.items()
+    except (OSError, SafetensorError):
+        return False
 
 
 def to_modules(recorded: RecordedProgram, dialect: Dialect) -> ModuleSource:

@@ -211,6 +211,13 @@ def ranges_of(exported: Exported, batches: Iterable[tuple[Any, ...]]) -> Mapping
                 )
             old = found.get(name, (least, greatest))
             found[name] = (min(old[0], least), max(old[1], greatest))
+    empty = [name for name in names if name not in found]
+    if empty:
+        raise InvalidArgument(
+            f"no calibration batch has an element of `{empty[0]}`",
+            where="`to_onnx(calibration=...)`",
+            instead="give batches that are not empty",
+        )
     return found
 
 

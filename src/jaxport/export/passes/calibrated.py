@@ -60,7 +60,9 @@ def _layer(node: ir.Node) -> Layer | str | None:
         weights = constant_of(source(node, 1))
         if source(node).dtype is not FLOAT:
             return "it is not in float32"
-        return "its kernel is not stored" if weights is None else Layer(node, weights, 0)
+        if weights is None or not np.isfinite(weights).all():
+            return "its kernel is not stored, or not finite"
+        return Layer(node, weights, 0)
     dense = Dense.of(node)
     if not isinstance(dense, Dense):
         return dense
@@ -128,13 +130,15 @@ def _around(editor: Editor, value: ir.Value, found: Range, users: Sequence[ir.No
 def _store(editor: Editor, layer: Layer, x_scale: float) -> None:
     """Store the weights in 8 bits, and the bias of a convolution in 32."""
     node, name = layer.node, source(layer.node, 1).name or "weights"
-    levels, scale = columns_int8(layer.weights, layer.axis)
+    bias = constant_of(operand(node, 2))
+    # A bias counts in steps of both scales: beside weights of next to nothing it would need more of them than there are.
+    least = 0.0 if bias is None else np.abs(bias.astype(np.float64)) / (2**30 * x_scale)
+    levels, scale = columns_int8(layer.weights, layer.axis, least)
     zero = np.full(scale.shape, MIDDLE, np.uint8)
     _replace(editor, node, 1, f"{name}.int8", (levels, scale, zero), layer.axis)
-    bias = constant_of(operand(node, 2))
     if bias is not None:
         both = (scale * np.float32(x_scale)).astype(np.float32)
-        steps = np.clip(np.rint(bias / both.astype(np.float64)), -(2**31), 2**31 - 1).astype(np.int32)
+        steps = np.rint(bias / both.astype(np.float64)).astype(np.int32)
         _replace(editor, node, 2, f"{source(node, 2).name}.int32", (steps, both, np.zeros(both.shape, np.int32)), 0)
 
 

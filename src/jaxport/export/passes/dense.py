@@ -108,15 +108,15 @@ def _dynamic(builder: Builder, dense: Dense, dims: list | None) -> ir.Value:
     return result if dense.bias is None else builder.emit("Add", [result, dense.bias], dims, ir.DataType.FLOAT)
 
 
-def columns_int8(weights: np.ndarray, axis: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Weights as bytes around 128, and the scale of each slice along `axis`.
+def columns_int8(weights: np.ndarray, axis: int = 1, least: np.ndarray | float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    """Weights as bytes around 128, and the scale of each slice along `axis`, which is `least` or more.
 
     >>> levels, scale = columns_int8(np.float32([[1, 0], [-0.5, 0]]))
     >>> levels.tolist(), (scale * 127).tolist()
     ([[255, 128], [64, 128]], [1.0, 127.0])
     """
     others = tuple(i for i in range(weights.ndim) if i != axis)
-    scale = np.abs(weights).max(others).astype(np.float32) / 127
+    scale = np.maximum(np.abs(weights).max(others) / 127, least).astype(np.float32)
     scale[scale == 0] = 1
     shape = [-1 if i == axis else 1 for i in range(weights.ndim)]
     levels = np.clip(np.rint(weights / scale.reshape(shape)), -127, 127) + MIDDLE
