@@ -40,7 +40,7 @@ def check(mox: Mox, query: str, compiled: Compiled) -> None:
         what = _WHAT[name.kind]
         others = mox.tree.paths if name.kind == "target" else ()
         raise QueryError(
-            f"`{query}` names the {what} `{name.text}`, which there is not",
+            f"`{query}` names the {what} `{name.text}`, which nothing has",
             where=f"position {name.position} of the query of `{mox.name}`",
             why=near(name.text, [*known, *others]),
             instead="`print(mox)` shows what there is; `select(query, strict=False)` takes any name",

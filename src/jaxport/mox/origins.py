@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jaxport import jaxprs
 from jaxport.blocks.labels import bodies
 from jaxport.blocks.ungrouping import ungroup
-from jaxport.mox.calls import DISSOLVED, PLAIN_CALLS, source_of
+from jaxport.mox.calls import DISSOLVED, PLAIN_CALLS, body_names, source_of
 from jaxport.mox.tree import Node
 
 if TYPE_CHECKING:
@@ -82,15 +82,35 @@ def value_of(mox: Mox, node: Node, atom: Any, steps: Mapping[Node, int]) -> Any:
     """
     if isinstance(atom, jaxprs.Literal):
         return atom.val
+    body, needed, equations = _body_around(mox, node), {atom}, []
+    for equation in reversed(body.eqns):
+        if not needed.isdisjoint(equation.outvars):
+            equations.append(equation)
+            needed.update(operand for operand in equation.invars if isinstance(operand, jaxprs.Var))
+    if any(equation.effects for equation in equations):
+        return None
+    known: dict[Any, Any] = {}
+    for position, variable in enumerate(body.invars):
+        if variable in needed:
+            known[variable] = _entering(mox, node, position, steps)
+            if known[variable] is None:
+                return None
+    for equation in reversed(equations):
+        operands = [
+            operand.val if isinstance(operand, jaxprs.Literal) else known[operand] for operand in equation.invars
+        ]
+        known.update(zip(equation.outvars, evaluated(equation, operands), strict=True))
+    return known[atom]
+
+
+def _body_around(mox: Mox, node: Node) -> jaxprs.Jaxpr:
+    """The body that a node is an equation of."""
+    return mox.jaxpr.jaxpr if node.parent is None else bodies(node.parent.equation.params)[node.location[-2]]
+
+
+def _entering(mox: Mox, node: Node, position: int, steps: Mapping[Node, int]) -> Any:
+    """The value of an input of the body around a node; None where it depends on the arguments, or on a loop's steps."""
     around = node.parent
-    jaxpr = mox.jaxpr.jaxpr if around is None else bodies(around.equation.params)[node.location[-2]]
-    if atom not in jaxpr.invars:
-        equation = next(equation for equation in jaxpr.eqns if atom in equation.outvars)
-        given = [value_of(mox, node, operand, steps) for operand in equation.invars]
-        if equation.effects or any(value is None for value in given):
-            return None
-        return evaluated(equation, given)[list(equation.outvars).index(atom)]
-    position = jaxpr.invars.index(atom)
     if around is None:
         return mox.weights[position].value if position < len(mox.weights) else None
     source = source_of(around.equation, node.location[-2], position)
@@ -119,8 +139,7 @@ def _is_carried(loop: Node, body: int, position: int) -> bool:
         case "scan":
             return params["num_consts"] <= position < params["num_consts"] + params["num_carry"]
         case "while":
-            is_cond = list(params)[: list(params).index("body_jaxpr")].count("cond_jaxpr") == (body == 0)
-            return position >= (params["cond_nconsts"] if is_cond else params["body_nconsts"])
+            return position >= params[f"{body_names(loop.equation)[body]}_nconsts"]
         case _:
             return False
 
@@ -129,8 +148,7 @@ def is_result(mox: Mox, node: Node, count: int) -> bool:
     """Whether nothing in the program computes with the first `count` results of a node, which it just returns."""
     results = set(node.equation.outvars[:count])
     while True:
-        around = node.parent
-        jaxpr = mox.jaxpr.jaxpr if around is None else bodies(around.equation.params)[node.location[-2]]
+        around, jaxpr = node.parent, _body_around(mox, node)
         if any(isinstance(atom, jaxprs.Var) and atom in results for e in jaxpr.eqns for atom in e.invars):
             return False
         places = [index for index, atom in enumerate(jaxpr.outvars) if isinstance(atom, jaxprs.Var) and atom in results]

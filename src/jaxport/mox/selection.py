@@ -91,7 +91,7 @@ class Selection:
         >>> import jax, jax.numpy as jnp, jaxport
         >>> mox = jaxport.make_mox(jax.jit(lambda x: jnp.sin(jnp.cos(x))))(jnp.zeros(3))
         >>> mox.select("//jit").select("./sin").paths()
-        ['<lambda>.sin']
+        ['sin']
         """
         elements = [self.mox.tree.element_of[node] for node in self.nodes]
         nodes = _by_xpath(self.mox, query, elements, strict)
