@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import equinox as eqx
 import flax.linen as linen
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 from flax import nnx
 
 import jaxport
@@ -310,3 +314,32 @@ def test_a_mistake_gets_an_answer(shared, name):
     run, message = MISTAKES[name]
     with pytest.raises((jaxport.InvalidArgument, jaxport.QueryError), match=message):
         run(shared)
+
+
+GOOD = {"rank": 2, "scale": 1.0, "weights": ["kernel"], "params": {"math.lora_a": "a", "math.lora_b": "b"}}
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"rank": 10**15}, "no factors of the rank 1000000000000000"),
+        ({"rank": 0}, "no factors of the rank 0"),
+        ({"rank": "2"}, "the rank '2'"),
+        ({"scale": float("inf")}, "the scale inf"),
+        ({"weights": [1]}, "names no weights"),
+        ({"params": ["a"]}, "names no parameters"),
+        ({"params": {}}, "no factors"),
+        ({"params": {"math.lora_a": "a", "math.lora_b": "c"}}, "no tensor `c`"),
+        ({"params": {"x": "a", "math.lora_b": "b"}}, "has math.lora_b, x"),
+        ({"more": 1}, "unexpected keyword"),
+    ],
+    ids=str,
+)
+def test_a_malformed_adapter_is_refused(tmp_path, change, why):
+    mox = jaxport.make_mox(nnx.Linear(3, 4, rngs=nnx.Rngs(0)))(jnp.ones((1, 3)))
+    values = {"a": np.ones((3, 2), np.float32), "b": np.ones((2, 4), np.float32)}
+    file = tmp_path / "adapter.safetensors"
+    data = {"name": "math", "layers": {"": {**GOOD, **change}}}
+    safetensors.numpy.save_file(values, file, {"jaxport.adapter": json.dumps(data)})
+    with pytest.raises(jaxport.ModelError, match=re.escape(why)):
+        jaxport.mox.load_adapter(mox, file)

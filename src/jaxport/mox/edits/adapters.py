@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
@@ -88,27 +90,72 @@ def load_adapter(mox: Mox, path: str | os.PathLike[str]) -> Mox:
     ['bias', 'kernel', 'math.lora_a', 'math.lora_b']
     """
     values = load_params(path)
-    written = metadata_of(path).get(_KEY)
-    if written is None:
-        raise ModelError(f"`{path}` holds no adapter", where="`load_adapter`", why="`save_adapter` has not written it")
-    try:
-        data = json.loads(written)
-        name, layers = str(data["name"]), {str(at): dict(layer) for at, layer in data["layers"].items()}
-        ranks = {at: (int(layer["rank"]), float(layer["scale"])) for at, layer in layers.items()}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ModelError(f"the adapter of `{path}` is malformed", where="`load_adapter`", why=str(error)) from error
+    name, layers = _read(path, values)
     if name in {block.config["adapter"] for block in _adapted(mox)}:
         raise InvalidArgument(
             f"`{mox.name}` has an adapter `{name}`", where="`load_adapter`", instead="save it anew by another name"
         )
     for at, layer in layers.items():
-        rank, scale = ranks[at]
-        edit = lora(rank, alpha=scale * rank, name=name, weights=lambda weight, layer=layer: weight in layer["weights"])
-        mox = _at(mox, at, layer["weights"]).sub(edit)
+        taken = frozenset(layer.weights)
+        edit = lora(layer.rank, alpha=layer.scale * layer.rank, name=name, weights=taken.__contains__)
+        mox = _at(mox, at, layer.weights).sub(edit)
         (block,) = [block for block in _adapted(mox) if block.path == at and block.config["adapter"] == name]
         new = _layer(block)["params"]
-        mox = mox.with_params({new[own]: values[layer["params"][own]] for own in new})
+        if new.keys() != layer.params.keys():
+            raise _malformed(path, f"the layer `{at}` has {', '.join(sorted(layer.params))}")
+        mox = mox.with_params({path: values[layer.params[own]] for own, path in new.items()})
     return mox
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """What a file says of one adapted layer."""
+
+    rank: int
+    scale: float
+    weights: list[str]
+    params: dict[str, str]
+
+
+def _read(path: str | os.PathLike[str], values: Mapping[str, Any]) -> tuple[str, dict[str, _Layer]]:
+    """The name of the adapter of a file, and its layers by path."""
+    written = metadata_of(path).get(_KEY)
+    if written is None:
+        raise ModelError(f"`{path}` holds no adapter", where="`load_adapter`", why="`save_adapter` has not written it")
+    try:
+        data = json.loads(written)
+        layers = {str(at): _Layer(**layer) for at, layer in data["layers"].items()}
+        name = data["name"]
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise _malformed(path, str(error)) from error
+    if not isinstance(name, str) or (name and not name.isidentifier()):
+        raise _malformed(path, f"{name!r} is no name of an adapter")
+    for at, layer in layers.items():
+        why = _fault(layer, values)
+        if why:
+            raise _malformed(path, f"the layer `{at}` {why}")
+    return name, layers
+
+
+def _fault(layer: _Layer, values: Mapping[str, Any]) -> str:
+    """What is wrong with a layer of a file; empty if nothing is."""
+    if type(layer.rank) is not int or type(layer.scale) not in (int, float) or not math.isfinite(layer.scale):
+        return f"has the rank {layer.rank!r} and the scale {layer.scale!r}"
+    if not isinstance(layer.weights, list) or not all(isinstance(weight, str) for weight in layer.weights):
+        return "names no weights"
+    if not isinstance(layer.params, dict) or not all(isinstance(part, str) for part in layer.params.values()):
+        return "names no parameters"
+    missing = [part for part in layer.params.values() if part not in values]
+    if missing:
+        return f"has no tensor `{missing[0]}`"
+    # A rank is the extent of an axis of each factor: a number alone may not ask for memory.
+    if not layer.params or any(layer.rank not in values[part].shape for part in layer.params.values()):
+        return f"has no factors of the rank {layer.rank}"
+    return ""
+
+
+def _malformed(path: str | os.PathLike[str], why: str) -> ModelError:
+    return ModelError(f"the adapter of `{path}` is malformed", where="`load_adapter`", why=why)
 
 
 def _adapted(mox: Mox) -> Iterator[Block]:
