@@ -133,3 +133,13 @@ def test_a_public_name_is_documented_with_an_example(public: str, value: object)
     documentation = inspect.getdoc(value)
     assert documentation, f"`jaxport.{public}` has no docstring"
     assert ">>> " in documentation or is_error(value), f"the docstring of `jaxport.{public}` has no example"
+
+
+def test_every_class_has_a_name_of_its_own() -> None:
+    """A reader who meets a class need not ask which one it is."""
+    places: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(f"{name(path)}:{node.lineno}")
+    assert not {cls: found for cls, found in places.items() if len(found) > 1}

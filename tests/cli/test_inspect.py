@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from jaxport.cli.summary import NAMESPACE, Module, Summary, Tensor, load_model, summarize
+from jaxport.cli.summary import NAMESPACE, ModuleRow, Summary, Tensor, load_model, summarize
 from jaxport.cli.tables import file_size
 from jaxport.errors import ModelError
 from tests.cli.running import run
@@ -68,9 +68,9 @@ def test_a_model_is_summarized(path: Path):
         operators={"MatMul": 1, "Relu": 1},
         functions={"my.pkg::Activation": 1},
         modules=[
-            Module(0, "Net", "my.Net", 2, 0),
-            Module(1, "layers.0", "my.Linear", 1, 12),
-            Module(1, "act", "my.Activation", 1, 0),
+            ModuleRow(0, "Net", "my.Net", 2, 0),
+            ModuleRow(1, "layers.0", "my.Linear", 1, 12),
+            ModuleRow(1, "act", "my.Activation", 1, 0),
         ],
     )
     assert summarize(path).parameter_count == 12

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxport.blocks.block import Block, FrozenMapping, block_p
 from jaxport.blocks.boundary import boundary
 from jaxport.blocks.recorder import Boundary, Recorder
-from jaxport.blocks.tracing import Traced, Weight, trace
+from jaxport.blocks.tracing import Traced, TracedWeight, trace
 from jaxport.blocks.ungrouping import ungroup
 from jaxport.blocks.window import activation, current_recorder, target_of
 
@@ -15,7 +15,7 @@ __all__ = [
     "FrozenMapping",
     "Recorder",
     "Traced",
-    "Weight",
+    "TracedWeight",
     "activation",
     "block_p",
     "boundary",

@@ -50,7 +50,7 @@ def parse(text: str) -> Expression:
     """
     if len(text) > LONGEST:
         raise InvalidArgument(f"a dimension of {len(text):,} characters is refused", where=f"`{text[:40]}…`")
-    parser = _Parser(text)
+    parser = _DimParser(text)
     made = parser.sum()
     if parser.token:
         raise parser.error(f"`{parser.token}` is not expected")
@@ -77,7 +77,7 @@ _TOKEN = re.compile(r"\s*(?:(?P<number>\d+)|(?P<name>[^\W\d]\w*)|(?P<symbol>//|\
 _SYMBOLS = {"**": "^"}
 
 
-class _Parser:
+class _DimParser:
     def __init__(self, text: str):
         self.text, self.position, self.depth = text, 0, 0
         self.next()
@@ -170,7 +170,7 @@ class _Parser:
         return Expression(name, tuple(parts))
 
 
-def _check_size(expression: Expression, parser: _Parser) -> None:
+def _check_size(expression: Expression, parser: _DimParser) -> None:
     """Refuses what would be very long written out: powers of powers, products of sums."""
 
     def size(part: Expression) -> tuple[int, int]:

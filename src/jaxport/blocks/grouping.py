@@ -15,7 +15,7 @@ from typing import Any
 from jaxport import jaxprs
 from jaxport.blocks.block import Block, FrozenMapping, block_p, reference_of
 from jaxport.blocks.labels import Flow, Label, Labels, bodies, labels_of, replace_bodies
-from jaxport.blocks.markers import Anchor, Call, block_enter_p, block_exit_p
+from jaxport.blocks.markers import BlockCall, EnclosingModule, block_enter_p, block_exit_p
 from jaxport.blocks.places import Places, joined
 
 __all__ = ["Grouped", "Roots", "group"]
@@ -43,11 +43,11 @@ class _Context:
     """What holds where a body is called: the block around it, and the places of the anchored modules."""
 
     enclosing: str = ""
-    places: tuple[tuple[Anchor, str], ...] = ()
+    places: tuple[tuple[EnclosingModule, str], ...] = ()
     # Of modules that know their own path: the root of each group of parameters, and the place of the root module.
     bases: tuple[tuple[str, str, str], ...] = ()
 
-    def of(self, anchor: Anchor) -> str:
+    def of(self, anchor: EnclosingModule) -> str:
         for known, path in reversed(self.places):
             if known is anchor:
                 return path
@@ -65,7 +65,7 @@ class _Frame:
     equations: list[jaxprs.JaxprEqn] = field(default_factory=list)
 
     @property
-    def call(self) -> Call:
+    def call(self) -> BlockCall:
         return self.entered.params["call"]
 
 
@@ -187,7 +187,7 @@ class _Body:
     # -- calls -----------------------------------------------------------------------------------------------------
 
     def enter(self, entered: jaxprs.JaxprEqn, labels: Labels) -> None:
-        call: Call = entered.params["call"]
+        call: BlockCall = entered.params["call"]
         context = self.here()
         extra = labels[len(entered.outvars) :]
         if call.anchored is not None:
@@ -205,7 +205,7 @@ class _Body:
                 self.last_use[atom] = max(self.last_use.get(atom, -1), self.last_use.get(inner, -1))
         self.frames.append(_Frame(entered.replace(outvars=outvars), context, path, inside))
 
-    def path_of(self, call: Call, context: _Context) -> str:
+    def path_of(self, call: BlockCall, context: _Context) -> str:
         if call.finished is not None:
             return call.finished.path
         if call.anchor is not None:
@@ -221,7 +221,7 @@ class _Body:
         around = next((frame.path for frame in reversed(self.frames) if frame.call.key is call.around), around)
         return joined(around, call.short_name)
 
-    def placed(self, anchor: Anchor, labels: Labels, context: _Context) -> _Context:
+    def placed(self, anchor: EnclosingModule, labels: Labels, context: _Context) -> _Context:
         """The context in which the place of `anchor` is known."""
         # Each array votes for where the module is: its own path without the path that it has within the module.
         votes: Counter[tuple[str, str]] = Counter()
@@ -256,7 +256,7 @@ class _Body:
                     return joined(place, head.removeprefix(base).removeprefix("."))
         return None
 
-    def chosen(self, voted: Sequence[str], anchor: Anchor, context: _Context) -> str:
+    def chosen(self, voted: Sequence[str], anchor: EnclosingModule, context: _Context) -> str:
         """The place that the arrays voted for, unless only another one holds such a module."""
         places = self.grouping.roots.places
         like = places.like(anchor.kind) if places is not None else ()
@@ -347,7 +347,7 @@ class _Body:
         return equation, renamed
 
     def describe(
-        self, call: Call, path: str, invars: Sequence[Atom], results: int, levels: tuple[tuple, tuple]
+        self, call: BlockCall, path: str, invars: Sequence[Atom], results: int, levels: tuple[tuple, tuple]
     ) -> Block:
         """What the block stands for; `levels` are the batched axes of its arguments and results."""
         # Unbatched arguments may meet batched parameters: then it is the results that tell.

@@ -15,11 +15,11 @@ from jaxport import jaxprs
 from jaxport.blocks.block import Block, FrozenMapping
 from jaxport.jaxprs import ad, batching, mlir, partial_eval_rules
 
-__all__ = ["Anchor", "Call", "block_enter_p", "block_exit_p"]
+__all__ = ["BlockCall", "EnclosingModule", "block_enter_p", "block_exit_p"]
 
 
 @dataclass(eq=False)
-class Anchor:
+class EnclosingModule:
     """What a traced body knows of where it is: a module met in it, whose place in the model identity does not tell.
 
     Arrays of the module are operands of the marker of its first call; where they come from says where the module is
@@ -41,7 +41,7 @@ class Anchor:
 
 
 @dataclass(eq=False)
-class Call:
+class BlockCall:
     """What a pair of markers says about the call between them.
 
     Its module is the `owner`, if the callable brought it along; else it is at `path` within the module of the
@@ -53,7 +53,7 @@ class Call:
     kind: str
     method: str
     owner: Any = None
-    anchor: Anchor | None = None
+    anchor: EnclosingModule | None = None
     path: str = ""
     key: Any = field(default_factory=object)
     around: Any = None
@@ -65,7 +65,7 @@ class Call:
     finished: Block | None = None
     # Behind the arguments the enter marker has the arrays of `anchored` as operands, if this is the first call of an
     # anchored module, and then arrays that are known to be parameters though they reach the trace as arguments.
-    anchored: Anchor | None = None
+    anchored: EnclosingModule | None = None
 
     def __repr__(self) -> str:
         # Jaxprs print their params; an address would make the text differ from run to run.
@@ -83,7 +83,7 @@ def _marker(name: str) -> jaxprs.Primitive:
     def passed(operands: Sequence, extra: int) -> list:
         return list(operands[: len(operands) - extra])
 
-    def batch(operands: Sequence, dims: Sequence, *, axes: tuple, extra: int, call: Call) -> tuple[list, list]:
+    def batch(operands: Sequence, dims: Sequence, *, axes: tuple, extra: int, call: BlockCall) -> tuple[list, list]:
         batched = passed(dims, extra)
         results = marker.bind(*operands, axes=(*axes, tuple(batched)), extra=extra, call=call)
         return results, batched

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from jaxport import jaxprs
 from jaxport.blocks.block import FrozenMapping, freeze
 from jaxport.blocks.framework import Framework, public_name
-from jaxport.blocks.markers import Anchor, Call, block_enter_p, block_exit_p
+from jaxport.blocks.markers import BlockCall, EnclosingModule, block_enter_p, block_exit_p
 from jaxport.blocks.models import Models
 from jaxport.blocks.places import Places, Types, kind_of
 from jaxport.blocks.values import Found, exchange, find, put_back
@@ -44,7 +44,7 @@ class Boundary:
 
 
 @dataclass(frozen=True)
-class _Frame:
+class _RunningCall:
     """A running call: the object and method it is on, and the function that was entered."""
 
     key: Any
@@ -58,9 +58,9 @@ class _Origin:
     """Where a call says that its module is, and the arrays that prove it."""
 
     owner: Any = None
-    anchor: Anchor | None = None
+    anchor: EnclosingModule | None = None
     path: str = ""
-    anchored: Anchor | None = None
+    anchored: EnclosingModule | None = None
     arrays: list[Any] = field(default_factory=list)
 
 
@@ -88,12 +88,12 @@ class Recorder:
         self.models: Models | None = None
         self.is_closed = False
         self._carriers = [f.carry for f in frameworks if type(f).carry is not Framework.carry]
-        self._frames: list[_Frame] = []
+        self._frames: list[_RunningCall] = []
         self._names: dict[type, str] = {}
         # Modules of traced bodies, and the bodies of modules that know their own path. Objects are kept with their
         # ids, so that no id is used a second time.
-        self._anchored: dict[int, tuple[Any, Anchor, str]] = {}
-        self._bodies: dict[int, tuple[Any, Anchor]] = {}
+        self._anchored: dict[int, tuple[Any, EnclosingModule, str]] = {}
+        self._bodies: dict[int, tuple[Any, EnclosingModule]] = {}
 
     def stand_in(self, value: Any) -> Any:
         """What takes the place of a module, or of another object with state, in the trace that runs."""
@@ -115,7 +115,7 @@ class Recorder:
                 return _Origin(anchor=known[1], path=known[2])
             leaves, body_path, below = [("", leaf) for leaf in framework.leaves(module)], None, ""
         leaves = [(group, leaf) for group, leaf in leaves if jaxprs.valid_jaxtype(leaf.value)]
-        anchor = Anchor(
+        anchor = EnclosingModule(
             paths=tuple(leaf.path for _, leaf in leaves),
             groups=tuple(group for group, _ in leaves),
             kind=kind_of(framework, module),
@@ -161,7 +161,7 @@ class Recorder:
                 return function(*args, **kwargs)
         boundary = boundary or self._boundaries.get(type(owner), Boundary())
         origin = _Origin() if framework is None else self._origin(framework, owner)
-        call = Call(
+        call = BlockCall(
             target=boundary.target or self._name_of(type(owner), framework),
             kind="module",
             method=method,
@@ -174,7 +174,7 @@ class Recorder:
         )
         config = framework.config(owner) if framework else {}
         extra = [*origin.arrays, *(framework.parameters(owner) if framework else ())]
-        frame = _Frame(call.key, owner, method, entered)
+        frame = _RunningCall(call.key, owner, method, entered)
         named_by = named_by or (framework and framework.named_by(owner, method))
         return self._marked(call, config, extra, frame, function, args, boundary.prepare(kwargs), named_by)
 
@@ -186,17 +186,17 @@ class Recorder:
     def call_function(self, boundary: Boundary, function: Callable, args: tuple, kwargs: dict) -> Any:
         """Calls `function(*args, **kwargs)` between markers, as a block of the boundary's target."""
         target = boundary.target or public_name(function, ())
-        call = Call(target, "function", "", options=boundary.options, short_name=target.rpartition(".")[2])
+        call = BlockCall(target, "function", "", options=boundary.options, short_name=target.rpartition(".")[2])
         return self._marked(
-            call, {}, [], _Frame(call.key, None, "", function), function, args, boundary.prepare(kwargs)
+            call, {}, [], _RunningCall(call.key, None, "", function), function, args, boundary.prepare(kwargs)
         )
 
     def _marked(
         self,
-        call: Call,
+        call: BlockCall,
         config: dict,
         extra: list,
-        frame: _Frame,
+        frame: _RunningCall,
         function: Callable,
         args: tuple,
         kwargs: dict,
@@ -251,7 +251,7 @@ class Recorder:
             for one, other in zip(before, after, strict=True):
                 carry(one, other)
 
-    def _note(self, error: Exception, call: Call) -> None:
+    def _note(self, error: Exception, call: BlockCall) -> None:
         """Adds a call that an exception leaves to those that it says it has left."""
         path = call.path or (self.places.find(call.owner) if call.owner is not None else "") or self._below_a_call()
         with suppress(AttributeError):  # an exception of C may have no room for it
@@ -271,17 +271,17 @@ class Recorder:
         """The arguments with their names, in the order of the signature."""
         plain = getattr(function, "__func__", function)
         if type(plain) is not FunctionType:
-            return _Names.of(function).of_call(args, kwargs)
+            return _ParameterNames.of(function).of_call(args, kwargs)
         # A bound method leaves out what it is bound to, the function of it does not.
         known = _names.setdefault(plain, {})
         bound = plain is not function
         if bound not in known:
-            known[bound] = _Names.of(function)
+            known[bound] = _ParameterNames.of(function)
         return known[bound].of_call(args, kwargs)
 
 
 @dataclass(frozen=True)
-class _Names:
+class _ParameterNames:
     """The names of the positional parameters of a function, of what takes the rest, and the order of all."""
 
     positional: tuple[str, ...]
@@ -289,7 +289,7 @@ class _Names:
     order: Mapping[str, int]
 
     @classmethod
-    def of(cls, function: Callable) -> _Names:
+    def of(cls, function: Callable) -> _ParameterNames:
         try:
             parameters = inspect.signature(function).parameters
         except (TypeError, ValueError):  # some callables of C have none
@@ -309,4 +309,4 @@ class _Names:
         return named + sorted(kwargs.items(), key=lambda item: self.order.get(item[0], len(self.order)))
 
 
-_names: WeakKeyDictionary[Callable, dict[bool, _Names]] = WeakKeyDictionary()
+_names: WeakKeyDictionary[Callable, dict[bool, _ParameterNames]] = WeakKeyDictionary()

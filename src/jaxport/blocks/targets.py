@@ -20,7 +20,7 @@ from jaxport.jaxprs import source_info_util
 __all__ = [
     "BOUNDARY",
     "Patch",
-    "Selection",
+    "TargetSelection",
     "bound_again",
     "class_boundaries",
     "method_patches",
@@ -147,7 +147,7 @@ def _redirected(raw: Any, *, prepare: Prepare | None, recorder: _CurrentRecorder
 
 
 @dataclass(frozen=True)
-class Selection:
+class TargetSelection:
     """What the targets of a window stand for.
 
     Attributes:
@@ -161,7 +161,7 @@ class Selection:
     patches: Sequence[Patch]
 
 
-def selection(targets: Iterable[str], recorder: _CurrentRecorder) -> Selection:
+def selection(targets: Iterable[str], recorder: _CurrentRecorder) -> TargetSelection:
     """Looks the targets up.
 
     Raises:
@@ -186,7 +186,7 @@ def selection(targets: Iterable[str], recorder: _CurrentRecorder) -> Selection:
             if isinstance(module, ModuleType):
                 held = list(vars(module).items())
                 patches += [(module, name, wrap) for name, value in held if id(_unselected(value)) in functions]
-    return Selection(classes, functions, patches)
+    return TargetSelection(classes, functions, patches)
 
 
 # The wrapper of a function that some window selected has the function under this name.

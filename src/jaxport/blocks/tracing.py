@@ -23,7 +23,7 @@ from jaxport.blocks.window import activation, current_recorder
 from jaxport.errors import InvalidArgument, StateChanged
 from jaxport.jaxprs import source_info_util
 
-__all__ = ["Traced", "Weight", "trace"]
+__all__ = ["Traced", "TracedWeight", "trace"]
 
 source_info_util.register_exclusion(__file__)
 
@@ -31,7 +31,7 @@ State = Literal["refuse", "outputs", "discard"]
 
 
 @dataclass(frozen=True)
-class Weight:
+class TracedWeight:
     """An array that belongs to the traced callable: `path` in its pytree, `value`, and whether training changes it.
 
     The path of an `anonymous` one was made up for this trace; another trace may meet other arrays. A module holds those
@@ -63,7 +63,7 @@ class Traced:
     """
 
     jaxpr: jaxprs.ClosedJaxpr
-    weights: tuple[Weight, ...]
+    weights: tuple[TracedWeight, ...]
     in_tree: Any
     out_tree: Any
     input_paths: tuple[str, ...]
@@ -205,12 +205,12 @@ class _Trace:
         """Whether an input belongs to a model that was given as an argument."""
         return any(path == model.name or path.startswith(f"{model.name}.") for model in self.arguments)
 
-    def weights(self, constants: Sequence[Any]) -> list[Weight]:
+    def weights(self, constants: Sequence[Any]) -> list[TracedWeight]:
         """The weights of all leading inputs: the arrays that were closed over."""
         named = self.models.named(constants, set(self.input_paths))
-        return [Weight(leaf.path, leaf.value, leaf.trainable, leaf.anonymous, leaf.owned) for leaf in named]
+        return [TracedWeight(leaf.path, leaf.value, leaf.trainable, leaf.anonymous, leaf.owned) for leaf in named]
 
-    def finished(self, jaxpr: jaxprs.Jaxpr, sources: Sequence[Any], weights: Sequence[Weight]) -> Traced:
+    def finished(self, jaxpr: jaxprs.Jaxpr, sources: Sequence[Any], weights: Sequence[TracedWeight]) -> Traced:
         """The result: state treated as asked for, and without the weights that nothing uses.
 
         `sources` has the path of the leaf that an output is, where it is one.

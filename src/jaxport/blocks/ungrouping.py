@@ -8,7 +8,7 @@ from typing import Any, cast
 from jaxport import jaxprs
 from jaxport.blocks.block import block_p, reference_of
 from jaxport.blocks.labels import bodies, replace_bodies
-from jaxport.blocks.markers import Call, block_enter_p, block_exit_p
+from jaxport.blocks.markers import BlockCall, block_enter_p, block_exit_p
 from jaxport.blocks.values import is_value
 
 __all__ = ["ungroup"]
@@ -88,7 +88,7 @@ class _Ungrouping:
     def inlined(self, equation: jaxprs.JaxprEqn, invars: list[Atom], out: list[jaxprs.JaxprEqn]) -> list[Atom]:
         """Appends what a block does; returns what stands for its outputs."""
         block, inner = equation.params["block"], equation.params["jaxpr"].jaxpr
-        call = Call(block.target, block.kind, block.method)
+        call = BlockCall(block.target, block.kind, block.method)
         if self.mark:
             # A mutable reference is no value that a marker could pass on; the blocks found again have it behind.
             passed = [index for index, atom in enumerate(invars) if is_value(atom.aval)]
@@ -110,7 +110,7 @@ def _read(env: Mapping[jaxprs.Var, Atom], atom: Atom) -> Atom:
 
 
 def _marked(
-    marker: jaxprs.Primitive, call: Call, atoms: list[Atom], source: jaxprs.JaxprEqn, out: list[jaxprs.JaxprEqn]
+    marker: jaxprs.Primitive, call: BlockCall, atoms: list[Atom], source: jaxprs.JaxprEqn, out: list[jaxprs.JaxprEqn]
 ) -> list[Atom]:
     outvars = [jaxprs.Var(atom.aval) for atom in atoms]
     params = {"call": call, "extra": 0, "axes": ()}

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 
 from jaxport.errors import ModelError
 
-__all__ = ["NAMESPACE", "Module", "Summary", "Tensor", "load_model", "summarize"]
+__all__ = ["NAMESPACE", "ModuleRow", "Summary", "Tensor", "load_model", "summarize"]
 
 NAMESPACE = "namespace"
 """The key of a node's metadata under which exporters keep the blocks around it, as `path: type/path: type`."""
@@ -28,7 +28,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Module:
+class ModuleRow:
     """One block of the model: how deep it is nested, its path and type, its operators and parameters.
 
     What the blocks inside hold is included.
@@ -55,7 +55,7 @@ class Summary:
     initializers: list[Tensor]
     operators: dict[str, int]
     functions: dict[str, int]
-    modules: list[Module]
+    modules: list[ModuleRow]
 
     @property
     def parameter_count(self) -> int:
@@ -150,7 +150,7 @@ def _operator(node: ir.Node) -> str:
     return _qualified(node.domain, node.op_type)
 
 
-def _modules(nodes: list[ir.Node], initializers: list[Tensor]) -> list[Module]:
+def _modules(nodes: list[ir.Node], initializers: list[Tensor]) -> list[ModuleRow]:
     """The blocks that the nodes' metadata name, each followed by those inside it, in the order of the model."""
     counts: Counter[tuple[str, ...]] = Counter()
     for node in nodes:
@@ -161,5 +161,5 @@ def _modules(nodes: list[ir.Node], initializers: list[Tensor]) -> list[Module]:
     for blocks in sorted(counts, key=lambda blocks: [first_seen[blocks[: d + 1]] for d in range(len(blocks))]):
         path, _, kind = blocks[-1].partition(": ")
         parameters = sum(_elements(tensor) for tensor in initializers if tensor.name.startswith(f"{path}."))
-        modules.append(Module(len(blocks) - 1, path, kind, counts[blocks], parameters))
+        modules.append(ModuleRow(len(blocks) - 1, path, kind, counts[blocks], parameters))
     return modules

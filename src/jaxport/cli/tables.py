@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from jaxport.cli.summary import Module, Summary, Tensor
+from jaxport.cli.summary import ModuleRow, Summary, Tensor
 
 __all__ = ["console", "file_size", "key_values", "operator_table", "shape_text", "summary_view", "table"]
 
@@ -116,7 +116,7 @@ def shape_text(tensor: Tensor) -> str:
     return f"[{', '.join('?' if dim is None else str(dim) for dim in tensor.shape)}]"
 
 
-def _module_tree(modules: Sequence[Module]) -> Tree:
+def _module_tree(modules: Sequence[ModuleRow]) -> Tree:
     root = Tree(Text(f"modules: {len(modules)}", style="bold"))
     branches = [root]  # from the root to the block that was added last
     for module in modules:

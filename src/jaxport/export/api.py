@@ -25,7 +25,7 @@ from jaxport.export.exported import Exported
 from jaxport.export.flags.tracing import traced_with_flags
 from jaxport.export.functions import FunctionBuilder, Selector, selector
 from jaxport.export.ports import NCHW_TO_NHWC, NHWC_TO_NCHW, Port, port_of, stored
-from jaxport.export.prepare import Program
+from jaxport.export.prepare import PreparedProgram
 from jaxport.export.registry import Rule
 from jaxport.export.rules import BLOCK_RULES, RULES
 from jaxport.export.specs import Inputs, read_inputs
@@ -292,7 +292,7 @@ def _trace(
 
 
 def _enter(
-    op: Emitter, traced: blocks.Traced, program: Program, options: Options
+    op: Emitter, traced: blocks.Traced, program: PreparedProgram, options: Options
 ) -> tuple[list[Value], list[Port], dict[str, Any]]:
     """The operands of the program: weights as constants or inputs, and the user's inputs."""
     given, wanted = traced.jaxpr.in_avals, program.jaxpr.in_avals
@@ -325,7 +325,7 @@ def _enter(
 
 
 def _leave(
-    op: Emitter, traced: blocks.Traced, program: Program, outputs: Sequence[Value], options: Options
+    op: Emitter, traced: blocks.Traced, program: PreparedProgram, outputs: Sequence[Value], options: Options
 ) -> tuple[list[Value], list[Port]]:
     """The outputs of the graph, in the layout that the user wants at the border."""
     names = _unique_names(options.output_names, program.output_paths, "output_names")

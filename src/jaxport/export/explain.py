@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 if TYPE_CHECKING:
-    from jaxport.export.functions import Call
+    from jaxport.export.functions import FunctionCall
     from jaxport.export.passes import PassReport
     from jaxport.export.requirements import Requirements
     from jaxport.export.walker import Record
@@ -18,7 +18,7 @@ _OWN = ("jaxport.export.rules.", "jaxport.export.registry.")
 
 
 @dataclass(frozen=True)
-class Row:
+class EquationRow:
     """What became of one equation.
 
     Attributes:
@@ -48,8 +48,8 @@ class Explanation:
     [('mul', ('Mul',)), ('add', ('Add',))]
     """
 
-    rows: tuple[Row, ...]
-    calls: tuple[Call, ...]
+    rows: tuple[EquationRow, ...]
+    calls: tuple[FunctionCall, ...]
     passes: tuple[PassReport, ...]
     requirements: Requirements
 
@@ -57,7 +57,7 @@ class Explanation:
     def of(
         cls,
         records: Iterable[Record],
-        calls: Sequence[Call],
+        calls: Sequence[FunctionCall],
         passes: Sequence[PassReport],
         requirements: Requirements,
     ) -> Explanation:
@@ -71,7 +71,7 @@ class Explanation:
                 place = record.place
                 rule = record.rule.removeprefix(_OWN[0]).removeprefix(_OWN[1])
                 nodes = tuple(_operator(node) for node in own)
-                rows.append(Row(place.source, place.path, place.primitive, rule, nodes, record.note))
+                rows.append(EquationRow(place.source, place.path, place.primitive, rule, nodes, record.note))
         return cls(tuple(rows), tuple(calls), tuple(passes), requirements)
 
     def __str__(self) -> str:
@@ -87,7 +87,7 @@ class Explanation:
         return "\n\n".join(section for section in sections if section)
 
 
-def _cell(row: Row) -> str:
+def _cell(row: EquationRow) -> str:
     return ": ".join(text for text in (_counted(row.nodes), row.note) if text) or "no node"
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from jaxport import blocks
     from jaxport.blocks.tracing import State
-    from jaxport.export.functions import Call
+    from jaxport.export.functions import FunctionCall
     from jaxport.export.passes import PassReport
     from jaxport.export.precisions import Precision
     from jaxport.export.walker import Record
@@ -69,7 +69,7 @@ class Exported:
     flags: frozenset[int]
     x64: bool
     records: tuple[Record, ...]
-    function_calls: tuple[Call, ...]
+    function_calls: tuple[FunctionCall, ...]
     pass_reports: tuple[PassReport, ...]
     again: Callable[..., Exported]
     precision: Precision | None = None

@@ -149,7 +149,7 @@ def _is_function(target: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Call:
+class FunctionCall:
     """One call of a function, and why it has the function it has."""
 
     path: str
@@ -170,7 +170,7 @@ class FunctionBuilder:
 
     selector: Selector
     functions: dict[str, ir.Function] = field(default_factory=dict)
-    calls: list[Call] = field(default_factory=list)
+    calls: list[FunctionCall] = field(default_factory=list)
     _owners: dict[tuple[str, str], str] = field(default_factory=dict)
     _signatures: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)
     _hit: set[int] = field(default_factory=set)
@@ -227,7 +227,7 @@ class FunctionBuilder:
             note = f"not shared: {_difference(others[-1], signature)}" if others else "defined here"
             others.append(signature)
         function = self.functions[digest]
-        self.calls.append(Call(block.path, op.place.source, f"{domain}.{function.name}", note or "shared"))
+        self.calls.append(FunctionCall(block.path, op.place.source, f"{domain}.{function.name}", note or "shared"))
         return function
 
     def check_all_used(self) -> None:

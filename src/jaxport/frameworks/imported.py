@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from jaxport.blocks.framework import Framework, Leaf
-from jaxport.importer.modules import Module
+from jaxport.importer.modules import NodeModule
 from jaxport.importer.program import Program
 
 __all__ = ["framework"]
@@ -22,7 +22,7 @@ class Imported(Framework):
 
     def is_module(self, value: Any) -> bool:
         """A program, or a module of one."""
-        return isinstance(value, Program | Module)
+        return isinstance(value, Program | NodeModule)
 
     def submodules(self, module: Any) -> Iterator[tuple[str, Any]]:
         """The program, then its modules, parents first."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from jaxport.errors import InvalidArgument
-from jaxport.importer.graph import Body, BodyFunction, Node
+from jaxport.importer.graph import Body, BodyFunction, BoundNode
 from jaxport.importer.registry import BOUND, Operator
 
 __all__ = ["set_bounds"]
@@ -41,7 +41,7 @@ def set_bounds(body: Body, sizes: Mapping[str, int]) -> None:
         bounded[name].bound = bound
 
 
-def _nodes(body: Body) -> Iterator[Node]:
+def _nodes(body: Body) -> Iterator[BoundNode]:
     for node in body.nodes:
         yield node
         for inner in node.bodies():
@@ -50,11 +50,11 @@ def _nodes(body: Body) -> Iterator[Node]:
             yield from _nodes(node.target.body)
 
 
-def _names(node: Node) -> list[str]:
+def _names(node: BoundNode) -> list[str]:
     """The node's own name and those of its outputs."""
     names = [node.node.name, *(value.name for value in node.outputs if value is not None)]
     return [name for name in names if name]
 
 
-def _takes_bound(node: Node) -> bool:
+def _takes_bound(node: BoundNode) -> bool:
     return isinstance(node.target, Operator) and BOUND in node.target.context.values()

@@ -15,7 +15,7 @@ from jaxport.blocks import Boundary, current_recorder
 from jaxport.errors import InvalidArgument, JaxportError, ModelError, Refusal, Unsupported, ValueNotKnown, noted
 from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.foreseeing import check_results, foresee
-from jaxport.importer.graph import Body, BodyFunction, Node, Reference, SchemaFunction, describe
+from jaxport.importer.graph import Body, BodyFunction, BoundNode, Reference, SchemaFunction, describe
 from jaxport.importer.host import HostValue, is_dim
 from jaxport.importer.layouts import RANK, Arranged, arranged
 from jaxport.importer.names import unique_identifiers
@@ -23,12 +23,12 @@ from jaxport.importer.namespaces import cast, known, random
 from jaxport.importer.recording import Recorded, active, check_size
 from jaxport.importer.registry import BOUND, CHANNELS, LAYOUT, Operator
 from jaxport.importer.resolve import tensor_value
-from jaxport.importer.scope import Held, Scope
+from jaxport.importer.scope import EvaluationScope, Held
 from jaxport.importer.segments import Item, Nested, Segment
 
 __all__ = ["LARGE", "Observer", "Subgraph", "evaluate", "evaluate_blocks", "observed", "observing"]
 
-Observer = Callable[[Node, Sequence[Any], Sequence[Any]], None]
+Observer = Callable[[BoundNode, Sequence[Any], Sequence[Any]], None]
 """Called with each node that was evaluated, its inputs and its outputs."""
 
 _observer: ContextVar[Observer | None] = ContextVar("observer", default=None)
@@ -52,7 +52,7 @@ def observed() -> bool:
 class Subgraph:
     """A graph attribute as an operator function sees it: called with the body's inputs, it returns a tuple of outputs."""
 
-    def __init__(self, body: Body, scope: Scope):
+    def __init__(self, body: Body, scope: EvaluationScope):
         self.body, self.scope = body, scope
         self.__name__ = body.name or "body"
 
@@ -87,17 +87,17 @@ def evaluate(body: Body, values: dict[ir.Value, Any], key: Any = None) -> tuple[
       values: the inputs, and the initializers that are not to be read from the model.
       key: a `jax.random` key for the random operators; a fixed one if None.
     """
-    return _run(body, Scope(values, {}, key))
+    return _run(body, EvaluationScope(values, {}, key))
 
 
 def evaluate_blocks(body: Body, items: Sequence[Item], values: dict[ir.Value, Any], key: Any = None) -> tuple[Any, ...]:
     """The same, with each segment of `items`, the body's nodes, as a block."""
-    return _run(body, Scope(values, {}, key), {body: items})
+    return _run(body, EvaluationScope(values, {}, key), {body: items})
 
 
-def _run_items(items: Sequence[Item], scope: Scope) -> None:
+def _run_items(items: Sequence[Item], scope: EvaluationScope) -> None:
     for item in items:
-        if isinstance(item, Node):
+        if isinstance(item, BoundNode):
             _run_nodes([item], scope)
         elif isinstance(item, Nested):
             inner = scope.inner(bodies=item.bodies)
@@ -107,7 +107,7 @@ def _run_items(items: Sequence[Item], scope: Scope) -> None:
             scope.values.update(_run_segment(item, scope))
 
 
-def _run_segment(segment: Segment, scope: Scope) -> dict[ir.Value, Any]:
+def _run_segment(segment: Segment, scope: EvaluationScope) -> dict[ir.Value, Any]:
     """What a segment makes, computed between the markers of a call of its module."""
     recorder = current_recorder()
     assert recorder is not None
@@ -129,7 +129,7 @@ def _run_segment(segment: Segment, scope: Scope) -> dict[ir.Value, Any]:
     return known | dict(zip(traced, results, strict=True))
 
 
-def _run(body: Body, scope: Scope, bodies: Mapping[Body, Sequence[Item]] | None = None) -> tuple[Any, ...]:
+def _run(body: Body, scope: EvaluationScope, bodies: Mapping[Body, Sequence[Item]] | None = None) -> tuple[Any, ...]:
     """The outputs of a body, computed in the order of its nodes, or of the items that `bodies` has for it."""
     for value, tensor in body.initializers.items():
         if value not in scope.values:
@@ -141,7 +141,7 @@ def _run(body: Body, scope: Scope, bodies: Mapping[Body, Sequence[Item]] | None 
     return tuple(scope[value] for value in body.outputs)
 
 
-def _run_nodes(nodes: Sequence[Node], scope: Scope) -> None:
+def _run_nodes(nodes: Sequence[BoundNode], scope: EvaluationScope) -> None:
     observer = _observer.get()
     for node in nodes:
         _run_node(node, scope)
@@ -153,7 +153,7 @@ def _run_nodes(nodes: Sequence[Node], scope: Scope) -> None:
             scope.forget(value)
 
 
-def _run_node(node: Node, scope: Scope) -> None:
+def _run_node(node: BoundNode, scope: EvaluationScope) -> None:
     recording, arrangement = active(), None
     if recording is not None:
         recording.node = node.node
@@ -244,11 +244,11 @@ def _suggest_names(values: Sequence[ir.Value | None], recorded: Sequence[Any]) -
 
 
 def _call(
-    node: Node,
+    node: BoundNode,
     operator: Operator,
     inputs: list[Any],
     attributes: dict[str, Any],
-    scope: Scope,
+    scope: EvaluationScope,
     arrangement: Arranged | None,
 ) -> tuple[Any, ...]:
     for index, value in enumerate(inputs):
@@ -275,7 +275,7 @@ def _call(
     return result if isinstance(result, tuple) else (result,)
 
 
-def _context(what: str, node: Node, scope: Scope, arrangement: Arranged | None) -> Any:
+def _context(what: str, node: BoundNode, scope: EvaluationScope, arrangement: Arranged | None) -> Any:
     """What the evaluator provides beside inputs and attributes."""
     if what == "output count":
         return len(node.outputs)
@@ -292,7 +292,7 @@ def _context(what: str, node: Node, scope: Scope, arrangement: Arranged | None) 
 
 
 def _call_body(
-    target: BodyFunction | SchemaFunction, inputs: list[Any], attributes: dict[str, Any], scope: Scope
+    target: BodyFunction | SchemaFunction, inputs: list[Any], attributes: dict[str, Any], scope: EvaluationScope
 ) -> tuple[Any, ...]:
     if isinstance(target, SchemaFunction):
         types = tuple(None if value is None else (np.dtype(value.dtype), tuple(value.shape)) for value in inputs)
@@ -302,14 +302,14 @@ def _call_body(
     padded = [*inputs, *[None] * (len(body.inputs) - len(inputs))]
     bound = {name: Subgraph(value, scope) if isinstance(value, Body) else value for name, value in attributes.items()}
     values = dict(zip(body.inputs, padded, strict=True))
-    results = _run(body, Scope(values, target.defaults | bound, scope.key), scope.bodies)
+    results = _run(body, EvaluationScope(values, target.defaults | bound, scope.key), scope.bodies)
     if target.positions is None:
         return results
     placed = dict(zip(target.positions, results, strict=True))
     return tuple(placed.get(index) for index in range(max(placed, default=-1) + 1))
 
 
-def _on_host(node: Node, operator: Operator, index: int, value: Any) -> HostValue:
+def _on_host(node: BoundNode, operator: Operator, index: int, value: Any) -> HostValue:
     found = known(value)
     if found is None:
         parameter = operator.inputs[index] if index < len(operator.inputs) else operator.variadic
@@ -318,7 +318,7 @@ def _on_host(node: Node, operator: Operator, index: int, value: Any) -> HostValu
     return found
 
 
-def _placed(error: Unsupported, node: Node) -> Unsupported:
+def _placed(error: Unsupported, node: BoundNode) -> Unsupported:
     """An error that an operator function raised, with the node where it happened."""
     refusals = [
         Refusal(refusal.name or node.node.op_type, describe(node.node), refusal.why) for refusal in error.refusals
@@ -326,7 +326,7 @@ def _placed(error: Unsupported, node: Node) -> Unsupported:
     return type(error)(str(error).partition("\n")[0], refusals)
 
 
-def _not_known(node: Node, what: str, bounded: bool = False) -> ValueNotKnown:
+def _not_known(node: BoundNode, what: str, bounded: bool = False) -> ValueNotKnown:
     name = node.node.name or next((value.name for value in node.outputs if value is not None), "")
     instead = (
         f"say how large its result is at most: `from_onnx(…, sizes={{{name!r}: bound}})`"

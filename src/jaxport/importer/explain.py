@@ -11,7 +11,7 @@ import onnx_ir as ir
 from jaxport.errors import JaxportError
 from jaxport.importer.dtypes import STRING
 from jaxport.importer.evaluate import observing
-from jaxport.importer.graph import Body, BodyFunction, Node, SchemaFunction
+from jaxport.importer.graph import Body, BodyFunction, BoundNode, SchemaFunction
 from jaxport.importer.host import HostValue
 from jaxport.importer.modules import scopes_of
 from jaxport.importer.recording import Recorded, Step
@@ -20,7 +20,7 @@ from jaxport.importer.tracing import record
 if TYPE_CHECKING:
     from jaxport.importer.program import Program
 
-__all__ = ["Explanation", "Phase", "explain"]
+__all__ = ["GraphExplanation", "Phase", "explain"]
 
 LONGEST_VALUE = 60
 _OWN = "jaxport.importer.ops."
@@ -46,7 +46,7 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class GraphExplanation:
     """The graph after each phase; its text is four tables.
 
     >>> import onnx.parser
@@ -90,14 +90,14 @@ class _Seen:
     outputs: Sequence[Any]
 
 
-def explain(program: Program, inputs: Mapping[str, Any] | None = None) -> Explanation:
+def explain(program: Program, inputs: Mapping[str, Any] | None = None) -> GraphExplanation:
     """The graph of a program after each phase of its import.
 
     Args:
       program: the imported model.
       inputs: for `jaxport.importer.tracing.record`: sizes other than the declared ones, and values that decide shapes.
     """
-    seen: dict[Node, _Seen] = {}
+    seen: dict[BoundNode, _Seen] = {}
     steps: list[Step] = []
     note = ""
     try:
@@ -108,7 +108,7 @@ def explain(program: Program, inputs: Mapping[str, Any] | None = None) -> Explan
     phases = [_loaded(program.model.graph), _resolved(program), _folded(program, seen, note)]
     if not note:
         phases.append(_finalized(program, steps))
-    return Explanation(tuple(phases))
+    return GraphExplanation(tuple(phases))
 
 
 def _loaded(graph: ir.Graph) -> Phase:
@@ -132,7 +132,7 @@ def _resolved(program: Program) -> Phase:
     return Phase("resolved", title, ("operation", "served by", "since"), tuple(rows))
 
 
-def _folded(program: Program, seen: Mapping[Node, _Seen], note: str) -> Phase:
+def _folded(program: Program, seen: Mapping[BoundNode, _Seen], note: str) -> Phase:
     rows, known = [], 0
     for node, depth in _nodes(program.body):
         if node not in seen:
@@ -166,7 +166,7 @@ def _finalized(program: Program, steps: Sequence[Step]) -> Phase:
     return Phase("finalized", title, ("operation", "calls"), tuple(rows), note)
 
 
-def _nodes(body: Body, depth: int = 0) -> Iterator[tuple[Node, int]]:
+def _nodes(body: Body, depth: int = 0) -> Iterator[tuple[BoundNode, int]]:
     """The operations of a body, each followed by those of its branches, loops and functions."""
     for node in body.nodes:
         yield node, depth
@@ -177,11 +177,11 @@ def _nodes(body: Body, depth: int = 0) -> Iterator[tuple[Node, int]]:
             yield from _nodes(each, depth + 1)
 
 
-def _label(node: Node, depth: int) -> str:
+def _label(node: BoundNode, depth: int) -> str:
     return "  " * depth + (node.node.name or node.target.label)
 
 
-def _module(node: Node) -> str:
+def _module(node: BoundNode) -> str:
     scopes = scopes_of(node.node)
     return scopes[-1][0] if scopes else ""
 
@@ -190,7 +190,7 @@ def _operator(node: ir.Node) -> str:
     return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
 
 
-def _served(node: Node) -> tuple[str, str]:
+def _served(node: BoundNode) -> tuple[str, str]:
     """The function behind a node, and the version from which on it serves."""
     target = node.target
     if isinstance(target, BodyFunction | SchemaFunction):

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from jax.core import Tracer
 
 from jaxport.errors import ModelError
-from jaxport.importer.graph import Body, Node, describe
+from jaxport.importer.graph import Body, BoundNode, describe
 from jaxport.importer.host import HostValue
 from jaxport.importer.limits import budget_in_force
 
@@ -29,7 +29,7 @@ WIDEST = 16
 """Bytes of an element."""
 
 
-def check_results(node: Node, outputs: Sequence[Any]) -> None:
+def check_results(node: BoundNode, outputs: Sequence[Any]) -> None:
     """Refuses results that are larger than the limits allow: under a trace nothing of them is computed yet.
 
     Raises:
@@ -51,7 +51,9 @@ def bytes_of(value: Any) -> int:
     return math.prod(n for n in value.shape if isinstance(n, int)) * getattr(dtype, "itemsize", 8)
 
 
-def foresee(node: Node, inputs: Sequence[Any], attributes: Mapping[str, Any], call: Callable[[list[Any]], Any]) -> None:
+def foresee(
+    node: BoundNode, inputs: Sequence[Any], attributes: Mapping[str, Any], call: Callable[[list[Any]], Any]
+) -> None:
     """Refuses an operation on arrays whose result would be larger than the limits allow.
 
     Args:

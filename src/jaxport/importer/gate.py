@@ -24,7 +24,7 @@ from jaxport.importer.frame import OWN_FILE
 from jaxport.importer.limits import Budget
 from jaxport.importer.mapping import Buffer, MappedTensor
 
-__all__ = ["Found", "Gate", "tensors"]
+__all__ = ["FoundTensor", "Gate", "tensors"]
 
 LARGEST = 2**60
 """Bytes that the shape of a tensor may ask for: NumPy counts in 64 bits."""
@@ -36,7 +36,7 @@ _PASSED = f"{OWN_FILE}place "
 """Where a tensor lies that has passed: no file has such a name, so that nothing else can read it."""
 
 
-class Found(NamedTuple):
+class FoundTensor(NamedTuple):
     """A tensor message: the message that holds it, the name of the field, the tensor, and what messages call the place."""
 
     holder: Any
@@ -71,7 +71,7 @@ def _leading(kind: Any) -> frozenset[str]:
 _TENSORS = {kind.DESCRIPTOR.full_name for kind in (onnx.TensorProto, onnx.SparseTensorProto)}
 
 
-def tensors(model: onnx.ModelProto) -> Iterator[Found]:
+def tensors(model: onnx.ModelProto) -> Iterator[FoundTensor]:
     """All tensor messages of a model, sparse ones as such, wherever the schema of ONNX files allows one."""
     pending: list[tuple[Any, str]] = [(model, "")]
     while pending:
@@ -83,7 +83,7 @@ def tensors(model: onnx.ModelProto) -> Iterator[Found]:
             items = [value] if hasattr(value, "DESCRIPTOR") else value
             if field.message_type.full_name in _TENSORS:
                 for item in items:
-                    yield Found(message, field.name, item, where)
+                    yield FoundTensor(message, field.name, item, where)
             else:
                 pending += [(item, _place(item) or where) for item in items]
 
@@ -261,7 +261,7 @@ class Gate:
         made = ir.from_proto(tensor)
         return (self._taken(made) if isinstance(made, ir.ExternalTensor) else made).numpy()
 
-    def _replace(self, found: Found, dense: onnx.TensorProto) -> None:
+    def _replace(self, found: FoundTensor, dense: onnx.TensorProto) -> None:
         holder = found.holder
         if isinstance(holder, onnx.GraphProto):
             holder.initializer.append(dense)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from jaxport.importer.registry import Operator
 
-__all__ = ["Body", "BodyFunction", "InputType", "Node", "Reference", "SchemaFunction", "describe"]
+__all__ = ["Body", "BodyFunction", "BoundNode", "InputType", "Reference", "SchemaFunction", "describe"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Body:
     inputs: tuple[ir.Value, ...]
     outputs: tuple[ir.Value, ...]
     initializers: dict[ir.Value, ir.TensorProtocol]
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[BoundNode] = field(default_factory=list)
     captured: tuple[ir.Value, ...] = ()
     operations: int = 0
 
@@ -69,7 +69,7 @@ class SchemaFunction:
 
 
 @dataclass(eq=False, slots=True)
-class Node:
+class BoundNode:
     """A node and what computes it.
 
     `attributes` holds what the node sets, as the function takes it: Python values, host values for tensors, a `Body` for

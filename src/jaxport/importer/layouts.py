@@ -20,12 +20,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxport.importer.graph import Node
+from jaxport.importer.graph import BoundNode
 from jaxport.importer.host import HostValue, host
 from jaxport.importer.namespaces import jnp, known
 from jaxport.importer.recording import Recorded
 from jaxport.importer.registry import CHANNELS, Operator
-from jaxport.importer.scope import PLACES, Held, Scope
+from jaxport.importer.scope import PLACES, EvaluationScope, Held
 
 __all__ = ["Arranged", "arranged", "channels_last"]
 
@@ -69,7 +69,7 @@ class Arranged:
     told: bool = False
 
 
-Rule = Callable[[Node, dict[str, Any], Scope], Arranged | None]
+Rule = Callable[[BoundNode, dict[str, Any], EvaluationScope], Arranged | None]
 
 
 def channels_last(x: Any) -> Any:
@@ -79,7 +79,7 @@ def channels_last(x: Any) -> Any:
     return jnp.transpose(x, (1, 2, 0)) if x.ndim == RANK - 1 else jnp.expand_dims(x, -1)
 
 
-def arranged(node: Node, attributes: dict[str, Any], scope: Scope) -> Arranged | None:
+def arranged(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope) -> Arranged | None:
     """How a node is computed with its channels last; None if it is to be computed as the model says."""
     rule = _rule(node.target) if isinstance(node.target, Operator) else None
     return rule(node, attributes, scope) if rule is not None else None
@@ -105,7 +105,7 @@ def _places(axes: Iterable[int]) -> tuple[int, ...] | None:
     return tuple(PLACES[axis] for axis in axes) if all(-RANK <= axis < RANK for axis in axes) else None
 
 
-def _told(node: Node, attributes: dict[str, Any], scope: Scope) -> Arranged | None:
+def _told(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope) -> Arranged | None:
     """A function that has a keyword for it."""
     begins = node.node.op_type in BEGINS
     if len(node.outputs) > 1:
@@ -125,7 +125,7 @@ def _told(node: Node, attributes: dict[str, Any], scope: Scope) -> Arranged | No
     return Arranged(inputs, attributes, told=True)
 
 
-def _each(node: Node, attributes: dict[str, Any], scope: Scope) -> Arranged | None:
+def _each(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope) -> Arranged | None:
     found = [None if value is None else scope.held(value) for value in node.inputs]
     firm = any(held is not None and held.firm for held in found)
     if not any(found) or "axis" in attributes:  # before version 7 that says how operands meet
@@ -141,7 +141,7 @@ def _each(node: Node, attributes: dict[str, Any], scope: Scope) -> Arranged | No
     return Arranged(inputs, attributes, firm=firm)
 
 
-def _along(node: Node, attributes: dict[str, Any], scope: Scope) -> Arranged | None:
+def _along(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope) -> Arranged | None:
     pieces = node.inputs if node.node.op_type == "Concat" else node.inputs[:1]
     found = [None if value is None else scope.held(value) for value in pieces]
     firm = any(held is not None and held.firm for held in found)
@@ -163,7 +163,7 @@ def _along(node: Node, attributes: dict[str, Any], scope: Scope) -> Arranged | N
     return None if place is None else Arranged(inputs, {**attributes, "axis": place[0]}, firm=firm)
 
 
-def _over(node: Node, attributes: dict[str, Any], scope: Scope) -> Arranged | None:
+def _over(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope) -> Arranged | None:
     data, *more = node.inputs
     held = None if data is None else scope.held(data)
     if held is None:
@@ -184,7 +184,7 @@ def _over(node: Node, attributes: dict[str, Any], scope: Scope) -> Arranged | No
     return Arranged([held.array, host(places, np.dtype(np.int64))], attributes, firm=held.firm)
 
 
-def _by_axis(node: Node, attributes: dict[str, Any], scope: Scope) -> Arranged | None:
+def _by_axis(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope) -> Arranged | None:
     data, *others = node.inputs
     held = None if data is None else scope.held(data)
     given = [None if value is None else scope[value] for value in others]
@@ -211,7 +211,7 @@ def _reordered(numbers: np.ndarray) -> np.ndarray:
     return numbers.reshape(-1, RANK)[:, LAST].reshape(-1) if numbers.size % RANK == 0 else numbers
 
 
-def _transposed(node: Node, attributes: dict[str, Any], scope: Scope) -> Arranged | None:
+def _transposed(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope) -> Arranged | None:
     (data,) = node.inputs
     perm = attributes.get("perm")
     if data is None or perm is None:

@@ -10,10 +10,10 @@ from itertools import pairwise
 
 import onnx_ir as ir
 
-from jaxport.importer.graph import Body, BodyFunction, Node
+from jaxport.importer.graph import Body, BodyFunction, BoundNode
 from jaxport.importer.names import unique
 
-__all__ = ["Module", "Parameters", "Place", "module_tree", "scopes_of"]
+__all__ = ["NodeModule", "NodePlace", "Parameters", "module_tree", "scopes_of"]
 
 Scope = tuple[str, str]
 """The path of a module and the name of its type, which is empty where the exporter did not keep it."""
@@ -24,7 +24,7 @@ DEEPEST = 64
 
 
 @dataclass(eq=False)
-class Module:
+class NodeModule:
     """A module of an imported model.
 
     Attributes:
@@ -37,17 +37,17 @@ class Module:
 
     path: str
     type: str = ""
-    children: list[Module] = field(default_factory=list)
+    children: list[NodeModule] = field(default_factory=list)
     operations: int = 0
     parameters: dict[str, int] = field(default_factory=dict)
 
-    def walk(self) -> Iterator[Module]:
+    def walk(self) -> Iterator[NodeModule]:
         """This module and all modules inside it, each before its children."""
         yield self
         for child in self.children:
             yield from child.walk()
 
-    def __getitem__(self, path: str) -> Module:
+    def __getitem__(self, path: str) -> NodeModule:
         """The module at a path below the model: `program.modules["encoder.layer.0"]`.
 
         Raises:
@@ -63,7 +63,7 @@ class Module:
 
     def lines(self, depth: int = 0) -> Iterator[str]:
         """The tree as text, one line for each module; modules built alike that follow one another share a line."""
-        run: list[Module] = []
+        run: list[NodeModule] = []
         for child, following in pairwise([*self.children, None]):
             assert child is not None
             run.append(child)
@@ -89,7 +89,7 @@ Parameters = Mapping[ir.Value | None, tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NodePlace:
     """Where a node is.
 
     Attributes:
@@ -97,17 +97,19 @@ class Place:
       bodies: where the nodes of the bodies inside it are: of its branches, of the function that it calls.
     """
 
-    modules: tuple[Module, ...]
-    bodies: dict[Body, dict[Node, Place]]
+    modules: tuple[NodeModule, ...]
+    bodies: dict[Body, dict[BoundNode, NodePlace]]
 
 
-def module_tree(body: Body, parameters: Parameters) -> tuple[Module, dict[Node, Place]]:
+def module_tree(body: Body, parameters: Parameters) -> tuple[NodeModule, dict[BoundNode, NodePlace]]:
     """The modules of a graph; and where each of its nodes is."""
-    root = Module("")
+    root = NodeModule("")
     return root, _grow(body, parameters, [root], {"": root})
 
 
-def _grow(body: Body, parameters: Parameters, around: Sequence[Module], known: dict[str, Module]) -> dict[Node, Place]:
+def _grow(
+    body: Body, parameters: Parameters, around: Sequence[NodeModule], known: dict[str, NodeModule]
+) -> dict[BoundNode, NodePlace]:
     places = {}
     for node in body.nodes:
         inside = list(around)
@@ -121,7 +123,7 @@ def _grow(body: Body, parameters: Parameters, around: Sequence[Module], known: d
         for path, kind in scopes:
             module = known.get(path)
             if module is None:
-                module = known[path] = Module(path, kind)
+                module = known[path] = NodeModule(path, kind)
                 inside[-1].children.append(module)
             module.type = module.type or kind
             if module not in inside:
@@ -135,7 +137,7 @@ def _grow(body: Body, parameters: Parameters, around: Sequence[Module], known: d
             given = zip(function.body.inputs, node.inputs, strict=False)
             passed: Parameters = {formal: parameters[value] for formal, value in given if value in parameters}
             bodies[function.body] = _grow(function.body, passed, inside, known)
-        places[node] = Place(tuple(inside[1:]), bodies)
+        places[node] = NodePlace(tuple(inside[1:]), bodies)
     return places
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.importer.dtypes import canonical, dtype_of
-from jaxport.importer.graph import Body, BodyFunction, Node
+from jaxport.importer.graph import Body, BodyFunction, BoundNode
 
 __all__ = ["computed_narrower", "declared_wider"]
 
@@ -73,12 +73,12 @@ def _is_double(value: ir.Value) -> bool:
     return value.dtype == ir.DataType.DOUBLE
 
 
-def _is_computed(node: Node, value: ir.Value, doubles: set[ir.Value], static: Collection[ir.Value]) -> bool:
+def _is_computed(node: BoundNode, value: ir.Value, doubles: set[ir.Value], static: Collection[ir.Value]) -> bool:
     calls = isinstance(node.target, BodyFunction)
     return value in doubles and value not in static and not calls and node.node.op_type not in _CHOOSING
 
 
-def _makes_double(node: Node, index: int, doubles: set[ir.Value]) -> bool:
+def _makes_double(node: BoundNode, index: int, doubles: set[ir.Value]) -> bool:
     """Whether an output is of doubles, as far as the file, the schema, or the attribute of a cast say."""
     value, kind = node.node.outputs[index], node.output_types[index]
     if isinstance(kind, int):

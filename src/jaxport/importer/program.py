@@ -25,11 +25,11 @@ from jaxport.importer.compiling import Calls
 from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.evaluate import evaluate, evaluate_blocks
 from jaxport.importer.foreseeing import bytes_of
-from jaxport.importer.graph import Body, Node
+from jaxport.importer.graph import Body, BoundNode
 from jaxport.importer.host import HostValue
 from jaxport.importer.limits import Limits, budget
 from jaxport.importer.load import ModelSource, load
-from jaxport.importer.modules import Module, Parameters, Place, module_tree
+from jaxport.importer.modules import NodeModule, NodePlace, Parameters, module_tree
 from jaxport.importer.names import unique_identifiers
 from jaxport.importer.narrowing import computed_narrower, declared_wider
 from jaxport.importer.recording import Recorded
@@ -38,7 +38,7 @@ from jaxport.importer.roles import static_values
 from jaxport.importer.segments import Item, segments
 
 if TYPE_CHECKING:
-    from jaxport.importer.explain import Explanation
+    from jaxport.importer.explain import GraphExplanation
     from jaxport.verify.report import Report
 
 __all__ = ["Program", "from_onnx"]
@@ -158,7 +158,7 @@ class Program:
         return self.weights.arrays
 
     @cached_property
-    def modules(self) -> Module:
+    def modules(self) -> NodeModule:
         """The modules of the model as a tree, as far as its file names them.
 
         >>> import onnx.parser
@@ -171,12 +171,12 @@ class Program:
         return self._modules[0]
 
     @cached_property
-    def _modules(self) -> tuple[Module, dict[Node, Place]]:
+    def _modules(self) -> tuple[NodeModule, dict[BoundNode, NodePlace]]:
         elements: Parameters = {v: (n, self.body.initializers[v].size) for n, v in self.weights.values.items()}
         return module_tree(self.body, elements)
 
     @property
-    def places(self) -> dict[Node, Place]:
+    def places(self) -> dict[BoundNode, NodePlace]:
         """Where each of the model's nodes is in the tree of `modules`."""
         return self._modules[1]
 
@@ -232,7 +232,7 @@ class Program:
                 source.save(folder)
             return source
 
-    def explain(self, inputs: Mapping[str, Any] | None = None) -> Explanation:
+    def explain(self, inputs: Mapping[str, Any] | None = None) -> GraphExplanation:
         """The graph after each phase of the import: loaded, resolved, folded, finalized.
 
         Args:

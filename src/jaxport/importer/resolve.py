@@ -15,7 +15,7 @@ from onnx.defs import OpSchema, SchemaError
 from jaxport.errors import ModelError, Refusal, Unsupported, noted
 from jaxport.importer.dtypes import from_type_string
 from jaxport.importer.foreseeing import check_window
-from jaxport.importer.graph import Body, BodyFunction, InputType, Node, Reference, SchemaFunction, describe
+from jaxport.importer.graph import Body, BodyFunction, BoundNode, InputType, Reference, SchemaFunction, describe
 from jaxport.importer.host import HostValue
 from jaxport.importer.limits import Limits
 from jaxport.importer.registry import ASSUMED_OPSETS, KNOWN_OPSETS, Operator, lookup, versions
@@ -147,7 +147,7 @@ class _Resolver:
             instead="export the model again",
         )
 
-    def node(self, node: ir.Node, opsets: Mapping[str, int]) -> Node | None:
+    def node(self, node: ir.Node, opsets: Mapping[str, int]) -> BoundNode | None:
         """The node bound to what computes it, or None if that is refused."""
         local = self.model.functions.get(node.op_identifier())
         opset = self.version(node.domain, opsets)
@@ -169,7 +169,9 @@ class _Resolver:
         _check_inputs(node, inputs, target, schema)
         outputs = tuple(value if value.name else None for value in node.outputs)
         self.count += 1
-        return Node(node, target, inputs, outputs, attributes, _output_types(schema, inputs, len(outputs)), self.count)
+        return BoundNode(
+            node, target, inputs, outputs, attributes, _output_types(schema, inputs, len(outputs)), self.count
+        )
 
     def version(self, domain: str, opsets: Mapping[str, int]) -> int | None:
         """The version of a domain that a graph or function imports; without an import, the one that ONNX Runtime assumes."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.importer.graph import Body, BodyFunction, Node
+from jaxport.importer.graph import Body, BodyFunction, BoundNode
 from jaxport.importer.registry import LAYOUT, Operator
 from jaxport.importer.resolve import tensor_value
 
@@ -42,7 +42,7 @@ def static_values(body: Body, needed: Iterable[ir.Value] = ()) -> set[ir.Value]:
     return static
 
 
-def _mark(node: Node, index: int) -> str | None:
+def _mark(node: BoundNode, index: int) -> str | None:
     if isinstance(node.target, Operator):
         return node.target.input_mark(index)
     # What a function needs is found in its body.

@@ -12,7 +12,7 @@ from jaxport.importer.graph import Body, describe
 from jaxport.importer.namespaces import jnp
 from jaxport.importer.segments import Item
 
-__all__ = ["PLACES", "Held", "Scope"]
+__all__ = ["PLACES", "EvaluationScope", "Held"]
 
 PLACES = (0, 3, 1, 2)
 """Where each of the model's axes is in an image that is held with its channels last."""
@@ -28,7 +28,7 @@ class Held(NamedTuple):
     firm: bool
 
 
-class Scope:
+class EvaluationScope:
     """The values of one body while it is evaluated, inside those of the bodies around it.
 
     `values` has them in the model's own order of axes, `last` has images with their channels last; a value is in one of
@@ -42,7 +42,7 @@ class Scope:
         values: dict[ir.Value, Any],
         attributes: Mapping[str, Any],
         key: Any,
-        parent: Scope | None = None,
+        parent: EvaluationScope | None = None,
         bodies: Mapping[Body, Sequence[Item]] | None = None,
     ):
         self.values, self.attributes, self.key, self.parent = values, attributes, key, parent
@@ -51,13 +51,13 @@ class Scope:
 
     def inner(
         self, values: dict[ir.Value, Any] | None = None, bodies: Mapping[Body, Sequence[Item]] | None = None
-    ) -> Scope:
+    ) -> EvaluationScope:
         """A scope inside this one, which sees its values."""
-        return Scope({} if values is None else values, self.attributes, self.key, self, bodies)
+        return EvaluationScope({} if values is None else values, self.attributes, self.key, self, bodies)
 
     def held(self, value: ir.Value) -> Held | None:
         """The value with its channels last, if it is held so."""
-        scope: Scope | None = self
+        scope: EvaluationScope | None = self
         while scope is not None:
             if value in scope.last:
                 return scope.last[value]
@@ -66,7 +66,7 @@ class Scope:
 
     def __getitem__(self, value: ir.Value) -> Any:
         """The value in the model's order."""
-        scope: Scope | None = self
+        scope: EvaluationScope | None = self
         while scope is not None:
             if value in scope.values:
                 return scope.values[value]
@@ -88,7 +88,7 @@ class Scope:
         self.values.pop(value, None)
         self.last.pop(value, None)
 
-    def update(self, other: Scope) -> None:
+    def update(self, other: EvaluationScope) -> None:
         """Takes over the values of an inner scope."""
         self.values.update(other.values)
         self.last.update(other.last)

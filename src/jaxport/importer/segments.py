@@ -8,8 +8,8 @@ from itertools import groupby
 
 import onnx_ir as ir
 
-from jaxport.importer.graph import Body, Node
-from jaxport.importer.modules import Module, Place
+from jaxport.importer.graph import Body, BoundNode
+from jaxport.importer.modules import NodeModule, NodePlace
 
 __all__ = ["Item", "Nested", "Segment", "segments"]
 
@@ -25,7 +25,7 @@ class Segment:
       outputs: the values that are used later.
     """
 
-    module: Module
+    module: NodeModule
     items: tuple[Item, ...]
     inputs: tuple[ir.Value, ...]
     outputs: tuple[ir.Value, ...]
@@ -35,14 +35,14 @@ class Segment:
 class Nested:
     """A node that has modules inside: the items of the bodies of its branches, or of the function that it calls."""
 
-    node: Node
+    node: BoundNode
     bodies: Mapping[Body, tuple[Item, ...]]
 
 
-Item = Node | Nested | Segment
+Item = BoundNode | Nested | Segment
 
 
-def segments(body: Body, places: Mapping[Node, Place], around: int = 0) -> tuple[Item, ...]:
+def segments(body: Body, places: Mapping[BoundNode, NodePlace], around: int = 0) -> tuple[Item, ...]:
     """The nodes of a graph, those of modules in segments.
 
     Args:
@@ -56,7 +56,7 @@ def segments(body: Body, places: Mapping[Node, Place], around: int = 0) -> tuple
         for value in _used(node):
             last_use[value] = max(index, last_use.get(value, 0))
 
-    def grouped(nodes: Sequence[Node], depth: int) -> tuple[Item, ...]:
+    def grouped(nodes: Sequence[BoundNode], depth: int) -> tuple[Item, ...]:
         items: list[Item] = []
         for module, run in groupby(nodes, lambda node: (*places[node].modules, *[None] * (depth + 1))[depth]):
             members = list(run)
@@ -79,13 +79,15 @@ def segments(body: Body, places: Mapping[Node, Place], around: int = 0) -> tuple
     return grouped(body.nodes, around)
 
 
-def _nested(node: Node, place: Place) -> Node | Nested:
+def _nested(node: BoundNode, place: NodePlace) -> BoundNode | Nested:
     """The node, with what is inside if that has modules of its own."""
     bodies = {body: segments(body, places, len(place.modules)) for body, places in place.bodies.items()}
-    with_modules = {body: items for body, items in bodies.items() if not all(isinstance(item, Node) for item in items)}
+    with_modules = {
+        body: items for body, items in bodies.items() if not all(isinstance(item, BoundNode) for item in items)
+    }
     return Nested(node, with_modules) if with_modules else node
 
 
-def _used(node: Node) -> list[ir.Value]:
+def _used(node: BoundNode) -> list[ir.Value]:
     used = [value for value in node.inputs if value is not None]
     return used + [value for inner in node.bodies() for value in inner.captured]

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument
 from jaxport.importer.dtypes import canonical
-from jaxport.importer.graph import Body, Node
+from jaxport.importer.graph import Body, BoundNode
 from jaxport.importer.mapping import MappedTensor
 from jaxport.importer.modules import scopes_of
 from jaxport.importer.names import unique
@@ -199,7 +199,7 @@ def untie(body: Body, names: Collection[str] | None) -> None:
             where="`from_onnx(untie=…)`",
             instead="name initializers, or untie all: `untie=True`",
         )
-    users: dict[ir.Value, list[tuple[Node, int]]] = {}
+    users: dict[ir.Value, list[tuple[BoundNode, int]]] = {}
     for node in body.nodes:
         for index, value in enumerate(node.inputs):
             if value is not None and value in body.initializers:

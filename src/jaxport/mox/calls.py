@@ -20,7 +20,7 @@ from jaxport.blocks.labels import bodies
 __all__ = [
     "DISSOLVED",
     "PLAIN_CALLS",
-    "Source",
+    "OperandSource",
     "Widening",
     "body_names",
     "is_widened",
@@ -69,28 +69,28 @@ def body_names(equation: JaxprEqn) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Source:
+class OperandSource:
     """The operand that an input of a body is, and whether it is a slice of it."""
 
     operand: int
     sliced: bool = False
 
 
-def source_of(equation: JaxprEqn, body: int, position: int) -> Source | None:
+def source_of(equation: JaxprEqn, body: int, position: int) -> OperandSource | None:
     """Which operand of the equation the input number `position` of its body number `body` is, if it is one."""
     params = jaxprs.parameters(equation)
     match equation.primitive.name:
         case "scan":
-            return Source(position, position >= params["num_consts"] + params["num_carry"])
+            return OperandSource(position, position >= params["num_consts"] + params["num_carry"])
         case "while":
             of_cond, of_body = params["cond_nconsts"], params["body_nconsts"]
             is_cond = list(params)[: list(params).index("body_jaxpr")].count("cond_jaxpr") == (body == 0)
             before, own = (0, of_cond) if is_cond else (of_cond, of_body)
-            return Source(before + position if position < own else of_cond + of_body + position - own)
+            return OperandSource(before + position if position < own else of_cond + of_body + position - own)
         case "cond":
-            return Source(position + 1)
+            return OperandSource(position + 1)
         case name if name in PLAIN_CALLS or name in DISSOLVED or name == "shard_map":
-            return Source(position)
+            return OperandSource(position)
         case _:
             return None
 

@@ -74,7 +74,7 @@ class _Leaf:
 
 
 @dataclass
-class _Body:
+class _EditedBody:
     """An edited body, while it is made: its equations, and the new inputs that they use."""
 
     names: dict[Var, Any] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class _Body:
 
     def inline(self, jaxpr: Jaxpr, operands: Sequence[Any], outvars: Sequence[Var]) -> None:
         """Appends what a body does, under new names; `outvars` stand for its results from here on."""
-        inner = _Body(dict(zip(jaxpr.invars, operands, strict=True)))
+        inner = _EditedBody(dict(zip(jaxpr.invars, operands, strict=True)))
         for equation in jaxpr.eqns:
             equation = inner.renamed(equation)
             new = [v if isinstance(v, jaxprs.DropVar) else Var(v.aval) for v in equation.outvars]
@@ -147,7 +147,7 @@ class _Editor:
         invars, held = mox.jaxpr.jaxpr.invars, len(mox.weights)
         new = [self.leaves[key.name] for key in params]
         values = jax.device_put([leaf.value for leaf in new])  # one transfer for all
-        added = [blocks.Weight(leaf.name, v, leaf.trainable) for leaf, v in zip(new, values, strict=True)]
+        added = [blocks.TracedWeight(leaf.name, v, leaf.trainable) for leaf, v in zip(new, values, strict=True)]
         weights = [*mox.weights, *added]
         jaxpr = mox.jaxpr.jaxpr.replace(
             invars=[*invars[:held], *params.values(), *invars[held:], *inputs.values()],
@@ -162,9 +162,9 @@ class _Editor:
 
     # -- bodies ----------------------------------------------------------------------------------------------------
 
-    def body(self, jaxpr: Jaxpr, location: Location) -> tuple[_Body, list[Any]]:
+    def body(self, jaxpr: Jaxpr, location: Location) -> tuple[_EditedBody, list[Any]]:
         """The body at a location with what is replaced in it, and its results."""
-        made = _Body()
+        made = _EditedBody()
         for index, equation in enumerate(jaxpr.eqns):
             here = (*location, index)
             equation = made.renamed(equation)
@@ -178,7 +178,7 @@ class _Editor:
                 made.equations.append(equation_or_none)
         return made, [made.read(atom) for atom in jaxpr.outvars]
 
-    def around(self, made: _Body, equation: JaxprEqn, here: Location) -> JaxprEqn | None:
+    def around(self, made: _EditedBody, equation: JaxprEqn, here: Location) -> JaxprEqn | None:
         """The equation with its bodies edited; None where its equations took its place."""
         inner = bodies(equation.params)
         below = [number for number in range(len(inner)) if (*here, number) in self.ways]
@@ -230,7 +230,7 @@ class _Editor:
     def is_param(self, key: _Key) -> bool:
         return self.leaves[key.name].value is not None
 
-    def outside(self, made: _Body, key: _Key, sliced: bool) -> Var:
+    def outside(self, made: _EditedBody, key: _Key, sliced: bool) -> Var:
         """What an input of a body is outside of its equation."""
         leaf = self.leaves[key.name]
         outer = replace(key, slices=key.slices - 1) if sliced else key
@@ -241,7 +241,7 @@ class _Editor:
 
     # -- one match -------------------------------------------------------------------------------------------------
 
-    def replace(self, made: _Body, equation: JaxprEqn, match: Match) -> None:
+    def replace(self, made: _EditedBody, equation: JaxprEqn, match: Match) -> None:
         """Appends the replacement of an equation."""
         if isinstance(self.replacement, Rewrite):
             made.equations.append(_rewritten(equation, self.replacement, match))
@@ -337,7 +337,7 @@ class _Editor:
 
     def emit(
         self,
-        made: _Body,
+        made: _EditedBody,
         equation: JaxprEqn,
         match: Match,
         template: Template,
@@ -399,7 +399,7 @@ class _Editor:
 
     def emit_call(
         self,
-        made: _Body,
+        made: _EditedBody,
         equation: JaxprEqn,
         match: Match,
         template: Template,
@@ -415,7 +415,7 @@ class _Editor:
         made.inline(jaxpr, [*equation.invars, *inputs], equation.outvars[:results])
         self.keep_escaping(made, equation, match, results)
 
-    def keep_escaping(self, made: _Body, equation: JaxprEqn, match: Match, results: int) -> None:
+    def keep_escaping(self, made: _EditedBody, equation: JaxprEqn, match: Match, results: int) -> None:
         """Appends what was made inside of a block that is gone, and is used outside."""
         escaping = equation.outvars[results:]
         if escaping:

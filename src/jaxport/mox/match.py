@@ -11,7 +11,7 @@ import jax
 
 from jaxport import jaxprs
 from jaxport.blocks.block import Block, FrozenMapping
-from jaxport.blocks.tracing import Traced, Weight
+from jaxport.blocks.tracing import Traced, TracedWeight
 from jaxport.blocks.window import current_recorder
 from jaxport.errors import InvalidArgument
 from jaxport.mox.mox import Mox
@@ -221,7 +221,7 @@ class Match(Mox):
             )
         return found[0]
 
-    def _arguments_held(self) -> list[Weight]:
+    def _arguments_held(self) -> list[TracedWeight]:
         """The arguments of the call that are whole parameters of the program."""
         block, avals = self.block, self.in_avals
         named = {} if block is None else {path: avals[i] for i, path in block.weights.items() if i < len(avals)}
@@ -324,7 +324,7 @@ def _made(mox: Mox, node: Node, step: tuple[int, ...] | None) -> Match:
     jaxpr, arguments = _body(node)
     first = len(arguments)
     held = {weight.path: weight for weight in mox.weights}
-    weights: list[tuple[Any, Weight]] = []
+    weights: list[tuple[Any, TracedWeight]] = []
     inputs: list[tuple[Any, str]] = []
     taken = {""}
     for index, variable in enumerate(jaxpr.invars[first:], first):

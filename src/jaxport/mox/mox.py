@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from jaxport import jaxprs
 from jaxport.blocks import dims
-from jaxport.blocks.tracing import Traced, Weight
+from jaxport.blocks.tracing import Traced, TracedWeight
 from jaxport.blocks.ungrouping import ungroup
 from jaxport.blocks.window import current_recorder
 from jaxport.errors import InvalidArgument
@@ -65,7 +65,7 @@ class Mox:
         return self.traced.jaxpr
 
     @property
-    def weights(self) -> tuple[Weight, ...]:
+    def weights(self) -> tuple[TracedWeight, ...]:
         """All arrays that the program holds, in the order of its inputs."""
         return self.traced.weights
 
@@ -432,7 +432,7 @@ class Mox:
         return replace(self, traced=traced, **changes)
 
 
-def is_parameter(weight: Weight) -> bool:
+def is_parameter(weight: TracedWeight) -> bool:
     """Whether training changes an array of a program."""
     return weight.trainable and bool(jnp.issubdtype(weight.value.dtype, jnp.inexact))
 

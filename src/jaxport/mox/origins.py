@@ -15,18 +15,18 @@ from jaxport.mox.tree import Node
 if TYPE_CHECKING:
     from jaxport.mox.mox import Mox
 
-__all__ = ["Origin", "evaluated", "is_result", "origin_of", "stacking_scans", "value_of"]
+__all__ = ["InputOrigin", "evaluated", "is_result", "origin_of", "stacking_scans", "value_of"]
 
 
 @dataclass(frozen=True)
-class Origin:
+class InputOrigin:
     """The input of the program that a value is (None where it is computed), and the scans that hand out slices of it."""
 
     root: int | None
     sliced: tuple[Node, ...] = ()
 
 
-def origin_of(mox: Mox, node: Node, atom: Any) -> Origin:
+def origin_of(mox: Mox, node: Node, atom: Any) -> InputOrigin:
     """Where a value comes from that can be read at `node`."""
     sliced: list[Node] = []
     here = node
@@ -34,16 +34,16 @@ def origin_of(mox: Mox, node: Node, atom: Any) -> Origin:
         around, body = here.parent, here.location[-2]
         invars = bodies(around.equation.params)[body].invars
         if not isinstance(atom, jaxprs.Var) or atom not in invars:
-            return Origin(None)
+            return InputOrigin(None)
         source = source_of(around.equation, body, invars.index(atom))
         if source is None:
-            return Origin(None)
+            return InputOrigin(None)
         if source.sliced:
             sliced.append(around)
         atom = around.equation.invars[source.operand]
         here = around
     invars = mox.jaxpr.jaxpr.invars
-    return Origin(invars.index(atom), tuple(sliced)) if atom in invars else Origin(None)
+    return InputOrigin(invars.index(atom), tuple(sliced)) if atom in invars else InputOrigin(None)
 
 
 def stacking_scans(mox: Mox, node: Node) -> tuple[Node, ...]:

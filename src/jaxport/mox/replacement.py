@@ -150,7 +150,7 @@ class Template:
     """
 
     jaxpr: jaxprs.Jaxpr
-    params: tuple[blocks.Weight, ...]
+    params: tuple[blocks.TracedWeight, ...]
     inputs: tuple[tuple[str, Any], ...]
     name: str
     site: Site
@@ -191,7 +191,7 @@ class Templates:
             if not known.site.is_dissolved:
                 self._known[key] = known
         trained = made.params.keys() if made.trainable is True else made.trainable or ()
-        weights_now = tuple(blocks.Weight(name, value, name in trained) for name, value in made.params.items())
+        weights_now = tuple(blocks.TracedWeight(name, value, name in trained) for name, value in made.params.items())
         return Template(known.jaxpr, weights_now, known.inputs, known.name, known.site, made.config)
 
 

@@ -6,15 +6,15 @@ from typing import Any
 
 from jaxport import jaxprs
 from jaxport.blocks.block import Block
-from jaxport.mox.rules import RULED, Rule, equation_of, rule_of
+from jaxport.mox.rules import RULED, DerivativeRule, equation_of, rule_of
 
-__all__ = ["Rewriting"]
+__all__ = ["TypeRewriting"]
 
 Jaxpr = jaxprs.Jaxpr
 Var = jaxprs.Var
 
 
-class Rewriting:
+class TypeRewriting:
     """One pass over a program; a subclass says what becomes of types, params and literals."""
 
     def __init__(self) -> None:
@@ -84,9 +84,9 @@ class Rewriting:
             return equation_of(equation.primitive.name, self.closed(body), lambda: self._rule(equation), name)
         return equation.replace(params={name: self._value(value) for name, value in equation.params.items()})
 
-    def _rule(self, equation: jaxprs.JaxprEqn) -> Rule:
+    def _rule(self, equation: jaxprs.JaxprEqn) -> DerivativeRule:
         rule = rule_of(equation)
-        return Rule(self.closed(rule.forward), None if rule.backward is None else self.closed(rule.backward))
+        return DerivativeRule(self.closed(rule.forward), None if rule.backward is None else self.closed(rule.backward))
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, jaxprs.ClosedJaxpr):

@@ -16,14 +16,14 @@ import numpy as np
 
 from jaxport import jaxprs
 
-__all__ = ["RULED", "Rule", "equation_of", "rule_of"]
+__all__ = ["RULED", "DerivativeRule", "equation_of", "rule_of"]
 
 #: The primitives that carry a rule of differentiation.
 RULED = frozenset({"custom_jvp_call", "custom_vjp_call"})
 
 
 @dataclass(frozen=True)
-class Rule:
+class DerivativeRule:
     """A rule of differentiation.
 
     Attributes:
@@ -54,7 +54,7 @@ def _function(equation: jaxprs.JaxprEqn) -> Callable[..., list[Any]]:
     return jaxprs.jaxpr_as_fun(jaxprs.closed(jaxpr, ()))
 
 
-def rule_of(equation: jaxprs.JaxprEqn) -> Rule:
+def rule_of(equation: jaxprs.JaxprEqn) -> DerivativeRule:
     """The rule of an equation, traced.
 
     >>> rule = rule_of(jax.make_jaxpr(jax.nn.relu)(1.0).eqns[0])
@@ -84,7 +84,7 @@ def rule_of(equation: jaxprs.JaxprEqn) -> Rule:
             results, moved = jax.jvp(only(primals), tuple(some), tuple(tangents))
             return results, [moved[index] for index in made]
 
-        return Rule(jax.make_jaxpr(pushed)(_specs(given), _specs([given[index] for index in differentiable])))
+        return DerivativeRule(jax.make_jaxpr(pushed)(_specs(given), _specs([given[index] for index in differentiable])))
     trees: list[Any] = []
 
     def results_and_residuals(*primals: Any) -> tuple[list, list]:
@@ -107,10 +107,12 @@ def rule_of(equation: jaxprs.JaxprEqn) -> Rule:
 
     residuals = _specs(forward.out_avals[len(outputs) :])
     backward = jax.make_jaxpr(pulled)(residuals, _specs([outputs[index] for index in made]))
-    return Rule(forward, backward)
+    return DerivativeRule(forward, backward)
 
 
-def equation_of(primitive: str, body: jaxprs.ClosedJaxpr, rule: Callable[[], Rule], name: str) -> jaxprs.JaxprEqn:
+def equation_of(
+    primitive: str, body: jaxprs.ClosedJaxpr, rule: Callable[[], DerivativeRule], name: str
+) -> jaxprs.JaxprEqn:
     """A new equation that runs `body` and is differentiated by the rule, which is asked for when it is needed.
 
     >>> jaxpr = jax.make_jaxpr(jax.nn.relu)(1.0)

@@ -10,7 +10,7 @@ import numpy as np
 from jaxport import jaxprs
 from jaxport.blocks import dims
 from jaxport.errors import InvalidArgument
-from jaxport.mox.rewriting import Rewriting
+from jaxport.mox.rewriting import TypeRewriting
 
 __all__ = ["sizes_of", "specialize"]
 
@@ -58,7 +58,7 @@ def specialize(closed: jaxprs.ClosedJaxpr, values: Mapping[str, int]) -> jaxprs.
     return _Specializing(values).closed(closed)
 
 
-class _Specializing(Rewriting):
+class _Specializing(TypeRewriting):
     def __init__(self, values: Mapping[str, int]):
         super().__init__()
         self.values = values

@@ -79,7 +79,7 @@ def compiled(query: str) -> Compiled:
     """
     from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
-    parser = _Parser(query)
+    parser = _QueryParser(query)
     text = parser.rewritten()
     try:
         return Compiled(etree.XPath(text, namespaces=_NAMESPACES), tuple(parser.names))
@@ -87,7 +87,7 @@ def compiled(query: str) -> Compiled:
         raise QueryError(f"`{query}` is no XPath expression", why=str(error)) from error
 
 
-class _Parser:
+class _QueryParser:
     """A recursive-descent parser that copies the query, with name tests rewritten."""
 
     def __init__(self, query: str):

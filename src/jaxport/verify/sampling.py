@@ -39,7 +39,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class _Origin:
+class _ValueOrigin:
     """Where a value comes from: inputs of the program, by index, or the positions along axes of these sizes.
 
     An array of index vectors has in `columns` where each component is from.
@@ -47,13 +47,13 @@ class _Origin:
 
     inputs: frozenset[int] = frozenset()
     positions: tuple[dims.Dim, ...] = ()
-    columns: tuple[_Origin, ...] = ()
+    columns: tuple[_ValueOrigin, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.inputs or self.positions)
 
 
-_NOWHERE = _Origin()
+_NOWHERE = _ValueOrigin()
 
 
 def bounds(jaxpr: jaxprs.ClosedJaxpr) -> dict[int, list[Range]]:
@@ -66,7 +66,7 @@ def bounds(jaxpr: jaxprs.ClosedJaxpr) -> dict[int, list[Range]]:
     """
     flow = _Flow()
     integers = [
-        _Origin(inputs=frozenset([index])) if np.issubdtype(_dtype(aval), np.integer) else _NOWHERE
+        _ValueOrigin(inputs=frozenset([index])) if np.issubdtype(_dtype(aval), np.integer) else _NOWHERE
         for index, aval in enumerate(jaxpr.in_avals)
     ]
     flow.through(jaxpr.jaxpr, integers)
@@ -78,15 +78,15 @@ class _Flow:
 
     def __init__(self) -> None:
         self.found: dict[int, list[Range]] = {}
-        self._done: dict[tuple[int, tuple[_Origin, ...]], list[_Origin]] = {}
+        self._done: dict[tuple[int, tuple[_ValueOrigin, ...]], list[_ValueOrigin]] = {}
 
-    def through(self, jaxpr: jaxprs.Jaxpr, origins: Sequence[_Origin]) -> list[_Origin]:
+    def through(self, jaxpr: jaxprs.Jaxpr, origins: Sequence[_ValueOrigin]) -> list[_ValueOrigin]:
         """The origins of the results of a body, given those of its inputs."""
         key = id(jaxpr), tuple(origins)
         if key not in self._done:
-            env: dict[Any, _Origin] = dict(zip(jaxpr.invars, origins, strict=True))
+            env: dict[Any, _ValueOrigin] = dict(zip(jaxpr.invars, origins, strict=True))
 
-            def read(atom: Any) -> _Origin:
+            def read(atom: Any) -> _ValueOrigin:
                 return _NOWHERE if isinstance(atom, jaxprs.Literal) else env.get(atom, _NOWHERE)
 
             for equation in jaxpr.eqns:
@@ -95,11 +95,11 @@ class _Flow:
             self._done[key] = [read(atom) for atom in jaxpr.outvars]
         return self._done[key]
 
-    def equation(self, equation: jaxprs.JaxprEqn, given: list[_Origin]) -> list[_Origin]:
+    def equation(self, equation: jaxprs.JaxprEqn, given: list[_ValueOrigin]) -> list[_ValueOrigin]:
         """The origins of the results of an equation; notes what it bounds."""
         name, nothing = equation.primitive.name, [_NOWHERE] * len(equation.outvars)
         if name == "iota":
-            return [_Origin(positions=(equation.params["shape"][equation.params["dimension"]],))]
+            return [_ValueOrigin(positions=(equation.params["shape"][equation.params["dimension"]],))]
         if not any(given):
             return nothing
         for origin, valid in _selections(equation, given):
@@ -112,7 +112,9 @@ class _Flow:
             return nothing
         return [_merged(equation, given)] * len(equation.outvars)
 
-    def bodies(self, equation: jaxprs.JaxprEqn, inner: Sequence[jaxprs.Jaxpr], given: list[_Origin]) -> list[_Origin]:
+    def bodies(
+        self, equation: jaxprs.JaxprEqn, inner: Sequence[jaxprs.Jaxpr], given: list[_ValueOrigin]
+    ) -> list[_ValueOrigin]:
         """The same for an equation that calls bodies; a body that takes the last operands is told apart by arity."""
         nothing = [_NOWHERE] * len(equation.outvars)
         for body in inner:
@@ -126,23 +128,23 @@ class _Flow:
         return nothing
 
 
-def _merged(equation: jaxprs.JaxprEqn, given: Sequence[_Origin]) -> _Origin:
+def _merged(equation: jaxprs.JaxprEqn, given: Sequence[_ValueOrigin]) -> _ValueOrigin:
     """The origin of a result that carries on those of the operands."""
-    columns: tuple[_Origin, ...] = ()
+    columns: tuple[_ValueOrigin, ...] = ()
     if equation.primitive.name == "convert_element_type":
         columns = given[0].columns
     elif equation.primitive.name == "concatenate":
         shapes: list[tuple[dims.Dim, ...]] = [getattr(atom.aval, "shape", ()) for atom in equation.invars]
         if equation.params["dimension"] == len(shapes[0]) - 1 and all(dims.same(shape[-1], 1) for shape in shapes):
             columns = tuple(given)
-    return _Origin(
+    return _ValueOrigin(
         frozenset().union(*(origin.inputs for origin in given)),
         next((origin.positions for origin in given if origin.positions), ()),
         columns,
     )
 
 
-def _selections(equation: jaxprs.JaxprEqn, given: Sequence[_Origin]) -> Iterator[tuple[_Origin, Range]]:
+def _selections(equation: jaxprs.JaxprEqn, given: Sequence[_ValueOrigin]) -> Iterator[tuple[_ValueOrigin, Range]]:
     """The operands that select, with what they select from."""
     name, params = equation.primitive.name, equation.params
     shapes = [getattr(atom.aval, "shape", ()) for atom in equation.invars]

@@ -43,16 +43,16 @@ class Tap:
     @property
     def steps(self) -> int:
         """How many leading axes are steps of scans around it."""
-        return sum(isinstance(element, Step) for element in self.order)
+        return sum(isinstance(element, StepPosition) for element in self.order)
 
     def time(self, steps: Sequence[int]) -> tuple[float, ...]:
         """When it is computed in these steps of the scans around it: earlier times compare as smaller."""
         remaining = iter(steps)
-        return tuple(e.direction * next(remaining) if isinstance(e, Step) else e for e in self.order)
+        return tuple(e.direction * next(remaining) if isinstance(e, StepPosition) else e for e in self.order)
 
 
 @dataclass(frozen=True)
-class Step:
+class StepPosition:
     """Stands in an order for the step of a scan, which runs forward (1) or in reverse (-1)."""
 
     direction: int
@@ -162,7 +162,7 @@ class _Tapping:
             jaxprs.Var(variable.aval.update(shape=(length, *variable.aval.shape)))
             for variable in _variables(body, taps)
         ]
-        step = Step(-1 if equation.params["reverse"] else 1)
+        step = StepPosition(-1 if equation.params["reverse"] else 1)
         taps = [replace(tap, order=(step, *tap.order)) for tap in taps]
         return _extended(equation, {"jaxpr": jaxprs.closed(body, inner.consts)}, stacked, taps)
 

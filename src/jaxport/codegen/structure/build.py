@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxport.codegen.structure.closing import Closing
-from jaxport.codegen.structure.layers import Weights, recognised
+from jaxport.codegen.structure.layers import LayerWeights, recognised
 from jaxport.codegen.structure.loops import with_loops
 from jaxport.codegen.structure.scopes import (
     Chain,
@@ -38,7 +38,7 @@ def build(recorded: RecordedProgram) -> tuple[Module, Any]:
     plain = plain_paths(path for chain in node_chain.values() for path in chain)
     node_chain = {key: tuple(plain[path] for path in chain) for key, chain in node_chain.items()}
     ties = shared(ops, names, program)
-    weights = Weights(program, names, ties, nodes)
+    weights = LayerWeights(program, names, ties, nodes)
     leaves = recognised(ops, results, weights)
     made_by = {variable: op for op in ops for variable in op.outputs}
     chains: dict[int, Chain] = {}
@@ -65,7 +65,7 @@ def _tied(leaves: Sequence[Leaf], names: Mapping[str, Variable]) -> dict[Variabl
     }
 
 
-def _with_weights(root: Module, weights: Weights, ties: Mapping[Variable, Tie]) -> Module:
+def _with_weights(root: Module, weights: LayerWeights, ties: Mapping[Variable, Tie]) -> Module:
     """The tree with each parameter in the innermost module around all that reads it, handed down from there."""
     found: dict[Variable, list[tuple[Module, ...]]] = {}
     layers = {layer.outputs: layer for layer in _layers(root)}

@@ -14,19 +14,19 @@ from typing import Any
 import numpy as np
 
 from jaxport.codegen.tree import Layer, Leaf, Op, Weight
-from jaxport.importer.graph import Node
+from jaxport.importer.graph import BoundNode
 from jaxport.importer.host import HostValue
 from jaxport.importer.program import Program
 from jaxport.importer.recording import Step, Variable
 from jaxport.importer.resolve import tensor_value
 
-__all__ = ["Weights", "recognised"]
+__all__ = ["LayerWeights", "recognised"]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 @dataclass(eq=False)
-class Weights:
+class LayerWeights:
     """The tensors of the file: which variable stands for which, and which of them several operators share.
 
     Attributes:
@@ -40,7 +40,7 @@ class Weights:
     program: Program
     names: Mapping[Variable, str]
     shared: Mapping[Variable, Op | None]
-    nodes: Mapping[Any, Node]
+    nodes: Mapping[Any, BoundNode]
 
     def weight(self, variable: Variable, axes: Sequence[int] | None = None) -> Weight:
         """A parameter, with its axes in another order."""
@@ -57,7 +57,7 @@ class Weights:
         """A tensor that is no parameter of the program."""
         return Weight(value.name, value.shape, value.dtype, lambda: value.data, trained)
 
-    def initializer(self, node: Node, index: int) -> Weight | None:
+    def initializer(self, node: BoundNode, index: int) -> Weight | None:
         """The tensor that a node has as an input, if it is one of the file."""
         value = node.inputs[index] if index < len(node.inputs) else None
         body = self.program.body
@@ -72,7 +72,7 @@ class Weights:
 class _Recogniser:
     """Looks for layers in a list of operators."""
 
-    def __init__(self, ops: Sequence[Op], result: Sequence[Variable], weights: Weights):
+    def __init__(self, ops: Sequence[Op], result: Sequence[Variable], weights: LayerWeights):
         self.weights = weights
         self.made = {variable: op for op in ops for variable in op.outputs}
         self.uses = Counter(variable for op in ops for variable in op.inputs)
@@ -342,7 +342,7 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float | np.number) and not isinstance(value, bool) else None
 
 
-def recognised(ops: Sequence[Op], result: Sequence[Variable], weights: Weights) -> list[Leaf]:
+def recognised(ops: Sequence[Op], result: Sequence[Variable], weights: LayerWeights) -> list[Leaf]:
     """The operators with layers in place of those that are one; what only a layer read is left out."""
     recogniser = _Recogniser(ops, result, weights)
     needed = set(result)

@@ -8,8 +8,8 @@ from itertools import pairwise, takewhile
 from typing import Any
 
 from jaxport.codegen.tree import Layer, Leaf, Op
-from jaxport.importer.graph import Node
-from jaxport.importer.modules import Place
+from jaxport.importer.graph import BoundNode
+from jaxport.importer.modules import NodePlace
 from jaxport.importer.recording import Variable
 
 __all__ = ["Chain", "chain_of", "common", "hoist", "node_chains", "nodes_of", "plain_paths", "without_containers"]
@@ -31,7 +31,7 @@ def common(chains: Iterable[Chain]) -> Chain:
     return first
 
 
-def nodes_of(places: Mapping[Node, Place]) -> Iterator[tuple[Node, Chain]]:
+def nodes_of(places: Mapping[BoundNode, NodePlace]) -> Iterator[tuple[BoundNode, Chain]]:
     """All nodes, those of branches and functions included, with the modules around each."""
     for node, place in places.items():
         yield node, tuple(module.path for module in place.modules)
@@ -39,9 +39,9 @@ def nodes_of(places: Mapping[Node, Place]) -> Iterator[tuple[Node, Chain]]:
             yield from nodes_of(inner)
 
 
-def node_chains(places: Mapping[Node, Place]) -> tuple[dict[Any, Node], dict[Any, Chain]]:
+def node_chains(places: Mapping[BoundNode, NodePlace]) -> tuple[dict[Any, BoundNode], dict[Any, Chain]]:
     """The bound nodes, and the modules around each; of a function that is called twice, the modules around both calls."""
-    nodes: dict[Any, Node] = {}
+    nodes: dict[Any, BoundNode] = {}
     chains: dict[Any, Chain] = {}
     for node, chain in nodes_of(places):
         key = node.node

@@ -18,7 +18,7 @@ from jax import core as jax_core
 
 from jaxport import blocks
 from jaxport.blocks.naming import argument_values, leaf_paths, signature_of
-from jaxport.blocks.tracing import State, Traced, Weight
+from jaxport.blocks.tracing import State, Traced, TracedWeight
 from jaxport.errors import ExportError, InvalidArgument, JaxportError
 from jaxport.export.flags.alike import same_aval
 from jaxport.export.flags.merging import FALSE, TRUE, Side, merged
@@ -214,7 +214,7 @@ def merged_traces(flag: int, path: str, true: Traced, false: Traced) -> Traced:
     )
 
 
-def _united(true: Sequence[Weight], false: Sequence[Weight]) -> tuple[list[Weight], list[int]]:
+def _united(true: Sequence[TracedWeight], false: Sequence[TracedWeight]) -> tuple[list[TracedWeight], list[int]]:
     """The weights of both, and where those of the second are among them."""
     weights, places = list(true), []
     known = {weight.path: index for index, weight in enumerate(weights)}

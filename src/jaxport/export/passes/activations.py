@@ -17,7 +17,7 @@ from jax import lax
 
 from jaxport.export.passes.editing import dims_of, graphs
 from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle, same_dims
-from jaxport.export.passes.patterns import Match, operators_below, pattern_of
+from jaxport.export.passes.patterns import PatternMatch, operators_below, pattern_of
 
 _TANH_GELU = (2 / np.pi) ** 0.5
 
@@ -118,7 +118,7 @@ def activations(model: ir.Model) -> str:
     return fuse(model, find)
 
 
-def _fusion(activation: Activation, match: Match, result: ir.Value) -> Fusion:
+def _fusion(activation: Activation, match: PatternMatch, result: ir.Value) -> Fusion:
     narrow = match.x.dtype is ir.DataType.BFLOAT16
     wide = ir.DataType.FLOAT if narrow else match.x.dtype
     dims = dims_of(result)

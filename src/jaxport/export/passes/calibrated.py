@@ -23,7 +23,7 @@ FLOAT = ir.DataType.FLOAT
 
 
 @dataclass(frozen=True)
-class Layer:
+class CalibratedLayer:
     """A product or a convolution whose weights are stored."""
 
     node: ir.Node
@@ -42,31 +42,31 @@ class Layer:
         return None if result.is_graph_output() else result
 
 
-def layers(model: ir.Model) -> tuple[list[Layer], dict[str, list[str | None]]]:
+def layers(model: ir.Model) -> tuple[list[CalibratedLayer], dict[str, list[str | None]]]:
     """What can be quantized in the main graph, and what is left in float32, by the reason."""
-    found: list[Layer] = []
+    found: list[CalibratedLayer] = []
     declined: dict[str, list[str | None]] = {}
     for node in model.graph:
         layer = _layer(node)
-        if isinstance(layer, Layer):
+        if isinstance(layer, CalibratedLayer):
             found.append(layer)
         elif layer is not None:
             declined.setdefault(layer, []).append(node.outputs[0].name)
     return found, declined
 
 
-def _layer(node: ir.Node) -> Layer | str | None:
+def _layer(node: ir.Node) -> CalibratedLayer | str | None:
     if is_op(node, "Conv"):
         weights = constant_of(source(node, 1))
         if source(node).dtype is not FLOAT:
             return "it is not in float32"
         if weights is None or not np.isfinite(weights).all():
             return "its kernel is not stored, or not finite"
-        return Layer(node, weights, 0)
+        return CalibratedLayer(node, weights, 0)
     dense = Dense.of(node)
     if not isinstance(dense, Dense):
         return dense
-    return Layer(node, dense.weights, 1) if node.op_type == "MatMul" else "it is a Gemm"
+    return CalibratedLayer(node, dense.weights, 1) if node.op_type == "MatMul" else "it is a Gemm"
 
 
 def observed(model: ir.Model) -> list[ir.Value]:
@@ -127,7 +127,7 @@ def _around(editor: Editor, value: ir.Value, found: Range, users: Sequence[ir.No
     return result, float(scale)
 
 
-def _store(editor: Editor, layer: Layer, x_scale: float) -> None:
+def _store(editor: Editor, layer: CalibratedLayer, x_scale: float) -> None:
     """Store the weights in 8 bits, and the bias of a convolution in 32."""
     node, name = layer.node, source(layer.node, 1).name or "weights"
     bias = constant_of(operand(node, 2))

@@ -46,7 +46,7 @@ Bindings = dict[ir.Value, "ir.Value | float"]
 
 
 @dataclass(frozen=True)
-class Match:
+class PatternMatch:
     """What a pattern's argument is in a graph, and what its parameters are."""
 
     x: ir.Value
@@ -101,7 +101,7 @@ class Pattern:
         """The operators that the pattern's products and sums are of."""
         return frozenset(operators_below(self.result) or ()) - {""}
 
-    def match(self, value: ir.Value, below: Set[str] | None = None) -> Match | None:
+    def match(self, value: ir.Value, below: Set[str] | None = None) -> PatternMatch | None:
         """How a value of a graph is what the pattern computes, or None where it is not.
 
         `below` is what `operators_below` says of the value: where an operator of the pattern is not among them, it is not
@@ -113,7 +113,7 @@ class Pattern:
             x = bindings.get(self.inputs[0])
             numbers = [bindings.get(number) for number in self.inputs[1:]]
             if isinstance(x, ir.Value) and all(isinstance(number, float) for number in numbers):
-                return Match(x, dict(zip(self.names, numbers, strict=True)))  # pyright: ignore[reportArgumentType]
+                return PatternMatch(x, dict(zip(self.names, numbers, strict=True)))  # pyright: ignore[reportArgumentType]
         return None
 
     def _unify(self, own: ir.Value, value: ir.Value, bindings: Bindings) -> Iterator[Bindings]:
@@ -141,8 +141,8 @@ class Pattern:
             for other in _distinct(Product.of(value, depth) for depth in (LIMIT, 1)):
                 yield from self._unify_products(Product.of(own, LIMIT), other, bindings)
         elif is_op(own.producer(), *SUMS):
-            for other in _distinct(Sum.of(value, depth) for depth in (LIMIT, 1)):
-                yield from self._unify_sums(Sum.of(own, LIMIT), other, bindings)
+            for other in _distinct(WeightedSum.of(value, depth) for depth in (LIMIT, 1)):
+                yield from self._unify_sums(WeightedSum.of(own, LIMIT), other, bindings)
         else:
             yield from self._unify_nodes(own.producer(), value.producer(), bindings)
 
@@ -196,7 +196,7 @@ class Pattern:
                 for found in self._unify(value, other, bindings):
                     yield from self._unify_factors(rest, others[:place] + others[place + 1 :], found)
 
-    def _unify_sums(self, own: Sum, other: Sum, bindings: Bindings) -> Iterator[Bindings]:
+    def _unify_sums(self, own: WeightedSum, other: WeightedSum, bindings: Bindings) -> Iterator[Bindings]:
         if len(own.terms) == len(other.terms) and _close(own.constant, other.constant):
             yield from self._unify_terms(own.terms, other.terms, bindings)
 
@@ -239,14 +239,14 @@ class Product:
 
 
 @dataclass
-class Sum:
+class WeightedSum:
     """A number plus products."""
 
     constant: float = 0.0
     terms: list[Product] = field(default_factory=list)
 
     @classmethod
-    def of(cls, value: ir.Value, depth: int) -> Sum:
+    def of(cls, value: ir.Value, depth: int) -> WeightedSum:
         """The terms of a value, taking so many operators apart on the way to each."""
         total = cls()
         total._add(value, 1, depth, root=True)

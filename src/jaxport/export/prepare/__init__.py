@@ -21,7 +21,7 @@ from jaxport.jaxprs import ClosedJaxpr
 
 
 @dataclass(frozen=True)
-class Program:
+class PreparedProgram:
     """A closed jaxpr without constants, whose leading inputs are the weights, with the names of both ends."""
 
     jaxpr: ClosedJaxpr
@@ -31,7 +31,7 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Step:
+class PreparationStep:
     """A rewriting of the jaxpr, and whether a program with these contents can have anything for it to do."""
 
     rewrite: Callable[[ClosedJaxpr], ClosedJaxpr]
@@ -39,20 +39,20 @@ class Step:
 
 
 #: In order, after what has no rule was replaced by its implementation.
-STEPS: tuple[Step, ...] = (
-    Step(without_references, lambda contents: bool(contents.effects) or "run_state" in contents.primitives),
-    Step(with_interleaving, lambda contents: "pad" in contents.primitives),
-    Step(without_dead_code, lambda _: True),
-    Step(without_keys, lambda contents: any(map(is_key, contents.dtypes))),
-    Step(without_complex, lambda contents: any(map(is_complex, contents.dtypes))),
-    Step(with_exact_dims, lambda contents: "dim_as_value" in contents.primitives),
+STEPS: tuple[PreparationStep, ...] = (
+    PreparationStep(without_references, lambda contents: bool(contents.effects) or "run_state" in contents.primitives),
+    PreparationStep(with_interleaving, lambda contents: "pad" in contents.primitives),
+    PreparationStep(without_dead_code, lambda _: True),
+    PreparationStep(without_keys, lambda contents: any(map(is_key, contents.dtypes))),
+    PreparationStep(without_complex, lambda contents: any(map(is_complex, contents.dtypes))),
+    PreparationStep(with_exact_dims, lambda contents: "dim_as_value" in contents.primitives),
 )
 
 
 def rewritten(jaxpr: ClosedJaxpr, rules: Mapping[str, Rule]) -> ClosedJaxpr:
     """A closed jaxpr after all steps; the same object where none of them has anything to do."""
     contents = Contents.of(jaxpr)
-    implemented = Step(
+    implemented = PreparationStep(
         lambda program: with_implementations(program, rules),
         lambda contents: not contents.primitives <= {*rules, block_p.name},
     )
@@ -63,7 +63,7 @@ def rewritten(jaxpr: ClosedJaxpr, rules: Mapping[str, Rule]) -> ClosedJaxpr:
     return jaxpr
 
 
-def prepare(traced: Any, rules: Mapping[str, Rule]) -> Program:
+def prepare(traced: Any, rules: Mapping[str, Rule]) -> PreparedProgram:
     """The program that the walker exports by these rules."""
     outputs = (*traced.output_paths, *traced.state_outputs)
-    return Program(rewritten(traced.jaxpr, rules), traced.weights, tuple(traced.input_paths), outputs)
+    return PreparedProgram(rewritten(traced.jaxpr, rules), traced.weights, tuple(traced.input_paths), outputs)

@@ -62,7 +62,7 @@ def without_complex(closed: ClosedJaxpr) -> ClosedJaxpr:
     >>> print(without_complex(jax.make_jaxpr(lambda z: jnp.abs(z))(jnp.ones(3, np.complex64))).in_avals)
     [ShapedArray(float32[3,2])]
     """
-    inner = _Rewriting().closed(closed)
+    inner = _OfComplex().closed(closed)
     return closed if inner is closed else _with_border(inner, closed.jaxpr)
 
 
@@ -110,7 +110,7 @@ def _pair_aval(aval: Any) -> ShapedArray:
     return ShapedArray((*aval.shape, 2), real_dtype(aval.dtype))
 
 
-class _Rewriting(Rewriting):
+class _OfComplex(Rewriting):
     def avals(self, aval: Any) -> Sequence[Any] | None:
         return [ShapedArray(aval.shape, real_dtype(aval.dtype))] * 2 if _is_complex(aval) else None
 

@@ -35,10 +35,10 @@ def without_keys(closed: ClosedJaxpr) -> ClosedJaxpr:
     >>> print(without_keys(jax.make_jaxpr(lambda key: random.split(key)[0])(random.key(0))).in_avals)
     [ShapedArray(uint32[2])]
     """
-    return _Rewriting().closed(closed)
+    return _OfKeys().closed(closed)
 
 
-class _Rewriting(Rewriting):
+class _OfKeys(Rewriting):
     def avals(self, aval: Any) -> Sequence[Any] | None:
         return [_words_aval(aval)] if _is_keys(aval) else None
 

@@ -108,7 +108,7 @@ def load_adapter(mox: Mox, path: str | os.PathLike[str]) -> Mox:
 
 
 @dataclass(frozen=True)
-class _Layer:
+class _AdaptedLayer:
     """What a file says of one adapted layer."""
 
     rank: int
@@ -117,14 +117,14 @@ class _Layer:
     params: dict[str, str]
 
 
-def _read(path: str | os.PathLike[str], values: Mapping[str, Any]) -> tuple[str, dict[str, _Layer]]:
+def _read(path: str | os.PathLike[str], values: Mapping[str, Any]) -> tuple[str, dict[str, _AdaptedLayer]]:
     """The name of the adapter of a file, and its layers by path."""
     written = metadata_of(path).get(_KEY)
     if written is None:
         raise ModelError(f"`{path}` holds no adapter", where="`load_adapter`", why="`save_adapter` has not written it")
     try:
         data = json.loads(written)
-        layers = {str(at): _Layer(**layer) for at, layer in data["layers"].items()}
+        layers = {str(at): _AdaptedLayer(**layer) for at, layer in data["layers"].items()}
         name = data["name"]
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise _malformed(path, str(error)) from error
@@ -137,7 +137,7 @@ def _read(path: str | os.PathLike[str], values: Mapping[str, Any]) -> tuple[str,
     return name, layers
 
 
-def _fault(layer: _Layer, values: Mapping[str, Any]) -> str:
+def _fault(layer: _AdaptedLayer, values: Mapping[str, Any]) -> str:
     """What is wrong with a layer of a file; empty if nothing is."""
     if type(layer.rank) is not int or type(layer.scale) not in (int, float) or not math.isfinite(layer.scale):
         return f"has the rank {layer.rank!r} and the scale {layer.scale!r}"

@@ -11,7 +11,7 @@ import numpy as np
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
 from jaxport.mox.replacement import Rewrite
-from jaxport.mox.rewriting import Rewriting
+from jaxport.mox.rewriting import TypeRewriting
 
 __all__ = ["cast"]
 
@@ -90,7 +90,7 @@ def _converted(atom: Any, aval: Any) -> tuple[jaxprs.JaxprEqn, jaxprs.Var]:
     return equation.replace(invars=[atom], outvars=[variable]), variable
 
 
-class _Retyping(Rewriting):
+class _Retyping(TypeRewriting):
     def __init__(self, dtype: np.dtype):
         super().__init__()
         self.dtype = dtype

@@ -15,11 +15,11 @@ from jax import core as jax_core, export as jax_export
 from jaxport import jaxprs
 from jaxport.blocks import dims
 from jaxport.blocks.block import Block
-from jaxport.blocks.tracing import Traced, Weight
+from jaxport.blocks.tracing import Traced, TracedWeight
 from jaxport.errors import ModelError, noted
 from jaxport.jaxprs import source_info_util
 from jaxport.mox.mox import Mox
-from jaxport.mox.rules import RULED, Rule, equation_of
+from jaxport.mox.rules import RULED, DerivativeRule, equation_of
 from jaxport.mox.serialize.primitives import keyword_values, primitives
 from jaxport.mox.serialize.trees import tree_from
 from jaxport.mox.serialize.values import decoded, dtype_of
@@ -110,13 +110,13 @@ class _Reader:
         except Exception as error:  # whatever an operation has to say of its operands
             raise ModelError("the program is inconsistent", why=str(error).splitlines()[0]) from error
 
-    def weight(self, data: Mapping[str, Any]) -> Weight:
+    def weight(self, data: Mapping[str, Any]) -> TracedWeight:
         path = str(data["path"])
         if path not in self.given:
             raise ModelError(
                 f"the weight `{path}` is missing", where="the file of weights", why="the program has it as a parameter"
             )
-        return Weight(path, self.given[path], bool(data["trainable"]))
+        return TracedWeight(path, self.given[path], bool(data["trainable"]))
 
     # -- programs --------------------------------------------------------------------------------------------------
 
@@ -198,9 +198,9 @@ class _Reader:
         effects, params = _effects(params), jaxprs.native(name, params)
         return jaxprs.new_jaxpr_eqn(operands, outvars, primitives()[name], params, effects, self.source_info)
 
-    def _rule(self, number: int) -> Rule:
+    def _rule(self, number: int) -> DerivativeRule:
         data = self.rules[number]
-        return Rule(self.value(data["forward"]), self.value(data["backward"]))
+        return DerivativeRule(self.value(data["forward"]), self.value(data["backward"]))
 
     # -- values ----------------------------------------------------------------------------------------------------
 

@@ -57,10 +57,10 @@ def parse_yson(text: str, deepest: int) -> Any:
     >>> parse_yson('{a=[1;%true;#;"x"]}', 10)
     {'a': [1, True, None, 'x']}
     """
-    return _Parser(text, deepest).document()
+    return _YsonParser(text, deepest).document()
 
 
-class _Parser:
+class _YsonParser:
     def __init__(self, text: str, deepest: int):
         self.text, self.deepest = text, deepest
         self.position = 0

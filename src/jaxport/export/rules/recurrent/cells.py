@@ -14,7 +14,7 @@ from jaxport.export.rules.recurrent.expressions import (
     Applied,
     Atom,
     Dot,
-    Leaf,
+    ElementLeaf,
     Monomial,
     Polynomial,
     Unfit,
@@ -46,14 +46,14 @@ class Sum:
 
     inputs: tuple[tuple[float, Dot], ...] = ()
     states: tuple[tuple[float, Dot], ...] = ()
-    biases: tuple[tuple[float, Leaf | Dot], ...] = ()
+    biases: tuple[tuple[float, ElementLeaf | Dot], ...] = ()
     number: float = 0.0
 
     @property
     def weights(self) -> set[int]:
         """The numbers of the invariants in it."""
         dots = [bias for _, bias in self.biases if isinstance(bias, Dot)] + [d for _, d in (*self.inputs, *self.states)]
-        return {dot.weight for dot in dots} | {bias.number for _, bias in self.biases if isinstance(bias, Leaf)}
+        return {dot.weight for dot in dots} | {bias.number for _, bias in self.biases if isinstance(bias, ElementLeaf)}
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def cell_of(states: Mapping[int, Polynomial], size: int) -> Cell:
 
 def _is_state(atom: Atom, number: int, size: int) -> bool:
     """Whether an atom is a state as it is."""
-    return atom == Leaf("state", number, range(size))
+    return atom == ElementLeaf("state", number, range(size))
 
 
 def _activation(atom: Applied) -> str:
@@ -133,7 +133,7 @@ def _lstm(h: int, c: int, new_h: Polynomial, new_c: Polynomial, size: int) -> Ce
     added = [m for m in new_c.terms if m not in kept]
     if len(kept) != 1 or len(added) != 1 or set(new_c.terms.values()) != {1.0} or set(new_h.terms.values()) != {1.0}:
         raise Unfit(NO_CELL)
-    forget, incoming = _factors(kept[0], Leaf("state", c, range(size))), _factors(added[0])
+    forget, incoming = _factors(kept[0], ElementLeaf("state", c, range(size))), _factors(added[0])
     outgoing = [factor for monomial in new_h.terms for factor in _factors(monomial)]
     squashed = [factor for factor in outgoing if factor.argument == new_c]
     gates = [factor for factor in outgoing if factor.argument != new_c]
@@ -155,7 +155,7 @@ def _key(gate: Applied) -> Any:
 
 def _gru(h: int, new: Polynomial, size: int) -> Cell:
     """`h = (1-z)*n + z*h`."""
-    state = Leaf("state", h, range(size))
+    state = ElementLeaf("state", h, range(size))
     alone = [m for m, c in new.terms.items() if c == 1.0 and only_atom(m)]
     plus = [m for m, c in new.terms.items() if c == 1.0 and m not in alone]
     minus = [m for m, c in new.terms.items() if c == -1.0]
@@ -192,7 +192,7 @@ def _complement(gate: Applied) -> Applied:
 
 def _reset(argument: Polynomial, h: int, size: int) -> tuple[Applied, Sum, Sum | None]:
     """The reset gate, the last gate without it, and what it multiplies, if that is a product with weights already."""
-    state = Leaf("state", h, range(size))
+    state = ElementLeaf("state", h, range(size))
     resets: set[Applied] = set()
     rest: dict[Monomial, float] = {}
     scaled: dict[Monomial, float] = {}
@@ -224,7 +224,7 @@ def _reset(argument: Polynomial, h: int, size: int) -> tuple[Applied, Sum, Sum |
     return r, candidate, recurrent
 
 
-def _of_state(dot: Dot, state: Leaf) -> Dot:
+def _of_state(dot: Dot, state: ElementLeaf) -> Dot:
     """A product of the gated state as one of the state."""
     if state not in dict(dot.vector) or any(power != 1 for _, power in dot.vector):
         raise Unfit(NO_CELL)
@@ -235,19 +235,19 @@ def _sum(argument: Polynomial, h: int, size: int) -> Sum:
     """A polynomial as a sum of products and biases."""
     inputs: list[tuple[float, Dot]] = []
     states: list[tuple[float, Dot]] = []
-    biases: list[tuple[float, Leaf | Dot]] = []
+    biases: list[tuple[float, ElementLeaf | Dot]] = []
     for monomial, coefficient in argument.terms.items():
         atom = only_atom(monomial)
         vector = only_atom(atom.vector) if isinstance(atom, Dot) else None
         if isinstance(atom, Dot) and atom.vector == ONE:
             biases.append((coefficient, atom))
-        elif isinstance(atom, Dot) and isinstance(vector, Leaf) and vector.kind == "input":
+        elif isinstance(atom, Dot) and isinstance(vector, ElementLeaf) and vector.kind == "input":
             if len(set(vector.elements)) < len(vector.elements):
                 raise Unfit("a step repeats an input")
             inputs.append((coefficient, atom))
         elif isinstance(atom, Dot) and vector is not None and _is_state(vector, h, size):
             states.append((coefficient, atom))
-        elif isinstance(atom, Leaf) and atom.kind == "invariant":
+        elif isinstance(atom, ElementLeaf) and atom.kind == "invariant":
             biases.append((coefficient, atom))
         elif monomial != ONE:
             raise Unfit(_why_no_sum(monomial))
@@ -256,9 +256,9 @@ def _sum(argument: Polynomial, h: int, size: int) -> Sum:
 
 def _why_no_sum(monomial: Monomial) -> str:
     """What a gate depends on beside products and biases."""
-    kinds = {atom.kind for atom in atoms_of(monomial) if isinstance(atom, Leaf)}
+    kinds = {atom.kind for atom in atoms_of(monomial) if isinstance(atom, ElementLeaf)}
     atom = only_atom(monomial)
-    if isinstance(atom, Leaf) and atom.kind == "input":
+    if isinstance(atom, ElementLeaf) and atom.kind == "input":
         return "a gate takes an input as it is, without a product"
     if isinstance(atom, Dot):
         return "a product is of other than an input or the state"

@@ -11,7 +11,7 @@ from jaxport.export import dims
 from jaxport.export.rules.recurrent import sheets
 from jaxport.export.rules.recurrent.expressions import (
     Dot,
-    Leaf,
+    ElementLeaf,
     Polynomial,
     Unfit,
     applied,
@@ -152,7 +152,10 @@ def _is_affine(sheet: Sheet | Unfit) -> bool:
     if isinstance(sheet, Unfit):
         return False
     atoms = [only_atom(m) for polynomial in sheet.polynomials for m in polynomial.terms if m]
-    return all(isinstance(a, Leaf) or (isinstance(a, Dot) and isinstance(only_atom(a.vector), Leaf)) for a in atoms)
+    return all(
+        isinstance(a, ElementLeaf) or (isinstance(a, Dot) and isinstance(only_atom(a.vector), ElementLeaf))
+        for a in atoms
+    )
 
 
 def _tried(function: Callable[..., Any], *operands: Any) -> Any:
@@ -274,6 +277,6 @@ def _factor(evaluation: Evaluation, atom: Any, of_input: set[Any]) -> Sheet:
     sheet = evaluation.read(atom)
     if isinstance(atom, Var) and atom in of_input:
         atoms = [only_atom(monomial) for polynomial in sheet.polynomials for monomial in polynomial.terms]
-        if not all(isinstance(a, Leaf) for a in atoms):
+        if not all(isinstance(a, ElementLeaf) for a in atoms):
             return evaluation.input(atom)
     return sheet

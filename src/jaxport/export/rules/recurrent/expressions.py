@@ -44,14 +44,14 @@ def picked(old: Indices, positions: np.ndarray) -> Indices:
 
 
 @dataclass(frozen=True)
-class Leaf:
+class ElementLeaf:
     """Elements of a state, of a scanned input or of an invariant (`kind`), flattened; which one is its `number`."""
 
     kind: str
     number: int
     elements: Indices
 
-    def take(self, positions: np.ndarray) -> Leaf:
+    def take(self, positions: np.ndarray) -> ElementLeaf:
         """Some elements of the vector."""
         return replace(self, elements=picked(self.elements, positions))
 
@@ -92,7 +92,7 @@ class Applied:
         return replace(self, argument=self.argument.take(positions))
 
 
-Atom = Leaf | Dot | Applied
+Atom = ElementLeaf | Dot | Applied
 Monomial = frozenset[tuple[Atom, int]]
 """Atoms with their powers."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxport.export.rules.recurrent.cells import Cell, Sum
-from jaxport.export.rules.recurrent.expressions import Dot, Indices, Leaf, indices, only_atom
+from jaxport.export.rules.recurrent.expressions import Dot, ElementLeaf, Indices, indices, only_atom
 
 #: So many slices are joined; more are one Gather.
 MOST_SLICES = 8
@@ -81,10 +81,10 @@ class Packing:
     def _vectors(self, gates: Sequence[Sum]) -> Any:
         """The biases of some gates, side by side."""
         alone = [gate.biases[0] for gate in gates if len(gate.biases) == 1 and not gate.number]
-        leaves = [bias for _, bias in alone if isinstance(bias, Leaf)]
+        leaves = [bias for _, bias in alone if isinstance(bias, ElementLeaf)]
         if len(leaves) == len(gates) and len({(c, b.number) for (c, _), b in zip(alone, leaves, strict=True)}) == 1:
             joined = np.concatenate([leaf.elements for leaf in leaves])
-            whole = Leaf("invariant", leaves[0].number, indices(joined))
+            whole = ElementLeaf("invariant", leaves[0].number, indices(joined))
             return self._times(self._vector(whole), alone[0][0])
         return self._do("Concat", *map(self._bias, gates), axis=0)
 
@@ -94,7 +94,7 @@ class Packing:
             found.append(self.op.const(np.full(self.size, gate.number, np.float32)))
         return self._added(found)
 
-    def _vector(self, bias: Leaf | Dot) -> Any:
+    def _vector(self, bias: ElementLeaf | Dot) -> Any:
         if isinstance(bias, Dot):
             return self._do("ReduceSum", self._matrix(bias), (0,), keepdims=0)
         value = self.invariants[bias.number]
@@ -119,7 +119,7 @@ class Packing:
         """The matrix of a product, with zeros in the rows of what is not multiplied."""
         matrix = self._times(self._matrix(dot), coefficient)
         leaf = only_atom(dot.vector)
-        assert isinstance(leaf, Leaf)
+        assert isinstance(leaf, ElementLeaf)
         if leaf.elements == range(height):
             return matrix
         order = np.full(height, len(leaf.elements), np.int64)
@@ -184,4 +184,6 @@ class Packing:
 
 def _of(terms: Sequence[tuple[float, Dot]], number: int) -> list[tuple[float, Dot]]:
     """The products of one input."""
-    return [(c, dot) for c, dot in terms if any(isinstance(a, Leaf) and a.number == number for a, _ in dot.vector)]
+    return [
+        (c, dot) for c, dot in terms if any(isinstance(a, ElementLeaf) and a.number == number for a, _ in dot.vector)
+    ]

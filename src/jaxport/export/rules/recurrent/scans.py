@@ -18,7 +18,7 @@ from jaxport.export.registry import RULES
 from jaxport.export.rules.recurrent import sheets
 from jaxport.export.rules.recurrent.cells import ACTIVATIONS, Cell, cell_of
 from jaxport.export.rules.recurrent.evaluating import Evaluation, evaluated
-from jaxport.export.rules.recurrent.expressions import Leaf, Polynomial, Unfit
+from jaxport.export.rules.recurrent.expressions import ElementLeaf, Polynomial, Unfit
 from jaxport.export.rules.recurrent.flattening import flat, needed
 from jaxport.export.rules.recurrent.packing import Packing
 from jaxport.export.rules.recurrent.sheets import FEATURE, Sheet
@@ -29,7 +29,7 @@ DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RN
 
 
 @dataclass(frozen=True)
-class Body:
+class ScanBody:
     """The body of a scan without calls, and which of its inputs are what.
 
     Attributes:
@@ -77,13 +77,13 @@ def recurrent_layer(
     reasons = []
     for last in (True, False):
         try:
-            return _Layer(op, body, length, reverse, last).results()
+            return _RecurrentLayer(op, body, length, reverse, last).results()
         except Unfit as reason:
             reasons.append(reason)
     raise reasons[0]
 
 
-def _body(op: Any, operands: Sequence[Any], jaxpr: Any, num_consts: int, num_carry: int) -> Body:
+def _body(op: Any, operands: Sequence[Any], jaxpr: Any, num_consts: int, num_carry: int) -> ScanBody:
     def look_at(equation: JaxprEqn) -> None:
         name, block = equation.primitive.name, equation.params.get("block")
         if equation.primitive is not block_p and op.walker.rules.get(name) is not RULES.get(name):
@@ -95,7 +95,7 @@ def _body(op: Any, operands: Sequence[Any], jaxpr: Any, num_consts: int, num_car
     states = body.invars[num_consts : num_consts + num_carry]
     new, stacked = body.outvars[:num_carry], body.outvars[num_carry:]
     changed = {v: k for k, v in enumerate(states) if new[k] is not v}
-    return Body(
+    return ScanBody(
         jaxpr=body,
         values=dict(zip(body.invars, operands, strict=True)),
         invariants=[v for v in body.invars[: num_consts + num_carry] if v not in changed],
@@ -107,10 +107,10 @@ def _body(op: Any, operands: Sequence[Any], jaxpr: Any, num_consts: int, num_car
     )
 
 
-class _Layer:
+class _RecurrentLayer:
     """One scan with the features of its values in the last axes, or in the first."""
 
-    def __init__(self, op: Any, body: Body, length: Any, reverse: bool, last: bool):
+    def __init__(self, op: Any, body: ScanBody, length: Any, reverse: bool, last: bool):
         self.op, self.body, self.length, self.reverse, self.last = op, body, length, reverse, last
         avals: list[Any] = [v.aval for v in body.states]
         if not 1 <= len(avals) <= 2 or not body.scanned:
@@ -217,7 +217,13 @@ class _Layer:
         op, size, count = self.op, int(self.size), math.prod(self.batch)
         sums = [*cell.gates, *([cell.recurrent] if cell.recurrent else [])]
         used = sorted(
-            {leaf.number for s in sums for _, dot in s.inputs for leaf, _ in dot.vector if isinstance(leaf, Leaf)}
+            {
+                leaf.number
+                for s in sums
+                for _, dot in s.inputs
+                for leaf, _ in dot.vector
+                if isinstance(leaf, ElementLeaf)
+            }
         )
         if not used or not any(s.states for s in sums):
             raise Unfit("a step takes no state" if used else "a step takes no input")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from jaxport.export import dims
-from jaxport.export.rules.recurrent.expressions import Dot, Leaf, Polynomial, Unfit, indices
+from jaxport.export.rules.recurrent.expressions import Dot, ElementLeaf, Polynomial, Unfit, indices
 
 FEATURE, FREE = -1, -2
 """Labels of axes; a number from zero on is that of an axis of the batch."""
@@ -79,7 +79,7 @@ def leaf(kind: str, number: int, labels: Sequence[int], shape: Sequence[dims.Dim
             if not dims.is_static(dim):
                 raise Unfit("features of a symbolic size")
             count *= int(dim)
-    return vector(Polynomial.of(Leaf(kind, number, range(count))), labels, shape)
+    return vector(Polynomial.of(ElementLeaf(kind, number, range(count))), labels, shape)
 
 
 # Elementwise
