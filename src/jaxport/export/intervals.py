@@ -10,6 +10,7 @@ import numpy as np
 from jaxport.export import dims
 from jaxport.export.shapes import Unknown, shape_of
 from jaxport.export.value import Origin, Value, beside
+from jaxport.onnx_facts import SELECTIONS
 
 #: How many nodes back an origin is followed.
 DEPTH = 24
@@ -159,11 +160,9 @@ def _where(origin: Origin, operands: Sequence[Interval]) -> Interval | None:
     return _hull(*operands[1:])
 
 
-_MOVES = "Cast Expand Gather GatherElements GatherND Identity Reshape Slice Squeeze Tile Transpose Unsqueeze".split()
-
 #: How the range of an operator's result follows from those of its operands.
 RULES: Mapping[str, IntervalRule] = {
-    **dict.fromkeys(_MOVES, lambda origin, operands: operands[0]),
+    **dict.fromkeys({*SELECTIONS, "Cast"}, lambda origin, operands: operands[0]),
     "Add": _arithmetic(lambda x, y: Interval(x.low + y.low, x.high + y.high)),
     "ArgMax": _position(0, 0),
     "ArgMin": _position(0, 0),

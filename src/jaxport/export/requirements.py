@@ -13,8 +13,8 @@ import onnx_ir as ir
 from jaxport.export import legalize, schema
 from jaxport.export.kernels import MISSING, RELEASES, VERSIONS
 from jaxport.export.passes.editing import dims_of, graphs
+from jaxport.onnx_facts import CONTROL_FLOW
 
-CONTROL_FLOW = ("If", "Loop", "Scan", "SequenceMap")
 #: Operators whose kernels take every dtype, or none of an array.
 _ANY = frozenset({*CONTROL_FLOW, "Cast", "CastLike", "Constant", "ConstantOfShape"})
 SHOWN = 3
@@ -93,7 +93,7 @@ class Requirements:
     @property
     def control_flow(self) -> tuple[str, ...]:
         """The operators with subgraphs that the model uses."""
-        return tuple(name for name in CONTROL_FLOW if name in self.operators)
+        return tuple(name for name in sorted(CONTROL_FLOW) if name in self.operators)
 
     def __str__(self) -> str:
         flow = ", ".join(f"{self.operators[name]} {name}" for name in self.control_flow)

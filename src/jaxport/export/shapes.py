@@ -11,6 +11,7 @@ from typing import Any
 
 from jaxport.export import dims
 from jaxport.export.value import Value
+from jaxport.onnx_facts import BROADCASTING, UNARY
 
 Shape = tuple[dims.Dim, ...]
 Attributes = Mapping[str, Any]
@@ -73,21 +74,18 @@ def _shape_function(*names: str) -> Callable[[ShapeFunction], ShapeFunction]:
     return register
 
 
-_UNARY = """Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast Ceil Celu Clip Cos Cosh CumSum CumProd Elu Erf Exp Floor
-Gelu HardSigmoid HardSwish Hardmax Identity IsInf IsNaN LeakyRelu Log LogSoftmax Mish Neg Not Reciprocal Relu Round
-RMSNormalization Selu Sigmoid Sign Sin Sinh Softmax Softplus Softsign Sqrt Tan Tanh Trilu InstanceNormalization
-GroupNormalization LayerNormalization ScatterElements ScatterND BatchNormalization RotaryEmbedding BitCast
-ReverseSequence DequantizeLinear QuantizeLinear""".split()
-_BROADCASTING = """Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual
-Max Mean Min Mod Mul Or Pow Sub Sum Where Xor PRelu""".split()
+#: Operators that are not elementwise, and whose first result has the shape of the first operand all the same.
+_OTHERS_OF_ONE_SHAPE = """BatchNormalization BitCast CumProd CumSum DequantizeLinear GroupNormalization Hardmax
+InstanceNormalization LayerNormalization LogSoftmax QuantizeLinear ReverseSequence RMSNormalization RotaryEmbedding
+ScatterElements ScatterND Softmax Trilu""".split()
 
 
-@_shape_function(*_UNARY)
+@_shape_function(*UNARY, *_OTHERS_OF_ONE_SHAPE, "Clip")
 def _same(operands, attributes):
     return [shape_of(operands[0])]
 
 
-@_shape_function(*_BROADCASTING)
+@_shape_function(*BROADCASTING, "PRelu")
 def _broadcasting(operands, attributes):
     return [broadcast(*map(shape_of, operands))]
 

@@ -26,6 +26,7 @@ from jaxport.importer.namespaces import jnp, known
 from jaxport.importer.recording import Recorded
 from jaxport.importer.registry import CHANNELS, Operator
 from jaxport.importer.scope import PLACES, EvaluationScope, Held
+from jaxport.onnx_facts import BROADCASTS_SINCE, ELEMENTWISE, REDUCTIONS
 
 __all__ = ["Arranged", "arranged", "channels_last"]
 
@@ -33,18 +34,13 @@ RANK = 4
 LAST = (0, 2, 3, 1)
 """Which of the model's axes each axis of a held value is."""
 
-EACH = dict.fromkeys(
-    "Abs Add And Cast CastLike Ceil Celu Clip Cos Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid"
-    " HardSwish Identity LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or Pow QuickGelu Reciprocal"
-    " Relu Round Selu Shrink Sigmoid Sign Sin Softplus Softsign Sqrt Sub Sum Swish Tanh ThresholdedRelu Where Xor".split(),
-    1,
-) | {"PRelu": 7}
+EACH = dict.fromkeys(ELEMENTWISE | {"CastLike", "QuickGelu"}, 1) | BROADCASTS_SINCE
 """What is computed element by element of inputs that are broadcast, from which version on."""
 
 ALONG = {"Concat": 1, "LogSoftmax": 13, "QuantizeLinear": 10, "DequantizeLinear": 10, "Softmax": 13, "Split": 1}
 """What goes along one `axis`."""
 
-OVER = {f"Reduce{name}": 1 for name in "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()}
+OVER = dict.fromkeys(sorted(REDUCTIONS), 1)
 """What goes over `axes`, an attribute or the second input."""
 
 BY_AXIS = {"Pad": 2, "Resize": 10, "Upsample": 7}

@@ -9,14 +9,12 @@ import onnx_ir as ir
 
 from jaxport.importer.dtypes import canonical, dtype_of
 from jaxport.importer.graph import Body, BodyFunction, BoundNode
+from jaxport.onnx_facts import SELECTIONS
 
 __all__ = ["computed_narrower", "declared_wider"]
 
 _DOUBLE = np.dtype(np.float64)
-_CHOOSING = set(
-    "Abs Cast Clip Concat Constant Expand Flatten Gather Identity Max Min Neg ReduceMax ReduceMin Reshape Slice Split Squeeze "
-    "TopK Transpose Unsqueeze Where".split()
-)
+_CHOOSING = SELECTIONS | set("Abs Cast Clip Concat Constant Max Min Neg ReduceMax ReduceMin Split TopK Where".split())
 """Operators whose results are elements of their inputs: a number that comes out as float32 is the same by either way."""
 
 

@@ -26,7 +26,8 @@ import onnx_ir as ir
 from jaxport.export.passes.arranging import Arrangement, atoms, goes_into_transpose, sizes_of
 from jaxport.export.passes.editing import Dim, constant_of, dims_of, integer, is_op
 from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse, obstacle
-from jaxport.export.passes.matching import VIEWS, Axis, Reduced, Seen, look
+from jaxport.export.passes.matching import Axis, Reduced, Seen, look
+from jaxport.onnx_facts import VIEWS
 
 #: What hides a score, and what is low enough to do so.
 HIDDEN, LOW = -1e30, -1e9

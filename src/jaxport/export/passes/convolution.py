@@ -38,6 +38,7 @@ from jaxport.export.passes.editing import (
 )
 from jaxport.export.passes.fusing import obstacle
 from jaxport.export.passes.matching import reduction_axes
+from jaxport.onnx_facts import MOVEMENTS
 
 #: The operator set from which on padding may name its axes.
 AXES_OF_PAD = 18
@@ -50,10 +51,6 @@ def average_pools(model: ir.Model) -> str:
         for node in list(graph):
             found += node.graph is not None and is_op(node, "Div") and _average(editor, node)
     return f"{found} means recognised" if found else "nothing to do"
-
-
-#: What may stand between a sum and its division: movements, which the mean is moved by alike.
-MOVEMENTS = ("Transpose", "Reshape", "Squeeze", "Unsqueeze")
 
 
 @dataclass(frozen=True)

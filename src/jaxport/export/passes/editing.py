@@ -9,10 +9,9 @@ from typing import Any, TypeGuard
 import numpy as np
 import onnx_ir as ir
 
-Dim = int | str | ir.SymbolicDim
+from jaxport.onnx_facts import CONTROL_FLOW
 
-#: The operators of the default domain that have subgraphs.
-WITH_SUBGRAPHS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+Dim = int | str | ir.SymbolicDim
 
 #: Constants of at most so many bytes are told apart by their content.
 SMALL = 256
@@ -28,7 +27,7 @@ def graphs(model: ir.Model) -> Iterator[ir.Graph]:
 def subgraphs(graph: ir.Graph) -> Iterator[ir.Graph]:
     """All graphs inside a graph, at any depth, each before those inside it."""
     for node in graph:
-        if node.domain or node.op_type in WITH_SUBGRAPHS:
+        if node.domain or node.op_type in CONTROL_FLOW:
             for attribute in node.attributes.values():
                 own = attribute.as_graphs() if attribute.type is ir.AttributeType.GRAPHS else ()
                 for inner in (attribute.as_graph(),) if attribute.type is ir.AttributeType.GRAPH else own:

@@ -7,7 +7,7 @@ something that looks alike is left as it is, or None where there is nothing of t
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,8 @@ import onnx_ir as ir
 
 from jaxport.export import legalize, schema
 from jaxport.export.passes.editing import Dim, Editor, constant_of, dims_of, is_op, roots, subgraphs, substitute
-from jaxport.export.passes.matching import VIEWS, between
+from jaxport.export.passes.matching import between
+from jaxport.onnx_facts import VIEWS
 
 SHOWN = 5
 """So many values are named for each reason why a fusion was declined."""
@@ -169,9 +170,9 @@ class Anchor:
       through: the operators that may stand between the two.
     """
 
-    at: tuple[str, ...]
-    below: tuple[str, ...] = ()
-    through: tuple[str, ...] = VIEWS
+    at: Collection[str]
+    below: Collection[str] = ()
+    through: Collection[str] = VIEWS
 
     def nodes(self, all_nodes: Sequence[ir.Node]) -> set[ir.Node]:
         """Those among the nodes of a graph and its subgraphs."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from jaxport.export.passes.editing import is_op, roots
-from jaxport.export.passes.repeated import RANDOM
+from jaxport.onnx_facts import RANDOM
 
 
 def hoisting(model: ir.Model) -> str:

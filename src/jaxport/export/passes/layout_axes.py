@@ -19,6 +19,7 @@ from jaxport.export.passes.editing import (
     source,
 )
 from jaxport.export.passes.layout_ops import Carry, Layout, carries, inverse, permuted
+from jaxport.onnx_facts import REDUCTIONS
 
 Groups = list[tuple[list[int], list[int]]]
 """Which axes of an input become which axes of the output, from the first to the last."""
@@ -60,10 +61,8 @@ def _carried(
 
 # Axes that vanish
 
-_REDUCTIONS = [f"Reduce{kind}" for kind in "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()]
 
-
-@carries(*_REDUCTIONS)
+@carries(*REDUCTIONS)
 def _reduce(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
     rank, given = rank_of(node.inputs[0]), operand(node, 1)
     axes = integers(node, "axes") if given is None else constant_of(given)

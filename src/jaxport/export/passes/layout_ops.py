@@ -25,6 +25,7 @@ from jaxport.export.passes.editing import (
     rank_of,
     source,
 )
+from jaxport.onnx_facts import ELEMENTWISE
 
 Layout = tuple[int, ...]
 
@@ -95,14 +96,6 @@ def _together(
 
 
 # Elementwise
-
-_UNARY = """Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast Ceil Celu Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid
-HardSwish Identity IsInf IsNaN LeakyRelu Log Mish Neg Not Reciprocal Relu Round Selu Sigmoid Sign Sin Sinh Softplus
-Softsign Sqrt Tan Tanh ThresholdedRelu""".split()
-_BROADCASTING = """Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Clip Div Equal Greater GreaterOrEqual Less
-LessOrEqual Max Mean Min Mod Mul Or PRelu Pow Sub Sum Where Xor""".split()
-#: Operators that compute each element of the result from those of the operands at its place.
-ELEMENTWISE = frozenset([*_UNARY, *_BROADCASTING])
 
 
 @carries(*ELEMENTWISE)

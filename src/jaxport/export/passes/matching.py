@@ -26,10 +26,10 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.export.passes.editing import Dim, constant_of, dims_of, integer, integers, is_op, operand, rank_of
+from jaxport.onnx_facts import VIEWS
 
 T = TypeVar("T")
 Axis = Hashable | None
-VIEWS = ("Identity", "Unsqueeze", "Squeeze", "Transpose", "Expand", "Reshape")
 
 
 @dataclass(frozen=True)

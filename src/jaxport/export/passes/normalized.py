@@ -15,8 +15,9 @@ import onnx_ir as ir
 
 from jaxport.export.passes.editing import Dim, is_op
 from jaxport.export.passes.fusing import Anchor, same_dims
-from jaxport.export.passes.matching import VIEWS, Axis, Reduced, Seen, close, over
+from jaxport.export.passes.matching import Axis, Reduced, Seen, close, over
 from jaxport.export.value import PARAMETER
+from jaxport.onnx_facts import VIEWS
 
 #: A product that a root may be a factor of.
 PRODUCT = Anchor(at=("Mul", "Div"), below=("Sqrt", "Pow"), through=(*VIEWS, "Mul", "Div", "Reciprocal"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from jaxport.export.passes.editing import constant_of, roots
-from jaxport.export.passes.repeated import COMMUTATIVE, RANDOM
+from jaxport.onnx_facts import COMMUTATIVE, RANDOM
 
 #: Of 0.0 and -0.0, and of two NaN, these may return either.
 CHOOSING = frozenset({"Max", "Min"})

@@ -29,10 +29,11 @@ from jaxport.export.passes.constants import constants
 from jaxport.export.passes.editing import constant_of, is_op
 from jaxport.export.passes.identities import identities
 from jaxport.export.passes.matching import close
-from jaxport.export.passes.repeated import COMMUTATIVE, repeated
+from jaxport.export.passes.repeated import repeated
 from jaxport.export.passes.simplify import simplify
 from jaxport.export.passes.tidy import tidy
 from jaxport.export.value import Scope, Value
+from jaxport.onnx_facts import COMMUTATIVE
 
 PRODUCTS = ("Mul", "Div", "Neg")
 SUMS = ("Add", "Sub")

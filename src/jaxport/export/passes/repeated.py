@@ -13,13 +13,7 @@ import onnx_ir as ir
 
 from jaxport.export.passes.editing import constant_of, roots, substitute
 from jaxport.export.value import SMALL
-
-COMMUTATIVE = frozenset(
-    "Add And BitwiseAnd BitwiseOr BitwiseXor Equal Max Mean Min Mul Or Sum Xor".split(),
-)
-RANDOM = frozenset(
-    "Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
-)
+from jaxport.onnx_facts import COMMUTATIVE, RANDOM
 
 Known = collections.ChainMap[tuple, ir.Node]
 

@@ -33,14 +33,12 @@ from jaxport.export.passes.editing import (
     roots,
     subgraphs,
 )
-from jaxport.export.passes.layout_ops import ELEMENTWISE
+from jaxport.onnx_facts import ELEMENTWISE, LED_BY_THE_FIRST
 
 #: So much larger may a row become.
 MOST_GROWTH = 64
 
 PRODUCTS = frozenset({"MatMul"})
-#: Elementwise operators whose result has the shape of the first operand, whatever the others have.
-LED_BY_THE_FIRST = frozenset({"Clip", "PRelu"})
 
 
 def scanned(model: ir.Model) -> str:

@@ -15,13 +15,9 @@ import onnx_ir as ir
 from jaxport.export import folding
 from jaxport.export.passes.editing import Editor, constant_of, dims_of, discard, graphs, is_op, substitute
 from jaxport.export.passes.fusing import same_dims
-from jaxport.export.passes.matching import VIEWS, Seen
+from jaxport.export.passes.matching import Seen
 from jaxport.export.value import PARAMETER
-
-BROADCASTING = frozenset(
-    """Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min
-    Mod Mul Or PRelu Pow Sub Sum Where Xor""".split()
-)
+from jaxport.onnx_facts import BROADCASTING, VIEWS
 
 
 def simplify(model: ir.Model) -> str:

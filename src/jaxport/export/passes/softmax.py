@@ -16,7 +16,8 @@ import onnx_ir as ir
 
 from jaxport.export.passes.editing import dims_of
 from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse, obstacle, same_dims
-from jaxport.export.passes.matching import VIEWS, Axis, Seen, over
+from jaxport.export.passes.matching import Axis, Seen, over
+from jaxport.onnx_facts import VIEWS
 
 
 def softmax(model: ir.Model) -> str:

@@ -30,9 +30,7 @@ from jaxport.export.passes.editing import (
     substitute,
 )
 from jaxport.export.passes.layout_ops import inverse, moves_only_ones
-
-VIEWS = ("Reshape", "Squeeze", "Unsqueeze")
-REDUCTIONS = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "ReduceLogSumExp")
+from jaxport.onnx_facts import REDUCTIONS, RESHAPING
 
 
 def tidy(model: ir.Model) -> str:
@@ -110,7 +108,7 @@ def _kept_axes(node: ir.Node) -> bool:
 def _view(editor: Editor, node: ir.Node) -> bool:
     """The same elements in another shape, straight from where the shape was changed first."""
     data = source(node)
-    while is_op(view := data.producer(), *VIEWS):
+    while is_op(view := data.producer(), *RESHAPING):
         data = source(view)
     old, new = dims_of(data), dims_of(node.outputs[0])
     if old is None or new is None:
