@@ -1,4 +1,4 @@
-"""Two arrays whose elements take turns are joined side by side, not padded with zeros and added.
+"""Interleave two arrays by stacking them, instead of padding them with zeros and adding.
 
 `jax.lax.associative_scan` joins its even and odd elements by `pad(even, interior=1) + pad(odd, low=1, interior=1)`.
 """
@@ -19,7 +19,7 @@ SUMS = frozenset({"add", "or"})
 
 
 def with_interleaving(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with each such sum replaced; the same object if it has none.
+    """Return the program with each such sum replaced; the same object if it has none.
 
     >>> import jax
     >>> scan = jax.make_jaxpr(lambda x: lax.associative_scan(jnp.add, x))(np.ones(8, np.float32))
@@ -69,7 +69,7 @@ def _turns(even: JaxprEqn, odd: JaxprEqn) -> int | None:
 
 
 def interleaved(even: Any, odd: Any, axis: int) -> Any:
-    """`even[0], odd[0], even[1], odd[1], …` along an axis; `even` has as many elements as `odd`, or one more.
+    """Return `even[0], odd[0], even[1], odd[1], …` along an axis; `even` is as long as `odd`, or longer by one.
 
     >>> interleaved(jnp.array([0, 2, 4]), jnp.array([1, 3]), 0)
     Array([0, 1, 2, 3, 4], dtype=int32)
