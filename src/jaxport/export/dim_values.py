@@ -25,9 +25,7 @@ def vector(op: Emitter, dim: dims.Dim) -> Value:
 
 
 def symbol(op: Emitter, name: str) -> Value:
-    """Return the value of one symbol: `Shape` of an input axis that is a linear function of it, or an input of its
-    own.
-    """
+    """Return the value of one symbol: from `Shape` of an input axis that is linear in it, or an input of its own."""
     scope = op.scope
     key = f"symbol {name}"
     if key not in scope.dim_values:

@@ -1,5 +1,4 @@
-"""Explain why a function cannot be traced, in the user's terms: the line, the module, and whether a symbolic size is
-why.
+"""Explain why a function cannot be traced: the line, the module, and whether a symbolic size is the cause.
 
 The cause is tested, not guessed: the function is traced again with a size in place of each symbol. The advice is tested
 in the same way: a multiple of the symbol, or a size for one of several.

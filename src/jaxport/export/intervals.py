@@ -1,6 +1,4 @@
-"""Interval analysis: the range of an integer value's elements, derived from its origin, which may make a clamp
-redundant.
-"""
+"""Interval analysis: the range of an integer value's elements, derived from its origin, may make a clamp redundant."""
 
 from __future__ import annotations
 

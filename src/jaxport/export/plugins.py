@@ -55,9 +55,7 @@ def load() -> None:
 
 @functools.lru_cache(maxsize=1)
 def _entries(folders: tuple[tuple[str, float], ...]) -> Sequence[metadata.EntryPoint]:  # noqa: ARG001  what they depend on
-    """Return the entry points of the packages in these folders; cached, since reading them is slower than a small
-    export.
-    """
+    """Return the entry points of the packages in these folders; cached, since reading them is slow."""
     return tuple(metadata.entry_points(group=GROUP))
 
 

@@ -127,9 +127,7 @@ def rule(
 
 
 def renamed(**rows: str) -> None:
-    """Register elementwise primitives that are one ONNX operator under another name, with the same order of
-    operands.
-    """
+    """Register elementwise primitives that are one ONNX operator under another name, with the operands in order."""
     for primitive, op_type in rows.items():
         rule(primitive, broadcasts=True)(_emits(op_type))
 

@@ -76,9 +76,7 @@ def _standard_library() -> Iterator[str]:
 
 
 def _installed_in(entry: str) -> Iterator[str]:
-    """Yield the packages that the metadata in an entry of `sys.path` lists; the folder itself may also hold user
-    code.
-    """
+    """Yield the packages listed in the metadata of an entry of `sys.path`; its folder may also hold user code."""
     if not os.path.isdir(entry) or os.path.basename(entry) in ("site-packages", "dist-packages"):
         return
     if not any(name.endswith(".dist-info") for name in os.listdir(entry)):
@@ -89,9 +87,7 @@ def _installed_in(entry: str) -> Iterator[str]:
 
 
 def source_lines(traceback: Any) -> tuple[str, str]:
-    """Return the innermost frame of JAX's traceback outside all libraries, and the innermost one outside JAX and this
-    package.
-    """
+    """Return the innermost frame outside all libraries, and that outside JAX and this package, of JAX's traceback."""
     users, librarys, is_librarys = None, None, _libraries()
     for frame in traceback.frames:
         if librarys is None and not frame.file_name.startswith(_MACHINERY):

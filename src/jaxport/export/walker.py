@@ -262,9 +262,7 @@ class Walker:
         )
 
     def source(self, equation: JaxprEqn, around: str) -> str:
-        """Return the user's line that an equation comes from, `train.py:88 in step`; in a library, that of the call of
-        it.
-        """
+        """Return the user's line of an equation, `train.py:88 in step`; in a library, that of the call of it."""
         traceback = equation.source_info.traceback
         if traceback is None:
             return around
@@ -286,9 +284,7 @@ def _is_empty(shape: Sequence[dims.Dim]) -> bool:
 
 
 def _dtype(aval: Any) -> np.dtype:
-    """Return the stored dtype of an abstract value; `float0`, the derivative of an integer, has no values and is
-    bool.
-    """
+    """Return the stored dtype of an abstract value; `float0`, that of integer derivatives, becomes bool."""
     dtype = getattr(aval, "dtype", jax.dtypes.float0)  # a token has none
     return np.dtype(np.bool_ if dtype == jax.dtypes.float0 else dtype)
 

@@ -178,9 +178,7 @@ class _Merge:
         return results
 
     def _chosen(self, pair: _Sides, number: int) -> Any:
-        """Return the merged atom for one of each side: the same one, or the flag's choice, made as early as
-        possible.
-        """
+        """Return the merged atom for one of each side: the same one, or the flag's choice, as early as possible."""
         sides = tuple(side.atom(atom) for side, atom in zip(self.sides, pair, strict=True))
         one, other = sides
         if one is other:

@@ -22,9 +22,7 @@ from jaxport.jaxprs import ClosedJaxpr
 
 @dataclass(frozen=True)
 class PreparedProgram:
-    """A closed jaxpr without constants whose leading inputs are the weights, with the names of its inputs and
-    outputs.
-    """
+    """A closed jaxpr without constants whose leading inputs are the weights, with the names of both ends."""
 
     jaxpr: ClosedJaxpr
     weights: Sequence[Any]

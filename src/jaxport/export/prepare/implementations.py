@@ -101,9 +101,7 @@ class _Opened(_OfPrimitives):
 
 
 def _meaning(function: Callable[..., Any], equation: JaxprEqn) -> ClosedJaxpr | None:
-    """Return the jaxpr of an implementation; None if it cannot be traced, or only passes the primitive to the
-    compiler.
-    """
+    """Return the jaxpr of an implementation; None if it cannot be traced, or only defers to the compiler."""
     params = {name: map_jaxprs(_opaque, value) for name, value in equation.params.items()}
     try:
         made = traced(lambda *operands: function(*operands, **params), [atom.aval for atom in equation.invars])

@@ -258,9 +258,7 @@ def cos(x):
 
 
 def mirrored(function: Callable[[Pair], Pair]) -> Callable[[Pair], Pair]:
-    """Return a function whose values below the real axis are the conjugates of those above; the axis counts as
-    above.
-    """
+    """Return a function that takes its values below the real axis as the conjugates of those above."""
 
     def everywhere(x: Pair) -> Pair:
         above = function(Pair(x.re, jnp.abs(x.im)))
@@ -425,9 +423,7 @@ def extremum(reduce: Callable[..., Any], worst: float) -> Callable[..., Any]:
 
 
 def of_devices(reduced: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a reduction over axes of the array (left by `vmap`), and over named ones, along which there is one
-    array.
-    """
+    """Return a reduction over axes of the array (left by `vmap`), and over named axes with one array each."""
 
     def over_axes(x, *, axes, axis_index_groups=None):
         positions = tuple(axis for axis in axes if isinstance(axis, int))
