@@ -37,9 +37,7 @@ def hoisted(closed: jaxprs.ClosedJaxpr) -> tuple[jaxprs.Jaxpr, list[Any]]:
 
 
 class _Hoisting:
-    """Lifts consts body by body; the lifted consts of a body become new *leading* operands of the equation that calls
-    it.
-    """
+    """Lifts consts body by body: those of a body become new *leading* operands of the equation that calls it."""
 
     def __init__(self) -> None:
         self._lifted: dict[tuple, tuple[jaxprs.Jaxpr, list[Any]]] = {}

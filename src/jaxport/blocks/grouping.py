@@ -378,9 +378,7 @@ class _Body:
 
 
 def _more_batched(block: Block, batched: int, axes: tuple | None) -> Block:
-    """Return a block that was grouped before, after more levels of `vmap`; its marker also passed other values than
-    arguments.
-    """
+    """Return a block grouped before, after more levels of `vmap`; its marker passed more than the arguments."""
     if not batched:
         return block
     known = block.axes is not None and axes is not None

@@ -41,7 +41,7 @@ Expected = Annotated[int | None, typer.Option("--expect", metavar="COUNT", help=
 
 
 def load_mox(model: str, inputs: list[str]) -> Mox:
-    """The Mox of what a command names.
+    """Return the Mox of a command's model.
 
     Raises:
       InvalidArgument: there is no such model, or it needs inputs that are not given.

@@ -1,7 +1,7 @@
-"""What a user types for an input, a size or a keyword argument, read into Python values.
+"""Parse inputs, sizes and keyword arguments of the command line into Python values.
 
-The grammar of an input is `[name:][dtype]dims`, where `dims` stand in brackets if a dtype or nothing at all
-comes before them:
+The grammar of an input is `[name:][dtype]dims`, where `dims` are in brackets if a dtype or nothing at all comes before
+them:
 
     B,224,224,3          a shape, of the default float type
     x:B,224,224,3        the same, with a name for the graph input
@@ -51,10 +51,10 @@ class InputSpec:
 
     @property
     def value(self) -> Any:
-        """The spec that `jaxport.to_onnx` takes.
+        """The specification as `jaxport.to_onnx` takes it.
 
         Returns:
-          A tuple of dims where no dtype was given, otherwise a `jax.ShapeDtypeStruct`.
+          A tuple of dims if no dtype was given, otherwise a `jax.ShapeDtypeStruct`.
 
         Raises:
           InvalidArgument: the dtype is not one of JAX's.
@@ -165,7 +165,7 @@ def parse_inputs(texts: Iterable[str]) -> list[InputSpec]:
     """Reads all `--input` options, in order.
 
     Raises:
-      InvalidArgument: one is malformed, or some have a name and some have none.
+      InvalidArgument: one is malformed, or only some have a name.
 
     >>> [spec.name for spec in parse_inputs(["ids:int32[B,T]", "mask:bool[B,T]"])]
     ['ids', 'mask']
@@ -204,14 +204,14 @@ def parse_input_params(texts: Iterable[str]) -> dict[str, InputSpec]:
 
 
 def input_names(positional: Iterable[InputSpec], keywords: Iterable[str]) -> list[str] | None:
-    """The names of all inputs of the graph, if the positional ones have any.
+    """Return the names of all inputs of the graph, if the positional ones have any.
 
     Args:
-      positional: what `parse_inputs` returned.
+      positional: the result of `parse_inputs`.
       keywords: the names of the inputs that are passed by keyword. JAX orders them alphabetically.
 
     Returns:
-      The names, or `None` where the function's own argument names serve.
+      The names, or `None` to use the function's own argument names.
 
     >>> input_names(parse_inputs(["x:B,3"]), ["scale", "mask"])
     ['x', 'mask', 'scale']

@@ -1,4 +1,4 @@
-"""Haiku: modules are made anew in each call of a transformed function, and know their own name."""
+"""Haiku: modules are recreated in each call of a transformed function, and know their own name."""
 
 from __future__ import annotations
 
@@ -53,21 +53,21 @@ class Haiku(Framework):
         return OwnPlace(params, "", _dotted(module.module_name), leaves)
 
     def submodules(self, module: Any) -> Iterator[tuple[str, Any]]:
-        """The module alone: those below it are made anew in each call."""
+        """Yield only the module: those below it are recreated in each call."""
         yield "", module
 
     def leaves(self, module: Any) -> list[Leaf]:
-        """None of its own: parameters are arguments."""
+        """Return no leaves: parameters are arguments."""
         del module
         return []
 
     def parameters(self, module: Any) -> list[Any]:
-        """The arrays under the name of the module; those of its submodules are found in their own calls."""
+        """Return the arrays under the name of the module; those of its submodules are found in their own calls."""
         own = base.current_frame().params.get(module.module_name, {})
         return [value for value in own.values() if is_array(value)]
 
     def config(self, module: Any) -> dict[str, Any]:
-        """The public attributes that hold no arrays or modules."""
+        """Return the public attributes that hold no arrays or modules."""
         return static_items({k: v for k, v in vars(module).items() if k not in _NAMES}, self.is_opaque)
 
 
@@ -75,7 +75,7 @@ _NAMES = frozenset({"module_name", "name"})
 
 
 def _dotted(name: str) -> str:
-    """The name of a module as a path.
+    """Return the name of a module as a path.
 
     >>> _dotted("mlp/~/linear_0")
     'mlp.linear_0'

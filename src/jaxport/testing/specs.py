@@ -1,4 +1,4 @@
-"""Specifications of inputs in a word, and values for them."""
+"""Short specifications of inputs, and values for them."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def boolean(*shape: Any) -> jax.ShapeDtypeStruct:
 
 
 def sample(generator: np.random.Generator, shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """Values that show mistakes of an operation: both signs, also of integers, and several equal ones.
+    """Sample values that reveal mistakes of an operation: both signs, also of integers, and several equal ones.
 
-    What a whole model is run on has to be valid too: see `jaxport.verify.sampling`.
+    The inputs of a whole model have to be valid too: see `jaxport.verify.sampling`.
     """
     dtype = np.dtype(dtype)
     if jax.dtypes.issubdtype(dtype, np.bool_):
