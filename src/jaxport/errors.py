@@ -156,7 +156,7 @@ LONGEST_REASON = 2000
 
 
 def noted(error: Exception, place: str) -> None:
-    """Add to a foreign error where it was raised, for the boundary that will catch it.
+    """Note on a foreign error where it was raised, for the boundary that will catch it.
 
     >>> error = KeyError("x")
     >>> noted(error, "node `add`")

@@ -61,7 +61,7 @@ def parse(text: str) -> Expression:
 
 @functools.lru_cache(maxsize=4096)
 def symbols(text: str) -> frozenset[str]:
-    """The names in the text of an expression.
+    """Return the names in the text of an expression.
 
     >>> sorted(symbols("2*B + floordiv(T, 2)"))
     ['B', 'T']

@@ -171,7 +171,7 @@ class Framework:
         raise NotImplementedError
 
     def config(self, module: Any) -> dict[str, Any]:
-        """The static fields of a module."""
+        """Return the static fields of a module."""
         raise NotImplementedError
 
     def own_place(self, module: Any) -> OwnPlace | None:

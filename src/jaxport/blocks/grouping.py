@@ -105,7 +105,7 @@ class _Grouping:
         return self._marked[id(jaxpr)]
 
     def body(self, jaxpr: jaxprs.Jaxpr, labels: Labels, context: _Context) -> Grouped:
-        """Groups a jaxpr for one set of labels and one place."""
+        """Group a jaxpr for one set of labels and one place."""
         if not self.is_marked(jaxpr):
             return Grouped(jaxpr, self.flow.through(jaxpr, labels))
         key = id(jaxpr), labels, context

@@ -66,7 +66,7 @@ _Closed, _Open = jaxprs.ClosedJaxpr, jaxprs.Jaxpr
 
 
 def bodies(params: Mapping[str, Any]) -> list[jaxprs.Jaxpr]:
-    """The jaxprs in the params of an equation, closed or not, in a fixed order."""
+    """Return the jaxprs in the params of an equation, closed or not, in a fixed order."""
     found = []
     for value in params.values():
         kind = type(value)  # every equation of every program passes here
@@ -84,7 +84,7 @@ def bodies(params: Mapping[str, Any]) -> list[jaxprs.Jaxpr]:
 
 
 def replace_bodies(params: Mapping[str, Any], new: Iterator[jaxprs.Jaxpr]) -> dict[str, Any]:
-    """The params with their jaxprs replaced, in the order in which `bodies` gives them."""
+    """Return the params with their jaxprs replaced, in the order in which `bodies` gives them."""
 
     def replaced(item: Any) -> Any:
         if isinstance(item, jaxprs.ClosedJaxpr):
@@ -106,7 +106,7 @@ class Flow:
         self._kept: list[jaxprs.Jaxpr] = []  # so that no id is reused
 
     def through(self, jaxpr: jaxprs.Jaxpr, labels: Labels) -> Labels:
-        """The labels of the results of a jaxpr, given those of its inputs."""
+        """Return the labels of the results of a jaxpr, given those of its inputs."""
         if not any(labels):
             return (None,) * len(jaxpr.outvars)
         key = id(jaxpr), labels
@@ -121,7 +121,7 @@ class Flow:
         return self._results[key]
 
     def of_equation(self, equation: jaxprs.JaxprEqn, labels: Labels) -> Labels:
-        """The labels of the results of one equation."""
+        """Return the labels of the results of one equation."""
         none = (None,) * len(equation.outvars)
         params = jaxprs.parameters(equation)
         match equation.primitive.name:
@@ -152,7 +152,7 @@ class Flow:
                 return none
 
     def within(self, equation: jaxprs.JaxprEqn, labels: Labels) -> list[Labels]:
-        """The labels of the inputs of each body of an equation, in the order of `bodies`."""
+        """Return the labels of the inputs of each body of an equation, in the order of `bodies`."""
         params = jaxprs.parameters(equation)
         match equation.primitive.name:
             case "scan":
@@ -189,5 +189,5 @@ class Flow:
 
 
 def labels_of(atoms: Sequence[jaxprs.Var | jaxprs.Literal], env: Mapping[jaxprs.Var, Label | None]) -> Labels:
-    """The labels of some operands."""
+    """Return the labels of some operands."""
     return tuple([None if type(atom) is jaxprs.Literal else env.get(atom) for atom in atoms])

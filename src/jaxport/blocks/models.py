@@ -306,7 +306,7 @@ class Models:
 
 
 def _level() -> Any:
-    """The transformation that runs."""
+    """Return the transformation that runs."""
     return get_opaque_trace_state(convention="nnx")
 
 

@@ -268,7 +268,7 @@ class Recorder:
         return ""
 
     def _named(self, function: Callable, args: tuple, kwargs: dict) -> list[tuple[str, Any]]:
-        """The arguments with their names, in the order of the signature."""
+        """Return the arguments with their names, in the order of the signature."""
         plain = getattr(function, "__func__", function)
         if type(plain) is not FunctionType:
             return _ParameterNames.of(function).of_call(args, kwargs)

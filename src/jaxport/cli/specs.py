@@ -70,7 +70,7 @@ class InputSpec:
 
 
 def parse_input(text: str) -> InputSpec:
-    """Reads one `--input`.
+    """Read one `--input`.
 
     Args:
       text: `[name:][dtype]dims`, as this module's documentation says.
@@ -96,7 +96,7 @@ def parse_input(text: str) -> InputSpec:
 
 
 def parse_sizes(texts: Iterable[str]) -> list[dict[str, int]] | None:
-    """Reads the `--size` options: each one set of sizes for the symbolic dims.
+    """Read the `--size` options: each one set of sizes for the symbolic dims.
 
     Returns:
       One mapping per text; `None` for no text, so that the default applies.
@@ -119,7 +119,7 @@ def parse_sizes(texts: Iterable[str]) -> list[dict[str, int]] | None:
 
 
 def parse_avoided(texts: Iterable[str]) -> dict[str, list[int]]:
-    """Reads the `--avoid` options: integers that are not sampled for an input.
+    """Read the `--avoid` options: integers that are not sampled for an input.
 
     Raises:
       InvalidArgument: a text is not a name with integers.
@@ -139,7 +139,7 @@ def parse_avoided(texts: Iterable[str]) -> dict[str, list[int]]:
 
 
 def parse_keyword(texts: Iterable[str], option: str) -> dict[str, Any]:
-    """Reads options of the form `name=value`: a Python literal, or else the text itself.
+    """Read options of the form `name=value`: a Python literal, or else the text itself.
 
     Raises:
       InvalidArgument: a text has no `=`, its name is no identifier, or a name occurs twice.
@@ -162,7 +162,7 @@ def parse_keyword(texts: Iterable[str], option: str) -> dict[str, Any]:
 
 
 def parse_inputs(texts: Iterable[str]) -> list[InputSpec]:
-    """Reads all `--input` options, in order.
+    """Read all `--input` options, in order.
 
     Raises:
       InvalidArgument: one is malformed, or only some have a name.
@@ -182,7 +182,7 @@ def parse_inputs(texts: Iterable[str]) -> list[InputSpec]:
 
 
 def parse_input_params(texts: Iterable[str]) -> dict[str, InputSpec]:
-    """Reads the `--input-param` options: inputs that are passed by keyword, and so must have a name.
+    """Read the `--input-param` options: inputs that are passed by keyword, and so must have a name.
 
     Raises:
       InvalidArgument: one is malformed, has no name, or has the name of another.
@@ -228,7 +228,7 @@ def _literal(text: str) -> Any:
 
 
 def _split(dims: str) -> list[str]:
-    """Splits at the commas that are not inside parentheses: `B,max(T, 4)` has two dims."""
+    """Split at the commas that are not inside parentheses: `B,max(T, 4)` has two dims."""
     pieces, depth = [""], 0
     for character in dims:
         depth += (character == "(") - (character == ")")

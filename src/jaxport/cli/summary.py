@@ -69,7 +69,7 @@ class Summary:
 
 
 def load_model(path: Path) -> ir.Model:
-    """Loads a model file; tensors in external files are not read.
+    """Load a model file; tensors in external files are not read.
 
     Raises:
       ModelError: there is no such file, or it is not an ONNX model.
@@ -86,7 +86,7 @@ def load_model(path: Path) -> ir.Model:
 
 
 def summarize(path: Path) -> Summary:
-    """Reads a model file.
+    """Read a model file.
 
     Args:
       path: the file; tensors in external files count, and are not read.

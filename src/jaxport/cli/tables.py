@@ -40,12 +40,12 @@ def key_values(rows: Mapping[str, object], title: str = "") -> Table:
 
 
 def operator_table(operators: Mapping[str, int], title: str = "operators") -> Table:
-    """The operators of a model and how often it calls each."""
+    """Return the operators of a model and how often it calls each."""
     return table(f"{title}: {sum(operators.values())}", ["operator", "calls"], operators.items())
 
 
 def summary_view(summary: Summary, *, everything: bool = False) -> RenderableType:
-    """All tables of `jaxport inspect`.
+    """Return all tables of `jaxport inspect`.
 
     Args:
       summary: the contents of the file.

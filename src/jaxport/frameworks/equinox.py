@@ -24,7 +24,7 @@ class Equinox(Framework):
     bases = (equinox.Module,)
 
     def is_module(self, value: Any) -> bool:
-        """An `eqx.Module` that is not one of Equinox's own wrappers around functions."""
+        """Whether it is an `eqx.Module` other than Equinox's own wrappers around functions."""
         return isinstance(value, equinox.Module) and _is_layer(type(value))
 
     def is_opaque(self, value: Any) -> bool:
@@ -32,7 +32,7 @@ class Equinox(Framework):
         return isinstance(value, equinox.Module | equinox.nn.State | equinox.nn.StateIndex)
 
     def module_classes(self) -> Iterator[type]:
-        """All layers: Equinox's and the user's."""
+        """Yield all layers: Equinox's and the user's."""
         return (cls for cls in subclasses(equinox.Module) if _is_layer(cls))
 
     def submodules(self, module: Any) -> Iterator[tuple[str, Any]]:

@@ -27,11 +27,11 @@ class Haiku(Framework):
     namespaces = ("haiku", "haiku.nets")
 
     def is_module(self, value: Any) -> bool:
-        """An `hk.Module`."""
+        """Whether it is an `hk.Module`."""
         return isinstance(value, haiku.Module)
 
     def interception(self, recorder: Callable[[], Recorder | None]) -> AbstractContextManager[Any]:
-        """Haiku's own hook, which is local to the thread."""
+        """Return a context with Haiku's own hook, which is local to the thread."""
 
         def intercept(method: Callable, args: tuple, kwargs: dict, context: haiku.MethodContext) -> Any:
             module, name, current = context.module, context.method_name, recorder()
@@ -44,7 +44,7 @@ class Haiku(Framework):
         return haiku.intercept_methods(intercept)
 
     def own_place(self, module: Any) -> OwnPlace:
-        """Below the root of the parameters of the running transformation, by the name of the module."""
+        """Return the place below the root of the running transformation's parameters, by the name of the module."""
         params = base.current_frame().params
 
         def leaves() -> list[tuple[str, Leaf]]:

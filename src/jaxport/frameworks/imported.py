@@ -21,7 +21,7 @@ class Imported(Framework):
     namespaces = ("jaxport",)
 
     def is_module(self, value: Any) -> bool:
-        """A program, or a module of one."""
+        """Whether it is a program, or a module of one."""
         return isinstance(value, Program | NodeModule)
 
     def submodules(self, module: Any) -> Iterator[tuple[str, Any]]:

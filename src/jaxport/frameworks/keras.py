@@ -40,35 +40,35 @@ class Keras(Framework):
     has_whole_paths = True
 
     def is_module(self, value: Any) -> bool:
-        """A layer; a model is one."""
+        """Whether it is a layer; a model is one."""
         return isinstance(value, keras.layers.Layer)
 
     def is_opaque(self, value: Any) -> bool:
-        """Layers and variables have identity."""
+        """Whether it is a layer or variable, which have identity."""
         return isinstance(value, keras.layers.Layer | keras.Variable)
 
     def is_root(self, value: Any) -> bool:
-        """Single variables are state too."""
+        """Whether it is a layer or a single variable, which is state too."""
         return self.is_opaque(value)
 
     def module_classes(self) -> Iterator[type]:
-        """All layers: Keras's and the user's."""
+        """Yield all layers: Keras's and the user's."""
         yield keras.layers.Layer
         yield from subclasses(keras.layers.Layer)
 
     def carry(self, before: Any, after: Any) -> None:
-        """Keras attaches masks to arrays."""
+        """Copy the mask that Keras attaches to arrays."""
         mask = get_keras_mask(before)
         if mask is not None:
             set_keras_mask(after, mask)
 
     def named_by(self, module: Any, method: str) -> Callable | None:
-        """`__call__` takes whatever `call` does."""
+        """Return `call`, whose arguments `__call__` takes."""
         return module.call if method == "__call__" else None
 
     @contextmanager
     def session(self) -> Iterator[Callable[[], Mapping[str, Leaf]]]:
-        """Keras's own scope, in which nothing is assigned in place."""
+        """Enter Keras's own scope, in which nothing is assigned in place."""
         waiting = len(_uninitialized())
         with _Scope() as scope:
             values = scope.state_mapping

@@ -36,15 +36,15 @@ class Linen(Framework):
     parameter_collection = "params"
 
     def is_module(self, value: Any) -> bool:
-        """An `nn.Module`."""
+        """Whether it is an `nn.Module`."""
         return isinstance(value, linen.Module)
 
     def is_opaque(self, value: Any) -> bool:
-        """A module, bound or not, and Linen's own handle on variables."""
+        """Whether it is a module, bound or not, or Linen's own handle on variables."""
         return isinstance(value, linen.Module | linen.module.Variable)
 
     def interception(self, recorder: Callable[[], Recorder | None]) -> AbstractContextManager[Any]:
-        """Linen's own hook, which is local to the thread."""
+        """Return a context with Linen's own hook, which is local to the thread."""
 
         def intercept(method: Callable, args: tuple, kwargs: dict, context: linen.module.InterceptorContext) -> Any:
             module, name = context.module, context.method_name

@@ -27,29 +27,27 @@ class Nnx(Framework):
     bases = (nnx.Module, nnx.Pytree)
 
     def is_module(self, value: Any) -> bool:
-        """An `nnx.Module`."""
+        """Whether it is an `nnx.Module`."""
         return isinstance(value, nnx.Module)
 
     def is_opaque(self, value: Any) -> bool:
-        """All of NNX's graph objects have identity."""
+        """Whether it is one of NNX's graph objects, all of which have identity."""
         return isinstance(value, nnx.Pytree | nnx.Variable | nnx.GraphDef | nnx.State)
 
     def is_root(self, value: Any) -> bool:
-        """Random number streams and single Variables are state too."""
+        """Whether it is a module, a random number stream or a Variable; the latter are state too."""
         return isinstance(value, nnx.Pytree | nnx.Variable)
 
     def is_variable(self, value: Any) -> bool:
-        """An `nnx.Variable`."""
+        """Whether it is an `nnx.Variable`."""
         return isinstance(value, nnx.Variable)
 
     def module_classes(self) -> Iterator[type]:
-        """All subclasses of `nnx.Module`."""
+        """Yield all subclasses of `nnx.Module`."""
         return subclasses(nnx.Module)
 
     def state_methods(self) -> Iterator[tuple[type, str, Prepare | None]]:
-        """Yield the methods of streams, optimizers and metrics, and those that read or write Variables and
-        attributes.
-        """
+        """Yield the methods of streams, optimizers and metrics, and the accessors of Variables and attributes."""
         for cls in subclasses(nnx.Pytree):
             if not issubclass(cls, nnx.Module):
                 yield from ((cls, name, None) for name in public_methods(cls))
@@ -76,7 +74,7 @@ class Nnx(Framework):
     lifts_together = True
 
     def lift(self, module: Any) -> Lifted:
-        """Split outside, merge inside the trace: counts and statistics never leak into the user's module."""
+        """Split outside and merge inside the trace, so that counts and statistics never leak into the user's module."""
         graphdef, flat = graphlib.flatten(module, graph=True)
         nodes = list(flat)
         leaves = tuple(leaf for path, node in nodes for leaf in _leaves_of(".".join(map(str, path)), node))
@@ -136,9 +134,7 @@ _ACCESS: Mapping[type, Sequence[str]] = {
 
 
 def _whole(variable: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """Turn `variable[...] = value` into an assignment without the scatter that NNX needs while the old value is not
-    traced.
-    """
+    """Turn `variable[...] = value` into an assignment without the scatter that NNX needs for untraced values."""
     old, new = variable.get_raw_value(), args[0] if args else kwargs.get("value")
     what = lambda value: (value.shape, value.dtype) if is_array(value) else None
     is_same = what(old) is not None and what(old) == what(new)
@@ -164,8 +160,7 @@ def _category(value: Any) -> str:
 
 
 def _visited(module: Any) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
-    """Return all graph nodes, Variables and arrays of a module, each once, and its other attributes, all with their
-    paths.
+    """Return all graph nodes, Variables and arrays of a module, each once, and its other attributes, by path.
 
     Parents come first, and a shared node is at the first of its paths in the order of their names.
     """

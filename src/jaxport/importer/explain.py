@@ -91,7 +91,7 @@ class _Seen:
 
 
 def explain(program: Program, inputs: Mapping[str, Any] | None = None) -> GraphExplanation:
-    """The graph of a program after each phase of its import.
+    """Return the graph of a program after each phase of its import.
 
     Args:
       program: the imported model.
@@ -167,7 +167,7 @@ def _finalized(program: Program, steps: Sequence[Step]) -> Phase:
 
 
 def _nodes(body: Body, depth: int = 0) -> Iterator[tuple[BoundNode, int]]:
-    """The operations of a body, each followed by those of its branches, loops and functions."""
+    """Yield the operations of a body, each followed by those of its branches, loops and functions."""
     for node in body.nodes:
         yield node, depth
         inner: Iterable[Body] = node.bodies()

@@ -44,7 +44,7 @@ def check_results(node: BoundNode, outputs: Sequence[Any]) -> None:
 
 
 def bytes_of(value: Any) -> int:
-    """The bytes of an array of any kind, sizes that only have names left out; of what is none, 0."""
+    """Return the bytes of an array of any kind, sizes that only have names left out; of what is none, 0."""
     dtype = getattr(value, "dtype", None)
     if dtype is None or not hasattr(value, "shape"):
         return 0
@@ -54,7 +54,7 @@ def bytes_of(value: Any) -> int:
 def foresee(
     node: BoundNode, inputs: Sequence[Any], attributes: Mapping[str, Any], call: Callable[[list[Any]], Any]
 ) -> None:
-    """Refuses an operation on arrays whose result would be larger than the limits allow.
+    """Refuse an operation on arrays whose result would be larger than the limits allow.
 
     Args:
       node: the operation.
@@ -106,7 +106,7 @@ LARGEST_STEP = 2**24
 
 
 def check_window(attribute: ir.Attr, node: ir.Node) -> None:
-    """Refuses an attribute by which a window reaches too far.
+    """Refuse an attribute by which a window reaches too far.
 
     Raises:
       ModelError: it has a larger number than any image needs.

@@ -76,11 +76,11 @@ class HostValue:
         return HostValue(self.data.reshape(*shape), self.dtype)
 
     def tolist(self) -> Any:
-        """The elements as Python values: ints, floats, bools, strings and dims, in nested lists."""
+        """Return the elements as Python values: ints, floats, bools, strings and dims, in nested lists."""
         return self.data.tolist()
 
     def item(self) -> Any:
-        """The only element, as a Python value."""
+        """Return the only element, as a Python value."""
         return self.data.item()
 
     def to_jax(self) -> Any:
@@ -223,7 +223,7 @@ def _text(element: Any) -> str:
 
 
 def _integer(text: str) -> int:
-    """The integer that a text begins with, as ONNX Runtime reads it."""
+    """Return the integer that a text begins with, as ONNX Runtime reads it."""
     found = re.match(r"\s*([+-]?\d+)", text)
     if found is None:
         raise ValueError(f"{text!r} does not begin with an integer")

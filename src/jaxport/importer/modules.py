@@ -48,7 +48,7 @@ class NodeModule:
             yield from child.walk()
 
     def __getitem__(self, path: str) -> NodeModule:
-        """The module at a path below the model: `program.modules["encoder.layer.0"]`.
+        """Return the module at a path below the model: `program.modules["encoder.layer.0"]`.
 
         Raises:
           KeyError: there is no such module.

@@ -235,7 +235,7 @@ class Program:
             return source
 
     def explain(self, inputs: Mapping[str, Any] | None = None) -> GraphExplanation:
-        """The graph after each phase of the import: loaded, resolved, folded, finalized.
+        """Return the graph after each phase of the import: loaded, resolved, folded, finalized.
 
         Args:
           inputs: as `to_source` takes them: sizes other than those that the model declares, and arrays for inputs whose
@@ -353,7 +353,7 @@ class Program:
         return self._run(params, self._taken(inputs), rng)
 
     def _taken(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The inputs as the evaluator takes them, by name."""
+        """Return the inputs as the evaluator takes them, by name."""
         return {value.name or "": self._checked(value, inputs.get(value.name or "")) for value in self.inputs}
 
     def _run(self, params: Mapping[str, Any], inputs: Mapping[str, Any], rng: Any) -> tuple[Any, ...]:
@@ -478,6 +478,6 @@ class Program:
 
 
 def _declared(value: ir.Value, quote: str = "") -> str:
-    """A value with its type and shape, as far as the model declares them: `x: FLOAT [batch,4]`."""
+    """Return a value with its type and shape, as far as the model declares them: `x: FLOAT [batch,4]`."""
     parts = [str(part) for part in (value.type, value.shape) if part is not None]
     return f"{quote}{value.name}{quote}: {' '.join(parts) or 'of any type'}"

@@ -192,7 +192,9 @@ def op(*names: str, since: int = 1, until: int | None = None) -> Callable[[Calla
 
 
 def renamed(domain: str = "", *, since: int, **functions: Callable[..., Any]) -> None:
-    """Registers operators without attributes that are functions of a shared namespace: `renamed(since=7, Sin=jnp.sin)`."""
+    """Register operators without attributes that are functions of a shared namespace: `renamed(since=7,
+    Sin=jnp.sin)`.
+    """
     for name, function in functions.items():
         _add(Operator(_domain(domain), name, since, function, plain=True))
 
@@ -247,12 +249,12 @@ def lookup(domain: str, name: str, opset: int) -> Operator | None:
 
 
 def versions(domain: str, name: str) -> list[Operator]:
-    """All functions of an operator, oldest first."""
+    """Return all functions of an operator, oldest first."""
     return sorted(_registry.get((_domain(domain), name), []), key=lambda entry: entry.since)
 
 
 def operators() -> list[Operator]:
-    """All registered functions, by domain, name and version."""
+    """Return all registered functions, by domain, name and version."""
     everything = (entry for entries in _registry.values() for entry in entries)
     return sorted(everything, key=lambda entry: (entry.domain, entry.name, entry.since))
 

@@ -221,9 +221,7 @@ class _Case:
 
 
 def _key(exported: Exported, sizes: Mapping[str, int]) -> tuple:
-    """Return a key of a run's arguments, so that JAX does not rerun the static variant at the sizes of the symbolic
-    one.
-    """
+    """Return a key of a run's arguments, so that JAX runs only once for variants with the same sizes."""
     return (exported.x64, tuple(str(port.dtype) for port in exported.inputs), *sizes.items())
 
 

@@ -19,22 +19,22 @@ def spec(*shape: Any, dtype: Any = np.float32) -> jax.ShapeDtypeStruct:
 
 
 def f32(*shape: Any) -> jax.ShapeDtypeStruct:
-    """A float32 specification."""
+    """Return a float32 specification."""
     return spec(*shape)
 
 
 def f64(*shape: Any) -> jax.ShapeDtypeStruct:
-    """A float64 specification."""
+    """Return a float64 specification."""
     return spec(*shape, dtype=np.float64)
 
 
 def i32(*shape: Any) -> jax.ShapeDtypeStruct:
-    """An int32 specification."""
+    """Return an int32 specification."""
     return spec(*shape, dtype=np.int32)
 
 
 def boolean(*shape: Any) -> jax.ShapeDtypeStruct:
-    """A boolean specification."""
+    """Return a boolean specification."""
     return spec(*shape, dtype=np.bool_)
 
 

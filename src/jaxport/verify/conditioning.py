@@ -90,9 +90,7 @@ class _Rounding:
         return jnp.where(is_exact, value, changed)
 
     def through(self, jaxpr: jaxprs.Jaxpr, consts: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
-        """Return the results of a program whose equations are rounded differently; loops and branches only at their
-        end.
-        """
+        """Return the results of a program with rounding changed in each equation, and after each loop or branch."""
         env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *operands), strict=True))
 
         def read(atom: Any) -> Any:

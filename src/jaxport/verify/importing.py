@@ -225,9 +225,7 @@ class Comparison:
         }
 
     def _traced(self, given: Mapping[str, np.ndarray]) -> jaxprs.ClosedJaxpr:
-        """Return the program with symbolic sizes, to see how inputs are used; only its inputs if it cannot be
-        traced.
-        """
+        """Return the program with symbolic sizes, to see how inputs are used; if that fails, only its inputs."""
         program = self.program
         known = {name: given[name] for name in program.static_inputs}
 

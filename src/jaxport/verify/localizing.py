@@ -131,7 +131,7 @@ class _Found:
     problem: str
 
     def time(self) -> tuple[float, ...]:
-        """The time at which it is computed."""
+        """Return the time at which it is computed."""
         return self.tap.time(self.steps)
 
 

@@ -58,9 +58,7 @@ MODES = ("constant", "reflect", "edge", "wrap")
 
 
 def _padded(data: Any, pads: Sequence[Any], axes: Sequence[int], mode: str, value: Any) -> Any:
-    """Return `data` with `pads` elements added (or removed) before and after each axis: all befores, then all
-    afters.
-    """
+    """Return `data` with `pads` elements added (or removed) at both ends of each axis: all befores, then all afters."""
     if mode not in MODES:
         raise Unsupported(
             "an attribute has a value that ONNX does not define",
