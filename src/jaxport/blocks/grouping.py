@@ -138,16 +138,16 @@ class _Body:
     def grouped(self) -> Grouped:
         for index, equation in enumerate(self.jaxpr.eqns):
             equation = _renamed(equation, self.alias)
-            given = labels_of(equation.invars, self.labels)
-            if any(given):
-                made = self.grouping.flow.of_equation(equation, given)
+            operand_labels = labels_of(equation.invars, self.labels)
+            if any(operand_labels):
+                made = self.grouping.flow.of_equation(equation, operand_labels)
                 self.labels.update((v, label) for v, label in zip(equation.outvars, made, strict=True) if label)
             if equation.primitive is block_enter_p:
-                self.enter(equation, given)
+                self.enter(equation, operand_labels)
             elif equation.primitive is block_exit_p:
                 self.exit(equation, index)
             else:
-                params = self.params(equation, given)
+                params = self.params(equation, operand_labels)
                 self.add(equation if params is equation.params else equation.replace(params=params))
         while self.frames:
             self.dissolve()

@@ -47,7 +47,7 @@ def held(fn: Any, kinds: Types) -> list[tuple[str, Any]]:
     >>> [name for name, _ in held(functools.partial(print, params=weights), Types(()))]
     ['params']
     """
-    found: list[tuple[str, Any]] = []
+    items: list[tuple[str, Any]] = []
     seen: dict[int, Any] = {}  # kept alive, so that no id is reused
     # Each with its name, and whether it may be an instance to search.
     waiting: list[tuple[str, Any, bool]] = [("", fn, True)]
@@ -57,7 +57,7 @@ def held(fn: Any, kinds: Types) -> list[tuple[str, Any]]:
             continue
         seen[id(value)] = value
         if kinds.root_framework_of(value) is not None or is_array(value):
-            found.append((name, value))
+            items.append((name, value))
         elif issubclass(type(value), types.FunctionType | types.MethodType | functools.partial):
             waiting[:0] = [(below, item, opened) for below, item in _references(value, fn)]
         elif (wrapped := _wrapped(value)) is not None:  # `jax.jit` and the like
@@ -66,10 +66,10 @@ def held(fn: Any, kinds: Types) -> list[tuple[str, Any]]:
             if any(_is_looked_into(item, kinds) for _, item in contents):
                 waiting[:0] = [(joined(name, below), item, opened) for below, item in contents]
             elif any(is_array(item) or kinds.is_variable(item) for _, item in contents):
-                found.append((name, value))
+                items.append((name, value))
         elif opened and package_of(type(value)) not in LIBRARIES:
             waiting[:0] = [(joined(name, below), item, False) for below, item in (_instance(value) or {}).items()]
-    return found
+    return items
 
 
 @contextmanager

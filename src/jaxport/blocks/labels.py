@@ -67,20 +67,20 @@ _Closed, _Open = jaxprs.ClosedJaxpr, jaxprs.Jaxpr
 
 def bodies(params: Mapping[str, Any]) -> list[jaxprs.Jaxpr]:
     """Return the jaxprs in the params of an equation, closed or not, in a fixed order."""
-    found = []
+    jaxprs_in_params = []
     for value in params.values():
         kind = type(value)  # every equation of every program passes here
         if kind is _Closed:
-            found.append(value.jaxpr)
+            jaxprs_in_params.append(value.jaxpr)
         elif kind is _Open:
-            found.append(value)
+            jaxprs_in_params.append(value)
         elif kind is tuple or kind is list:
             for item in value:
                 if type(item) is _Closed:
-                    found.append(item.jaxpr)
+                    jaxprs_in_params.append(item.jaxpr)
                 elif type(item) is _Open:
-                    found.append(item)
-    return found
+                    jaxprs_in_params.append(item)
+    return jaxprs_in_params
 
 
 def replace_bodies(params: Mapping[str, Any], new: Iterator[jaxprs.Jaxpr]) -> dict[str, Any]:
@@ -113,9 +113,9 @@ class Flow:
         if key not in self._results:
             env = dict(zip(jaxpr.invars, labels, strict=True))
             for equation in jaxpr.eqns:
-                given = labels_of(equation.invars, env)
-                if any(given):
-                    env.update(zip(equation.outvars, self.of_equation(equation, given), strict=True))
+                operand_labels = labels_of(equation.invars, env)
+                if any(operand_labels):
+                    env.update(zip(equation.outvars, self.of_equation(equation, operand_labels), strict=True))
             self._kept.append(jaxpr)
             self._results[key] = labels_of(jaxpr.outvars, env)
         return self._results[key]

@@ -131,11 +131,11 @@ class Models:
         self._originals: dict[int, tuple[Any, Any]] = {}
         self._own: dict[int, Any] = {}
         self._arrays: dict[Any, Leaf] = {}
-        found = held(fn, self._types)
-        names = {id(value): name for name, value in found}
-        found += [(type(value).__name__, value) for value in known if id(value) not in names]
-        parts = {id(node) for _, value in found for node in self._parts(value)}
-        roots = [self._root(name, value) for name, value in found if id(value) not in parts]
+        items = held(fn, self._types)
+        names = {id(value): name for name, value in items}
+        items += [(type(value).__name__, value) for value in known if id(value) not in names]
+        parts = {id(node) for _, value in items for node in self._parts(value)}
+        roots = [self._root(name, value) for name, value in items if id(value) not in parts]
         together = [root for root in roots if root.framework is not None and root.framework.lifts_together]
         for group in [together, *([root] for root in roots if root not in together)]:
             if group:

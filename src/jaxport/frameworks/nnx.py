@@ -165,7 +165,7 @@ def _visited(module: Any) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
     Parents come first, and a shared node is at the first of its paths in the order of their names.
     """
     seen: set[int] = set()
-    found: list[tuple[str, Any]] = []
+    nodes: list[tuple[str, Any]] = []
     attributes: dict[str, Any] = {}
     categories: dict[type, str] = {}  # a local cache of `_categories`, which is slower
     waiting: list[tuple[str, Any, str]] = [("", module, _category(module))]
@@ -176,7 +176,7 @@ def _visited(module: Any) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
                 continue
             seen.add(id(node))
         if category != "container":
-            found.append((path, node))
+            nodes.append((path, node))
         prefix = f"{path}." if path else ""
         below = []
         for key, child in _children(node, category):
@@ -188,7 +188,7 @@ def _visited(module: Any) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
             elif not str(key).startswith("_pytree__"):
                 attributes[f"{prefix}{key}"] = child
         waiting += reversed(below)
-    return found, attributes
+    return nodes, attributes
 
 
 def _children(node: Any, category: str) -> Iterable[tuple[Any, Any]]:

@@ -310,12 +310,12 @@ def _call_body(
 
 
 def _on_host(node: BoundNode, operator: Operator, index: int, value: Any) -> HostValue:
-    found = known(value)
-    if found is None:
+    host_value = known(value)
+    if host_value is None:
         parameter = operator.inputs[index] if index < len(operator.inputs) else operator.variadic
         bounded = BOUND in operator.context.values()
         raise _not_known(node, f"`{parameter.name if parameter else index}`", bounded)
-    return found
+    return host_value
 
 
 def _placed(error: Unsupported, node: BoundNode) -> Unsupported:

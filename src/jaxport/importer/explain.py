@@ -73,10 +73,10 @@ class GraphExplanation:
         Raises:
           KeyError: there is no such phase, or the program could not be traced that far.
         """
-        found = next((phase for phase in self.phases if phase.name == name), None)
-        if found is None:
+        match = next((phase for phase in self.phases if phase.name == name), None)
+        if match is None:
             raise KeyError(name)
-        return found
+        return match
 
     def __str__(self) -> str:
         return "\n\n".join(map(str, self.phases))
@@ -223,10 +223,10 @@ def _shown(value: Any) -> str:
 
 def _reason(seen: _Seen) -> str:
     """Return why a node's result is known."""
-    given = [value for value in seen.inputs if value is not None]
-    if not given:
+    inputs = [value for value in seen.inputs if value is not None]
+    if not inputs:
         return "it is a constant"
-    if all(isinstance(value, HostValue | list) for value in given):
+    if all(isinstance(value, HostValue | list) for value in inputs):
         return "all its inputs are known"
     return "from the shape of its input"
 

@@ -162,8 +162,8 @@ def _stand_ins(data: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Replace the limits of `data`'s type, which denote "beyond all others", by those of the narrower one."""
     own, limits = np.iinfo(data.dtype), np.iinfo(dtype)
     for limit, other in ((own.max, limits.max), (own.min, limits.min)):
-        if limit and (found := data == limit).any():
-            data = np.where(found, data.dtype.type(other), data)
+        if limit and (is_limit := data == limit).any():
+            data = np.where(is_limit, data.dtype.type(other), data)
     return data
 
 
@@ -224,10 +224,10 @@ def _text(element: Any) -> str:
 
 def _integer(text: str) -> int:
     """Return the integer that a text begins with, as ONNX Runtime reads it."""
-    found = re.match(r"\s*([+-]?\d+)", text)
-    if found is None:
+    match = re.match(r"\s*([+-]?\d+)", text)
+    if match is None:
         raise ValueError(f"{text!r} does not begin with an integer")
-    return int(found[1])
+    return int(match[1])
 
 
 def _plain(index: Any) -> Any:

@@ -53,10 +53,10 @@ class NodeModule:
         Raises:
           KeyError: there is no such module.
         """
-        found = next((module for module in self.walk() if module.path == path), None)
-        if found is None:
+        match = next((module for module in self.walk() if module.path == path), None)
+        if match is None:
             raise KeyError(path)
-        return found
+        return match
 
     def __repr__(self) -> str:
         return f"Module({self.path!r}, {self.type!r}, {self.operations} operations)"

@@ -229,11 +229,11 @@ def earlier(
     lacking = {*without.split(), *fixed}
     kept = [p.replace(default=defaults.get(p.name, p.default)) for p in own if p.name not in lacking]
     beyond = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=d) for n, d in ignored.items()]
-    given = {p.name: p.default for p in kept if p.name in defaults and p.kind == p.KEYWORD_ONLY} | {**fixed}
+    preset = {p.name: p.default for p in kept if p.name in defaults and p.kind == p.KEYWORD_ONLY} | {**fixed}
 
     def older(*inputs: Any, **attributes: Any) -> Any:
         known = {key: value for key, value in attributes.items() if key not in ignored}
-        return later.function(*inputs, **given | known)
+        return later.function(*inputs, **preset | known)
 
     if not inputs:
         older.__name__, older.__module__ = later.function.__name__, later.function.__module__

@@ -24,8 +24,8 @@ def implementations(primitive: Primitive) -> list[Callable[..., Any]]:
     Array(1.+0.j, dtype=complex64)
     """
     # From 0.12 on some primitives (`call_hi_primitive`) are replaced before lowering by what `to_lojax` traces.
-    found = [getattr(primitive, "to_lojax", None), getattr(primitive, "impl", None), _lowered_function(primitive)]
-    return [function for function in found if callable(function)]
+    candidates = [getattr(primitive, "to_lojax", None), getattr(primitive, "impl", None), _lowered_function(primitive)]
+    return [function for function in candidates if callable(function)]
 
 
 def _lowered_function(primitive: Primitive) -> Callable[..., Any] | None:

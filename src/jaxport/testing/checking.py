@@ -297,8 +297,8 @@ def _struct(leaf: Any) -> Any:
 
 def _leaves(specs: Any) -> list[Any]:
     """Return the specifications that have a shape and a dtype."""
-    found = map(_struct, jax.tree.leaves(specs, is_leaf=_is_spec))
-    return [leaf for leaf in found if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
+    structs = map(_struct, jax.tree.leaves(specs, is_leaf=_is_spec))
+    return [leaf for leaf in structs if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
 
 
 def _names(dim: Any) -> frozenset[str]:

@@ -49,9 +49,9 @@ def expect_graph(
     used: Counter[ir.Node] = Counter()
     for path in paths:
         elements = [_Element(text) for text in path.split("->")]
-        found = next((p for p in _matches(nodes, elements) if not (exact and any(used[n] for n in p))), None)
-        assert found is not None, f"there is no path `{path}`; the model has\n{_listed(linear_paths(model.graph))}"
-        used.update(found)
+        match = next((p for p in _matches(nodes, elements) if not (exact and any(used[n] for n in p))), None)
+        assert match is not None, f"there is no path `{path}`; the model has\n{_listed(linear_paths(model.graph))}"
+        used.update(match)
     if exact:
         left = [name(node) for node in model.graph if not used[node]]
         assert not left, f"no path names {', '.join(left)}; the model has\n{_listed(linear_paths(model.graph))}"
@@ -137,11 +137,11 @@ class _Element:
             return False
         if self.shape is None:
             return True
-        found = shape_of(node.outputs[0])
+        shape = shape_of(node.outputs[0])
         return (
-            found is not None
-            and len(found) == len(self.shape)
-            and all(wanted in ("?", str(dim)) for wanted, dim in zip(self.shape, found, strict=True))
+            shape is not None
+            and len(shape) == len(self.shape)
+            and all(wanted in ("?", str(dim)) for wanted, dim in zip(self.shape, shape, strict=True))
         )
 
 

@@ -114,7 +114,7 @@ def difference(
     largest = float(size.max())
     relative, of_largest = tolerances(expected.dtype, inside)
     of_largest = of_largest if scaled is None or not inexact else max(scaled, of_largest)
-    given = rtol is not None or atol is not None
+    has_tolerances = rtol is not None or atol is not None
     rtol = relative if rtol is None else rtol
     atol = of_largest * largest if atol is None else atol
     allowed = atol + rtol * size
@@ -124,9 +124,9 @@ def difference(
     problem, note = "", ""
     if wrong.any():
         unstable = np.zeros(wrong.shape, bool) if spread is None else wrong & _explained(spread, error, finite, inexact)
-        if unstable.any() and not given:
+        if unstable.any() and not has_tolerances:
             note = _ill_conditioned(unstable, spread)
-        wrong &= ~unstable if not given else True
+        wrong &= ~unstable if not has_tolerances else True
         problem = _problem(wrong, error, finite, expected, actual) if wrong.any() else ""
         if problem and spread is not None:
             problem += f"; {_verdict(wrong & unstable, wrong, spread)}"
@@ -160,18 +160,20 @@ def compared_results(
     """
     narrow = inside if len(inside) == len(expected) else [None] * len(expected)
     triples = list(zip(expected, actual, narrow, strict=True))
-    found = [difference(value, result, rtol, atol, inside=dtype, scaled=scaled) for value, result, dtype in triples]
-    if scaled is not None or not any(how.problem for how in found):
-        return found
+    differences = [
+        difference(value, result, rtol, atol, inside=dtype, scaled=scaled) for value, result, dtype in triples
+    ]
+    if scaled is not None or not any(how.problem for how in differences):
+        return differences
     try:
         changes: Sequence[np.ndarray] = spread()
     except FAILURES:  # a program that cannot be run has no verdict
-        return found
+        return differences
     if [change.shape for change in changes] != [value.shape for value in expected]:
-        return found
+        return differences
     return [
         difference(value, result, rtol, atol, inside=dtype, spread=change) if how.problem else how
-        for (value, result, dtype), change, how in zip(triples, changes, found, strict=True)
+        for (value, result, dtype), change, how in zip(triples, changes, differences, strict=True)
     ]
 
 

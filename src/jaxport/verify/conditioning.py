@@ -97,12 +97,12 @@ class _Rounding:
             return atom.val if isinstance(atom, jaxprs.Literal) else env[atom]
 
         for equation in jaxpr.eqns:
-            given = [read(atom) for atom in equation.invars]
+            inputs = [read(atom) for atom in equation.invars]
             bodies = list(jaxprs.jaxprs_in_params(equation.params))
             if equation.primitive.name in _CALLS and len(bodies) == 1 and not bodies[0].constvars:
-                results = self.through(bodies[0], (), given)
+                results = self.through(bodies[0], (), inputs)
             else:
-                results = _evaluated(equation, given, jaxpr)
+                results = _evaluated(equation, inputs, jaxpr)
                 if equation.primitive.name not in MOVES:
                     results = [self(value) for value in results]
             env.update(zip(equation.outvars, results, strict=True))

@@ -53,14 +53,14 @@ class Localizer:
                 return equation.primitive is not block_p and inner == chain[: len(inner)]
 
             equation = self._first(in_chain)
-            differing = [found for found in (equation, block) if found is not None]
+            differing = [first for first in (equation, block) if first is not None]
             if not differing:
                 return self._of_the_passes()
         except FAILURES as error:
             return Divergence("not localized", "", f"{type(error).__name__}: {str(error).splitlines()[0]}")
-        found = min(differing, key=_Found.time)
-        source = _source([*found.tap.around, found.tap.equation])
-        return Divergence(_place(found), source + self._rule(found.tap, source), found.problem)
+        first = min(differing, key=_Found.time)
+        source = _source([*first.tap.around, first.tap.equation])
+        return Divergence(_place(first), source + self._rule(first.tap, source), first.problem)
 
     def _of_the_passes(self) -> Divergence:
         """Return the graph pass after which the outputs differ, if no single equation does."""

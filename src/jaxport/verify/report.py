@@ -115,18 +115,18 @@ class Report:
 
 
 def _row(output: Output) -> tuple[str, ...]:
-    found = output.difference
-    note = found.problem or found.note
-    if not note and found.finite < 1:
-        note = f"{found.finite:.0%} finite" if found.finite else "nothing finite: give inputs of your own"
+    difference = output.difference
+    note = difference.problem or difference.note
+    if not note and difference.finite < 1:
+        note = f"{difference.finite:.0%} finite" if difference.finite else "nothing finite: give inputs of your own"
     return (
         ", ".join(f"{name}={size}" for name, size in output.sizes.items()) or "-",
         output.name,
         output.dtype,
         "×".join(map(str, output.shape)) or "scalar",
-        f"{found.absolute:.2g}",
-        f"{found.relative:.2g}",
-        "-" if found.ulps is None else str(found.ulps),
+        f"{difference.absolute:.2g}",
+        f"{difference.relative:.2g}",
+        "-" if difference.ulps is None else str(difference.ulps),
         note,
     )
 

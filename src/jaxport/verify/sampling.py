@@ -90,8 +90,8 @@ class _Flow:
                 return _NOWHERE if isinstance(atom, jaxprs.Literal) else env.get(atom, _NOWHERE)
 
             for equation in jaxpr.eqns:
-                given = [read(atom) for atom in equation.invars]
-                env.update(zip(equation.outvars, self.equation(equation, given), strict=True))
+                operand_origins = [read(atom) for atom in equation.invars]
+                env.update(zip(equation.outvars, self.equation(equation, operand_origins), strict=True))
             self._done[key] = [read(atom) for atom in jaxpr.outvars]
         return self._done[key]
 

@@ -112,16 +112,16 @@ def checked(conditions: Conditions, sizes: Iterable[Mapping[str, int]]) -> list[
     Raises:
       InvalidArgument: a symbol is missing or unknown, or a constraint does not hold.
     """
-    result = [dict(given) for given in sizes]
-    for given in result:
-        shown = ", ".join(f"{name}={size}" for name, size in given.items())
-        if sorted(given) != conditions.symbols:
+    result = [dict(sizes_of_run) for sizes_of_run in sizes]
+    for sizes_of_run in result:
+        shown = ", ".join(f"{name}={size}" for name, size in sizes_of_run.items())
+        if sorted(sizes_of_run) != conditions.symbols:
             raise InvalidArgument(
                 f"the sizes {shown or 'given'} are not those of the symbols",
                 where="`verify(sizes=...)`",
                 instead=f"give a size for each of {', '.join(conditions.symbols) or 'no symbols: leave `sizes` out'}",
             )
-        broken = conditions.broken(given)
+        broken = conditions.broken(sizes_of_run)
         if broken:
             raise InvalidArgument(
                 f"the sizes {shown} break the constraint `{broken}`",
@@ -149,7 +149,7 @@ def _alike(sizes: Mapping[str, int], other: Mapping[str, int], symbols: Sequence
 
 def _symbolic_dims(jaxpr: jaxprs.Jaxpr) -> set[Any]:
     """Return the symbolic dims of all values in a program."""
-    found: set[Any] = set()
+    symbolic: set[Any] = set()
     seen: set[int] = set()
 
     def visit(body: jaxprs.Jaxpr) -> None:
@@ -158,9 +158,9 @@ def _symbolic_dims(jaxpr: jaxprs.Jaxpr) -> set[Any]:
         seen.add(id(body))
         for equation in body.eqns:
             for variable in equation.outvars:
-                found.update(d for d in getattr(variable.aval, "shape", ()) if not dims.is_static(d))
+                symbolic.update(d for d in getattr(variable.aval, "shape", ()) if not dims.is_static(d))
             for inner in jaxprs.jaxprs_in_params(equation.params):
                 visit(inner)
 
     visit(jaxpr)
-    return found
+    return symbolic

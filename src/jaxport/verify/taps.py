@@ -88,12 +88,12 @@ class _Tapping:
         """Return a body whose taps follow its own outputs."""
         equations: list[jaxprs.JaxprEqn] = []
         env: dict[jaxprs.Var, Atom] = {}
-        found = self.append(jaxpr, around, equations, env, nested=False)
+        taps = self.append(jaxpr, around, equations, env, nested=False)
         outvars = [_read(env, atom) for atom in jaxpr.outvars]
         # The names of arguments and results are those of the old ones.
         debug_info = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
-        outvars += [variable for variable, _ in found]
-        return jaxpr.replace(eqns=equations, outvars=outvars, debug_info=debug_info), [tap for _, tap in found]
+        outvars += [variable for variable, _ in taps]
+        return jaxpr.replace(eqns=equations, outvars=outvars, debug_info=debug_info), [tap for _, tap in taps]
 
     def append(
         self,
@@ -107,14 +107,14 @@ class _Tapping:
 
         The variables of a body that replaces a call are renamed: two calls may share a body.
         """
-        found: list[_Tapped] = []
+        tapped_values: list[_Tapped] = []
         for position, equation in enumerate(jaxpr.eqns):
             outvars = [jaxprs.Var(v.aval) if nested or isinstance(v, jaxprs.DropVar) else v for v in equation.outvars]
             moved = equation.replace(invars=[_read(env, atom) for atom in equation.invars], outvars=outvars)
             results, taps = self.equation(moved, around, out)
             env.update(zip(equation.outvars, results, strict=True))
-            found += [(variable, replace(tap, order=(position, *tap.order))) for variable, tap in taps]
-        return found
+            tapped_values += [(variable, replace(tap, order=(position, *tap.order))) for variable, tap in taps]
+        return tapped_values
 
     def equation(
         self, equation: jaxprs.JaxprEqn, around: tuple[jaxprs.JaxprEqn, ...], out: list[jaxprs.JaxprEqn]
@@ -124,27 +124,27 @@ class _Tapping:
         source = equation
         bodies = list(jaxprs.jaxprs_in_params(params))
         wanted = self.choice(equation, around)
-        found: list[_Tapped] = []
+        tapped_values: list[_Tapped] = []
         if equation.primitive is block_p:
             if params["block"].target not in self.closed:
-                equation, found = self._block(equation, around)
+                equation, tapped_values = self._block(equation, around)
         elif name == "scan":
-            equation, found = self._scan(equation, around)
+            equation, tapped_values = self._scan(equation, around)
         elif name == "while":
-            equation, found = self._while(equation, around, out)
+            equation, tapped_values = self._while(equation, around, out)
         elif name == "cond":
-            equation, found = self._cond(equation, around)
+            equation, tapped_values = self._cond(equation, around)
         elif name in _CALLS and len(bodies) == 1 and not bodies[0].constvars:
             inside: list[jaxprs.JaxprEqn] = []
             env: dict[jaxprs.Var, Atom] = dict(zip(bodies[0].invars, equation.invars, strict=True))
-            found = self.append(bodies[0], (*around, equation), inside, env, nested=True)
-            if found:
+            tapped_values = self.append(bodies[0], (*around, equation), inside, env, nested=True)
+            if tapped_values:
                 out += inside
-                return [_read(env, atom) for atom in bodies[0].outvars], found
+                return [_read(env, atom) for atom in bodies[0].outvars], tapped_values
         out.append(equation)
         if wanted:
-            found += [(v, Tap(source, around, (_LAST,))) for v in results if _is_array(v.aval)]
-        return results, found
+            tapped_values += [(v, Tap(source, around, (_LAST,))) for v in results if _is_array(v.aval)]
+        return results, tapped_values
 
     def _block(
         self, equation: jaxprs.JaxprEqn, around: tuple[jaxprs.JaxprEqn, ...]
