@@ -48,7 +48,7 @@ class Declined(Exception):
 
 
 class Emitter:
-    """What a rule uses to build the graph: see the module's docstring."""
+    """The interface with which a rule builds the graph: see the module's docstring."""
 
     __slots__ = ("outs", "place", "remark", "scope", "walker")
 

@@ -18,7 +18,7 @@ CONTROL_FLOW = ("If", "Loop", "Scan", "SequenceMap")
 #: Operators whose kernels take every dtype, or do not depend on one.
 _ANY = frozenset({*CONTROL_FLOW, "Cast", "CastLike", "Constant", "ConstantOfShape"})
 SHOWN = 3
-"""So many reasons are shown why older releases are not enough."""
+"""The number of reasons shown for why older releases are not enough."""
 
 
 @dataclass(frozen=True)

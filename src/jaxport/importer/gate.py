@@ -33,7 +33,7 @@ MOST_AXES = 64
 """The largest rank of a NumPy array."""
 
 _PASSED = f"{OWN_FILE}place "
-"""The location of a tensor that has passed: no file has such a name, so nothing else can read it."""
+"""The location of a tensor that has passed: no real file has this name, so nothing else can read it."""
 
 
 class FoundTensor(NamedTuple):

@@ -58,8 +58,8 @@ BEGINS = {"Conv": (0,), "FusedConv": (0, 3)}
 class Arranged:
     """The inputs and attributes that replace an operator's own, for a result with the channels last.
 
-    `held` is set if the result is held so; `prefers_nhwc` if that is worth a transpose of a neighbour in the model's own order;
-    `told` if the function has to be told.
+    `held` is set if the result is held so; `prefers_nhwc` if that is worth a transpose of a neighbour in the model's
+    own order; `told` if the function has to be told.
     """
 
     inputs: list[Any]

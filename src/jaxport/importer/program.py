@@ -212,8 +212,7 @@ class Program:
 
         Raises:
           ValueNotKnown: a shape depends on the values of an input that has no array in `inputs`.
-          InvalidArgument: the model does not declare the shape of an input that `inputs` leaves out, or there is no
-            such
+          InvalidArgument: the model does not declare the shape of an input that `inputs` omits, or there is no such
             framework.
           SaveError: a file cannot be written, or an existing `model.py` was not generated.
 
@@ -284,7 +283,7 @@ class Program:
         """Write the model with these parameters as an ONNX file, with its graph unchanged.
 
         Args:
-          path: the file; weights that exceed what it can hold go into a file beside it, `<path>.<digest>.data`.
+          path: the file; if the weights are too large for it, they go into `<path>.<digest>.data`.
           params: arrays for all parameters, as `params` has them; the model's own if None.
 
         Raises:

@@ -37,7 +37,7 @@ def expect_graph(
       functions: the number of calls of each ONNX function; no others are allowed.
 
     Raises:
-      AssertionError: with what was expected, and the paths that the model has.
+      AssertionError: the structure differs; the message has the expectation, and the paths of the model.
 
     >>> import jax.numpy as jnp, jaxport
     >>> exported = jaxport.to_onnx(lambda x: jnp.tanh(x) * 2, [("B", 3)])

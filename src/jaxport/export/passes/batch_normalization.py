@@ -22,7 +22,7 @@ from jaxport.export.passes.matching import Seen
 from jaxport.export.passes.normalized import PRODUCT, deviation_and_factors, with_bias
 
 MOST_DEVIATIONS = 30
-"""A mean so many deviations away from zero costs the result so many times the rounding of its type."""
+"""The largest mean, in standard deviations: the result loses as many times the rounding error of its type."""
 
 
 def batch_normalization(model: ir.Model) -> str:

@@ -1,7 +1,7 @@
 """The machinery of fusions: find them, check that they pay off, insert the operator, and report.
 
-A fusion is a function of a node that may be the last one of what it looks for. It returns a `Fusion`, the reason why a
-similar computation is left as it is, or None if nothing matches.
+A fusion is found by a function of a node, which may be the last node of a match. It returns a `Fusion`, the reason why
+a similar computation is left as it is, or None if nothing matches.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jaxport.export.passes.editing import Dim, Editor, constant_of, dims_of, is_
 from jaxport.export.passes.matching import VIEWS, between
 
 SHOWN = 5
-"""So many values are named for each reason why a fusion was declined."""
+"""The number of values named for each reason why a fusion was declined."""
 
 
 class Builder:

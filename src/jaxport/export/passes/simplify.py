@@ -1,4 +1,4 @@
-"""Algebraic simplification: take a value from what it equals.
+"""Algebraic simplification: replace a value by a simpler one that is equal.
 
 1. `not not x`: x. `cast(b) == 0` of a boolean: not b; `cast(b) == 1`: b.
 2. Where with a constant condition, or the same value in both branches: the branch.

@@ -16,7 +16,7 @@ import numpy as np
 MOST_TERMS = 64
 
 Indices = range | tuple[int, ...]
-"""Positions in a vector: a range where they are evenly spaced, so that equal ones are equal objects."""
+"""Positions in a vector: a range if they are evenly spaced, so that equal ones are equal objects."""
 
 
 class Unfit(Exception):
