@@ -8,7 +8,7 @@
 >>> program(jnp.zeros((1, 3)))
 Array([[0., 0., 0.]], dtype=float32)
 
-Names are loaded on first use: `import jaxport` costs little, and loads no runtime and no framework.
+Names are loaded on first use: `import jaxport` is cheap, and loads no runtime and no framework.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-#: Where the names live that are loaded on first use.
+#: The modules of the names that are loaded on first use.
 _LAZY = {
     "Exported": "jaxport.export.exported",
     "make_mox": "jaxport.mox.tracing",
@@ -86,8 +86,8 @@ _LAZY = {
     "Target": "jaxport.export.targets",
     "from_onnx": "jaxport.importer",
     "onnx_function": "jaxport.export.functions",
-    "op": "jaxport.importer",  # ours are registered before the first of the user's
-    "rule": "jaxport.export.rules",  # ours are registered before the first of the user's
+    "op": "jaxport.importer",  # our operators are registered before the user's
+    "rule": "jaxport.export.rules",  # our rules are registered before the user's
     "to_onnx": "jaxport.export.api",
 }
 

@@ -1,7 +1,7 @@
-"""Python's garbage collector stands still while modules load, and while a model is traced to a Mox or exported.
+"""Pause Python's garbage collector while modules load, and while a model is traced to a Mox or exported.
 
-All of these make many objects and hardly any garbage. What they make sets off full collections, each of which goes
-through all that JAX has loaded: half of the time of a trace, a quarter of a second in the middle of an export of two.
+These create many objects and hardly any garbage. The objects trigger full collections, each of which traverses all that
+JAX has loaded: half of the time of a trace, a quarter of a second of an export of two.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The one family of errors, and the only place where their messages are formatted.
+"""The errors of this package, and the only place where their messages are formatted.
 
-Every error says what was refused, where, why, and what to do instead. All of them derive from
-`JaxportError`, so that a caller can catch the family.
+Every error says what was refused, where, why, and what to do instead. All of them derive from `JaxportError`, so that a
+caller can catch them together.
 
 >>> print(
 ...     InvalidArgument(
@@ -78,11 +78,11 @@ class RuleError(JaxportError):
 
 
 class StateChanged(JaxportError):
-    """The traced call changes module state, and the caller did not say what becomes of it."""
+    """The traced call changes module state, and the caller did not choose how to treat that."""
 
 
 class SaveError(JaxportError, OSError):
-    """A file could not be written; nothing was left half-written."""
+    """A file could not be written; no partial file was left."""
 
 
 class NotInstalled(JaxportError, ImportError):
@@ -98,7 +98,7 @@ class ModelError(JaxportError, ValueError):
 
 
 class QueryError(JaxportError, ValueError):
-    """A query is malformed, or hit another number of things than it was told to."""
+    """A query is malformed, or its number of hits is not the expected one."""
 
 
 class VerificationFailed(JaxportError, AssertionError):
@@ -156,7 +156,7 @@ LONGEST_REASON = 2000
 
 
 def noted(error: Exception, place: str) -> None:
-    """Notes at an error of others where it was raised, for the boundary that it will come to.
+    """Note on a foreign error where it was raised, for the boundary that will catch it.
 
     >>> error = KeyError("x")
     >>> noted(error, "node `add`")
@@ -175,16 +175,16 @@ def _places(error: BaseException) -> list[str]:
 def boundary(
     refused: str, *, where: str = "", instead: str = "", kind: Callable[..., JaxportError] = ModelError
 ) -> Iterator[None]:
-    """Makes an error of the family of whatever else is raised inside; the original is its cause.
+    """Turn any other error raised inside into one of this package; the original is its cause.
 
-    One stands around each thing that users call with what they have from others. Warnings that are turned into errors
-    pass, as what is no `Exception` does.
+    It surrounds each public function that users call with data from others. Warnings turned into errors pass, and so
+    does anything that is not an `Exception`.
 
     Args:
-      refused: what then could not be done.
-      where: the place, where the error itself does not say it (`noted`).
+      refused: what could not be done.
+      where: the place, unless the error itself has it (`noted`).
       instead: what to do instead.
-      kind: which error it becomes.
+      kind: the class of the new error.
 
     >>> with boundary("the model cannot be read", where="`m.onnx`"):
     ...     {}["x"]
@@ -213,7 +213,7 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"[:LONGEST_REASON].rstrip(": ")
 
 
-# Users meet these as `jaxport.Unsupported`, whatever file defines them.
+# Users see these as `jaxport.Unsupported`, whatever file defines them.
 for _name in __all__:
     if _name not in ("boundary", "noted"):
         globals()[_name].__module__ = "jaxport"

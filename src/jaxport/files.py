@@ -1,11 +1,11 @@
-"""Files on disk: whole after every failure, and only those that are ours.
+"""Files on disk, written atomically; only our own files are removed.
 
-A model may be two files, one of which names the other. The data file has a name that says its content,
-`model.onnx.3f0c….data`: it is moved to its place first, the file that names it is replaced after it, in one step, and data
-that nothing names any more is removed last. At any time there is the old pair or the new one, whoever is killed when.
+A model may be two files, one of which names the other. The data file is named by its content, `model.onnx.3f0c….data`:
+it is moved to its place first, the file that names it is then replaced atomically, and unreferenced data is removed
+last. So either the old pair or the new one exists at any time, whichever process is killed.
 
-What is being written lies in a folder `.jaxport-…` beside the target, which its process holds a lock on. What a killed
-process left is recognised by the lock that nobody holds, and is removed by the next save in that folder.
+Files are written in a folder `.jaxport-…` next to the target, locked by its process. An unlocked folder was left by a
+killed process, and is removed by the next save in its parent folder.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ except ImportError:  # Windows has no such locks: nothing is cleaned up there
 __all__ = ["DIGITS", "checked_path", "data_name", "existing_file", "publish"]
 
 DIGITS = 16
-"""Hexadecimal digits of the digest in the name of a data file: no two contents have the same by chance."""
+"""Hexadecimal digits of the digest in the name of a data file: enough that no two contents collide by chance."""
 
 _ATTEMPTS = 3
 _PREFIX, _MAIN, _DATA = ".jaxport-", "main", "data"
@@ -39,10 +39,10 @@ Write = Callable[[Path], None]
 
 
 def checked_path(path: str | os.PathLike[str], where: str) -> str:
-    """A path as text that the file system can have.
+    """Return a path as text that is valid for the file system.
 
     Raises:
-      InvalidArgument: it has a NUL or a character that is no text, or is no path.
+      InvalidArgument: it has a NUL or a character that is not text, or is not a path.
 
     >>> checked_path("a.onnx", "here")
     'a.onnx'
@@ -60,10 +60,10 @@ def checked_path(path: str | os.PathLike[str], where: str) -> str:
 
 
 def existing_file(path: str | os.PathLike[str], where: str) -> str:
-    """The path of a file that is there.
+    """Return the path of an existing file.
 
     Raises:
-      InvalidArgument: there is none, or what is there is no regular file.
+      InvalidArgument: there is none, or it is not a regular file.
     """
     text = checked_path(path, where)
     if not os.path.isfile(text):
@@ -73,7 +73,7 @@ def existing_file(path: str | os.PathLike[str], where: str) -> str:
 
 
 def data_name(main: str, digest: str, suffix: str) -> str:
-    """What the data file of a file is called.
+    """Return the name of the data file of a file.
 
     >>> data_name("model.onnx", "3f0c9a117be24d58", ".data")
     'model.onnx.3f0c9a117be24d58.data'
@@ -87,19 +87,19 @@ def publish(
     write_data: Write | None = None,
     suffix: str = ".data",
 ) -> Path:
-    """Writes a file, and the data beside it, all or nothing.
+    """Write a file, and its data file, atomically.
 
     Args:
       path: the file; a link is followed. It is replaced if it is a regular file, and keeps its permissions.
       write: writes the file to a path, given the name of the data file ("" without one).
       write_data: writes the data to a path, if there is any.
-      suffix: how the name of the data file ends. Others of this file, with this suffix, are removed in the end.
+      suffix: the suffix of the data file's name. Other data files of this file with this suffix are removed in the end.
 
     Returns:
       The path that was written, with links resolved.
 
     Raises:
-      SaveError: it cannot be written; what was there before is there still.
+      SaveError: it cannot be written; an existing file stays.
     """
     target = Path(os.path.realpath(checked_path(path, "the path of the file")))
     refused, where = f"`{target}` cannot be written", f"`{target.parent}`"
@@ -123,10 +123,10 @@ def publish(
 
 
 def _mode_of(target: Path) -> int | None:
-    """The permissions of what is to be replaced, or None where nothing is.
+    """Return the permissions of the file to replace, or None if there is none.
 
     Raises:
-      OSError: what is there may not be replaced.
+      OSError: the existing file may not be replaced.
     """
     try:
         status = os.lstat(target)
@@ -142,7 +142,7 @@ def _mode_of(target: Path) -> int | None:
 
 
 def _settled(path: Path, mode: int | None) -> str:
-    """The digest of a file that is complete, after it has reached the disk."""
+    """Return the digest of a complete file, after it has reached the disk."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
         if mode is not None:
@@ -152,7 +152,7 @@ def _settled(path: Path, mode: int | None) -> str:
 
 
 def _move(folder: Path, target: Path, name: str, suffix: str) -> None:
-    """Moves the new files to their places, the data first, and removes the data that was named before."""
+    """Move the new files to their places, the data first, and remove the data that was named before."""
     data, fresh = target.with_name(name) if name else None, False
     if data is not None:
         fresh = _mode_of(data) is None
@@ -165,7 +165,7 @@ def _move(folder: Path, target: Path, name: str, suffix: str) -> None:
             data.unlink(missing_ok=True)
         raise
     _reach_disk(target.parent)
-    # From here on the new pair is there: what is left of the old one does no harm.
+    # From here on the new pair is complete: leftovers of the old one do no harm.
     with contextlib.suppress(OSError):
         pattern = re.compile(rf"{re.escape(target.name)}\.[0-9a-f]{{{DIGITS}}}{re.escape(suffix)}")
         for entry in os.scandir(target.parent):
@@ -174,7 +174,7 @@ def _move(folder: Path, target: Path, name: str, suffix: str) -> None:
 
 
 def _reach_disk(folder: Path) -> None:
-    """Lets the names in a folder reach the disk, where the system can do that."""
+    """Flush the names in a folder to disk, if the system supports that."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -188,14 +188,14 @@ def _reach_disk(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _working_folder(parent: Path) -> Iterator[Path]:
-    """A folder of our own in `parent`, locked; afterwards it is gone. Folders that nobody holds are removed."""
+    """Make a locked folder of our own in `parent`, which is removed afterwards, as are unlocked ones."""
     _clean(parent)
     for _ in range(_ATTEMPTS):
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         lock = _hold(folder)
         if lock is not None:
             break
-        _remove(folder)  # another process took it for a leftover at this very moment
+        _remove(folder)  # another process took it for a leftover at this moment
     else:  # a file system without locks
         folder, lock = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent)), None
     try:
@@ -207,7 +207,7 @@ def _working_folder(parent: Path) -> Iterator[Path]:
 
 
 def _hold(folder: Path, wait: bool = False) -> int | None:
-    """A lock on a folder, as an open file; None where another process has it, or the folder is gone."""
+    """Lock a folder and return the lock as an open file; None if another process has it, or the folder is gone."""
     if fcntl is None:
         return None
     try:
@@ -226,7 +226,7 @@ def _hold(folder: Path, wait: bool = False) -> int | None:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Lets one process at a time move files in a folder, where the file system has locks."""
+    """Let one process at a time move files in a folder, if the file system has locks."""
     handle = _hold(folder, wait=True)
     try:
         yield
@@ -236,7 +236,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _clean(parent: Path) -> None:
-    """Removes what killed processes left: folders with our name and our files only, that nobody holds a lock on."""
+    """Remove what killed processes left: unlocked folders with our name that contain only our files."""
     with contextlib.suppress(OSError):
         for entry in list(os.scandir(parent)):
             if not entry.name.startswith(_PREFIX) or not entry.is_dir(follow_symlinks=False):

@@ -1,8 +1,8 @@
-"""Writing a model: streamed from the arrays that hold it, and all or nothing.
+"""Write a model, streamed from its arrays, and atomically.
 
-A model is taken apart into a *frame*, the protobuf message without the data of its large tensors, and those tensors.
-From there it becomes a message in memory, one file, two files, or (in `jaxport.verify.runtime`) a session; the bytes
-of a weight are never held twice, whatever its layout in memory is.
+A model is split into a *frame*, the protobuf message without the data of its large tensors, and those tensors. These
+become a message in memory, one file, two files, or (in `jaxport.verify.runtime`) a session; the bytes of a weight are
+never held twice, whatever its memory layout.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import onnx_ir as ir
 from jaxport import files
 from jaxport.errors import SaveError
 
-#: The most bytes that a protobuf message can have.
+#: The maximum size of a protobuf message in bytes.
 PROTOBUF_LIMIT = 2**31 - 1
-#: Tensors from this size on are kept out of the frame. Smaller ones may be shapes, which runtimes want to see at once.
+#: Tensors from this size on are kept out of the frame. Smaller ones may be shapes, which runtimes need at once.
 LARGE = 1024
-#: So many bytes are copied at a time of an array that is not stored in row-major order.
+#: The number of bytes copied at a time from an array that is not in row-major order.
 CHUNK = 2**24
 #: Tensors from this size on start at a page of the external file, so that a runtime can map them.
 PAGED, PAGE, ALIGNED = 2**16, 4096, 64
@@ -33,13 +33,13 @@ _GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
 _INITIALIZER = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
 _RAW_DATA = onnx.TensorProto.RAW_DATA_FIELD_NUMBER
 
-#: What files are written from: bytes, and tensors whose data is streamed.
+#: The contents of files: bytes, and tensors whose data is streamed.
 Piece: TypeAlias = "bytes | ir.TensorProtocol"
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A model taken apart.
+    """A model, split into a message and its large tensors.
 
     Attributes:
       proto: the message without the large initializers of the main graph.
@@ -53,7 +53,7 @@ class Frame:
 
 
 class _Without:
-    """A view of an object of `onnx_ir` with some attributes replaced: what the serializer shall see of it."""
+    """A view of an object of `onnx_ir` with some attributes replaced, for the serializer."""
 
     def __init__(self, viewed: Any, **replaced: Any):
         self._viewed = viewed
@@ -67,7 +67,7 @@ class _Without:
 
 
 def frame(model: ir.Model) -> Frame:
-    """Take a model apart, without touching it."""
+    """Split a model without changing it."""
     initializers = model.graph.initializers
     large = {name: value.const_value for name, value in initializers.items() if _is_large(value.const_value)}
     small = {name: value for name, value in initializers.items() if name not in large}
@@ -84,7 +84,7 @@ def _is_large(tensor: ir.TensorProtocol | None) -> TypeGuard[ir.TensorProtocol]:
 
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:
-    """The model as a protobuf message.
+    """Return the model as a protobuf message.
 
     Raises:
       SaveError: it is larger than protobuf allows.
@@ -104,10 +104,10 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
 
 
 def save(model: ir.Model, path: str | os.PathLike[str], external_data: bool | None = None) -> None:
-    """Write a model to `path`, and its weights to a file beside it where `external_data`, or where they exceed 2 GB.
+    """Write a model to `path`, and its weights to a separate file if `external_data` is set or they exceed 2 GB.
 
-    The data file is called `<path>.<digest of its content>.data`. There is the new pair in the end, or the old one as it
-    was.
+    The data file is called `<path>.<digest of its content>.data`. Afterwards either the new pair exists, or the old one
+    unchanged.
 
     Raises:
       SaveError: the path cannot be written, the disk is full, or the model is too large for one file.
@@ -133,7 +133,7 @@ def _size(piece: Piece) -> int:
 
 
 def _message(parts: Frame) -> list[Piece]:
-    """The bytes of the whole model in the encoding of protobuf: the data of each tensor follows its header."""
+    """Return the bytes of the whole model in the encoding of protobuf: the data of each tensor follows its header."""
     rest, graph = onnx.ModelProto(), parts.proto.graph.SerializeToString(deterministic=True)
     rest.CopyFrom(parts.proto)
     rest.ClearField("graph")
@@ -145,12 +145,12 @@ def _message(parts: Frame) -> list[Piece]:
 
 
 def _field(number: int, size: int) -> bytes:
-    """What stands before the `size` bytes of a field."""
+    """Return the key and length that precede the `size` bytes of a field."""
     return _varint(number << 3 | 2) + _varint(size)
 
 
 def _varint(number: int) -> bytes:
-    """A number in groups of seven bits, the lowest first, each but the last marked by its top bit."""
+    """Encode a number in groups of seven bits, the lowest first, each but the last marked by its top bit."""
     groups = bytearray()
     while number >= 128:
         groups.append(number & 127 | 128)
@@ -159,7 +159,7 @@ def _varint(number: int) -> bytes:
 
 
 def _external(parts: Frame, location: str) -> Frame:
-    """The model whose large tensors are in the file `location`, where `_aligned` puts them."""
+    """Return the model with its large tensors in the file `location`, where `_aligned` puts them."""
     proto, position = onnx.ModelProto(), 0
     proto.CopyFrom(parts.proto)
     for header, tensor in zip(parts.headers, parts.tensors, strict=True):
@@ -172,14 +172,14 @@ def _external(parts: Frame, location: str) -> Frame:
 
 
 def refer(header: onnx.TensorProto, location: str, offset: int, length: int) -> None:
-    """Say in the header of a tensor where its data is."""
+    """Write into the header of a tensor where its data is."""
     header.data_location = onnx.TensorProto.EXTERNAL
     for key, value in (("location", location), ("offset", offset), ("length", length)):
         header.external_data.add(key=key, value=str(value))
 
 
 def _aligned(tensors: Iterable[ir.TensorProtocol]) -> Iterator[Piece]:
-    """The data of tensors, each at its place in the external file."""
+    """Yield the data of tensors, each at its place in the external file."""
     position = 0
     for tensor in tensors:
         gap = _gap(position, tensor)
@@ -200,17 +200,17 @@ def _write(path: Path, pieces: Iterable[Piece]) -> None:
 
 
 def chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
-    """The bytes of a tensor as ONNX stores them; a chunk is to be used before the next one is asked for.
+    """Yield the bytes of a tensor as ONNX stores them; a chunk is only valid until the next one is requested.
 
-    They are views of the tensor's memory, or copies of a part of it where it is not in row-major order.
+    They are views of the tensor's memory, or copies of parts of it if it is not in row-major order.
     """
     if tensor.dtype.bitwidth < 8:  # several elements in a byte
         yield tensor.tobytes()
         return
     array = tensor.numpy()
     size = array.dtype.itemsize
-    iterator: Any = np.nditer  # its stub does not know the flag `contig`
-    bits = array.view(f"u{size}")  # and itself it does not know bfloat16
+    iterator: Any = np.nditer  # its stub lacks the flag `contig`
+    bits = array.view(f"u{size}")  # and NumPy's `nditer` lacks bfloat16
     flags = ["external_loop", "buffered"]
     for chunk in iterator(bits, flags, ["readonly", "contig"], order="C", buffersize=CHUNK // size):
         yield memoryview(chunk).cast("B")

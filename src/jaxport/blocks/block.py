@@ -1,9 +1,9 @@
-"""What a block is: the data that a `block` equation carries.
+"""Blocks: the data of a `block` equation.
 
-A block stands for one call with a boundary: a module call, a decorated function, a library function whose
-meaning is worth keeping whole. In a jaxpr it is one equation of the primitive `block_p`, with the params
-``{"jaxpr": ClosedJaxpr without consts, "block": Block}``. Such an equation is data and is never bound; to
-evaluate a jaxpr with blocks, `ungroup` it first.
+A block is one call with a boundary: a module call, a decorated function, or a library function whose meaning is worth
+keeping whole. In a jaxpr it is one equation of the primitive `block_p`, with the params ``{"jaxpr": ClosedJaxpr without
+consts, "block": Block}``. Such an equation is data and is never bound; to evaluate a jaxpr with blocks, `ungroup` it
+first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Block", "FrozenMapping", "block_p", "freeze", "reference_of"]
 
 
 class FrozenMapping(Mapping[Any, Any]):
-    """An immutable mapping, hashable where its values are, equal to any mapping with the same items.
+    """An immutable mapping, hashable if its values are, equal to any mapping with the same items.
 
     >>> FrozenMapping({"features": 10})
     FrozenMapping({'features': 10})
@@ -40,13 +40,13 @@ class FrozenMapping(Mapping[Any, Any]):
     def __contains__(self, key: object) -> bool:
         return key in self._items
 
-    # What `Mapping` makes of the above is slow.
+    # The mixin methods of `Mapping` are slow.
     def items(self) -> ItemsView:
-        """As those of a dict."""
+        """Return the items, as a dict does."""
         return self._items.items()
 
     def values(self) -> ValuesView:
-        """As those of a dict."""
+        """Return the values, as a dict does."""
         return self._items.values()
 
     def __len__(self) -> int:
@@ -63,7 +63,7 @@ class FrozenMapping(Mapping[Any, Any]):
 
 
 def freeze(value: Any) -> Any:
-    """Returns `value` with its lists, dicts and sets (nested ones too) replaced by immutable ones.
+    """Return `value` with its lists, dicts and sets, also nested ones, replaced by immutable ones.
 
     >>> freeze({"axes": [0, 1]})
     FrozenMapping({'axes': (0, 1)})
@@ -79,30 +79,30 @@ def freeze(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Block:
-    """What a `block` equation stands for.
+    """The call that a `block` equation represents.
 
     Attributes:
-      target: the qualified public name of what was called: ``flax.nnx.Linear``, ``jax.nn.gelu``, ``my.pkg.encoder``.
+      target: the qualified public name of the callable: ``flax.nnx.Linear``, ``jax.nn.gelu``, ``my.pkg.encoder``.
       name: the last element of `path`, or the short type name at the root.
-      path: where the module sits in the user's model, ``layers.0.attn.query``; empty for the root.
+      path: the path of the module in the user's model, ``layers.0.attn.query``; empty for the root.
       kind: ``"module"`` or ``"function"``.
-      method: the method that was called, ``"__call__"`` as a rule; empty for functions.
+      method: the called method, usually ``"__call__"``; empty for functions.
       config: the static fields of the module and the static arguments of the call.
       weights: index of an input of the block -> the path of that parameter in the user's pytree. Inside a scan the
         input is the slice of that parameter that belongs to the step.
-      options: what the user gave to the decorator that made this boundary.
+      options: the options of the decorator that made this boundary.
       arguments: the name of each array argument of the call (``x``, ``batch.ids``), in order: they are the first
         inputs of the block, one input per argument; parameters and closed-over values follow.
-      results: how many of the block's outputs are results of the call; they come first. What was made inside and is
-        used outside follows, in the order of its definition.
-      batched: through how many `vmap` levels the boundary went. The arrays inside have that many extra axes, so
-        `config` may no longer mean what it says.
+      results: the number of the block's outputs that are results of the call; they come first. Values made inside and
+        used outside follow, in the order of their definition.
+      batched: the number of `vmap` levels applied to the boundary. The arrays inside have that many extra axes, so
+        `config` may no longer describe them.
       axes: for each of these levels, the innermost first, the batched axis of each argument and of each result (None
-        for those without one); None where the arguments do not tell, being less batched than the results.
-      returns: where each result of the call is in what it returned: ``""`` for a bare array, ``0``, ``logits``.
-      edited: whether the block, or something inside it, was replaced: it is no longer what `target` says.
-      exchanged: index of an input of the block -> the path of the parameter in whose place an edit puts it: what the
-        input is was computed, of a quantized weight for example.
+        for those without one); None if the arguments do not tell, being less batched than the results.
+      returns: the path of each result in the returned value: ``""`` for a bare array, ``0``, ``logits``.
+      edited: whether the block, or something inside it, was replaced: `target` no longer describes it.
+      exchanged: index of an input of the block -> the path of the parameter that an edit replaced by it: a computed
+        value, such as a dequantized weight.
 
     >>> Block("flax.nnx.Linear", name="query", path="attn.query").name
     'query'
@@ -126,11 +126,11 @@ class Block:
 
     @property
     def named(self) -> dict[int, str]:
-        """The inputs that are parameters, or take the place of some, and the paths of these."""
+        """The inputs that are parameters, or replace parameters, with the paths of these."""
         return {**self.weights, **self.exchanged}
 
     def with_inputs(self, positions: Sequence[int]) -> Block:
-        """The block with those of its inputs that are at the given positions.
+        """Return the block with only the inputs at the given positions.
 
         >>> Block("Linear", weights={1: "kernel", 2: "bias"}).with_inputs([0, 2]).weights
         FrozenMapping({1: 'bias'})
@@ -153,7 +153,7 @@ def _abstract_eval(*_: Any, jaxpr: jaxprs.ClosedJaxpr, **__: Any) -> tuple[list,
     positions = {variable: index for index, variable in enumerate(jaxpr.jaxpr.invars)}
     effects = set()
     for effect in jaxpr.effects:
-        # An abstract evaluation names positions; references made inside the block do not concern the outside.
+        # An abstract evaluation names positions; references made inside the block have no effect outside.
         reference = reference_of(effect)
         if reference is None:
             effects.add(effect)
@@ -163,7 +163,7 @@ def _abstract_eval(*_: Any, jaxpr: jaxprs.ClosedJaxpr, **__: Any) -> tuple[list,
 
 
 def reference_of(effect: Any) -> jaxprs.Var | None:
-    """The mutable reference that an effect of an equation reads or writes, None for all other effects.
+    """Return the mutable reference that an effect of an equation reads or writes, None for all other effects.
 
     jax has no public name for such effects.
 

@@ -24,18 +24,18 @@ def boundary(
     options: Mapping[str, Any] | None = None,
     prepare: Callable[[dict], dict] = dict,
 ) -> Decorated:
-    """Makes each call of `thing` a block, wherever it is called from while a trace is running.
+    """Make each call of `thing` a block, wherever it is called from while a trace is running.
 
     Outside a trace nothing changes: results, signature, `isinstance` and pickling are those of `thing`.
 
     Args:
       thing: a function, a method, or a class: then the calls of its instances, by their public methods.
       target: the qualified name of the blocks; by default that of `thing`.
-      options: anything, found again on `Block.options`.
+      options: any values, which `Block.options` returns.
       prepare: changes or checks the keyword arguments of each call that is traced.
 
     Returns:
-      a class itself; of a function a wrapper of it.
+      The class itself, or a wrapper of a function.
 
     Raises:
       InvalidArgument: `thing` cannot be called.

@@ -1,6 +1,6 @@
-"""Arrays that a traced function closed over, lifted to inputs of the whole program.
+"""Hoist the arrays that a traced function closed over to inputs of the whole program.
 
-JAX keeps such an array where it met it: as a const of the outermost jaxpr, or of the body of a `jit` within it.
+JAX keeps such an array where it was first used: as a const of the outermost jaxpr, or of the body of a `jit` within it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _VariableOf = Callable[[Any], jaxprs.Var]
 
 
 def hoisted(closed: jaxprs.ClosedJaxpr) -> tuple[jaxprs.Jaxpr, list[Any]]:
-    """Returns a jaxpr without consts, and the arrays that are its new inputs.
+    """Return a jaxpr without consts, and the arrays that are its new inputs.
 
-    The inputs are those of `closed` with the arrays put between the weights and the rest by `Hoisting.split`: they
-    come last here. Arrays in bodies of primitives that bind their arity elsewhere (`custom_jvp_call`) stay.
+    The arrays are the leading inputs, before those of `closed`. Arrays in bodies of primitives that bind their arity
+    elsewhere (`custom_jvp_call`) stay.
 
     >>> import jax.numpy as jnp
     >>> w = jnp.ones(3)
@@ -37,11 +37,11 @@ def hoisted(closed: jaxprs.ClosedJaxpr) -> tuple[jaxprs.Jaxpr, list[Any]]:
 
 
 class _Hoisting:
-    """Lifts consts body by body; what a body lifts becomes new *leading* operands of the equation that calls it."""
+    """Lifts consts body by body: those of a body become new *leading* operands of the equation that calls it."""
 
     def __init__(self) -> None:
         self._lifted: dict[tuple, tuple[jaxprs.Jaxpr, list[Any]]] = {}
-        self._kept: list[Any] = []  # so that no id is used twice
+        self._kept: list[Any] = []  # so that no id is reused
         self._needs: dict[int, bool] = {}
 
     def needs(self, jaxpr: jaxprs.Jaxpr) -> bool:
@@ -57,12 +57,12 @@ class _Hoisting:
         return self._needs[id(jaxpr)]
 
     def lifted(self, jaxpr: jaxprs.Jaxpr, consts: Sequence[Any]) -> tuple[jaxprs.Jaxpr, list[Any]]:
-        """`jaxpr` with its consts, and those of the bodies within it, as leading inputs; and the arrays."""
+        """Return `jaxpr` with its consts, and those of its bodies, as leading inputs, and the arrays."""
         key = id(jaxpr), *map(id, consts)
         if key in self._lifted:
             return self._lifted[key]
         self._kept += [jaxpr, *consts]
-        # One input per array, however often the program meets it.
+        # One input per array, however often the program uses it.
         variables: dict[int, jaxprs.Var] = {}
         arrays: list[Any] = []
         alias: dict[jaxprs.Var, jaxprs.Var] = {}
@@ -95,7 +95,7 @@ class _Hoisting:
         return lifted, arrays
 
     def equation(self, equation: jaxprs.JaxprEqn, variable_of: _VariableOf, alias: Mapping) -> jaxprs.JaxprEqn:
-        """The equation with what its bodies lift as new operands."""
+        """Return the equation with the lifted consts of its bodies as new operands."""
         invars = [alias.get(a, a) if isinstance(a, jaxprs.Var) else a for a in equation.invars]
         equation = equation.replace(invars=invars)
         rule = _RULES.get(equation.primitive.name)
@@ -124,7 +124,7 @@ def _jit(hoisting: _Hoisting, equation: jaxprs.JaxprEqn, variable_of: _VariableO
 
 @functools.cache
 def _unspecified() -> dict[str, Any]:
-    """What a `jit` equation says of an operand that nothing was said about."""
+    """Return the parameters of a `jit` equation for an operand without specifications."""
     params = jax.make_jaxpr(jax.jit(lambda x: x))(0.0).eqns[0].params
     return {name: params[name][0] for name in ("in_shardings", "in_layouts", "donated_invars")}
 
@@ -165,7 +165,7 @@ def _cond(hoisting: _Hoisting, equation: jaxprs.JaxprEqn, variable_of: _Variable
     total = [array for _, arrays in branches for array in arrays]
     if not total:
         return equation
-    # All branches take all operands: each gets those of the others as inputs that it does not use.
+    # All branches take all operands: each gets those of the others as unused inputs.
     widened = []
     for position, (body, own) in enumerate(branches):
         inputs = list(body.jaxpr.invars)

@@ -1,8 +1,8 @@
-"""The text of a dimension: read by one parser, whoever wrote it.
+"""The text of a dimension, read by one parser for all writers.
 
-JAX prints `2*B + 1`, `floordiv(T, 2)`, `mod(T, 4)`, `max(B, 2)`, `B^2`; PyTorch writes `2*(N + 1)`, `N*(N+1)`, `(s0//2)`
-and `s0 % 4` into ONNX files. Any identifier is a name: `mod` and `max` are functions where a parenthesis follows, and
-`lambda` is a name like another. What a text may ask for is bounded, so that a hostile one costs nothing.
+JAX prints `2*B + 1`, `floordiv(T, 2)`, `mod(T, 4)`, `max(B, 2)`, `B^2`; PyTorch writes `2*(N + 1)`, `N*(N+1)`,
+`(s0//2)` and `s0 % 4` into ONNX files. Any identifier is a name: `mod` and `max` are functions if a parenthesis
+follows, and `lambda` is an ordinary name. The size of an expression is bounded, so that a hostile text costs nothing.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Expression:
     Attributes:
       form: "number", "name", "neg", "+", "-", "*", "^", or a function; `//` and `%` are `floordiv` and `mod`.
       parts: the operands; of "^" the second one is a number.
-      value: of a number.
-      name: of a name.
+      value: the value of a number.
+      name: the name of a symbol.
     """
 
     form: str
@@ -40,10 +40,11 @@ class Expression:
 
 @functools.lru_cache(maxsize=4096)
 def parse(text: str) -> Expression:
-    """The expression of a text.
+    """Return the expression of a text.
 
     Raises:
-      InvalidArgument: it is none, or a hostile one: nested deep, of high degree, or with very many terms.
+      InvalidArgument: it is not an expression, or a hostile one: deeply nested, of high degree, or with very many
+        terms.
 
     >>> parse("2*(N + 1)").form
     '*'
@@ -60,7 +61,7 @@ def parse(text: str) -> Expression:
 
 @functools.lru_cache(maxsize=4096)
 def symbols(text: str) -> frozenset[str]:
-    """The names in the text of an expression.
+    """Return the names in the text of an expression.
 
     >>> sorted(symbols("2*B + floordiv(T, 2)"))
     ['B', 'T']
@@ -97,7 +98,7 @@ class _DimParser:
         return InvalidArgument(f"`{self.text[:100]}` is no dimension", where=f"character {self.position}", why=why)
 
     def taken(self, *tokens: str) -> str:
-        """The token if it is one of these, which then is behind us; else nothing."""
+        """Consume the token if it is one of these, and return it; else return an empty text."""
         found = self.token if self.kind == "symbol" and self.token in tokens else ""
         if found:
             self.next()
@@ -171,10 +172,10 @@ class _DimParser:
 
 
 def _check_size(expression: Expression, parser: _DimParser) -> None:
-    """Refuses what would be very long written out: powers of powers, products of sums."""
+    """Refuse expressions that would expand to a great length: powers of powers, products of sums."""
 
     def size(part: Expression) -> tuple[int, int]:
-        """How many terms it has when it is multiplied out, and the highest degree."""
+        """Return the number of terms after expansion, and the highest degree."""
         sizes = [size(inner) for inner in part.parts]
         match part.form:
             case "number" | "name":

@@ -1,8 +1,7 @@
-"""Symbolic dimensions: evaluating an expression on any kind of number, and solving it for its symbols.
+"""Symbolic dimensions: evaluate an expression on any kind of number, and solve it for its symbols.
 
-A *dim* is a Python integer or one of JAX's symbolic dimension expressions (`jax.export.symbolic_shape`).
-JAX prints an expression in a small documented grammar; that text is the public form of it, and what is read here, by
-`jaxport.blocks.dim_text`.
+A *dim* is a Python integer or one of JAX's symbolic dimension expressions (`jax.export.symbolic_shape`). JAX prints an
+expression in a small documented grammar; that text is its public form, and `jaxport.blocks.dim_text` reads it.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def all_static(dims: Sequence[Dim]) -> bool:
 
 
 def label(dim: Dim) -> str | int:
-    """The dim as it stands in an ONNX shape: an integer, or the text of the expression.
+    """Return the dim as an ONNX shape has it: an integer, or the text of the expression.
 
     >>> label(3)
     3
@@ -75,12 +74,12 @@ def label(dim: Dim) -> str | int:
 
 
 def evaluate(dim: Dim, values: Mapping[str, Any]) -> Any:
-    """The value of `dim` where its symbols have `values`: integers, dims, or objects with integer operators.
+    """Return the value of `dim` given `values` of its symbols: integers, dims, or objects with integer operators.
 
-    The objects may bring methods `maximum(other)` and `minimum(other)` for `max` and `min`.
+    The objects may have methods `maximum(other)` and `minimum(other)` for `max` and `min`.
 
     Raises:
-      InvalidArgument: `dim` is a text that is no dimension.
+      InvalidArgument: `dim` is a text that is not a dimension.
 
     >>> from jax import export
     >>> (B,) = export.symbolic_shape("B")
@@ -132,7 +131,7 @@ class _Linear:
 
 
 def solve_linear(dim: Dim) -> tuple[str, int, int] | None:
-    """`(symbol, scale, offset)` where `dim == scale * symbol + offset`, or None where it has another form.
+    """Return `(symbol, scale, offset)` if `dim == scale * symbol + offset`, or None if it has another form.
 
     >>> from jax import export
     >>> (B,) = export.symbolic_shape("B")
@@ -156,7 +155,7 @@ def same(a: Dim, b: Dim) -> bool:
 
 
 def surely_differ(a: Dim, b: Dim) -> bool:
-    """Whether two dims are different for every value of their symbols; False where that is not known."""
+    """Whether two dims differ for every value of their symbols; False if that is unknown."""
     if is_static(a) and is_static(b):
         return int(a) != int(b)
     difference = a - b

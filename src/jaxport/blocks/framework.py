@@ -1,4 +1,4 @@
-"""What this package asks of a framework: one subclass per framework, each in its own file of `jaxport.frameworks`."""
+"""The interface to a framework: one subclass per framework, each in its own file of `jaxport.frameworks`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LIBRARIES = frozenset(
 
 
 def package_of(thing: Any) -> str:
-    """The top-level package that a class or function was defined in.
+    """Return the top-level package in which a class or function was defined.
 
     >>> package_of(Leaf)
     'jaxport'
@@ -45,7 +45,7 @@ def package_of(thing: Any) -> str:
     return module.partition(".")[0] if isinstance(module, str) else ""
 
 
-# Given the object, the arguments and the keyword arguments of a call, those that the call is made with.
+# Maps the object, the arguments and the keyword arguments of a call to those that the call is made with.
 Prepare = Callable[[Any, tuple, dict], tuple[tuple, dict]]
 
 
@@ -53,8 +53,8 @@ Prepare = Callable[[Any, tuple, dict], tuple[tuple, dict]]
 class Leaf:
     """An array of a model: its `path`, its `value`, and whether training changes it.
 
-    `counter` marks bookkeeping of random number streams, whose changes are dropped; `anonymous` is an array whose path
-    was made up, because no module or container is known to have it; `owned` are those that a module holds.
+    `counter` marks bookkeeping of random number streams, whose changes are dropped; `anonymous` is an array with a
+    generated path, because no module or container is known to have it; `owned` are those that a module holds.
     """
 
     path: str
@@ -67,7 +67,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class OwnPlace:
-    """Where a module believes that it is: `path` below the `body` that is being traced, itself at `body_path`.
+    """The place that a module reports for itself: `path` below the `body` that is being traced, itself at `body_path`.
 
     `leaves()` gives some arrays of the body, each with the name of its collection.
     """
@@ -80,7 +80,7 @@ class OwnPlace:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a module holds: its arrays, and its other attributes, by path."""
+    """The contents of a module: its arrays, and its other attributes, by path."""
 
     leaves: Mapping[str, Leaf]
     attributes: Mapping[str, Any]
@@ -88,10 +88,10 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Lifted:
-    """A module with mutable state, taken apart so that a trace works on a copy of it.
+    """A module with mutable state, decomposed so that a trace works on a copy of it.
 
-    `rebuild(values)` makes the copy from one value per leaf, inside the trace; `snapshot(copy)` looks at it again
-    after the call; `restore()` undoes what the framework's transformations did to the user's own objects.
+    `rebuild(values)` makes the copy from one value per leaf, inside the trace; `snapshot(copy)` reads it again after
+    the call; `restore()` undoes what the framework's transformations did to the user's own objects.
     """
 
     leaves: tuple[Leaf, ...]
@@ -102,7 +102,7 @@ class Lifted:
 
 
 class Framework:
-    """How a framework's modules are recognised, named, opened and called. The base knows no module at all."""
+    """How a framework's modules are recognised, named, inspected and called. The base class knows no modules."""
 
     #: the public names of the framework's namespaces, in the order in which they are searched
     namespaces: tuple[str, ...] = ()
@@ -112,20 +112,20 @@ class Framework:
         raise NotImplementedError
 
     def is_opaque(self, value: Any) -> bool:
-        """Whether an argument of a call is to be left alone: modules and what else has identity."""
+        """Whether an argument of a call is to be left alone: modules and other objects with identity."""
         return self.is_module(value)
 
     def is_root(self, value: Any) -> bool:
-        """Whether `value` is a model or a piece of one that a callable may bring with it."""
+        """Whether `value` is a model, or a piece of one, that a callable may hold."""
         return self.is_module(value)
 
     def is_variable(self, value: Any) -> bool:
-        """Whether `value` is a box around an array, which has no name of its own in paths."""
+        """Whether `value` is a box around an array, without a name of its own in paths."""
         del value
         return False
 
     def module_classes(self) -> Iterator[type]:
-        """The classes whose methods are patched; none where `interception` sees the calls."""
+        """Yield the classes whose methods are patched; none if `interception` sees the calls."""
         return iter(())
 
     #: classes whose methods are not calls of a module: the framework's own bases
@@ -134,69 +134,69 @@ class Framework:
     #: the methods of module classes that are calls; None for all public ones
     methods: frozenset[str] | None = None
 
-    #: where variables are kept in collections, the name of that of the parameters
+    #: if variables are kept in collections, the name of that of the parameters
     parameter_collection = ""
 
-    #: whether the paths of arrays are those of the whole program, and need no name of the model before them
+    #: whether the paths of arrays are relative to the whole program, without the model's name in front
     has_whole_paths = False
 
     def state_methods(self) -> Iterator[tuple[type, str, Prepare | None]]:
-        """What reads or writes state outside of calls of modules: a class, and a method or property that it defines.
+        """Yield the classes and their methods or properties that read or write state outside of calls of modules.
 
-        Inside a window they work on what takes the place of an object in the running trace.
+        Inside a window they work on the running trace's copy of an object.
         """
         return iter(())
 
     def interception(self, recorder: Callable[[], Recorder | None]) -> AbstractContextManager[Any]:
-        """A window in which the framework itself shows each call of a module, in this thread only.
+        """Return a context in which the framework itself reports each call of a module, in this thread only.
 
-        `recorder()` is the one to hand the call to (`Recorder.call_method`), None if no window is open any more.
+        `recorder()` is the one to pass the call to (`Recorder.call_method`), None if no window is open any more.
         """
         del recorder
         return nullcontext()
 
     def session(self) -> AbstractContextManager[Callable[[], Mapping[str, Leaf]] | None]:
-        """What is entered inside of a trace, around the call, if the framework itself collects changes of state.
+        """Return a context to enter inside a trace, around the call, if the framework itself collects changes of state.
 
-        What it gives is called after the call, and returns the new values by path.
+        Its value is a function to call after the call, which returns the new values by path.
         """
         return nullcontext()
 
     def submodules(self, module: Any) -> Iterator[tuple[str, Any]]:
-        """The module itself and all modules below it, with their paths; shared ones once, at their first path."""
+        """Yield the module and all modules below it, with their paths; shared ones once, at their first path."""
         raise NotImplementedError
 
     def leaves(self, module: Any) -> list[Leaf]:
-        """All arrays of the module and of what lies below it."""
+        """Return all arrays of the module and of the modules below it."""
         raise NotImplementedError
 
     def config(self, module: Any) -> dict[str, Any]:
-        """The static fields of a module."""
+        """Return the static fields of a module."""
         raise NotImplementedError
 
     def own_place(self, module: Any) -> OwnPlace | None:
-        """Where the module itself believes that it is, or None for modules that do not know."""
+        """Return the place that the module reports for itself, or None if it does not know."""
         del module
         return None
 
     def parameters(self, module: Any) -> list[Any]:
-        """Arrays that are the module's own parameters although they reach the trace as arguments."""
+        """Return the arrays that are the module's own parameters although they reach the trace as arguments."""
         del module
         return []
 
     def carry(self, before: Any, after: Any) -> None:
-        """Hands on what is attached to an array of a call, to what the marker made of it."""
+        """Copy what is attached to an array of a call to the marker's result for it."""
         del before, after
 
     def named_by(self, module: Any, method: str) -> Callable | None:
-        """The function whose signature names the arguments of a method that hides its own."""
+        """Return the function whose signature names the arguments of a method that hides its own."""
         del module, method
         return None
 
     def signature(self, fn: Any, keywords: Mapping[str, Any]) -> inspect.Signature | None:
-        """The signature of a callable of the framework that hides the names of its arguments, else None.
+        """Return the signature of a callable of the framework that hides the names of its arguments, else None.
 
-        `keywords` are given to it in any case.
+        `keywords` are always passed to it.
         """
         del fn, keywords
         return None
@@ -205,30 +205,30 @@ class Framework:
     lifts_together = False
 
     def lift(self, module: Any) -> Lifted | None:
-        """The module taken apart, or None if a call cannot change it."""
+        """Return the module decomposed, or None if a call cannot change it."""
         del module
         return None
 
     def nodes(self, module: Any) -> Iterator[Any]:
-        """All objects below the module that a copy of it has copies of, itself among them, in the same order."""
+        """Yield all objects below the module, itself included, that a copy of it copies, in the same order."""
         return (node for _, node in self.submodules(module))
 
     def part(self, value: Any, original: Any, copy: Any) -> Any | None:
-        """What is in `copy` the part that `value` is of `original`, or None if it is none."""
+        """Return the part of `copy` that corresponds to the part `value` of `original`, or None if it is no part."""
         del value, original, copy
         return None
 
     def is_outside(self, module: Any, known: Sequence[bool]) -> bool:
-        """Whether a module that is met in a trace was there before it.
+        """Whether a module that is used in a trace existed before it.
 
-        Its arrays are concrete; `known` says of each whether it belongs to a model that was met before.
+        Its arrays are concrete; `known` tells for each whether it belongs to a known model.
         """
         del module
         return bool(known) and not any(known)
 
 
 def public_name(thing: Any, namespaces: Sequence[str]) -> str:
-    """The qualified name of a class or function, as its users spell it where one of `namespaces` has it.
+    """Return the qualified name of a class or function, as users spell it if one of `namespaces` has it.
 
     >>> import jax
     >>> public_name(jax.nn.gelu, ["jax.nn"])
@@ -245,7 +245,7 @@ def public_name(thing: Any, namespaces: Sequence[str]) -> str:
 
 
 def static_items(fields: Mapping[str, Any], is_dynamic: Callable[[Any], bool]) -> dict[str, Any]:
-    """The public fields without those that hold arrays or are `is_dynamic`, with their values frozen.
+    """Return the public fields without those that hold arrays or are `is_dynamic`, with their values frozen.
 
     >>> import numpy as np
     >>> static_items({"features": 3, "kernel": np.ones(3), "_cache": 1}, lambda value: False)
@@ -259,7 +259,7 @@ def static_items(fields: Mapping[str, Any], is_dynamic: Callable[[Any], bool]) -
     }
 
 
-# Most fields are of one of these types; nothing is to be found in them.
+# Most fields have one of these types, which contain nothing else.
 _SIMPLE = frozenset({int, float, str, bool, type(None), type, types.FunctionType, types.BuiltinFunctionType})
 
 

@@ -1,7 +1,7 @@
-"""From markers to blocks: what lies between a pair of markers becomes one equation.
+"""Turn markers into blocks: the equations between a pair of markers become one.
 
-Grouping is linear in the size of the program as it runs: each equation is moved once, and a body is worked on once
-for each set of weights that it is called with.
+Grouping is linear in the size of the program: each equation is moved once, and a body is processed once for each set of
+weights that it is called with.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ Atom = jaxprs.Var | jaxprs.Literal
 class Roots:
     """The inputs of the whole program: their paths in the user's pytrees, and which of them are parameters.
 
-    An input that is an argument is found to be a parameter when a module claims it (Linen). `places` knows where the
-    modules are that calls name. `collections` are what paths begin with that lie in another collection than that of the
-    parameters.
+    An input that is an argument becomes a parameter when a module claims it (Linen). `places` has the paths of the
+    modules that calls name. `collections` are the prefixes of paths in other collections than that of the parameters.
     """
 
     paths: Sequence[str]
@@ -40,11 +39,11 @@ class Roots:
 
 @dataclass(frozen=True)
 class _Context:
-    """What holds where a body is called: the block around it, and the places of the anchored modules."""
+    """The context of a call of a body: the block around it, and the places of the anchored modules."""
 
     enclosing: str = ""
     places: tuple[tuple[EnclosingModule, str], ...] = ()
-    # Of modules that know their own path: the root of each group of parameters, and the place of the root module.
+    # For modules that know their own path: the root of each group of parameters, and the place of the root module.
     bases: tuple[tuple[str, str, str], ...] = ()
 
     def of(self, anchor: EnclosingModule) -> str:
@@ -56,7 +55,7 @@ class _Context:
 
 @dataclass
 class _Frame:
-    """A call whose exit has not come yet: its equations so far, with its own arguments in place of the outer values."""
+    """A call without its exit so far: its equations, with its own arguments in place of the outer values."""
 
     entered: jaxprs.JaxprEqn
     context: _Context
@@ -78,10 +77,10 @@ class Grouped:
 
 
 def group(jaxpr: jaxprs.Jaxpr, roots: Roots) -> Grouped:
-    """Replaces the markers in `jaxpr`, and in all bodies within it, by `block` equations.
+    """Replace the markers in `jaxpr`, and in all bodies within it, by `block` equations.
 
-    The inputs of `jaxpr` correspond to `roots`. Markers that lost their partner (to dead-code elimination in
-    `remat` under `grad`) vanish.
+    The inputs of `jaxpr` correspond to `roots`. Markers without a partner (which dead-code elimination removed in
+    `remat` under `grad`) are dropped.
     """
     labels: Labels = tuple(Label(index) for index in range(len(jaxpr.invars)))
     return _Grouping(roots).body(jaxpr, labels, _Context())
@@ -93,7 +92,7 @@ class _Grouping:
         self.flow = Flow()
         self._grouped: dict[tuple[int, Labels, _Context], Grouped] = {}
         self._marked: dict[int, bool] = {}
-        self._kept: list[jaxprs.Jaxpr] = []  # so that no id is used twice
+        self._kept: list[jaxprs.Jaxpr] = []  # so that no id is reused
 
     def is_marked(self, jaxpr: jaxprs.Jaxpr) -> bool:
         """Whether there is a marker in the jaxpr or in a body within it."""
@@ -106,7 +105,7 @@ class _Grouping:
         return self._marked[id(jaxpr)]
 
     def body(self, jaxpr: jaxprs.Jaxpr, labels: Labels, context: _Context) -> Grouped:
-        """Groups a jaxpr for one set of labels and one place."""
+        """Group a jaxpr for one set of labels and one place."""
         if not self.is_marked(jaxpr):
             return Grouped(jaxpr, self.flow.through(jaxpr, labels))
         key = id(jaxpr), labels, context
@@ -125,7 +124,7 @@ class _Body:
         self.context = context
         self.equations: list[jaxprs.JaxprEqn] = []
         self.frames: list[_Frame] = []
-        # A value that goes by another name from here on.
+        # A value that has another name from here on.
         self.alias: dict[jaxprs.Var, Atom] = {}
         self.last_use: dict[jaxprs.Var, int] = {}
         for index, equation in enumerate(jaxpr.eqns):
@@ -139,16 +138,16 @@ class _Body:
     def grouped(self) -> Grouped:
         for index, equation in enumerate(self.jaxpr.eqns):
             equation = _renamed(equation, self.alias)
-            given = labels_of(equation.invars, self.labels)
-            if any(given):
-                made = self.grouping.flow.of_equation(equation, given)
+            operand_labels = labels_of(equation.invars, self.labels)
+            if any(operand_labels):
+                made = self.grouping.flow.of_equation(equation, operand_labels)
                 self.labels.update((v, label) for v, label in zip(equation.outvars, made, strict=True) if label)
             if equation.primitive is block_enter_p:
-                self.enter(equation, given)
+                self.enter(equation, operand_labels)
             elif equation.primitive is block_exit_p:
                 self.exit(equation, index)
             else:
-                params = self.params(equation, given)
+                params = self.params(equation, operand_labels)
                 self.add(equation if params is equation.params else equation.replace(params=params))
         while self.frames:
             self.dissolve()
@@ -157,7 +156,7 @@ class _Body:
         return Grouped(jaxpr, labels_of(outvars, self.labels))
 
     def rename(self, old: Atom, new: Atom) -> None:
-        """From here on `old` goes by the name `new`."""
+        """Rename `old` to `new` from here on."""
         if old is new or not isinstance(old, jaxprs.Var):
             return
         self.alias[old] = new
@@ -165,7 +164,7 @@ class _Body:
             self.last_use[new] = max(self.last_use.get(new, -1), self.last_use.get(old, -1))
 
     def params(self, equation: jaxprs.JaxprEqn, labels: Labels) -> dict[str, Any]:
-        """The params of an equation with the bodies in them grouped."""
+        """Return the params of an equation with the bodies in them grouped."""
         inner = bodies(equation.params)
         if not any(map(self.grouping.is_marked, inner)):
             return equation.params
@@ -181,7 +180,7 @@ class _Body:
             self.equations.append(equation)
 
     def here(self) -> _Context:
-        """The context of what comes next."""
+        """Return the context of the next equations."""
         return replace(self.frames[-1].context, enclosing=self.frames[-1].path) if self.frames else self.context
 
     # -- calls -----------------------------------------------------------------------------------------------------
@@ -196,7 +195,7 @@ class _Body:
             extra = extra[anchors:]
         self.grouping.roots.parameters.update(label.root for label in extra if label and label.is_parameter)
         path = self.path_of(call, context)
-        # The arguments become the first inputs of the block: inside, they go by the names of the marker's results.
+        # The arguments become the first inputs of the block: inside, they have the names of the marker's results.
         outvars = [jaxprs.Var(v.aval) if isinstance(v, jaxprs.DropVar) else v for v in entered.outvars]
         inside: dict[jaxprs.Var, jaxprs.Var] = {}
         for atom, inner in zip(entered.invars, outvars, strict=False):
@@ -213,17 +212,17 @@ class _Body:
         places = self.grouping.roots.places
         if call.owner is not None and places is not None:
             if places.find(call.owner) is None:
-                # A function in one of JAX's caches brought a module that this callable does not show.
+                # A function in one of JAX's caches brings a module that this callable does not hold.
                 places.register(call.owner, joined(context.enclosing, call.short_name))
             return places.find(call.owner) or ""
-        # A call that failed has no exit: what follows it is not in it.
+        # A call that failed has no exit: later equations are not in it.
         around = self.context.enclosing if call.around is None else context.enclosing
         around = next((frame.path for frame in reversed(self.frames) if frame.call.key is call.around), around)
         return joined(around, call.short_name)
 
     def placed(self, anchor: EnclosingModule, labels: Labels, context: _Context) -> _Context:
-        """The context in which the place of `anchor` is known."""
-        # Each array votes for where the module is: its own path without the path that it has within the module.
+        """Return the context in which the place of `anchor` is known."""
+        # Each array votes for the module's place: its own path without its path within the module.
         votes: Counter[tuple[str, str]] = Counter()
         for label, group_name, below in zip(labels, anchor.groups, anchor.paths, strict=True):
             if label is not None:
@@ -233,7 +232,7 @@ class _Body:
         heads = [head for head, _ in votes.most_common()]
         self.grouping.roots.collections.update(head for name, head in heads if name and not self.is_trained(name))
         if anchor.own_path == "":
-            # A root: what lies before the paths of its arrays is the way to the tree of its parameters.
+            # A root: the prefix of its arrays' paths leads to the tree of its parameters.
             place = context.enclosing
             context = replace(context, bases=tuple((name, head, place) for name, head in heads))
         elif anchor.own_path is not None:
@@ -249,7 +248,7 @@ class _Body:
         return places is None or any(collection == f.parameter_collection for f in places.types.frameworks)
 
     def below_base(self, heads: Sequence[tuple[str, str]], context: _Context) -> str | None:
-        """The place of a body below the root of its parameters."""
+        """Return the place of a body below the root of its parameters."""
         for name, head in heads:
             for base_name, base, place in context.bases:
                 if name == base_name and head.startswith(joined(base, "")):
@@ -257,7 +256,7 @@ class _Body:
         return None
 
     def chosen(self, voted: Sequence[str], anchor: EnclosingModule, context: _Context) -> str:
-        """The place that the arrays voted for, unless only another one holds such a module."""
+        """Return the place that the arrays voted for, unless only another one holds such a module."""
         places = self.grouping.roots.places
         like = places.like(anchor.kind) if places is not None else ()
         if voted and (voted[0] in like or len(like) != 1):
@@ -269,12 +268,12 @@ class _Body:
         return joined(context.enclosing, anchor.kind[0].__name__)
 
     def forget_arguments(self, frame: _Frame) -> None:
-        """Outside the call, its arguments go by their old names again."""
+        """Restore the outer names of a call's arguments at its end."""
         for atom, inner in zip(frame.entered.invars, frame.entered.outvars, strict=False):
             self.rename(inner, atom)
 
     def dissolve(self) -> None:
-        """Gives the equations of a call that lost its exit to the call around it."""
+        """Move the equations of a call without an exit to the call around it."""
         frame = self.frames.pop()
         outer = dict(zip(frame.entered.outvars, frame.entered.invars, strict=False))
         self.forget_arguments(frame)
@@ -300,7 +299,7 @@ class _Body:
     def block(
         self, frame: _Frame, left: jaxprs.JaxprEqn, index: int
     ) -> tuple[jaxprs.JaxprEqn, list[tuple[jaxprs.Var, jaxprs.Var]]]:
-        """The equation of a block, and which values go by the name of one of its results from here on."""
+        """Return the equation of a block, and the values that have the name of one of its results from here on."""
         entered, call = frame.entered, frame.call
         made = {variable for equation in frame.equations for variable in equation.outvars}
         results = [frame.inside.get(a, a) if isinstance(a, jaxprs.Var) else a for a in left.invars]
@@ -330,7 +329,7 @@ class _Body:
             effect
             for equation in frame.equations
             for effect in equation.effects
-            # An effect on a reference that was made inside stays inside.
+            # An effect on a reference made inside does not leave the block.
             if reference_of(effect) is None or reference_of(effect) in closed_over
         }
         levels = entered.params["axes"], left.params["axes"]
@@ -349,8 +348,8 @@ class _Body:
     def describe(
         self, call: BlockCall, path: str, invars: Sequence[Atom], results: int, levels: tuple[tuple, tuple]
     ) -> Block:
-        """What the block stands for; `levels` are the batched axes of its arguments and results."""
-        # Unbatched arguments may meet batched parameters: then it is the results that tell.
+        """Return the block of a call; `levels` are the batched axes of its arguments and results."""
+        # If unbatched arguments meet batched parameters, the results show the batching.
         batched = max(map(len, levels))
         axes = tuple(zip(*levels, strict=True)) if len(levels[0]) == len(levels[1]) else None
         if call.finished is not None:
@@ -379,7 +378,7 @@ class _Body:
 
 
 def _more_batched(block: Block, batched: int, axes: tuple | None) -> Block:
-    """A block that was grouped before, after more levels of `vmap`; its marker passed more than the arguments on."""
+    """Return a block grouped before, after more levels of `vmap`; its marker passed more than the arguments."""
     if not batched:
         return block
     known = block.axes is not None and axes is not None
@@ -394,7 +393,7 @@ def _resolved(atom: Atom, names: Mapping[jaxprs.Var, Atom]) -> Atom:
 
 
 def _renamed(equation: jaxprs.JaxprEqn, names: Mapping[jaxprs.Var, Atom]) -> jaxprs.JaxprEqn:
-    """The equation with other names for its operands; most equations have none to change."""
+    """Return the equation with other names for its operands; most equations do not change."""
     if not names or not any(type(atom) is not jaxprs.Literal and atom in names for atom in equation.invars):
         return equation
     return equation.replace(invars=[_resolved(atom, names) for atom in equation.invars])

@@ -1,8 +1,8 @@
-"""What a callable holds: the names by which it refers to models and arrays.
+"""The models and arrays that a callable holds, and the names by which it refers to them.
 
-Only the callable is looked at, and the functions that it holds: their closure cells, defaults, globals and bound
-arguments, and the attributes of an instance that is called or held, one level deep. Everything is looked up
-statically, so that no code of anybody else runs; whatever is not found here costs names and nothing else.
+Only the callable is searched, and the functions that it holds: their closure cells, defaults, globals and bound
+arguments, and the attributes of an instance that is called or held, one level deep. Everything is looked up statically,
+so that no foreign code runs; an object that is not found only loses its name.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from jaxport.blocks.values import contents, is_array
 __all__ = ["held", "restored", "static_attribute"]
 
 
-# What holds nothing. (All checks go by the type: `isinstance` asks an object for its class, and a foreign one may fail.)
+# Types that hold nothing. (All checks use the type: `isinstance` asks an object for its class, and a foreign one may
+# fail.)
 _WITHOUT = type | types.ModuleType | types.BuiltinFunctionType | str | bytes | int | float
 
 
 def static_attribute(thing: Any, name: str) -> Any:
-    """The attribute as it lies in the instance or its class: no descriptor, property or `__getattr__` runs.
+    """Return the attribute stored in the instance or its class: no descriptor, property or `__getattr__` runs.
 
     >>> static_attribute(functools.partial(print), "missing") is None
     True
@@ -39,16 +40,16 @@ def static_attribute(thing: Any, name: str) -> Any:
 
 
 def held(fn: Any, kinds: Types) -> list[tuple[str, Any]]:
-    """The models, arrays and trees of arrays that `fn` holds, each with its name, in the order in which it names them.
+    """Return the models, arrays and trees of arrays that `fn` holds with their names, in the order of reference.
 
     >>> import numpy as np
     >>> weights = {"dense": [np.ones(3)]}
     >>> [name for name, _ in held(functools.partial(print, params=weights), Types(()))]
     ['params']
     """
-    found: list[tuple[str, Any]] = []
-    seen: dict[int, Any] = {}  # kept, so that no id is used a second time
-    # Each with its name, and whether it may be an instance that is looked into.
+    items: list[tuple[str, Any]] = []
+    seen: dict[int, Any] = {}  # kept alive, so that no id is reused
+    # Each with its name, and whether it may be an instance to search.
     waiting: list[tuple[str, Any, bool]] = [("", fn, True)]
     while waiting:
         name, value, opened = waiting.pop(0)
@@ -56,7 +57,7 @@ def held(fn: Any, kinds: Types) -> list[tuple[str, Any]]:
             continue
         seen[id(value)] = value
         if kinds.root_framework_of(value) is not None or is_array(value):
-            found.append((name, value))
+            items.append((name, value))
         elif issubclass(type(value), types.FunctionType | types.MethodType | functools.partial):
             waiting[:0] = [(below, item, opened) for below, item in _references(value, fn)]
         elif (wrapped := _wrapped(value)) is not None:  # `jax.jit` and the like
@@ -65,15 +66,15 @@ def held(fn: Any, kinds: Types) -> list[tuple[str, Any]]:
             if any(_is_looked_into(item, kinds) for _, item in contents):
                 waiting[:0] = [(joined(name, below), item, opened) for below, item in contents]
             elif any(is_array(item) or kinds.is_variable(item) for _, item in contents):
-                found.append((name, value))
+                items.append((name, value))
         elif opened and package_of(type(value)) not in LIBRARIES:
             waiting[:0] = [(joined(name, below), item, False) for below, item in (_instance(value) or {}).items()]
-    return found
+    return items
 
 
 @contextmanager
 def restored(fn: Any) -> Iterator[None]:
-    """Puts the attributes of the instance that is called back to what they were."""
+    """Restore the attributes of the called instance at the end."""
     owner = fn.__self__ if issubclass(type(fn), types.MethodType) else fn
     is_plain = not issubclass(type(owner), types.FunctionType | type | types.ModuleType)
     attributes = _instance(owner) if is_plain and package_of(type(owner)) not in LIBRARIES else None
@@ -89,12 +90,12 @@ def restored(fn: Any) -> Iterator[None]:
 
 
 def _is_looked_into(item: Any, kinds: Types) -> bool:
-    """Whether what lies in a container is a model or a function, and not just a value."""
+    """Whether an item of a container is a model or a function, and not just a value."""
     return not kinds.is_variable(item) and (kinds.root_framework_of(item) is not None or callable(item))
 
 
 def _wrapped(value: Any) -> Any:
-    """The function that a transformed one was made of; of a library that is known, a property may say so."""
+    """Return the function inside a transformed one; a property is only asked in a known library."""
     wrapped = static_attribute(value, "__wrapped__")
     if isinstance(wrapped, property):
         return getattr(value, "__wrapped__", None) if package_of(type(value)) in LIBRARIES else None
@@ -102,7 +103,7 @@ def _wrapped(value: Any) -> Any:
 
 
 def _references(value: Any, fn: Any) -> Iterator[tuple[str, Any]]:
-    """What a function, a method or a partial refers to."""
+    """Yield the references of a function, a method or a partial."""
     if issubclass(type(value), functools.partial):
         yield "", value.func
         yield from _given(value)
@@ -114,7 +115,7 @@ def _references(value: Any, fn: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _instance(value: Any) -> dict[str, Any] | None:
-    """The attributes of an instance, None if it has none of its own."""
+    """Return the attributes of an instance, None if it has none of its own."""
     try:
         attributes = object.__getattribute__(value, "__dict__")
     except Exception:  # noqa: BLE001 - there are none, or a descriptor of its own makes them
@@ -123,10 +124,10 @@ def _instance(value: Any) -> dict[str, Any] | None:
 
 
 def _given(value: functools.partial) -> Iterator[tuple[str, Any]]:
-    """The bound arguments under the names of the parameters that take them."""
+    """Yield the bound arguments under the names of the parameters that take them."""
     try:
         names = list(inspect.signature(value.func).bind_partial(*value.args).arguments)[: len(value.args)]
-    except (TypeError, ValueError):  # it has no signature, or not this one
+    except (TypeError, ValueError):  # without a signature, or with another one
         names = []
     names += [f"args_{index}" for index in range(len(names), len(value.args))]
     yield from zip(names, value.args, strict=True)
@@ -134,7 +135,7 @@ def _given(value: functools.partial) -> Iterator[tuple[str, Any]]:
 
 
 def _of_function(function: types.FunctionType, fn: Any) -> Iterator[tuple[str, Any]]:
-    """The contents of the closure cells, the defaults, and the globals by name."""
+    """Yield the contents of the closure cells, the defaults, and the globals by name."""
     code = function.__code__
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:
@@ -151,7 +152,7 @@ def _of_function(function: types.FunctionType, fn: Any) -> Iterator[tuple[str, A
         return
     for name in _names_in(code):
         value = function.__globals__.get(name)
-        # A function of another file brings a world of its own.
+        # The globals of a function from another file are not searched.
         is_function = issubclass(type(value), types.FunctionType)
         foreign = is_function and getattr(value, "__globals__", None) is not function.__globals__
         if value is not fn and not foreign:
@@ -159,7 +160,7 @@ def _of_function(function: types.FunctionType, fn: Any) -> Iterator[tuple[str, A
 
 
 def _names_in(code: types.CodeType) -> dict[str, None]:
-    """The names of globals that a function, or one defined in it, refers to, in order."""
+    """Return the names of globals that a function, or one defined in it, refers to, in order."""
     names: dict[str, None] = {}
     waiting = [code]
     while waiting:
@@ -170,6 +171,6 @@ def _names_in(code: types.CodeType) -> dict[str, None]:
 
 
 def _contents(value: Any, kinds: Types) -> list[tuple[str, Any]]:
-    """The models, arrays and functions in a container, with their paths; none in what is no container."""
+    """Return the models, arrays and functions in a container, with their paths; none for other objects."""
     leaves = contents(value, lambda item: kinds.root_framework_of(item) is not None)
     return [(dotted(keys), leaf) for keys, leaf in leaves if keys]

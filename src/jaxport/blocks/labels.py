@@ -1,7 +1,7 @@
-"""Where values come from: the leaves of the model carried through the operands of `jit`, `scan`, `cond` and the rest.
+"""The origin of values: the leaves of the model, propagated through the operands of `jit`, `scan`, `cond` and others.
 
-A label says that a value is one of the root's leaves, or a part of one. It holds per place that calls a body, so
-that the same traced body, called with the weights of two layers, belongs to both.
+A label tells that a value is one of the root's leaves, or a part of one. Labels are per call of a body, so that one
+traced body, called with the weights of two layers, belongs to both.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Flow", "Label", "bodies", "replace_bodies"]
 
 _SLICE, _DERIVED = "slice", "derived"
 
-# Primitives whose result shows where it comes from, though it is no longer the leaf itself: they move, cut or cast
+# Primitives whose result still shows its origin, though it is no longer the leaf itself: they move, slice or cast
 # their first operand.
 _MOVES = frozenset({
     "broadcast_in_dim", "convert_element_type", "copy", "copy_p", "device_put", "dynamic_slice", "expand_dims",
@@ -27,9 +27,9 @@ _MOVES = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A value made of the leaf number `root` by `steps`: none (the leaf itself), or slices and permutations of axes.
+    """A value made from the leaf number `root` by `steps`: none (the leaf itself), or slices and permutations of axes.
 
-    The step "derived" stands for anything else: then the label only tells where the value is from.
+    The step "derived" is anything else: then the label only tells the origin.
     """
 
     root: int
@@ -37,16 +37,16 @@ class Label:
 
     @property
     def is_leaf(self) -> bool:
-        """The value is the leaf itself."""
+        """Whether the value is the leaf itself."""
         return not self.steps
 
     @property
     def is_parameter(self) -> bool:
-        """The value is the leaf or, inside a scan, its slice."""
+        """Whether the value is the leaf or, inside a scan, its slice."""
         return all(step == _SLICE for step in self.steps)
 
     def then(self, step: Any) -> Label:
-        """The label after one more step."""
+        """Return the label after one more step."""
         if step == _DERIVED or _DERIVED in self.steps:
             return Label(self.root, (_DERIVED,))
         if isinstance(step, tuple) and self.steps and isinstance(self.steps[-1], tuple):
@@ -56,7 +56,7 @@ class Label:
         return Label(self.root, (*self.steps, step))
 
     def stacked(self) -> Label | None:
-        """The label of all slices put together again, None where that is not the leaf."""
+        """Return the label of all slices stacked again, None if that is not the leaf."""
         return Label(self.root, self.steps[:-1]) if self.steps and self.steps[-1] == _SLICE else None
 
 
@@ -66,25 +66,25 @@ _Closed, _Open = jaxprs.ClosedJaxpr, jaxprs.Jaxpr
 
 
 def bodies(params: Mapping[str, Any]) -> list[jaxprs.Jaxpr]:
-    """The jaxprs in the params of an equation, closed or not, in a fixed order."""
-    found = []
+    """Return the jaxprs in the params of an equation, closed or not, in a fixed order."""
+    jaxprs_in_params = []
     for value in params.values():
-        kind = type(value)  # every equation of every program comes by here
+        kind = type(value)  # every equation of every program passes here
         if kind is _Closed:
-            found.append(value.jaxpr)
+            jaxprs_in_params.append(value.jaxpr)
         elif kind is _Open:
-            found.append(value)
+            jaxprs_in_params.append(value)
         elif kind is tuple or kind is list:
             for item in value:
                 if type(item) is _Closed:
-                    found.append(item.jaxpr)
+                    jaxprs_in_params.append(item.jaxpr)
                 elif type(item) is _Open:
-                    found.append(item)
-    return found
+                    jaxprs_in_params.append(item)
+    return jaxprs_in_params
 
 
 def replace_bodies(params: Mapping[str, Any], new: Iterator[jaxprs.Jaxpr]) -> dict[str, Any]:
-    """The params with their jaxprs replaced, in the order in which `bodies` gives them."""
+    """Return the params with their jaxprs replaced, in the order in which `bodies` gives them."""
 
     def replaced(item: Any) -> Any:
         if isinstance(item, jaxprs.ClosedJaxpr):
@@ -99,29 +99,29 @@ def replace_bodies(params: Mapping[str, Any], new: Iterator[jaxprs.Jaxpr]) -> di
 
 
 class Flow:
-    """Carries labels through jaxprs. Results are kept per body and labels, so that shared bodies cost once."""
+    """Propagates labels through jaxprs. Results are cached per body and labels, so that shared bodies cost once."""
 
     def __init__(self) -> None:
         self._results: dict[tuple[int, Labels], Labels] = {}
-        self._kept: list[jaxprs.Jaxpr] = []  # so that no id is used twice
+        self._kept: list[jaxprs.Jaxpr] = []  # so that no id is reused
 
     def through(self, jaxpr: jaxprs.Jaxpr, labels: Labels) -> Labels:
-        """The labels of the results of a jaxpr, given those of its inputs."""
+        """Return the labels of the results of a jaxpr, given those of its inputs."""
         if not any(labels):
             return (None,) * len(jaxpr.outvars)
         key = id(jaxpr), labels
         if key not in self._results:
             env = dict(zip(jaxpr.invars, labels, strict=True))
             for equation in jaxpr.eqns:
-                given = labels_of(equation.invars, env)
-                if any(given):
-                    env.update(zip(equation.outvars, self.of_equation(equation, given), strict=True))
+                operand_labels = labels_of(equation.invars, env)
+                if any(operand_labels):
+                    env.update(zip(equation.outvars, self.of_equation(equation, operand_labels), strict=True))
             self._kept.append(jaxpr)
             self._results[key] = labels_of(jaxpr.outvars, env)
         return self._results[key]
 
     def of_equation(self, equation: jaxprs.JaxprEqn, labels: Labels) -> Labels:
-        """The labels of the results of one equation."""
+        """Return the labels of the results of one equation."""
         none = (None,) * len(equation.outvars)
         params = jaxprs.parameters(equation)
         match equation.primitive.name:
@@ -152,7 +152,7 @@ class Flow:
                 return none
 
     def within(self, equation: jaxprs.JaxprEqn, labels: Labels) -> list[Labels]:
-        """The labels of the inputs of each body of an equation, in the order of `bodies`."""
+        """Return the labels of the inputs of each body of an equation, in the order of `bodies`."""
         params = jaxprs.parameters(equation)
         match equation.primitive.name:
             case "scan":
@@ -178,7 +178,7 @@ class Flow:
         return {"cond_jaxpr": labels[:of_cond] + carried, "body_jaxpr": body_consts + carried}
 
     def _settled(self, body: jaxprs.Jaxpr, before: Labels, carried: Labels, after: Labels) -> Labels:
-        """The labels of the carried values that hold in every iteration."""
+        """Return the labels of the carried values that hold in every iteration: their fixed point."""
         while any(carried):
             results = self.through(body, (*before, *carried, *after))[: len(carried)]
             still = tuple(old if old == new else None for old, new in zip(carried, results, strict=True))
@@ -189,5 +189,5 @@ class Flow:
 
 
 def labels_of(atoms: Sequence[jaxprs.Var | jaxprs.Literal], env: Mapping[jaxprs.Var, Label | None]) -> Labels:
-    """The labels of some operands."""
+    """Return the labels of some operands."""
     return tuple([None if type(atom) is jaxprs.Literal else env.get(atom) for atom in atoms])

@@ -1,4 +1,4 @@
-"""Dead code in programs with blocks: what no result depends on goes, also inside of loops, branches, calls and blocks."""
+"""Dead-code elimination in programs with blocks, also inside loops, branches, calls and blocks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["live"]
 
 
 def live(jaxpr: Jaxpr, keep: Sequence[bool]) -> tuple[Jaxpr, list[bool]]:
-    """A jaxpr without what its results do not depend on, and which inputs are left: those to `keep`, and those used.
+    """Eliminate dead code; return the jaxpr, and which inputs are left: those to `keep`, and those used.
 
     >>> import jax
     >>> jaxpr = jax.make_jaxpr(lambda x, y: (jax.numpy.sin(x), x + 1)[1])(1.0, 2.0).jaxpr
@@ -27,7 +27,7 @@ def live(jaxpr: Jaxpr, keep: Sequence[bool]) -> tuple[Jaxpr, list[bool]]:
 
 @liveness_rule(block_p)
 def _live_block(used: Sequence[bool], equation: JaxprEqn) -> tuple[list[bool], JaxprEqn | None]:
-    """A block keeps its arguments and results, which it describes by their places; the rest goes where it can."""
+    """Keep the arguments and results of a block, which it describes by position; eliminate the rest if unused."""
     if not any(used) and not equation.effects:
         return [False] * len(equation.invars), None
     closed, block = equation.params["jaxpr"], equation.params["block"]

@@ -1,8 +1,8 @@
-"""The two identity markers, and what the trace records of a call.
+"""The two identity markers, and the record of a call in a trace.
 
-`block_enter` lies before the equations of a call and `block_exit` behind them, in the same trace as the user's
-code. They pass values through, so that dead-code elimination keeps them exactly as long as the call matters, and
-their rules are one line each: the identity under every transformation.
+`block_enter` comes before the equations of a call and `block_exit` after them, in the same trace as the user's code.
+They pass values through, so that dead-code elimination keeps them exactly as long as the call matters, and their rules
+are one line each: the identity under every transformation.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ __all__ = ["BlockCall", "EnclosingModule", "block_enter_p", "block_exit_p"]
 
 @dataclass(eq=False)
 class EnclosingModule:
-    """What a traced body knows of where it is: a module met in it, whose place in the model identity does not tell.
+    """A module used in a traced body whose place in the model is not known from its identity.
 
-    Arrays of the module are operands of the marker of its first call; where they come from says where the module is
-    (`labels`), separately for each place that calls the body.
+    Arrays of the module are operands of the marker of its first call; their origin (`labels`) tells the place of the
+    module, separately for each call of the body.
 
     Attributes:
       paths: the path of each such array within the module.
       groups: the group of each array. A framework that keeps its parameters in collections (Linen) has the name of
         the collection between the root and the path.
-      kind: its type and config; a model that has one such module has it there.
-      own_path: where the module believes that it is; None where it does not know. It may be wrong: a body that was
-        traced for one module serves others.
+      kind: its type and config, which identify it if the model has one such module.
+      own_path: the path that the module reports for itself; None if it does not know. It may be wrong: a body that was
+        traced for one module is reused for others.
     """
 
     paths: tuple[str, ...]
@@ -42,11 +42,11 @@ class EnclosingModule:
 
 @dataclass(eq=False)
 class BlockCall:
-    """What a pair of markers says about the call between them.
+    """The record of the call between a pair of markers.
 
-    Its module is the `owner`, if the callable brought it along; else it is at `path` within the module of the
-    `anchor`; a call with neither is below the call whose `key` is `around`. `finished` is set for a block that was
-    grouped before (see `ungroup`): it is taken as it is.
+    Its module is the `owner`, if the callable holds it; else it is at `path` within the module of the `anchor`; a call
+    with neither is below the call whose `key` is `around`. `finished` is set for a block that was grouped before (see
+    `ungroup`) and stays as it is.
     """
 
     target: str
@@ -63,8 +63,8 @@ class BlockCall:
     returns: tuple[str, ...] = ("",)
     short_name: str = ""
     finished: Block | None = None
-    # Behind the arguments the enter marker has the arrays of `anchored` as operands, if this is the first call of an
-    # anchored module, and then arrays that are known to be parameters though they reach the trace as arguments.
+    # After the arguments the enter marker takes the arrays of `anchored`, if this is the first call of an anchored
+    # module, and then arrays that are known to be parameters though they reach the trace as arguments.
     anchored: EnclosingModule | None = None
 
     def __repr__(self) -> str:
@@ -73,9 +73,9 @@ class BlockCall:
 
 
 def _marker(name: str) -> jaxprs.Primitive:
-    """A primitive that returns its operands but for the last `extra` ones, which it only looks at.
+    """Return a primitive that returns its operands except the last `extra` ones.
 
-    Its param `axes` has the batched axis of each value that is passed on, for each `vmap` that it went through.
+    Its param `axes` has the batched axis of each value that is passed on, for each `vmap` level.
     """
     marker = jaxprs.Primitive(name)
     marker.multiple_results = True
@@ -98,15 +98,15 @@ def _marker(name: str) -> jaxprs.Primitive:
 
     marker.def_impl(lambda *operands, extra, **_: passed(operands, extra))
     marker.def_abstract_eval(lambda *avals, extra, **_: passed(avals, extra))
-    # The tangents go past the marker: reverse-mode AD would transpose it otherwise, and its backward equations lie
-    # in no block.
+    # The tangents bypass the marker: reverse-mode AD would transpose it otherwise, and its backward equations are in
+    # no block.
     ad.primitive_jvps[marker] = lambda primals, tangents, **params: (
         marker.bind(*primals, **params),
         passed(tangents, params["extra"]),
     )
     ad.primitive_transposes[marker] = transpose
-    # A rule that a package gives for a derivative may call a module with tangents. What does not depend on them stays
-    # known: a product of two values that both depend on them has no transpose.
+    # A package's derivative rule may call a module with tangents. Values that do not depend on them stay known: a
+    # product of two values that both depend on tangents has no transpose.
     partial_eval_rules[marker] = partial
     batching.primitive_batchers[marker] = batch
     mlir.register_lowering(marker, lambda _, *operands, extra, **__: passed(operands, extra))

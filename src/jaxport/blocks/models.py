@@ -1,13 +1,13 @@
-"""The models of a traced callable: a model shows itself when it is called, and is called in a copy of itself.
+"""The models of a traced callable: a model is discovered when it is called, and the call is made on a copy of it.
 
-A module that can change is copied inside the trace, once, so that its new state are values of the trace and the
-user's objects stay as they are. The window hands every call of the original to the copy; nothing has to be found
-beforehand, and nothing of the user's is made anew. Its arrays are closed over: they reach the jaxpr as constants, and
-are told by identity.
+A module that can change is copied inside the trace, once, so that its new state are values of the trace and the user's
+objects stay as they are. The window redirects every call of the original to the copy; nothing has to be found
+beforehand, and no object of the user's is recreated. Its arrays are closed over: they reach the jaxpr as constants, and
+are identified by identity.
 
-A model is copied at the start of the trace if the callable holds it, or else where it is called first. That fails for
-a model that is called first inside of a transformation, or after a part of it was: the trace is made again then, with
-that model copied at its start.
+A model is copied at the start of the trace if the callable holds it, or else at its first call. That fails for a model
+that is first called inside a transformation, or after a part of it was: then the trace is repeated, with that model
+copied at its start.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ __all__ = ["Argument", "Changes", "MetLate", "Models", "arguments", "merged"]
 
 @dataclass(frozen=True)
 class Changes:
-    """What a call did to module state: new values of arrays, by path, and the paths of everything else."""
+    """The changes of a call to module state: new values of arrays, by path, and the paths of everything else."""
 
     arrays: Mapping[str, Any]
     others: tuple[str, ...]
 
 
 def merged(changes: Iterable[Changes]) -> Changes:
-    """All changes together."""
+    """Merge changes."""
     changes = list(changes)
     arrays = {path: value for change in changes for path, value in change.arrays.items()}
     return Changes(arrays, tuple(path for change in changes for path in change.others))
@@ -47,14 +47,14 @@ def merged(changes: Iterable[Changes]) -> Changes:
 
 @dataclass(frozen=True)
 class Argument:
-    """A model among the arguments, and what it held before the call; `before` is None if no call can change it."""
+    """A model among the arguments, and its contents before the call; `before` is None if no call can change it."""
 
     name: str
     value: Any
     before: Lifted | None
 
     def changes(self, counters: bool = False) -> Changes:
-        """What the call did to it, to its `counters` only if they are asked for."""
+        """Return the changes that the call made to it, to its `counters` only if requested."""
         if self.before is None:
             return Changes({}, ())
         path = lambda below: joined(self.name, below)
@@ -62,7 +62,7 @@ class Argument:
 
 
 def arguments(named: Iterable[tuple[str, Any]], places: Places) -> list[Argument]:
-    """The models among the arguments, registered with their paths."""
+    """Return the models among the arguments, registered with their paths."""
     models = []
     for name, tree in named:
         is_root = lambda value: places.types.root_framework_of(value) is not None
@@ -76,9 +76,9 @@ def arguments(named: Iterable[tuple[str, Any]], places: Places) -> list[Argument
 
 
 class MetLate(BaseException):
-    """A model was met where it cannot be copied any more: the trace is to be made again, with the model known.
+    """A model was first used where it cannot be copied any more: the trace is repeated, with the model known.
 
-    It is no `Exception`, since it passes through the user's code.
+    It is not an `Exception`, since it passes through the user's code.
     """
 
     def __init__(self, model: Any):
@@ -97,9 +97,9 @@ class _Root:
 
 @dataclass(eq=False)
 class _Copied:
-    """Some roots taken apart together, and the arrays and the copy that they were made into.
+    """Some roots decomposed together, with the arrays and the copy made from them.
 
-    Of several roots the paths in `lifted` begin with the index of the root.
+    If there are several roots, the paths in `lifted` begin with the index of the root.
     """
 
     roots: Sequence[_Root]
@@ -109,7 +109,7 @@ class _Copied:
     copy: Any = None
 
     def path(self, path: str) -> str:
-        """The whole path of what has the `path` in what was taken apart."""
+        """Return the whole path of a `path` relative to the decomposed roots."""
         if not self.together:
             return joined(self.roots[0].name, path)
         index, _, below = path.partition(".")
@@ -117,7 +117,7 @@ class _Copied:
 
 
 class Models:
-    """The models of one trace of `fn`, those `known` from an earlier attempt among them."""
+    """The models of one trace of `fn`, including those `known` from an earlier attempt."""
 
     def __init__(self, fn: Any, known: Sequence[Any], places: Places):
         self.places, self._types = places, places.types
@@ -125,17 +125,17 @@ class Models:
         self._copied: list[_Copied] = []
         self._level: Any = None
         self._is_looking = False
-        # By the id of an original, the original and its copy; and the other way round. What is neither (made by the
-        # trace itself, or immutable) is in `_own`. All are kept, so that no id is used a second time.
+        # By the id of an original, the original and its copy, and the reverse. Objects that are neither (made by the
+        # trace itself, or immutable) are in `_own`. All are kept alive, so that no id is reused.
         self._copies: dict[int, tuple[Any, Any]] = {}
         self._originals: dict[int, tuple[Any, Any]] = {}
         self._own: dict[int, Any] = {}
         self._arrays: dict[Any, Leaf] = {}
-        found = held(fn, self._types)
-        names = {id(value): name for name, value in found}
-        found += [(type(value).__name__, value) for value in known if id(value) not in names]
-        parts = {id(node) for _, value in found for node in self._parts(value)}
-        roots = [self._root(name, value) for name, value in found if id(value) not in parts]
+        items = held(fn, self._types)
+        names = {id(value): name for name, value in items}
+        items += [(type(value).__name__, value) for value in known if id(value) not in names]
+        parts = {id(node) for _, value in items for node in self._parts(value)}
+        roots = [self._root(name, value) for name, value in items if id(value) not in parts]
         together = [root for root in roots if root.framework is not None and root.framework.lifts_together]
         for group in [together, *([root] for root in roots if root not in together)]:
             if group:
@@ -158,7 +158,7 @@ class Models:
         return root
 
     def _lift(self, roots: Sequence[_Root]) -> _Copied | None:
-        """Takes models apart, if they can change."""
+        """Decompose models, if they can change."""
         framework = roots[0].framework
         if framework is None:
             return None
@@ -166,7 +166,7 @@ class Models:
         lifted = framework.lift(tuple(root.value for root in roots) if together else roots[0].value)
         if lifted is None:
             return None
-        # JAX makes literals of NumPy's scalars.
+        # JAX turns NumPy scalars into literals.
         arrays = [jnp.asarray(leaf.value) if _is_numpy(leaf.value) else leaf.value for leaf in lifted.leaves]
         if not together:
             roots[0].leaves = lifted.leaves
@@ -178,7 +178,7 @@ class Models:
     # -- inside the trace ------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Copies the models that are known, at the level of the trace."""
+        """Copy the known models, at the level of the trace."""
         for copied in self._copied:
             self._copy(copied)
         self._level = _level()
@@ -194,7 +194,7 @@ class Models:
             self._originals[id(copy)] = copy, original
 
     def stand_in(self, value: Any) -> Any:
-        """What takes the place of `value` in this trace: its copy, or `value` itself."""
+        """Return the copy of `value` in this trace, or `value` itself."""
         known = self._copies.get(id(value))
         if known is not None:
             return known[1]
@@ -202,7 +202,7 @@ class Models:
             return value
         framework = self._types.root_framework_of(value)
         if framework is not None:
-            self._is_looking = True  # what looks at a model reads its values, and is to find those of the original
+            self._is_looking = True  # code that inspects a model reads its values, and has to get the original's
             try:
                 part = self._part(framework, value)
                 if part is not None:
@@ -241,18 +241,18 @@ class Models:
         return self._copies[id(value)][1]
 
     def original(self, module: Any) -> Any:
-        """The user's module that a copy stands for; any other is itself."""
+        """Return the user's module of a copy; any other is itself."""
         known = self._originals.get(id(module))
         return module if known is None else known[1]
 
     # -- after the trace -------------------------------------------------------------------------------------------
 
     def name(self) -> None:
-        """Gives each root its final name, and registers its modules under it."""
+        """Give each root its final name, and register its modules under it."""
         single = lambda value: is_array(value) or self._types.is_variable(value)
         holding = [root for root in self._roots if not single(root.value) and _is_trained(root.leaves)]
         modules = [root for root in holding if root.framework is not None]
-        # A single model needs no name of its own; nor does a single tree of parameters.
+        # A single model needs no name of its own, and neither does a single tree of parameters.
         alone = next((group[0] for group in (modules, holding) if len(group) == 1), None)
         taken: set[str] = set()
         for root in holding:
@@ -272,12 +272,12 @@ class Models:
         self._positions = {identity: position for position, identity in enumerate(self._arrays)}
 
     def restore(self) -> None:
-        """Puts the originals back to what they were."""
+        """Restore the originals."""
         for copied in self._copied:
             copied.lifted.restore()
 
     def changes(self, counters: bool) -> Changes:
-        """What became of the copies."""
+        """Return the changes of the copies."""
         return merged(
             _changes(copied.path, copied.copy, copied.lifted, copied.arrays, counters)
             for copied in self._copied
@@ -289,11 +289,11 @@ class Models:
         return Changes({path: leaf.value for path, leaf in leaves.items() if counters or not leaf.counter}, ())
 
     def order_of(self, constant: Any) -> int:
-        """The position of an array that was closed over among all that are known; unknown ones come last."""
+        """Return the position of a closed-over array among all known ones; unknown ones come last."""
         return self._positions.get(_identity(constant), len(self._positions))
 
     def named(self, constants: Iterable[Any], taken: set[str]) -> Iterator[Leaf]:
-        """A leaf for each array that was closed over: if a model has it, that of the model."""
+        """Yield a leaf for each closed-over array: that of the model, if one has it."""
         unknown = 0
         for constant in constants:
             leaf = self._arrays.get(_identity(constant))
@@ -306,7 +306,7 @@ class Models:
 
 
 def _level() -> Any:
-    """The transformation that runs."""
+    """Return the transformation that runs."""
     return get_opaque_trace_state(convention="nnx")
 
 
@@ -328,14 +328,14 @@ def _changes(
 
 
 def _arrays_in(value: Any, types: Types) -> list[Leaf]:
-    """The arrays of a tree. A tree is one of parameters, where it has no collections; a single array is a constant."""
+    """Return the arrays of a tree: parameters if it has no collections; a single array is a constant."""
     nodes = contents(value, types.is_variable)
     collections = frozenset(f.parameter_collection for f in types.frameworks if f.parameter_collection)
     paths = [tuple(dotted((key,)) for key in keys) for keys, _ in nodes]
     divided = {path[:end] for path in paths for end, key in enumerate(path) if key in collections}
     leaves = []
     for (keys, node), path in zip(nodes, paths, strict=True):
-        # The key of the value within a variable is the variable's own business.
+        # The key of the value within a variable is internal to the variable.
         is_variable = types.is_variable(node)
         below = [(k[1:], x) for k, x in contents(node, is_array)] if is_variable else [([], node)]
         trained = is_variable or bool(path)
@@ -349,7 +349,7 @@ def _arrays_in(value: Any, types: Types) -> list[Leaf]:
 
 
 def _is_trained(leaves: Iterable[Leaf]) -> bool:
-    """Whether training could change one of the arrays (no keys, no counts): such make a model."""
+    """Whether training could change one of the arrays (no keys, no counts), which makes them a model."""
     return any(_is_inexact(leaf.value) for leaf in leaves)
 
 
@@ -362,10 +362,10 @@ def _is_numpy(array: Any) -> bool:
 
 
 def _identity(array: Any) -> Any:
-    """What an array and the constant that JAX makes of it have in common."""
+    """Return a key that an array and JAX's constant for it share."""
     if isinstance(array, jax.Array):
         return id(array)
-    # JAX wraps NumPy arrays anew, around the same memory.
+    # JAX rewraps NumPy arrays around the same memory.
     view = np.asarray(array)
     return (view.__array_interface__["data"][0], view.shape, str(view.dtype)) if view.size else id(array)
 

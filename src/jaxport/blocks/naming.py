@@ -18,7 +18,7 @@ __all__ = ["argument_values", "dotted", "leaf_paths", "output_paths", "signature
 def argument_values(
     signature: inspect.Signature | None, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[tuple[str, Any]]:
-    """The arguments with their names, in the order in which ``(args, kwargs)`` is flattened.
+    """Return the arguments with their names, in the order in which ``(args, kwargs)`` is flattened.
 
     >>> argument_values(inspect.signature(lambda x, *more, scale: x), (1, 2, 3), {"scale": 4})
     [('x', 1), ('more_0', 2), ('more_1', 3), ('scale', 4)]
@@ -27,7 +27,7 @@ def argument_values(
 
 
 def leaf_paths(named: Sequence[tuple[str, Any]], is_variable: Callable[[Any], bool]) -> list[str]:
-    """A path per leaf of the named trees; a variable, a box around an array, has the path of the box.
+    """Return a path per leaf of the named trees; a variable, a box around an array, has the path of the box.
 
     >>> leaf_paths([("batch", {"ids": 1, "mask": (2, 3)})], lambda value: False)
     ['batch.ids', 'batch.mask.0', 'batch.mask.1']
@@ -35,14 +35,14 @@ def leaf_paths(named: Sequence[tuple[str, Any]], is_variable: Callable[[Any], bo
     paths = []
     for name, tree in named:
         for keys, node in jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_variable)[0]:
-            # The key of the value within its box is the box's own business.
+            # The key of the value within its box is internal to the box.
             below = [k[1:] for k, _ in jax.tree_util.tree_flatten_with_path(node)[0]] if is_variable(node) else [()]
             paths += [joined(name, dotted((*keys, *more))) for more in below]
     return paths
 
 
 def dotted(keys: Sequence[Any]) -> str:
-    """A key path as text.
+    """Return a key path as text.
 
     >>> dotted((jax.tree_util.DictKey("layers"), jax.tree_util.SequenceKey(0)))
     'layers.0'
@@ -51,7 +51,7 @@ def dotted(keys: Sequence[Any]) -> str:
 
 
 def output_paths(result: Any, is_variable: Callable[[Any], bool]) -> list[str]:
-    """A path per leaf of a result; a bare result is ``output``, the results of a tuple ``output_0``, ``output_1``.
+    """Return a path per leaf of a result: ``output`` for a bare one, ``output_0``, ``output_1`` for those of a tuple.
 
     >>> output_paths((1, {"loss": 2}), lambda value: False), output_paths(1, lambda value: False)
     (['output_0', 'output_1.loss'], ['output'])
@@ -65,7 +65,7 @@ def output_paths(result: Any, is_variable: Callable[[Any], bool]) -> list[str]:
 def _argument_names(signature: inspect.Signature | None, args: Sequence[Any]) -> list[str]:
     try:
         bound = signature.bind_partial(*args) if signature is not None else None
-    except TypeError:  # the call itself will tell the user
+    except TypeError:  # the call itself will report it
         bound = None
     if signature is None or bound is None:
         return [f"x_{index}" if len(args) > 1 else "x" for index in range(len(args))]
@@ -77,9 +77,9 @@ def _argument_names(signature: inspect.Signature | None, args: Sequence[Any]) ->
 
 
 def signature_of(fn: Any, types: Types, keywords: Mapping[str, Any] = MappingProxyType({})) -> inspect.Signature | None:
-    """The signature of a callable under the names that its user knows, or None where it has none.
+    """Return the signature of a callable under the names that its user knows, or None if it has none.
 
-    `keywords` are given to it in any case.
+    `keywords` are always passed to it.
     """
     if all(hasattr(fn, name) for name in ("func", "args", "keywords")):  # a partial, or another library's
         inner = signature_of(fn.func, types, {**fn.keywords, **keywords})
@@ -100,7 +100,7 @@ def signature_of(fn: Any, types: Types, keywords: Mapping[str, Any] = MappingPro
 
 
 def unused(name: str, taken: Collection[str]) -> str:
-    """The name, or the name with a number, that is not taken.
+    """Return the name, with a number if it is taken.
 
     >>> unused("w", {"w", "w_1"})
     'w_2'

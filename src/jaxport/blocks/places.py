@@ -1,4 +1,4 @@
-"""Where the modules of the traced callable are: their paths, by identity."""
+"""The paths of the modules of the traced callable, by identity."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Places", "Types", "joined", "kind_of"]
 
 
 def joined(*parts: str) -> str:
-    """The path made of those of the parts that are not empty.
+    """Return the path made of the non-empty parts.
 
     >>> joined("layers.0", "", "attn")
     'layers.0.attn'
@@ -20,18 +20,18 @@ def joined(*parts: str) -> str:
 
 
 class Types:
-    """What the frameworks say about values; they go by the type, and each type is asked about once."""
+    """The frameworks' classification of values, by type; the result for each type is cached."""
 
     def __init__(self, frameworks: Sequence[Framework]):
         self.frameworks = tuple(frameworks)
         self._known: dict[type, tuple[Framework | None, Framework | None, bool, bool]] = {}
 
     def framework_of(self, value: Any) -> Framework | None:
-        """The framework that `value` is a module of, if any."""
+        """Return the framework that `value` is a module of, if any."""
         return self._about(value)[0]
 
     def root_framework_of(self, value: Any) -> Framework | None:
-        """The framework that `value` is a model, or a piece of one, of."""
+        """Return the framework that `value` is a model, or a piece of one, of."""
         return self._about(value)[1]
 
     def is_opaque(self, value: Any) -> bool:
@@ -62,7 +62,7 @@ def _says(predicate: Callable[[Any], bool], value: Any) -> bool:
 
 
 class Places:
-    """The paths of modules. Objects are kept with their ids, so that no id is used a second time."""
+    """The paths of modules. Objects are kept alive with their ids, so that no id is reused."""
 
     def __init__(self, types: Types):
         self.types = types
@@ -71,13 +71,13 @@ class Places:
         self._by_kind: dict[Any, list[str]] | None = None
 
     def register(self, module: Any, path: str) -> None:
-        """Notes the path of a module and of all modules below it; what is known already keeps its path."""
+        """Record the path of a module and of all modules below it; known modules keep their path."""
         for below, submodule in self.below(module):
             self._paths.setdefault(id(submodule), (submodule, joined(path, below)))
         self._by_kind = None
 
     def expect(self, module: Any) -> None:
-        """Notes that the module will be registered, when the names of all models are known."""
+        """Record that the module will be registered, when the names of all models are known."""
         self._expected[id(module)] = module
 
     def knows(self, module: Any) -> bool:
@@ -85,17 +85,17 @@ class Places:
         return id(module) in self._expected or id(module) in self._paths
 
     def below(self, module: Any) -> Iterator[tuple[str, Any]]:
-        """The module and the modules below it, with their relative paths."""
+        """Yield the module and the modules below it, with their relative paths."""
         framework = self.types.root_framework_of(module)
         return iter(()) if framework is None else framework.submodules(module)
 
     def find(self, module: Any) -> str | None:
-        """The path of a module, None where it is not known."""
+        """Return the path of a module, None if it is unknown."""
         known = self._paths.get(id(module))
         return None if known is None else known[1]
 
     def like(self, kind: tuple) -> Sequence[str]:
-        """The paths of the modules of the same type and config (see `kind_of`), or at least of the same type."""
+        """Return the paths of the modules of the same type and config (see `kind_of`), or at least of the same type."""
         if self._by_kind is None:
             self._by_kind = {}
             for module, path in self._paths.values():
@@ -107,6 +107,6 @@ class Places:
 
 
 def kind_of(framework: Framework, module: Any) -> tuple:
-    """The type and the config of a module, as something that can be compared."""
+    """Return the type and the config of a module as a comparable key."""
     config = framework.config(module)
     return type(module), repr(sorted(config.items(), key=lambda item: item[0]))

@@ -1,4 +1,4 @@
-"""What a window knows while it is open: where each module is, which call is running; and how a call is marked."""
+"""The state of an open window: the paths of modules and the running calls; and the marking of a call."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _LEFT = "__jaxport_calls__"
 
 
 def calls_left(error: BaseException) -> tuple[tuple[str, str], ...]:
-    """Path and target of each marked call that an exception came out of, the innermost first."""
+    """Return path and target of each marked call that an exception left, the innermost first."""
     return getattr(error, _LEFT, ())
 
 
 @dataclass(frozen=True)
 class Boundary:
-    """What a decorator or a selection by name says about the calls of one function, method or class.
+    """The settings of a decorator, or of a selection by name, for the calls of one function, method or class.
 
-    `prepare` is given the keyword arguments of each call, and returns those that the call is made with.
+    `prepare` maps the keyword arguments of each call to those that the call is made with.
     """
 
     target: str | None = None
@@ -55,7 +55,7 @@ class _RunningCall:
 
 @dataclass
 class _Origin:
-    """Where a call says that its module is, and the arrays that prove it."""
+    """The place that a call gives for its module, and the arrays that prove it."""
 
     owner: Any = None
     anchor: EnclosingModule | None = None
@@ -67,10 +67,10 @@ class _Origin:
 class Recorder:
     """The state of one window; it belongs to one thread.
 
-    `functions` are those selected by name, by their ids, each with its target; `boundaries` is what decorators and
-    selections say about classes; `operators` whether those of imported programs are marked; `models` are those of
-    the trace that runs, if any. What is written into markers outlives the window, in JAX's caches: nothing in it
-    depends on what else the window sees.
+    `functions` are those selected by name, by their ids, each with its target; `boundaries` are the settings of
+    decorators and selections for classes; `operators` tells whether those of imported programs are marked; `models` are
+    those of the running trace, if any. The contents of markers outlive the window, in JAX's caches: they do not depend
+    on what else the window sees.
     """
 
     def __init__(
@@ -90,13 +90,13 @@ class Recorder:
         self._carriers = [f.carry for f in frameworks if type(f).carry is not Framework.carry]
         self._frames: list[_RunningCall] = []
         self._names: dict[type, str] = {}
-        # Modules of traced bodies, and the bodies of modules that know their own path. Objects are kept with their
-        # ids, so that no id is used a second time.
+        # Modules of traced bodies, and the bodies of modules that know their own path. Objects are kept alive with
+        # their ids, so that no id is reused.
         self._anchored: dict[int, tuple[Any, EnclosingModule, str]] = {}
         self._bodies: dict[int, tuple[Any, EnclosingModule]] = {}
 
     def stand_in(self, value: Any) -> Any:
-        """What takes the place of a module, or of another object with state, in the trace that runs."""
+        """Return the running trace's copy of a module, or of another object with state."""
         return value if self.models is None else self.models.stand_in(value)
 
     def _origin(self, framework: Framework, module: Any) -> _Origin:
@@ -131,7 +131,7 @@ class Recorder:
     # -- calls -----------------------------------------------------------------------------------------------------
 
     def selected(self, function: Any) -> str | None:
-        """The target that a function was selected by, if it was."""
+        """Return the target by which a function was selected, if it was."""
         return self._functions.get(id(function), (None, None))[1]
 
     def is_called(self, owner: Any) -> bool:
@@ -148,15 +148,15 @@ class Recorder:
         boundary: Boundary | None = None,
         named_by: Callable | None = None,
     ) -> Any:
-        """Calls `function(*args, **kwargs)`, the bound `method` of `owner`, between markers.
+        """Call `function(*args, **kwargs)`, the bound `method` of `owner`, between markers.
 
-        The arguments are named by the signature of `named_by`, where `function` hides its own.
+        The arguments are named by the signature of `named_by`, if `function` hides its own.
         """
         framework = self.types.framework_of(owner)
         entered = getattr(function, "__func__", function)
         if self._frames:
             frame = self._frames[-1]
-            # `super().__call__` is part of the call that it is in; the same function again is a recursion.
+            # `super().__call__` is part of the call around it; the same function again is a recursion.
             if frame.owner is owner and frame.method == method and frame.function is not entered:
                 return function(*args, **kwargs)
         boundary = boundary or self._boundaries.get(type(owner), Boundary())
@@ -184,7 +184,7 @@ class Recorder:
         return self._names[cls]
 
     def call_function(self, boundary: Boundary, function: Callable, args: tuple, kwargs: dict) -> Any:
-        """Calls `function(*args, **kwargs)` between markers, as a block of the boundary's target."""
+        """Call `function(*args, **kwargs)` between markers, as a block of the boundary's target."""
         target = boundary.target or public_name(function, ())
         call = BlockCall(target, "function", "", options=boundary.options, short_name=target.rpartition(".")[2])
         return self._marked(
@@ -206,7 +206,7 @@ class Recorder:
         found, seen = Found(), set()
         for name, value in self._named(named_by or function, args, kwargs):
             find(value, name, self.types.is_opaque, found, seen)
-        # A static argument that is not given leaves the module's own field in force.
+        # If a static argument is not given, the module's own field applies.
         config |= {name: freeze(value) for name, value in found.static.items() if value is not None}
         call.config, call.arguments = FrozenMapping(config), tuple(found.paths)
 
@@ -241,7 +241,7 @@ class Recorder:
         arguments = {id(array) for array in (*found.arrays, *entered)}
 
         def leave(value: Any, shared: bool) -> Any:
-            # In a container that the caller holds too an argument stays the value that the caller put there.
+            # In a container that the caller holds too, an argument stays the value that the caller put there.
             return value if shared and id(value) in arguments else outside.get(id(value), value)
 
         return exchange(result, leave, self.types.is_opaque, [], set())
@@ -252,13 +252,13 @@ class Recorder:
                 carry(one, other)
 
     def _note(self, error: Exception, call: BlockCall) -> None:
-        """Adds a call that an exception leaves to those that it says it has left."""
+        """Add a call that an exception leaves to those recorded on it."""
         path = call.path or (self.places.find(call.owner) if call.owner is not None else "") or self._below_a_call()
-        with suppress(AttributeError):  # an exception of C may have no room for it
+        with suppress(AttributeError):  # an exception implemented in C may not take attributes
             setattr(error, _LEFT, (*calls_left(error), (path, call.target)))
 
     def _below_a_call(self) -> str:
-        """The path of the module whose call is running below that of the outermost call that it is a part of."""
+        """Return the path of the running call's module below that of the outermost call around it."""
         module = self._frames[-1].owner
         for frame in self._frames[:-1]:
             framework = self.types.framework_of(frame.owner)
@@ -268,11 +268,11 @@ class Recorder:
         return ""
 
     def _named(self, function: Callable, args: tuple, kwargs: dict) -> list[tuple[str, Any]]:
-        """The arguments with their names, in the order of the signature."""
+        """Return the arguments with their names, in the order of the signature."""
         plain = getattr(function, "__func__", function)
         if type(plain) is not FunctionType:
             return _ParameterNames.of(function).of_call(args, kwargs)
-        # A bound method leaves out what it is bound to, the function of it does not.
+        # A bound method omits what it is bound to, its function does not.
         known = _names.setdefault(plain, {})
         bound = plain is not function
         if bound not in known:
@@ -282,7 +282,7 @@ class Recorder:
 
 @dataclass(frozen=True)
 class _ParameterNames:
-    """The names of the positional parameters of a function, of what takes the rest, and the order of all."""
+    """The names of a function's positional parameters, of its variadic one, and the order of all."""
 
     positional: tuple[str, ...]
     rest: str
@@ -292,7 +292,7 @@ class _ParameterNames:
     def of(cls, function: Callable) -> _ParameterNames:
         try:
             parameters = inspect.signature(function).parameters
-        except (TypeError, ValueError):  # some callables of C have none
+        except (TypeError, ValueError):  # some callables implemented in C have none
             return cls((), "args", {})
         kinds = inspect.Parameter
         rest = [name for name, p in parameters.items() if p.kind is kinds.VAR_POSITIONAL]

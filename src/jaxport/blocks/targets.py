@@ -1,4 +1,4 @@
-"""Which attributes a window patches: the methods of module classes, and functions selected by name."""
+"""The attributes that a window patches: methods of module classes, and functions selected by name."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ __all__ = [
 
 source_info_util.register_exclusion(__file__)
 
-# An attribute of an owner, and what makes its replacement from what is there.
+# An owner, the name of an attribute, and a function from its value to the replacement.
 Patch = tuple[Any, str, Callable[[Any], Any]]
 
-# What `boundary` said about classes. Weak, so that decorating a class does not keep it.
+# The boundaries of classes. Weak, so that decorating a class does not keep it alive.
 class_boundaries: weakref.WeakKeyDictionary[type, Boundary] = weakref.WeakKeyDictionary()
 
-# Functions traced before a class was decorated are to be traced again.
+# Functions traced before a class was decorated have to be traced again.
 declarations = 0
 
 
 def declare(cls: type, boundary: Boundary) -> None:
-    """Gives a class a boundary."""
+    """Give a class a boundary."""
     class_boundaries[cls] = boundary
     global declarations  # noqa: PLW0603 - a version number
     declarations += 1
 
 
-# A decorated function carries its boundary under this name; `functools.wraps` hands it on to wrappers around it.
+# A decorated function carries its boundary under this name; `functools.wraps` copies it to wrappers.
 BOUNDARY = "__jaxport_boundary__"
 
 _GENERATES = inspect.CO_GENERATOR | inspect.CO_COROUTINE
@@ -59,7 +59,7 @@ _CurrentRecorder = Callable[[], Recorder | None]
 def method_patches(
     frameworks: Iterable[Framework], decorated: Iterable[type], recorder: _CurrentRecorder
 ) -> list[Patch]:
-    """The public methods of all module classes and of the decorated classes."""
+    """Return the patches of the public methods of all module classes and of the decorated classes."""
     patches: dict[tuple[type, str], Patch] = {}
     groups = [(framework.module_classes(), framework.bases, framework.methods) for framework in frameworks]
     for classes, bases, methods in [*groups, (decorated, (), None)]:
@@ -80,7 +80,7 @@ def method_patches(
 
 
 def public_methods(cls: type) -> Iterator[str]:
-    """The names of the public methods that the class itself defines, and `__call__`.
+    """Yield the names of the public methods that the class itself defines, and `__call__`.
 
     >>> list(public_methods(Boundary))
     []
@@ -91,7 +91,7 @@ def public_methods(cls: type) -> Iterator[str]:
 def _is_method(name: str, raw: Any) -> bool:
     if name != "__call__" and name.startswith("_"):
         return False
-    if type(raw) is FunctionType:  # nearly all are, and a window asks thousands
+    if type(raw) is FunctionType:  # nearly all are, and a window asks for thousands
         return not raw.__code__.co_flags & _GENERATES and BOUNDARY not in raw.__dict__
     if isinstance(raw, type | MethodType | staticmethod | classmethod | property | functools.cached_property):
         return False
@@ -116,7 +116,7 @@ def _method(raw: Callable, *, name: str, recorder: _CurrentRecorder) -> Callable
 
 
 def bound_again(fn: Any) -> Any:
-    """A bound method, or a partial of one, with the method as the window has patched it since it was bound."""
+    """Rebind a bound method, or a partial of one, to the method as the window has patched it since."""
     if type(fn) is functools.partial:
         func = bound_again(fn.func)
         return fn if func is fn.func else functools.partial(func, *fn.args, **fn.keywords)
@@ -129,7 +129,7 @@ def bound_again(fn: Any) -> Any:
 
 
 def _redirected(raw: Any, *, prepare: Prepare | None, recorder: _CurrentRecorder) -> Any:
-    """A method or property that inside a window works on what stands for `self`, and is no block."""
+    """Return a method or property that works on the trace's copy of `self` inside a window, without being a block."""
     if isinstance(raw, property):
         within = functools.partial(_redirected, prepare=prepare, recorder=recorder)
         return property(within(raw.fget), raw.fset and within(raw.fset), raw.fdel, raw.__doc__)
@@ -148,12 +148,12 @@ def _redirected(raw: Any, *, prepare: Prepare | None, recorder: _CurrentRecorder
 
 @dataclass(frozen=True)
 class TargetSelection:
-    """What the targets of a window stand for.
+    """The targets of a window, resolved.
 
     Attributes:
       classes: the classes among them.
-      functions: by its id, each function among them and the target that it is.
-      patches: what makes their calls emit markers.
+      functions: by id, each function among them and its target.
+      patches: the patches that make their calls emit markers.
     """
 
     classes: Mapping[type, Boundary]
@@ -162,7 +162,7 @@ class TargetSelection:
 
 
 def selection(targets: Iterable[str], recorder: _CurrentRecorder) -> TargetSelection:
-    """Looks the targets up.
+    """Resolve the targets.
 
     Raises:
       InvalidArgument: a target names nothing, or nothing that can be called.
@@ -176,7 +176,7 @@ def selection(targets: Iterable[str], recorder: _CurrentRecorder) -> TargetSelec
         value = _unselected(getattr(value, "__func__", value))
         if isinstance(value, type):
             classes[value] = class_boundaries.get(value, Boundary(target))
-        elif not hasattr(value, BOUNDARY):  # what is decorated has its boundary wherever it goes
+        elif not hasattr(value, BOUNDARY):  # a decorated function keeps its boundary everywhere
             functions.setdefault(id(value), (value, target))
             if isinstance(owner, type):
                 patches.append((owner, name, wrap))
@@ -189,7 +189,7 @@ def selection(targets: Iterable[str], recorder: _CurrentRecorder) -> TargetSelec
     return TargetSelection(classes, functions, patches)
 
 
-# The wrapper of a function that some window selected has the function under this name.
+# The wrapper of a function selected by some window has the function under this name.
 _SELECTABLE = "__jaxport_selectable__"
 
 
@@ -198,7 +198,7 @@ def _unselected(value: Any) -> Any:
 
 
 def _selectable(raw: Any, *, recorder: _CurrentRecorder) -> Any:
-    """A wrapper of a function whose calls emit markers in the windows that have selected it, and in no other."""
+    """Wrap a function so that its calls emit markers in the windows that have selected it, and in no other."""
     if isinstance(raw, staticmethod | classmethod):
         return type(raw)(_selectable(raw.__func__, recorder=recorder))
 
@@ -214,7 +214,7 @@ def _selectable(raw: Any, *, recorder: _CurrentRecorder) -> Any:
 
 
 def resolve_target(target: str) -> tuple[Any, str, Any]:
-    """The owner, the attribute and the value that a qualified name stands for.
+    """Return the owner, the attribute and the value of a qualified name.
 
     Raises:
       InvalidArgument: it names nothing, or nothing that can be called.
@@ -233,7 +233,7 @@ def resolve_target(target: str) -> tuple[Any, str, Any]:
             owner = getattr(owner, part, None)
         value = getattr(owner, name, None)
         if callable(value):
-            if name not in vars(owner):  # a method that a base class defines, or a module that makes names on demand
+            if name not in vars(owner):  # a base class's method, or a module's attribute made on demand
                 owner = next((c for c in getattr(owner, "__mro__", ()) if name in vars(c)), owner)
             return owner, name, value
         break
@@ -246,7 +246,7 @@ def resolve_target(target: str) -> tuple[Any, str, Any]:
 
 
 def with_markers(function: Callable, boundary: Boundary, recorder: _CurrentRecorder) -> Callable:
-    """A function that does what `function` does, and marks its calls inside a window."""
+    """Wrap a function so that its calls are marked inside a window."""
 
     @functools.wraps(function)
     def marked(*args: Any, **kwargs: Any) -> Any:
@@ -266,7 +266,7 @@ def _call(recorder: Recorder, function: Callable, boundary: Boundary, args: tupl
 
 
 def _like(function: Callable, wrapper: Callable, mark: str, value: Any) -> Callable:
-    """The wrapper with what a transformed function offers beyond a call (`jax.jit`'s `lower`, for one)."""
+    """Copy what a transformed function offers beyond a call (such as `jax.jit`'s `lower`) to its wrapper."""
     for name in dir(function):
         if not name.startswith("_") and not hasattr(wrapper, name):
             setattr(wrapper, name, getattr(function, name))
@@ -280,7 +280,7 @@ def _looks_like_method(function: Any) -> bool:
 
 
 def subclasses(base: type) -> Iterator[type]:
-    """All classes below `base`, each once.
+    """Yield all classes below `base`, each once.
 
     >>> bool in set(subclasses(int))
     True

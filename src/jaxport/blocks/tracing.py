@@ -1,4 +1,4 @@
-"""From a callable to a jaxpr with blocks."""
+"""Trace a callable to a jaxpr with blocks."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ State = Literal["refuse", "outputs", "discard"]
 class TracedWeight:
     """An array that belongs to the traced callable: `path` in its pytree, `value`, and whether training changes it.
 
-    The path of an `anonymous` one was made up for this trace; another trace may meet other arrays. A module holds those
-    that are `owned`; the others were closed over as they are.
+    The path of an `anonymous` one was generated for this trace; another trace may find other arrays. A module holds
+    those that are `owned`; the others were closed over directly.
     """
 
     path: str
@@ -50,13 +50,13 @@ class Traced:
     """A traced call.
 
     Attributes:
-      jaxpr: without consts. Its inputs are the weights, then the arrays among the arguments; its outputs are the
-        arrays among the results, then the new values of the state.
-      weights: one per leading input, in order.
-      in_tree: of ``(args, kwargs)``, all leaves included.
-      out_tree: of the result, all leaves included.
-      input_paths: one per array argument: ``x``, ``batch.ids``.
-      output_paths: one per array result: its path in the result, or ``output``, ``output_0``.
+      jaxpr: the program, without consts. Its inputs are the weights, then the arrays among the arguments; its outputs
+        are the arrays among the results, then the new values of the state.
+      weights: one weight per leading input, in order.
+      in_tree: the tree of ``(args, kwargs)``, with all leaves.
+      out_tree: the tree of the result, with all leaves.
+      input_paths: one path per array argument: ``x``, ``batch.ids``.
+      output_paths: one path per array result: its path in the result, or ``output``, ``output_0``.
       state_outputs: the paths of the state whose new values are the last outputs.
       static_inputs: index of a leaf of `in_tree` -> its value, for the leaves that are no arrays.
       static_outputs: index of a leaf of `out_tree` -> its value, for the leaves that are no arrays.
@@ -83,21 +83,21 @@ def trace(
     counters: bool = False,
     operators: bool = False,
 ) -> Traced:
-    """Traces ``fn(*args, **kwargs)`` to a jaxpr with blocks, and leaves `fn` and its modules as they were.
+    """Trace ``fn(*args, **kwargs)`` to a jaxpr with blocks, and leave `fn` and its modules unchanged.
 
     Args:
       fn: a module, a bound method, a function, a partial, a jitted function: any callable.
       args: pytrees of arrays or `jax.ShapeDtypeStruct`, whose shapes may have symbolic dims; other leaves are baked in.
       kwargs: the same, by name.
-      state: what becomes of changes that the call makes to module state (batch statistics, caches): "refuse" them,
-        append the new values to the "outputs", or "discard" them.
+      state: how to treat changes that the call makes to module state (batch statistics, caches): "refuse" them, append
+        the new values to the "outputs", or "discard" them.
       functions: qualified names of functions to make blocks of too (see `activation`).
       operators: whether the operators of imported programs are blocks too.
       counters: whether the counters of random number streams are state too; they are dropped otherwise.
 
     Raises:
-      StateChanged: the call changes module state, and `state` does not say what becomes of it.
-      InvalidArgument: `state` is no known word, or a name in `functions` names nothing.
+      StateChanged: the call changes module state, and `state` is "refuse".
+      InvalidArgument: `state` is unknown, or a name in `functions` does not exist.
 
     >>> import jax.numpy as jnp
     >>> traced = trace(lambda x, *, scale: {"y": x * scale}, (jnp.ones(3),), {"scale": jnp.ones(())})
@@ -122,7 +122,7 @@ def trace(
 
 
 class _Trace:
-    """One trace: what is known before it, what the traced function leaves behind, and what is made of both."""
+    """One trace: the inputs, what the traced function leaves behind, and the result."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class _Trace:
         while True:
             try:
                 return self.attempt(known)
-            except MetLate as met:  # with one more model known at a time
+            except MetLate as met:  # each time with one more known model
                 known.append(met.model)
 
     def attempt(self, known: Sequence[Any]) -> Traced:
@@ -158,7 +158,7 @@ class _Trace:
             paths = leaf_paths(named, types.is_variable)
             self.input_paths = tuple(paths[index] for index in self.inputs)
             self.models = recorder.models = Models(self.fn, known, self.places)
-            # Every trace has its own function: `make_jaxpr` keeps what it traced by function.
+            # Every trace has its own function, since `make_jaxpr` caches traces by function.
             try:
                 closed = jax.make_jaxpr(self.run)(list(self.inputs.values()))
             finally:
@@ -178,13 +178,13 @@ class _Trace:
         )
 
     def run(self, inputs: list) -> list:
-        """The function that is traced; it leaves in `self` what is known only inside."""
+        """Run the function under the trace, and store in `self` what is only known inside."""
         self.models.begin()
         leaves = {**self.static_inputs, **dict(zip(self.inputs, inputs, strict=True))}
         args, kwargs = jax.tree.unflatten(self.in_tree, [leaves[index] for index in range(len(leaves))])
         self.arguments = arguments(argument_values(self.signature, args, kwargs), self.places)
         fn = bound_again(self.fn)
-        if self.target is not None:  # found by nobody under its name
+        if self.target is not None:  # not reachable under its name
             fn = with_markers(fn, Boundary(self.target), current_recorder)
         with ExitStack() as stack:
             sessions = [stack.enter_context(framework.session()) for framework in self.places.types.frameworks]
@@ -202,24 +202,24 @@ class _Trace:
         return [*outputs, *self.changes.arrays.values()]
 
     def in_model(self, path: str) -> bool:
-        """Whether an input belongs to a model that was given as an argument."""
+        """Whether an input belongs to a model that was passed as an argument."""
         return any(path == model.name or path.startswith(f"{model.name}.") for model in self.arguments)
 
     def weights(self, constants: Sequence[Any]) -> list[TracedWeight]:
-        """The weights of all leading inputs: the arrays that were closed over."""
+        """Return the weights of all leading inputs: the closed-over arrays."""
         named = self.models.named(constants, set(self.input_paths))
         return [TracedWeight(leaf.path, leaf.value, leaf.trainable, leaf.anonymous, leaf.owned) for leaf in named]
 
     def finished(self, jaxpr: jaxprs.Jaxpr, sources: Sequence[Any], weights: Sequence[TracedWeight]) -> Traced:
-        """The result: state treated as asked for, and without the weights that nothing uses.
+        """Return the result, with state treated as requested, and without unused weights.
 
-        `sources` has the path of the leaf that an output is, where it is one.
+        `sources` has the path of the leaf for each output that is one.
         """
         results = len(self.output_paths)
         changed = {
             path: jaxpr.outvars[results + index]
             for index, path in enumerate(self.changes.arrays)
-            # A new value may be the old one after all, handed on through `jit` or `scan`.
+            # A new value may be the old one after all, passed on through `jit` or `scan`.
             if sources[results + index] != path
         }
         refused = [*changed, *self.changes.others] if self.state == "refuse" else []

@@ -1,4 +1,4 @@
-"""Back to a plain jaxpr: what a block stands for takes its place again."""
+"""Inline all blocks, back to a plain jaxpr."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Atom = jaxprs.Var | jaxprs.Literal
 
 
 def ungroup(jaxpr: jaxprs.ClosedJaxpr, mark: bool = False) -> jaxprs.ClosedJaxpr:
-    """Returns a jaxpr without blocks that computes the same.
+    """Return a jaxpr without blocks that computes the same.
 
     Args:
-      jaxpr: with blocks, also in the bodies of `scan`, `cond` and the like.
+      jaxpr: a jaxpr with blocks, also in the bodies of `scan`, `cond` and the like.
       mark: put markers where the blocks were, so that a later trace of the result finds the blocks again.
 
     >>> import jax, jax.numpy as jnp
@@ -35,11 +35,11 @@ def ungroup(jaxpr: jaxprs.ClosedJaxpr, mark: bool = False) -> jaxprs.ClosedJaxpr
 class _Ungrouping:
     def __init__(self, mark: bool):
         self.mark = mark
-        # The source is kept with the result, so that no id is used twice.
+        # The source is kept with the result, so that no id is reused.
         self._done: dict[int, tuple[jaxprs.Jaxpr, jaxprs.Jaxpr]] = {}
 
     def body(self, jaxpr: jaxprs.Jaxpr) -> jaxprs.Jaxpr:
-        """A jaxpr, without blocks."""
+        """Return a jaxpr without blocks."""
         if id(jaxpr) not in self._done:
             equations: list[jaxprs.JaxprEqn] = []
             env: dict[jaxprs.Var, Atom] = {}
@@ -56,7 +56,7 @@ class _Ungrouping:
     def inline(
         self, equation: jaxprs.JaxprEqn, env: dict[jaxprs.Var, Atom], out: list[jaxprs.JaxprEqn], nested: bool
     ) -> None:
-        """Appends one equation to `out`; `env` says what stands for each variable that does not stand for itself.
+        """Append one equation to `out`; `env` maps the replaced variables to their replacements.
 
         The variables of a block's body (`nested`) are renamed: two blocks may share a body.
         """
@@ -86,11 +86,12 @@ class _Ungrouping:
         out.append(equation.replace(invars=invars, outvars=outvars, params=params, effects=effects))
 
     def inlined(self, equation: jaxprs.JaxprEqn, invars: list[Atom], out: list[jaxprs.JaxprEqn]) -> list[Atom]:
-        """Appends what a block does; returns what stands for its outputs."""
+        """Append the equations of a block; return the atoms of its outputs."""
         block, inner = equation.params["block"], equation.params["jaxpr"].jaxpr
         call = BlockCall(block.target, block.kind, block.method)
         if self.mark:
-            # A mutable reference is no value that a marker could pass on; the blocks found again have it behind.
+            # A marker cannot pass on a mutable reference, which is no value; blocks grouped again have it after the
+            # others.
             passed = [index for index, atom in enumerate(invars) if is_value(atom.aval)]
             call.finished = block.with_inputs(passed)
             marked = _marked(block_enter_p, call, [invars[index] for index in passed], equation, out)

@@ -1,8 +1,8 @@
-"""The arrays in the arguments and results of a call, and how they are led through a marker.
+"""The arrays in the arguments and results of a call, and how they pass through a marker.
 
-The callee must see the user's own objects: it may write into a list that it was given, and it may compare by
-identity. So nothing is flattened and rebuilt but tuples; in lists and dicts the arrays are exchanged in place, and
-put back when the call is over; arrays inside any other object are shown to the marker and left where they are.
+The callee must see the user's own objects: it may write into a list that it gets, and it may compare by identity. So
+only tuples are flattened and rebuilt; in lists and dicts the arrays are replaced in place, and restored after the call;
+arrays inside any other object are passed to the marker and left in place.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _kind(cls: type) -> str:
 def is_array(value: Any) -> bool:
     """Whether `value` is a JAX array, a tracer, or a NumPy array of a dtype that JAX has.
 
-    It goes by the type: a check with `isinstance` asks the object for attributes, which may be a foreign one.
+    It checks the type: `isinstance` would ask the object for attributes, and a foreign one may fail.
 
     >>> is_array(np.zeros(3)), is_array(3.0), is_array(np.array(["text"]))
     (True, False, False)
@@ -54,7 +54,7 @@ def is_tracer(value: Any) -> bool:
 
 
 def is_value(aval: Any) -> bool:
-    """Whether an aval is that of an array. A marker that passed a mutable reference on would make an alias of it.
+    """Whether an aval is that of an array. A marker that passed on a mutable reference would alias it.
 
     >>> is_value(jax.typeof(np.zeros(3)))
     True
@@ -64,7 +64,7 @@ def is_value(aval: Any) -> bool:
 
 @dataclass
 class Found:
-    """The arrays found in some values: `arrays[i]` has the path `paths[i]`; `static` is what is no array, by path."""
+    """The arrays found in some values: `arrays[i]` has the path `paths[i]`; `static` has everything else, by path."""
 
     arrays: list[Any] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
@@ -76,7 +76,7 @@ def _joined(path: str, key: Any) -> str:
 
 
 def find(value: Any, path: str, is_opaque: Callable[[Any], bool], found: Found, seen: set[int]) -> None:
-    """Adds what `value` holds to `found`, in a fixed order; modules (`is_opaque`) are passed over."""
+    """Add what `value` holds to `found`, in a fixed order; modules (`is_opaque`) are skipped."""
     if is_array(value):
         if not is_tracer(value) or is_value(jax.typeof(value)):
             found.arrays.append(value)
@@ -113,10 +113,10 @@ def _pytree_children(value: Any) -> list[tuple[Any, Any]] | None:
 
 
 def children(tree: Any) -> list[tuple[Any, Any]] | None:
-    """What lies directly in a pytree, each with its keys; None for a leaf.
+    """Return the children of a pytree with their keys; None for a leaf.
 
-    JAX itself never recurses here: on a tree that is deeper than the stack, or contains itself, it fails in such a way
-    that the interpreter takes its stack for full ever after.
+    JAX itself never recurses here: on a tree that is deeper than the stack, or contains itself, it fails in a way that
+    leaves the interpreter's stack marked as full.
 
     >>> children({"w": [1, 2]})
     [((DictKey(key='w'),), [1, 2])]
@@ -127,10 +127,9 @@ def children(tree: Any) -> list[tuple[Any, Any]] | None:
 
 
 def contents(tree: Any, is_leaf: Callable[[Any], bool]) -> list[tuple[list[Any], Any]]:
-    """The leaves of a pytree with their keys, in order; each container counts once, at the first place.
+    """Return the leaves of a pytree with their keys, in order; each container counts once, at its first place.
 
-    It works on trees of any depth and on those that contain themselves, and takes for a leaf what does not let itself be
-    read.
+    It works on trees of any depth and on those that contain themselves, and treats an unreadable node as a leaf.
 
     >>> tree = {"w": [1.0, 2.0]}
     >>> tree["x"] = tree
@@ -138,9 +137,9 @@ def contents(tree: Any, is_leaf: Callable[[Any], bool]) -> list[tuple[list[Any],
     [1.0, 2.0]
     """
     leaves: list[tuple[list[Any], Any]] = []
-    # A path is a chain of links to the key above: only leaves have theirs written out.
+    # A path is a linked list of keys, leaf to root: only those of leaves are written out.
     waiting: list[tuple[Any, Any]] = [(None, tree)]
-    seen: dict[int, Any] = {}  # kept, so that no id is used a second time
+    seen: dict[int, Any] = {}  # kept alive, so that no id is reused
     while waiting:
         path, item = waiting.pop()
         if item is None or id(item) in seen:
@@ -158,7 +157,7 @@ def contents(tree: Any, is_leaf: Callable[[Any], bool]) -> list[tuple[list[Any],
 
 
 def _keys(path: Any) -> list[Any]:
-    """The keys of a chain of links, the outermost first."""
+    """Return the keys of a linked path, the outermost first."""
     links = []
     while path is not None:
         path, keys = path
@@ -174,9 +173,10 @@ def exchange(
     seen: set[int],
     shared: bool = False,
 ) -> Any:
-    """Returns `value` with `new(tracer, shared)` for each tracer in reach; each change in a container goes to `undo`.
+    """Return `value` with `new(tracer, shared)` for each reachable tracer; record each change of a container in `undo`.
 
-    `shared` says whether the tracer lies in a container that others may hold too. An entry of `undo` is (container, key, the value before, the value after); the values in it stay alive with it.
+    `shared` tells whether the tracer is in a container that others may hold too. An entry of `undo` is (container, key,
+    the value before, the value after); it keeps these values alive.
     """
     if is_tracer(value):
         return new(value, shared)
@@ -199,7 +199,7 @@ def exchange(
 
 
 def put_back(undo: list) -> None:
-    """Reverts what `exchange` changed, wherever in its container the callee may have moved it."""
+    """Revert what `exchange` changed, wherever in its container the callee may have moved it."""
     before_by_container: dict[int, tuple[Any, dict[int, Any]]] = {}
     for container, _, before, after in undo:
         before_by_container.setdefault(id(container), (container, {}))[1][id(after)] = before

@@ -1,7 +1,7 @@
 """The activation window: while it is open, calls in this thread emit markers.
 
-Methods of classes and attributes of modules are patched while at least one window is open in the process; the
-patches act only in threads that opened a window, and the last window to close restores exactly what was there.
+Methods of classes and attributes of modules are patched while at least one window is open in the process; the patches
+act only in threads that opened a window, and the last window to close restores the originals.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from jaxport.jaxprs import source_info_util
 
 __all__ = ["Patches", "activation", "current_recorder", "patched", "target_of"]
 
-# The frames of this package are none of the user's: jax leaves them out of the source lines that it keeps.
+# The frames of this package are not the user's: jax leaves them out of the source lines that it keeps.
 source_info_util.register_exclusion(__file__)
 
-# A function that is already in one of JAX's caches is not traced again and would show no markers. Inside a window the
-# caches' keys have one more part: what the window sees. (jax asks to make contexts at import.)
+# A function in one of JAX's caches is not traced again and would emit no markers. Inside a window the caches' keys
+# have one more part: what the window sees. (jax asks to make contexts at import.)
 _view = jax.make_user_context(None)
 _local = threading.local()
 
 
 def current_recorder() -> Recorder | None:
-    """The recorder of the innermost window open in this thread.
+    """Return the recorder of the innermost window open in this thread.
 
     >>> current_recorder() is None
     True
@@ -43,16 +43,16 @@ def current_recorder() -> Recorder | None:
         recorder = recorders[-1]()
         if recorder is not None and not recorder.is_closed:
             return recorder
-        recorders.pop()  # an interrupt has kept the window from doing it
+        recorders.pop()  # an interrupt kept the window from doing it
     return None
 
 
 class Patches:
-    """Attributes exchanged process-wide while somebody uses them, and restored with their last user.
+    """Attributes patched process-wide while they have users, and restored with the last user.
 
-    An interrupt may come between any two steps. So what is to be restored is written down before it is patched, a
-    user is written down before its first patch, and restoring may be repeated: whoever comes next does what is left,
-    and so does the end of a user that nothing refers to any more.
+    An interrupt may come between any two steps. So an original is recorded before it is patched, a user is recorded
+    before its first patch, and restoring may be repeated: the next user finishes what is left, and so does the
+    finalizer of an unreferenced user.
 
     >>> class Model:
     ...     def __call__(self):
@@ -70,14 +70,14 @@ class Patches:
     def __init__(self) -> None:
         self._turn: dict[str, weakref.ref[_Turn]] = {}
         self._users: weakref.WeakKeyDictionary[Any, tuple[frozenset, weakref.finalize]] = weakref.WeakKeyDictionary()
-        # By owner and attribute, the owner, the attribute, what was there and what has taken its place.
+        # By owner and attribute: the owner, the attribute, the original and its replacement.
         self._patched: dict[tuple[int, str], tuple[Any, str, Any, Any]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._patched)
 
     def enter(self, user: Any, patches: Sequence[Patch]) -> None:
-        """Replaces each attribute of each owner by ``wrap(what is there)``, if nobody has done so yet."""
+        """Replace each attribute of each owner by ``wrap(original)``, unless it is patched already."""
         turn = self._take_turn()
         try:
             self._restore()
@@ -98,7 +98,7 @@ class Patches:
             self._end_turn(turn)
 
     def leave(self, user: Any) -> None:
-        """Restores what no other user needs; a second time does nothing."""
+        """Restore what no other user needs; a second call does nothing."""
         turn = self._take_turn()
         try:
             self._forget(user)
@@ -115,13 +115,13 @@ class Patches:
         needed = frozenset().union(*(keys for keys, _ in self._users.values()))
         for key, (owner, attribute, raw, replacement) in list(self._patched.items()):
             if key not in needed:
-                # Somebody else may have put something there meanwhile: that is theirs.
+                # If another replacement was put there in the meantime, it stays.
                 if vars(owner).get(attribute) is replacement:
                     setattr(owner, attribute, raw)
                 self._patched.pop(key, None)
 
     def _restore_later(self) -> None:
-        """At the end of a user that did not leave: now, or with the next one, if somebody is at it."""
+        """Restore at the end of a user that did not leave: now, or with the next user if another thread is at work."""
         turn = self._take_turn(wait=False)
         if turn is not None:
             self._restore()
@@ -154,7 +154,7 @@ class Patches:
 
 
 class _Turn:
-    """What a thread holds while it changes patches."""
+    """Held by a thread while it changes patches."""
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
@@ -167,18 +167,18 @@ patched = Patches()
 def activation(
     targets: Iterable[str] = (), *, frameworks: Iterable[Framework] | None = None, operators: bool = False
 ) -> Iterator[Recorder]:
-    """Opens a window: calls of modules, of decorated functions and of the `targets` emit markers while it is open.
+    """Open a window: calls of modules, of decorated functions and of the `targets` emit markers while it is open.
 
     Args:
       targets: qualified names of functions or methods that get a boundary too: ``"jax.nn.gelu"``,
-        ``"my.pkg.function"``, ``"my.pkg.Class.method"``. Every module attribute that holds such a function is
-        patched; a default argument or a closure that captured it is not reached. Names of a framework that was not
-        imported are passed over.
-      frameworks: the frameworks to look at; by default all that the process has imported.
+        ``"my.pkg.function"``, ``"my.pkg.Class.method"``. Every module attribute that holds such a function is patched;
+        a default argument or a closure that captured it is not reached. Names of a framework that was not imported are
+        ignored.
+      frameworks: the frameworks to support; by default all that the process has imported.
       operators: whether the operators of imported programs get a boundary too.
 
     Raises:
-      InvalidArgument: a target names nothing, or nothing that can be called.
+      InvalidArgument: a target does not exist, or cannot be called.
 
     >>> import jax, jax.numpy as jnp
     >>> with activation(["jax.nn.gelu"]):
@@ -195,7 +195,7 @@ def activation(
     of_methods = method_patches(frameworks, [*class_boundaries, *selected.classes], current_recorder)
     recorders: list[weakref.ref[Recorder]] = _local.__dict__.setdefault("recorders", [])
     stack = ExitStack()
-    weakref.finalize(recorder, stack.close).atexit = False  # does nothing once the stack was closed
+    weakref.finalize(recorder, stack.close).atexit = False  # does nothing after the stack was closed
     try:
         patched.enter(recorder, [*selected.patches, *of_methods])
         recorders.append(weakref.ref(recorder))
@@ -210,11 +210,11 @@ def activation(
             stack.close()
         finally:
             patched.leave(recorder)
-            current_recorder()  # forgets what is closed
+            current_recorder()  # drops closed windows
 
 
 def target_of(cls: type) -> str:
-    """The qualified name that the blocks of a module class have.
+    """Return the qualified name of the blocks of a module class.
 
     >>> import flax.nnx
     >>> target_of(flax.nnx.Linear)

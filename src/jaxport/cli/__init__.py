@@ -1,7 +1,7 @@
 """The `jaxport` command: `export`, `import`, `run`, `inspect` and `verify`.
 
-A refusal of the package is printed as its message, without a traceback, and ends the command with status 1;
-what is wrong with the command line itself ends it with status 2.
+A refusal of the package is printed as its message, without a traceback, and ends the command with status 1; an error in
+the command line itself ends it with status 2.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command and leaves the process with its status.
+    """Run the command and exit with its status.
 
     Args:
-      arguments: the words after `jaxport`; those of the process if left out.
+      arguments: the words after `jaxport`; by default those of the process.
 
     Raises:
       SystemExit: always, with status 0, 1 (refused, or the two sides differ) or 2 (usage).

@@ -1,4 +1,4 @@
-"""The commands: each reads its options into the values that the Python API takes, calls it, and prints the result."""
+"""The commands: each converts its options into arguments of the Python API, calls it, and prints the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands about ONNX models that come in: `import` and `run`."""
+"""The commands for ONNX models as input: `import` and `run`."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def run_model(
 
 
 def parse_values(texts: Iterable[str]) -> Mapping[str, Any]:
-    """Reads the `--value` options: each an input by name, with a Python literal or the path of a `.npy` file.
+    """Read the `--value` options: each an input by name, with a Python literal or the path of a `.npy` file.
 
     Raises:
       InvalidArgument: a text has no `=`, its value is neither, a name occurs twice, or a file cannot be read.

@@ -41,7 +41,7 @@ Expected = Annotated[int | None, typer.Option("--expect", metavar="COUNT", help=
 
 
 def load_mox(model: str, inputs: list[str]) -> Mox:
-    """The Mox of what a command names.
+    """Return the Mox of a command's model.
 
     Raises:
       InvalidArgument: there is no such model, or it needs inputs that are not given.
@@ -73,9 +73,9 @@ def show_tree(model: Model, inputs: Inputs) -> None:
 
 def show_query(model: Model, query: Query, inputs: Inputs, expect: Expected = None) -> None:
     """List what a query hits: its type, where it is, and the shapes of its inputs and outputs."""
-    found = load_mox(model, inputs).select(query, expect=expect)
+    selection = load_mox(model, inputs).select(query, expect=expect)
     shapes = lambda avals: ", ".join(aval.str_short(short_dtypes=True) for aval in avals)
-    rows = [(m.type, m.path, shapes(m.in_avals), shapes(m.out_avals)) for m in found]
+    rows = [(m.type, m.path, shapes(m.in_avals), shapes(m.out_avals)) for m in selection]
     console().print(table(f"{query}: {len(rows)}", ("type", "path", "inputs", "outputs"), rows))
 
 
@@ -98,14 +98,14 @@ def substitute(
     import jaxport
 
     mox = load_mox(model, inputs)
-    found = mox.select(query, expect=expect)
-    edited = found.sub(_function(replacement))
+    selection = mox.select(query, expect=expect)
+    edited = selection.sub(_function(replacement))
     exported = jaxport.to_onnx(edited, edited.jaxpr.in_avals[len(edited.weights) :])
     exported.save(output)
     console().print(
         key_values(
             {
-                "replaced": f"{found.count()} of {len(mox.tree.nodes)} operations",
+                "replaced": f"{selection.count()} of {len(mox.tree.nodes)} operations",
                 "dropped": ", ".join(edited.dropped) or "no parameters",
                 "written": f"{output} ({file_size(output.stat().st_size)})",
             }
@@ -119,13 +119,13 @@ def _function(name: str) -> Any:
         return load_target(name)
     module, _, attribute = name.rpartition(".")
     try:
-        found = getattr(importlib.import_module(module), attribute, None) if module else None
+        function = getattr(importlib.import_module(module), attribute, None) if module else None
     except ImportError:
-        found = None
-    if not callable(found):
+        function = None
+    if not callable(function):
         raise InvalidArgument(
             f"`{name}` is no function",
             where="the replacement",
             instead="write `jax.nn.gelu`, or `package.module:function`",
         )
-    return found
+    return function

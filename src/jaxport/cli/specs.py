@@ -1,7 +1,7 @@
-"""What a user types for an input, a size or a keyword argument, read into Python values.
+"""Parse inputs, sizes and keyword arguments of the command line into Python values.
 
-The grammar of an input is `[name:][dtype]dims`, where `dims` stand in brackets if a dtype or nothing at all
-comes before them:
+The grammar of an input is `[name:][dtype]dims`, where `dims` are in brackets if a dtype or nothing at all comes before
+them:
 
     B,224,224,3          a shape, of the default float type
     x:B,224,224,3        the same, with a name for the graph input
@@ -51,10 +51,10 @@ class InputSpec:
 
     @property
     def value(self) -> Any:
-        """The spec that `jaxport.to_onnx` takes.
+        """The specification as `jaxport.to_onnx` takes it.
 
         Returns:
-          A tuple of dims where no dtype was given, otherwise a `jax.ShapeDtypeStruct`.
+          A tuple of dims if no dtype was given, otherwise a `jax.ShapeDtypeStruct`.
 
         Raises:
           InvalidArgument: the dtype is not one of JAX's.
@@ -70,7 +70,7 @@ class InputSpec:
 
 
 def parse_input(text: str) -> InputSpec:
-    """Reads one `--input`.
+    """Read one `--input`.
 
     Args:
       text: `[name:][dtype]dims`, as this module's documentation says.
@@ -96,7 +96,7 @@ def parse_input(text: str) -> InputSpec:
 
 
 def parse_sizes(texts: Iterable[str]) -> list[dict[str, int]] | None:
-    """Reads the `--size` options: each one set of sizes for the symbolic dims.
+    """Read the `--size` options: each one set of sizes for the symbolic dims.
 
     Returns:
       One mapping per text; `None` for no text, so that the default applies.
@@ -119,7 +119,7 @@ def parse_sizes(texts: Iterable[str]) -> list[dict[str, int]] | None:
 
 
 def parse_avoided(texts: Iterable[str]) -> dict[str, list[int]]:
-    """Reads the `--avoid` options: integers that are not sampled for an input.
+    """Read the `--avoid` options: integers that are not sampled for an input.
 
     Raises:
       InvalidArgument: a text is not a name with integers.
@@ -139,7 +139,7 @@ def parse_avoided(texts: Iterable[str]) -> dict[str, list[int]]:
 
 
 def parse_keyword(texts: Iterable[str], option: str) -> dict[str, Any]:
-    """Reads options of the form `name=value`: a Python literal, or else the text itself.
+    """Read options of the form `name=value`: a Python literal, or else the text itself.
 
     Raises:
       InvalidArgument: a text has no `=`, its name is no identifier, or a name occurs twice.
@@ -162,10 +162,10 @@ def parse_keyword(texts: Iterable[str], option: str) -> dict[str, Any]:
 
 
 def parse_inputs(texts: Iterable[str]) -> list[InputSpec]:
-    """Reads all `--input` options, in order.
+    """Read all `--input` options, in order.
 
     Raises:
-      InvalidArgument: one is malformed, or some have a name and some have none.
+      InvalidArgument: one is malformed, or only some have a name.
 
     >>> [spec.name for spec in parse_inputs(["ids:int32[B,T]", "mask:bool[B,T]"])]
     ['ids', 'mask']
@@ -182,7 +182,7 @@ def parse_inputs(texts: Iterable[str]) -> list[InputSpec]:
 
 
 def parse_input_params(texts: Iterable[str]) -> dict[str, InputSpec]:
-    """Reads the `--input-param` options: inputs that are passed by keyword, and so must have a name.
+    """Read the `--input-param` options: inputs that are passed by keyword, and so must have a name.
 
     Raises:
       InvalidArgument: one is malformed, has no name, or has the name of another.
@@ -204,14 +204,14 @@ def parse_input_params(texts: Iterable[str]) -> dict[str, InputSpec]:
 
 
 def input_names(positional: Iterable[InputSpec], keywords: Iterable[str]) -> list[str] | None:
-    """The names of all inputs of the graph, if the positional ones have any.
+    """Return the names of all inputs of the graph, if the positional ones have any.
 
     Args:
-      positional: what `parse_inputs` returned.
+      positional: the result of `parse_inputs`.
       keywords: the names of the inputs that are passed by keyword. JAX orders them alphabetically.
 
     Returns:
-      The names, or `None` where the function's own argument names serve.
+      The names, or `None` to use the function's own argument names.
 
     >>> input_names(parse_inputs(["x:B,3"]), ["scale", "mask"])
     ['x', 'mask', 'scale']
@@ -228,7 +228,7 @@ def _literal(text: str) -> Any:
 
 
 def _split(dims: str) -> list[str]:
-    """Splits at the commas that are not inside parentheses: `B,max(T, 4)` has two dims."""
+    """Split at the commas that are not inside parentheses: `B,max(T, 4)` has two dims."""
     pieces, depth = [""], 0
     for character in dims:
         depth += (character == "(") - (character == ")")

@@ -1,4 +1,4 @@
-"""What is in a model file, as plain values: `jaxport inspect` prints them, as tables or as JSON."""
+"""The contents of a model file, as plain values that `jaxport inspect` prints as tables or as JSON."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from jaxport.errors import ModelError
 __all__ = ["NAMESPACE", "ModuleRow", "Summary", "Tensor", "load_model", "summarize"]
 
 NAMESPACE = "namespace"
-"""The key of a node's metadata under which exporters keep the blocks around it, as `path: type/path: type`."""
+"""The key of the node metadata in which exporters keep the blocks around a node, as `path: type/path: type`."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input, an output or an initializer; a dim is a size, a symbol, or `None` where nothing is known."""
+    """An input, an output or an initializer; a dim is a size, a symbol, or `None` if it is unknown."""
 
     name: str
     dtype: str
@@ -29,9 +29,9 @@ class Tensor:
 
 @dataclass(frozen=True)
 class ModuleRow:
-    """One block of the model: how deep it is nested, its path and type, its operators and parameters.
+    """One block of the model: its depth, its path and type, its operators and parameters.
 
-    What the blocks inside hold is included.
+    Those of the blocks inside are included.
     """
 
     level: int
@@ -69,10 +69,10 @@ class Summary:
 
 
 def load_model(path: Path) -> ir.Model:
-    """Loads a model file; tensors in external files are not read.
+    """Load a model file; tensors in external files are not read.
 
     Raises:
-      ModelError: there is no such file, or it is no ONNX model.
+      ModelError: there is no such file, or it is not an ONNX model.
     """
     try:
         model = ir.load(path)
@@ -86,13 +86,13 @@ def load_model(path: Path) -> ir.Model:
 
 
 def summarize(path: Path) -> Summary:
-    """Reads a model file.
+    """Read a model file.
 
     Args:
       path: the file; tensors in external files count, and are not read.
 
     Raises:
-      ModelError: there is no such file, or it is no ONNX model.
+      ModelError: there is no such file, or it is not an ONNX model.
     """
     model = load_model(path)
     nodes = [
@@ -129,7 +129,7 @@ def _tensor(value: ir.Value, size: int = 0) -> Tensor:
 
 
 def _dtype_name(dtype: ir.DataType | None) -> str:
-    """NumPy's name: ONNX's own spelling of float32 is "float", and of float64 "double"."""
+    """Return NumPy's name: ONNX's own spelling of float32 is "float", and of float64 "double"."""
     if dtype is None:
         return "unknown"
     return "string" if dtype == ir.DataType.STRING else dtype.numpy().name
@@ -151,7 +151,7 @@ def _operator(node: ir.Node) -> str:
 
 
 def _modules(nodes: list[ir.Node], initializers: list[Tensor]) -> list[ModuleRow]:
-    """The blocks that the nodes' metadata name, each followed by those inside it, in the order of the model."""
+    """Return the blocks in the nodes' metadata, each followed by those inside it, in the order of the model."""
     counts: Counter[tuple[str, ...]] = Counter()
     for node in nodes:
         blocks = tuple(block for block in node.metadata_props.get(NAMESPACE, "").split("/") if block)

@@ -1,4 +1,4 @@
-"""How the command and the demo lay out what they print."""
+"""The layout of the output of the command and the demo."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["console", "file_size", "key_values", "operator_table", "shape_text",
 
 
 def file_size(count: int) -> str:
-    """A number of bytes, as people say it.
+    """Return a number of bytes in readable form.
 
     >>> file_size(102_400_000), file_size(12)
     ('102.4 MB', '12 B')
@@ -30,7 +30,7 @@ def file_size(count: int) -> str:
 
 
 def key_values(rows: Mapping[str, object], title: str = "") -> Table:
-    """A table of two columns without a header; the keys are markup, the values are shown as they are."""
+    """Return a table of two columns without a header; the keys are markup, the values are shown verbatim."""
     made = Table(show_header=False, box=None, title=title or None, title_justify="left", title_style="bold")
     made.add_column(style="cyan")
     made.add_column(overflow="fold")
@@ -40,16 +40,16 @@ def key_values(rows: Mapping[str, object], title: str = "") -> Table:
 
 
 def operator_table(operators: Mapping[str, int], title: str = "operators") -> Table:
-    """The operators of a model and how often it calls each."""
+    """Return the operators of a model and how often it calls each."""
     return table(f"{title}: {sum(operators.values())}", ["operator", "calls"], operators.items())
 
 
 def summary_view(summary: Summary, *, everything: bool = False) -> RenderableType:
-    """All tables of `jaxport inspect`.
+    """Return all tables of `jaxport inspect`.
 
     Args:
-      summary: what was read from the file.
-      everything: list every initializer, not only the largest.
+      summary: the contents of the file.
+      everything: whether to list every initializer, not only the largest.
     """
     largest = sorted(summary.initializers, key=lambda tensor: -tensor.bytes)
     shown = summary.initializers if everything else largest[:10]
@@ -80,13 +80,13 @@ def summary_view(summary: Summary, *, everything: bool = False) -> RenderableTyp
 
 
 def console() -> Console:
-    """A console as wide as the terminal; where the output goes elsewhere, wide enough that names stay whole."""
+    """Return a console as wide as the terminal; if the output goes elsewhere, wide enough that names stay whole."""
     plain = Console(highlight=False)
     return plain if plain.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, width=160)
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """A table with a title and a header; cells are shown as they are."""
+    """Return a table with a title and a header; cells are shown verbatim."""
     made = Table(title=title, title_justify="left", title_style="bold")
     for column in columns:
         numeric = column in ("calls", "size")
@@ -106,7 +106,7 @@ def _tensors(title: str, tensors: Sequence[Tensor], *, sizes: bool = False) -> T
 
 
 def shape_text(tensor: Tensor) -> str:
-    """The shape of a tensor, with `?` for a dim of which nothing is known.
+    """Return the shape of a tensor, with `?` for an unknown dim.
 
     >>> shape_text(Tensor("x", "float32", ("B", 3, None)))
     '[B, 3, ?]'

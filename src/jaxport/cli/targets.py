@@ -1,4 +1,4 @@
-"""From `module:attribute` on the command line to the callable that is exported."""
+"""Resolve `module:attribute` on the command line to the callable to export."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _INSTEAD = 'write "package.module:attribute", or "package.module:factory(option=
 
 
 def load_target(text: str) -> Callable[..., Any]:
-    """Imports what a target names; the current directory is searched first.
+    """Import a target; the current directory is searched first.
 
-    A model object, and a function that takes arguments, are taken as they are. A class, and a function without
-    parameters, are called: they are factories. Parentheses call anything, with literal arguments.
+    A model object, and a function that takes arguments, are returned as they are. A class, and a function without
+    parameters, are factories and are called. Parentheses call anything, with literal arguments.
 
     Args:
       text: `module:attribute`, where `attribute` may be dotted and may end with a call.
 
     Returns:
-      Something that can be called.
+      A callable.
 
     Raises:
       InvalidArgument: the text is malformed, there is no such module or attribute, or it cannot be called.
@@ -65,7 +65,7 @@ def load_target(text: str) -> Callable[..., Any]:
 
 
 def _parsed(expression: str) -> tuple[list[str], tuple[list[Any], dict[str, Any]] | None]:
-    """The dotted names of `expression`, and the arguments of the call that it ends with, if any."""
+    """Return the dotted names of `expression`, and the arguments of the call that it ends with, if any."""
     try:
         node = ast.parse(expression, mode="eval").body
     except SyntaxError as error:

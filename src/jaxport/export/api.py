@@ -130,13 +130,13 @@ def to_onnx(
         )
     name = name or _name_of(fn)
     with jax.enable_x64(True) if double_precision else contextlib.nullcontext():
-        given = read_inputs(inputs, input_params, constraints, double_precision)
+        read = read_inputs(inputs, input_params, constraints, double_precision)
         wanted = selector(functions)
-        traced, flags = _trace(fn, given, static_params, state, name, wanted)
+        traced, flags = _trace(fn, read, static_params, state, name, wanted)
         options = Options(
             fn=functools.partial(fn, **static_params) if static_params else fn,
             name=name,
-            declared=given.declared,
+            declared=read.declared,
             flags=flags,
             opset=opset,
             target=chosen,

@@ -48,7 +48,7 @@ class Declined(Exception):
 
 
 class Emitter:
-    """What a rule uses to build the graph: see the module's docstring."""
+    """The interface with which a rule builds the graph: see the module's docstring."""
 
     __slots__ = ("outs", "place", "remark", "scope", "walker")
 
@@ -173,12 +173,12 @@ class Emitter:
                 self.refuse(f"needs {op_type}, which opset {brought} brought; export with opset={brought} or newer")
             raise RuleError(f"the domain `{domain or 'ai.onnx'}` has no operator {op_type} at opset {self.opset}")
         attributes = {name: value for name, value in attributes.items() if value is not None}
-        given = list(operands)
-        while given and given[-1] is None:
-            given.pop()
+        inputs = list(operands)
+        while inputs and inputs[-1] is None:
+            inputs.pop()
         if facts is not None:
-            self._inputs_to_attributes(facts, given, attributes)
-        values = [self._operand(facts, given, i) for i in range(len(given))]
+            self._inputs_to_attributes(facts, inputs, attributes)
+        values = [self._operand(facts, inputs, i) for i in range(len(inputs))]
         if facts is None:
             return self._append(domain, op_type, values, attributes, results or [], None)
 

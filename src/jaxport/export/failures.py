@@ -77,7 +77,7 @@ def _reason(error: Exception, trial: _Trial, fn: Callable[..., Any], given: Inpu
     if sizes is None:
         return message, f"let the function take sizes first: with {trial.failure}"
     culprits = trial.culprits(sizes, error)
-    found = (
+    cause = (
         f"the symbolic size {_listed(culprits)} is the cause: with {_given(sizes)} the function is traced\n{message}"
     )
     advice = []
@@ -93,7 +93,7 @@ def _reason(error: Exception, trial: _Trial, fn: Callable[..., Any], given: Inpu
         advice.append(
             "compute with `jnp.asarray(x.shape[0])`, which the model can: it is no number for Python and NumPy"
         )
-    return found, "; or ".join(advice)
+    return cause, "; or ".join(advice)
 
 
 def _constraint(message: str) -> str:

@@ -142,10 +142,10 @@ def _is_function(target: str) -> bool:
     """Whether a qualified name is that of a function rather than a class."""
     module, _, name = target.rpartition(".")
     try:
-        found = getattr(importlib.import_module(module), name, None) if module else None
+        named = getattr(importlib.import_module(module), name, None) if module else None
     except ImportError:
         return False
-    return callable(found) and not isinstance(found, type)
+    return callable(named) and not isinstance(named, type)
 
 
 @dataclass(frozen=True)

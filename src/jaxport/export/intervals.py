@@ -25,8 +25,8 @@ class Interval(NamedTuple):
 
 def within(value: Value, low: dims.Dim, high: dims.Dim) -> bool:
     """Whether all elements of an integer value are known to lie in `low` to `high`."""
-    found = interval(value)
-    return _at_most(low, found.low) and _at_most(found.high, high)
+    bounds = interval(value)
+    return _at_most(low, bounds.low) and _at_most(bounds.high, high)
 
 
 def interval(value: Value) -> Interval:
@@ -52,11 +52,11 @@ def _interval(value: Value, known: dict[int, Interval], depth: int) -> Interval:
         operands = [x for x in origin.operands if x is not None]
         ranges = [_interval(x, known, depth - 1) if x.dtype.kind in "iub" else _limits(x.dtype) for x in operands]
         try:
-            found = rule(origin, ranges)
+            bounds = rule(origin, ranges)
         except Unknown:  # an unknown shape
-            found = None
+            bounds = None
         # Arithmetic that may leave the dtype wraps, so nothing is known. No dim is that large.
-        known[id(value)] = found if found is not None and _fits(found, limits) else limits
+        known[id(value)] = bounds if bounds is not None and _fits(bounds, limits) else limits
     return known[id(value)]
 
 
@@ -98,8 +98,8 @@ def _maximum(x: Interval, y: Interval) -> Interval | None:
 
 
 def _minimum(x: Interval, y: Interval) -> Interval | None:
-    found = _maximum(_negative(x), _negative(y))
-    return None if found is None else _negative(found)
+    negated = _maximum(_negative(x), _negative(y))
+    return None if negated is None else _negative(negated)
 
 
 def _product(x: Interval, y: Interval) -> Interval | None:

@@ -98,14 +98,14 @@ def _missing(op_type: str, release: str) -> frozenset[np.dtype]:
 
 def type_parameter(facts: Schema, values: Sequence[Value | None]) -> tuple[str, np.dtype]:
     """Return the type parameter that an operator computes in, and the dtype that the operands give it."""
-    given = {}
+    dtypes = {}
     for index, value in enumerate(values):
         formal = facts.input(index)
         if value is not None and formal is not None:
-            given.setdefault(formal.type, value.dtype)
+            dtypes.setdefault(formal.type, value.dtype)
     computed = facts.outputs[0].type
-    parameter = computed if computed in given else next(iter(given), "")
-    return parameter, given.get(parameter, np.dtype(np.float32))
+    parameter = computed if computed in dtypes else next(iter(dtypes), "")
+    return parameter, dtypes.get(parameter, np.dtype(np.float32))
 
 
 def compute_dtype(op_type: str, facts: Schema, values: Sequence[Value | None]) -> np.dtype | None:

@@ -18,7 +18,7 @@ from jaxport.onnx_facts import CONTROL_FLOW
 #: Operators whose kernels take every dtype, or do not depend on one.
 _ANY = frozenset({*CONTROL_FLOW, "Cast", "CastLike", "Constant", "ConstantOfShape"})
 SHOWN = 3
-"""So many reasons are shown why older releases are not enough."""
+"""The number of reasons shown for why older releases are not enough."""
 
 
 @dataclass(frozen=True)
@@ -115,23 +115,23 @@ class Requirements:
 def oldest_runtime(nodes: Sequence[ir.Node], opset: int) -> tuple[str | None, tuple[str, ...]]:
     """Return the oldest release from which on all releases run all nodes, and what the release before that lacks."""
     newer: tuple[str, ...] = ()
-    found = None
+    oldest = None
     for release in reversed(RELEASES):
         lacks = tuple(sorted({str(lack) for lack in lacking(nodes, opset, release)}))
         if RELEASES[release] < opset:
             lacks = (f"opset {opset}", *lacks)
         if lacks:
-            return found, lacks
-        found = release
-    return found, newer
+            return oldest, lacks
+        oldest = release
+    return oldest, newer
 
 
 def lacking(nodes: Iterable[ir.Node], opset: int, release: str) -> Iterator[Lack]:
     """Yield the kernels that nodes need and a release lacks."""
     for node in nodes:
-        found = lack(node, opset, release)
-        if found is not None:
-            yield found
+        missing_kernel = lack(node, opset, release)
+        if missing_kernel is not None:
+            yield missing_kernel
 
 
 def lack(node: ir.Node, opset: int, release: str) -> Lack | None:
@@ -152,13 +152,13 @@ def lack(node: ir.Node, opset: int, release: str) -> Lack | None:
 
 def computed_in(node: ir.Node, facts: schema.Schema) -> np.dtype | None:
     """Return the dtype that decides which kernel a node needs, or None if it is unknown."""
-    given: dict[str, ir.DataType | None] = {}
+    dtypes: dict[str, ir.DataType | None] = {}
     for index, value in enumerate(node.inputs):
         formal = facts.input(index)
         if value is not None and formal is not None:
-            given.setdefault(formal.type, value.dtype)
+            dtypes.setdefault(formal.type, value.dtype)
     computed = facts.outputs[0].type
-    dtype = given.get(computed if computed in given else next(iter(given), ""))
+    dtype = dtypes.get(computed if computed in dtypes else next(iter(dtypes), ""))
     return None if dtype is None or dtype is ir.DataType.STRING else dtype.numpy()
 
 

@@ -24,7 +24,7 @@ class Formal:
 
 @dataclass(frozen=True, eq=False)
 class Schema:
-    """What an operator accepts and returns at one opset."""
+    """The inputs, outputs and attributes of an operator at one opset."""
 
     name: str
     since: int

@@ -236,8 +236,8 @@ def _reduced(shape: Shape, axes: Sequence[int], keepdims: int) -> Shape:
 @_shape_function(*(f"Reduce{kind}" for kind in "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()))
 def _reduce(operands, attributes):
     shape = shape_of(operands[0])
-    given = operands[1] if len(operands) > 1 else None
-    axes = attributes.get("axes", vector_of(given) if given is not None else None)
+    axes_operand = operands[1] if len(operands) > 1 else None
+    axes = attributes.get("axes", vector_of(axes_operand) if axes_operand is not None else None)
     if not axes and attributes.get("noop_with_empty_axes"):
         return [shape]
     return [_reduced(shape, axes or range(len(shape)), attributes.get("keepdims", 1))]

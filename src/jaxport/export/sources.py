@@ -58,13 +58,13 @@ def _judge(search_path: tuple[str, ...], packages: frozenset[str]) -> Callable[[
 
 def _roots(search_path: Sequence[str], packages: Iterable[str]) -> tuple[str, ...]:
     """Return the folders and files of libraries."""
-    found = {os.path.dirname(path) for path in _MACHINERY} | set(_standard_library())
+    roots = {os.path.dirname(path) for path in _MACHINERY} | set(_standard_library())
     for name in ("jax", "jaxlib", "numpy", *packages):
         file = getattr(sys.modules.get(name), "__file__", None)
-        found |= {os.path.dirname(os.path.abspath(file))} if file else set()
+        roots |= {os.path.dirname(os.path.abspath(file))} if file else set()
     for entry in search_path:
-        found |= set(_installed_in(entry))
-    everywhere = {path for root in found for path in (root, os.path.realpath(root))}
+        roots |= set(_installed_in(entry))
+    everywhere = {path for root in roots for path in (root, os.path.realpath(root))}
     return tuple(path if path.endswith(".py") else os.path.join(path, "") for path in sorted(everywhere))
 
 
@@ -117,11 +117,11 @@ def raised_at(error: BaseException) -> str:
     ...     print(raised_at(error))
     <doctest ...>:2 in <module>
     """
-    found = ""
+    line = ""
     traceback: types.TracebackType | None = error.__traceback__
     while traceback is not None:
         code = traceback.tb_frame.f_code
         if not is_library(code.co_filename):
-            found = _text(code.co_filename, traceback.tb_lineno, getattr(code, "co_qualname", code.co_name))
+            line = _text(code.co_filename, traceback.tb_lineno, getattr(code, "co_qualname", code.co_name))
         traceback = traceback.tb_next
-    return found
+    return line

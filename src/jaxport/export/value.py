@@ -15,7 +15,7 @@ from jaxport.export import dims
 #: Marks a parameter of the user's, in the `meta` of its `onnx_ir.Value`.
 PARAMETER = "jaxport.parameter"
 SMALL = 1024
-"""Constants of at most so many bytes are told apart by their content, larger ones by their memory."""
+"""Constants of at most this many bytes are compared by content, larger ones by memory."""
 
 
 class Origin(NamedTuple):

@@ -309,29 +309,29 @@ def checked_results(rule: Rule, op: Emitter, results: Sequence[Any]) -> list[Val
         )
     checked = []
     for index, (value, aval) in enumerate(zip(results, op.outs, strict=True)):
-        found = None
+        returned = None
         if not isinstance(value, Value):
-            found = f"{value!r}, which is no value of a graph"
+            returned = f"{value!r}, which is no value of a graph"
         elif not op.scope.sees(value):
-            found = f"{value}, a value of another graph"
+            returned = f"{value}, a value of another graph"
         elif value.dtype != _dtype(aval):
-            found = f"dtype {value.dtype}, not {_dtype(aval)}"
+            returned = f"dtype {value.dtype}, not {_dtype(aval)}"
         elif value.shape is None:
             value.shape = tuple(aval.shape)
             value.stamp()
         elif not rule.broadcasts and value.broadcast is not None and dims.shapes_differ(value.broadcast, aval.shape):
-            found = f"shape {value.broadcast}, not {aval.shape}"
+            returned = f"shape {value.broadcast}, not {aval.shape}"
         elif rule.broadcasts and not fits(value.shape, aval.shape):
-            found = f"shape {value.shape}, which does not broadcast to {aval.shape}"
+            returned = f"shape {value.shape}, which does not broadcast to {aval.shape}"
         elif rule.broadcasts or value.broadcast is not None:
             value = value.to(aval.shape)
         elif dims.shapes_differ(value.shape, aval.shape):
-            found = f"shape {value.shape}, not {aval.shape}"
+            returned = f"shape {value.shape}, not {aval.shape}"
         elif value.constant is None and value.scope is op.scope and not dims.all_static(aval.shape):
             value.shape = tuple(aval.shape)  # JAX's own form of the same dims
             value.stamp()
-        if found:
-            raise RuleError(f"the rule for `{rule.name}` returned {found} as result {index}", where=_where(rule, op))
+        if returned:
+            raise RuleError(f"the rule for `{rule.name}` returned {returned} as result {index}", where=_where(rule, op))
         checked.append(value)
     return checked
 

@@ -1,4 +1,4 @@
-"""The frameworks whose modules are known: each in one file, loaded only where the user has imported the framework."""
+"""The supported frameworks: each in one file, loaded only if the user has imported the framework."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from jaxport.blocks.framework import Framework
 
 __all__ = ["is_absent", "loaded"]
 
-# What must have been imported -> the file that knows it. Equinox comes first: its modules are the cheapest to tell.
+# From the module that must have been imported to the file for it. Equinox comes first: its modules are the cheapest to
+# recognise.
 _FRAMEWORKS = {
     "equinox": "jaxport.frameworks.equinox",
     "flax.nnx": "jaxport.frameworks.nnx",
     "flax.linen": "jaxport.frameworks.linen",
     "haiku": "jaxport.frameworks.haiku",
     "keras": "jaxport.frameworks.keras",
-    # A program that was traced before is a model too.
+    # A previously traced program is a model too.
     "jaxport.mox.mox": "jaxport.mox.framework",
     "jaxport.importer.program": "jaxport.frameworks.imported",
 }
 
 
 def loaded() -> tuple[Framework, ...]:
-    """The frameworks that this process has imported.
+    """Return the frameworks that this process has imported.
 
     >>> import flax.nnx
     >>> "Nnx" in [type(framework).__name__ for framework in loaded()]
@@ -33,7 +34,7 @@ def loaded() -> tuple[Framework, ...]:
 
 
 def is_absent(target: str) -> bool:
-    """Whether a qualified name belongs to a framework that this process has not imported: then nothing calls it.
+    """Whether a qualified name belongs to a framework that this process has not imported, so that nothing calls it.
 
     >>> import flax.nnx
     >>> is_absent("flax.nnx.Linear"), is_absent("jax.nn.gelu")

@@ -24,19 +24,19 @@ class Equinox(Framework):
     bases = (equinox.Module,)
 
     def is_module(self, value: Any) -> bool:
-        """An `eqx.Module` that is not one of Equinox's own wrappers around functions."""
+        """Whether it is an `eqx.Module` other than Equinox's own wrappers around functions."""
         return isinstance(value, equinox.Module) and _is_layer(type(value))
 
     def is_opaque(self, value: Any) -> bool:
-        """All modules, and `eqx.nn.State`, which may be read once only."""
+        """Whether it is a module, or an `eqx.nn.State`, which may only be read once."""
         return isinstance(value, equinox.Module | equinox.nn.State | equinox.nn.StateIndex)
 
     def module_classes(self) -> Iterator[type]:
-        """All layers: Equinox's and the user's."""
+        """Yield all layers: Equinox's and the user's."""
         return (cls for cls in subclasses(equinox.Module) if _is_layer(cls))
 
     def submodules(self, module: Any) -> Iterator[tuple[str, Any]]:
-        """Parents come first."""
+        """Yield the module and those below it, parents first."""
         seen: set[int] = set()
         waiting = [("", module)]
         while waiting:
@@ -57,7 +57,7 @@ class Equinox(Framework):
             waiting += [(f"{path}.{key}" if path else str(key), child) for key, child in reversed(children)]
 
     def leaves(self, module: Any) -> list[Leaf]:
-        """The arrays among the leaves of the pytree."""
+        """Return the arrays among the leaves of the pytree."""
         return [
             Leaf(jax.tree_util.keystr(keys, simple=True, separator="."), leaf, jnp.issubdtype(leaf.dtype, jnp.inexact))
             for keys, leaf in jax.tree_util.tree_flatten_with_path(module)[0]
@@ -65,7 +65,7 @@ class Equinox(Framework):
         ]
 
     def config(self, module: Any) -> dict[str, Any]:
-        """The fields that hold no arrays or modules."""
+        """Return the fields that hold no arrays or modules."""
         values = {field.name: getattr(module, field.name, None) for field in fields(module)}
         return static_items(values, lambda item: isinstance(item, equinox.Module))
 

@@ -1,4 +1,4 @@
-"""Haiku: modules are made anew in each call of a transformed function, and know their own name."""
+"""Haiku: modules are recreated in each call of a transformed function, and know their own name."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Haiku(Framework):
     namespaces = ("haiku", "haiku.nets")
 
     def is_module(self, value: Any) -> bool:
-        """An `hk.Module`."""
+        """Whether it is an `hk.Module`."""
         return isinstance(value, haiku.Module)
 
     def interception(self, recorder: Callable[[], Recorder | None]) -> AbstractContextManager[Any]:
-        """Haiku's own hook, which is local to the thread."""
+        """Return a context with Haiku's own hook, which is local to the thread."""
 
         def intercept(method: Callable, args: tuple, kwargs: dict, context: haiku.MethodContext) -> Any:
             module, name, current = context.module, context.method_name, recorder()
@@ -44,7 +44,7 @@ class Haiku(Framework):
         return haiku.intercept_methods(intercept)
 
     def own_place(self, module: Any) -> OwnPlace:
-        """Below the root of the parameters of the running transformation, by the name of the module."""
+        """Return the place below the root of the running transformation's parameters, by the name of the module."""
         params = base.current_frame().params
 
         def leaves() -> list[tuple[str, Leaf]]:
@@ -53,21 +53,21 @@ class Haiku(Framework):
         return OwnPlace(params, "", _dotted(module.module_name), leaves)
 
     def submodules(self, module: Any) -> Iterator[tuple[str, Any]]:
-        """The module alone: those below it are made anew in each call."""
+        """Yield only the module: those below it are recreated in each call."""
         yield "", module
 
     def leaves(self, module: Any) -> list[Leaf]:
-        """None of its own: parameters are arguments."""
+        """Return no leaves: parameters are arguments."""
         del module
         return []
 
     def parameters(self, module: Any) -> list[Any]:
-        """The arrays under the name of the module; those of its submodules are found in their own calls."""
+        """Return the arrays under the name of the module; those of its submodules are found in their own calls."""
         own = base.current_frame().params.get(module.module_name, {})
         return [value for value in own.values() if is_array(value)]
 
     def config(self, module: Any) -> dict[str, Any]:
-        """The public attributes that hold no arrays or modules."""
+        """Return the public attributes that hold no arrays or modules."""
         return static_items({k: v for k, v in vars(module).items() if k not in _NAMES}, self.is_opaque)
 
 
@@ -75,7 +75,7 @@ _NAMES = frozenset({"module_name", "name"})
 
 
 def _dotted(name: str) -> str:
-    """The name of a module as a path.
+    """Return the name of a module as a path.
 
     >>> _dotted("mlp/~/linear_0")
     'mlp.linear_0'

@@ -1,4 +1,4 @@
-"""Imported ONNX models: a program is a model, and the modules that its file names are the modules in it."""
+"""Imported ONNX models: a program is a model, and the modules that its file names are its modules."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ class Imported(Framework):
     namespaces = ("jaxport",)
 
     def is_module(self, value: Any) -> bool:
-        """A program, or a module of one."""
+        """Whether it is a program, or a module of one."""
         return isinstance(value, Program | NodeModule)
 
     def submodules(self, module: Any) -> Iterator[tuple[str, Any]]:
-        """The program, then its modules, parents first."""
+        """Yield the program, then its modules, parents first."""
         yield "", module
         if isinstance(module, Program):
             yield from ((inner.path, inner) for inner in module.modules.walk() if inner.path)
 
     def leaves(self, module: Any) -> list[Leaf]:
-        """The parameters, under the names of the initializers."""
+        """Return the parameters, under the names of the initializers."""
         if not isinstance(module, Program):
             return []
         return [Leaf(name, array, jnp.issubdtype(array.dtype, jnp.inexact)) for name, array in module.params.items()]
 
     def config(self, module: Any) -> dict[str, Any]:
-        """Nothing: what is static about a module of a graph is in its nodes."""
+        """Return nothing: the static fields of a module of a graph are in its nodes."""
         del module
         return {}
 
     def signature(self, fn: Any, keywords: Mapping[str, Any]) -> inspect.Signature | None:
-        """The inputs of the model, by their names made into identifiers."""
+        """Return the inputs of the model, by their names made into identifiers."""
         if not isinstance(fn, Program):
             return None
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD

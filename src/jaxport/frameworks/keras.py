@@ -1,4 +1,4 @@
-"""Keras 3 on JAX: layers hold variables; inside a `StatelessScope` Keras itself keeps new values apart."""
+"""Keras 3 on JAX: layers hold variables; inside a `StatelessScope` Keras itself collects new values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Scope(keras.StatelessScope):
     """A scope that knows the variables that were assigned to."""
 
     def __init__(self) -> None:
-        super().__init__(collect_losses=True)  # else they are kept in the layers
+        super().__init__(collect_losses=True)  # otherwise they are kept in the layers
         self.assigned: dict[int, Any] = {}
 
     def add_update(self, update: tuple[Any, Any]) -> None:
@@ -40,35 +40,35 @@ class Keras(Framework):
     has_whole_paths = True
 
     def is_module(self, value: Any) -> bool:
-        """A layer; a model is one."""
+        """Whether it is a layer; a model is one."""
         return isinstance(value, keras.layers.Layer)
 
     def is_opaque(self, value: Any) -> bool:
-        """Layers and variables have identity."""
+        """Whether it is a layer or variable, which have identity."""
         return isinstance(value, keras.layers.Layer | keras.Variable)
 
     def is_root(self, value: Any) -> bool:
-        """Single variables are state too."""
+        """Whether it is a layer or a single variable, which is state too."""
         return self.is_opaque(value)
 
     def module_classes(self) -> Iterator[type]:
-        """All layers: Keras's and the user's."""
+        """Yield all layers: Keras's and the user's."""
         yield keras.layers.Layer
         yield from subclasses(keras.layers.Layer)
 
     def carry(self, before: Any, after: Any) -> None:
-        """Keras attaches masks to arrays."""
+        """Copy the mask that Keras attaches to arrays."""
         mask = get_keras_mask(before)
         if mask is not None:
             set_keras_mask(after, mask)
 
     def named_by(self, module: Any, method: str) -> Callable | None:
-        """`__call__` takes whatever `call` does."""
+        """Return `call`, whose arguments `__call__` takes."""
         return module.call if method == "__call__" else None
 
     @contextmanager
     def session(self) -> Iterator[Callable[[], Mapping[str, Leaf]]]:
-        """Keras's own scope, in which nothing is assigned in place."""
+        """Enter Keras's own scope, in which nothing is assigned in place."""
         waiting = len(_uninitialized())
         with _Scope() as scope:
             values = scope.state_mapping
@@ -84,7 +84,7 @@ class Keras(Framework):
             )
 
     def submodules(self, module: Any) -> Iterator[tuple[str, Any]]:
-        """Parents come first; a layer is called by its name."""
+        """Yield the module and those below it, parents first; a layer's key is its name."""
         seen: set[int] = set()
         waiting = [("", module)]
         while waiting:
@@ -92,16 +92,16 @@ class Keras(Framework):
             if id(layer) not in seen and self.is_module(layer):
                 seen.add(id(layer))
                 yield path, layer
-                below = layer._flatten_layers(include_self=False, recursive=False)  # `layers` is a model's alone
+                below = layer._flatten_layers(include_self=False, recursive=False)  # only a model has `layers`
                 waiting += [(joined(path, child.name), child) for child in reversed(below)]
 
     def leaves(self, module: Any) -> list[Leaf]:
-        """The variables under the paths that Keras gives them: `dense/kernel`."""
+        """Return the variables under the paths that Keras gives them: `dense/kernel`."""
         variables = [module] if isinstance(module, keras.Variable) else module.variables
         return [_leaf(variable, variable.value) for variable in variables if variable._value is not None]
 
     def config(self, module: Any) -> dict[str, Any]:
-        """The public attributes that say something of the layer's own: numbers, names, functions."""
+        """Return the public attributes that describe the layer itself: numbers, names, functions."""
         plain = {k: v for k, v in vars(module).items() if isinstance(v, _PLAIN) and k not in _OF_EVERY_LAYER}
         return static_items(plain, self.is_opaque)
 
@@ -116,7 +116,7 @@ _OF_EVERY_LAYER = frozenset(
 
 
 def _uninitialized() -> list[Any]:
-    """The variables that wait for the end of the outermost scope."""
+    """Return the variables that wait for the end of the outermost scope."""
     return global_state.get_global_attribute("uninitialized_variables", [], set_to_default=True)
 
 

@@ -1,4 +1,4 @@
-"""Flax Linen: modules are descriptions bound to variables for the time of a call; they know their own path."""
+"""Flax Linen: modules are descriptions bound to variables during a call; they know their own path."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ source_info_util.register_exclusion(__file__)
 # Methods that Linen itself calls around the user's own.
 _INNER_METHODS = frozenset({"setup", "__post_init__"})
 
-# Arrays per collection that tell where a body is called: they all say the same, but for those that are shared.
+# The number of arrays per collection that locate the call of a body: all agree, except shared ones.
 _WITNESSES = 4
 
 
@@ -36,15 +36,15 @@ class Linen(Framework):
     parameter_collection = "params"
 
     def is_module(self, value: Any) -> bool:
-        """An `nn.Module`."""
+        """Whether it is an `nn.Module`."""
         return isinstance(value, linen.Module)
 
     def is_opaque(self, value: Any) -> bool:
-        """A module, bound or not, and Linen's own handle on variables."""
+        """Whether it is a module, bound or not, or Linen's own handle on variables."""
         return isinstance(value, linen.Module | linen.module.Variable)
 
     def interception(self, recorder: Callable[[], Recorder | None]) -> AbstractContextManager[Any]:
-        """Linen's own hook, which is local to the thread."""
+        """Return a context with Linen's own hook, which is local to the thread."""
 
         def intercept(method: Callable, args: tuple, kwargs: dict, context: linen.module.InterceptorContext) -> Any:
             module, name = context.module, context.method_name
@@ -54,7 +54,8 @@ class Linen(Framework):
             if (copy := current.stand_in(module)) is not module:
                 return getattr(copy, name)(*args, **kwargs)
             inner = name in _INNER_METHODS or (name.startswith("_") and name != "__call__")
-            # What a lifted transformation calls is no method of the class; what is decorated marks itself.
+            # A lifted transformation calls something that is not a method of the class; decorated classes mark
+            # themselves.
             defined = getattr(type(module), name, None)
             if inner or defined is None or module.scope is None or hasattr(defined, BOUNDARY):
                 return method(*args, **kwargs)
@@ -65,7 +66,7 @@ class Linen(Framework):
         return linen.intercept_methods(intercept)
 
     def own_place(self, module: Any) -> OwnPlace:
-        """A bound module knows its path; a lifted transformation gives its body a root scope of its own."""
+        """Return the path of a bound module; a lifted transformation gives its body a root scope of its own."""
         root = module.scope.root
 
         def leaves() -> list[tuple[str, Leaf]]:
@@ -76,20 +77,20 @@ class Linen(Framework):
         return OwnPlace(root, ".".join(root.path), ".".join(module.path[len(root.path) :]), leaves)
 
     def submodules(self, module: Any) -> Iterator[tuple[str, Any]]:
-        """The module alone: those below it are made anew in each call."""
+        """Yield only the module: those below it are recreated in each call."""
         yield "", module
 
     def leaves(self, module: Any) -> list[Leaf]:
-        """None of its own: variables are arguments."""
+        """Return no leaves: variables are arguments."""
         del module
         return []
 
     def parameters(self, module: Any) -> list[Any]:
-        """The arrays of the module's own scope; those of its submodules are found in their own calls."""
+        """Return the arrays of the module's own scope; those of its submodules are found in their own calls."""
         return [value for values in module.variables.values() for value in values.values() if is_array(value)]
 
     def lift(self, module: Any) -> Lifted | None:
-        """A bound module holds variables, which a call may change."""
+        """Lift a bound module: it holds variables, which a call may change."""
         if module.scope is None:
             return None
         unbound, variables = module.unbind()
@@ -110,7 +111,7 @@ class Linen(Framework):
         return Lifted(leaves, {}, rebuild, snapshot)
 
     def part(self, value: Any, original: Any, copy: Any) -> Any | None:
-        """A submodule of a bound module that is called directly, bound to the copy of its variables."""
+        """Return a directly called submodule of a bound module, bound to the copy of its variables."""
         if value.scope is None or value is original or value.scope.root is not original.scope.root:
             return None
         scope = copy.scope.root
@@ -119,12 +120,14 @@ class Linen(Framework):
         return value.clone(parent=scope, _deep_clone=True)
 
     def is_outside(self, module: Any, known: Sequence[bool]) -> bool:
-        """A bound module that the callable does not hold looks like one that is bound for a call."""
+        """Whether a bound module existed before; one that the callable does not hold looks like one bound for a
+        call.
+        """
         del module, known
         return False
 
     def signature(self, fn: Any, keywords: Mapping[str, Any]) -> inspect.Signature | None:
-        """That of `apply` names no inputs: they are those of the method that is applied."""
+        """Return the signature of `apply` with the inputs of the applied method, which it does not name itself."""
         if getattr(fn, "__func__", None) is not linen.Module.apply:
             return None
         of_apply = inspect.signature(fn).parameters
@@ -135,11 +138,11 @@ class Linen(Framework):
         options = [p for name, p in of_apply.items() if name not in ("variables", "args", "kwargs")]
         options = [p for p in options if p.kind is inspect.Parameter.KEYWORD_ONLY]
         order = sorted([of_apply["variables"], *inputs, *options], key=lambda parameter: parameter.kind)
-        # A default that comes before an input without one is of no use here: only the names count.
+        # A default before an input without one is dropped: only the names matter.
         return inspect.Signature([p.replace(default=inspect.Parameter.empty) for p in order])
 
     def config(self, module: Any) -> dict[str, Any]:
-        """The dataclass fields."""
+        """Return the dataclass fields."""
         values = {field.name: getattr(module, field.name, None) for field in fields(module)}
         return static_items({k: v for k, v in values.items() if k not in ("name", "parent")}, self.is_opaque)
 

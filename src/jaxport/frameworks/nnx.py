@@ -27,27 +27,27 @@ class Nnx(Framework):
     bases = (nnx.Module, nnx.Pytree)
 
     def is_module(self, value: Any) -> bool:
-        """An `nnx.Module`."""
+        """Whether it is an `nnx.Module`."""
         return isinstance(value, nnx.Module)
 
     def is_opaque(self, value: Any) -> bool:
-        """All of NNX's graph objects have identity."""
+        """Whether it is one of NNX's graph objects, all of which have identity."""
         return isinstance(value, nnx.Pytree | nnx.Variable | nnx.GraphDef | nnx.State)
 
     def is_root(self, value: Any) -> bool:
-        """Random number streams and single Variables are state too."""
+        """Whether it is a module, a random number stream or a Variable; the latter are state too."""
         return isinstance(value, nnx.Pytree | nnx.Variable)
 
     def is_variable(self, value: Any) -> bool:
-        """An `nnx.Variable`."""
+        """Whether it is an `nnx.Variable`."""
         return isinstance(value, nnx.Variable)
 
     def module_classes(self) -> Iterator[type]:
-        """All subclasses of `nnx.Module`."""
+        """Yield all subclasses of `nnx.Module`."""
         return subclasses(nnx.Module)
 
     def state_methods(self) -> Iterator[tuple[type, str, Prepare | None]]:
-        """Methods of streams, optimizers and metrics, and what reads or writes Variables and attributes."""
+        """Yield the methods of streams, optimizers and metrics, and the accessors of Variables and attributes."""
         for cls in subclasses(nnx.Pytree):
             if not issubclass(cls, nnx.Module):
                 yield from ((cls, name, None) for name in public_methods(cls))
@@ -56,7 +56,7 @@ class Nnx(Framework):
                 yield from ((cls, name, _PREPARED.get(name)) for name in names if name in vars(cls))
 
     def submodules(self, module: Any) -> Iterator[tuple[str, Any]]:
-        """Parents come first; a shared module is at the first of its paths in the order of their names."""
+        """Yield parents first; a shared module is at the first of its paths in the order of their names."""
         return (
             (path, node)
             for path, node in _visited(module)[0]
@@ -64,24 +64,24 @@ class Nnx(Framework):
         )
 
     def leaves(self, module: Any) -> list[Leaf]:
-        """One leaf per array of a Variable, and those that are attributes themselves."""
+        """Return one leaf per array of a Variable, and the arrays that are attributes themselves."""
         return [leaf for path, node in _visited(module)[0] for leaf in _leaves_of(path, node)]
 
     def config(self, module: Any) -> dict[str, Any]:
-        """The attributes that hold no arrays, Variables or modules."""
+        """Return the attributes that hold no arrays, Variables or modules."""
         return static_items(vars(module), self.is_opaque)
 
     lifts_together = True
 
     def lift(self, module: Any) -> Lifted:
-        """Split outside, merge inside the trace: counts and statistics never leak into the user's module."""
+        """Split outside and merge inside the trace, so that counts and statistics never leak into the user's module."""
         graphdef, flat = graphlib.flatten(module, graph=True)
         nodes = list(flat)
         leaves = tuple(leaf for path, node in nodes for leaf in _leaves_of(".".join(map(str, path)), node))
 
         def rebuild(values: Sequence[Any]) -> Any:
             waiting = iter(values)
-            # A Variable may hold a tree of arrays; most hold one, and are made anew from that.
+            # A Variable may hold a tree of arrays; most hold one, and are recreated from it.
             return nnx.merge(
                 graphdef,
                 [
@@ -96,7 +96,7 @@ class Nnx(Framework):
         held = [(vars(node), dict(vars(node))) for _, node in visited if _category(node) == "node"]
 
         def restore() -> None:
-            # A transformation that is given a module fills it anew, in place: it would be of the level of the trace.
+            # A transformation refills a module in place, which would leave it at the level of the trace.
             for current, before in held:
                 if any(current.get(name) is not value for name, value in before.items()) or len(current) > len(before):
                     current.clear()
@@ -105,13 +105,13 @@ class Nnx(Framework):
         return Lifted(leaves, attributes, rebuild, self._snapshot, restore)
 
     def nodes(self, module: Any) -> Iterator[Any]:
-        """All graph nodes and Variables, each once."""
+        """Yield all graph nodes and Variables, each once."""
         return (node for _, node in _visited(module)[0] if _category(node) in ("node", "variable"))
 
     def is_outside(self, module: Any, known: Sequence[bool]) -> bool:
-        """NNX lets objects be changed only at the level of the transformation that made them, and so knows it.
+        """NNX only lets objects be changed at the level of the transformation that made them, and so records it.
 
-        A Variable of a state that the callable holds is read where it is.
+        A Variable of a state that the callable holds is read in place.
         """
         if isinstance(module, nnx.Variable) and all(known):
             return False
@@ -123,7 +123,7 @@ class Nnx(Framework):
         return Snapshot({leaf.path: leaf for path, node in visited for leaf in _leaves_of(path, node)}, attributes)
 
 
-# How state is read and written, by NNX itself too; and how it asks whether it may.
+# The methods that read and write state, also used by NNX itself, and those that check whether that is allowed.
 _ACCESS: Mapping[type, Sequence[str]] = {
     nnx.Variable: (
         *("get_value", "set_value", "get_raw_value", "set_raw_value", "update_from_state", "copy_from"),
@@ -134,7 +134,7 @@ _ACCESS: Mapping[type, Sequence[str]] = {
 
 
 def _whole(variable: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """`variable[...] = value` without a scatter, which NNX needs as long as the old value is not of the trace."""
+    """Turn `variable[...] = value` into an assignment without the scatter that NNX needs for untraced values."""
     old, new = variable.get_raw_value(), args[0] if args else kwargs.get("value")
     what = lambda value: (value.shape, value.dtype) if is_array(value) else None
     is_same = what(old) is not None and what(old) == what(new)
@@ -143,12 +143,12 @@ def _whole(variable: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
 
 _PREPARED = {"set_value": _whole}
 
-# What a value is in a module's graph goes by its type, and NNX's own checks of it are slow.
+# The category of a value in a module's graph depends on its type, and NNX's own checks of it are slow.
 _categories: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
 
 
 def _category(value: Any) -> str:
-    """What a value is: a "node" of the graph, a "variable", an "array", a "container" (any pytree), or "" for the rest."""
+    """Return the category of a value: a graph "node", a "variable", an "array", a "container" (any pytree), or ""."""
     known = _categories.get(type(value))
     if known is None:
         tests = {"node": nnx.Pytree, "variable": nnx.Variable, "array": jax.Array | np.ndarray}
@@ -160,14 +160,14 @@ def _category(value: Any) -> str:
 
 
 def _visited(module: Any) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
-    """All graph nodes, Variables and arrays of a module, each once, and its other attributes, all with their paths.
+    """Return all graph nodes, Variables and arrays of a module, each once, and its other attributes, by path.
 
-    Parents come first, and what is shared is at the first of its paths in the order of their names.
+    Parents come first, and a shared node is at the first of its paths in the order of their names.
     """
     seen: set[int] = set()
-    found: list[tuple[str, Any]] = []
+    nodes: list[tuple[str, Any]] = []
     attributes: dict[str, Any] = {}
-    categories: dict[type, str] = {}  # quicker to ask than what it is filled from
+    categories: dict[type, str] = {}  # a local cache of `_categories`, which is slower
     waiting: list[tuple[str, Any, str]] = [("", module, _category(module))]
     while waiting:
         path, node, category = waiting.pop()
@@ -176,7 +176,7 @@ def _visited(module: Any) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
                 continue
             seen.add(id(node))
         if category != "container":
-            found.append((path, node))
+            nodes.append((path, node))
         prefix = f"{path}." if path else ""
         below = []
         for key, child in _children(node, category):
@@ -188,7 +188,7 @@ def _visited(module: Any) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
             elif not str(key).startswith("_pytree__"):
                 attributes[f"{prefix}{key}"] = child
         waiting += reversed(below)
-    return found, attributes
+    return nodes, attributes
 
 
 def _children(node: Any, category: str) -> Iterable[tuple[Any, Any]]:

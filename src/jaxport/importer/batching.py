@@ -80,9 +80,9 @@ class Batches:
         rows = {name: inputs[name].shape[axis] for name, axis in self.axes.items()}
         count = next(iter(rows.values()))
         if any(other != count for other in rows.values()) or count % self.size:
-            given = ", ".join(f"`{name}` {number}" for name, number in rows.items())
+            counts = ", ".join(f"`{name}` {number}" for name, number in rows.items())
             raise InvalidArgument(
-                f"the inputs have these numbers of rows: {given}",
+                f"the inputs have these numbers of rows: {counts}",
                 where="the call of the program",
                 instead=f"give all of them one number, which {self.size} divides",
             )

@@ -51,7 +51,7 @@ def _nodes(body: Body) -> Iterator[BoundNode]:
 
 
 def _names(node: BoundNode) -> list[str]:
-    """The node's own name and those of its outputs."""
+    """Return the node's own name and those of its outputs."""
     names = [node.node.name, *(value.name for value in node.outputs if value is not None)]
     return [name for name in names if name]
 

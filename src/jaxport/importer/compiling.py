@@ -189,7 +189,7 @@ def _shapes(tree: Any) -> Any:
 
 
 def _emptied(outputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any]]:
-    """The outputs with a slot for each array, and the arrays."""
+    """Return the outputs with a slot for each array, and the arrays."""
     arrays: list[Any] = []
 
     def empty(leaf: Any) -> Any:

@@ -18,7 +18,7 @@ _WIDE = {np.dtype(name) for name in ("int64", "uint64", "float64", "complex128")
 
 
 def dtype_of(code: int, where: str = "") -> np.dtype:
-    """The NumPy dtype of an ONNX element type, given as its number (`Cast.to`, `TensorProto.data_type`).
+    """Return the NumPy dtype of an ONNX element type, given as its number (`Cast.to`, `TensorProto.data_type`).
 
     Args:
       code: the number.

@@ -36,7 +36,7 @@ _observer: ContextVar[Observer | None] = ContextVar("observer", default=None)
 
 @contextmanager
 def observing(observer: Observer) -> Iterator[None]:
-    """Shows `observer` each node that is evaluated inside."""
+    """Show `observer` each node that is evaluated inside."""
     token = _observer.set(observer)
     try:
         yield
@@ -61,7 +61,7 @@ class Subgraph:
         return len(self.body.outputs)
 
     def input_rank(self, index: int) -> int | None:
-        """The rank that the model declares for the input at `index`, if it does."""
+        """Return the rank that the model declares for the input at `index`, if it does."""
         declared = self.body.inputs[index].shape
         return None if declared is None else declared.rank()
 
@@ -80,7 +80,7 @@ class Subgraph:
 
 
 def evaluate(body: Body, values: dict[ir.Value, Any], key: Any = None) -> tuple[Any, ...]:
-    """The outputs of a model's graph.
+    """Return the outputs of a model's graph.
 
     Args:
       body: the graph.
@@ -310,12 +310,12 @@ def _call_body(
 
 
 def _on_host(node: BoundNode, operator: Operator, index: int, value: Any) -> HostValue:
-    found = known(value)
-    if found is None:
+    host_value = known(value)
+    if host_value is None:
         parameter = operator.inputs[index] if index < len(operator.inputs) else operator.variadic
         bounded = BOUND in operator.context.values()
         raise _not_known(node, f"`{parameter.name if parameter else index}`", bounded)
-    return found
+    return host_value
 
 
 def _placed(error: Unsupported, node: BoundNode) -> Unsupported:

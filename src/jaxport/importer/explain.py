@@ -73,10 +73,10 @@ class GraphExplanation:
         Raises:
           KeyError: there is no such phase, or the program could not be traced that far.
         """
-        found = next((phase for phase in self.phases if phase.name == name), None)
-        if found is None:
+        match = next((phase for phase in self.phases if phase.name == name), None)
+        if match is None:
             raise KeyError(name)
-        return found
+        return match
 
     def __str__(self) -> str:
         return "\n\n".join(map(str, self.phases))
@@ -91,7 +91,7 @@ class _Seen:
 
 
 def explain(program: Program, inputs: Mapping[str, Any] | None = None) -> GraphExplanation:
-    """The graph of a program after each phase of its import.
+    """Return the graph of a program after each phase of its import.
 
     Args:
       program: the imported model.
@@ -167,7 +167,7 @@ def _finalized(program: Program, steps: Sequence[Step]) -> Phase:
 
 
 def _nodes(body: Body, depth: int = 0) -> Iterator[tuple[BoundNode, int]]:
-    """The operations of a body, each followed by those of its branches, loops and functions."""
+    """Yield the operations of a body, each followed by those of its branches, loops and functions."""
     for node in body.nodes:
         yield node, depth
         inner: Iterable[Body] = node.bodies()
@@ -223,10 +223,10 @@ def _shown(value: Any) -> str:
 
 def _reason(seen: _Seen) -> str:
     """Return why a node's result is known."""
-    given = [value for value in seen.inputs if value is not None]
-    if not given:
+    inputs = [value for value in seen.inputs if value is not None]
+    if not inputs:
         return "it is a constant"
-    if all(isinstance(value, HostValue | list) for value in given):
+    if all(isinstance(value, HostValue | list) for value in inputs):
         return "all its inputs are known"
     return "from the shape of its input"
 

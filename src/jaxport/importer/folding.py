@@ -64,7 +64,7 @@ def fold(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _is_large(name: str, operands: list[HostValue], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a function makes a large result out of little: then it is array code, whose size is checked first."""
-    given = sum(operand.size for operand in operands)
+    elements = sum(operand.size for operand in operands)
     if name in _JOINING:
         return sum(operand.nbytes for operand in operands) * JOINED_OF > budget_in_force().largest
     sizes = operands[0].shape
@@ -80,7 +80,7 @@ def _is_large(name: str, operands: list[HostValue], args: tuple[Any, ...], kwarg
             made = np.prod([float(size) for size in np.broadcast_shapes(*(operand.shape for operand in operands))])
         except ValueError:
             return False  # the function itself refuses them
-    return bool(made > max(given, LARGEST_CREATED))
+    return bool(made > max(elements, LARGEST_CREATED))
 
 
 def _numbers(tree: Any) -> list[int]:

@@ -30,7 +30,7 @@ WIDEST = 16
 
 
 def check_results(node: BoundNode, outputs: Sequence[Any]) -> None:
-    """Refuse results that are larger than the limits allow; under a trace they are not computed yet.
+    """Refuse results that exceed the limits; under a trace they are not computed yet.
 
     Raises:
       ModelError: one is.
@@ -44,7 +44,7 @@ def check_results(node: BoundNode, outputs: Sequence[Any]) -> None:
 
 
 def bytes_of(value: Any) -> int:
-    """The bytes of an array of any kind, sizes that only have names left out; of what is none, 0."""
+    """Return the bytes of an array of any kind, not counting symbolic sizes; 0 for other values."""
     dtype = getattr(value, "dtype", None)
     if dtype is None or not hasattr(value, "shape"):
         return 0
@@ -54,11 +54,11 @@ def bytes_of(value: Any) -> int:
 def foresee(
     node: BoundNode, inputs: Sequence[Any], attributes: Mapping[str, Any], call: Callable[[list[Any]], Any]
 ) -> None:
-    """Refuses an operation on arrays whose result would be larger than the limits allow.
+    """Refuse an operation on arrays whose result would be larger than the limits allow.
 
     Args:
       node: the operation.
-      inputs: the values of its inputs; under a trace nothing is asked, `check_results` comes in time.
+      inputs: the values of its inputs; under a trace nothing is checked, since `check_results` is in time.
       attributes: its attributes.
       call: computes it, given its inputs.
 
@@ -82,7 +82,7 @@ def foresee(
 
 
 def _magnitude(value: Any) -> float:
-    """By what a value may multiply the size of a result."""
+    """Return the largest factor by which a value may multiply the size of a result."""
     if isinstance(value, HostValue) and value.size <= MOST_NUMBERS and value.dtype.kind in "iuf" and not value.symbolic:
         return math.prod(max(1.0, abs(number)) for number in map(float, value.data.ravel()) if number == number)
     if isinstance(value, HostValue | jax.Array):
@@ -102,11 +102,11 @@ def _key(value: Any) -> Any:
 
 _WINDOW = frozenset({"dilations", "kernel_shape", "output_padding", "pads", "strides"})
 LARGEST_STEP = 2**24
-"""How far a window may reach or step: no image is as large, and XLA ends the process at some products of such numbers."""
+"""The largest reach or step of a window: no image is as large, and XLA aborts at some products of such numbers."""
 
 
 def check_window(attribute: ir.Attr, node: ir.Node) -> None:
-    """Refuses an attribute by which a window reaches too far.
+    """Refuse an attribute by which a window reaches too far.
 
     Raises:
       ModelError: it has a larger number than any image needs.

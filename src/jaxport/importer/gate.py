@@ -33,7 +33,7 @@ MOST_AXES = 64
 """The largest rank of a NumPy array."""
 
 _PASSED = f"{OWN_FILE}place "
-"""The location of a tensor that has passed: no file has such a name, so nothing else can read it."""
+"""The location of a tensor that has passed: no real file has this name, so nothing else can read it."""
 
 
 class FoundTensor(NamedTuple):
@@ -115,12 +115,12 @@ class Gate:
         Raises:
           ModelError: a tensor is damaged or hostile; the message names it.
         """
-        for found in list(tensors(model)):
-            where = found.where or f"tensor `{_name(found.tensor)}`"
-            if isinstance(found.tensor, onnx.SparseTensorProto):
-                self._replace(found, self._dense(found.tensor, where))
+        for message in list(tensors(model)):
+            where = message.where or f"tensor `{_name(message.tensor)}`"
+            if isinstance(message.tensor, onnx.SparseTensorProto):
+                self._replace(message, self._dense(message.tensor, where))
             else:
-                self._check(found.tensor, where)
+                self._check(message.tensor, where)
 
     def take(self, model: ir.Model) -> None:
         """Replace the tensors whose data is in a file by those that passed.
@@ -133,19 +133,19 @@ class Gate:
                 value.const_value = self._taken(value.const_value)
         for attributes in _attributes(model):
             for name, attribute in list(attributes.items()):
-                given = _tensors_of(attribute)
-                if any(isinstance(tensor, ir.ExternalTensor) for tensor in given):
-                    taken = [self._taken(t) if isinstance(t, ir.ExternalTensor) else t for t in given]
+                held = _tensors_of(attribute)
+                if any(isinstance(tensor, ir.ExternalTensor) for tensor in held):
+                    taken = [self._taken(t) if isinstance(t, ir.ExternalTensor) else t for t in held]
                     several = attribute.type == ir.AttributeType.TENSORS
                     attributes[name] = ir.AttrTensors(name, taken) if several else ir.AttrTensor(name, taken[0])
 
     def has_external(self, model: ir.Model) -> bool:
         """Whether some tensor of the model lies in a file."""
-        given = [value.const_value for value in _initializers(model)]
-        given += [
+        held = [value.const_value for value in _initializers(model)]
+        held += [
             t for attributes in _attributes(model) for attribute in attributes.values() for t in _tensors_of(attribute)
         ]
-        return any(isinstance(tensor, ir.ExternalTensor) for tensor in given)
+        return any(isinstance(tensor, ir.ExternalTensor) for tensor in held)
 
     def _taken(self, tensor: ir.ExternalTensor) -> MappedTensor:
         location = os.fspath(tensor.location)
@@ -402,14 +402,14 @@ def _located(location: str, folders: Sequence[Path], where: str) -> Path:
             why="it lies outside the model's folder",
             instead="keep the data file beside the model, with a relative path",
         )
-    found = next((path for path in paths if path.is_file()), None)
-    if found is None:
+    located = next((path for path in paths if path.is_file()), None)
+    if located is None:
         raise ModelError(
             f"the data file `{location}` is missing",
             where=where,
             instead=f"put it into `{folders[0]}`, beside the model",
         )
-    return found
+    return located
 
 
 def _lies_in(path: Path, folders: Sequence[Path]) -> bool:

@@ -76,11 +76,11 @@ class HostValue:
         return HostValue(self.data.reshape(*shape), self.dtype)
 
     def tolist(self) -> Any:
-        """The elements as Python values: ints, floats, bools, strings and dims, in nested lists."""
+        """Return the elements as Python values: ints, floats, bools, strings and dims, in nested lists."""
         return self.data.tolist()
 
     def item(self) -> Any:
-        """The only element, as a Python value."""
+        """Return the only element, as a Python value."""
         return self.data.item()
 
     def to_jax(self) -> Any:
@@ -162,8 +162,8 @@ def _stand_ins(data: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Replace the limits of `data`'s type, which denote "beyond all others", by those of the narrower one."""
     own, limits = np.iinfo(data.dtype), np.iinfo(dtype)
     for limit, other in ((own.max, limits.max), (own.min, limits.min)):
-        if limit and (found := data == limit).any():
-            data = np.where(found, data.dtype.type(other), data)
+        if limit and (is_limit := data == limit).any():
+            data = np.where(is_limit, data.dtype.type(other), data)
     return data
 
 
@@ -223,11 +223,11 @@ def _text(element: Any) -> str:
 
 
 def _integer(text: str) -> int:
-    """The integer that a text begins with, as ONNX Runtime reads it."""
-    found = re.match(r"\s*([+-]?\d+)", text)
-    if found is None:
+    """Return the integer that a text begins with, as ONNX Runtime reads it."""
+    match = re.match(r"\s*([+-]?\d+)", text)
+    if match is None:
         raise ValueError(f"{text!r} does not begin with an integer")
-    return int(found[1])
+    return int(match[1])
 
 
 def _plain(index: Any) -> Any:

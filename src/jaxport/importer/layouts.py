@@ -54,8 +54,8 @@ BEGINS = {"Conv": (0,), "FusedConv": (0, 3)}
 class Arranged:
     """The inputs and attributes that replace an operator's own, for a result with the channels last.
 
-    `held` is set if the result is held so; `prefers_nhwc` if that is worth a transpose of a neighbour in the model's own order;
-    `told` if the function has to be told.
+    `held` is set if the result is held so; `prefers_nhwc` if that is worth a transpose of a neighbour in the model's
+    own order; `told` if the function has to be told.
     """
 
     inputs: list[Any]
@@ -122,12 +122,12 @@ def _told(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope) -
 
 
 def _each(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope) -> Arranged | None:
-    found = [None if value is None else scope.held(value) for value in node.inputs]
-    prefers_nhwc = any(held is not None and held.prefers_nhwc for held in found)
-    if not any(found) or "axis" in attributes:  # before version 7, which specifies how operands broadcast
+    images = [None if value is None else scope.held(value) for value in node.inputs]
+    prefers_nhwc = any(held is not None and held.prefers_nhwc for held in images)
+    if not any(images) or "axis" in attributes:  # before version 7, which specifies how operands broadcast
         return None
     inputs: list[Any] = []
-    for value, held in zip(node.inputs, found, strict=True):
+    for value, held in zip(node.inputs, images, strict=True):
         x = held.array if held is not None else None if value is None else scope[value]
         if held is None and x is not None and x.ndim and not (isinstance(x, HostValue) and x.size == 1):
             if x.ndim > RANK or (x.ndim == RANK and not prefers_nhwc):
@@ -139,12 +139,12 @@ def _each(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope) -
 
 def _along(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope) -> Arranged | None:
     pieces = node.inputs if node.node.op_type == "Concat" else node.inputs[:1]
-    found = [None if value is None else scope.held(value) for value in pieces]
-    prefers_nhwc = any(held is not None and held.prefers_nhwc for held in found)
-    if not any(found) or attributes.get("block_size"):
+    images = [None if value is None else scope.held(value) for value in pieces]
+    prefers_nhwc = any(held is not None and held.prefers_nhwc for held in images)
+    if not any(images) or attributes.get("block_size"):
         return None
     inputs: list[Any] = []
-    for value, held in zip(node.inputs, found + [None] * len(node.inputs), strict=False):
+    for value, held in zip(node.inputs, images + [None] * len(node.inputs), strict=False):
         x = held.array if held is not None else None if value is None else scope[value]
         if held is None and len(inputs) < len(pieces):
             if not prefers_nhwc or not _is_image(x):

@@ -73,7 +73,7 @@ class Budget:
         self.left -= size
 
     def check(self, size: int, where: str, what: str) -> None:
-        """Refuses the result of one operation that is too large.
+        """Refuse the result of one operation that is too large.
 
         Raises:
           ModelError: it has more bytes than the limits allow.

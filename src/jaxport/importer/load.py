@@ -105,7 +105,7 @@ def _loaded(proto: onnx.ModelProto, gate: Gate, shared: bool = False) -> ir.Mode
 
 
 def _check_versions(proto: onnx.ModelProto, origin: str) -> None:
-    """Refuses a file format that is newer than the installed onnx."""
+    """Refuse a file format that is newer than the installed onnx."""
     if proto.ir_version > onnx.IR_VERSION:
         raise ModelError(
             f"IR version {proto.ir_version} is newer than {onnx.IR_VERSION}, the newest known",
@@ -142,7 +142,7 @@ def _parse(data: Buffer, origin: str) -> onnx.ModelProto:
 
 
 def _holders(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.NodeProto]:
-    """All graphs and nodes of the model and its functions, outer ones first."""
+    """Yield all graphs and nodes of the model and its functions, outer ones first."""
     pending: list[onnx.GraphProto | onnx.FunctionProto] = [proto.graph, *proto.functions]
     while pending:
         body = pending.pop()

@@ -38,7 +38,7 @@ class Buffer:
         return len(self.view)
 
     def array(self, offset: int, length: int) -> np.ndarray:
-        """Some of the bytes, read-only."""
+        """Return some of the bytes, read-only."""
         return np.frombuffer(self.view, np.uint8, length, offset)
 
     def release(self, offset: int, length: int) -> None:

@@ -48,15 +48,15 @@ class NodeModule:
             yield from child.walk()
 
     def __getitem__(self, path: str) -> NodeModule:
-        """The module at a path below the model: `program.modules["encoder.layer.0"]`.
+        """Return the module at a path below the model: `program.modules["encoder.layer.0"]`.
 
         Raises:
           KeyError: there is no such module.
         """
-        found = next((module for module in self.walk() if module.path == path), None)
-        if found is None:
+        match = next((module for module in self.walk() if module.path == path), None)
+        if match is None:
             raise KeyError(path)
-        return found
+        return match
 
     def __repr__(self) -> str:
         return f"Module({self.path!r}, {self.type!r}, {self.operations} operations)"

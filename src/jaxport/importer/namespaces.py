@@ -154,11 +154,11 @@ def for_strings(x: Any) -> HostValue:
     Raises:
       ValueNotKnown: JAX traces it, and has no strings.
     """
-    found = known(x)
-    if found is None:
+    host_value = known(x)
+    if host_value is None:
         why = "strings exist outside `jax.jit` only: call the program there, or let the model return numbers"
         raise ValueNotKnown("strings depend on values", [Refusal("", "", why)])
-    return found
+    return host_value
 
 
 def at_once(function: Callable[..., Any], *args: Any) -> Any:

@@ -212,8 +212,7 @@ class Program:
 
         Raises:
           ValueNotKnown: a shape depends on the values of an input that has no array in `inputs`.
-          InvalidArgument: the model does not declare the shape of an input that `inputs` leaves out, or there is no
-            such
+          InvalidArgument: the model does not declare the shape of an input that `inputs` omits, or there is no such
             framework.
           SaveError: a file cannot be written, or an existing `model.py` was not generated.
 
@@ -235,7 +234,7 @@ class Program:
             return source
 
     def explain(self, inputs: Mapping[str, Any] | None = None) -> GraphExplanation:
-        """The graph after each phase of the import: loaded, resolved, folded, finalized.
+        """Return the graph after each phase of the import: loaded, resolved, folded, finalized.
 
         Args:
           inputs: as `to_source` takes them: sizes other than those that the model declares, and arrays for inputs whose
@@ -284,7 +283,7 @@ class Program:
         """Write the model with these parameters as an ONNX file, with its graph unchanged.
 
         Args:
-          path: the file; weights that exceed what it can hold go into a file beside it, `<path>.<digest>.data`.
+          path: the file; if the weights are too large for it, they go into `<path>.<digest>.data`.
           params: arrays for all parameters, as `params` has them; the model's own if None.
 
         Raises:
@@ -353,7 +352,7 @@ class Program:
         return self._run(params, self._taken(inputs), rng)
 
     def _taken(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The inputs as the evaluator takes them, by name."""
+        """Return the inputs as the evaluator takes them, by name."""
         return {value.name or "": self._checked(value, inputs.get(value.name or "")) for value in self.inputs}
 
     def _run(self, params: Mapping[str, Any], inputs: Mapping[str, Any], rng: Any) -> tuple[Any, ...]:
@@ -478,6 +477,6 @@ class Program:
 
 
 def _declared(value: ir.Value, quote: str = "") -> str:
-    """A value with its type and shape, as far as the model declares them: `x: FLOAT [batch,4]`."""
+    """Return a value with its type and shape, as far as the model declares them: `x: FLOAT [batch,4]`."""
     parts = [str(part) for part in (value.type, value.shape) if part is not None]
     return f"{quote}{value.name}{quote}: {' '.join(parts) or 'of any type'}"

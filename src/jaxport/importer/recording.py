@@ -134,7 +134,7 @@ _active: ContextVar[Recording | None] = ContextVar("recording", default=None)
 
 
 def active() -> Recording | None:
-    """The recording that calls are appended to, if any."""
+    """Return the recording that calls are appended to, if any."""
     return _active.get()
 
 

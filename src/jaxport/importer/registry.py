@@ -192,7 +192,9 @@ def op(*names: str, since: int = 1, until: int | None = None) -> Callable[[Calla
 
 
 def renamed(domain: str = "", *, since: int, **functions: Callable[..., Any]) -> None:
-    """Registers operators without attributes that are functions of a shared namespace: `renamed(since=7, Sin=jnp.sin)`."""
+    """Register operators without attributes that are functions of a shared namespace: `renamed(since=7,
+    Sin=jnp.sin)`.
+    """
     for name, function in functions.items():
         _add(Operator(_domain(domain), name, since, function, plain=True))
 
@@ -227,11 +229,11 @@ def earlier(
     lacking = {*without.split(), *fixed}
     kept = [p.replace(default=defaults.get(p.name, p.default)) for p in own if p.name not in lacking]
     beyond = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=d) for n, d in ignored.items()]
-    given = {p.name: p.default for p in kept if p.name in defaults and p.kind == p.KEYWORD_ONLY} | {**fixed}
+    preset = {p.name: p.default for p in kept if p.name in defaults and p.kind == p.KEYWORD_ONLY} | {**fixed}
 
     def older(*inputs: Any, **attributes: Any) -> Any:
         known = {key: value for key, value in attributes.items() if key not in ignored}
-        return later.function(*inputs, **given | known)
+        return later.function(*inputs, **preset | known)
 
     if not inputs:
         older.__name__, older.__module__ = later.function.__name__, later.function.__module__
@@ -247,12 +249,12 @@ def lookup(domain: str, name: str, opset: int) -> Operator | None:
 
 
 def versions(domain: str, name: str) -> list[Operator]:
-    """All functions of an operator, oldest first."""
+    """Return all functions of an operator, oldest first."""
     return sorted(_registry.get((_domain(domain), name), []), key=lambda entry: entry.since)
 
 
 def operators() -> list[Operator]:
-    """All registered functions, by domain, name and version."""
+    """Return all registered functions, by domain, name and version."""
     everything = (entry for entries in _registry.values() for entry in entries)
     return sorted(everything, key=lambda entry: (entry.domain, entry.name, entry.since))
 

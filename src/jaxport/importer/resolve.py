@@ -174,7 +174,9 @@ class _Resolver:
         )
 
     def version(self, domain: str, opsets: Mapping[str, int]) -> int | None:
-        """The version of a domain that a graph or function imports; without an import, the one that ONNX Runtime assumes."""
+        """Return the version of a domain that a graph or function imports; without an import, the one that ONNX Runtime
+        assumes.
+        """
         for imported in (opsets, self.model.opset_imports):
             version = imported.get(domain, imported.get("ai.onnx") if domain == "" else None)
             if version is not None:

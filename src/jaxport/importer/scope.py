@@ -89,6 +89,6 @@ class EvaluationScope:
         self.last.pop(value, None)
 
     def update(self, other: EvaluationScope) -> None:
-        """Takes over the values of an inner scope."""
+        """Take over the values of an inner scope."""
         self.values.update(other.values)
         self.last.update(other.last)

@@ -140,8 +140,8 @@ def with_constraints(attempt: Callable[[Sequence[str]], Result]) -> Result:
         try:
             return attempt(constraints)
         except ModelError as error:
-            found = _CUT.search(str(error))
-            needed = f"{found[2] or found[3]} <= {found[1] or found[4]}" if found else ""
+            cut = _CUT.search(str(error))
+            needed = f"{cut[2] or cut[3]} <= {cut[1] or cut[4]}" if cut else ""
             if not needed or needed in constraints:
                 raise
             constraints.append(needed)

@@ -1,9 +1,9 @@
-"""What the package needs of JAX beyond its public interface, the same for every release of JAX.
+"""A uniform interface to JAX beyond its public one, the same for every release of JAX.
 
-`versions` says what differs between releases; `names` has the names that are private or move, `definitions` JAX's own
-definitions of primitives; `parameters` reads and makes the parameters of primitives; `rules` registers what a primitive
-of ours does under JAX's transformations; `implementations` says what a primitive means, and `defaults` which of
-its parameters change nothing.
+`versions` lists what differs between releases; `names` has the names that are private or move, `definitions` JAX's own
+definitions of primitives; `parameters` reads and makes the parameters of primitives; `rules` registers the behaviour of
+our own primitives under JAX's transformations; `implementations` returns the implementation of a primitive, and
+`defaults` tells which of its parameters have no effect.
 """
 
 from jaxport.jaxprs.names import (

@@ -1,4 +1,4 @@
-"""Options of XLA's compiler that a release of JAX takes; it refuses those that it does not know."""
+"""Options of XLA's compiler for the installed release of JAX, which refuses unknown ones."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ QUICKLY: dict[str, bool | int] = {
     # The other emitters are gone from 0.11 on, and the option with them.
     **({"xla_cpu_use_fusion_emitters": False} if release < (0, 11) else {}),
 }
-"""Compile soon, and run slowly: for programs that are run once."""
+"""Compile fast, and run slowly: for programs that run once."""

@@ -1,7 +1,7 @@
-"""Parameters of primitives that change nothing, told by JAX's own functions.
+"""Find parameters of primitives that have no effect, from JAX's own functions.
 
-JAX keeps the meaning of a call that does not mention a parameter. So whatever a new release adds to a primitive, it
-gives it the value that the meaning of before has, and that value is the default of the public function.
+JAX keeps the meaning of a call that does not mention a parameter. So if a release adds a parameter to a primitive, its
+value for the former meaning is the default of the public function.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["changes_nothing"]
 
 
 def changes_nothing(primitive: str, parameter: str, value: Any) -> bool:
-    """Whether a parameter has the value that it has where nobody asks for another: None, or the default.
+    """Whether a parameter has the value that it has unless someone asks for another: None, or the default.
 
     >>> changes_nothing("sort", "is_stable", True), changes_nothing("cumsum", "reverse", True)
     (True, False)
@@ -33,7 +33,7 @@ def changes_nothing(primitive: str, parameter: str, value: Any) -> bool:
 
 @functools.cache
 def _defaults(primitive: str) -> Mapping[str, Any]:
-    """The defaults of the public function of a primitive."""
+    """Return the defaults of the public function of a primitive."""
     name = primitive.replace("-", "_")
     function = getattr(lax, name, None) or getattr(lax.linalg, name, None)
     try:

@@ -1,4 +1,4 @@
-"""JAX's own definitions of some primitives, as functions of JAX: they are rules as they stand, and have no public name."""
+"""JAX's own definitions of some primitives, as JAX functions without public names; they serve as rules directly."""
 
 from jax._src.lax.lax import _ragged_dot_general_impl as ragged_dot_general_impl
 from jax._src.lax.special import (

@@ -1,4 +1,4 @@
-"""What a primitive means, as a JAX function: its implementation, or the function that its lowering is made from."""
+"""The implementation of a primitive as a JAX function: its `impl`, or the function that its lowering is made from."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ __all__ = ["implementations"]
 
 
 def implementations(primitive: Primitive) -> list[Callable[..., Any]]:
-    """The functions that may say what a primitive means; each is called with its operands and its parameters.
+    """Return the candidate implementations of a primitive, to call with its operands and its parameters.
 
-    Whether JAX can trace one of them is not known before it is tried: many only hand the primitive to the compiler.
+    Whether JAX can trace one of them is only known by trying: many just pass the primitive to the compiler.
 
     >>> import jax
     >>> from jax.extend.core.primitives import conj_p
     >>> implementations(conj_p)[-1](jax.numpy.ones(()), input_dtype=None)
     Array(1.+0.j, dtype=complex64)
     """
-    # From 0.12 on some primitives (`call_hi_primitive`) are replaced by what `to_lojax` traces before they are lowered.
-    found = [getattr(primitive, "to_lojax", None), getattr(primitive, "impl", None), _lowered_function(primitive)]
-    return [function for function in found if callable(function)]
+    # From 0.12 on some primitives (`call_hi_primitive`) are replaced before lowering by what `to_lojax` traces.
+    candidates = [getattr(primitive, "to_lojax", None), getattr(primitive, "impl", None), _lowered_function(primitive)]
+    return [function for function in candidates if callable(function)]
 
 
 def _lowered_function(primitive: Primitive) -> Callable[..., Any] | None:
-    """The function that was given to `jax.interpreters.mlir.lower_fun`, where a primitive is lowered by one."""
+    """Return the function passed to `jax.interpreters.mlir.lower_fun`, if a primitive is lowered by one."""
     entry: Any = _lowerings.get(primitive)
     lowering = getattr(entry, "rule", entry)
     if not getattr(lowering, "__qualname__", "").startswith("lower_fun."):

@@ -1,7 +1,7 @@
 """The names of JAX that are private, or whose place changes between releases.
 
-The rest of the package imports them from here: `jax._src`, `jax.extend` and `jax.interpreters` are touched in this
-package alone, which a test of the architecture sees to.
+The rest of the package imports them from here: only this package uses `jax._src`, `jax.extend` and `jax.interpreters`,
+which an architecture test checks.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     Inline: Any
     flattree: Any
 else:
-    # The class of a jaxpr with its constants; one with `Jaxpr` from 0.11 on.
+    # The class of a jaxpr with its constants; the same as `Jaxpr` from 0.11 on.
     ClosedJaxpr = getattr(_core, "ClosedJaxpr", Jaxpr)
-    if release >= (0, 11):  # whether to inline a call; the trees that say what the operands of a scan are
+    if release >= (0, 11):  # whether to inline a call; the trees of the operands of a scan
         from jax._src import flattree
         from jax._src.api import Inline
     else:
@@ -49,16 +49,16 @@ check_jaxpr = _core.check_jaxpr
 jaxprs_in_params = _core.jaxprs_in_params
 new_jaxpr_eqn = _core.new_jaxpr_eqn
 valid_jaxtype = _core.valid_jaxtype
-# The mark of a jaxpr that has mutable arrays of its own.
+# The effect of a jaxpr with mutable arrays of its own.
 internal_mutable_array_effect = _core.internal_mutable_array_effect
 
 
 def closed(jaxpr: Jaxpr, consts: Sequence[Any]) -> ClosedJaxpr:
-    """A jaxpr with its constants; the same object where it has them already, so that what is shared stays shared."""
+    """Return a jaxpr with its constants; the same object if it has them already, so that sharing is kept."""
     if isinstance(jaxpr, ClosedJaxpr) and list(map(id, jaxpr.consts)) == list(map(id, consts)):
         return jaxpr
     return ClosedJaxpr(jaxpr, consts)
 
 
-# A closed jaxpr without the mutable arrays in it; before 0.10 the function of this name takes the constants apart.
+# Removes the mutable arrays of a closed jaxpr; before 0.10 the function of this name takes the constants separately.
 discharge_state = _discharge.discharge_state if release >= (0, 10) else getattr(_discharge, "discharge_state2")  # noqa: B009

@@ -1,4 +1,4 @@
-"""The parameters of primitives in one form, whatever form the release gives them.
+"""The parameters of primitives in one form, whatever the release of JAX.
 
 >>> import jax
 >>> loop = jax.make_jaxpr(lambda x: jax.lax.scan(lambda c, x: (c + x, c), 0.0, x))(jax.numpy.ones(3)).eqns[0]
@@ -19,27 +19,27 @@ __all__ = ["native", "parameters", "with_parameters"]
 
 
 def parameters(equation: JaxprEqn) -> Mapping[str, Any]:
-    """The parameters of an equation, in the form that the rest of the package knows."""
+    """Return the parameters of an equation in the form that the rest of the package knows."""
     read = _READERS.get(equation.primitive.name)
     return equation.params if read is None else read(equation.params)
 
 
 def with_parameters(equation: JaxprEqn, changes: Mapping[str, Any], **replaced: Any) -> JaxprEqn:
-    """An equation with some parameters changed, in the form of `parameters`; `replaced` is passed on to `replace`."""
+    """Return an equation with some parameters changed, in the form of `parameters`; `replaced` goes to `replace`."""
     params = {**parameters(equation), **changes}
     return equation.replace(params=native(equation.primitive.name, params), **replaced)
 
 
 def native(primitive: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters that a primitive of this release takes, from those in the form of `parameters`."""
+    """Return the parameters of a primitive in this release's form, from those in the form of `parameters`."""
     make = _MAKERS.get(primitive)
     return dict(params) if make is None else make(params)
 
 
 def _scan_read(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The counts of the operands that every step sees and of the carried ones; what is left are the slices.
+    """Return the counts of the loop-invariant operands and of the carried ones; the rest are slices.
 
-    `linear` says nothing about the values, and is lost.
+    `linear` does not affect the values, and is dropped.
     """
     counts = {}
     if "ft_in" in params:
@@ -62,7 +62,7 @@ def _scan_made(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _jit_read(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Whether JAX inlines the call; what the compiler is told is a hint, and lost."""
+    """Return whether JAX inlines the call; hints to the compiler are dropped."""
     return {**params, "inline": params["inline"] in (Inline.JAX_EARLY, Inline.JAX_LATE)}
 
 

@@ -1,4 +1,4 @@
-"""What a primitive of ours does under JAX's transformations, registered in the form that the release wants."""
+"""Register the behaviour of our own primitives under JAX's transformations, in the form of the release."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from jaxport.jaxprs.versions import release
 __all__ = ["LivenessRule", "ad", "batching", "dce_jaxpr", "liveness_rule", "mlir", "partial_eval_rules"]
 
 LivenessRule = Callable[[Sequence[bool], JaxprEqn], tuple[list[bool], JaxprEqn | None]]
-"""From which results are used to which operands are used, and the equation that is left; None where none is."""
+"""From the used results to the used operands and the remaining equation; None if none remains."""
 
 dce_jaxpr = partial_eval.dce_jaxpr
-#: What a primitive does where some of its operands are known, and others, as tangents, are not.
+#: Partial evaluation of a primitive of whose operands some are known, and others, as tangents, are not.
 partial_eval_rules: dict[Primitive, Callable[..., Any]] = partial_eval.custom_partial_eval_rules
 
 
 def liveness_rule(primitive: Primitive) -> Callable[[LivenessRule], LivenessRule]:
-    """Register how dead code leaves the equations of a primitive whose operands are values."""
+    """Register dead-code elimination for the equations of a primitive whose operands are values."""
 
     def register(function: LivenessRule) -> LivenessRule:
         rules: dict[Primitive, Any] = partial_eval.dce_rules
-        # From 0.12 on the operands that are read later are the second argument; only mutable ones may not be.
+        # From 0.12 on the second argument tells which operands are read later; it only matters for mutable ones.
         rules[primitive] = function if release < (0, 12) else lambda used, _, equation: function(used, equation)
         return function
 

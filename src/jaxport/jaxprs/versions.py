@@ -1,6 +1,6 @@
-"""Which releases of JAX the package was run with, and what differs between them.
+"""The releases of JAX that the package was tested with, and the differences between them.
 
-Everything that depends on the release stands in this package, `jaxprs`; the rest asks it. What was met so far:
+Everything that depends on the release is in this package, `jaxprs`; the rest asks it. The known differences:
 
 ==========================================  =========================================================================
 from release                                what differs
@@ -9,7 +9,8 @@ from release                                what differs
                                             `jaxprs_in_params`, `new_jaxpr_eqn`, `valid_jaxtype`,
                                             `InconclusiveDimensionOperation`; before, they are in `jax._src.core` alone.
 0.10                                        `scan` has no parameters `linear` and `_split_transpose` any more.
-0.10                                        `discharge_state` takes and gives a closed jaxpr; before, `discharge_state2`.
+0.10                                        `discharge_state` takes and gives a closed jaxpr; before,
+`discharge_state2`.
 0.11                                        `ClosedJaxpr` and `Jaxpr` are one class: `closed.jaxpr` is `closed`, and an
                                             open jaxpr is one without constants.
 0.11                                        `scan` says what its operands and results are by `ft_in` and `ft_out`, trees
@@ -19,8 +20,8 @@ from release                                what differs
 0.11                                        `jit` says by an `enum` whether it is inlined; before, by a bool.
 0.11                                        XLA's compiler refuses `xla_cpu_use_fusion_emitters`.
 0.11                                        `digamma` is -inf at zero, as is its limit from above; before, NaN.
-0.12                                        `abs` of a complex number is infinite where a part is, whatever the other is
-                                            (C99, annex G); before, it is NaN where the other is.
+0.12                                        `abs` of a complex number is infinite if a part is, whatever the other is
+                                            (C99, annex G); before, it is NaN if the other is.
 0.12                                        The liveness rule of a primitive is told which mutable operands are read
                                             later: one argument more.
 ==========================================  =========================================================================
@@ -48,7 +49,7 @@ __all__ = [
 
 
 class Release(NamedTuple):
-    """A release of JAX, as far as something depends on it."""
+    """A release of JAX: the numbers that something depends on."""
 
     major: int
     minor: int
@@ -59,7 +60,7 @@ class Release(NamedTuple):
 
 
 def _read(text: str) -> Release:
-    """The release that a version says; what follows three numbers (`.dev…`, `rc1`, a fourth number) does not matter.
+    """Return the release of a version; what follows three numbers (`.dev…`, `rc1`, a fourth number) is ignored.
 
     >>> _read("0.12.0.1"), _read("0.13.0.dev20270101")
     (Release(major=0, minor=12, patch=0), Release(major=0, minor=13, patch=0))
@@ -69,20 +70,20 @@ def _read(text: str) -> Release:
 
 
 TESTED = (Release(0, 9, 2), Release(0, 10, 2), Release(0, 11, 2), Release(0, 12, 0))
-"""The releases that the test suite was run with. There is no upper bound: a newer one works until something fails."""
+"""The releases that the test suite was run with. There is no upper bound: a newer one is used until something fails."""
 
 release = _read(jax.__version__)
 """The release in this process."""
 
 DIGAMMA_AT_ZERO = -math.inf if release >= (0, 11) else math.nan
-"""What `digamma` gives at zeros of both signs."""
+"""The values of `digamma` at zeros of both signs."""
 
 INFINITE_BESIDE_NAN = release >= (0, 12)
-"""Whether the absolute value of a complex number with an infinite part and NaN is infinity."""
+"""Whether the absolute value of a complex number with an infinite part and a NaN is infinity."""
 
 
 def untested(of: Release = release) -> str:
-    """What to say of a release that is newer than all that were tested, if it is of a newer minor version; else "".
+    """Return a warning for a release of a newer minor version than all tested ones; else "".
 
     >>> untested(Release(0, 9, 2))
     ''
@@ -99,7 +100,7 @@ _said: set[str] = set()
 
 @contextmanager
 def failures_name_untested_jax(note: str = untested()) -> Iterator[None]:
-    """Add a note to what fails inside, once per process, where JAX is newer than what was tested."""
+    """Add a note to errors raised inside, once per process, if JAX is newer than all tested releases."""
     try:
         yield
     except Exception as error:

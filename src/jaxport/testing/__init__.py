@@ -1,4 +1,4 @@
-"""What the tests here and a plugin author's tests share."""
+"""Test helpers, for this package and for authors of plugins."""
 
 from jaxport.testing.checking import SIZES, VARIANTS, check, check_model
 from jaxport.testing.declared import check_declared

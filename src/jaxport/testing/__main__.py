@@ -1,4 +1,4 @@
-"""`python -m jaxport.testing model.onnx …`: print the expectation of a model, to be put in a test."""
+"""`python -m jaxport.testing model.onnx …`: print the expectation of a model, to paste into a test."""
 
 from __future__ import annotations
 

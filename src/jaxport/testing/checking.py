@@ -1,4 +1,4 @@
-"""One generic checker: export, run on both sides, compare; in all variants of a case that make sense."""
+"""One generic checker: export, run on both sides and compare, in all variants that apply to a case."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from jaxport.verify.runtime import Session, newest_opset
 #: Sizes that every symbolic case runs at: small, different from each other, and including one.
 SIZES: tuple[Mapping[str, int], ...] = ({"B": 2, "T": 5, "H": 6, "W": 7}, {"B": 1, "T": 3, "H": 9, "W": 8})
 
-#: The variants of a case beside the one that its specifications say.
+#: The variants of a case in addition to that of its specifications.
 VARIANTS: Mapping[str, str] = {
     "static": "each name replaced by a size, and another opset",
     "float64": "float32 specifications read as float64, unless 64-bit types are enabled already",
@@ -40,10 +40,10 @@ VARIANTS: Mapping[str, str] = {
     "imported": "the model imported back, and run by JAX",
 }
 
-#: What a single operation may differ by, in units of the precision of its dtype, relative and absolute, by its bits.
+#: The tolerance of a single operation, in units of the precision of its dtype, relative and absolute, by its bits.
 _UNITS: Mapping[int, tuple[float, float]] = {4: (1, 1), 8: (1, 1), 16: (8, 4), 32: (100, 20), 64: (100, 20)}
 
-#: What JAX and user functions raise for shapes that they do not accept.
+#: The errors of JAX and user functions for shapes that they do not accept.
 _REFUSALS = (ArithmeticError, AssertionError, LookupError, NotImplementedError, TypeError, ValueError)
 
 
@@ -64,32 +64,32 @@ def check(
 ) -> Exported:
     """Export `fn`, run it in ONNX Runtime and in JAX on the same inputs, and compare all outputs.
 
-    A case is run as its specifications say, and in the variants that apply to it (see `VARIANTS`): where they have
-    names, also with sizes in the place of the names, at an opset that the case itself seeds, and with zeros; where
-    they are float32, also as float64. Every model passes ONNX's checker, and the shapes that it declares agree with
-    ONNX's own inference, and with those of the values at run time. What was exported as specified is imported back, and
-    the imported program compared with the function, too.
+    A case is run as its specifications say, and in the variants that apply to it (see `VARIANTS`): if they have names,
+    also with sizes in place of the names, at an opset that the case itself seeds, and with zeros; if they are float32,
+    also as float64. Every model passes ONNX's checker, and the shapes that it declares agree with ONNX's own inference,
+    and with those of the values at run time. The export of the case as specified is imported back, and the imported
+    program compared with the function, too.
 
     Args:
       fn: the function.
       specs: one specification per positional argument, as `to_onnx` takes them.
-      values: the positional arguments to run on; by default sampled, at each of `sizes` where a dim is symbolic.
+      values: the positional arguments to run on; by default sampled, at each of `sizes` if a dim is symbolic.
       sizes: the sizes of the symbols.
       rtol, atol: tolerances of floats; integers and booleans are compared exactly.
-      without: the variants to leave out, each with its reason.
-      opsets: those of the static variant; where no dim is symbolic, the case is run at each of them too.
+      without: the variants to skip, each with its reason.
+      opsets: those of the static variant; if no dim is symbolic, the case is run at each of them too.
       shapes: the shapes that the outputs must declare, with names.
       dtypes: the dtypes that the outputs must have.
-      function_count: how many ONNX functions there must be.
-      changes_state: whether the call changes a module (its random streams), so that JAX runs what was traced.
+      function_count: the required number of ONNX functions.
+      changes_state: whether the call changes a module (its random streams), so that JAX runs the trace.
       options: passed to `to_onnx`.
 
     Returns:
-      The export of the case as its specifications say.
+      The export of the case as specified.
 
     Raises:
-      AssertionError: the two sides differ, or the model is not what was expected.
-      InvalidArgument: a variant is unknown or left out without a reason, or a symbol has no size.
+      AssertionError: the two sides differ, or the model is not as expected.
+      InvalidArgument: a variant is unknown or skipped without a reason, or a symbol has no size.
 
     >>> import jax.numpy as jnp
     >>> from jaxport.testing import f32
@@ -125,7 +125,7 @@ def check(
 
 @dataclass(frozen=True)
 class _Variant:
-    """One way to export and run a case; `opset` None stands for one that the case seeds."""
+    """One way to export and run a case; if `opset` is None, the case seeds it."""
 
     name: str
     specs: Sequence[Any]
@@ -169,7 +169,7 @@ class _Case:
         return exported
 
     def run_imported(self, variant: _Variant, exported: Exported) -> None:
-        """Import a model that was exported, run it in JAX, compare."""
+        """Import an exported model, run it in JAX, compare."""
         sizes = variant.sizes[0]
         args, kwargs = self._arguments(exported, variant, sizes)
         program = from_onnx(exported.model)
@@ -182,7 +182,7 @@ class _Case:
     def _arguments(
         self, exported: Exported, variant: _Variant, sizes: Mapping[str, int]
     ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """The arguments to run on: those that the case gives, the others sampled."""
+        """Return the arguments to run on: those of the case, the others sampled."""
         generator = np.random.default_rng(0)
         given = iter(jax.tree.leaves(variant.values))
         ports = [port for port in exported.inputs if not port.weight]
@@ -199,7 +199,7 @@ class _Case:
             if exported.state == "refuse" and not self.changes_state and not exported.flags:
                 try:
                     return jax.tree.leaves(jax.jit(exported.fn, compiler_options=QUICKLY)(*args, **kwargs))
-                except jax.errors.JaxRuntimeError:  # a few operations have no quick code: a clamp of booleans
+                except jax.errors.JaxRuntimeError:  # a few operations have no fast code: a clamp of booleans
                     return jax.tree.leaves(jax.jit(exported.fn)(*args, **kwargs))
             args, kwargs = with_bools(exported.flags, args, kwargs)
             traced = blocks.trace(exported.fn, args, kwargs, state=exported.state)
@@ -221,7 +221,7 @@ class _Case:
 
 
 def _key(exported: Exported, sizes: Mapping[str, int]) -> tuple:
-    """What the arguments of a run depend on: the static variant need not be run by JAX at the sizes of the symbolic one."""
+    """Return a key of a run's arguments, so that JAX runs only once for variants with the same sizes."""
     return (exported.x64, tuple(str(port.dtype) for port in exported.inputs), *sizes.items())
 
 
@@ -230,7 +230,8 @@ def check_model(exported: Exported, what: str = "the model") -> None:
     proto = exported.proto
     try:
         onnx.checker.check_model(proto, full_check=True)
-        # Without `data_prop`, which takes the operands of an Add behind an Unsqueeze for vectors and refuses valid models.
+        # Without `data_prop`, which takes the operands of an Add behind an Unsqueeze for vectors and refuses valid
+        # models.
         onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise AssertionError(f"{what}: ONNX's checker refuses the model: {error}") from error
@@ -244,7 +245,7 @@ def _variants(
     opsets: Sequence[int] | None,
     options: Mapping[str, Any],
 ) -> Iterator[_Variant]:
-    """The variants that apply to a case; first of all the case as it is."""
+    """Yield the variants that apply to a case, starting with the case as specified."""
     everything = [list(specs), dict(options.get("input_params") or {})]
     names = sorted({name for leaf in _leaves(everything) for dim in leaf.shape for name in _names(dim)})
     runs = [
@@ -295,9 +296,9 @@ def _struct(leaf: Any) -> Any:
 
 
 def _leaves(specs: Any) -> list[Any]:
-    """The specifications that have a shape and a dtype."""
-    found = map(_struct, jax.tree.leaves(specs, is_leaf=_is_spec))
-    return [leaf for leaf in found if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
+    """Return the specifications that have a shape and a dtype."""
+    structs = map(_struct, jax.tree.leaves(specs, is_leaf=_is_spec))
+    return [leaf for leaf in structs if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
 
 
 def _names(dim: Any) -> frozenset[str]:
@@ -323,12 +324,12 @@ def _with_sizes(leaf: Any, sizes: Mapping[str, int]) -> Any:
 
 
 def _widened(leaf: Any) -> Any:
-    """A specification or a value in float64, where it is float32."""
+    """Return a specification or a value in float64 if it is float32."""
     if getattr(leaf, "dtype", None) != np.float32:
         return leaf
     return jax.ShapeDtypeStruct(leaf.shape, np.float64) if _is_spec(leaf) else np.asarray(leaf, np.float64)
 
 
 def _plain(value: Any) -> np.ndarray:
-    """A result as NumPy has it; PRNG keys by their data."""
+    """Return a result as a NumPy array; PRNG keys as their data."""
     return np.asarray(jax.random.key_data(value) if is_key(getattr(value, "dtype", np.float32)) else value)

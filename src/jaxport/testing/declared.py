@@ -1,4 +1,4 @@
-"""The shapes and dtypes that a model declares for the values inside it, held against those that it computes."""
+"""Check the shapes and dtypes that a model declares for its inner values against the computed ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check_declared(exported: Exported, inputs: Mapping[str, Any], sizes: Mapping
     Args:
       exported: the model.
       inputs: its inputs, by name.
-      sizes: of the symbolic dims in these inputs.
+      sizes: the sizes of the symbolic dims in these inputs.
 
     Raises:
       AssertionError: a declaration is stale.

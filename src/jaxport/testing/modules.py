@@ -1,4 +1,4 @@
-"""Modules and layers with fixed seeds, and with parameters in which a mistake shows."""
+"""Modules and layers with fixed seeds, and with parameters that reveal mistakes."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def seeded(
     inputs: Sequence[Any] | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Build a module of any framework from a fixed seed, with parameters in the dtype that is asked for.
+    """Build a module of any framework from a fixed seed, with parameters of a given dtype.
 
-    `make` gets what its signature has of `rngs` or `key`, and of `dtype` and `param_dtype`. Parameters that start at
-    zero or one (biases, scales, statistics) are moved off it, so that leaving one out shows.
+    `make` gets those of `rngs`, `key`, `dtype` and `param_dtype` that its signature has. Parameters that start at zero
+    or one (biases, scales, statistics) are moved off it, so that omitting one shows.
 
     Args:
       make: a class or a function that builds a module.
       args, kwargs: its arguments.
-      dtype: of the parameters and the computation.
-      seed: of the parameters.
+      dtype: the dtype of the parameters and the computation.
+      seed: the seed of the parameters.
       inputs: for a module that gets its parameters by `init` (Flax Linen): arrays to call it on. Then the result is
         its `apply` with the parameters bound.
 
@@ -44,7 +44,7 @@ def seeded(
     # A framework may hide the signature of a class behind a metaclass; that of its `__init__` is the user's.
     parameters = inspect.signature(make.__init__ if isinstance(make, type) else make).parameters
     offered: dict[str, Callable[[], Any]] = {
-        "rngs": lambda: sys.modules["flax.nnx"].Rngs(seed),  # who passes such a class has imported it
+        "rngs": lambda: sys.modules["flax.nnx"].Rngs(seed),  # a user of such a class has imported it
         "key": lambda: jax.random.key(seed),
         "dtype": lambda: dtype,
         "param_dtype": lambda: dtype,
@@ -57,9 +57,9 @@ def seeded(
 
 
 def perturbed(tree: Any, seed: int = 0) -> Any:
-    """A pytree whose arrays of floats are each moved by a tenth of a normal deviate, away from zero and one.
+    """Move each float array of a pytree by a tenth of a normal deviate, away from zero and one.
 
-    Variances and scales stay positive: nothing that is positive becomes negative.
+    Variances and scales stay positive: no positive number becomes negative.
     """
     generator = np.random.default_rng(seed)
 

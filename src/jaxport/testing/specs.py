@@ -1,4 +1,4 @@
-"""Specifications of inputs in a word, and values for them."""
+"""Short specifications of inputs, and values for them."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ def spec(*shape: Any, dtype: Any = np.float32) -> jax.ShapeDtypeStruct:
 
 
 def f32(*shape: Any) -> jax.ShapeDtypeStruct:
-    """A float32 specification."""
+    """Return a float32 specification."""
     return spec(*shape)
 
 
 def f64(*shape: Any) -> jax.ShapeDtypeStruct:
-    """A float64 specification."""
+    """Return a float64 specification."""
     return spec(*shape, dtype=np.float64)
 
 
 def i32(*shape: Any) -> jax.ShapeDtypeStruct:
-    """An int32 specification."""
+    """Return an int32 specification."""
     return spec(*shape, dtype=np.int32)
 
 
 def boolean(*shape: Any) -> jax.ShapeDtypeStruct:
-    """A boolean specification."""
+    """Return a boolean specification."""
     return spec(*shape, dtype=np.bool_)
 
 
 def sample(generator: np.random.Generator, shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """Values that show mistakes of an operation: both signs, also of integers, and several equal ones.
+    """Sample values that reveal mistakes of an operation: both signs, also of integers, and several equal ones.
 
-    What a whole model is run on has to be valid too: see `jaxport.verify.sampling`.
+    The inputs of a whole model have to be valid too: see `jaxport.verify.sampling`.
     """
     dtype = np.dtype(dtype)
     if jax.dtypes.issubdtype(dtype, np.bool_):

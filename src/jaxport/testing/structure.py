@@ -1,8 +1,8 @@
-"""What a graph must look like, in words that survive a change of its details.
+"""Assertions on the structure of a graph, in terms that survive a change of its details.
 
 A path is written `Transpose -> Conv -> Relu`: nodes of these operators, each of which uses a result of the one before
-it. A shape may follow an operator, `Conv[B, 8, 6, 6]`: that of the node's first result, in which `?` stands for any
-dim. Operators of other domains are written with them: `flax.nnx.Linear`.
+it. A shape may follow an operator, `Conv[B, 8, 6, 6]`: that of the node's first result, with `?` for any dim. Operators
+of other domains are written with them: `flax.nnx.Linear`.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def expect_graph(
       exported: the model.
       paths: paths that the main graph, a subgraph or a function must have.
       exact: whether every node of the main graph must lie on one of the paths, each as often as it is listed.
-      counts: how many nodes of an operator there must be, in the graph, its subgraphs and its functions.
+      counts: the required number of nodes of an operator, in the graph, its subgraphs and its functions.
       shapes: the declared shape of values by name: sizes, names and expressions.
-      functions: how often each ONNX function is called; there must be no others.
+      functions: the number of calls of each ONNX function; no others are allowed.
 
     Raises:
-      AssertionError: with what was expected, and the paths that the model has.
+      AssertionError: the structure differs; the message has the expectation, and the paths of the model.
 
     >>> import jax.numpy as jnp, jaxport
     >>> exported = jaxport.to_onnx(lambda x: jnp.tanh(x) * 2, [("B", 3)])
@@ -49,9 +49,9 @@ def expect_graph(
     used: Counter[ir.Node] = Counter()
     for path in paths:
         elements = [_Element(text) for text in path.split("->")]
-        found = next((p for p in _matches(nodes, elements) if not (exact and any(used[n] for n in p))), None)
-        assert found is not None, f"there is no path `{path}`; the model has\n{_listed(linear_paths(model.graph))}"
-        used.update(found)
+        match = next((p for p in _matches(nodes, elements) if not (exact and any(used[n] for n in p))), None)
+        assert match is not None, f"there is no path `{path}`; the model has\n{_listed(linear_paths(model.graph))}"
+        used.update(match)
     if exact:
         left = [name(node) for node in model.graph if not used[node]]
         assert not left, f"no path names {', '.join(left)}; the model has\n{_listed(linear_paths(model.graph))}"
@@ -69,7 +69,7 @@ def expect_graph(
 
 
 def expectation(exported: Exported | ir.Model) -> str:
-    """The call of `expect_graph` that a model passes, as text to be put in a test.
+    """Return the call of `expect_graph` that a model passes, as text to paste into a test.
 
     >>> import jax.numpy as jnp, jaxport
     >>> print(expectation(jaxport.to_onnx(lambda x: jnp.tanh(x) * 2, [("B", 3)])))
@@ -97,7 +97,7 @@ def expectation(exported: Exported | ir.Model) -> str:
 
 
 def linear_paths(graph: ir.Graph) -> list[list[ir.Node]]:
-    """A graph cut where it branches or joins: each node lies on one path, whose inner results are used once."""
+    """Split a graph where it branches or joins: each node is on one path, whose inner results are used once."""
     paths: list[list[ir.Node]] = []
     ends: dict[ir.Node, list[ir.Node]] = {}
     for node in graph:
@@ -114,12 +114,12 @@ def linear_paths(graph: ir.Graph) -> list[list[ir.Node]]:
 
 
 def name(node: ir.Node) -> str:
-    """The operator of a node, with its domain where that is not the default one."""
+    """Return the operator of a node, with its domain unless that is the default one."""
     return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
 
 
 def shape_of(value: ir.Value) -> tuple[Any, ...] | None:
-    """The declared shape: sizes, and names or expressions as text."""
+    """Return the declared shape: sizes, and names or expressions as text."""
     return None if value.shape is None else tuple(d if isinstance(d, int) else d.value for d in value.shape)
 
 
@@ -137,21 +137,21 @@ class _Element:
             return False
         if self.shape is None:
             return True
-        found = shape_of(node.outputs[0])
+        shape = shape_of(node.outputs[0])
         return (
-            found is not None
-            and len(found) == len(self.shape)
-            and all(wanted in ("?", str(dim)) for wanted, dim in zip(self.shape, found, strict=True))
+            shape is not None
+            and len(shape) == len(self.shape)
+            and all(wanted in ("?", str(dim)) for wanted, dim in zip(self.shape, shape, strict=True))
         )
 
 
 def _split(shape: str) -> list[str]:
-    """Dims between commas that are in no parentheses."""
+    """Split at the commas outside parentheses."""
     return re.split(r",(?![^(]*\))", shape) if shape.strip() else []
 
 
 def _matches(nodes: Sequence[ir.Node], elements: Sequence[_Element]) -> Iterator[list[ir.Node]]:
-    """The paths of nodes that fit the elements."""
+    """Yield the paths of nodes that match the elements."""
 
     def following(node: ir.Node, rest: Sequence[_Element]) -> Iterator[list[ir.Node]]:
         if not rest:

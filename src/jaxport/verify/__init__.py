@@ -1,4 +1,4 @@
-"""Both sides of a conversion on the same inputs: compared, and the first block found that diverges."""
+"""Run both sides of a conversion on the same inputs, compare them, and find the first block that diverges."""
 
 from jaxport.verify.comparing import Difference, difference
 from jaxport.verify.importing import verify_program

@@ -1,4 +1,4 @@
-"""Comparing two arrays: what they may differ by, and by how much they do."""
+"""Compare two arrays: their difference, and whether it is tolerated."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ import numpy as np
 
 from jaxport.errors import JaxportError
 
-#: By how many units of its precision a float may differ, by the bits of its type: relative to each element, and to
-#: the largest one. Both sides sum in orders of their own, and an error grows on its way through a model; the narrow
-#: types are rounded after each operation on both sides, so that a few steps are much.
+#: Tolerance of a float in units of its precision, by the bits of its type: relative to each element, and to the largest
+#: one. The two sides sum in different orders, and errors grow through a model; the narrow types are rounded after each
+#: operation on both sides, so that a few units are much.
 UNITS: dict[int, tuple[float, float]] = {4: (1, 1), 8: (1, 1), 16: (8, 4), 32: (1e3, 1e2), 64: (1e5, 1e4)}
 
-#: What JAX raises for a program that it cannot run or lower, and ours.
+#: The errors of JAX for a program that it cannot run or lower, and ours.
 FAILURES = (JaxportError, NotImplementedError, RuntimeError, TypeError, ValueError)
-#: How many times what rounding makes of an element in JAX itself it may differ by.
+#: The tolerated multiple of the change that rounding causes to an element in JAX itself.
 MARGIN = 8.0
 
 
 @dataclass(frozen=True)
 class Difference:
-    """By how much a result differs from what is expected.
+    """The difference between a result and the expected one.
 
     Attributes:
-      problem: why they do not agree, or nothing where they do.
+      problem: why they do not agree, or an empty text if they do.
       absolute: the largest difference of two elements.
-      relative: the same in units of the largest element that is expected.
+      relative: the same in units of the largest expected element.
       ulps: the largest number of floats that lie between two elements; None for integers.
-      finite: the share of elements that are finite on both sides, which the figures are about.
-      note: what is to be known of a result that agrees: how many elements are ill-conditioned.
+      finite: the share of elements that are finite on both sides, to which the figures refer.
+      note: a remark on a result that agrees: how many elements are ill-conditioned.
     """
 
     problem: str = ""
@@ -45,11 +45,11 @@ class Difference:
 
 
 def tolerances(dtype: Any, inside: Any = None) -> tuple[float, float]:
-    """How much an element may differ: relative to itself, and relative to the largest element.
+    """Return how much an element may differ: relative to itself, and relative to the largest element.
 
     Args:
-      dtype: of the elements.
-      inside: the narrowest float that they were rounded to before, where that is known.
+      dtype: the dtype of the elements.
+      inside: the narrowest float that they were rounded to before, if that is known.
 
     >>> tolerances(np.int32)
     (0.0, 0.0)
@@ -73,19 +73,19 @@ def difference(
     spread: np.ndarray | None = None,
     scaled: float | None = None,
 ) -> Difference:
-    """Compare what is expected with what was computed: dtype, shape, and every element.
+    """Compare an expected with a computed array: dtype, shape, and every element.
 
     NaN agrees with NaN, and an infinity with the same infinity, also as a part of a complex number. Integers and
     booleans are compared exactly, unless tolerances are given.
 
     Args:
       expected, actual: arrays.
-      rtol: how much an element may differ relative to itself; by default what its dtype justifies.
-      atol: how much any element may differ; by default what the dtype justifies for the largest element.
-      inside: the narrowest float that the elements were rounded to on their way.
-      spread: by how much JAX itself changes each element when it rounds otherwise (see `conditioning`). Where a result
-        differs by no more than that, it is ill-conditioned and not wrong, unless tolerances are given.
-      scaled: how much a float may differ relative to the largest one, where the model has fewer bits than the function.
+      rtol: the tolerance relative to each element; by default that of the dtype.
+      atol: the absolute tolerance; by default that of the dtype for the largest element.
+      inside: the narrowest float that the elements were rounded to in between.
+      spread: the change of each element in JAX itself under different rounding (see `conditioning`). A result that
+        differs by no more than that is ill-conditioned and not wrong, unless tolerances are given.
+      scaled: the tolerance of a float relative to the largest one, if the model has fewer bits than the function.
 
     >>> difference(np.float32([1, 2]), np.float32([1, 3])).problem
     '1 of 2 elements differ, by up to 1 where 2 is expected'
@@ -114,19 +114,19 @@ def difference(
     largest = float(size.max())
     relative, of_largest = tolerances(expected.dtype, inside)
     of_largest = of_largest if scaled is None or not inexact else max(scaled, of_largest)
-    given = rtol is not None or atol is not None
+    has_tolerances = rtol is not None or atol is not None
     rtol = relative if rtol is None else rtol
     atol = of_largest * largest if atol is None else atol
     allowed = atol + rtol * size
     wrong = ~same & ~(
         finite & (error <= allowed) & (allowed > 0)
-    )  # large integers may differ by less than float64 sees
+    )  # large integers may differ by less than float64 resolves
     problem, note = "", ""
     if wrong.any():
         unstable = np.zeros(wrong.shape, bool) if spread is None else wrong & _explained(spread, error, finite, inexact)
-        if unstable.any() and not given:
+        if unstable.any() and not has_tolerances:
             note = _ill_conditioned(unstable, spread)
-        wrong &= ~unstable if not given else True
+        wrong &= ~unstable if not has_tolerances else True
         problem = _problem(wrong, error, finite, expected, actual) if wrong.any() else ""
         if problem and spread is not None:
             problem += f"; {_verdict(wrong & unstable, wrong, spread)}"
@@ -149,35 +149,37 @@ def compared_results(
     spread: Callable[[], Sequence[np.ndarray]],
     scaled: float | None = None,
 ) -> list[Difference]:
-    """How all results compare; where one differs, `spread` is asked whether rounding explains it.
+    """Compare all results; if one differs, check by `spread` whether rounding explains it.
 
     Args:
       expected, actual: the results.
       rtol, atol: as `difference` takes them.
       inside: the narrowest float that each was rounded to.
-      spread: gives by how much JAX itself changes each result when it rounds otherwise.
+      spread: returns the change of each result in JAX itself under different rounding.
       scaled: as `difference` takes it; then rounding explains nothing.
     """
     narrow = inside if len(inside) == len(expected) else [None] * len(expected)
     triples = list(zip(expected, actual, narrow, strict=True))
-    found = [difference(value, result, rtol, atol, inside=dtype, scaled=scaled) for value, result, dtype in triples]
-    if scaled is not None or not any(how.problem for how in found):
-        return found
+    differences = [
+        difference(value, result, rtol, atol, inside=dtype, scaled=scaled) for value, result, dtype in triples
+    ]
+    if scaled is not None or not any(how.problem for how in differences):
+        return differences
     try:
         changes: Sequence[np.ndarray] = spread()
-    except FAILURES:  # what cannot be run so has no verdict
-        return found
+    except FAILURES:  # a program that cannot be run has no verdict
+        return differences
     if [change.shape for change in changes] != [value.shape for value in expected]:
-        return found
+        return differences
     return [
         difference(value, result, rtol, atol, inside=dtype, spread=change) if how.problem else how
-        for (value, result, dtype), change, how in zip(triples, changes, found, strict=True)
+        for (value, result, dtype), change, how in zip(triples, changes, differences, strict=True)
     ]
 
 
 def _explained(spread: np.ndarray, error: np.ndarray, finite: np.ndarray, inexact: bool) -> np.ndarray:
-    """The elements whose difference is no more than what rounding makes of them."""
-    if not inexact:  # how far an index is off says nothing
+    """Return the elements whose difference is explained by rounding."""
+    if not inexact:  # the distance of an index means nothing
         return spread > 0
     return np.isinf(spread) | (finite & (error <= MARGIN * spread))
 
@@ -188,7 +190,7 @@ def _ill_conditioned(unstable: np.ndarray, spread: Any) -> str:
 
 
 def _verdict(unstable: np.ndarray, wrong: np.ndarray, spread: np.ndarray) -> str:
-    """Whether what differs is wrong or ill-conditioned, in words."""
+    """Return in words whether the differences are wrong or ill-conditioned."""
     if unstable.any() and not (wrong & ~unstable).any():
         return f"the function is ill-conditioned there: {_ill_conditioned(unstable, spread)}"
     most = float(spread[wrong & ~unstable].max())
@@ -206,13 +208,13 @@ def _problem(wrong: np.ndarray, error: np.ndarray, finite: np.ndarray, expected:
 
 
 def _ulps(expected: np.ndarray, actual: np.ndarray) -> int:
-    """The largest number of steps from one float to the next one between two elements."""
+    """Return the largest number of steps from one float to the next between two elements."""
     if expected.size == 0:
         return 0
     width = expected.dtype.itemsize
     ranks = []
     for array in (expected, actual):
         bits = np.ascontiguousarray(array).view(f"i{width}").astype(object if width == 8 else np.int64)
-        # The bits of a negative float grow with its size: let them grow with its value.
+        # The bits of a negative float grow with its magnitude: make them grow with its value.
         ranks.append(np.where(bits < 0, -(2 ** (8 * width - 1)) - bits, bits))
     return int(np.abs(ranks[0] - ranks[1]).max())

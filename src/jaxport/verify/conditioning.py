@@ -1,8 +1,8 @@
-"""How much the results of a program change where what it computes is rounded otherwise.
+"""How much the results of a program change if its values are rounded differently.
 
-The sine of 2**30 is not wrong in a runtime that gives another one: to the next float is further than a period. Such
-places are told from wrong ones by running the program in JAX with each of its floats changed by a unit in the last
-place, a few times. Whatever is an integer is exact on both sides, and stays.
+A runtime with another sine of 2**30 is not wrong: the distance to the next float is more than a period. Such places are
+distinguished from wrong ones by running the program in JAX with each of its floats changed by a unit in the last place,
+a few times. Integers are exact on both sides, and stay.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import numpy as np
 from jaxport import blocks, jaxprs
 from jaxport.verify.precision import MOVES
 
-#: How often the program is run.
+#: The number of runs.
 RUNS = 6
 
 _CALLS = frozenset(("checkpoint", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "jit", "remat2"))
 
 
 def spread(jaxpr: jaxprs.ClosedJaxpr, operands: Sequence[Any], count: int) -> list[np.ndarray]:
-    """By how much each element of the results changes at most, in runs that are rounded otherwise.
+    """Return the largest change of each element of the results, in runs with different rounding.
 
     Args:
       jaxpr: the program, with concrete sizes; it may have blocks.
       operands: its weights and inputs.
-      count: how many of the leading operands are weights, which stay as they are.
+      count: the number of leading operands that are weights, which are not changed.
 
     >>> program = jax.make_jaxpr(lambda x: (jnp.sin(x), x + 1))(jnp.ones(1))
     >>> sine, more = spread(program, [np.float32([2**30 + 100])], 0)
@@ -60,7 +60,7 @@ def _plain(value: Any) -> np.ndarray:
 
 
 def _distance(exact: np.ndarray, result: np.ndarray) -> np.ndarray:
-    """How far two arrays are apart; nothing where both are the same, and infinite where one alone is finite."""
+    """Return the distance of two arrays; zero where both are the same, and infinite where only one is finite."""
     if exact.dtype == jax.dtypes.float0:
         return np.zeros(exact.shape)
     wide = np.complex128 if exact.dtype.kind == "c" else np.float64
@@ -90,19 +90,19 @@ class _Rounding:
         return jnp.where(is_exact, value, changed)
 
     def through(self, jaxpr: jaxprs.Jaxpr, consts: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
-        """The results of a program whose equations are rounded otherwise; loops and branches are, at their end."""
+        """Return the results of a program with rounding changed in each equation, and after each loop or branch."""
         env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *operands), strict=True))
 
         def read(atom: Any) -> Any:
             return atom.val if isinstance(atom, jaxprs.Literal) else env[atom]
 
         for equation in jaxpr.eqns:
-            given = [read(atom) for atom in equation.invars]
+            inputs = [read(atom) for atom in equation.invars]
             bodies = list(jaxprs.jaxprs_in_params(equation.params))
             if equation.primitive.name in _CALLS and len(bodies) == 1 and not bodies[0].constvars:
-                results = self.through(bodies[0], (), given)
+                results = self.through(bodies[0], (), inputs)
             else:
-                results = _evaluated(equation, given, jaxpr)
+                results = _evaluated(equation, inputs, jaxpr)
                 if equation.primitive.name not in MOVES:
                     results = [self(value) for value in results]
             env.update(zip(equation.outvars, results, strict=True))
@@ -110,7 +110,7 @@ class _Rounding:
 
 
 def _evaluated(equation: jaxprs.JaxprEqn, given: Sequence[Any], like: jaxprs.Jaxpr) -> list[Any]:
-    """The results of one equation, by a program of it alone."""
+    """Return the results of one equation, by a program of only that equation."""
     invars: list[Any] = [jaxprs.Var(atom.aval) for atom in equation.invars]
     outvars = [jaxprs.Var(variable.aval) for variable in equation.outvars]
     body = like.replace(

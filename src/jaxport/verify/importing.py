@@ -1,4 +1,4 @@
-"""An imported program against ONNX Runtime, on the same inputs."""
+"""Compare an imported program with ONNX Runtime on the same inputs."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def verify_program(
 ) -> Report:
     """Run an imported program in JAX and its model in ONNX Runtime on the same inputs, and compare every output.
 
-    Inputs that are not given are sampled, as `verify` of an export does. Both sides compute in the model's own types.
-    A quantized model is compared with the graph as it is written: ONNX Runtime's own fusions of such graphs change
-    values by a quantization step.
+    Missing inputs are sampled, as `verify` of an export does. Both sides compute in the model's own types. A quantized
+    model is compared with the graph as it is written: ONNX Runtime's own fusions of such graphs change values by a
+    quantization step.
 
     Args:
       program: the imported model.
-      inputs: by position or by name; values on which shapes depend have to be among them.
-      check: whether to raise where the two sides disagree.
-      sizes: of the dims that the model has names for, one mapping per run.
-      rtol, atol: how much an element may differ, relative to itself and at all; by default what its dtype justifies.
-      avoid: by input, integers that are not sampled.
-      seed: of the sampled inputs and sizes.
+      inputs: the inputs by position or by name; values on which shapes depend have to be among them.
+      check: whether to raise if the two sides disagree.
+      sizes: the sizes of the dims that the model names, one mapping per run.
+      rtol, atol: the relative and absolute tolerance of an element; by default those of its dtype.
+      avoid: by input, integers not to sample.
+      seed: the seed of the sampled inputs and sizes.
 
     Returns:
       The report.
@@ -59,7 +59,7 @@ def verify_program(
       VerificationFailed: they disagree, and `check` is true.
       InvalidArgument: the inputs or sizes do not fit the model, or an input cannot be sampled.
       RunError: ONNX Runtime refuses the model, or fails.
-      NotInstalled: there is no ONNX Runtime.
+      NotInstalled: ONNX Runtime is not installed.
 
     >>> import onnx.parser
     >>> from jaxport.importer import from_onnx
@@ -88,7 +88,7 @@ def verify_program(
 class Run:
     """One set of sizes, with NumPy arrays for the inputs of the model, in its own types.
 
-    `inside` has the narrowest float that each output is rounded to, where that is known.
+    `inside` has the narrowest float that each output is rounded to, if that is known.
     """
 
     sizes: dict[str, int]
@@ -101,7 +101,7 @@ class Comparison:
 
     Args:
       program: the imported model.
-      threads: how many threads ONNX Runtime may use; as many as it likes if None, unless results depend on that.
+      threads: the maximum number of threads of ONNX Runtime; if None it decides, unless results depend on that.
     """
 
     def __init__(self, program: Program, threads: int | None = None):
@@ -109,7 +109,7 @@ class Comparison:
         operators = {node.op_type for node in program.model.graph.all_nodes()}
         self.quantized = not operators.isdisjoint({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
         if threads is None and "DynamicQuantizeLSTM" in operators:
-            threads = 1  # each thread quantizes the states of its share of the batch on a scale of their own
+            threads = 1  # each thread quantizes the states of its share of the batch on a scale of its own
         self.session = Session(program.model, threads=threads, optimize=not self.quantized)
 
     @cached_property
@@ -124,7 +124,7 @@ class Comparison:
         seed: int,
         avoid: Mapping[str, Iterable[int]] | None = None,
     ) -> Iterator[Run]:
-        """The inputs to run on, at each set of sizes."""
+        """Yield the inputs to run on, at each set of sizes."""
         given = self._given(inputs)
         missing = [name for name in self.program.static_inputs if name not in given]
         if missing:
@@ -157,11 +157,11 @@ class Comparison:
             yield Run(at, arrays, narrowest(traced))
 
     def in_jax(self, run: Run) -> Callable[[], list[np.ndarray]]:
-        """A call of the program on the arrays of a run; jitted unless a shape depends on values."""
+        """Return a call of the program on the arrays of a run; jitted unless a shape depends on values."""
         return caller(self.program, run.arrays)
 
     def in_runtime(self, run: Run) -> Callable[[], list[np.ndarray]]:
-        """A call of ONNX Runtime on the arrays of a run."""
+        """Return a call of ONNX Runtime on the arrays of a run."""
         return lambda: self.session.run(run.arrays)
 
     def compared(
@@ -172,7 +172,7 @@ class Comparison:
         rtol: float | None = None,
         atol: float | None = None,
     ) -> list[Output]:
-        """How the outputs compare."""
+        """Compare the outputs."""
         return [
             Output(name, str(value.dtype), value.shape, run.sizes, how)
             for name, value, how in zip(
@@ -184,7 +184,7 @@ class Comparison:
         ]
 
     def _spread(self, run: Run) -> list[np.ndarray]:
-        """By how much JAX itself changes each output when it rounds otherwise."""
+        """Return the change of each output in JAX itself under different rounding."""
         program = self.program
         passed = {name: value for name, value in run.arrays.items() if name not in program.static_inputs}
         closed_over = {name: run.arrays[name] for name in program.static_inputs}
@@ -225,7 +225,7 @@ class Comparison:
         }
 
     def _traced(self, given: Mapping[str, np.ndarray]) -> jaxprs.ClosedJaxpr:
-        """The program with sizes that are names, to see how inputs are used; where that cannot be, only its inputs."""
+        """Return the program with symbolic sizes, to see how inputs are used; if that fails, only its inputs."""
         program = self.program
         known = {name: given[name] for name in program.static_inputs}
 
@@ -239,7 +239,7 @@ class Comparison:
 
         try:
             return with_constraints(attempt)
-        except (ModelError, ValueNotKnown):  # that of the sizes which are run is what counts
+        except (ModelError, ValueNotKnown):  # only the trace at the sizes of the run matters
             shapes = [spec for name, spec in self._specs.items() if name not in known]
             return jax.make_jaxpr(lambda *arrays: arrays)(*shapes)
 
@@ -247,12 +247,12 @@ class Comparison:
 def caller(
     program: Program, arrays: Mapping[str, np.ndarray], options: Mapping[str, Any] | None = None
 ) -> Callable[[], list[np.ndarray]]:
-    """A call of a program on arrays of the model's own types, compiled already unless a shape depends on values.
+    """Return a call of a program on arrays of the model's own types, already compiled unless a shape depends on values.
 
     Args:
       program: the imported model.
       arrays: its inputs by name.
-      options: of XLA's compiler.
+      options: options of XLA's compiler.
     """
     closed_over = {name: arrays[name] for name in program.static_inputs}
     passed = {name: value for name, value in arrays.items() if name not in closed_over}

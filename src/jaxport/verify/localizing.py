@@ -1,8 +1,8 @@
-"""Finding the first place where the two sides part.
+"""Find the first place where the two sides diverge.
 
 The results of all blocks are made outputs of the program, on both sides; the first that differs names the block. The
-same for the equations of that block, and of those around it, names the equation. Scans are seen into: what is computed
-in one is compared step by step, and an earlier step comes before a later one.
+same for the equations of that block, and of those around it, names the equation. Values inside scans are compared step
+by step, and an earlier step comes before a later one.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from jaxport.verify.taps import Choice, Tap, tapped
 
 @dataclass(frozen=True)
 class Localizer:
-    """Finds where a model parts from the JAX function.
+    """Finds where a model diverges from the JAX function.
 
     Attributes:
       exported: the model.
       leaves: the arguments of the JAX function, as operands of the traced program.
       inputs: the same as inputs of the model.
-      rtol, atol: what results may differ by; by default what their dtypes justify.
+      rtol, atol: the tolerances; by default those of the dtypes.
     """
 
     exported: Exported
@@ -43,7 +43,7 @@ class Localizer:
     atol: float | None = None
 
     def divergence(self) -> Divergence:
-        """The first block, and the first equation in it, whose result differs."""
+        """Return the first block, and the first equation in it, whose result differs."""
         try:
             block = self._first(lambda equation, _: equation.primitive is block_p)
             chain = () if block is None else _chain([*block.tap.around, block.tap.equation])
@@ -53,17 +53,17 @@ class Localizer:
                 return equation.primitive is not block_p and inner == chain[: len(inner)]
 
             equation = self._first(in_chain)
-            differing = [found for found in (equation, block) if found is not None]
+            differing = [first for first in (equation, block) if first is not None]
             if not differing:
                 return self._of_the_passes()
         except FAILURES as error:
             return Divergence("not localized", "", f"{type(error).__name__}: {str(error).splitlines()[0]}")
-        found = min(differing, key=_Found.time)
-        source = _source([*found.tap.around, found.tap.equation])
-        return Divergence(_place(found), source + self._rule(found.tap, source), found.problem)
+        first = min(differing, key=_Found.time)
+        source = _source([*first.tap.around, first.tap.equation])
+        return Divergence(_place(first), source + self._rule(first.tap, source), first.problem)
 
     def _of_the_passes(self) -> Divergence:
-        """The graph pass after which the outputs differ, where no equation does by itself."""
+        """Return the graph pass after which the outputs differ, if no single equation does."""
         traced = self.exported.traced
         expected, inside = [np.asarray(value) for value in self._in_jax(traced.jaxpr)], narrowest(traced.jaxpr)
         names = [report.name for report in self.exported.pass_reports]
@@ -86,7 +86,7 @@ class Localizer:
         return [port.to_jax(result) for port, result in zip(model.outputs, results, strict=True)]
 
     def _first(self, choice: Choice) -> _Found | None:
-        """The first of the chosen values that differs."""
+        """Return the first of the chosen values that differs."""
         traced = self.exported.traced
         jaxpr, taps = tapped(traced.jaxpr, choice, frozenset(BLOCK_RULES))
         if not taps:
@@ -100,7 +100,7 @@ class Localizer:
         return min((f for f in found if f is not None), key=_Found.time, default=None)
 
     def _compared(self, tap: Tap, expected: np.ndarray, actual: np.ndarray, inside: Any) -> _Found | None:
-        """The first step in which a value differs."""
+        """Return the first step in which a value differs."""
         whole = difference(expected, actual, self.rtol, self.atol, inside=inside).problem
         if not whole or expected.shape != actual.shape:
             return _Found(tap, (0,) * tap.steps, expected.shape, whole) if whole else None
@@ -109,12 +109,12 @@ class Localizer:
             problem = difference(expected[steps], actual[steps], self.rtol, self.atol, inside=inside).problem
             if problem:
                 differing.append(_Found(tap, steps, expected.shape, problem))
-        # A value that is small in every step may differ as a whole only.
+        # A value that is small in every step may only differ as a whole.
         whole_found = _Found(tap, (0,) * tap.steps, expected.shape, whole)
         return min(differing, key=_Found.time, default=whole_found)
 
     def _rule(self, tap: Tap, source: str) -> str:
-        """The rule that the equation was exported by."""
+        """Return the name of the rule that exported the equation."""
         for record in self.exported.records:
             if record.place.primitive == tap.equation.primitive.name and record.place.source == source:
                 return f", exported by `{record.rule}`"
@@ -123,7 +123,7 @@ class Localizer:
 
 @dataclass(frozen=True)
 class _Found:
-    """A tap that differs, the steps of the scans around it in which it does first, and what differs."""
+    """A tap that differs, the first steps of the scans around it in which it does, and the difference."""
 
     tap: Tap
     steps: tuple[int, ...]
@@ -131,7 +131,7 @@ class _Found:
     problem: str
 
     def time(self) -> tuple[float, ...]:
-        """When it is computed."""
+        """Return the time at which it is computed."""
         return self.tap.time(self.steps)
 
 
@@ -152,7 +152,7 @@ def _place(found: _Found) -> str:
 
 
 def _source(equations: Sequence[jaxprs.JaxprEqn]) -> str:
-    """The user's line of the last equation, or of the innermost one around it that has any."""
+    """Return the user's line of the last equation, or of the innermost one around it that has any."""
     tracebacks = [equation.source_info.traceback for equation in reversed(equations)]
     lines = [source_lines(traceback) for traceback in tracebacks if traceback is not None]
     return next((users for users, _ in lines if users), lines[0][1] if lines else "")

@@ -1,7 +1,7 @@
-"""The narrowest float that a result is rounded to on its way through a program.
+"""Find the narrowest float that a result is rounded to in a program.
 
-A product in bfloat16 whose result is cast to float32 is no better than bfloat16. What is only moved or stored in a
-narrow type, or widened, is not rounded.
+A product in bfloat16 whose result is cast to float32 is no better than bfloat16. A value that is only moved or stored
+in a narrow type, or widened, is not rounded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOVES = frozenset(
 
 
 def narrowest(jaxpr: jaxprs.ClosedJaxpr) -> list[np.dtype | None]:
-    """For each result of a program, the narrowest float type that something it depends on is rounded to.
+    """Return for each result of a program the narrowest float type that a value it depends on is rounded to.
 
     >>> def model(x):
     ...     return (x.astype(jnp.bfloat16) @ jnp.ones((3, 2), jnp.bfloat16)).astype(jnp.float32), x * 2
@@ -42,7 +42,7 @@ def _given(equation: jaxprs.JaxprEqn, env: dict[Any, np.dtype | None]) -> np.dty
 
 
 def _own(equation: jaxprs.JaxprEqn, known: dict[int, np.dtype | None]) -> np.dtype | None:
-    """The narrowest type that an equation rounds to, by itself or in its bodies."""
+    """Return the narrowest type that an equation rounds to, by itself or in its bodies."""
     bodies = list(jaxprs.jaxprs_in_params(equation.params))
     if bodies:
         return _narrower(*(_inside(body, known) for body in bodies))
@@ -75,5 +75,5 @@ def _bits(dtype: np.dtype) -> float:
 
 
 def _narrower(*dtypes: np.dtype | None) -> np.dtype | None:
-    """The one of the types with the largest rounding error."""
+    """Return the type with the largest rounding error."""
     return min((dtype for dtype in dtypes if dtype is not None), key=_bits, default=None)

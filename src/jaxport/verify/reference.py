@@ -1,4 +1,4 @@
-"""The JAX side of a comparison: what was traced, run by JAX."""
+"""The JAX side of a comparison: a traced program, run by JAX."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from jaxport.export import dims
 
 
 def run_program(jaxpr: jaxprs.ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:
-    """The results of a program, which may have blocks and symbolic dims, for concrete operands."""
+    """Return the results of a program, which may have blocks and symbolic dims, for concrete operands."""
     plain = blocks.ungroup(jaxpr)
     function = jax.jit(jaxprs.jaxpr_as_fun(plain))
     if all(dims.all_static(getattr(aval, "shape", ())) for aval in plain.in_avals):
         return list(function(*operands))
-    # Its parameters hold the symbolic dims, so that it cannot be run as it is: JAX lowers it with them.
+    # Its parameters hold the symbolic dims, so it cannot be evaluated directly: JAX lowers it with them.
     specs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in plain.in_avals]
     return list(export.export(function)(*specs).call(*operands))
 
 
 def run_traced(traced: blocks.Traced, inputs: Sequence[Any]) -> list[Any]:
-    """The outputs of what was traced, those of the state included."""
+    """Return the outputs of a traced program, including those of the state."""
     return run_program(traced.jaxpr, [*(weight.value for weight in traced.weights), *inputs])

@@ -1,4 +1,4 @@
-"""What a verification found."""
+"""The report of a verification."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from jaxport.verify.comparing import Difference
 
 @dataclass(frozen=True)
 class Output:
-    """How one output compares at one set of sizes.
+    """The comparison of one output at one set of sizes.
 
     Attributes:
       name: the name of the output.
-      dtype, shape: what JAX gives.
-      sizes: of the symbolic dims.
-      difference: by how much the model's value differs.
+      dtype, shape: those of the JAX result.
+      sizes: the sizes of the symbolic dims.
+      difference: the difference of the model's value.
     """
 
     name: str
@@ -34,12 +34,12 @@ class Output:
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where the two sides part.
+    """The place where the two sides diverge.
 
     Attributes:
-      place: the block, or the equation outside of all blocks, as text; the first whose result differs.
+      place: the first block, or equation outside all blocks, whose result differs, as text.
       source: the user's line.
-      problem: what differs there.
+      problem: the difference there.
     """
 
     place: str
@@ -52,7 +52,7 @@ class Divergence:
 
 @dataclass(frozen=True)
 class Report:
-    """What a verification found.
+    """The result of a verification.
 
     >>> import jaxport
     >>> report = jaxport.to_onnx(lambda x: x * 2, [("B", 3)]).verify()
@@ -60,10 +60,10 @@ class Report:
     (True, [(4, 3), (1, 3)])
 
     Attributes:
-      name: of the model.
+      name: the name of the model.
       outputs: one per output and set of sizes.
-      divergence: where the two sides part, if they do, and if that was found out.
-      precision: what the model computes in fewer bits in, if it does.
+      divergence: where the two sides diverge, if they do, and if that was found.
+      precision: the reduced precision of the model, if any.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Report:
         return [output for output in self.outputs if not output.ok]
 
     def raise_if_failed(self) -> None:
-        """Raise what the report says.
+        """Raise an error if an output does not agree.
 
         Raises:
           VerificationFailed: an output does not agree.
@@ -115,18 +115,18 @@ class Report:
 
 
 def _row(output: Output) -> tuple[str, ...]:
-    found = output.difference
-    note = found.problem or found.note
-    if not note and found.finite < 1:
-        note = f"{found.finite:.0%} finite" if found.finite else "nothing finite: give inputs of your own"
+    difference = output.difference
+    note = difference.problem or difference.note
+    if not note and difference.finite < 1:
+        note = f"{difference.finite:.0%} finite" if difference.finite else "nothing finite: give inputs of your own"
     return (
         ", ".join(f"{name}={size}" for name, size in output.sizes.items()) or "-",
         output.name,
         output.dtype,
         "×".join(map(str, output.shape)) or "scalar",
-        f"{found.absolute:.2g}",
-        f"{found.relative:.2g}",
-        "-" if found.ulps is None else str(found.ulps),
+        f"{difference.absolute:.2g}",
+        f"{difference.relative:.2g}",
+        "-" if difference.ulps is None else str(difference.ulps),
         note,
     )
 

@@ -1,4 +1,4 @@
-"""Running a model in ONNX Runtime, for every dtype that it computes and any size that fits into memory."""
+"""Run a model in ONNX Runtime, with any dtype that it supports and any size that fits into memory."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _IN_MEMORY = "weights of this process"
 
 
 def newest_opset() -> int:
-    """The newest opset that both the installed ONNX Runtime and the installed onnx know.
+    """Return the newest opset that both the installed ONNX Runtime and the installed onnx support.
 
     Raises:
-      NotInstalled: there is no ONNX Runtime in this environment.
+      NotInstalled: ONNX Runtime is not installed.
     """
     return min(opsets.loaded_by(_onnxruntime().__version__), opsets.NEWEST)
 
@@ -31,16 +31,16 @@ def newest_opset() -> int:
 class Session:
     """A model loaded in ONNX Runtime's CPU provider.
 
-    The weights are not serialized: the runtime reads them where JAX holds them.
+    The weights are not serialized: the runtime reads them from JAX's memory.
 
     Args:
       model: a model, or the path of an ONNX file.
-      threads: how many threads one operator may use; by default as many as the runtime likes.
+      threads: the maximum number of threads of one operator; by default the runtime decides.
       optimize: whether the runtime may rewrite the graph. Its fusions of quantized operators change values by a
-        quantization step, so that a comparison of those turns it off.
+        quantization step, so comparisons of those turn it off.
 
     Raises:
-      NotInstalled: there is no ONNX Runtime in this environment.
+      NotInstalled: ONNX Runtime is not installed.
       RunError: the runtime refuses the model.
 
     >>> import jaxport
@@ -52,8 +52,8 @@ class Session:
     def __init__(self, model: ir.Model | str | os.PathLike[str], *, threads: int | None = None, optimize: bool = True):
         self._runtime = _onnxruntime()
         options = self._runtime.SessionOptions()
-        options.log_severity_level = 3  # its warnings are about graphs that it would have optimized otherwise
-        # A product with int8 weights would otherwise round what it is given to int8 too, which no operator says.
+        options.log_severity_level = 3  # its warnings are about missed optimizations
+        # Otherwise a product with int8 weights also rounds its operand to int8, which no operator specifies.
         options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
         if threads is not None:
             options.intra_op_num_threads = threads
@@ -78,13 +78,13 @@ class Session:
         self.output_names = [value.name for value in self._session.get_outputs()]
 
     def run(self, inputs: Mapping[str, Any]) -> list[np.ndarray]:
-        """The outputs for these inputs, by name.
+        """Return the outputs for these inputs, by name.
 
         Args:
           inputs: anything that NumPy takes; bfloat16 and the types below 8 bits as `ml_dtypes`.
 
         Raises:
-          RunError: the runtime fails, or an input is not what the model takes.
+          RunError: the runtime fails, or an input does not fit the model.
         """
         values = {name: self._ort_value(np.asarray(value)) for name, value in inputs.items()}
         try:
@@ -94,12 +94,12 @@ class Session:
         return [_array(result) for result in results]
 
     def _in_memory(self, model: ir.Model, options: Any) -> bytes:
-        """The model as bytes that refer to weights, which `options` get from the arrays that the model holds."""
+        """Return the model as bytes that refer to weights, which `options` take from the model's arrays."""
         parts = saving.frame(model)
         for header, tensor in zip(parts.headers, parts.tensors, strict=True):
             initializer = parts.proto.graph.initializer.add()
             initializer.CopyFrom(header)
-            if tensor.dtype.bitwidth < 8:  # NumPy has no memory of these that the runtime could read
+            if tensor.dtype.bitwidth < 8:  # NumPy's memory layout of these differs from the runtime's
                 initializer.raw_data = tensor.tobytes()
             else:
                 saving.refer(initializer, _IN_MEMORY, 0, tensor.nbytes)
@@ -110,13 +110,13 @@ class Session:
         return parts.proto.SerializeToString()
 
     def _ort_value(self, array: np.ndarray) -> Any:
-        """An array as the runtime takes it, without a copy where the memory is in row-major order."""
+        """Return an array as the runtime takes it, without a copy if it is in row-major order."""
         array = np.ascontiguousarray(array).reshape(array.shape)  # the former makes a scalar a vector
         make = self._runtime.OrtValue
         if array.dtype.isbuiltin == 1:
             return make.ortvalue_from_numpy(array)
         dtype = ir.DataType.from_numpy(array.dtype)
-        if dtype.bitwidth >= 8:  # NumPy itself does not know the dtype, so the bits are handed over
+        if dtype.bitwidth >= 8:  # NumPy lacks the dtype, so the bits are passed
             return make.ortvalue_from_numpy_with_onnx_type(array.view(f"u{array.dtype.itemsize}"), int(dtype))
         value, packed = make.ortvalue_from_shape_and_type(array.shape, int(dtype)), ir.Tensor(array).tobytes()
         ctypes.memmove(value.data_ptr(), packed, len(packed))
@@ -124,7 +124,7 @@ class Session:
 
 
 def _array(value: Any) -> np.ndarray:
-    """A result as an array, whatever its dtype; the runtime's binding itself knows only those of NumPy."""
+    """Return a result as an array of any dtype; the runtime's binding only supports those of NumPy."""
     dtype, shape = ir.DataType(value.element_type()), tuple(value.shape())
     if dtype.numpy().isbuiltin == 1:
         return value.numpy()
@@ -148,7 +148,7 @@ def _onnxruntime() -> Any:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """What the runtime raises: several classes without a common base, and those of its binding."""
+    """Return the runtime's exceptions: several classes without a common base, and those of its binding."""
     state = vars(importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state"))
     own = [found for found in state.values() if isinstance(found, type) and issubclass(found, Exception)]
     return (*own, RuntimeError, ValueError)

@@ -1,8 +1,8 @@
-"""Inputs that mean something to a program: both signs, masks, and integers that are valid where they are used.
+"""Sample meaningful inputs for a program: both signs, masks, and integers that are valid where they are used.
 
-How an integer input is used is read from the jaxpr: it is followed through everything that moves, casts or shifts
-it, to where it selects from an axis (gather, scatter, dynamic slices) or is compared with the positions of one: for
-equality (a one-hot encoding), or for order (a mask from lengths). The size of that axis bounds it.
+How an integer input is used is read from the jaxpr: it is followed through operations that move, cast or shift it, to
+where it selects from an axis (gather, scatter, dynamic slices) or is compared with the positions of one: for equality
+(a one-hot encoding), or for order (a mask from lengths). The size of that axis bounds it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from jaxport.errors import InvalidArgument
 from jaxport.export import dims
 from jaxport.export.ports import Port, is_key, key_implementation
 
-#: What an integer is drawn from that nothing bounds.
+#: The range of integers without bounds.
 FREE = (-4, 12)
 
-#: Primitives whose result still says which element an integer means: they move it, cast it, or shift it.
+#: Primitives whose result still shows which element an integer selects: they move, cast, or shift it.
 _CARRIES = frozenset(
     """add broadcast_in_dim clamp concatenate convert_element_type copy div dynamic_slice expand_dims gather max min mul
     optimization_barrier pad rem reshape rev select_n slice sort split squeeze sub transpose""".split()
@@ -32,7 +32,7 @@ _EQUALITY, _ORDER = frozenset(("eq", "ne")), frozenset(("lt", "le", "gt", "ge"))
 
 @dataclass(frozen=True)
 class Range:
-    """Integers from `first` up to, and without, `stop`, which may be symbolic."""
+    """Integers from `first` up to, but excluding, `stop`, which may be symbolic."""
 
     first: int
     stop: dims.Dim
@@ -40,9 +40,9 @@ class Range:
 
 @dataclass(frozen=True)
 class _ValueOrigin:
-    """Where a value comes from: inputs of the program, by index, or the positions along axes of these sizes.
+    """The origin of a value: inputs of the program, by index, or the positions along axes of these sizes.
 
-    An array of index vectors has in `columns` where each component is from.
+    An array of index vectors has the origin of each component in `columns`.
     """
 
     inputs: frozenset[int] = frozenset()
@@ -57,7 +57,7 @@ _NOWHERE = _ValueOrigin()
 
 
 def bounds(jaxpr: jaxprs.ClosedJaxpr) -> dict[int, list[Range]]:
-    """For each integer input that selects elements: from which ones.
+    """Return for each integer input that selects elements the ranges that it selects from.
 
     >>> import jax.numpy as jnp
     >>> table = jnp.ones((10, 4))
@@ -81,7 +81,7 @@ class _Flow:
         self._done: dict[tuple[int, tuple[_ValueOrigin, ...]], list[_ValueOrigin]] = {}
 
     def through(self, jaxpr: jaxprs.Jaxpr, origins: Sequence[_ValueOrigin]) -> list[_ValueOrigin]:
-        """The origins of the results of a body, given those of its inputs."""
+        """Return the origins of the results of a body, given those of its inputs."""
         key = id(jaxpr), tuple(origins)
         if key not in self._done:
             env: dict[Any, _ValueOrigin] = dict(zip(jaxpr.invars, origins, strict=True))
@@ -90,13 +90,13 @@ class _Flow:
                 return _NOWHERE if isinstance(atom, jaxprs.Literal) else env.get(atom, _NOWHERE)
 
             for equation in jaxpr.eqns:
-                given = [read(atom) for atom in equation.invars]
-                env.update(zip(equation.outvars, self.equation(equation, given), strict=True))
+                operand_origins = [read(atom) for atom in equation.invars]
+                env.update(zip(equation.outvars, self.equation(equation, operand_origins), strict=True))
             self._done[key] = [read(atom) for atom in jaxpr.outvars]
         return self._done[key]
 
     def equation(self, equation: jaxprs.JaxprEqn, given: list[_ValueOrigin]) -> list[_ValueOrigin]:
-        """The origins of the results of an equation; notes what it bounds."""
+        """Return the origins of the results of an equation; record the bounds that it implies."""
         name, nothing = equation.primitive.name, [_NOWHERE] * len(equation.outvars)
         if name == "iota":
             return [_ValueOrigin(positions=(equation.params["shape"][equation.params["dimension"]],))]
@@ -115,7 +115,7 @@ class _Flow:
     def bodies(
         self, equation: jaxprs.JaxprEqn, inner: Sequence[jaxprs.Jaxpr], given: list[_ValueOrigin]
     ) -> list[_ValueOrigin]:
-        """The same for an equation that calls bodies; a body that takes the last operands is told apart by arity."""
+        """Do the same for an equation that calls bodies; a body that takes the last operands is recognised by arity."""
         nothing = [_NOWHERE] * len(equation.outvars)
         for body in inner:
             operands = given[len(given) - len(body.invars) :] if len(body.invars) <= len(given) else []
@@ -129,7 +129,7 @@ class _Flow:
 
 
 def _merged(equation: jaxprs.JaxprEqn, given: Sequence[_ValueOrigin]) -> _ValueOrigin:
-    """The origin of a result that carries on those of the operands."""
+    """Return the origin of a result that combines those of the operands."""
     columns: tuple[_ValueOrigin, ...] = ()
     if equation.primitive.name == "convert_element_type":
         columns = given[0].columns
@@ -145,7 +145,7 @@ def _merged(equation: jaxprs.JaxprEqn, given: Sequence[_ValueOrigin]) -> _ValueO
 
 
 def _selections(equation: jaxprs.JaxprEqn, given: Sequence[_ValueOrigin]) -> Iterator[tuple[_ValueOrigin, Range]]:
-    """The operands that select, with what they select from."""
+    """Yield the operands that select, with the range that they select from."""
     name, params = equation.primitive.name, equation.params
     shapes = [getattr(atom.aval, "shape", ()) for atom in equation.invars]
     if name == "gather" or name.startswith("scatter"):
@@ -174,14 +174,14 @@ def sample(
     valid: Iterable[Range] = (),
     avoid: Iterable[int] = (),
 ) -> Any:
-    """An argument for an input: an array in JAX's layout and dtype, or an array of PRNG keys.
+    """Sample an argument for an input: an array in JAX's layout and dtype, or an array of PRNG keys.
 
     Args:
       port: the input.
-      sizes: of the symbols.
-      generator: of the random numbers.
-      valid: what an integer selects from.
-      avoid: integers that are not drawn, such as that of padding.
+      sizes: the sizes of the symbols.
+      generator: the generator of random numbers.
+      valid: the ranges that an integer selects from.
+      avoid: integers not to draw, such as that of padding.
 
     Raises:
       InvalidArgument: no integer is left.
@@ -218,7 +218,7 @@ def _integers(
     elif jax.dtypes.issubdtype(dtype, np.unsignedinteger):
         low = 0
     high = min(high, int(jax.numpy.iinfo(dtype).max) + 1)
-    low = min(low, max(high - 1, 0))  # where nothing is valid (an empty axis), zero
+    low = min(low, max(high - 1, 0))  # zero if nothing is valid (an empty axis)
     high = max(high, low + 1)
     avoided = sorted(value for value in set(avoid) if low <= value < high)
     if len(avoided) == high - low:
@@ -229,16 +229,16 @@ def _integers(
             instead="avoid fewer values, or give the input",
         )
     drawn = generator.integers(low, high - len(avoided), shape)
-    for value in avoided:  # from below: those that are left are counted past each
+    for value in avoided:  # ascending: the remaining integers are shifted past each
         drawn = drawn + (drawn >= value)
     return drawn.astype(dtype)
 
 
 def avoided(avoid: Mapping[str, Iterable[int]] | None, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """The integers that each input avoids.
+    """Return the integers that each input avoids.
 
     Raises:
-      InvalidArgument: a name is that of no input.
+      InvalidArgument: no input has a given name.
 
     >>> avoided({"ids": [0]}, ["ids", "mask"])
     {'ids': (0,)}

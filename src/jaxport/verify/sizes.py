@@ -1,4 +1,4 @@
-"""Sizes for the symbolic dimensions of a program, at which it means something."""
+"""Choose meaningful sizes for the symbolic dimensions of a program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
 from jaxport.export import dims
 
-#: The ranges that are searched, the smallest first: runs shall be quick.
+#: The ranges that are searched, the smallest first, to keep runs quick.
 LIMITS = (3, 6, 10, 20, 50, 100, 300, 1000)
 TRIES = 100
 
@@ -21,14 +21,14 @@ _COMPARISONS = {">=": operator.ge, "<=": operator.le, "==": operator.eq}
 
 
 class Conditions:
-    """What sizes must satisfy: the constraints of the symbols' scope, and that no array of the program is empty.
+    """The conditions on sizes: the constraints of the symbols' scope, and that no array of the program is empty.
 
     Args:
       jaxpr: the program, with the bodies inside it.
 
     Attributes:
       symbols: the symbols of its inputs, sorted.
-      constraints: of the scope of the symbols, as text.
+      constraints: the constraints of the symbols' scope, as text.
     """
 
     def __init__(self, jaxpr: jaxprs.ClosedJaxpr):
@@ -38,7 +38,7 @@ class Conditions:
         self.constraints = [text for dim in list(inputs)[:1] for text in constraints_of(dim)]
 
     def broken(self, sizes: Mapping[str, int]) -> str:
-        """A constraint that some sizes break, or nothing."""
+        """Return a constraint that some sizes violate, or an empty text."""
         for text in self.constraints:
             left, comparison, right = re.split("(>=|<=|==)", text)
             if not _COMPARISONS[comparison](dims.evaluate(left.strip(), sizes), dims.evaluate(right.strip(), sizes)):
@@ -46,12 +46,12 @@ class Conditions:
         return ""
 
     def fulfilled(self, sizes: Mapping[str, int]) -> bool:
-        """Whether sizes keep the constraints and leave no array empty."""
+        """Whether sizes satisfy the constraints and leave no array empty."""
         return not self.broken(sizes) and all(dims.evaluate(dim, sizes) >= 1 for dim in self._dims)
 
 
 def constraints_of(dim: dims.Dim) -> list[str]:
-    """The constraints of the scope of a symbolic dimension, as they were given.
+    """Return the constraints of the scope of a symbolic dimension, as they were given.
 
     >>> from jax import export
     >>> constraints_of(export.symbolic_shape("T", constraints=["T >= 2"])[0])
@@ -65,16 +65,16 @@ def constraints_of(dim: dims.Dim) -> list[str]:
 def chosen(
     conditions: Conditions, known: Mapping[str, int] | None = None, count: int = 2, seed: int = 0
 ) -> list[dict[str, int]]:
-    """Sizes to run at: `count` sets where there are symbols left to choose.
+    """Choose sizes to run at: `count` sets if there are symbols left to choose.
 
     The symbols differ from one another, so that a mix-up shows, and each differs from one set to the next. In the
-    second set one of them is 1, if it may. Small sizes come first.
+    second set one of them is 1, if possible. Small sizes come first.
 
     Args:
       conditions: what the sizes must satisfy.
-      known: the sizes that are given.
-      count: how many sets.
-      seed: of the choice among those that are equally good.
+      known: the given sizes.
+      count: the number of sets.
+      seed: the seed of the choice among equally good ones.
 
     Raises:
       InvalidArgument: no sizes were found that satisfy the conditions.
@@ -96,7 +96,7 @@ def chosen(
         )
         if sizes is None:
             if sets:
-                break  # the constraints leave one choice only
+                break  # the constraints leave a single choice
             raise InvalidArgument(
                 f"no sizes of {', '.join(open_symbols)} up to {LIMITS[-1]} were found that leave no array empty",
                 why=", ".join(conditions.constraints),
@@ -107,21 +107,21 @@ def chosen(
 
 
 def checked(conditions: Conditions, sizes: Iterable[Mapping[str, int]]) -> list[dict[str, int]]:
-    """Sizes that the user gives.
+    """Check the sizes given by the user.
 
     Raises:
       InvalidArgument: a symbol is missing or unknown, or a constraint does not hold.
     """
-    result = [dict(given) for given in sizes]
-    for given in result:
-        shown = ", ".join(f"{name}={size}" for name, size in given.items())
-        if sorted(given) != conditions.symbols:
+    result = [dict(sizes_of_run) for sizes_of_run in sizes]
+    for sizes_of_run in result:
+        shown = ", ".join(f"{name}={size}" for name, size in sizes_of_run.items())
+        if sorted(sizes_of_run) != conditions.symbols:
             raise InvalidArgument(
                 f"the sizes {shown or 'given'} are not those of the symbols",
                 where="`verify(sizes=...)`",
                 instead=f"give a size for each of {', '.join(conditions.symbols) or 'no symbols: leave `sizes` out'}",
             )
-        broken = conditions.broken(given)
+        broken = conditions.broken(sizes_of_run)
         if broken:
             raise InvalidArgument(
                 f"the sizes {shown} break the constraint `{broken}`",
@@ -148,8 +148,8 @@ def _alike(sizes: Mapping[str, int], other: Mapping[str, int], symbols: Sequence
 
 
 def _symbolic_dims(jaxpr: jaxprs.Jaxpr) -> set[Any]:
-    """The symbolic dims of all values in a program."""
-    found: set[Any] = set()
+    """Return the symbolic dims of all values in a program."""
+    symbolic: set[Any] = set()
     seen: set[int] = set()
 
     def visit(body: jaxprs.Jaxpr) -> None:
@@ -158,9 +158,9 @@ def _symbolic_dims(jaxpr: jaxprs.Jaxpr) -> set[Any]:
         seen.add(id(body))
         for equation in body.eqns:
             for variable in equation.outvars:
-                found.update(d for d in getattr(variable.aval, "shape", ()) if not dims.is_static(d))
+                symbolic.update(d for d in getattr(variable.aval, "shape", ()) if not dims.is_static(d))
             for inner in jaxprs.jaxprs_in_params(equation.params):
                 visit(inner)
 
     visit(jaxpr)
-    return found
+    return symbolic

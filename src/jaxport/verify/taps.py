@@ -1,8 +1,8 @@
-"""Making values inside a program outputs of it, also those inside scans, loops and branches.
+"""Make values inside a program outputs of it, including those inside scans, loops and branches.
 
 A program of JAX is rewritten, not run, so that both sides of a comparison can be given the same taps. A value that a
-scan computes at every step becomes an output with the steps as its leading axis; of a `while` loop the last step is
-seen; of a branch that is not taken, zeros.
+scan computes at every step becomes an output with the steps as its leading axis; a `while` loop gives the value of its
+last step; a branch that is not taken gives zeros.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jaxport import jaxprs
 from jaxport.blocks import block_p
 from jaxport.export.ports import is_key
 
-#: Primitives that run one body once: their equations take its place.
+#: Primitives that run one body once: they are replaced by its equations.
 _CALLS = frozenset(("checkpoint", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "jit", "remat2"))
 
 Atom = jaxprs.Var | jaxprs.Literal
@@ -30,10 +30,10 @@ class Tap:
     """A value that became an output.
 
     Attributes:
-      equation: the equation that it is a result of.
+      equation: the equation that computes it.
       around: the equations whose bodies the equation is in, the outermost first: blocks, scans, calls.
-      order: where it is computed: the position of each equation on the way to it; a scan puts its direction (1 or -1,
-        as a `Step`) after its own position.
+      order: its place in the computation: the position of each equation on the way to it; a scan puts its direction (1
+        or -1, as a `Step`) after its own position.
     """
 
     equation: jaxprs.JaxprEqn
@@ -42,39 +42,39 @@ class Tap:
 
     @property
     def steps(self) -> int:
-        """How many leading axes are steps of scans around it."""
+        """The number of leading axes that are steps of scans around it."""
         return sum(isinstance(element, StepPosition) for element in self.order)
 
     def time(self, steps: Sequence[int]) -> tuple[float, ...]:
-        """When it is computed in these steps of the scans around it: earlier times compare as smaller."""
+        """Return when it is computed in these steps of the scans around it: earlier times compare as smaller."""
         remaining = iter(steps)
         return tuple(e.direction * next(remaining) if isinstance(e, StepPosition) else e for e in self.order)
 
 
 @dataclass(frozen=True)
 class StepPosition:
-    """Stands in an order for the step of a scan, which runs forward (1) or in reverse (-1)."""
+    """The step of a scan in an order, which runs forward (1) or in reverse (-1)."""
 
     direction: int
 
 
-#: Whether the results of an equation shall be tapped, given the equations around it.
+#: Whether to tap the results of an equation, given the equations around it.
 Choice = Callable[[jaxprs.JaxprEqn, tuple[jaxprs.JaxprEqn, ...]], bool]
-#: A variable of the body at hand that stands for a tap.
+#: A variable of the current body for a tap.
 _Tapped = tuple[jaxprs.Var, Tap]
-#: The position of an equation's own results: after all that is inside it.
+#: The position of an equation's own results: after everything inside it.
 _LAST = math.inf
 
 
 def tapped(
     jaxpr: jaxprs.ClosedJaxpr, choice: Choice, closed: frozenset[str] = frozenset()
 ) -> tuple[jaxprs.ClosedJaxpr, list[Tap]]:
-    """A program with the chosen values as further outputs, in the order in which they are computed.
+    """Return a program with the chosen values as further outputs, in the order of computation.
 
     Args:
       jaxpr: the program.
       choice: which equations are tapped.
-      closed: targets of blocks that stay whole, since a rule serves them.
+      closed: targets of blocks that stay whole, since a rule exports them.
     """
     body, taps = _Tapping(choice, closed).body(jaxpr.jaxpr, ())
     return jaxprs.closed(body, jaxpr.consts), taps
@@ -85,15 +85,15 @@ class _Tapping:
         self.choice, self.closed = choice, closed
 
     def body(self, jaxpr: jaxprs.Jaxpr, around: tuple[jaxprs.JaxprEqn, ...]) -> tuple[jaxprs.Jaxpr, list[Tap]]:
-        """A body whose taps follow its own outputs."""
+        """Return a body whose taps follow its own outputs."""
         equations: list[jaxprs.JaxprEqn] = []
         env: dict[jaxprs.Var, Atom] = {}
-        found = self.append(jaxpr, around, equations, env, nested=False)
+        taps = self.append(jaxpr, around, equations, env, nested=False)
         outvars = [_read(env, atom) for atom in jaxpr.outvars]
-        # Names of arguments and results are of the old ones.
+        # The names of arguments and results are those of the old ones.
         debug_info = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
-        outvars += [variable for variable, _ in found]
-        return jaxpr.replace(eqns=equations, outvars=outvars, debug_info=debug_info), [tap for _, tap in found]
+        outvars += [variable for variable, _ in taps]
+        return jaxpr.replace(eqns=equations, outvars=outvars, debug_info=debug_info), [tap for _, tap in taps]
 
     def append(
         self,
@@ -103,48 +103,48 @@ class _Tapping:
         env: dict[jaxprs.Var, Atom],
         nested: bool,
     ) -> list[_Tapped]:
-        """Append the equations of a body to `out`; `env` says what stands for its variables.
+        """Append the equations of a body to `out`; `env` maps its variables to their replacements.
 
-        The variables of a body that is put in the place of a call are renamed: two calls may share a body.
+        The variables of a body that replaces a call are renamed: two calls may share a body.
         """
-        found: list[_Tapped] = []
+        tapped_values: list[_Tapped] = []
         for position, equation in enumerate(jaxpr.eqns):
             outvars = [jaxprs.Var(v.aval) if nested or isinstance(v, jaxprs.DropVar) else v for v in equation.outvars]
             moved = equation.replace(invars=[_read(env, atom) for atom in equation.invars], outvars=outvars)
             results, taps = self.equation(moved, around, out)
             env.update(zip(equation.outvars, results, strict=True))
-            found += [(variable, replace(tap, order=(position, *tap.order))) for variable, tap in taps]
-        return found
+            tapped_values += [(variable, replace(tap, order=(position, *tap.order))) for variable, tap in taps]
+        return tapped_values
 
     def equation(
         self, equation: jaxprs.JaxprEqn, around: tuple[jaxprs.JaxprEqn, ...], out: list[jaxprs.JaxprEqn]
     ) -> tuple[Sequence[Atom], list[_Tapped]]:
-        """Append one equation to `out`; returns its results and its taps, which follow those inside it."""
+        """Append one equation to `out`; return its results and its taps, which follow those inside it."""
         name, params, results = equation.primitive.name, equation.params, equation.outvars
         source = equation
         bodies = list(jaxprs.jaxprs_in_params(params))
         wanted = self.choice(equation, around)
-        found: list[_Tapped] = []
+        tapped_values: list[_Tapped] = []
         if equation.primitive is block_p:
             if params["block"].target not in self.closed:
-                equation, found = self._block(equation, around)
+                equation, tapped_values = self._block(equation, around)
         elif name == "scan":
-            equation, found = self._scan(equation, around)
+            equation, tapped_values = self._scan(equation, around)
         elif name == "while":
-            equation, found = self._while(equation, around, out)
+            equation, tapped_values = self._while(equation, around, out)
         elif name == "cond":
-            equation, found = self._cond(equation, around)
+            equation, tapped_values = self._cond(equation, around)
         elif name in _CALLS and len(bodies) == 1 and not bodies[0].constvars:
             inside: list[jaxprs.JaxprEqn] = []
             env: dict[jaxprs.Var, Atom] = dict(zip(bodies[0].invars, equation.invars, strict=True))
-            found = self.append(bodies[0], (*around, equation), inside, env, nested=True)
-            if found:
+            tapped_values = self.append(bodies[0], (*around, equation), inside, env, nested=True)
+            if tapped_values:
                 out += inside
-                return [_read(env, atom) for atom in bodies[0].outvars], found
+                return [_read(env, atom) for atom in bodies[0].outvars], tapped_values
         out.append(equation)
         if wanted:
-            found += [(v, Tap(source, around, (_LAST,))) for v in results if _is_array(v.aval)]
-        return results, found
+            tapped_values += [(v, Tap(source, around, (_LAST,))) for v in results if _is_array(v.aval)]
+        return results, tapped_values
 
     def _block(
         self, equation: jaxprs.JaxprEqn, around: tuple[jaxprs.JaxprEqn, ...]
@@ -169,7 +169,7 @@ class _Tapping:
     def _while(
         self, equation: jaxprs.JaxprEqn, around: tuple[jaxprs.JaxprEqn, ...], out: list[jaxprs.JaxprEqn]
     ) -> tuple[jaxprs.JaxprEqn, list[_Tapped]]:
-        """The taps are carried, from zeros on."""
+        """Carry the taps of a loop, starting from zeros."""
         params = equation.params
         body, taps = self.body(params["body_jaxpr"].jaxpr, (*around, equation))
         if not taps:
@@ -193,7 +193,7 @@ class _Tapping:
     def _cond(
         self, equation: jaxprs.JaxprEqn, around: tuple[jaxprs.JaxprEqn, ...]
     ) -> tuple[jaxprs.JaxprEqn, list[_Tapped]]:
-        """Every branch gives the taps of all; those of the others are zeros."""
+        """Return the taps of all branches from each; those of the other branches are zeros."""
         branches = equation.params["branches"]
         bodies = [self.body(branch.jaxpr, (*around, equation)) for branch in branches]
         everything = [tap for _, taps in bodies for tap in taps]
@@ -215,7 +215,7 @@ class _Tapping:
 def _extended(
     equation: jaxprs.JaxprEqn, params: dict[str, Any], results: Sequence[jaxprs.Var], taps: Sequence[Tap]
 ) -> tuple[jaxprs.JaxprEqn, list[_Tapped]]:
-    """An equation with other bodies and, at its end, one more result per tap."""
+    """Return an equation with other bodies and, at its end, one more result per tap."""
     if not taps:
         return equation, []
     new = [jaxprs.Var(variable.aval) for variable in results]
@@ -224,12 +224,12 @@ def _extended(
 
 
 def _variables(body: jaxprs.Jaxpr, taps: Sequence[Tap]) -> list[Any]:
-    """What stands for the taps in a body: its last outputs."""
+    """Return the variables of the taps in a body: its last outputs."""
     return list(body.outvars[len(body.outvars) - len(taps) :])
 
 
 def _zeros(like: Sequence[Any], out: list[jaxprs.JaxprEqn]) -> list[Atom]:
-    """Zeros of the shapes and dtypes of some variables; the equations that make them are appended to `out`."""
+    """Return zeros of the shapes and dtypes of some variables; append the equations that make them to `out`."""
     made = jax.make_jaxpr(lambda: [jnp.zeros(v.aval.shape, v.aval.dtype) for v in like])().jaxpr
     out += made.eqns
     return list(made.outvars)

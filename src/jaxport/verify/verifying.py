@@ -1,4 +1,4 @@
-"""`verify`: the two sides on the same inputs, at several sizes."""
+"""`verify`: compare the two sides on the same inputs, at several sizes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from jaxport.verify.runtime import Session
 if TYPE_CHECKING:
     from jaxport.export.exported import Exported
 
-#: Makes an argument for an input, or returns None to leave it to the default: `sampler(port, sizes, generator)`.
+#: Makes an argument for an input, or returns None for the default: `sampler(port, sizes, generator)`.
 Sampler = Callable[[Port, Mapping[str, int], np.random.Generator], Any]
 
 
@@ -45,33 +45,32 @@ def verify(
 ) -> Report:
     """Run the JAX function and the exported model on the same inputs, and compare every output, dtype and shape.
 
-    Inputs that are not given are sampled: floats of both signs, masks, and integers that are valid where the function
-    selects with them. Where dims are symbolic, several sizes are run; they satisfy the constraints and leave no array
-    empty.
+    Missing inputs are sampled: floats of both signs, masks, and integers that are valid where the function selects with
+    them. If dims are symbolic, several sizes are run; they satisfy the constraints and leave no array empty.
 
-    A model in fewer bits (`to_onnx(precision=...)`) is compared with the function as it is, at a tolerance that fits the
-    precision: the report says how far it is.
+    A model in reduced precision (`to_onnx(precision=...)`) is compared with the original function, at a tolerance for
+    that precision; the report shows the difference.
 
     Args:
       exported: the model.
       inputs: the positional arguments of the function; or some arguments by input name; or a sampler, called with the
         port, the sizes and a NumPy generator, which returns an array or None.
-      check: whether to raise where the two sides disagree.
-      sizes: of the symbolic dims, one mapping per run.
-      rtol: how much an element may differ relative to itself; by default what the output's dtype justifies.
-      atol: how much any element may differ; by default what the dtype justifies for the output's largest element.
-        Integers and booleans are compared exactly where neither is given.
-      avoid: by input, integers that are not sampled: `{"ids": [0]}` where 0 stands for padding.
-      seed: of the sampled inputs and sizes.
+      check: whether to raise if the two sides disagree.
+      sizes: the sizes of the symbolic dims, one mapping per run.
+      rtol: the tolerance relative to each element; by default that of the output's dtype.
+      atol: the absolute tolerance; by default that of the dtype for the output's largest element. Integers and booleans
+        are compared exactly if neither is given.
+      avoid: by input, integers not to sample: `{"ids": [0]}` if 0 is padding.
+      seed: the seed of the sampled inputs and sizes.
 
     Returns:
-      The report, which names the first block that diverges where the two sides disagree.
+      The report, which names the first block that diverges if the two sides disagree.
 
     Raises:
       VerificationFailed: they disagree, and `check` is true.
       InvalidArgument: the inputs or sizes do not fit the model.
       RunError: ONNX Runtime refuses the model, or fails.
-      NotInstalled: there is no ONNX Runtime.
+      NotInstalled: ONNX Runtime is not installed.
 
     >>> import jaxport
     >>> exported = jaxport.to_onnx(lambda x: x @ x.T, [("B", 3)])
@@ -118,12 +117,12 @@ def verify_file(
 ) -> Report:
     """Compare a saved model with a JAX callable: see `verify`.
 
-    The inputs of the file are those of the function by name, or else by position; the outputs by position. Inputs
-    that are named like weights of the callable get these.
+    The inputs of the file are matched with those of the function by name, or else by position; the outputs by position.
+    Inputs named like weights of the callable get these.
 
     Args:
       path: the ONNX file.
-      fn: the callable that it came from.
+      fn: the callable that it was exported from.
       inputs, input_params, static_params, inputs_as_nchw, outputs_as_nchw, constraints, double_precision, state: as
         `to_onnx` takes them.
       check, sizes, rtol, atol, avoid, seed: as `verify` takes them.
@@ -132,7 +131,7 @@ def verify_file(
       VerificationFailed: they disagree, and `check` is true.
       InvalidArgument: the file has other inputs or outputs than the function.
       RunError: ONNX Runtime refuses the model, or fails.
-      NotInstalled: there is no ONNX Runtime.
+      NotInstalled: ONNX Runtime is not installed.
     """
     session = Session(path)
     bound = functools.partial(fn, **static_params) if static_params else fn
@@ -229,7 +228,7 @@ class _Subject:
         with jax.enable_x64(self.x64):
             for run in self._runs(inputs, sizes, avoid, seed):
                 arrays = {port.name: port.to_model(run.leaves[port.name], self.x64) for port in self.inputs}
-                leaves = [port.to_jax(arrays[port.name]) for port in self.inputs]  # JAX gets what the model gets
+                leaves = [port.to_jax(arrays[port.name]) for port in self.inputs]  # JAX gets the model's inputs
                 expected = list(map(_plain, self._in_jax(leaves)))
                 results = self.session.run({**self.defaults, **arrays})
                 actual = [_plain(port.to_jax(result)) for port, result in zip(self.outputs, results, strict=True)]
@@ -253,19 +252,19 @@ class _Subject:
         return report
 
     def _in_jax(self, leaves: Sequence[Any]) -> list[Any]:
-        """The outputs of the JAX side."""
+        """Return the outputs of the JAX side."""
         traced, leaves = self._concrete(leaves)
         results = reference.run_traced(traced, leaves)
         return results if traced.state_outputs == self.traced.state_outputs else self._with_old_state(traced, results)
 
     def _spread(self, leaves: Sequence[Any]) -> list[np.ndarray]:
-        """By how much JAX itself changes each output when it rounds otherwise."""
+        """Return the change of each output in JAX itself under different rounding."""
         traced, leaves = self._concrete(leaves)
         weights = [weight.value for weight in traced.weights]
         return conditioning.spread(traced.jaxpr, [*weights, *leaves], len(weights))
 
     def _concrete(self, leaves: Sequence[Any]) -> tuple[blocks.Traced, Sequence[Any]]:
-        """What is run in JAX; where dims are symbolic or there are flags, the function is traced again."""
+        """Return the trace to run in JAX; if dims are symbolic or there are flags, the function is traced again."""
         traced = self.traced
         if self.flags or not all(dims.all_static(port.shape) for port in self.inputs):
             args, kwargs = jax.tree.unflatten(traced.in_tree, self._with_static(leaves))
@@ -278,14 +277,14 @@ class _Subject:
         return traced, leaves
 
     def _with_old_state(self, traced: blocks.Traced, results: Sequence[Any]) -> list[Any]:
-        """The outputs where some state changes for other values of the flags alone: it keeps its values."""
+        """Return the outputs with the old values of state that only changes for other values of the flags."""
         count = len(traced.output_paths)
         old = {weight.path: weight.value for weight in self.traced.weights}
         new = {**old, **dict(zip(traced.state_outputs, results[count:], strict=True))}
         return [*results[:count], *(new[path] for path in self.traced.state_outputs)]
 
     def _position(self, index: int) -> int:
-        """The position of an input of the model among the leaves of the arguments."""
+        """Return the position of an input of the model among the leaves of the arguments."""
         count = self.traced.in_tree.num_leaves
         return [position for position in range(count) if position not in self.traced.static_inputs][index]
 
@@ -301,7 +300,7 @@ class _Subject:
         avoid: Mapping[str, Iterable[int]] | None,
         seed: int,
     ) -> Iterator[_Run]:
-        """The arguments to run on, at each set of sizes."""
+        """Yield the arguments to run on, at each set of sizes."""
         given, sampler = self._given(inputs)
         ports = {port.name: port for port in self.inputs}
         avoided = sampling.avoided(avoid, ports)
@@ -332,7 +331,7 @@ class _Subject:
             yield _Run({**at, **chosen}, leaves)
 
     def _given(self, inputs: Any) -> tuple[dict[str, Any], Sampler | None]:
-        """The arguments that the user gives, by the names of their ports, and the sampler."""
+        """Return the arguments that the user gives, by the names of their ports, and the sampler."""
         if inputs is None or callable(inputs):
             return {}, inputs
         names = [port.name for port in self.inputs]
@@ -363,5 +362,5 @@ def _shaped(leaf: Any) -> Any:
 
 
 def _plain(value: Any) -> np.ndarray:
-    """A result as NumPy compares it: PRNG keys as their data."""
+    """Return a result as NumPy can compare it: PRNG keys as their data."""
     return np.asarray(jax.random.key_data(value) if is_key(value.dtype) else value)

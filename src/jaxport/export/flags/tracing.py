@@ -145,21 +145,21 @@ def with_bools(flags: Iterable[int], args: Sequence[Any], kwargs: Mapping[str, A
 def check_alike(true: Traced, false: Traced, path: str, name: str) -> None:
     """Refuse a function whose results differ in more than values between the two values of a flag."""
     results = [traced.jaxpr.out_avals[: len(traced.output_paths)] for traced in (true, false)]
-    found = ""
+    difference = ""
     if true.out_tree != false.out_tree or true.static_outputs.keys() != false.static_outputs.keys():
-        found = f"{true.out_tree}, or {false.out_tree}"
+        difference = f"{true.out_tree}, or {false.out_tree}"
     elif any(bool(value != false.static_outputs[index]) for index, value in true.static_outputs.items()):
-        found = f"{dict(true.static_outputs)}, or {dict(false.static_outputs)}, which are no arrays"
+        difference = f"{dict(true.static_outputs)}, or {dict(false.static_outputs)}, which are no arrays"
     else:
         pairs = zip(true.output_paths, *results, strict=True)
         differing = next(((at, one, other) for at, one, other in pairs if not same_aval(one, other)), None)
         if differing is not None:
-            found = f"`{differing[0]}` is {differing[1].str_short()}, or {differing[2].str_short()}"
-    if found:
+            difference = f"`{differing[0]}` is {differing[1].str_short()}, or {differing[2].str_short()}"
+    if difference:
         raise ExportError(
             f"what `{name}` returns depends on the flag `{path}`",
             where=f"the input `{path}`, a Python bool",
-            why=f"where it is True, and where it is False: {found}",
+            why=f"where it is True, and where it is False: {difference}",
             instead=f"return the same structure, dtypes and shapes for both, or bake it in: `static_params={{'{path}': …}}`",
         )
 

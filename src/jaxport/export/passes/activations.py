@@ -1,6 +1,6 @@
 """Recognise the activation functions that ONNX has operators for, however they were written.
 
-The table says what each operator computes, as JAX functions; the patterns are what the exporter emits for these.
+The table defines each operator by a JAX function; the patterns are the nodes that the exporter emits for it.
 """
 
 from __future__ import annotations

@@ -18,10 +18,10 @@ def atoms(axes: Iterable[Axis], split: Iterable[Axis] = ()) -> list[Axis]:
     parts.
     """
     counts = {part.whole: part.count for part in _apart(split) if isinstance(part, Part)}
-    found: list[Axis] = []
+    labels: list[Axis] = []
     for axis in _apart(axes):
-        found.extend(parts_of(axis, counts[axis]) if axis in counts else [axis])
-    return [axis for axis in found if axis is not None]
+        labels.extend(parts_of(axis, counts[axis]) if axis in counts else [axis])
+    return [axis for axis in labels if axis is not None]
 
 
 def _apart(axes: Iterable[Axis]) -> Iterator[Axis]:
@@ -77,9 +77,9 @@ class Arrangement:
         present = [[label for label in group if label in own] for group in groups]
         order = tuple(own.index(label) for group in present for label in group)
         merged = tuple(product([sizes[label] for label in group]) for group in present)
-        found = cls(tuple(dims), tuple(sizes[label] for label in own), order, merged)
-        steps = [*found._steps(), *found._steps_back()]
-        return found if all(_is_view(*step) or target(*step) is not None for step in steps) else None
+        arrangement = cls(tuple(dims), tuple(sizes[label] for label in own), order, merged)
+        steps = [*arrangement._steps(), *arrangement._steps_back()]
+        return arrangement if all(_is_view(*step) or target(*step) is not None for step in steps) else None
 
     @property
     def turned(self) -> tuple[Dim, ...]:

@@ -130,10 +130,10 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
 
 
 def _scores(seen: Seen, keys: Axis) -> Scores | str | None:
-    found = _masked(seen)
-    if isinstance(found, str):
-        return found
-    plain, mask = found
+    masked = _masked(seen)
+    if isinstance(masked, str):
+        return masked
+    plain, mask = masked
     product, scale = _unscaled(plain)
     operands = product.contracted()
     if operands is None:

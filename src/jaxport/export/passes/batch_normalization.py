@@ -22,7 +22,7 @@ from jaxport.export.passes.matching import Seen
 from jaxport.export.passes.normalized import PRODUCT, deviation_and_factors, with_bias
 
 MOST_DEVIATIONS = 30
-"""A mean so many deviations away from zero costs the result so many times the rounding of its type."""
+"""The largest mean, in standard deviations: the result loses as many times the rounding error of its type."""
 
 
 def batch_normalization(model: ir.Model) -> str:
@@ -52,15 +52,15 @@ class BatchNormalized:
 
 
 def _find(node: ir.Node, opset: int) -> Fusion | str | None:
-    found, result = _normalized(node), node.outputs[0]
-    if found is None:
+    match, result = _normalized(node), node.outputs[0]
+    if match is None:
         return None
-    if not same_dims(found.x.entry, result):
-        return f"`{found.x.entry.name}` is broadcast to the shape of the result"
-    if not _is_worth_moving(found.x.entry, found.channel):
+    if not same_dims(match.x.entry, result):
+        return f"`{match.x.entry.name}` is broadcast to the shape of the result"
+    if not _is_worth_moving(match.x.entry, match.channel):
         return "the channels are not the second axis"
-    hindrance = obstacle("BatchNormalization", found.x.value.dtype, opset, [found.epsilon]) or _imprecision(found)
-    return hindrance or _fusion(found, result)
+    hindrance = obstacle("BatchNormalization", match.x.value.dtype, opset, [match.epsilon]) or _imprecision(match)
+    return hindrance or _fusion(match, result)
 
 
 def _normalized(node: ir.Node) -> BatchNormalized | None:

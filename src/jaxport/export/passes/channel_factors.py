@@ -89,10 +89,10 @@ class Scaled:
     def offset(self) -> np.ndarray | None:
         """Return the bias, one number per channel; None if it is not constant."""
         node, place = (self.product, 2) if self.bias is None else (self.bias, 1)
-        given = operand(node, place)
-        if given is None or (self.bias is None and is_op(self.product, "MatMul")):
+        bias = operand(node, place)
+        if bias is None or (self.bias is None and is_op(self.product, "MatMul")):
             return np.zeros_like(self.factors)
-        return _per_channel(given, len(self.factors), len(dims_of(node.outputs[0]) or ()), -1 if self.bias else None)
+        return _per_channel(bias, len(self.factors), len(dims_of(node.outputs[0]) or ()), -1 if self.bias else None)
 
     def take_in(self, editor: Editor) -> None:
         """Multiply the weights, and remove the node that scales."""

@@ -46,11 +46,11 @@ AXES_OF_PAD = 18
 
 def average_pools(model: ir.Model) -> str:
     """Recognise means over windows."""
-    editor, found = Editor(model), 0
+    editor, count = Editor(model), 0
     for graph in graphs(model):
         for node in list(graph):
-            found += node.graph is not None and is_op(node, "Div") and _average(editor, node)
-    return f"{found} means recognised" if found else "nothing to do"
+            count += node.graph is not None and is_op(node, "Div") and _average(editor, node)
+    return f"{count} means recognised" if count else "nothing to do"
 
 
 @dataclass(frozen=True)
@@ -129,11 +129,11 @@ def _is_one(value: ir.Value) -> bool:
 
 def convolution_biases(model: ir.Model) -> str:
     """Fuse additions after convolutions into their biases."""
-    editor, found = Editor(model), 0
+    editor, count = Editor(model), 0
     for graph in graphs(model):
         for node in list(graph):
-            found += node.graph is not None and is_op(node, "Add", "Sub") and _bias(editor, node)
-    return f"{found} biases" if found else "nothing to do"
+            count += node.graph is not None and is_op(node, "Add", "Sub") and _bias(editor, node)
+    return f"{count} biases" if count else "nothing to do"
 
 
 def _bias(editor: Editor, node: ir.Node) -> bool:
@@ -165,10 +165,10 @@ def _per_channel(
     """Return the bias that adding an operand of `node` to the one before gives; None if it is not one number per
     channel.
     """
-    added, given = source(node, place), dims_of(node.inputs[place])
-    if dims is None or given is None or len(given) > len(dims):
+    added, added_dims = source(node, place), dims_of(node.inputs[place])
+    if dims is None or added_dims is None or len(added_dims) > len(dims):
         return None
-    aligned, channels = [1] * (len(dims) - len(given)) + given, dims[axis]
+    aligned, channels = [1] * (len(dims) - len(added_dims)) + added_dims, dims[axis]
     if not isinstance(channels, int) or aligned[axis] not in (1, channels):
         return None
     if any(dim != 1 for place, dim in enumerate(aligned) if place != axis):
@@ -188,7 +188,7 @@ def _per_channel(
 
 def global_pools(model: ir.Model) -> str:
     """Replace means over the positions of images that convolutions use by pools, which keep the layout."""
-    found, opset = 0, model.opset_imports[""]
+    count, opset = 0, model.opset_imports[""]
     for graph in graphs(model):
         for node in graph:
             if (
@@ -200,8 +200,8 @@ def global_pools(model: ir.Model) -> str:
             node.op_type = "GlobalAveragePool"
             node.attributes.clear()
             node.resize_inputs(1)
-            found += 1
-    return f"{found} pools" if found else "nothing to do"
+            count += 1
+    return f"{count} pools" if count else "nothing to do"
 
 
 def _is_global(node: ir.Node) -> bool:
@@ -220,7 +220,7 @@ def padded_pools(model: ir.Model) -> str:
     """
     if (model.opset_imports[""] or 0) < AXES_OF_PAD:
         return f"operator set {model.opset_imports['']} has no axes in Pad"
-    editor, found = Editor(model), 0
+    editor, count = Editor(model), 0
     for graph in graphs(model):
         for node in list(graph):
             pools = [use.node for use in node.outputs[0].uses()] if is_op(node, "Pad") else []
@@ -231,5 +231,5 @@ def padded_pools(model: ir.Model) -> str:
                 axes = editor.constant(graph, np.arange(pads.size // 2, dtype=np.int64), "axes")
                 node.resize_inputs(4)
                 node.replace_input_with(3, axes)
-                found += 1
-    return f"{found} pools" if found else "nothing to do"
+                count += 1
+    return f"{count} pools" if count else "nothing to do"

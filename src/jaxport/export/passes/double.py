@@ -20,8 +20,8 @@ def double_factors(model: ir.Model) -> str:
         return "nothing to do"
     editor = Editor(model)
     factors = [node for node in nodes if is_op(node, "Mul", "Div") and _is_double(node.outputs[0])]
-    found = sum(_flattened(editor, node) or _repeated(editor, node) for node in factors)
-    return f"{found} factors" if found else "nothing to do"
+    count = sum(_flattened(editor, node) or _repeated(editor, node) for node in factors)
+    return f"{count} factors" if count else "nothing to do"
 
 
 def _is_double(value: ir.Value) -> bool:

@@ -1,7 +1,7 @@
 """The machinery of fusions: find them, check that they pay off, insert the operator, and report.
 
-A fusion is a function of a node that may be the last one of what it looks for. It returns a `Fusion`, the reason why a
-similar computation is left as it is, or None if nothing matches.
+A fusion is found by a function of a node, which may be the last node of a match. It returns a `Fusion`, the reason why
+a similar computation is left as it is, or None if nothing matches.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jaxport.export.passes.matching import between
 from jaxport.onnx_facts import VIEWS
 
 SHOWN = 5
-"""So many values are named for each reason why a fusion was declined."""
+"""The number of values named for each reason why a fusion was declined."""
 
 
 class Builder:
@@ -54,9 +54,9 @@ class Builder:
         ]
         results[0].shape = None if shape is None else ir.Shape(shape)
         origin = {key: text for key, text in self.node.metadata_props.items() if key != "jaxport.primitive"}
-        given = [None if value is None else self.now(value) for value in inputs]
+        operands = [None if value is None else self.now(value) for value in inputs]
         self.node.graph.insert_before(
-            self.node, ir.node(op_type, given, attributes, outputs=results, name=name, metadata_props=origin)
+            self.node, ir.node(op_type, operands, attributes, outputs=results, name=name, metadata_props=origin)
         )
         return results[0] if outputs == 1 else tuple(results)
 
@@ -203,20 +203,20 @@ def fuse(model: ir.Model, find: Find, *anchors: Anchor) -> str:
     made: dict[str, int] = collections.Counter()
     declined: dict[str, list[str | None]] = collections.defaultdict(list)
     for root, nodes in _candidates(model, anchors):
-        found: dict[ir.Value, Fusion] = {}
+        fusions: dict[ir.Value, Fusion] = {}
         for node in nodes:
             fusion = find(node)
             if isinstance(fusion, str):
                 declined[fusion].append(node.outputs[0].name)
             elif fusion is not None and _delimited(fusion):
-                found[fusion.result] = fusion
+                fusions[fusion.result] = fusion
             elif fusion is not None:
                 declined["it depends on more than what was recognised"].append(node.outputs[0].name)
-        for reason, name in _unprofitable(found):
+        for reason, name in _unprofitable(fusions):
             declined[reason].append(name)
-        _drop_parts(found)
+        _drop_parts(fusions)
         replaced: dict[ir.Value, ir.Value] = {}
-        for fusion in found.values():
+        for fusion in fusions.values():
             producer = fusion.result.producer()
             assert producer is not None
             value = fusion.build(Builder(editor, root, producer, replaced))

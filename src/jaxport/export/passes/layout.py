@@ -104,14 +104,14 @@ class Region:
             for node in region.neighbours(value):
                 if node in region.carries:
                     continue
-                found = carry(node, value, region.layouts[value])
-                if found is None or not seen.isdisjoint(found.layouts.items()):
+                carried = carry(node, value, region.layouts[value])
+                if carried is None or not seen.isdisjoint(carried.layouts.items()):
                     continue
-                if any(region.layouts.get(v, wanted) != wanted for v, wanted in found.layouts.items()):
+                if any(region.layouts.get(v, wanted) != wanted for v, wanted in carried.layouts.items()):
                     continue
-                region.carries[node] = found
-                new = [v for v in found.layouts if v not in region.layouts]
-                region.layouts.update(found.layouts)
+                region.carries[node] = carried
+                new = [v for v in carried.layouts if v not in region.layouts]
+                region.layouts.update(carried.layouts)
                 queue.extend(new)
         return region
 

@@ -64,15 +64,15 @@ def _carried(
 
 @carries(*REDUCTIONS)
 def _reduce(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
-    rank, given = rank_of(node.inputs[0]), operand(node, 1)
-    axes = integers(node, "axes") if given is None else constant_of(given)
-    if rank is None or axes is None or not len(axes) or value is given:
+    rank, axes_operand = rank_of(node.inputs[0]), operand(node, 1)
+    axes = integers(node, "axes") if axes_operand is None else constant_of(axes_operand)
+    if rank is None or axes is None or not len(axes) or value is axes_operand:
         return None
     hit = {int(axis) % rank for axis in axes}
 
     def adapt(editor: Editor, before: Layout, after: Layout) -> None:
         stored = sorted(before[axis] for axis in hit)
-        if given is None:
+        if axes_operand is None:
             node.attributes["axes"] = ir.AttrInt64s("axes", stored)
         else:
             editor.replace_constant(node, 1, np.array(stored))

@@ -104,12 +104,12 @@ def _elementwise(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None
     along, small = [node.outputs[0]], []
     if rank_of(node.outputs[0]) != len(layout):
         return None
-    for index, given in enumerate(node.inputs):
-        if given is None or rank_of(given) == 0:
+    for index, x in enumerate(node.inputs):
+        if x is None or rank_of(x) == 0:
             continue
-        if constant_of(given) is None and rank_of(given) == len(layout):
-            along.append(given)
-        elif rank_of(given) is None or (constant_of(given) is None and not _spreads(given, layout)):
+        if constant_of(x) is None and rank_of(x) == len(layout):
+            along.append(x)
+        elif rank_of(x) is None or (constant_of(x) is None and not _spreads(x, layout)):
             return None
         else:
             small.append(index)

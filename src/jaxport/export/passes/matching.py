@@ -83,15 +83,15 @@ class Seen:
         if not self.is_op(*op_types):
             return None
         dims = dims_of(self.value)
-        found = [_broadcast(given, dims, self.axes) for given in self.node.inputs]
-        return None if dims is None or None in found else found  # pyright: ignore[reportReturnType]
+        operands = [_broadcast(value, dims, self.axes) for value in self.node.inputs]
+        return None if dims is None or None in operands else operands  # pyright: ignore[reportReturnType]
 
     def commuted(self, op_type: str, wanted: Callable[[Seen], T | None]) -> tuple[T, Seen] | None:
         """Return what `wanted` returns for one of two operands, and the other operand, in either order."""
         for one, other in _orders(self.operands(op_type)):
-            found = wanted(one)
-            if found is not None and found is not False:
-                return found, other
+            match = wanted(one)
+            if match is not None and match is not False:
+                return match, other
         return None
 
     def reduced(self, *op_types: str) -> Seen | None:
@@ -204,8 +204,8 @@ def _through(node: ir.Node, source: ir.Value, axes: tuple[Axis, ...]) -> list[Ax
     if old is None or new is None:
         return None
     if node.op_type == "Expand":
-        found = _broadcast(source, new, axes, behind=False)
-        return None if found is None else list(found.axes)
+        broadcast = _broadcast(source, new, axes, behind=False)
+        return None if broadcast is None else list(broadcast.axes)
     return _relabelled(old, new, axes)
 
 
@@ -296,9 +296,9 @@ def _broadcast(
 
 def reduction_axes(node: ir.Node) -> set[int] | None:
     """Return the axes of a reduction, or None if they are unknown."""
-    dims, given = dims_of(node.inputs[0]), operand(node, 1)
-    axes = integers(node, "axes") if given is None else constant_of(given)
-    if dims is None or (axes is None and (given is not None or integer(node, "noop_with_empty_axes", 0))):
+    dims, axes_operand = dims_of(node.inputs[0]), operand(node, 1)
+    axes = integers(node, "axes") if axes_operand is None else constant_of(axes_operand)
+    if dims is None or (axes is None and (axes_operand is not None or integer(node, "noop_with_empty_axes", 0))):
         return None
     return set(range(len(dims))) if axes is None or not len(axes) else {int(axis) % len(dims) for axis in axes}
 

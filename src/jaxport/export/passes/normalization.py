@@ -31,15 +31,15 @@ def normalization(model: ir.Model) -> str:
 
 
 def _find(node: ir.Node, opset: int) -> Fusion | str | None:
-    found, result = normalized(node), node.outputs[0]
-    if found is None:
+    match, result = normalized(node), node.outputs[0]
+    if match is None:
         return None
-    fusion = grouped(found, result, opset)
+    fusion = grouped(match, result, opset)
     if isinstance(fusion, Fusion):
         return fusion
-    hindrance = _hindrance(found, result, opset)
+    hindrance = _hindrance(match, result, opset)
     if hindrance is None:
-        return _fusion(found, result)
+        return _fusion(match, result)
     inside = (value.producer() for value in node.inputs if value is not None)
     return None if any(map(normalized, inside)) else fusion or hindrance  # a factor of it is the match
 

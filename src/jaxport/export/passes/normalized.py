@@ -83,14 +83,16 @@ def deviation_and_factors(node: ir.Node | None) -> tuple[tuple[Seen, float], lis
 def _factors(seen: Seen, exponent: int) -> Iterator[tuple[Seen, int]]:
     """Yield the factors of a product with their exponents; a product that is also used elsewhere is one factor."""
     operands = seen.operands("Mul", "Div", "Reciprocal") or []
-    for index, given in enumerate(operands):
+    for index, factor in enumerate(operands):
         divides = seen.is_op("Reciprocal") or (seen.is_op("Div") and index == 1)
         power = -exponent if divides else exponent
-        shared = len(given.value.uses()) > 1 or len(given.entry.uses()) > 1
-        if given.is_op("Reciprocal") or (not shared and given.is_op("Mul", "Div")):
-            yield from _factors(given, power)
-        elif given.scalar != 1 or given.value.meta.get(PARAMETER):  # a scale stays even while it has its initial value
-            yield given, power
+        shared = len(factor.value.uses()) > 1 or len(factor.entry.uses()) > 1
+        if factor.is_op("Reciprocal") or (not shared and factor.is_op("Mul", "Div")):
+            yield from _factors(factor, power)
+        elif factor.scalar != 1 or factor.value.meta.get(
+            PARAMETER
+        ):  # a scale stays even while it has its initial value
+            yield factor, power
 
 
 def _is_deviation(seen: Seen, exponent: int) -> bool:
@@ -106,9 +108,11 @@ def _radicand(deviation: Seen) -> tuple[Seen, float] | None:
     under, *_ = deviation.operands("Sqrt", "Pow") or [None]
     if under is None:
         return None
-    found = under.commuted("Add", lambda seen: None if any(axis is not None for axis in seen.axes) else seen.scalar)
-    found = found or under.commuted("Add", lambda seen: seen.scalar)
-    return None if found is None else (found[1], float(found[0]))
+    epsilon_and_variance = under.commuted(
+        "Add", lambda seen: None if any(axis is not None for axis in seen.axes) else seen.scalar
+    )
+    epsilon_and_variance = epsilon_and_variance or under.commuted("Add", lambda seen: seen.scalar)
+    return None if epsilon_and_variance is None else (epsilon_and_variance[1], float(epsilon_and_variance[0]))
 
 
 def mean_of(seen: Seen) -> Seen | None:

@@ -124,8 +124,8 @@ class Pattern:
             if known is value or (isinstance(known, float) and _is_number(value, known)):
                 yield bindings
             return
-        for found in self._ways(own, value, bindings):
-            yield {**found, own: value} if len(own.uses()) > 1 and own not in found else found
+        for extended in self._ways(own, value, bindings):
+            yield {**extended, own: value} if len(own.uses()) > 1 and own not in extended else extended
 
     def _ways(self, own: ir.Value, value: ir.Value, bindings: Bindings) -> Iterator[Bindings]:
         if own in self.inputs:
@@ -165,8 +165,8 @@ class Pattern:
             if own[0] is values[0]:
                 yield from self._unify_all(own[1:], values[1:], bindings)
         else:
-            for found in self._unify(own[0], values[0], bindings):
-                yield from self._unify_all(own[1:], values[1:], found)
+            for extended in self._unify(own[0], values[0], bindings):
+                yield from self._unify_all(own[1:], values[1:], extended)
 
     def _unify_products(self, own: Product, other: Product, bindings: Bindings) -> Iterator[Bindings]:
         numbers = [value for value in own.factors if value in self.inputs[1:]]
@@ -174,15 +174,15 @@ class Pattern:
         if len(mine) != len(other.factors) or len(numbers) > 1:
             return
         ratio = other.coefficient / own.coefficient if own.coefficient else math.inf
-        for found in self._unify_factors(mine, list(other.factors.items()), bindings):
+        for extended in self._unify_factors(mine, list(other.factors.items()), bindings):
             if not numbers:
                 if _close(ratio, 1):
-                    yield found
+                    yield extended
                 continue
             (number,) = numbers
             fitting = ratio ** own.factors[number] if ratio else math.inf
-            if _close(float(found.get(number, fitting)), fitting):  # pyright: ignore[reportArgumentType]
-                yield {number: fitting, **found}
+            if _close(float(extended.get(number, fitting)), fitting):  # pyright: ignore[reportArgumentType]
+                yield {number: fitting, **extended}
 
     def _unify_factors(
         self, own: Sequence[tuple[ir.Value, int]], others: list[tuple[ir.Value, int]], bindings: Bindings
@@ -194,8 +194,8 @@ class Pattern:
         (value, exponent), *rest = own
         for place, (other, count) in enumerate(others):
             if count == exponent:
-                for found in self._unify(value, other, bindings):
-                    yield from self._unify_factors(rest, others[:place] + others[place + 1 :], found)
+                for extended in self._unify(value, other, bindings):
+                    yield from self._unify_factors(rest, others[:place] + others[place + 1 :], extended)
 
     def _unify_sums(self, own: WeightedSum, other: WeightedSum, bindings: Bindings) -> Iterator[Bindings]:
         if len(own.terms) == len(other.terms) and _close(own.constant, other.constant):
@@ -206,8 +206,8 @@ class Pattern:
             yield bindings
             return
         for place, other in enumerate(others):
-            for found in self._unify_products(own[0], other, bindings):
-                yield from self._unify_terms(own[1:], others[:place] + others[place + 1 :], found)
+            for extended in self._unify_products(own[0], other, bindings):
+                yield from self._unify_terms(own[1:], others[:place] + others[place + 1 :], extended)
 
 
 @dataclass
@@ -283,19 +283,19 @@ def _kind(value: ir.Value) -> str:
 
 def operators_below(value: ir.Value) -> set[str] | None:
     """Return the operators whose results a product or sum combines, through nested ones; None if there are too many."""
-    found: set[str] = set()
+    operators: set[str] = set()
     seen, waiting = {value}, [value]
     while waiting:
         node = waiting.pop().producer()
         if not is_op(node, *PRODUCTS, *SUMS):
-            found.add("" if node is None or node.domain else node.op_type)
+            operators.add("" if node is None or node.domain else node.op_type)
             continue
         new = {operand for operand in node.inputs if operand is not None} - seen
         if len(seen) + len(new) > MANY:
             return None
         seen |= new
         waiting += new
-    return found
+    return operators
 
 
 def _number(value: ir.Value) -> float | None:

@@ -91,9 +91,9 @@ def _to_depth(seen: Seen) -> Shuffle | str | None:
     blocks: dict[Axis, int] = {}
     outer: dict[Axis, Axis] = {}
     for place, axis in enumerate(seen.axes):
-        found = atoms([axis])
-        if len(found) == 2 and isinstance(found[1], Part) and isinstance(found[0], int):
-            blocks[found[1]], outer[found[1]] = place, found[0]
+        parts = atoms([axis])
+        if len(parts) == 2 and isinstance(parts[1], Part) and isinstance(parts[0], int):
+            blocks[parts[1]], outer[parts[1]] = place, parts[0]
     order = sorted(blocks, key=lambda part: part.place)  # pyright: ignore[reportAttributeAccessIssue]
     if len(order) != 2 or len({part.whole for part in order}) > 1:  # pyright: ignore[reportAttributeAccessIssue]
         return None

@@ -93,17 +93,17 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
         return None
     if is_op(node, "MatMul") and goes_into_transpose(result):  # the last node of the resize
         return None
-    found = _resized(result)
-    if found is None or len(found.axes) < 2:
+    resized = _resized(result)
+    if resized is None or len(resized.axes) < 2:
         return None
-    before = {label: dims_of(found.seen.value)[place] for place, label in enumerate(found.seen.axes)}  # pyright: ignore[reportOptionalSubscript]
+    before = {label: dims_of(resized.seen.value)[place] for place, label in enumerate(resized.seen.axes)}  # pyright: ignore[reportOptionalSubscript]
     after = dims_of(result) or []
-    attributes = _linear(found, before) if found.weights else _nearest(found, before, after)
+    attributes = _linear(resized, before) if resized.weights else _nearest(resized, before, after)
     if isinstance(attributes, str):
         return attributes
     if "scales" not in attributes and opset < NAMED_AXES:
         return f"axes of Resize need opset {NAMED_AXES}"
-    return obstacle("Resize", found.seen.value.dtype, opset) or _fusion(found, result, attributes)
+    return obstacle("Resize", resized.seen.value.dtype, opset) or _fusion(resized, result, attributes)
 
 
 def _resized(result: ir.Value) -> Resized | None:
@@ -111,16 +111,16 @@ def _resized(result: ir.Value) -> Resized | None:
     seen = Seen.whole(result)
     if seen is None or len(dims_of(result) or ()) != len(seen.axes):
         return None
-    found = Resized(seen)
-    while (behind := _picked(found) or _weighted(found)) is not None:
-        found.seen = behind
-    sizes, labels = sizes_of(found.seen), []
-    for label in found.seen.axes:
-        if isinstance(label, Part) and (label.place, label.count) == (0, 2) and label.whole not in found.axes:
+    resized = Resized(seen)
+    while (behind := _picked(resized) or _weighted(resized)) is not None:
+        resized.seen = behind
+    sizes, labels = sizes_of(resized.seen), []
+    for label in resized.seen.axes:
+        if isinstance(label, Part) and (label.place, label.count) == (0, 2) and label.whole not in resized.axes:
             factor = sizes.get(Part(label.whole, 1, 2))
             if not isinstance(factor, int):
                 return None
-            found.repeated[label.whole] = factor
+            resized.repeated[label.whole] = factor
             label = label.whole
         labels.append(label)
     every = set(range(len(dims_of(result) or ())))
@@ -128,8 +128,8 @@ def _resized(result: ir.Value) -> Resized | None:
         return None
     missing = iter(sorted(every - set(labels)))  # of size one
     axes = tuple(next(missing) if label is None else label for label in labels)
-    found.seen = Seen(found.seen.value, axes, found.seen.entry, found.seen.sizes)
-    return found
+    resized.seen = Seen(resized.seen.value, axes, resized.seen.entry, resized.seen.sizes)
+    return resized
 
 
 def _held(value: ir.Value | None) -> np.ndarray | None:

@@ -51,18 +51,18 @@ class Rotation:
 
 def _find(node: ir.Node, opset: int) -> Fusion | str | None:
     rank = len(dims_of(node.outputs[0]) or ())
-    found = next(_joined(node, rank) if is_op(node, "Concat") else _turned(node, rank), None)
-    if found is None:
+    rotation = next(_joined(node, rank) if is_op(node, "Concat") else _turned(node, rank), None)
+    if rotation is None:
         return None
-    dims = dims_of(found.result) or []
+    dims = dims_of(rotation.result) or []
     if len(dims) != 4 or not isinstance(dims[VECTOR], int):
         return "it is not of batches, heads and positions"
-    along = {axis for axis in (*found.cos.axes, *found.sin.axes) if axis is not None} - {0, VECTOR}
+    along = {axis for axis in (*rotation.cos.axes, *rotation.sin.axes) if axis is not None} - {0, VECTOR}
     along = along or {axis for axis in (1, 2) if dims[axis] == 1}  # a sequence of length one
     sequence = next(iter(along), None)
     if len(along) != 1 or not isinstance(sequence, int):
         return "its angles depend on more than the position"
-    return obstacle("RotaryEmbedding", found.x.value.dtype, opset) or _fusion(found, dims, sequence)
+    return obstacle("RotaryEmbedding", rotation.x.value.dtype, opset) or _fusion(rotation, dims, sequence)
 
 
 def _fusion(found: Rotation, dims: list[Dim], sequence: int) -> Fusion | str:
@@ -169,14 +169,14 @@ def _parted(a: Seen, b: Seen, *, alternating: bool) -> Seen | None:
     if a.is_op("Split"):
         halves = [one.outputs.index(a.value), other.outputs.index(b.value)] == [0, 1] and one is other
         equal = dims_of(a.value) == dims_of(b.value) and len(one.outputs) == 2
-        found = halves and equal and not alternating and integer(one, "axis", 0) % len(a.axes) == place
+        is_split = halves and equal and not alternating and integer(one, "axis", 0) % len(a.axes) == place
     elif a.is_op("Slice") and b.is_op("Slice"):
         wanted = [range(0, width, 2), range(1, width, 2)]
         wanted = wanted if alternating else [range(width // 2), range(width // 2, width)]
-        found = [_taken(node, place, width) for node in (one, other)] == wanted
+        is_split = [_taken(node, place, width) for node in (one, other)] == wanted
     else:
-        found = False
-    return look(one.inputs[0], a.axes) if found else None
+        is_split = False
+    return look(one.inputs[0], a.axes) if is_split else None
 
 
 def _taken(node: ir.Node, place: int, width: int) -> range | None:

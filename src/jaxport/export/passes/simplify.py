@@ -1,4 +1,4 @@
-"""Algebraic simplification: take a value from what it equals.
+"""Algebraic simplification: replace a value by a simpler one that is equal.
 
 1. `not not x`: x. `cast(b) == 0` of a boolean: not b; `cast(b) == 1`: b.
 2. Where with a constant condition, or the same value in both branches: the branch.
@@ -43,8 +43,8 @@ def _not(node: ir.Node) -> ir.Value | None:
 
 def _equal(node: ir.Node) -> ir.Value | None:
     """Simplify a cast boolean compared with a number: return the boolean for 1, make the node Not for 0."""
-    for given, number in (node.inputs, node.inputs[::-1]):
-        cast, array = given.producer(), constant_of(number)
+    for value, number in (node.inputs, node.inputs[::-1]):
+        cast, array = value.producer(), constant_of(number)
         if not is_op(cast, "Cast") or cast.inputs[0].dtype != ir.DataType.BOOL or array is None or array.size != 1:
             continue
         if float(array.ravel()[0]) == 1:
@@ -92,8 +92,8 @@ def _spread(editor: Editor, node: ir.Node) -> bool:
     dims = dims_of(node.outputs[0])
     if result is None or dims is None or result.value is not node.outputs[0]:
         return False
-    for place, given in enumerate(node.inputs):
-        if not _is_expanded(given) or not _spans(node, place, dims):
+    for place, x in enumerate(node.inputs):
+        if not _is_expanded(x) or not _spans(node, place, dims):
             continue
         seen = (result.operands(node.op_type) or [None] * len(node.inputs))[place]
         along = [axis for axis in seen.axes if axis is not None] if seen is not None else []
@@ -107,7 +107,7 @@ def _spread(editor: Editor, node: ir.Node) -> bool:
             wanted = [d if axis in along else 1 for axis, d in enumerate(dims)][first:]
             value = seen.value if source == wanted else editor.viewed(node.graph, seen.value, wanted, before=node)
         node.replace_input_with(place, value)
-        discard(given.producer())
+        discard(x.producer())
         changed = True
     return changed
 

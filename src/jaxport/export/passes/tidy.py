@@ -91,8 +91,8 @@ def _kept_axes(node: ir.Node) -> bool:
     reduction = reduced.producer()
     if dims is None or not is_op(reduction, *REDUCTIONS) or integer(reduction, "keepdims", 1):
         return False
-    given, before = operand(reduction, 1), dims_of(reduction.inputs[0])
-    over = integers(reduction, "axes") if given is None else constant_of(given)
+    axes_operand, before = operand(reduction, 1), dims_of(reduction.inputs[0])
+    over = integers(reduction, "axes") if axes_operand is None else constant_of(axes_operand)
     if over is None or before is None or len(reduced.uses()) > 1 or reduced.is_graph_output():
         return False
     hit = {int(axis) % len(before) for axis in over}

@@ -168,13 +168,13 @@ class _OfComplex(Rewriting):
                 groups.append(sum(sizes[start : start + count]))
                 start += count
             return {"const_lengths": type(params["const_lengths"])(*groups)}
-        found, start = {}, 0
+        counts, start = {}, 0
         for name in ("cond_nconsts", "body_nconsts", "num_consts", "num_carry"):  # in the order of the operands
             if name in params:
                 count = params[name]
-                found[name] = sum(sizes[start : start + count])
+                counts[name] = sum(sizes[start : start + count])
                 start += count
-        return found
+        return counts
 
     def block(self, block: Any, sizes: Sequence[int], outvars: Sequence[Any]) -> Any:
         """Return a block whose inputs and outputs are numbered by their new places."""

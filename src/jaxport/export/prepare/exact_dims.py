@@ -91,13 +91,13 @@ def _doubled(equation: JaxprEqn, doubles: dict[Any, Var]) -> JaxprEqn:
 
 def _rounded(equations: list[JaxprEqn], single: dict[Any, Any], used: set[Any]) -> list[JaxprEqn]:
     """Return the equations with a conversion to float32 after each result that is used in float32."""
-    found = []
+    rounded = []
     for equation in equations:
-        found.append(equation)
+        rounded.append(equation)
         old = single.get(equation.outvars[0]) if equation.outvars else None
         if old is not None and old in used:
             params = {"new_dtype": old.aval.dtype, "weak_type": True, "sharding": None}
-            found.append(
+            rounded.append(
                 new_jaxpr_eqn(equation.outvars, [old], convert_element_type_p, params, set(), equation.source_info)
             )
-    return found
+    return rounded

@@ -57,16 +57,16 @@ def _turns(even: JaxprEqn, odd: JaxprEqn) -> int | None:
     """Return the axis along which two padded arrays alternate, with zeros elsewhere; None if they do not."""
     if not all(isinstance(value := pad.invars[1], Literal) and np.all(value.val == 0) for pad in (even, odd)):
         return None
-    found = None
+    turning = None
     for axis, places in enumerate(zip(even.params["padding_config"], odd.params["padding_config"], strict=True)):
         if places == ((0, 0, 0), (0, 0, 0)):
             continue
         # They have as many elements, or the first has one more: the second then ends with a zero at the first's last
         # element.
-        if found is not None or places not in (((0, 1, 1), (1, 0, 1)), ((0, 0, 1), (1, 1, 1))):
+        if turning is not None or places not in (((0, 1, 1), (1, 0, 1)), ((0, 0, 1), (1, 1, 1))):
             return None
-        found = axis
-    return found
+        turning = axis
+    return turning
 
 
 def interleaved(even: Any, odd: Any, axis: int) -> Any:

@@ -86,14 +86,14 @@ def div(x, y):
     over, under = choose(steep, over_i(x), x), choose(steep, over_i(y), y)
     ratio = under.im / under.re
     size = under.re + ratio * under.im
-    found = Pair((over.re + over.im * ratio) / size, (over.im - over.re * ratio) / size)
+    quotient = Pair((over.re + over.im * ratio) / size, (over.im - over.re * ratio) / size)
     for_x, for_y = (each(lambda part: jnp.where(jnp.isinf(part), jnp.sign(part), 0))(z) for z in (x, y))
     infinite_x, infinite_y = infinite(x), infinite(y)
     of_infinity = scaled(mul(for_x, conj(y)), np.asarray(np.inf, x.dtype))
     by_infinity = scaled(mul(x, conj(for_y)), 0)
-    special = choose(infinite_x & ~infinite_y, of_infinity, choose(infinite_y & ~infinite_x, by_infinity, found))
+    special = choose(infinite_x & ~infinite_y, of_infinity, choose(infinite_y & ~infinite_x, by_infinity, quotient))
     special = choose((y.re == 0) & (y.im == 0), scaled(x, 1 / y.re), special)
-    return choose(jnp.isnan(found.re) & jnp.isnan(found.im), special, found)
+    return choose(jnp.isnan(quotient.re) & jnp.isnan(quotient.im), special, quotient)
 
 
 def reciprocal(x):
@@ -182,13 +182,13 @@ def power(x, y):
     """Return |x|^c e^(-d arg) at the angle c arg + d log|x|, for y = c + i d; a real or integer y has no d."""
     y = y if isinstance(y, Pair) else Pair(y.astype(x.dtype), jnp.zeros_like(y, x.dtype))
     size, turn = absolute(x), angle(x)
-    found = polar(size**y.re * jnp.exp(-y.im * turn), y.re * turn + y.im * jnp.log(size))
+    result = polar(size**y.re * jnp.exp(-y.im * turn), y.re * turn + y.im * jnp.log(size))
     # Zero and infinity have powers with real exponents; other exponents have no angle.
     bare = (y.im == 0) & ((size == 0) | ((x.re == np.inf) & (x.im == 0)))
     limit = jnp.where((size == 0) & (y.re < 0), np.asarray(np.nan, x.dtype), size**y.re)
-    found = choose(bare, Pair(limit, jnp.where(jnp.isnan(limit), limit, 0)), found)
+    result = choose(bare, Pair(limit, jnp.where(jnp.isnan(limit), limit, 0)), result)
     one = ((y.re == 0) & (y.im == 0)) | ((x.re == 1) & (x.im == 0))
-    return Pair(jnp.where(one, 1, found.re), jnp.where(one, 0, found.im))
+    return Pair(jnp.where(one, 1, result.re), jnp.where(one, 0, result.im))
 
 
 def exp2(x):
@@ -214,8 +214,10 @@ def sqrt(x):
 def rsqrt(x):
     size = absolute(x, 1 / 4)
     turn = jnp.where(size == 0, np.inf, angle(x) / -2)  # zero has none
-    found = polar(lax.rsqrt(size) / 2, turn)
-    return Pair(jnp.where(size == 0, np.inf, jnp.where(infinite(x), 0, found.re)), jnp.where(infinite(x), 0, found.im))
+    result = polar(lax.rsqrt(size) / 2, turn)
+    return Pair(
+        jnp.where(size == 0, np.inf, jnp.where(infinite(x), 0, result.re)), jnp.where(infinite(x), 0, result.im)
+    )
 
 
 # Circular and hyperbolic functions
@@ -401,8 +403,8 @@ def cumulative(combine: Callable[..., Any], start: tuple[float, float]) -> Calla
 def log_add_exp(x, y):
     """Return log(e^x + e^y), without overflow."""
     large, small = maximum(x, y), minimum(x, y)
-    found = add(large, log1p(exp(sub(small, large))))
-    return Pair(*(jnp.where(jnp.isneginf(small.re), known, new) for known, new in zip(large, found, strict=True)))
+    total = add(large, log1p(exp(sub(small, large))))
+    return Pair(*(jnp.where(jnp.isneginf(small.re), known, new) for known, new in zip(large, total, strict=True)))
 
 
 def reduce_prod(x, *, axes):

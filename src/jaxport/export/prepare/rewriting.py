@@ -13,7 +13,7 @@ from jaxport import jaxprs
 from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, closed_call_p, new_jaxpr_eqn
 
 Atoms = Callable[[Iterable[Any]], list[Any]]
-"""What stands for some variables and literals, in order."""
+"""The replacements of some variables and literals, in order."""
 
 
 class Rewriting(abc.ABC):

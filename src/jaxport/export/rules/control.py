@@ -122,7 +122,7 @@ def scan(op, *operands, jaxpr, length, reverse, num_consts, num_carry, unroll):
         return None, state, extra
 
     stacked = stamps(op.outs[num_carry:])
-    # A loop of no steps does not know the inner sizes of what it did not stack: they are set afterwards.
+    # A loop of no steps does not know the inner sizes of the values it would stack: they are set afterwards.
     sized = [dims.all_static(shape[1:]) for _, shape in stacked]
     unsized = [(dtype, shape if known else None) for (dtype, shape), known in zip(stacked, sized, strict=True)]
     state, made = divided(loop(op, numbered_step, state, count=op.dim(length), stacked=unsized), num_carry)

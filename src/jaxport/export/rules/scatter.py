@@ -80,8 +80,8 @@ def scatter(op, x, indices, updates, *, dimension_numbers, mode, unique_indices,
 def reduction(combination):
     def emits(op, x, indices, updates, *, dimension_numbers, mode, unique_indices):
         wide = REDUCED_IN.get(x.dtype.name, x.dtype)
-        given = (op.cast(x, wide), indices, op.cast(updates, wide))
-        return op.cast(combined(op, *given, combination, dimension_numbers, mode, unique_indices), x.dtype)
+        operands = (op.cast(x, wide), indices, op.cast(updates, wide))
+        return op.cast(combined(op, *operands, combination, dimension_numbers, mode, unique_indices), x.dtype)
 
     emits.__qualname__ = f"scatter with {combination.reduction}"
     return emits

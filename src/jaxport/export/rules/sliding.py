@@ -58,12 +58,12 @@ def windows(sizes, strides, padding, dilations, base_dilations) -> list[Window]:
 
 def attributes(window) -> dict[str, list[int] | None]:
     """Return the attributes that Conv and the pools share; None for defaults."""
-    given = {
+    all_attributes = {
         "strides": [w.stride for w in window],
         "dilations": [w.dilation for w in window],
         "pads": [int(w.pads[0]) for w in window] + [int(w.pads[1]) for w in window],
     }
-    return {name: None if set(values) == {int(name != "pads")} else values for name, values in given.items()}
+    return {name: None if set(values) == {int(name != "pads")} else values for name, values in all_attributes.items()}
 
 
 def fitted(op, x, window, value):

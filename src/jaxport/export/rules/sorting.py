@@ -89,8 +89,8 @@ def ranked(op, keys, axis, count, *, largest):
         size = count if number == 0 else key.shape[axis]
         shape = (*key.shape[:axis], size, *key.shape[axis + 1 :])
         results = [(key.dtype, shape), (np.int64, shape)]
-        values, found = op.emit("TopK", key, (size,), axis=axis, largest=int(largest), outputs=2, results=results)
-        order = found if order is None else op.GatherElements(order, found, axis=axis)
+        values, places = op.emit("TopK", key, (size,), axis=axis, largest=int(largest), outputs=2, results=results)
+        order = places if order is None else op.GatherElements(order, places, axis=axis)
     return values, order
 
 

@@ -101,17 +101,17 @@ def counted(
     Returns:
       By axis of the operand, the axis of the batch, each of them once.
     """
-    found: dict[int, int] = {}
+    batch_axes: dict[int, int] = {}
     for axis, column in list(columns.items()):
         long = [i for i, size in enumerate(shape_of(column)) if not dims.same(size, 1)]
         place = long[0] + len(batch) - column.rank if len(long) == 1 else None
-        if place is None or place in found.values() or not dims.same(window[axis], 1):
+        if place is None or place in batch_axes.values() or not dims.same(window[axis], 1):
             continue
         unwrapped = _unwrapped(op, column, shape[axis])
         if dims.same(shape[axis], batch[place]) and is_iota(unwrapped or column):
-            found[axis] = place
+            batch_axes[axis] = place
             del columns[axis]
-    return found
+    return batch_axes
 
 
 def is_iota(value: Value) -> bool:
@@ -184,12 +184,12 @@ def _same_shape(a: Sequence[dims.Dim], b: Sequence[dims.Dim]) -> bool:
 
 def sources(value: Value, op_types: Sequence[str]) -> list[Value]:
     """Return the operands of the movements that lead to a value, the nearest first."""
-    found = []
+    values = []
     while value.origin is not None and value.origin.op_type in op_types:
         source = value.origin.operands[0]
         assert source is not None
-        found.append(value := source)
-    return found
+        values.append(value := source)
+    return values
 
 
 def _unwrapped(op: Any, index: Value, size: dims.Dim) -> Value | None:

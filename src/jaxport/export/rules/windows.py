@@ -137,17 +137,17 @@ def bounded_below(value):
 
 
 def zero(dtype):
-    """The identity of the sum."""
+    """Return the identity of the sum."""
     return np.zeros((), dtype)
 
 
 def lowest(dtype):
-    """The identity of the maximum."""
+    """Return the identity of the maximum."""
     return False if dtype.kind == "b" else np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf
 
 
 def highest(dtype):
-    """The identity of the minimum."""
+    """Return the identity of the minimum."""
     return True if dtype.kind == "b" else np.iinfo(dtype).max if dtype.kind in "iu" else np.inf
 
 

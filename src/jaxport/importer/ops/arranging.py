@@ -58,9 +58,7 @@ MODES = ("constant", "reflect", "edge", "wrap")
 
 
 def _padded(data: Any, pads: Sequence[Any], axes: Sequence[int], mode: str, value: Any) -> Any:
-    """Return `data` with `pads` elements added (or removed) before and after each axis: all befores, then all
-    afters.
-    """
+    """Return `data` with `pads` elements added (or removed) at both ends of each axis: all befores, then all afters."""
     if mode not in MODES:
         raise Unsupported(
             "an attribute has a value that ONNX does not define",
@@ -88,10 +86,12 @@ def _scalar(value: Any) -> Any:
     """Return a fill value: as a Python number if it is known."""
     if value is None:
         return 0
-    found = known(value)
-    if found is None or found.dtype == np.uint64:  # JAX does not accept its largest numbers as Python integers
+    host_value = known(value)
+    if (
+        host_value is None or host_value.dtype == np.uint64
+    ):  # JAX does not accept its largest numbers as Python integers
         return jnp.reshape(value, ())
-    return found.item()
+    return host_value.item()
 
 
 @op("Pad", since=18)

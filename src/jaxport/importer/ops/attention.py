@@ -160,9 +160,7 @@ def _modified(x: Any, modifier: Callable[..., tuple[Any]] | None) -> Any:
 
 @helper
 def linear_attention_scan(query, key, value, state, decay, beta):
-    """Compute attention as a recurrence over a matrix `state`: (batch, heads, length, size) each, heads as in the
-    state.
-    """
+    """Compute attention as a recurrence over a matrix `state`; all are (batch, heads, length, size)."""
 
     def step(state, row):
         q, k, v, g, b = row
@@ -206,9 +204,7 @@ def linear_attention(
 
 
 def rotated(x: Any, cos: Any, sin: Any, interleaved: int, size: int = 0) -> Any:
-    """Return `x` with pairs among its first `size` features (all if zero) rotated; a pair is two halves or two
-    neighbours.
-    """
+    """Return `x` with pairs (halves or neighbours) among its first `size` features, or all if zero, rotated."""
     x, rest = (x, None) if size in (0, x.shape[-1]) else (x[..., :size], x[..., size:])
     first, second = (x[..., 0::2], x[..., 1::2]) if interleaved else jnp.split(x, 2, axis=-1)
     parts = [cos * first - sin * second, sin * first + cos * second]

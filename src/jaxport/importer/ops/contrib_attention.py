@@ -30,7 +30,7 @@ DOMAIN = "com.microsoft"
 
 
 def refuse(wrong: bool, what: str) -> None:
-    """Refuses a feature of an operator if it is used."""
+    """Refuse a feature of an operator if it is used."""
     if wrong:
         raise Unsupported("a fused operator uses what is not supported", [Refusal("", "", what)])
 
@@ -42,9 +42,7 @@ def _filled(mask: Any, filter_value: float | None, dtype: np.dtype) -> Any:
 
 
 def _padding(mask: Any, batch: Any, keys: Any, filter_value: float | None, dtype: np.dtype) -> Any:
-    """Return a mask in any of its forms (lengths, ends and starts, per key, per query and key) as a term of the
-    scores.
-    """
+    """Return a mask in any form (lengths, ends and starts, per key, per query and key) as a term of the scores."""
     if mask is None:
         return None
     refuse(mask.ndim == 4, "masks of rank 4; give one of (batch, queries, keys)")

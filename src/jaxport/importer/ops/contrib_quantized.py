@@ -41,9 +41,7 @@ def _requantized(y: Any, scale: Any, zero_point: Any, dtype: np.dtype) -> Any:
 
 
 def _between(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Turn a function of real numbers into one of quantized numbers: (values, scale, zero point) for each operand and
-    result.
-    """
+    """Turn a function of real numbers into one of (values, scale, zero point) for each operand and the result."""
 
     def quantized(*parts: Any) -> Any:
         *operands, scale, zero_point = parts

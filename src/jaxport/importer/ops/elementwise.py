@@ -51,9 +51,7 @@ def power(X, Y):
 
 
 def _aligned(A: Any, B: Any, axis: int | None, broadcast: int) -> Any:
-    """Return `B` with trailing axes of size one, so that its first axis aligns with `axis` of `A` (opset 6 and
-    older).
-    """
+    """Return `B` with trailing axes of size one, to align its first axis with `axis` of `A` (opset 6 and older)."""
     if not broadcast or axis is None:
         return B
     return jnp.reshape(B, (*B.shape, *[1] * (A.ndim - axis % A.ndim - B.ndim)))

@@ -37,10 +37,10 @@ def best_apart(low, high, scores, good, most, threshold, count):
 
 @helper
 def suppressed(boxes, scores, most, iou_threshold, score_threshold, center, count, size):
-    """Return the rows (batch, class, box) that non-maximum suppression selects; at most `count` per class and `size` in
-    all.
+    """Return the rows (batch, class, box) that non-maximum suppression selects, limited by `count` and `size`.
 
-    If `size` is given, padding rows point outside the scores, so that gathers ignore them.
+    `count` limits each class, `size` all. If `size` is given, padding rows point outside the scores, so that gathers
+    ignore them.
     """
     first, second = boxes[..., :2], boxes[..., 2:]
     if center:

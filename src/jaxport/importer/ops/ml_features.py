@@ -61,10 +61,10 @@ def feature_vectorizer(*X, inputdimensions=None):
 
 def _of_width(x: Any, size: int) -> Any:
     """Return as many columns of `x` as are declared, padded with zeros if it has fewer."""
-    given = x.shape[1]
-    if given == size:
+    columns = x.shape[1]
+    if columns == size:
         return x
-    return x[:, :size] if given > size else jnp.pad(x, [(0, 0), (0, size - given)])
+    return x[:, :size] if columns > size else jnp.pad(x, [(0, 0), (0, size - columns)])
 
 
 @op(DOMAIN, "OneHotEncoder", since=1)
@@ -97,8 +97,8 @@ def _mapped_on_host(x: HostValue, keys: HostValue, values: HostValue, default: H
         return "nan" if isinstance(value, float) and np.isnan(value) else value
 
     table = dict(zip(map(key, keys.tolist()), values.tolist(), strict=True))
-    found = [table.get(key(value), default.item()) for value in x.data.ravel().tolist()]
-    return HostValue(np.array(found, dtype=values.dtype).reshape(x.shape), values.dtype)
+    partners = [table.get(key(value), default.item()) for value in x.data.ravel().tolist()]
+    return HostValue(np.array(partners, dtype=values.dtype).reshape(x.shape), values.dtype)
 
 
 def _one(*candidates: tuple[Any, Any]) -> tuple[HostValue, int]:

@@ -89,7 +89,7 @@ def linear_classifier(
 
 
 def _kernel(X: Any, vectors: Any, kind: str, parameters: Sequence[float] | None) -> Any:
-    """The kernel function between samples and support vectors."""
+    """Return the kernel function between samples and support vectors."""
     gamma, offset, degree = parameters or (0.0, 0.0, 0.0)
     if kind == "RBF":
         difference = jnp.expand_dims(X, 1) - vectors
@@ -196,7 +196,7 @@ def _of_pairs(coefficients: Sequence[float], sizes: Sequence[int], pairs: Sequen
 
 
 def _probabilities(decisions: Any, a: Any, b: Any, pairs: Sequence[tuple[int, int]], count: int) -> Any:
-    """The probability of each class from the decisions between two, by Platt's scaling."""
+    """Return the probability of each class from the decisions between two, by Platt's scaling."""
     likely = nn.sigmoid(-(decisions * np.array(a, np.float32) + np.array(b, np.float32)))
     likely = jnp.clip(likely, 1e-7, 1 - 1e-7)
     table = jnp.zeros((likely.shape[0], count, count))

@@ -95,9 +95,7 @@ def _numbers(values: Any, tensor: Any, dtype: Any = np.float32) -> np.ndarray:
 
 
 def _table(attributes: dict[str, Any], kind: str, targets: int) -> Trees:
-    """Build the trees of the older operators, which name nodes by tree and number; `kind` prefixes the leaves'
-    attributes.
-    """
+    """Build the trees of the older operators, with nodes by tree and number; `kind` prefixes leaf attributes."""
     tree_of, number_of = (np.array(attributes[f"nodes_{name}"] or (), np.int64) for name in ("treeids", "nodeids"))
     row_of = {key: row for row, key in enumerate(zip(tree_of.tolist(), number_of.tolist(), strict=True))}
     names = np.array(attributes["nodes_modes"])

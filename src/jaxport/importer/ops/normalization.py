@@ -113,7 +113,7 @@ def _batch_normalized_training(
     X: Any, scale: Any, B: Any, mean: Any, var: Any, epsilon: float, momentum: float, spatial: int = 1,
     channels_last: bool = False,
 ) -> tuple[Any, Any, Any, Any, Any]:  # fmt: skip
-    """The result, the running mean and variance, and the mean and variance of the batch."""
+    """Return the result, the running mean and variance, and the mean and variance of the batch."""
     channels = X.ndim - 1 if channels_last else 1
     axes = tuple(axis for axis in range(X.ndim if spatial else 1) if axis != channels)
     batch_mean, batch_var = jnp.mean(X, axis=axes), jnp.var(X, axis=axes)

@@ -100,9 +100,9 @@ def max_pool_indices(x, window, strides, padding, dilation, column_major):
             at = at + along.reshape([-1 if a == axis else 1 for a in range(len(spatial))])
         positions.append(at)
     largest = jnp.argmax(jnp.stack(values), axis=0)
-    found = jnp.take_along_axis(jnp.stack(positions)[:, None, None], largest[None], axis=0)[0]
+    indices = jnp.take_along_axis(jnp.stack(positions)[:, None, None], largest[None], axis=0)[0]
     maps = jnp.arange(x.shape[0] * x.shape[1]) * step
-    return found + maps.reshape(x.shape[:2] + (1,) * len(spatial))
+    return indices + maps.reshape(x.shape[:2] + (1,) * len(spatial))
 
 
 @op("MaxPool", since=10)

@@ -18,9 +18,7 @@ from jaxport.importer.registry import earlier, op
 
 
 def spread(parameter: Any, x: Any, axis: int, block_size: int = 0) -> Any:
-    """Return a scale or zero point as it broadcasts against `x`: a single one, one per index of `axis`, or one per
-    block.
-    """
+    """Return a scale or zero point as it broadcasts against `x`: single, per index of `axis`, or per block."""
     if parameter.size == 1:
         return jnp.reshape(parameter, ())
     if parameter.ndim == 1 and not block_size:
@@ -135,8 +133,7 @@ def _offset(shift: int, zero_point: Any, x: Any, axis: int) -> Any:
 
 
 def product_with(B: Any, b_zero_point: Any = None) -> Callable[..., Any]:
-    """Return a function that multiplies 8-bit matrices, less their zero points, by `B`, less its own: exactly, as
-    int32.
+    """Return a function that multiplies 8-bit matrices less zero points by `B` less its own, exactly, as int32.
 
     XLA multiplies int8 several times as fast as int32. The effect of signs and zero points is corrected by the sums of
     the columns, which are computed once, and of the rows.
@@ -174,7 +171,7 @@ def quantized_matmul(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale
 
 
 def _largest(x: Any, zero_point: Any) -> int:
-    """The largest magnitude of 8-bit integers less a zero point."""
+    """Return the largest magnitude of 8-bit integers less a zero point."""
     return 128 if x.dtype.kind == "i" and is_zero(zero_point) else 255
 
 

@@ -91,8 +91,7 @@ def _recurrent(
 def _scanned(
     step: Any, states: tuple[Any, ...], inputs: Any, steps: int, lengths: Any, reverse: bool
 ) -> tuple[Any, Any]:
-    """Return the first state at every step, and all states after the last; beyond its length a sequence keeps its
-    state.
+    """Return the first state at every step, and all final states; beyond its length a sequence keeps its state.
 
     ONNX Runtime returns zeros for a sequence of length zero, whatever its initial states.
     """
@@ -210,8 +209,8 @@ def lstm_activations(
     betas: Sequence[float] | None,
     clip: float | None,
 ) -> list[Activation]:
-    """Return those of the gates, the candidate and the output, for both directions. As in ONNX Runtime, the output is
-    not clipped.
+    """Return those of gates, candidate and output, for both directions. As in ONNX Runtime, the output is not
+    clipped.
     """
     names = names or ("Sigmoid", "Tanh", "Tanh") * 2
     clipped, free = (_activations(names, alphas, betas, limit) for limit in (clip, None))

@@ -87,9 +87,7 @@ earlier("RoiAlign", since=10, until=15, fixed={"coordinate_transformation_mode":
 
 @helper
 def deformed_patches(x, offset, mask, kernel, strides, pads, dilations):
-    """Return the elements that each tap of a kernel reads from maps (channels, rows, columns): (channels, *kernel,
-    *output).
-    """
+    """Return the elements of maps (channels, rows, columns) that each tap reads: (channels, *kernel, *output)."""
     offset = offset.reshape(*kernel, 2, *offset.shape[1:])
     mask = mask.reshape(*kernel, *mask.shape[1:])
     steps = [jnp.arange(n) * s - low for n, s, low in zip(mask.shape[2:], strides, pads, strict=True)]

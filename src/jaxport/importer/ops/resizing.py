@@ -61,9 +61,7 @@ def resized_along(
     roi=None,
     extrapolation=0.0,
 ):
-    """Resize `x` to `size` elements along `axis`, by the rules of ONNX's Resize; `scale` defaults to `size /
-    x.shape[axis]`.
-    """
+    """Resize `x` to `size` elements along `axis` as ONNX's Resize; `scale` defaults to `size / x.shape[axis]`."""
     n = x.shape[axis]
     at = resized_positions(n, size, scale, transform, roi)
     xp = np if isinstance(at, np.ndarray) else jnp
@@ -204,9 +202,7 @@ def upsample_image(X, *, height_scale, mode="nearest", width_scale):
 
 @helper
 def grid_positions(at, n, align_corners, padding, rounded):
-    """Return positions in an axis of `n` elements for grid values between -1 and 1, moved inside according to
-    `padding`.
-    """
+    """Return positions in an axis of `n` elements for grid values from -1 to 1, moved inside as `padding` says."""
     at = (at + 1) / 2 * (n - 1) if align_corners else ((at + 1) * n - 1) / 2
     at = jnp.round(at) if rounded else at
     if padding == "border":  # from three beyond the border on, all taps of a cubic sample are on it

@@ -12,9 +12,7 @@ DOMAIN = "ai.onnx.preview.training"
 
 
 def _each(inputs: tuple[Any, ...], kinds: int, update: Callable[..., tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Apply `update` to every tensor; inputs and outputs have all tensors of one kind (parameters, gradients …)
-    together.
-    """
+    """Apply `update` to every tensor; inputs and outputs are grouped by kind (parameters, gradients …)."""
     count = len(inputs) // kinds
     groups = [inputs[k * count : (k + 1) * count] for k in range(kinds)]
     updated = [update(*tensors) for tensors in zip(*groups, strict=True)]

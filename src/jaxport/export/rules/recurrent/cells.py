@@ -110,10 +110,10 @@ def _activation(atom: Applied) -> str:
 
 def _other_factor(monomial: Monomial, one: Atom | None) -> Applied:
     """Return the activation that one atom is multiplied by."""
-    found = _factors(monomial, one)
-    if len(found) != 1 or one not in dict(monomial):
+    factors = _factors(monomial, one)
+    if len(factors) != 1 or one not in dict(monomial):
         raise Unfit(NO_CELL)
-    return found[0]
+    return factors[0]
 
 
 def _factors(monomial: Monomial, without: Atom | None = None) -> list[Applied]:
@@ -121,10 +121,10 @@ def _factors(monomial: Monomial, without: Atom | None = None) -> list[Applied]:
     rest = [atom for atom, power in monomial for _ in range(power)]
     if without in rest:
         rest.remove(without)
-    found = [atom for atom in rest if isinstance(atom, Applied)]
-    if len(found) != len(rest):
+    activations = [atom for atom in rest if isinstance(atom, Applied)]
+    if len(activations) != len(rest):
         raise Unfit(NO_CELL)
-    return found
+    return activations
 
 
 def _lstm(h: int, c: int, new_h: Polynomial, new_c: Polynomial, size: int) -> Cell:
@@ -203,11 +203,11 @@ def _reset(argument: Polynomial, h: int, size: int) -> tuple[Applied, Sum, Sum |
             resets.update(_factors(atom.vector, state))
             products.append((coefficient, _of_state(atom, state)))
         elif any(isinstance(factor, Applied) for factor, _ in monomial):  # r*(h @ R + b)
-            found = [(factor, power) for factor, power in monomial if isinstance(factor, Applied)]
-            if len(found) != 1 or found[0][1] != 1:
+            applied_factors = [(factor, power) for factor, power in monomial if isinstance(factor, Applied)]
+            if len(applied_factors) != 1 or applied_factors[0][1] != 1:
                 raise Unfit(NO_CELL)
-            resets.add(found[0][0])
-            scaled[monomial - {found[0]}] = coefficient
+            resets.add(applied_factors[0][0])
+            scaled[monomial - {applied_factors[0]}] = coefficient
         else:
             rest[monomial] = coefficient
     candidate = _sum(Polynomial(rest), h, size)

@@ -16,7 +16,7 @@ import numpy as np
 MOST_TERMS = 64
 
 Indices = range | tuple[int, ...]
-"""Positions in a vector: a range where they are evenly spaced, so that equal ones are equal objects."""
+"""Positions in a vector: a range if they are evenly spaced, so that equal ones are equal objects."""
 
 
 class Unfit(Exception):
@@ -29,13 +29,13 @@ def indices(positions: np.ndarray) -> Indices:
     >>> indices(np.array([2, 3, 4])), indices(np.array([1, 0, 2]))
     (range(2, 5), (1, 0, 2))
     """
-    found = positions.tolist()
-    step = found[1] - found[0] if len(found) > 1 else 1
-    if step and found:
-        spaced = range(found[0], found[0] + step * len(found), step)
-        if len(found) < 3 or bool((np.diff(positions) == step).all()):
+    numbers = positions.tolist()
+    step = numbers[1] - numbers[0] if len(numbers) > 1 else 1
+    if step and numbers:
+        spaced = range(numbers[0], numbers[0] + step * len(numbers), step)
+        if len(numbers) < 3 or bool((np.diff(positions) == step).all()):
             return spaced
-    return tuple(found)
+    return tuple(numbers)
 
 
 def picked(old: Indices, positions: np.ndarray) -> Indices:

@@ -63,13 +63,13 @@ def needed(jaxpr: Jaxpr, invars: Sequence[Var], outvars: Sequence[Any]) -> Jaxpr
 
     If these do not suffice, it uses inputs of the whole jaxpr too.
     """
-    given = set(invars)
-    wanted = variables(outvars) - given
+    available = set(invars)
+    wanted = variables(outvars) - available
     equations = []
     for equation in reversed(jaxpr.eqns):
         if wanted.intersection(equation.outvars):
             equations.append(equation)
-            wanted |= variables(equation.invars) - given
+            wanted |= variables(equation.invars) - available
     used = variables([*(atom for equation in equations for atom in equation.invars), *outvars])
     inputs = [v for v in dict.fromkeys((*invars, *jaxpr.invars)) if v in used]
     return jaxpr.replace(invars=inputs, eqns=equations[::-1], outvars=list(outvars))

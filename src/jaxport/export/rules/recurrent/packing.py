@@ -89,10 +89,10 @@ class Packing:
         return self._do("Concat", *map(self._bias, gates), axis=0)
 
     def _bias(self, gate: Sum) -> Any:
-        found = [self._times(self._vector(bias), coefficient) for coefficient, bias in gate.biases]
-        if gate.number or not found:
-            found.append(self.op.const(np.full(self.size, gate.number, np.float32)))
-        return self._added(found)
+        vectors = [self._times(self._vector(bias), coefficient) for coefficient, bias in gate.biases]
+        if gate.number or not vectors:
+            vectors.append(self.op.const(np.full(self.size, gate.number, np.float32)))
+        return self._added(vectors)
 
     def _vector(self, bias: ElementLeaf | Dot) -> Any:
         if isinstance(bias, Dot):
@@ -111,8 +111,8 @@ class Packing:
             return self._placed(whole, coefficient, height)
         columns = []
         for terms in gates:
-            found = [self._placed(dot, coefficient, height) for coefficient, dot in terms]
-            columns.append(self._added(found) if found else self._zeros((height, self.size)))
+            matrices = [self._placed(dot, coefficient, height) for coefficient, dot in terms]
+            columns.append(self._added(matrices) if matrices else self._zeros((height, self.size)))
         return self._do("Concat", *columns, axis=1)
 
     def _placed(self, dot: Dot, coefficient: float, height: int) -> Any:

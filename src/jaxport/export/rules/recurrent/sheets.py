@@ -51,12 +51,12 @@ class Sheet:
     def pieces(self) -> list[tuple[np.ndarray, Polynomial]]:
         """Return the elements by polynomial: their flat positions, and the polynomial of these elements."""
         part, local = self.part.ravel(), self.local.ravel()
-        found = []
+        pieces = []
         for number, polynomial in enumerate(self.polynomials):
             positions = np.flatnonzero(part == number)
             if len(positions):
-                found.append((positions, polynomial.take(local[positions])))
-        return found
+                pieces.append((positions, polynomial.take(local[positions])))
+        return pieces
 
     def whole(self) -> Polynomial | None:
         """Return the polynomial of all elements in order, if there is one."""
@@ -219,13 +219,13 @@ def sliced(sheet: Sheet, starts: Sequence, limits: Sequence, strides: Sequence[i
 
 def split(sheet: Sheet, sizes: Sequence[int], axis: int) -> list[Sheet]:
     """Split `sheet` along an axis of features."""
-    found, start = [], 0
+    parts, start = [], 0
     for size in sizes:
         starts, limits = [0] * len(sheet.shape), list(sheet.shape)
         starts[axis], limits[axis] = start, start + size
-        found.append(sliced(as_features(sheet, [axis]), starts, limits, None))
+        parts.append(sliced(as_features(sheet, [axis]), starts, limits, None))
         start += size
-    return found
+    return parts
 
 
 def reversed_(sheet: Sheet, axes: Sequence[int]) -> Sheet:
@@ -289,14 +289,14 @@ def product(
     sizes = [int(dims_[axis]) for axis in columns]
     count = int(np.prod(sizes)) if sizes else 1
     flat = [x.transpose([*order, *(a for a in range(x.ndim) if a not in order)]) for x in (sheet.part, sheet.local)]
-    found = Polynomial({})
+    total = Polynomial({})
     for positions, polynomial in Sheet((), (), flat[0], flat[1], sheet.polynomials).pieces():
         used = indices(positions)
         for monomial, coefficient in polynomial.terms.items():
             axes = (*rows, *columns)
             dot = Dot(monomial, weight, axes, len(rows), used, range(count))
-            found = found + Polynomial.of(dot) * coefficient
+            total = total + Polynomial.of(dot) * coefficient
     mine = ([sheet.labels[axis] for axis in left], [sheet.shape[axis] for axis in left])
     its = ([FEATURE] * len(columns), sizes)
     before, after = (mine, its) if first else (its, mine)
-    return vector(found, (*before[0], *after[0]), (*before[1], *after[1]))
+    return vector(total, (*before[0], *after[0]), (*before[1], *after[1]))
