@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxport.codegen.structure.closing import Closing
+from jaxport.codegen.structure.idioms import rewritten
 from jaxport.codegen.structure.layers import LayerWeights, recognised
 from jaxport.codegen.structure.loops import with_loops
 from jaxport.codegen.structure.scopes import (
@@ -32,6 +33,7 @@ def build(recorded: RecordedProgram) -> tuple[Module, Any]:
     program = recorded.program
     names = {variable: name for name, variable in recorded.params.items()}
     ops, result = operators(recorded.steps, recorded.outputs)
+    ops, result = operators(*rewritten(ops, result))
     results = list(dict.fromkeys(variables(result)))
     places = program.places
     nodes, node_chain = node_chains(places)

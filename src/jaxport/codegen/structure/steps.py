@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ from jaxport.codegen.tree import Op
 from jaxport.importer.host import HostValue
 from jaxport.importer.recording import Function, Recordable, Step, Variable, map_leaves
 
-__all__ = ["operators", "reads", "variables"]
+__all__ = ["operators", "reads", "renamed", "variables"]
 
 SMALL = 64
 """Elements up to which constants are compared by value."""
@@ -52,7 +52,7 @@ def operators(steps: Iterable[Step], result: Any) -> tuple[list[Op], Any]:
     known: dict[Any, Step] = {}
     kept: list[Step] = []
     for original in steps:
-        step = _renamed(original, merged)
+        step = renamed(original, merged)
         key = _key(step)
         if key is not None and key in known:
             same = known[key]
@@ -76,14 +76,14 @@ def operators(steps: Iterable[Step], result: Any) -> tuple[list[Op], Any]:
     return found[::-1], result
 
 
-def _renamed(step: Step, names: dict[Variable, Variable]) -> Step:
+def renamed(step: Step, names: Mapping[Variable, Variable]) -> Step:
     """The step on the variables that are kept; its nested functions, too."""
-    if names.keys().isdisjoint(reads(step)):
+    if not names or names.keys().isdisjoint(reads(step)):
         return step
 
     def rename(leaf: Any) -> Any:
         if isinstance(leaf, Function):
-            inner = [_renamed(part, names) for part in leaf.steps]
+            inner = [renamed(part, names) for part in leaf.steps]
             return Function(leaf.name, leaf.parameters, inner, map_leaves(rename, leaf.result))
         if isinstance(leaf, slice):
             return slice(*(rename(part) for part in (leaf.start, leaf.stop, leaf.step)))
