@@ -15,6 +15,7 @@ from jaxport.codegen.dialect import Dialect
 from jaxport.codegen.fields import ROLES, Fields
 from jaxport.codegen.flat import LONGEST_INLINE, Printer, default_name, leaves, needed
 from jaxport.codegen.literals import attribute, call, dtype_expression, name, number, restored
+from jaxport.codegen.structure.spellings import number as number_of
 from jaxport.codegen.structure.steps import reads
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Tie
 from jaxport.importer.host import HostValue, has_stand_ins, is_dim
@@ -150,6 +151,10 @@ class CallPrinter(Printer):
 
     def _step_of(self, item: Item) -> Step:
         """An item as a call: of a layer, of a module, or of what an operator is computed by."""
+        if isinstance(item, Layer) and "carry" in item.config:
+            options = {"reverse": True} if item.config["reverse"] else {}
+            args = (_Part(self.fields.text(item)), item.config["carry"], item.inputs[0])
+            return Step("call", "lax.scan", args, options, item.config["outputs"], item)
         if isinstance(item, Layer):
             return Step("call", self.fields.text(item), item.inputs, {}, item.outputs[0], item)
         if isinstance(item, Call):
@@ -176,7 +181,9 @@ class CallPrinter(Printer):
                 return statements
             target: ast.expr = ast.Name(self.bind(variable, default), ast.Store())
         else:
-            target = self.target(step.outputs, uses, default)
+            unused = isinstance(step.outputs, tuple) and not any(uses[v] for v in leaves(step.outputs[0]))
+            outputs = (None, *step.outputs[1:]) if unused and isinstance(step.node, Layer) else step.outputs
+            target = self.target(outputs, uses, default)
         return [*statements, ast.Assign([target], expression, lineno=0)]
 
     def _default(self, step: Step) -> str:
@@ -190,6 +197,8 @@ class CallPrinter(Printer):
             return chosen
         if isinstance(step.outputs, Variable) and step.outputs.hint in ROLES:
             return step.outputs.hint
+        if step.name == "jnp.broadcast_to" and isinstance(step.args[0], HostValue) and number_of(step.args[0]) == 0:
+            return "zeros"
         chosen = default_name(step)
         if chosen in KEPT:
             return chosen
@@ -203,6 +212,8 @@ class CallPrinter(Printer):
         """Any argument as an expression."""
         if isinstance(value, _Name):
             return self.size(name(value))
+        if isinstance(value, _Part):
+            return ast.parse(value, mode="eval").body
         return super().value(value)
 
     def expression(self, step: Step) -> ast.expr:
@@ -290,6 +301,12 @@ class CallPrinter(Printer):
 
 class _Name(str):
     """The name of a size that a module is given."""
+
+    __slots__ = ()
+
+
+class _Part(str):
+    """A part of the module that is an argument."""
 
     __slots__ = ()
 

@@ -149,7 +149,14 @@ def _arguments(recorded: RecordedProgram, taken: set[str]) -> dict[Variable, str
 
 def _definitions(dialect: Dialect, body: str) -> list[str]:
     """The classes that the framework does not have, as far as they are used."""
-    return [text for name, text in dialect.definitions.items() if re.search(rf"\b{name}\(", body)]
+    found: dict[str, str] = {}
+    pending = [body]
+    while pending:
+        text = pending.pop()
+        used = [name for name in dialect.definitions if re.search(rf"(?<![.\w]){name}\(", text)]
+        pending += [dialect.definitions[name] for name in used if name not in found]
+        found |= {name: dialect.definitions[name] for name in used}
+    return [text for name, text in dialect.definitions.items() if name in found]
 
 
 def _imports(text: str, dialect: Dialect) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from jaxport.codegen.dialect import Dialect
-from jaxport.codegen.flax.layers import LAYERS
+from jaxport.codegen.flax.layers import DEFINITIONS, LAYERS
 from jaxport.codegen.literals import call
 
 __all__ = ["NNX"]
@@ -51,7 +51,7 @@ NNX = Dialect(
     value=_value,
     frozen=_value,
     declared=False,
-    definitions={"Table": _TABLE},
+    definitions={"Table": _TABLE, **DEFINITIONS},
     loading=_LOADING,
     reserved=frozenset(_RESERVED.split()),
 )

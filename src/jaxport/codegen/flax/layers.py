@@ -10,17 +10,17 @@ from jaxport.codegen.dialect import Constructor, Field, constant, sized
 from jaxport.codegen.literals import call, name
 from jaxport.codegen.tree import Layer
 
-__all__ = ["LAYERS"]
+__all__ = ["DEFINITIONS", "LAYERS"]
 
 
-def _made(function: str, layer: Layer, *sizes: str, **options: Any) -> ast.expr:
+def _made(function: str, layer: Layer, *sizes: str, module: str = "nnx.", **options: Any) -> ast.expr:
     """`nnx.Linear(32, 64, use_bias=False, rngs=rngs)`."""
     positional = [constant(layer.config[size], size) for size in sizes]
     keywords = {key: constant(value, key) for key, value in options.items()}
     dtype = sized(next(iter(layer.weights.values())).dtype)
     if dtype is not None:
         keywords["param_dtype"] = dtype
-    return call(f"nnx.{function}", *positional, **keywords, rngs=name("rngs"))
+    return call(f"{module}{function}", *positional, **keywords, rngs=name("rngs"))
 
 
 def _linear(layer: Layer) -> ast.expr:
@@ -36,6 +36,23 @@ def _conv(layer: Layer) -> ast.expr:
     if config["feature_group_count"] != 1:
         options["feature_group_count"] = config["feature_group_count"]
     return _made("Conv", layer, "in_features", "out_features", "kernel_size", **options, **_without(layer, "bias"))
+
+
+def _conv_transpose(layer: Layer) -> ast.expr:
+    config = layer.config
+    options: dict[str, Any] = {"strides": config["strides"], "padding": config["padding"]}
+    if set(config["kernel_dilation"]) != {1}:
+        options["kernel_dilation"] = config["kernel_dilation"]
+    sizes = ("in_features", "out_features", "kernel_size")
+    return _made("ConvTranspose", layer, *sizes, **options, transpose_kernel=True, **_without(layer, "bias"))
+
+
+def _lstm(layer: Layer) -> ast.expr:
+    return _made("OptimizedLSTMCell", layer, "in_features", "hidden_features")
+
+
+def _gru(layer: Layer) -> ast.expr:
+    return _made("GRUCell", layer, "in_features", "hidden_features", module="")
 
 
 def _embed(layer: Layer) -> ast.expr:
@@ -64,14 +81,38 @@ def _without(layer: Layer, *roles: str) -> dict[str, bool]:
 
 
 def _fields(layer: Layer) -> Mapping[str, Field]:
-    return {role: Field(role) for role in layer.weights}
+    if layer.kind == "LSTM":  # one bias for the sum of both products
+        return {role: LSTM[role] for role in layer.weights}
+    return {role: GRU[role] if layer.kind == "GRU" else Field(role) for role in layer.weights}
 
+
+DEFINITIONS = {
+    "GRUCell": '''class GRUCell(nnx.GRUCell):
+    """`nnx.GRUCell` whose products with the state have biases, too, as PyTorch's have."""
+
+    def __init__(self, in_features: int, hidden_features: int, *, rngs: nnx.Rngs):
+        super().__init__(in_features, hidden_features, rngs=rngs)
+        self.dense_h = nnx.Linear(hidden_features, 3 * hidden_features, rngs=rngs)
+''',
+}
+"""The source of the layers that Flax does not have, by the name of the class."""
+
+GRU = {
+    "kernel": Field("dense_i.kernel"),
+    "recurrent_kernel": Field("dense_h.kernel"),
+    "bias": Field("dense_i.bias"),
+    "recurrent_bias": Field("dense_h.bias"),
+}
+LSTM = {**GRU, "bias": Field("dense_h.bias")}
 
 LAYERS = {
     kind: Constructor(build, _fields)
     for kind, build in {
         "Linear": _linear,
         "Conv": _conv,
+        "ConvTranspose": _conv_transpose,
+        "LSTM": _lstm,
+        "GRU": _gru,
         "Embed": _embed,
         "LayerNorm": _layer_norm,
         "RMSNorm": _rms_norm,

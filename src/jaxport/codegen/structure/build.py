@@ -33,7 +33,7 @@ def build(recorded: RecordedProgram) -> tuple[Module, Any]:
     program = recorded.program
     names = {variable: name for name, variable in recorded.params.items()}
     ops, result = operators(recorded.steps, recorded.outputs)
-    ops, result = operators(*rewritten(ops, result))
+    ops, result = operators(*rewritten(ops, result, names))
     results = list(dict.fromkeys(variables(result)))
     places = program.places
     nodes, node_chain = node_chains(places)

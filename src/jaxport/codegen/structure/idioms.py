@@ -7,12 +7,13 @@ more than the last digits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 import numpy as np
 
+from jaxport.codegen.structure.channels import ELEMENTWISE, Channels
 from jaxport.codegen.structure.spellings import Spellings, number
 from jaxport.codegen.structure.steps import renamed
 from jaxport.codegen.tree import Op
@@ -24,9 +25,15 @@ __all__ = ["rewritten"]
 Rule = Callable[[Step], "Variable | Step | None"]
 
 
-def rewritten(ops: Iterable[Op], result: Any) -> tuple[list[Step], Any]:
-    """The steps of operators with idioms in place of spelled-out ones, and the result in terms of them."""
-    rewriting = _Rewriting()
+def rewritten(ops: Iterable[Op], result: Any, weights: Collection[Variable] = ()) -> tuple[list[Step], Any]:
+    """The steps of operators with idioms in place of spelled-out ones, and the result in terms of them.
+
+    Args:
+      ops: the operators, in order.
+      result: what they compute.
+      weights: the parameters.
+    """
+    rewriting = _Rewriting(weights)
     for op in ops:
         rewriting.add(op.step)
     return rewriting.steps, map_leaves(rewriting.current, result)
@@ -40,11 +47,21 @@ class _Rewriting:
       steps: in order.
       same: the values that another one stands for.
       spellings: what made each value.
+      channels: the rules on layouts.
     """
 
+    weights: InitVar[Collection[Variable]]
     steps: list[Step] = field(default_factory=list)
     same: dict[Variable, Variable] = field(default_factory=dict)
     spellings: Spellings = field(default_factory=Spellings)
+    channels: Channels = field(init=False)
+
+    def __post_init__(self, weights: Collection[Variable]) -> None:
+        self.channels = Channels(self.spellings, self._made, weights)
+
+    def _made(self, step: Step) -> Variable:
+        self.add(step)
+        return self.current(step.outputs)
 
     def current(self, leaf: Any) -> Any:
         return self.same.get(leaf, leaf) if isinstance(leaf, Variable) else leaf
@@ -66,7 +83,12 @@ class _Rewriting:
         self.spellings.note(step)
 
     def _rules(self, step: Step) -> Sequence[Rule]:
+        if step.name in ELEMENTWISE:
+            return (self.channels.elementwise,)
         return {
+            "+": (self.channels.sum,),
+            "lax.conv_general_dilated": (self.channels.convolution,),
+            "helper.depthwise_convolution": (self.channels.convolution,),
             "jnp.matmul": (self._matmul,),
             "@": (self._attention, self._scaled_product),
             "jnp.squeeze": (self._squeeze,),
@@ -88,9 +110,7 @@ class _Rewriting:
 
     def _make(self, like: Step, name: str, args: tuple[Any, ...], shape: Sequence[Any], **kwargs: Any) -> Variable:
         """A further value, by a call, of the dtype of what a step makes."""
-        output = Variable(tuple(shape), like.outputs.dtype)
-        self.add(Step("call", name, args, kwargs, output, like.node))
-        return self.current(output)
+        return self._made(Step("call", name, args, kwargs, Variable(tuple(shape), like.outputs.dtype), like.node))
 
     def _matmul(self, step: Step) -> Step | None:
         return _operator(step, "@", *step.args) if not step.kwargs else None
