@@ -10,11 +10,13 @@ from jaxport.codegen.structure.closing import Closing
 from jaxport.codegen.structure.idioms import rewritten
 from jaxport.codegen.structure.layers import LayerWeights, recognised
 from jaxport.codegen.structure.loops import with_loops
+from jaxport.codegen.structure.mining import mine
 from jaxport.codegen.structure.scopes import (
     Chain,
     chain_of,
     common,
     hoist,
+    imply_elements,
     node_chains,
     plain_paths,
     without_containers,
@@ -47,10 +49,12 @@ def build(recorded: RecordedProgram) -> tuple[Module, Any]:
     for leaf in leaves:
         chain = node_chain.get(made_by[leaf.outputs[0]].step.node, ())
         chains[id(leaf)] = chain_of(leaf, chain)
+    imply_elements(chains)
     without_containers(chains)
     hoist(leaves, chains, names)
+    mined = mine(leaves, chains, results, [*names])
     order = {id(leaf): index for index, leaf in enumerate(leaves)}
-    types = {plain.get(module.path, module.path): module.type for module in program.modules.walk()}
+    types = {plain.get(module.path, module.path): module.type for module in program.modules.walk()} | mined
     closing = Closing(chains, order, names.keys(), ties.keys(), types, results)
     root = closing.module("", leaves, 0, set(results))
     return with_loops(

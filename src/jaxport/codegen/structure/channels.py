@@ -43,9 +43,9 @@ class Channels:
     def convolution(self, step: Step) -> Step | None:
         """A convolution of channels first as a transpose, one of channels last, and a transpose."""
         rank = len(step.outputs.shape)
-        if len(step.args) != 4 or rank not in LAYOUTS or step.args[1] not in self.weights:
+        x, kernel, strides, pads = step.args if len(step.args) == 4 else (None,) * 4
+        if rank not in LAYOUTS or not isinstance(kernel, Variable) or kernel not in self.weights:
             return None
-        x, kernel, strides, pads = step.args
         options = dict(step.kwargs)
         if not isinstance(x, Variable) or options.pop("dimension_numbers", None) is not None:
             return None
@@ -102,7 +102,7 @@ class Channels:
         shaped = self.spellings.step(value, "jnp.reshape")
         bias = shaped.args[0] if shaped is not None else None
         channels = moved.args[0].shape[-1]
-        if bias not in self.weights or bias.shape != (channels,):
+        if not isinstance(bias, Variable) or bias not in self.weights or bias.shape != (channels,):
             return None
         rank = len(moved.args[0].shape)
         return bias if value.shape in ((channels, *[1] * (rank - 2)), (1, channels, *[1] * (rank - 2))) else None

@@ -86,13 +86,13 @@ class _Rewriting:
         if step.name in ELEMENTWISE:
             return (self.channels.elementwise,)
         return {
-            "+": (self.channels.sum,),
+            "+": (self._plus_nothing, self.channels.sum),
             "lax.conv_general_dilated": (self.channels.convolution,),
             "helper.depthwise_convolution": (self.channels.convolution,),
             "jnp.matmul": (self._matmul,),
             "@": (self._attention, self._scaled_product),
             "jnp.squeeze": (self._squeeze,),
-            "jnp.take": (self._take,),
+            "jnp.take": (self._take_all, self._take),
             "": (self._part_of_uniform, self._part_of_transposed),
             "jnp.transpose": (self._transpose,),
             "jnp.reshape": (self._reshape,),
@@ -139,6 +139,22 @@ class _Rewriting:
             return None
         chosen = tuple(begin if axis == axes[0] else other for axis, other in enumerate(index))
         return Step("index", "", (cut.args[0], chosen if len(chosen) > 1 else begin), {}, step.outputs, step.node)
+
+    def _plus_nothing(self, step: Step) -> Variable | None:
+        """`i + 0` is `i`, of integers."""
+        for zero, other in (step.args, step.args[::-1]):
+            if isinstance(other, Variable) and np.dtype(other.dtype).kind in "iu" and number(zero) == 0:
+                return other if other.shape == step.outputs.shape else None
+        return None
+
+    def _take_all(self, step: Step) -> Step | None:
+        """`take(flat, indices)` of all indices in their order, as exporters write what only strides differ in."""
+        flat, indices = step.args if len(step.args) == 2 else (None, None)
+        if not isinstance(flat, Variable) or len(flat.shape) != 1 or step.kwargs != {"axis": 0}:
+            return None
+        if not self.spellings.counts(indices, flat.shape[0]):
+            return None
+        return _call(step, "jnp.reshape", flat, list(step.outputs.shape))
 
     def _take(self, step: Step) -> Step | None:
         """`take(x, 0, axis=1)` is `x[:, 0]`."""

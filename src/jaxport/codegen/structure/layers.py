@@ -77,7 +77,7 @@ class Recogniser(Matcher):
             return None
         table = lookup.step.args[0]
         indices = lookup.step.args[1] if indices is None else indices
-        if table not in self.weights.names or self.weights.shared.get(table, lookup) is not lookup:
+        if not self.is_parameter(table) or self.weights.shared.get(table, lookup) is not lookup:
             return None
         weight = self.weights.weight(table)
         if len(weight.shape) != 2 or weight.shape[0] < 2:

@@ -91,6 +91,10 @@ class Matcher:
         op = self.made.get(value) if isinstance(value, Variable) else None
         return op if op is not None and op.step.name in names and not _transformed(op.step) else None
 
+    def is_parameter(self, value: Any) -> bool:
+        """Whether a value is a tensor of the file that may be trained."""
+        return isinstance(value, Variable) and value in self.weights.names
+
     def parameter(self, value: Any, turned: bool = True) -> Weight | None:
         """The weight that a value is: a parameter, or one with its axes in another order."""
         if not isinstance(value, Variable):
@@ -98,7 +102,7 @@ class Matcher:
         if value in self.weights.names:
             return None if value in self.weights.shared else self.weights.weight(value)
         op = self.step(value, "T", "jnp.transpose") if turned else None
-        if op is None or op.step.args[0] not in self.weights.names or op.step.args[0] in self.weights.shared:
+        if op is None or not self.is_parameter(op.step.args[0]) or op.step.args[0] in self.weights.shared:
             return None
         turned_from: Variable = op.step.args[0]
         rank = len(turned_from.shape)

@@ -110,7 +110,7 @@ def _indexed(value: Any, matcher: Matcher, turned: bool) -> tuple[Variable, Any]
         transposed = matcher.step(value, "T")
         value = transposed.step.args[0] if transposed is not None else None
     part = matcher.step(value, "")
-    if part is None or part.step.args[0] not in matcher.weights.names:
+    if part is None or not matcher.is_parameter(part.step.args[0]):
         return None
     return part.step.args[0], part.step.args[1]
 

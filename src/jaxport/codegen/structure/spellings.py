@@ -185,6 +185,24 @@ class Spellings:
             heads, value = grouped
         return Attended(query, heads, value, scale, bias)
 
+    def counts(self, value: Any, size: Any) -> bool:
+        """Whether a value is 0, 1 … `size - 1`, in this order, whatever its shape is: rows times their length, and columns."""
+        total = self.step(value, "+")
+        for columns, rows in (total.args, total.args[::-1]) if total is not None else ():
+            if not isinstance(columns, HostValue) or columns.symbolic or not isinstance(rows, Variable):
+                continue
+            expanded = self.step(rows, "jnp.expand_dims")
+            scaled = self.step(expanded.args[0], "*") if expanded is not None else None
+            length = number(scaled.args[1]) if scaled is not None else None
+            begins = self.step(scaled.args[0], "jnp.arange") if scaled is not None else None
+            if begins is None or length != columns.size or len(begins.args) != 1 or begins.kwargs:
+                continue
+            in_order = np.array_equal(columns.data.ravel(), np.arange(columns.size))
+            count = begins.outputs.shape[0]
+            if in_order and rows.shape == (count, *[1] * (len(rows.shape) - 1)) and columns.shape[:1] == (1,):
+                return bool(count * columns.size == size)
+        return False
+
     def _repeated(self, value: Variable) -> Variable | None:
         """What a value repeats the heads of, each several times in a row, as grouped queries need them."""
         merged = self.step(value, "jnp.reshape")
