@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx
 
 import jaxport
 from jaxport.jaxprs.compiling import QUICKLY
@@ -99,6 +100,24 @@ def gradient_step(model: Any, arrays: list[Any], framework: str) -> tuple[float,
     moved = jax.tree.map(lambda weight, slope: weight - rate * slope, params, slopes)
     after = jax.jit(loss, compiler_options=QUICKLY)(moved)
     return float(before), float(after)
+
+
+def nameless(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model without names, but for its inputs and outputs, and without metadata."""
+    stripped = onnx.ModelProto.FromString(model.SerializeToString())
+    graph = stripped.graph
+    names = {value.name: value.name for value in [*graph.input, *graph.output]} | {"": ""}
+    for tensor in graph.initializer:
+        tensor.name = names.setdefault(tensor.name, f"w{len(names)}")
+    for node in graph.node:
+        node.name = node.doc_string = ""
+        del node.metadata_props[:]
+        for values in (node.input, node.output):
+            values[:] = [names.setdefault(value, f"v{len(names)}") for value in values]
+    for stale in (graph.value_info, graph.metadata_props, stripped.metadata_props):
+        del stale[:]
+    graph.name = "graph"
+    return stripped
 
 
 def load(folder: Path) -> ModuleType:

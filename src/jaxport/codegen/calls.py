@@ -212,8 +212,8 @@ class CallPrinter(Printer):
         """Any argument as an expression."""
         if isinstance(value, _Name):
             return self.size(name(value))
-        if isinstance(value, _Part):
-            return ast.parse(value, mode="eval").body
+        if isinstance(value, _Part) and self.dialect is not None:
+            return self.dialect.cell(ast.parse(value, mode="eval").body)
         return super().value(value)
 
     def expression(self, step: Step) -> ast.expr:

@@ -48,6 +48,7 @@ NNX = Dialect(
     sequence=lambda modules: call("nnx.List", modules),
     parameter=lambda array: call("nnx.Param", array),
     table=lambda array: call("Table", array),
+    cell=lambda cell: cell,
     value=_value,
     frozen=_value,
     declared=False,

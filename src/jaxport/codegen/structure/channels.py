@@ -44,16 +44,21 @@ class Channels:
         """A convolution of channels first as a transpose, one of channels last, and a transpose."""
         rank = len(step.outputs.shape)
         x, kernel, strides, pads = step.args if len(step.args) == 4 else (None,) * 4
-        if rank not in LAYOUTS or not isinstance(kernel, Variable) or kernel not in self.weights:
+        turned = self.spellings.step(kernel, "helper.transposed_kernel")
+        if rank not in LAYOUTS or not isinstance(kernel, Variable) or (turned is None and kernel not in self.weights):
             return None
         options = dict(step.kwargs)
         if not isinstance(x, Variable) or options.pop("dimension_numbers", None) is not None:
             return None
         x = self.transposed(x, _last(rank), step)
-        kernel = self.transposed(kernel, (*range(2, rank), 1, 0), step)
+        images, kernels, _ = LAYOUTS[rank]
+        if turned is not None:
+            kernels = f"OI{images[1:-1]}"
+        else:
+            kernel = self.transposed(kernel, (*range(2, rank), 1, 0), step)
         shape = tuple(step.outputs.shape[axis] for axis in _last(rank))
         result = Variable(shape, step.outputs.dtype)
-        options["dimension_numbers"] = LAYOUTS[rank]
+        options["dimension_numbers"] = (images, kernels, images)
         args = (x, kernel, strides, pads)
         result = self.add(Step("call", "lax.conv_general_dilated", args, options, result, step.node))
         return _transpose(step, result, _first(rank))

@@ -61,7 +61,7 @@ def _transposed(op: Op, product: Op, bias: Weight | None, matcher: Matcher) -> L
     if step.kwargs.keys() - known or step.kwargs.get("feature_group_count", 1) != 1 or set(strides) != {1}:
         return None
     images, _, _ = LAYOUTS.get(rank + 2, ("", "", ""))
-    if step.kwargs.get("dimension_numbers") not in ((images, "OIHW", images), (images, f"OI{images[1:-1]}", images)):
+    if step.kwargs.get("dimension_numbers") != (images, f"OI{images[1:-1]}", images):
         return None
     if not _are_known(pads):
         return None
