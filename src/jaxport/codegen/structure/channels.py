@@ -68,6 +68,18 @@ class Channels:
         result = Variable(tuple(value.shape[axis] for axis in order), value.dtype)
         return self.add(Step("call", "jnp.transpose", (value, tuple(order)), {}, result, like.node))
 
+    def flattened(self, step: Step) -> Step | None:
+        """Spatial axes that are merged or split between two transposes, without the transposes."""
+        shaped = self.spellings.step(step.args[0], "jnp.reshape")
+        moved = self._moved(shaped.args[0]) if shaped is not None else None
+        if shaped is None or moved is None or step.args[1:] != (_last(len(step.outputs.shape)),):
+            return None
+        if shaped.outputs.shape[:2] != shaped.args[0].shape[:2]:
+            return None
+        first, *rest = step.outputs.shape
+        sizes = [-1 if not isinstance(first, int) and all(isinstance(n, int) for n in rest) else first, *rest]
+        return Step("call", "jnp.reshape", (moved.args[0], sizes), {}, step.outputs, step.node)
+
     def elementwise(self, step: Step) -> Step | None:
         """`f(x.transpose(0, 2, 1))` is `f(x).transpose(0, 2, 1)`."""
         moved = self._moved(step.args[0]) if step.args else None

@@ -94,7 +94,11 @@ class _Rewriting:
             "jnp.squeeze": (self._squeeze,),
             "jnp.take": (self._take_all, self._take),
             "": (self._part_of_uniform, self._part_of_transposed),
-            "jnp.transpose": (self._transpose,),
+            "jnp.transpose": (self._transpose, self.channels.flattened),
+            "jnp.mean": (self._reduction,),
+            "jnp.sum": (self._reduction,),
+            "jnp.max": (self._reduction,),
+            "jnp.min": (self._reduction,),
             "jnp.reshape": (self._reshape,),
             "jnp.reciprocal": (self._reciprocal,),
             "jnp.negative": (self._negative,),
@@ -121,6 +125,15 @@ class _Rewriting:
     def _reciprocal(self, step: Step) -> Step | None:
         root = self.spellings.step(step.args[0], "jnp.sqrt")
         return _call(step, "lax.rsqrt", *root.args) if root is not None and _is_single(step.outputs) else None
+
+    def _reduction(self, step: Step) -> Step | None:
+        """`mean(x, axis=(1,), keepdims=False)` is `mean(x, axis=1)`."""
+        if step.kwargs.get("keepdims") is not False or not isinstance(step.kwargs.get("axis"), tuple):
+            return None
+        axes = step.kwargs["axis"]
+        options = {key: value for key, value in step.kwargs.items() if key != "keepdims"}
+        options["axis"] = axes[0] if len(axes) == 1 else axes
+        return Step("call", step.name, step.args, options, step.outputs, step.node)
 
     def _squeeze(self, step: Step) -> Step | None:
         """`squeeze(x[0:1], 0)` is `x[0]`."""
