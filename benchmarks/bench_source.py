@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,7 +103,7 @@ def main() -> None:
         seconds, covered = time.process_time() - begin, coverage(program)
         classes = source.code.partition("\ndef load(")[0]
         lines = sum(bool(line.strip()) for line in classes.splitlines())
-        rows.append((name, seconds, lines, 100 * covered.nodes, 100 * covered.weights))
+        rows.append((Path(name).name, seconds, lines, 100 * covered.nodes, 100 * covered.weights))
     table("Structured source", ["model", "CPU seconds", "lines of code", "% of nodes", "% of weights"], rows)
 
 

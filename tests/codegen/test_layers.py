@@ -52,6 +52,11 @@ LAYERS: dict[str, tuple[onnx.ModelProto, str]] = {
         layer_model("ConvTranspose", [(4, 3, 2, 3), (3,)], ("batch", 4, 5, 6), {"strides": [2, 2], "pads": [0, 1, 1, 0]}),
         "ConvTranspose(",
     ),
+    "instance normalization": (layer_model("InstanceNormalization", [(4,), (4,)], ("batch", 4, 5, 6)), "GroupNorm("),
+    "group normalization": (
+        layer_model("GroupNormalization", [(6,), (6,)], ("batch", 6, 7), {"num_groups": 3, "epsilon": 1e-3}),
+        "GroupNorm(",
+    ),
     "lstm": (layer_model("LSTM", [(1, 12, 4), (1, 12, 3), (1, 24)], *RECURRENT, outputs=3), "LSTMCell("),
     "lstm without bias": (layer_model("LSTM", [(1, 12, 4), (1, 12, 3)], *RECURRENT), "LSTMCell("),
     "lstm, reversed": (

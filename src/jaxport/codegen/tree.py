@@ -59,7 +59,7 @@ class Layer:
     """A layer that all frameworks have.
 
     Attributes:
-      kind: `Linear`, `Conv`, `ConvTranspose`, `Embed`, `LayerNorm`, `RMSNorm`, `BatchNorm`, `LSTM` or `GRU`.
+      kind: `Linear`, `Conv`, `ConvTranspose`, `Embed`, `LayerNorm`, `RMSNorm`, `BatchNorm`, `GroupNorm`, `LSTM` or `GRU`.
       config: its options, sizes included.
       weights: its tensors by their role: `kernel` (inputs before outputs), `bias`, `scale`, `embedding`, `mean`, `var`.
       inputs: the value that it is applied to; of a cell, the sequence and the first carry.

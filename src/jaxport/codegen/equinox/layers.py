@@ -40,6 +40,15 @@ DEFINITIONS = {
     def __call__(self, x: Array) -> Array:
         return x * lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + self.eps) * self.weight
 ''',
+    "GroupNorm": '''class GroupNorm(eqx.nn.GroupNorm):
+    """`eqx.nn.GroupNorm` of a batch with channels last."""
+
+    def __call__(self, x: Array) -> Array:
+        y = x.reshape(x.shape[0], -1, self.groups, x.shape[-1] // self.groups)
+        y = y - jnp.mean(y, axis=(1, 3), keepdims=True)
+        y = y * lax.rsqrt(jnp.mean(y * y, axis=(1, 3), keepdims=True) + self.eps)
+        return y.reshape(x.shape) * self.weight + self.bias
+''',
     "Conv": '''class Conv(eqx.Module):
     """A convolution with channels last; its kernel is (*sizes, in, out)."""
 
@@ -205,6 +214,10 @@ def _layer_norm(layer: Layer) -> ast.expr:
     return _made("LayerNorm", layer, "num_features", keyed=False, eps=layer.config["epsilon"], **_bias(layer))
 
 
+def _group_norm(layer: Layer) -> ast.expr:
+    return _made("GroupNorm", layer, "num_groups", "num_features", keyed=False, eps=layer.config["epsilon"])
+
+
 def _rms_norm(layer: Layer) -> ast.expr:
     return _made("RMSNorm", layer, "num_features", keyed=False, eps=layer.config["epsilon"], use_bias=False)
 
@@ -242,6 +255,7 @@ _KINDS: dict[str, tuple[Callable[[Layer], ast.expr], Mapping[str, Field]]] = {
     "GRU": (_gru, _GRU),
     "Embed": (_embed, _WEIGHT),
     "LayerNorm": (_layer_norm, _WEIGHT),
+    "GroupNorm": (_group_norm, _WEIGHT),
     "RMSNorm": (_rms_norm, _WEIGHT),
     "BatchNorm": (_batch_norm, _SAME),
 }

@@ -64,6 +64,11 @@ def _layer_norm(layer: Layer) -> ast.expr:
     return _made("LayerNorm", layer, "num_features", **options)
 
 
+def _group_norm(layer: Layer) -> ast.expr:
+    options = {"epsilon": layer.config["epsilon"], "use_fast_variance": False}
+    return _made("GroupNorm", layer, "num_features", "num_groups", **options)
+
+
 def _rms_norm(layer: Layer) -> ast.expr:
     return _made("RMSNorm", layer, "num_features", epsilon=layer.config["epsilon"])
 
@@ -115,6 +120,7 @@ LAYERS = {
         "GRU": _gru,
         "Embed": _embed,
         "LayerNorm": _layer_norm,
+        "GroupNorm": _group_norm,
         "RMSNorm": _rms_norm,
         "BatchNorm": _batch_norm,
     }.items()

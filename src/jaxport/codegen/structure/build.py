@@ -22,7 +22,7 @@ from jaxport.codegen.structure.scopes import (
     without_containers,
 )
 from jaxport.codegen.structure.steps import operators, variables
-from jaxport.codegen.structure.ties import shared
+from jaxport.codegen.structure.ties import element_of_all, shared
 from jaxport.codegen.tree import Call, Item, Layer, Leaf, Module, Op, Tie, Weight
 from jaxport.importer.recording import Variable
 from jaxport.importer.tracing import RecordedProgram
@@ -34,8 +34,9 @@ def build(recorded: RecordedProgram) -> tuple[Module, Any]:
     """The tree of a recorded program, and what it returns in terms of the tree's values."""
     program = recorded.program
     names = {variable: name for name, variable in recorded.params.items()}
-    ops, result = operators(recorded.steps, recorded.outputs)
-    ops, result = operators(*rewritten(ops, result, names))
+    ops, result = operators(recorded.steps, recorded.outputs, names)
+    steps, result = rewritten(ops, result, names, lambda variable: element_of_all(program, names[variable]))
+    ops, result = operators(steps, result, names)
     results = list(dict.fromkeys(variables(result)))
     places = program.places
     nodes, node_chain = node_chains(places)

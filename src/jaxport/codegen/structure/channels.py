@@ -90,21 +90,23 @@ class Channels:
         result = self.add(Step(step.form, step.name, args, step.kwargs, inner, step.node))
         return _transpose(step, result, moved.args[1])
 
-    def sum(self, step: Step) -> Step | None:
-        """The sum of two values that were transposed alike; and of one and a bias per channel."""
-        first, second = map(self._moved, step.args)
+    def together(self, step: Step) -> Step | None:
+        """An operator of two values that were transposed alike; and the sum of one and a bias per channel."""
+        first, second = map(self._moved, step.args) if len(step.args) == 2 else (None, None)
         if first is not None and second is not None and first.args[1] == second.args[1]:
             origins = first.args[0], second.args[0]
             if origins[0].shape == origins[1].shape:
-                return self._added(step, *origins, first.args[1])
+                return self._both(step, *origins, first.args[1])
+        if step.name != "+":
+            return None
         for moved, other in ((first, step.args[1]), (second, step.args[0])):
             bias = self._per_channel(other, moved) if moved is not None else None
             if moved is not None and bias is not None:
-                return self._added(step, moved.args[0], bias, moved.args[1])
+                return self._both(step, moved.args[0], bias, moved.args[1])
         return None
 
-    def _added(self, step: Step, a: Variable, b: Variable, order: tuple[int, ...]) -> Step:
-        result = self.add(Step("operator", "+", (a, b), {}, Variable(a.shape, step.outputs.dtype), step.node))
+    def _both(self, step: Step, a: Variable, b: Variable, order: tuple[int, ...]) -> Step:
+        result = self.add(Step("operator", step.name, (a, b), {}, Variable(a.shape, step.outputs.dtype), step.node))
         return _transpose(step, result, order)
 
     def _moved(self, value: Any) -> Step | None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from jaxport.codegen.structure.channels import ELEMENTWISE, Channels
+from jaxport.codegen.structure.groups import Groups
 from jaxport.codegen.structure.spellings import Spellings, number
 from jaxport.codegen.structure.steps import renamed
 from jaxport.codegen.tree import Op
@@ -25,15 +26,18 @@ __all__ = ["rewritten"]
 Rule = Callable[[Step], "Variable | Step | None"]
 
 
-def rewritten(ops: Iterable[Op], result: Any, weights: Collection[Variable] = ()) -> tuple[list[Step], Any]:
+def rewritten(
+    ops: Iterable[Op], result: Any, weights: Collection[Variable], uniform: Callable[[Variable], float | None]
+) -> tuple[list[Step], Any]:
     """The steps of operators with idioms in place of spelled-out ones, and the result in terms of them.
 
     Args:
       ops: the operators, in order.
       result: what they compute.
       weights: the parameters.
+      uniform: the element that all elements of a parameter are, or None.
     """
-    rewriting = _Rewriting(weights)
+    rewriting = _Rewriting(weights, uniform)
     for op in ops:
         rewriting.add(op.step)
     return rewriting.steps, map_leaves(rewriting.current, result)
@@ -48,16 +52,22 @@ class _Rewriting:
       same: the values that another one stands for.
       spellings: what made each value.
       channels: the rules on layouts.
+      groups: the rule on normalizations of groups of channels.
     """
 
     weights: InitVar[Collection[Variable]]
+    uniform: InitVar[Callable[[Variable], float | None]]
     steps: list[Step] = field(default_factory=list)
     same: dict[Variable, Variable] = field(default_factory=dict)
     spellings: Spellings = field(default_factory=Spellings)
     channels: Channels = field(init=False)
+    groups: Groups = field(init=False)
 
-    def __post_init__(self, weights: Collection[Variable]) -> None:
+    def __post_init__(
+        self, weights: Collection[Variable], uniform: Callable[[Variable], float | None]
+    ) -> None:
         self.channels = Channels(self.spellings, self._made, weights)
+        self.groups = Groups(self.spellings, self.channels, weights, uniform)
 
     def _made(self, step: Step) -> Variable:
         self.add(step)
@@ -86,7 +96,7 @@ class _Rewriting:
         if step.name in ELEMENTWISE:
             return (self.channels.elementwise,)
         return {
-            "+": (self._plus_nothing, self.channels.sum),
+            "+": (self._plus_nothing, self.groups.normalization, self.channels.together),
             "lax.conv_general_dilated": (self.channels.convolution,),
             "helper.depthwise_convolution": (self.channels.convolution,),
             "jnp.matmul": (self._matmul,),
@@ -104,8 +114,9 @@ class _Rewriting:
             "jnp.negative": (self._negative,),
             "jnp.arange": (self._arange,),
             "jnp.where": (self._where,),
-            "*": (self._gated, self._gelu),
-            "/": (self._softmax,),
+            "*": (self._gated, self._gelu, self.channels.together),
+            "-": (self.channels.together,),
+            "/": (self._softmax, self.channels.together),
             "==": (self._lower_triangle,),
             "nn.softmax": (self._mask_of,),
             "jnp.cos": (self._angle,),

@@ -111,6 +111,11 @@ class Recogniser(Matcher):
             return None
         for scale, normal in (scaled.step.args, scaled.step.args[::-1]):
             weight = self.vector(scale, size)
+            grouped = self.step(normal, "helper.group_norm") if weight is not None and bias is not None else None
+            if grouped is not None and weight is not None and bias is not None:
+                x, groups, epsilon = grouped.step.args
+                config = {"num_features": size, "num_groups": groups, "epsilon": epsilon}
+                return Layer("GroupNorm", config, {"scale": weight, "bias": bias}, (x,), (out,), "norm")
             found = self.standardized(normal) if weight is not None else None
             if found is None or weight is None:
                 continue

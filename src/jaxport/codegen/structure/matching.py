@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -113,6 +113,10 @@ class Matcher:
         """A parameter of one axis of this size; one of a single element is a constant of the program."""
         if isinstance(value, HostValue) and value.name and value.shape == (size,) == (1,) and not value.symbolic:
             return self.weights.constant(value, trained=True)
+        shaped = self.step(value, "jnp.reshape")
+        if shaped is not None and shaped.outputs[0].shape == (size,):
+            whole = self.parameter(shaped.step.args[0], turned=False)
+            return None if whole is None else replace(whole, shape=(size,), read=lambda: whole.read().reshape(size))
         weight = self.parameter(value, turned=False)
         return weight if weight is not None and weight.shape == (size,) else None
 

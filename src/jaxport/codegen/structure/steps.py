@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -46,14 +46,20 @@ def _captured(function: Function) -> list[Variable]:
     return list(found)
 
 
-def operators(steps: Iterable[Step], result: Any) -> tuple[list[Op], Any]:
-    """The steps that a result needs, equal ones once; and the result in terms of them."""
+def operators(
+    steps: Iterable[Step], result: Any, weights: Collection[Variable] = ()
+) -> tuple[list[Op], Any]:
+    """The steps that a result needs, equal ones once; and the result in terms of them.
+
+    What only brings a weight into another shape stays with each that reads it: two modules may have the same weight.
+    """
     merged: dict[Variable, Variable] = {}
     known: dict[Any, Step] = {}
     kept: list[Step] = []
     for original in steps:
         step = renamed(original, merged)
-        key = _key(step)
+        read = reads(step)
+        key = None if read and all(variable in weights for variable in read) else _key(step)
         if key is not None and key in known:
             same = known[key]
             pairs = zip(variables(step.outputs), variables(same.outputs), strict=True)
