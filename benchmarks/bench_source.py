@@ -1,15 +1,15 @@
 """Structured source: how long printing takes as a model grows, how much of a file it covers, and how many lines it is.
 
-    python -m benchmarks.bench_source                # BERT of 2 to 12 layers of width 768, as we export it
-    python -m benchmarks.bench_source FILE.onnx …    # files
+python -m benchmarks.bench_source                # BERT of 2 to 12 layers of width 768, as we export it
+python -m benchmarks.bench_source FILE.onnx …    # files
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -88,7 +88,7 @@ def bert(layers: int, width: int = WIDTH, words: int = WORDS, heads: int = HEADS
                 x = layer(x)
             return x
 
-    exported = jaxport.to_onnx(Bert(nnx.Rngs(0)), [jax.ShapeDtypeStruct(("batch", "length"), np.int32)])  # type: ignore[arg-type]
+    exported = jaxport.to_onnx(Bert(nnx.Rngs(0)), [jax.ShapeDtypeStruct(("batch", "length"), np.int32)])
     return jaxport.from_onnx(exported.model)
 
 

@@ -78,9 +78,9 @@ def compare_gradients(
     keys = [name for name, value in program.params.items() if jnp.issubdtype(value.dtype, jnp.floating)]
     params = {key: program.params[key] for key in keys}
     fixed = {key: value for key, value in program.params.items() if key not in params}
-    wanted = jax.jit(
-        jax.grad(lambda given: loss_of(program.apply(given | fixed, *arrays))), compiler_options=QUICKLY
-    )(params)
+    wanted = jax.jit(jax.grad(lambda given: loss_of(program.apply(given | fixed, *arrays))), compiler_options=QUICKLY)(
+        params
+    )
     trained, loss = loss_function(model, arrays, framework)
     found = jax.jit(jax.grad(loss), compiler_options=QUICKLY)(trained)
     by_origin: dict[str, list[np.ndarray]] = {}

@@ -38,7 +38,7 @@ def check_case(case: backend.Case, framework: str, folder: Path) -> None:
             case.compare(results, expected)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(25)
 @pytest.mark.parametrize("framework", ["nnx", "equinox"])
 @pytest.mark.parametrize("name", CASES)
 def test_a_case(name: str, framework: str, tmp_path: Path) -> None:

@@ -49,7 +49,9 @@ LAYERS: dict[str, tuple[onnx.ModelProto, str]] = {
     "conv 1-d of groups": (layer_model("Conv", [(4, 1, 3)], ("batch", 4, 9), {"group": 4, "dilations": [2]}), "Conv("),
     "conv 3-d": (layer_model("Conv", [(3, 2, 2, 2, 2), (3,)], ("batch", 2, 4, 5, 6)), "Conv("),
     "transposed 2-d": (
-        layer_model("ConvTranspose", [(4, 3, 2, 3), (3,)], ("batch", 4, 5, 6), {"strides": [2, 2], "pads": [0, 1, 1, 0]}),
+        layer_model(
+            "ConvTranspose", [(4, 3, 2, 3), (3,)], ("batch", 4, 5, 6), {"strides": [2, 2], "pads": [0, 1, 1, 0]}
+        ),
         "ConvTranspose(",
     ),
     "instance normalization": (layer_model("InstanceNormalization", [(4,), (4,)], ("batch", 4, 5, 6)), "GroupNorm("),
@@ -130,9 +132,7 @@ IDIOMS = {
     "gelu by tanh": (spelled(f"{TANH} h = Mul(x, half) y = Mul(h, s)", X), "nn.gelu(x, approximate=True)"),
     "silu": (spelled("s = Sigmoid(x) y = Mul(x, s)", X), "nn.silu(x)"),
     "a part": (
-        spelled(
-            "i = Constant<value = int64 {2}>() y = Gather<axis=1>(x, i)", X, output="float[batch, 8]"
-        ),
+        spelled("i = Constant<value = int64 {2}>() y = Gather<axis=1>(x, i)", X, output="float[batch, 8]"),
         "x[:, 2]",
     ),
     "softmax": (

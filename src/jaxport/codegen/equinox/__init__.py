@@ -40,6 +40,7 @@ def save(model: {model}, path: str | Path) -> None:
     save_file(dict(zip(names_of(model), jax.tree.leaves(model), strict=True)), path)
 '''
 
+
 def _cell(cell: ast.expr) -> ast.expr:
     """A function of its own: `lax.scan` takes only what can be hashed, which modules of arrays cannot."""
     return ast.parse(f"lambda carry, row: {ast.unparse(cell)}(carry, row)", mode="eval").body

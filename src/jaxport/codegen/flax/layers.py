@@ -13,14 +13,26 @@ from jaxport.codegen.tree import Layer
 __all__ = ["DEFINITIONS", "LAYERS"]
 
 
-def _made(function: str, layer: Layer, *sizes: str, module: str = "nnx.", **options: Any) -> ast.expr:
+DEFINITIONS = {
+    "GRUCell": '''class GRUCell(nnx.GRUCell):
+    """`nnx.GRUCell` whose products with the state have biases, too, as PyTorch's have."""
+
+    def __init__(self, in_features: int, hidden_features: int, *, rngs: nnx.Rngs):
+        super().__init__(in_features, hidden_features, rngs=rngs)
+        self.dense_h = nnx.Linear(hidden_features, 3 * hidden_features, rngs=rngs)
+''',
+}
+"""The source of the layers that Flax does not have, by the name of the class."""
+
+
+def _made(function: str, layer: Layer, *sizes: str, **options: Any) -> ast.expr:
     """`nnx.Linear(32, 64, use_bias=False, rngs=rngs)`."""
     positional = [constant(layer.config[size], size) for size in sizes]
     keywords = {key: constant(value, key) for key, value in options.items()}
     dtype = sized(next(iter(layer.weights.values())).dtype)
     if dtype is not None:
         keywords["param_dtype"] = dtype
-    return call(f"{module}{function}", *positional, **keywords, rngs=name("rngs"))
+    return call(function if function in DEFINITIONS else f"nnx.{function}", *positional, **keywords, rngs=name("rngs"))
 
 
 def _linear(layer: Layer) -> ast.expr:
@@ -52,7 +64,7 @@ def _lstm(layer: Layer) -> ast.expr:
 
 
 def _gru(layer: Layer) -> ast.expr:
-    return _made("GRUCell", layer, "in_features", "hidden_features", module="")
+    return _made("GRUCell", layer, "in_features", "hidden_features")
 
 
 def _embed(layer: Layer) -> ast.expr:
@@ -90,17 +102,6 @@ def _fields(layer: Layer) -> Mapping[str, Field]:
         return {role: LSTM[role] for role in layer.weights}
     return {role: GRU[role] if layer.kind == "GRU" else Field(role) for role in layer.weights}
 
-
-DEFINITIONS = {
-    "GRUCell": '''class GRUCell(nnx.GRUCell):
-    """`nnx.GRUCell` whose products with the state have biases, too, as PyTorch's have."""
-
-    def __init__(self, in_features: int, hidden_features: int, *, rngs: nnx.Rngs):
-        super().__init__(in_features, hidden_features, rngs=rngs)
-        self.dense_h = nnx.Linear(hidden_features, 3 * hidden_features, rngs=rngs)
-''',
-}
-"""The source of the layers that Flax does not have, by the name of the class."""
 
 GRU = {
     "kernel": Field("dense_i.kernel"),

@@ -113,8 +113,9 @@ class Channels:
         """The transpose from channels last to channels first that a value is."""
         step = self.spellings.step(value, "jnp.transpose")
         rank = len(value.shape) if isinstance(value, Variable) else 0
-        known = step is not None and rank > 2 and step.args[1:] == (_first(rank),)
-        return step if known and isinstance(step.args[0], Variable) else None
+        if step is None or rank < 3 or step.args[1:] != (_first(rank),):
+            return None
+        return step if isinstance(step.args[0], Variable) else None
 
     def _per_channel(self, value: Any, moved: Step) -> Variable | None:
         """The parameter of one element per channel that a value spreads over channels first."""

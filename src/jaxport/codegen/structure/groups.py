@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from jax import Array
 
 from jaxport.codegen.structure.channels import Channels
 from jaxport.codegen.structure.spellings import Spellings, number
@@ -18,7 +19,7 @@ __all__ = ["Groups"]
 
 
 @helper
-def group_norm(x, groups, epsilon):
+def group_norm(x: Array, groups: int, epsilon: float) -> Array:
     """`x`, with channels last, of mean 0 and variance 1 in each group of channels of each sample."""
     grouped = x.reshape(x.shape[0], -1, groups, x.shape[-1] // groups)
     grouped = grouped - jnp.mean(grouped, axis=(1, 3), keepdims=True)

@@ -63,9 +63,7 @@ class _Rewriting:
     channels: Channels = field(init=False)
     groups: Groups = field(init=False)
 
-    def __post_init__(
-        self, weights: Collection[Variable], uniform: Callable[[Variable], float | None]
-    ) -> None:
+    def __post_init__(self, weights: Collection[Variable], uniform: Callable[[Variable], float | None]) -> None:
         self.channels = Channels(self.spellings, self._made, weights)
         self.groups = Groups(self.spellings, self.channels, weights, uniform)
 
@@ -187,9 +185,9 @@ class _Rewriting:
         if not isinstance(x, Variable) or not isinstance(at, HostValue) or at.ndim or at.symbolic or axis is None:
             return None
         index, size = int(at.item()), x.shape[axis]
-        if step.kwargs != {"axis": axis} or not (isinstance(size, int) and -size <= index < size):
-            if step.kwargs != {"axis": axis} or not is_dim(size) or index not in (0, -1):
-                return None
+        inside = -size <= index < size if isinstance(size, int) else is_dim(size) and index in (0, -1)
+        if step.kwargs != {"axis": axis} or not inside:
+            return None
         whole = (slice(None),) * (axis % len(x.shape))
         return Step("index", "", (x, (*whole, index) if whole else index), {}, step.outputs, step.node)
 
@@ -287,8 +285,9 @@ class _Rewriting:
         if isinstance(full, Variable):
             cause = self.spellings.step(full, "jnp.broadcast_to")
             full = cause.args[0] if cause is not None else None
-        uniform = isinstance(full, HostValue) and not full.symbolic and full.size > 0 and full.dtype.kind in "iuf"
-        if len(shape) != 2 or not uniform or not (full.data == full.data.ravel()[0]).all() or not full.data.ravel()[0]:
+        if len(shape) != 2 or not isinstance(full, HostValue) or full.symbolic or full.dtype.kind not in "iuf":
+            return None
+        if not full.size or not full.data.ravel()[0] or not (full.data == full.data.ravel()[0]).all():
             return None
         output = Variable(shape, np.dtype(bool), "mask")
         sizes = shape if shape[0] is not shape[1] and shape[0] != shape[1] else shape[:1]

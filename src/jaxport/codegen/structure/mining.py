@@ -6,14 +6,14 @@ modules are closed and classes are made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from jaxport.codegen.structure.loops import element_of
 from jaxport.codegen.structure.scopes import Chain
-from jaxport.codegen.tree import Layer, Leaf, Op
+from jaxport.codegen.tree import Layer, Leaf
 from jaxport.importer.names import unique
 from jaxport.importer.recording import Variable
 
@@ -60,7 +60,7 @@ def mine(
 
 
 @dataclass(frozen=True)
-class _Run:
+class _Repeats:
     """A part of a sequence in which the same `period` leaves follow again and again."""
 
     begin: int
@@ -92,9 +92,9 @@ def _tokens(sequence: Sequence[Leaf], weights: frozenset[Variable]) -> np.ndarra
     return np.array(keys, np.int64)
 
 
-def _runs(sequence: Sequence[Leaf], tokens: np.ndarray, begin: int, end: int) -> list[_Run]:
+def _runs(sequence: Sequence[Leaf], tokens: np.ndarray, begin: int, end: int) -> list[_Repeats]:
     """The runs of a part of the sequence that do not overlap, those first that cover most of it."""
-    found: list[_Run] = []
+    found: list[_Repeats] = []
     pending = [(begin, end)]
     while pending:
         begin, end = pending.pop()
@@ -105,7 +105,7 @@ def _runs(sequence: Sequence[Leaf], tokens: np.ndarray, begin: int, end: int) ->
     return found
 
 
-def _longest(sequence: Sequence[Leaf], tokens: np.ndarray, begin: int, end: int) -> _Run | None:
+def _longest(sequence: Sequence[Leaf], tokens: np.ndarray, begin: int, end: int) -> _Repeats | None:
     """The run that covers most leaves; of several the one of the shortest period."""
     part = tokens[begin:end]
     best, covered = None, 0
@@ -121,7 +121,7 @@ def _longest(sequence: Sequence[Leaf], tokens: np.ndarray, begin: int, end: int)
             if rounds < 2 or rounds * period <= covered:
                 continue
             if layers[first + period] - layers[first] >= FEWEST_LAYERS:
-                best, covered = _Run(begin + first, begin + first + int(lengths[at]) + period, period), rounds * period
+                best, covered = _Repeats(begin + first, begin + first + int(lengths[at]) + period, period), rounds * period
     return best
 
 
@@ -129,7 +129,7 @@ def _is_heavy(leaf: Leaf) -> bool:
     return isinstance(leaf, Layer) and leaf.kind not in NORMS
 
 
-def _phase(sequence: Sequence[Leaf], run: _Run, results: Sequence[Variable]) -> int:
+def _phase(sequence: Sequence[Leaf], run: _Repeats, results: Sequence[Variable]) -> int:
     """Where a round begins best: where the fewest values go from one round to the next.
 
     A normalization belongs to the block before it, if only its result goes on.

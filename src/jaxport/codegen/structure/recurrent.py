@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -29,7 +29,9 @@ def recurrent(op: Op, matcher: Matcher) -> Layer | None:
     if node is None or op.operator not in GATES or not _is_plain(node.attributes, op.operator):
         return None
     peepholes = op.operator == "LSTM" and len(node.inputs) > 7 and node.inputs[7] is not None
-    function, carry, rows = step.args if len(step.args) == 3 else (None, None, None)
+    if len(step.args) != 3:
+        return None
+    function, carry, rows = step.args
     if peepholes or not isinstance(function, Function) or function.name != "plain" or not isinstance(rows, Variable):
         return None
     source = _input_product(rows, matcher)
@@ -38,12 +40,14 @@ def recurrent(op: Op, matcher: Matcher) -> Layer | None:
     x, of_input, direction, bias = source
     turned = [found for value in op.inputs if (found := _recurrence(value, direction, matcher)) is not None]
     own = {variable for variable in (of_input, *turned, bias) if variable is not None}
-    if not turned or any(turned[0] is not other for other in turned) or not all(
-        reader.step.node is step.node for variable in own for reader in matcher.readers.get(variable, [])
+    if (
+        not turned
+        or any(turned[0] is not other for other in turned)
+        or not all(reader.step.node is step.node for variable in own for reader in matcher.readers.get(variable, []))
     ):
         return None
     kind = op.operator
-    outputs = step.outputs
+    outputs: Any = step.outputs
     if kind == "LSTM":
         (h, c), ys = outputs
         states, outputs = (carry[1], carry[0]), ((c, h), ys)

@@ -12,7 +12,17 @@ from jaxport.importer.graph import BoundNode
 from jaxport.importer.modules import NodePlace
 from jaxport.importer.recording import Variable
 
-__all__ = ["Chain", "chain_of", "common", "hoist", "imply_elements", "node_chains", "nodes_of", "plain_paths", "without_containers"]
+__all__ = [
+    "Chain",
+    "chain_of",
+    "common",
+    "hoist",
+    "imply_elements",
+    "node_chains",
+    "nodes_of",
+    "plain_paths",
+    "without_containers",
+]
 
 Chain = tuple[str, ...]
 """The paths of the modules around something, from the outside in."""

@@ -180,9 +180,9 @@ class Spellings:
             return None
         if not isinstance(query.shape[3], int) or query.shape[3] < 1:
             return None
-        grouped = self._repeated(heads), self._repeated(value)
-        if None not in grouped and grouped[0].shape[1] == grouped[1].shape[1]:
-            heads, value = grouped
+        few_heads, few_values = self._repeated(heads), self._repeated(value)
+        if few_heads is not None and few_values is not None and few_heads.shape[1] == few_values.shape[1]:
+            heads, value = few_heads, few_values
         return Attended(query, heads, value, scale, bias)
 
     def counts(self, value: Any, size: Any) -> bool:

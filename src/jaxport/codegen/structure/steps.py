@@ -46,9 +46,7 @@ def _captured(function: Function) -> list[Variable]:
     return list(found)
 
 
-def operators(
-    steps: Iterable[Step], result: Any, weights: Collection[Variable] = ()
-) -> tuple[list[Op], Any]:
+def operators(steps: Iterable[Step], result: Any, weights: Collection[Variable] = ()) -> tuple[list[Op], Any]:
     """The steps that a result needs, equal ones once; and the result in terms of them.
 
     What only brings a weight into another shape stays with each that reads it: two modules may have the same weight.
