@@ -121,7 +121,10 @@ def _longest(sequence: Sequence[Leaf], tokens: np.ndarray, begin: int, end: int)
             if rounds < 2 or rounds * period <= covered:
                 continue
             if layers[first + period] - layers[first] >= FEWEST_LAYERS:
-                best, covered = _Repeats(begin + first, begin + first + int(lengths[at]) + period, period), rounds * period
+                best, covered = (
+                    _Repeats(begin + first, begin + first + int(lengths[at]) + period, period),
+                    rounds * period,
+                )
     return best
 
 
