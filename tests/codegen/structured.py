@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx
 
 import jaxport
 from jaxport.jaxprs.compiling import QUICKLY
@@ -43,6 +44,7 @@ def check(
     expected = jax.tree.leaves(jax.jit(lambda *given: program(*given), compiler_options=QUICKLY)(*arrays))
     found = jax.tree.leaves(jax.jit(lambda *given: made(*given), compiler_options=QUICKLY)(*arrays))
     compare(found, expected)
+    compare_gradients(program, made, arrays, framework, source.origins)
     step = gradient_step(made, arrays, framework)
     assert step is None or step[1] < step[0], f"the loss is {step}"
     module.save(made, folder / "again.safetensors")
@@ -66,29 +68,71 @@ def compare(found: list[Any], expected: list[Any]) -> None:
         )
 
 
-def gradient_step(model: Any, arrays: list[Any], framework: str) -> tuple[float, float] | None:
-    """The loss before and after a step against the gradient; None without parameters."""
+def compare_gradients(
+    program: jaxport.Program, model: Any, arrays: list[Any], framework: str, origins: Mapping[str, str]
+) -> None:
+    """Compares the gradient of each tensor with the program's, to 1e-4 of the largest.
 
-    def loss_of(outputs: Any) -> jax.Array:
-        floats = [leaf for leaf in jax.tree.leaves(outputs) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-        return sum(jnp.mean(jnp.sin(leaf) ** 2) for leaf in floats)  # type: ignore[return-value]
+    The axes and gates of a tensor may be in another order: the elements are compared in the order of their sizes.
+    """
+    keys = [name for name, value in program.params.items() if jnp.issubdtype(value.dtype, jnp.floating)]
+    params = {key: program.params[key] for key in keys}
+    fixed = {key: value for key, value in program.params.items() if key not in params}
+    wanted = jax.jit(jax.grad(lambda given: loss_of(program.apply(given | fixed, *arrays))), compiler_options=QUICKLY)(
+        params
+    )
+    trained, loss = loss_function(model, arrays, framework)
+    found = jax.jit(jax.grad(loss), compiler_options=QUICKLY)(trained)
+    by_origin: dict[str, list[np.ndarray]] = {}
+    for path, slope in jax.tree_util.tree_leaves_with_path(found):
+        parts = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", "")))) for key in path]
+        key = ".".join(part for part in parts if part != "value")
+        if key in origins:
+            by_origin.setdefault(origins[key], []).append(np.asarray(slope))
+    scale = max((float(np.abs(slope).max(initial=0)) for slope in wanted.values()), default=0)
+    compared = 0
+    for name, slopes in by_origin.items():
+        every = np.concatenate([np.ravel(slope) for slope in slopes])
+        if name in wanted and every.size == wanted[name].size:
+            ordered = [np.sort(np.ravel(slope)) for slope in (every, wanted[name])]
+            np.testing.assert_allclose(*ordered, rtol=0, atol=1e-4 * scale, err_msg=name)
+            compared += 1
+    assert compared or not by_origin or len(by_origin) < 3, "no gradient was compared"
 
+
+def loss_of(outputs: Any) -> jax.Array:
+    """A number that all floating-point outputs have a part in."""
+    floats = [leaf for leaf in jax.tree.leaves(outputs) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    return sum(jnp.mean(jnp.sin(leaf) ** 2) for leaf in floats)  # type: ignore[return-value]
+
+
+def loss_function(model: Any, arrays: list[Any], framework: str) -> tuple[Any, Any]:
+    """The parameters of a model, and the loss of a model with such."""
     if framework == "nnx":
         from flax import nnx
 
         graph, params, rest = nnx.split(model, nnx.Param, ...)
+        return nnx.to_pure_dict(params), lambda weights: loss_of(
+            nnx.merge(graph, _filled(params, weights), rest)(*arrays)
+        )
+    import equinox as eqx
 
-        def loss(weights: Any) -> jax.Array:
-            return loss_of(nnx.merge(graph, weights, rest)(*arrays))
+    params, rest = eqx.partition(model, eqx.is_inexact_array)
+    return params, lambda weights: loss_of(eqx.combine(weights, rest)(*arrays))
 
-    else:
-        import equinox as eqx
 
-        params, rest = eqx.partition(model, eqx.is_inexact_array)
+def _filled(state: Any, weights: Any) -> Any:
+    from flax import nnx
 
-        def loss(weights: Any) -> jax.Array:
-            return loss_of(eqx.combine(weights, rest)(*arrays))
+    filled = jax.tree.map(lambda leaf: leaf, state)
+    nnx.replace_by_pure_dict(filled, weights)
+    return filled
 
+
+def gradient_step(model: Any, arrays: list[Any], framework: str) -> tuple[float, float] | None:
+    """The loss before and after a step against the gradient; None without parameters."""
+
+    params, loss = loss_function(model, arrays, framework)
     if not jax.tree.leaves(params):
         return None
     before, slopes = jax.jit(jax.value_and_grad(loss), compiler_options=QUICKLY)(params)
@@ -99,6 +143,24 @@ def gradient_step(model: Any, arrays: list[Any], framework: str) -> tuple[float,
     moved = jax.tree.map(lambda weight, slope: weight - rate * slope, params, slopes)
     after = jax.jit(loss, compiler_options=QUICKLY)(moved)
     return float(before), float(after)
+
+
+def nameless(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model without names, but for its inputs and outputs, and without metadata."""
+    stripped = onnx.ModelProto.FromString(model.SerializeToString())
+    graph = stripped.graph
+    names = {value.name: value.name for value in [*graph.input, *graph.output]} | {"": ""}
+    for tensor in graph.initializer:
+        tensor.name = names.setdefault(tensor.name, f"w{len(names)}")
+    for node in graph.node:
+        node.name = node.doc_string = ""
+        del node.metadata_props[:]
+        for values in (node.input, node.output):
+            values[:] = [names.setdefault(value, f"v{len(names)}") for value in values]
+    for stale in (graph.value_info, graph.metadata_props, stripped.metadata_props):
+        del stale[:]
+    graph.name = "graph"
+    return stripped
 
 
 def load(folder: Path) -> ModuleType:

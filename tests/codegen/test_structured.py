@@ -106,10 +106,6 @@ def test_more_layers_are_no_more_lines():
     assert codes[0].replace("range(4)", "range(24)") == codes[1]
 
 
-def test_a_file_without_names_is_one_module(tmp_path: Path):
-    check_model(blocks(2, "none"), tmp_path, "nnx")
-
-
 def test_a_tied_table_is_kept_once(tmp_path: Path):
     model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 20]>
     agraph (int64[n] ids) => (float[n, 5] logits) <float[5, 3] table = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6}>

@@ -1,7 +1,7 @@
 """The code blocks of the documentation and of the README run, in order, and print what the pages say.
 
 A block with a title is also written to a file of that name. A `text` block after a Python block is what that block
-prints, where `...` stands for anything. Of a console block, the lines `$ jaxport …` run.
+prints, where `...` stands for anything. Of a console block, the lines `$ jaxport …` run. The files of `docs/files` are there.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import doctest
 import io
 import re
 import shlex
+import shutil
 import sys
 import textwrap
 from dataclasses import dataclass
@@ -82,6 +83,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     from jaxport.importer import registry as importer_registry
 
     monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "docs" / "files", tmp_path, dirs_exist_ok=True)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     loaded = set(sys.modules)
     rules, block_rules = dict(registry.RULES), dict(registry.BLOCK_RULES)

@@ -29,20 +29,22 @@ def check(case: Case) -> None:
             case.compare(run(load(source), arguments), expected)
 
 
-def source_of(program: Program, inputs: list[Any]) -> tuple[Source, dict[str, Any]]:
+def source_of(program: Program, inputs: list[Any], framework: str = "jax") -> tuple[Any, dict[str, Any]]:
     """The program as source for inputs of these sizes, and the inputs that stayed arguments, by name."""
     for known, traced in (split(program, inputs), split(program, inputs, scalars_known=True)):
         try:
-            return _source(program, known, traced)
+            return _source(program, known, traced, framework)
         except ValueNotKnown:
             continue
     # The size of a result depends on the inputs: the source is for their values.
-    return _source(program, dict(zip(program.input_names, inputs, strict=False)), {})
+    return _source(program, dict(zip(program.input_names, inputs, strict=False)), {}, framework)
 
 
-def _source(program: Program, known: dict[str, Any], traced: dict[str, Any]) -> tuple[Source, dict[str, Any]]:
+def _source(
+    program: Program, known: dict[str, Any], traced: dict[str, Any], framework: str
+) -> tuple[Any, dict[str, Any]]:
     specs = {name: jax.tree.map(_spec, value) for name, value in traced.items()}
-    return program.to_source(inputs=known | specs), traced
+    return program.to_source(inputs=known | specs, framework=framework), traced
 
 
 def _spec(array: np.ndarray) -> jax.ShapeDtypeStruct:

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from jaxport.codegen.dialect import Dialect
-from jaxport.codegen.fields import Fields
+from jaxport.codegen.fields import ROLES, Fields
 from jaxport.codegen.flat import LONGEST_INLINE, Printer, default_name, leaves, needed
-from jaxport.codegen.literals import attribute, name, restored
+from jaxport.codegen.literals import attribute, call, dtype_expression, name, number, restored
+from jaxport.codegen.structure.spellings import number as number_of
 from jaxport.codegen.structure.steps import reads
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Tie
-from jaxport.importer.host import HostValue, has_stand_ins
+from jaxport.importer.host import HostValue, has_stand_ins, is_dim
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.recording import Function, Step, Variable
 
@@ -36,6 +37,7 @@ class CallPrinter(Printer):
       sizes: the sizes that each module inside wants as arguments, by the module's identity.
       ties: where the layers are whose weights are read here.
       tables: the tensors that are no parameters and too large for the source, by attribute.
+      called: what the results of layers are called.
     """
 
     dialect: Dialect | None = None
@@ -43,6 +45,7 @@ class CallPrinter(Printer):
     sizes: dict[int, tuple[str, ...]] = field(default_factory=dict)
     ties: dict[Layer, str] = field(default_factory=dict)
     tables: dict[str, HostValue] = field(default_factory=dict)
+    called: dict[Variable, str] = field(default_factory=dict)
     busy: dict[str, float] = field(default_factory=dict)
     last: dict[Variable, float] = field(default_factory=dict)
     now: float = -1
@@ -148,6 +151,10 @@ class CallPrinter(Printer):
 
     def _step_of(self, item: Item) -> Step:
         """An item as a call: of a layer, of a module, or of what an operator is computed by."""
+        if isinstance(item, Layer) and "carry" in item.config:
+            options = {"reverse": True} if item.config["reverse"] else {}
+            args = (_Part(self.fields.text(item)), item.config["carry"], item.inputs[0])
+            return Step("call", "lax.scan", args, options, item.config["outputs"], item)
         if isinstance(item, Layer):
             return Step("call", self.fields.text(item), item.inputs, {}, item.outputs[0], item)
         if isinstance(item, Call):
@@ -161,7 +168,7 @@ class CallPrinter(Printer):
     def _statements(self, step: Step, uses: Counter[Variable], after: Any, result: Any) -> list[ast.stmt]:
         functions = [leaf for leaf in leaves((step.args, step.kwargs)) if isinstance(leaf, Function)]
         statements: list[ast.stmt] = [self.definition(one) for one in functions if not self.is_short(one)]
-        expression = self.expression(step)
+        expression, default = self.expression(step), self._default(step)
         if isinstance(step.outputs, Variable):
             variable = step.outputs
             read_next = uses[variable] == 1 and any(leaf is variable for leaf in leaves(after))
@@ -172,9 +179,11 @@ class CallPrinter(Printer):
                     if isinstance(node, ast.Name) and node.id in self.busy:
                         self.busy[node.id] = max(self.busy[node.id], self.now + 1)
                 return statements
-            target: ast.expr = ast.Name(self.bind(variable, self._default(step)), ast.Store())
+            target: ast.expr = ast.Name(self.bind(variable, default), ast.Store())
         else:
-            target = self.target(step.outputs, uses, self._default(step))
+            unused = isinstance(step.outputs, tuple) and not any(uses[v] for v in leaves(step.outputs[0]))
+            outputs = (None, *step.outputs[1:]) if unused and isinstance(step.node, Layer) else step.outputs
+            target = self.target(outputs, uses, default)
         return [*statements, ast.Assign([target], expression, lineno=0)]
 
     def _default(self, step: Step) -> str:
@@ -182,15 +191,57 @@ class CallPrinter(Printer):
         if isinstance(step.node, Layer | Call):
             part = step.node if isinstance(step.node, Layer) else step.node.module
             found = [part for part in self.fields.paths[id(part)] if isinstance(part, str)]
-            return found[-1] if len(found) == len(self.fields.paths[id(part)]) else "x"
+            chosen = found[-1] if len(found) == len(self.fields.paths[id(part)]) else "x"
+            for variable in leaves(step.outputs):
+                self.called[variable] = chosen
+            return chosen
+        if isinstance(step.outputs, Variable) and step.outputs.hint in ROLES:
+            return step.outputs.hint
+        if step.name == "jnp.broadcast_to" and isinstance(step.args[0], HostValue) and number_of(step.args[0]) == 0:
+            return "zeros"
         chosen = default_name(step)
-        return chosen if chosen in KEPT else "x"
+        if chosen in KEPT:
+            return chosen
+        source = step.args[0] if step.name in MOVING and step.args else None
+        if isinstance(source, Variable) and isinstance(step.outputs, Variable) and source in self.called:
+            self.called[step.outputs] = self.called[source]
+            return self.called[source]
+        return "x"
 
     def value(self, value: Any) -> ast.expr:
         """Any argument as an expression."""
         if isinstance(value, _Name):
             return self.size(name(value))
+        if isinstance(value, _Part) and self.dialect is not None:
+            return self.dialect.cell(ast.parse(value, mode="eval").body)
         return super().value(value)
+
+    def expression(self, step: Step) -> ast.expr:
+        """A call; of what arrays have as methods, the method."""
+        if step.form != "call" or not step.args:
+            return super().expression(step)
+        array, *rest = step.args
+        if step.name == "jnp.where" and len(rest) == 2 and all(map(_is_single, rest)):
+            return call("jnp.where", self.value(array), number(rest[0].item()), self.value(rest[1]))
+        if step.name in METHODS and isinstance(array, Variable) and len(rest) == 1 and not step.kwargs:
+            (axes,) = rest
+            if isinstance(axes, list | tuple) and all(isinstance(axis, int) or is_dim(axis) for axis in axes):
+                return call(ast.Attribute(self.value(array), METHODS[step.name], ast.Load()), *map(self.value, axes))
+        if step.name == "jnp.broadcast_to" and isinstance(array, HostValue) and not array.ndim and not array.symbolic:
+            return self._uniform(array, self.value(rest[0]))
+        return super().expression(step)
+
+    def host_value(self, value: HostValue) -> ast.expr:
+        """A tensor that is known; the smallest number of float32, which masks are made of, by its name."""
+        if _is_single(value) and value.item() == np.finfo(np.float32).min:
+            return ast.parse("jnp.finfo(jnp.float32).min", mode="eval").body
+        return super().host_value(value)
+
+    def _uniform(self, element: HostValue, shape: ast.expr) -> ast.expr:
+        """`jnp.zeros((batch, 16), jnp.float32)`."""
+        short = {0: "jnp.zeros", 1: "jnp.ones"}.get(element.item()) if element.dtype.kind in "iuf" else None
+        dtype = dtype_expression(element.dtype)
+        return call(short, shape, dtype) if short else call("jnp.full", shape, number(element.item()), dtype)
 
     def _loop(self, loop: Loop) -> list[ast.stmt]:
         """`for layer in self.layers: x = layer(x, mask)`."""
@@ -254,8 +305,25 @@ class _Name(str):
     __slots__ = ()
 
 
+class _Part(str):
+    """A part of the module that is an argument."""
+
+    __slots__ = ()
+
+
+METHODS = {"jnp.reshape": "reshape", "jnp.transpose": "transpose"}
+"""Functions that are methods of arrays, and take an array and sizes or axes."""
+
+MOVING = {*METHODS, "astype", "jnp.expand_dims", "jnp.squeeze"}
+"""Functions whose result is called what their operand is called."""
+
 KEPT = {"mask", "split", "softmax", "top_k"}
 """Defaults that say more than `x`."""
+
+
+def _is_single(value: Any) -> bool:
+    """Whether a value is a known number of float32."""
+    return isinstance(value, HostValue) and not value.ndim and not value.symbolic and value.dtype == np.float32
 
 
 def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:

@@ -53,6 +53,7 @@ class Dialect:
       signature: the keyword that constructors hand down, and its type.
       sequence: makes a list of modules of an expression.
       parameter: makes a parameter of the expression of an array, `table` a tensor that is not trained.
+      cell: a cell as `lax.scan` takes it.
       value: the array behind a weight.
       frozen: the array behind a tensor that is not trained.
       declared: whether fields are declared in the body of the class.
@@ -69,6 +70,7 @@ class Dialect:
     sequence: Callable[[ast.expr], ast.expr]
     parameter: Callable[[ast.expr], ast.expr]
     table: Callable[[ast.expr], ast.expr]
+    cell: Callable[[ast.expr], ast.expr]
     value: Callable[[ast.expr], ast.expr]
     frozen: Callable[[ast.expr], ast.expr]
     declared: bool

@@ -12,9 +12,12 @@ from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Weight
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.recording import Variable
 
-__all__ = ["Fields", "argument_role", "class_name", "fields_of"]
+__all__ = ["ROLES", "Fields", "argument_role", "class_name", "fields_of"]
 
 Child = Module | Layer
+
+ROLES = frozenset({"mask", "cos", "sin"})
+"""Hints of values that say what they are for, wherever they go."""
 
 
 @dataclass(eq=False)
@@ -152,6 +155,8 @@ def argument_role(variable: Variable) -> str:
     ('x', 'mask')
     """
     kind = np.dtype(variable.dtype).kind
+    if variable.hint in ROLES:
+        return variable.hint
     if kind == "b":
         return "mask"
     return "indices" if kind in "iu" else "x"

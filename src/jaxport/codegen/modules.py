@@ -41,10 +41,18 @@ _METADATA = {"generator": "jaxport"}
 
 @dataclass(frozen=True)
 class ModuleSource:
-    """The code of a model's classes, and its weights by the paths of its modules."""
+    """The code of a model's classes, and its weights by the paths of its modules.
+
+    Attributes:
+      code: the text of the module.
+      tensors: the weights, as its modules keep them.
+      origins: the name in the ONNX file of the tensor that each of them comes from; the cells of recurrent layers have
+        theirs in another order, and constants of the program have none.
+    """
 
     code: str
     tensors: dict[str, np.ndarray]
+    origins: dict[str, str]
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Writes `model.py` and `model.safetensors`, and returns the path of the module.
@@ -116,13 +124,15 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect) -> ModuleSource:
     classes = Classes(dialect, reserved, inputs, sizes, result)
     made = classes.print(tree, _root_name(program.modules.type, program.name))
     body = "\n\n\n".join(ast.unparse(ast.fix_missing_locations(definition)) for definition in classes.definitions)
-    tensors = dict(_tensors(tree, classes, dialect, ""))
+    found = [*_tensors(tree, classes, dialect, "")]
+    tensors = {key: array for key, array, _ in found}
+    origins = {key: origin for key, _, origin in found if origin}
     loading = dialect.loading.format(model=made)
     parts = [*_definitions(dialect, body), *helper_sources(body), body, loading]
     text = "\n\n\n".join(part.strip("\n") for part in parts)
     title = f'"""`{comment(program.name)}`, {MARK}."""\n\nfrom __future__ import annotations\n'
     code = formatted(f"{title}\n{_imports(text, dialect)}\n\n\n{text}\n")
-    return ModuleSource(code, tensors)
+    return ModuleSource(code, tensors, origins)
 
 
 def _root_name(type_name: str, graph: str) -> str:
@@ -149,7 +159,14 @@ def _arguments(recorded: RecordedProgram, taken: set[str]) -> dict[Variable, str
 
 def _definitions(dialect: Dialect, body: str) -> list[str]:
     """The classes that the framework does not have, as far as they are used."""
-    return [text for name, text in dialect.definitions.items() if re.search(rf"\b{name}\(", body)]
+    found: dict[str, str] = {}
+    pending = [body]
+    while pending:
+        text = pending.pop()
+        used = [name for name in dialect.definitions if re.search(rf"(?<![.\w]){name}\(", text)]
+        pending += [dialect.definitions[name] for name in used if name not in found]
+        found |= {name: dialect.definitions[name] for name in used}
+    return [text for name, text in dialect.definitions.items() if name in found]
 
 
 def _imports(text: str, dialect: Dialect) -> str:
@@ -169,21 +186,22 @@ def _uses(text: str, module: str) -> bool:
     return re.search(rf"(?<![.\w]){module}\.", text) is not None
 
 
-def _tensors(module: Module, classes: Classes, dialect: Dialect, prefix: str) -> Iterator[tuple[str, np.ndarray]]:
-    """The tensors of a module and of those inside it, by the paths of attributes."""
+def _tensors(module: Module, classes: Classes, dialect: Dialect, prefix: str) -> Iterator[tuple[str, np.ndarray, str]]:
+    """The tensors of a module and of those inside it: the path of each, its elements, and its name in the file."""
     draft: Draft = classes.drafts[id(module)]
     for variable, key in draft.fields.weights.items():
         weight = module.weights[variable]
         assert isinstance(weight, Weight)
-        yield prefix + key, weight.read()
+        yield prefix + key, weight.read(), weight.name
     for key, value in draft.tables.items():
-        yield prefix + key, storable(value.data)[0]
+        yield prefix + key, storable(value.data)[0], ""
     for child, path in _children(draft):
         inner = f"{prefix}{path}."
         if isinstance(child, Layer):
             for role, field in dialect.layers[child.kind].fields(child).items():
-                array = child.weights[role].read()
-                yield inner + field.name, array if field.axes is None else array.transpose(field.axes)
+                weight = child.weights[role]
+                array = weight.read() if field.axes is None else weight.read().transpose(field.axes)
+                yield inner + field.name, array, weight.name
         else:
             yield from _tensors(child, classes, dialect, inner)
 

@@ -59,11 +59,11 @@ class Layer:
     """A layer that all frameworks have.
 
     Attributes:
-      kind: `Linear`, `Conv`, `Embed`, `LayerNorm`, `RMSNorm`, `BatchNorm` or `GroupNorm`.
+      kind: `Linear`, `Conv`, `ConvTranspose`, `Embed`, `LayerNorm`, `RMSNorm`, `BatchNorm`, `GroupNorm`, `LSTM` or `GRU`.
       config: its options, sizes included.
       weights: its tensors by their role: `kernel` (inputs before outputs), `bias`, `scale`, `embedding`, `mean`, `var`.
-      inputs: the value that it is applied to.
-      outputs: its result.
+      inputs: the value that it is applied to; of a cell, the sequence and the first carry.
+      outputs: its result; of a cell, those of the scan.
       label: its path below the module around it.
     """
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 from jaxport.codegen.dialect import Dialect
 from jaxport.codegen.equinox.layers import DEFINITIONS, LAYERS
 from jaxport.codegen.literals import call
@@ -38,6 +40,12 @@ def save(model: {model}, path: str | Path) -> None:
     save_file(dict(zip(names_of(model), jax.tree.leaves(model), strict=True)), path)
 '''
 
+
+def _cell(cell: ast.expr) -> ast.expr:
+    """A function of its own: `lax.scan` takes only what can be hashed, which modules of arrays cannot."""
+    return ast.parse(f"lambda carry, row: {ast.unparse(cell)}(carry, row)", mode="eval").body
+
+
 EQUINOX = Dialect(
     name="equinox",
     layers=LAYERS,
@@ -47,6 +55,7 @@ EQUINOX = Dialect(
     sequence=lambda modules: modules,
     parameter=lambda array: array,
     table=lambda array: array,
+    cell=_cell,
     value=lambda weight: weight,
     frozen=lambda table: call("lax.stop_gradient", table),
     declared=True,

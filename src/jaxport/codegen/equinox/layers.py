@@ -40,8 +40,17 @@ DEFINITIONS = {
     def __call__(self, x: Array) -> Array:
         return x * lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + self.eps) * self.weight
 ''',
+    "GroupNorm": '''class GroupNorm(eqx.nn.GroupNorm):
+    """`eqx.nn.GroupNorm` of a batch with channels last."""
+
+    def __call__(self, x: Array) -> Array:
+        y = x.reshape(x.shape[0], -1, self.groups, x.shape[-1] // self.groups)
+        y = y - jnp.mean(y, axis=(1, 3), keepdims=True)
+        y = y * lax.rsqrt(jnp.mean(y * y, axis=(1, 3), keepdims=True) + self.eps)
+        return y.reshape(x.shape) * self.weight + self.bias
+''',
     "Conv": '''class Conv(eqx.Module):
-    """A convolution of images with their channels last; its kernel is (*sizes, in, out)."""
+    """A convolution with channels last; its kernel is (*sizes, in, out)."""
 
     kernel: Array
     bias: Array | None
@@ -51,20 +60,78 @@ DEFINITIONS = {
     groups: int = eqx.field(static=True)
 
     def __init__(
-        self, in_channels, out_channels, kernel_size, *, padding, strides=(1, 1), dilation=(1, 1), groups=1,
+        self, in_channels, out_channels, kernel_size, *, padding, strides=None, dilation=None, groups=1,
         use_bias=True, dtype=jnp.float32, key,
     ):
         initialize = jax.nn.initializers.lecun_normal()
         self.kernel = initialize(key, (*kernel_size, in_channels // groups, out_channels), dtype)
         self.bias = jnp.zeros(out_channels, dtype) if use_bias else None
-        self.strides, self.padding, self.dilation, self.groups = strides, padding, dilation, groups
+        ones = (1,) * len(kernel_size)
+        self.strides, self.padding, self.dilation, self.groups = strides or ones, padding, dilation or ones, groups
 
     def __call__(self, x: Array) -> Array:
+        spatial = "DHW"[-len(self.strides):]
         y = lax.conv_general_dilated(
             x, self.kernel, self.strides, self.padding, rhs_dilation=self.dilation,
-            dimension_numbers=("NHWC", "HWIO", "NHWC"), feature_group_count=self.groups,
+            dimension_numbers=(f"N{spatial}C", f"{spatial}IO", f"N{spatial}C"), feature_group_count=self.groups,
         )
         return y if self.bias is None else y + self.bias
+''',
+    "ConvTranspose": '''class ConvTranspose(eqx.Module):
+    """A transposed convolution with channels last; its kernel is (*sizes, out, in)."""
+
+    kernel: Array
+    bias: Array | None
+    strides: tuple[int, ...] = eqx.field(static=True)
+    padding: tuple[tuple[int, int], ...] = eqx.field(static=True)
+    dilation: tuple[int, ...] = eqx.field(static=True)
+
+    def __init__(
+        self, in_channels, out_channels, kernel_size, *, strides, padding, dilation=None, use_bias=True,
+        dtype=jnp.float32, key,
+    ):
+        initialize = jax.nn.initializers.lecun_normal(in_axis=-1, out_axis=-2)
+        self.kernel = initialize(key, (*kernel_size, out_channels, in_channels), dtype)
+        self.bias = jnp.zeros(out_channels, dtype) if use_bias else None
+        self.strides, self.padding, self.dilation = strides, padding, dilation or (1,) * len(kernel_size)
+
+    def __call__(self, x: Array) -> Array:
+        spatial = "DHW"[-len(self.strides):]
+        y = lax.conv_transpose(
+            x, self.kernel, self.strides, self.padding, rhs_dilation=self.dilation, transpose_kernel=True,
+            dimension_numbers=(f"N{spatial}C", f"{spatial}IO", f"N{spatial}C"),
+        )
+        return y if self.bias is None else y + self.bias
+''',
+    "LSTMCell": '''class LSTMCell(eqx.nn.LSTMCell):
+    """`eqx.nn.LSTMCell` of a batch, as `lax.scan` takes it: the carry is `(c, h)`."""
+
+    def __call__(self, carry: tuple[Array, Array], x: Array) -> tuple[tuple[Array, Array], Array]:
+        c, h = carry
+        gates = x @ self.weight_ih.T + h @ self.weight_hh.T + self.bias
+        i, f, g, o = jnp.split(gates, 4, axis=-1)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        h = jax.nn.sigmoid(o) * jnp.tanh(c)
+        return (c, h), h
+''',
+    "GRUCell": '''class GRUCell(eqx.Module):
+    """A gated recurrent unit of a batch, as `lax.scan` takes it; both of its products have biases."""
+
+    input: Linear
+    recurrent: Linear
+
+    def __init__(self, in_features, hidden_size, *, key):
+        first, second = jax.random.split(key)
+        self.input = Linear(in_features, 3 * hidden_size, key=first)
+        self.recurrent = Linear(hidden_size, 3 * hidden_size, key=second)
+
+    def __call__(self, h: Array, x: Array) -> tuple[Array, Array]:
+        input_r, input_z, input_n = jnp.split(self.input(x), 3, axis=-1)
+        state_r, state_z, state_n = jnp.split(self.recurrent(h), 3, axis=-1)
+        update = jax.nn.sigmoid(input_z + state_z)
+        new = jnp.tanh(input_n + jax.nn.sigmoid(input_r + state_r) * state_n)
+        h = (1 - update) * new + update * h
+        return h, h
 ''',
     "BatchNorm": '''class BatchNorm(eqx.Module):
     """Batch normalization by its statistics, which are not trained."""
@@ -123,12 +190,32 @@ def _conv(layer: Layer) -> ast.expr:
     return _made("Conv", layer, "in_features", "out_features", "kernel_size", **options, **_bias(layer))
 
 
+def _conv_transpose(layer: Layer) -> ast.expr:
+    config = layer.config
+    options: dict[str, Any] = {"strides": config["strides"], "padding": config["padding"]}
+    if set(config["kernel_dilation"]) != {1}:
+        options["dilation"] = config["kernel_dilation"]
+    return _made("ConvTranspose", layer, "in_features", "out_features", "kernel_size", **options, **_bias(layer))
+
+
+def _lstm(layer: Layer) -> ast.expr:
+    return _made("LSTMCell", layer, "in_features", "hidden_features")
+
+
+def _gru(layer: Layer) -> ast.expr:
+    return _made("GRUCell", layer, "in_features", "hidden_features")
+
+
 def _embed(layer: Layer) -> ast.expr:
     return _made("Embedding", layer, "num_embeddings", "features")
 
 
 def _layer_norm(layer: Layer) -> ast.expr:
     return _made("LayerNorm", layer, "num_features", keyed=False, eps=layer.config["epsilon"], **_bias(layer))
+
+
+def _group_norm(layer: Layer) -> ast.expr:
+    return _made("GroupNorm", layer, "num_groups", "num_features", keyed=False, eps=layer.config["epsilon"])
 
 
 def _rms_norm(layer: Layer) -> ast.expr:
@@ -148,11 +235,27 @@ _WEIGHT = {
     "bias": Field("bias"),
 }
 
+_LSTM = {
+    "kernel": Field("weight_ih", (1, 0)),
+    "recurrent_kernel": Field("weight_hh", (1, 0)),
+    "bias": Field("bias"),
+}
+_GRU = {
+    "kernel": Field("input.weight", (1, 0)),
+    "recurrent_kernel": Field("recurrent.weight", (1, 0)),
+    "bias": Field("input.bias"),
+    "recurrent_bias": Field("recurrent.bias"),
+}
+
 _KINDS: dict[str, tuple[Callable[[Layer], ast.expr], Mapping[str, Field]]] = {
     "Linear": (_linear, _WEIGHT),
     "Conv": (_conv, _SAME),
+    "ConvTranspose": (_conv_transpose, _SAME),
+    "LSTM": (_lstm, _LSTM),
+    "GRU": (_gru, _GRU),
     "Embed": (_embed, _WEIGHT),
     "LayerNorm": (_layer_norm, _WEIGHT),
+    "GroupNorm": (_group_norm, _WEIGHT),
     "RMSNorm": (_rms_norm, _WEIGHT),
     "BatchNorm": (_batch_norm, _SAME),
 }

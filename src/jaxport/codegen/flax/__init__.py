@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from jaxport.codegen.dialect import Dialect
-from jaxport.codegen.flax.layers import LAYERS
+from jaxport.codegen.flax.layers import DEFINITIONS, LAYERS
 from jaxport.codegen.literals import call
 
 __all__ = ["NNX"]
@@ -48,10 +48,11 @@ NNX = Dialect(
     sequence=lambda modules: call("nnx.List", modules),
     parameter=lambda array: call("nnx.Param", array),
     table=lambda array: call("Table", array),
+    cell=lambda cell: cell,
     value=_value,
     frozen=_value,
     declared=False,
-    definitions={"Table": _TABLE},
+    definitions={"Table": _TABLE, **DEFINITIONS},
     loading=_LOADING,
     reserved=frozenset(_RESERVED.split()),
 )

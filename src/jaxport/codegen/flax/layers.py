@@ -10,7 +10,19 @@ from jaxport.codegen.dialect import Constructor, Field, constant, sized
 from jaxport.codegen.literals import call, name
 from jaxport.codegen.tree import Layer
 
-__all__ = ["LAYERS"]
+__all__ = ["DEFINITIONS", "LAYERS"]
+
+
+DEFINITIONS = {
+    "GRUCell": '''class GRUCell(nnx.GRUCell):
+    """`nnx.GRUCell` whose products with the state have biases, too, as PyTorch's have."""
+
+    def __init__(self, in_features: int, hidden_features: int, *, rngs: nnx.Rngs):
+        super().__init__(in_features, hidden_features, rngs=rngs)
+        self.dense_h = nnx.Linear(hidden_features, 3 * hidden_features, rngs=rngs)
+''',
+}
+"""The source of the layers that Flax does not have, by the name of the class."""
 
 
 def _made(function: str, layer: Layer, *sizes: str, **options: Any) -> ast.expr:
@@ -20,7 +32,7 @@ def _made(function: str, layer: Layer, *sizes: str, **options: Any) -> ast.expr:
     dtype = sized(next(iter(layer.weights.values())).dtype)
     if dtype is not None:
         keywords["param_dtype"] = dtype
-    return call(f"nnx.{function}", *positional, **keywords, rngs=name("rngs"))
+    return call(function if function in DEFINITIONS else f"nnx.{function}", *positional, **keywords, rngs=name("rngs"))
 
 
 def _linear(layer: Layer) -> ast.expr:
@@ -38,6 +50,23 @@ def _conv(layer: Layer) -> ast.expr:
     return _made("Conv", layer, "in_features", "out_features", "kernel_size", **options, **_without(layer, "bias"))
 
 
+def _conv_transpose(layer: Layer) -> ast.expr:
+    config = layer.config
+    options: dict[str, Any] = {"strides": config["strides"], "padding": config["padding"]}
+    if set(config["kernel_dilation"]) != {1}:
+        options["kernel_dilation"] = config["kernel_dilation"]
+    sizes = ("in_features", "out_features", "kernel_size")
+    return _made("ConvTranspose", layer, *sizes, **options, transpose_kernel=True, **_without(layer, "bias"))
+
+
+def _lstm(layer: Layer) -> ast.expr:
+    return _made("OptimizedLSTMCell", layer, "in_features", "hidden_features")
+
+
+def _gru(layer: Layer) -> ast.expr:
+    return _made("GRUCell", layer, "in_features", "hidden_features")
+
+
 def _embed(layer: Layer) -> ast.expr:
     return _made("Embed", layer, "num_embeddings", "features")
 
@@ -45,6 +74,11 @@ def _embed(layer: Layer) -> ast.expr:
 def _layer_norm(layer: Layer) -> ast.expr:
     options = {"epsilon": layer.config["epsilon"], **_without(layer, "bias"), "use_fast_variance": False}
     return _made("LayerNorm", layer, "num_features", **options)
+
+
+def _group_norm(layer: Layer) -> ast.expr:
+    options = {"epsilon": layer.config["epsilon"], "use_fast_variance": False}
+    return _made("GroupNorm", layer, "num_features", "num_groups", **options)
 
 
 def _rms_norm(layer: Layer) -> ast.expr:
@@ -64,16 +98,30 @@ def _without(layer: Layer, *roles: str) -> dict[str, bool]:
 
 
 def _fields(layer: Layer) -> Mapping[str, Field]:
-    return {role: Field(role) for role in layer.weights}
+    if layer.kind == "LSTM":  # one bias for the sum of both products
+        return {role: LSTM[role] for role in layer.weights}
+    return {role: GRU[role] if layer.kind == "GRU" else Field(role) for role in layer.weights}
 
+
+GRU = {
+    "kernel": Field("dense_i.kernel"),
+    "recurrent_kernel": Field("dense_h.kernel"),
+    "bias": Field("dense_i.bias"),
+    "recurrent_bias": Field("dense_h.bias"),
+}
+LSTM = {**GRU, "bias": Field("dense_h.bias")}
 
 LAYERS = {
     kind: Constructor(build, _fields)
     for kind, build in {
         "Linear": _linear,
         "Conv": _conv,
+        "ConvTranspose": _conv_transpose,
+        "LSTM": _lstm,
+        "GRU": _gru,
         "Embed": _embed,
         "LayerNorm": _layer_norm,
+        "GroupNorm": _group_norm,
         "RMSNorm": _rms_norm,
         "BatchNorm": _batch_norm,
     }.items()

@@ -7,19 +7,22 @@ from dataclasses import replace
 from typing import Any
 
 from jaxport.codegen.structure.closing import Closing
+from jaxport.codegen.structure.idioms import rewritten
 from jaxport.codegen.structure.layers import LayerWeights, recognised
 from jaxport.codegen.structure.loops import with_loops
+from jaxport.codegen.structure.mining import mine
 from jaxport.codegen.structure.scopes import (
     Chain,
     chain_of,
     common,
     hoist,
+    imply_elements,
     node_chains,
     plain_paths,
     without_containers,
 )
 from jaxport.codegen.structure.steps import operators, variables
-from jaxport.codegen.structure.ties import shared
+from jaxport.codegen.structure.ties import element_of_all, shared
 from jaxport.codegen.tree import Call, Item, Layer, Leaf, Module, Op, Tie, Weight
 from jaxport.importer.recording import Variable
 from jaxport.importer.tracing import RecordedProgram
@@ -31,7 +34,9 @@ def build(recorded: RecordedProgram) -> tuple[Module, Any]:
     """The tree of a recorded program, and what it returns in terms of the tree's values."""
     program = recorded.program
     names = {variable: name for name, variable in recorded.params.items()}
-    ops, result = operators(recorded.steps, recorded.outputs)
+    ops, result = operators(recorded.steps, recorded.outputs, names)
+    steps, result = rewritten(ops, result, names, lambda variable: element_of_all(program, names[variable]))
+    ops, result = operators(steps, result, names)
     results = list(dict.fromkeys(variables(result)))
     places = program.places
     nodes, node_chain = node_chains(places)
@@ -45,10 +50,12 @@ def build(recorded: RecordedProgram) -> tuple[Module, Any]:
     for leaf in leaves:
         chain = node_chain.get(made_by[leaf.outputs[0]].step.node, ())
         chains[id(leaf)] = chain_of(leaf, chain)
+    imply_elements(chains)
     without_containers(chains)
     hoist(leaves, chains, names)
+    mined = mine(leaves, chains, results, [*names])
     order = {id(leaf): index for index, leaf in enumerate(leaves)}
-    types = {plain.get(module.path, module.path): module.type for module in program.modules.walk()}
+    types = {plain.get(module.path, module.path): module.type for module in program.modules.walk()} | mined
     closing = Closing(chains, order, names.keys(), ties.keys(), types, results)
     root = closing.module("", leaves, 0, set(results))
     return with_loops(

@@ -52,6 +52,7 @@ class Closing:
           outside: the values that are used outside of it.
         """
         self._settle(leaves, depth)
+        self._finish(leaves, depth, outside)
         parts: dict[Part, list[Leaf]] = {}
         for leaf in leaves:
             parts.setdefault(self._part(leaf, depth), []).append(leaf)
@@ -107,6 +108,24 @@ class Closing:
                 return
             for cycle in cycles:
                 self._mend(cycle, leaves, depth)
+
+    def _finish(self, leaves: Sequence[Leaf], depth: int, outside: Collection[Variable]) -> None:
+        """Moves what only puts results of one module together, such as the last addition of a block, into it."""
+        makers = {variable: leaf for leaf in leaves for variable in leaf.outputs}
+        readers: dict[Variable, list[Leaf | None]] = {variable: [None] for variable in outside}
+        for leaf in leaves:
+            for variable in {*leaf.inputs}:
+                readers.setdefault(variable, []).append(leaf)
+        for leaf in leaves:
+            makes = [makers.get(variable) for variable in {*leaf.inputs}]
+            if isinstance(leaf, Layer) or len(self.chains[id(leaf)]) > depth or len(makes) < 2 or None in makes:
+                continue
+            parts = {self._part(made, depth) for made in makes if made is not None}
+            (part, *others) = parts
+            around = [other for variable in leaf.inputs for other in readers[variable] if other is not leaf]
+            inside = all(other is not None and self._part(other, depth) == part for other in around)
+            if isinstance(part, str) and not others and inside:
+                self.chains[id(leaf)] = (*self.chains[id(leaf)][:depth], part)
 
     def _mend(self, cycle: Sequence[Part], leaves: Sequence[Leaf], depth: int) -> None:
         modules = [part for part in cycle if isinstance(part, str)]

@@ -12,7 +12,17 @@ from jaxport.importer.graph import BoundNode
 from jaxport.importer.modules import NodePlace
 from jaxport.importer.recording import Variable
 
-__all__ = ["Chain", "chain_of", "common", "hoist", "node_chains", "nodes_of", "plain_paths", "without_containers"]
+__all__ = [
+    "Chain",
+    "chain_of",
+    "common",
+    "hoist",
+    "imply_elements",
+    "node_chains",
+    "nodes_of",
+    "plain_paths",
+    "without_containers",
+]
 
 Chain = tuple[str, ...]
 """The paths of the modules around something, from the outside in."""
@@ -84,6 +94,25 @@ def plain_paths(paths: Iterable[str]) -> dict[str, str]:
     paths = list(dict.fromkeys(paths))
     plain = {path: re.sub(r"(?<![^.])([^.]+)\.(?=\1\.\d+(?![^.]))", "", path) for path in paths}
     return plain if len({*plain.values()}) == len(plain) else dict(zip(paths, paths, strict=True))
+
+
+def imply_elements(chains: dict[int, Chain]) -> None:
+    """Adds the modules that are only containers, and so are not called: `layers.0` around `layers.0.query` and others."""
+    found: dict[int, Chain] = {}
+    children: dict[str, set[str]] = {}
+    for key, chain in chains.items():
+        whole: list[str] = []
+        for path in chain:
+            around = f"{whole[-1]}." if whole else ""
+            element = re.match(r"[^.]*[^.\d][^.]*\.\d+(?=\.)", path.removeprefix(around))
+            if element is not None and path.startswith(around):
+                implied = f"{around}{element[0]}"
+                children.setdefault(implied, set()).add(path)
+                whole.append(implied)
+            whole.append(path)
+        found[key] = tuple(whole)
+    for key, whole_chain in found.items():
+        chains[key] = tuple(path for path in whole_chain if len(children.get(path, (1, 2))) > 1)
 
 
 def without_containers(chains: dict[int, Chain]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ from jaxport.codegen.tree import Op
 from jaxport.importer.host import HostValue
 from jaxport.importer.recording import Function, Recordable, Step, Variable, map_leaves
 
-__all__ = ["operators", "reads", "variables"]
+__all__ = ["operators", "reads", "renamed", "variables"]
 
 SMALL = 64
 """Elements up to which constants are compared by value."""
@@ -46,14 +46,18 @@ def _captured(function: Function) -> list[Variable]:
     return list(found)
 
 
-def operators(steps: Iterable[Step], result: Any) -> tuple[list[Op], Any]:
-    """The steps that a result needs, equal ones once; and the result in terms of them."""
+def operators(steps: Iterable[Step], result: Any, weights: Collection[Variable] = ()) -> tuple[list[Op], Any]:
+    """The steps that a result needs, equal ones once; and the result in terms of them.
+
+    What only brings a weight into another shape stays with each that reads it: two modules may have the same weight.
+    """
     merged: dict[Variable, Variable] = {}
     known: dict[Any, Step] = {}
     kept: list[Step] = []
     for original in steps:
-        step = _renamed(original, merged)
-        key = _key(step)
+        step = renamed(original, merged)
+        read = reads(step)
+        key = None if read and all(variable in weights for variable in read) else _key(step)
         if key is not None and key in known:
             same = known[key]
             pairs = zip(variables(step.outputs), variables(same.outputs), strict=True)
@@ -76,14 +80,14 @@ def operators(steps: Iterable[Step], result: Any) -> tuple[list[Op], Any]:
     return found[::-1], result
 
 
-def _renamed(step: Step, names: dict[Variable, Variable]) -> Step:
+def renamed(step: Step, names: Mapping[Variable, Variable]) -> Step:
     """The step on the variables that are kept; its nested functions, too."""
-    if names.keys().isdisjoint(reads(step)):
+    if not names or names.keys().isdisjoint(reads(step)):
         return step
 
     def rename(leaf: Any) -> Any:
         if isinstance(leaf, Function):
-            inner = [_renamed(part, names) for part in leaf.steps]
+            inner = [renamed(part, names) for part in leaf.steps]
             return Function(leaf.name, leaf.parameters, inner, map_leaves(rename, leaf.result))
         if isinstance(leaf, slice):
             return slice(*(rename(part) for part in (leaf.start, leaf.stop, leaf.step)))

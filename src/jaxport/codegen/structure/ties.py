@@ -9,7 +9,7 @@ from jaxport.codegen.tree import Op
 from jaxport.importer.program import Program
 from jaxport.importer.recording import Variable
 
-__all__ = ["shared"]
+__all__ = ["element_of_all", "shared"]
 
 
 def shared(ops: Sequence[Op], names: Mapping[Variable, str], program: Program) -> dict[Variable, Op | None]:
@@ -32,10 +32,13 @@ def shared(ops: Sequence[Op], names: Mapping[Variable, str], program: Program) -
     return {
         variable: owners.get(variable)
         for variable, count in counts.items()
-        if count > 1 and not _is_uniform(program, names[variable])
+        if count > 1 and element_of_all(program, names[variable]) is None
     }
 
 
-def _is_uniform(program: Program, name: str) -> bool:
-    array = program.weights.host_array(name)
-    return array.size == 0 or bool((array == array.ravel()[0]).all())
+def element_of_all(program: Program, name: str) -> float | None:
+    """The number that all elements of a parameter are; None if they differ. Those of an empty one are 0."""
+    array = program.weights.host_array(name).ravel()
+    if array.size == 0:
+        return 0.0
+    return float(array[0]) if bool((array == array[0]).all()) else None

@@ -1,0 +1,141 @@
+"""Convolutions with their channels last, as the frameworks have them, and transposes moved out of their way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxport.codegen.structure.spellings import Spellings
+from jaxport.importer.recording import Step, Variable
+
+__all__ = ["ELEMENTWISE", "LAYOUTS", "Channels"]
+
+LAYOUTS = {3: ("NWC", "WIO", "NWC"), 4: ("NHWC", "HWIO", "NHWC"), 5: ("NDHWC", "DHWIO", "NDHWC")}
+"""What `lax` calls the axes of inputs, kernels and results with channels last, by rank."""
+
+ELEMENTWISE = frozenset(
+    f"{module}.{function}"
+    for module, functions in (
+        ("nn", "relu relu6 sigmoid silu gelu elu selu celu leaky_relu softplus soft_sign hard_swish hard_sigmoid mish"),
+        ("jnp", "tanh exp sqrt abs"),
+        ("lax", "rsqrt erf"),
+    )
+    for function in functions.split()
+)
+"""Functions of one array that are the same for each element."""
+
+
+@dataclass(eq=False)
+class Channels:
+    """Rules on transposes between channels first and channels last.
+
+    Attributes:
+      spellings: what made each value.
+      add: adds a step, and gives its result.
+      weights: the parameters.
+    """
+
+    spellings: Spellings
+    add: Callable[[Step], Variable]
+    weights: Collection[Variable]
+
+    def convolution(self, step: Step) -> Step | None:
+        """A convolution of channels first as a transpose, one of channels last, and a transpose."""
+        rank = len(step.outputs.shape)
+        x, kernel, strides, pads = step.args if len(step.args) == 4 else (None,) * 4
+        turned = self.spellings.step(kernel, "helper.transposed_kernel")
+        if rank not in LAYOUTS or not isinstance(kernel, Variable) or (turned is None and kernel not in self.weights):
+            return None
+        options = dict(step.kwargs)
+        if not isinstance(x, Variable) or options.pop("dimension_numbers", None) is not None:
+            return None
+        x = self.transposed(x, _last(rank), step)
+        images, kernels, _ = LAYOUTS[rank]
+        if turned is not None:
+            kernels = f"OI{images[1:-1]}"
+        else:
+            kernel = self.transposed(kernel, (*range(2, rank), 1, 0), step)
+        shape = tuple(step.outputs.shape[axis] for axis in _last(rank))
+        result = Variable(shape, step.outputs.dtype)
+        options["dimension_numbers"] = (images, kernels, images)
+        args = (x, kernel, strides, pads)
+        result = self.add(Step("call", "lax.conv_general_dilated", args, options, result, step.node))
+        return _transpose(step, result, _first(rank))
+
+    def transposed(self, value: Variable, order: Sequence[int], like: Step) -> Variable:
+        """A value with its axes in another order."""
+        result = Variable(tuple(value.shape[axis] for axis in order), value.dtype)
+        return self.add(Step("call", "jnp.transpose", (value, tuple(order)), {}, result, like.node))
+
+    def flattened(self, step: Step) -> Step | None:
+        """Spatial axes that are merged or split between two transposes, without the transposes."""
+        shaped = self.spellings.step(step.args[0], "jnp.reshape")
+        moved = self._moved(shaped.args[0]) if shaped is not None else None
+        if shaped is None or moved is None or step.args[1:] != (_last(len(step.outputs.shape)),):
+            return None
+        if shaped.outputs.shape[:2] != shaped.args[0].shape[:2]:
+            return None
+        first, *rest = step.outputs.shape
+        sizes = [-1 if not isinstance(first, int) and all(isinstance(n, int) for n in rest) else first, *rest]
+        return Step("call", "jnp.reshape", (moved.args[0], sizes), {}, step.outputs, step.node)
+
+    def elementwise(self, step: Step) -> Step | None:
+        """`f(x.transpose(0, 2, 1))` is `f(x).transpose(0, 2, 1)`."""
+        moved = self._moved(step.args[0]) if step.args else None
+        if moved is None or any(isinstance(arg, Variable) for arg in step.args[1:]):
+            return None
+        inner = Variable(moved.args[0].shape, step.outputs.dtype)
+        args = (moved.args[0], *step.args[1:])
+        result = self.add(Step(step.form, step.name, args, step.kwargs, inner, step.node))
+        return _transpose(step, result, moved.args[1])
+
+    def together(self, step: Step) -> Step | None:
+        """An operator of two values that were transposed alike; and the sum of one and a bias per channel."""
+        first, second = map(self._moved, step.args) if len(step.args) == 2 else (None, None)
+        if first is not None and second is not None and first.args[1] == second.args[1]:
+            origins = first.args[0], second.args[0]
+            if origins[0].shape == origins[1].shape:
+                return self._both(step, *origins, first.args[1])
+        if step.name != "+":
+            return None
+        for moved, other in ((first, step.args[1]), (second, step.args[0])):
+            bias = self._per_channel(other, moved) if moved is not None else None
+            if moved is not None and bias is not None:
+                return self._both(step, moved.args[0], bias, moved.args[1])
+        return None
+
+    def _both(self, step: Step, a: Variable, b: Variable, order: tuple[int, ...]) -> Step:
+        result = self.add(Step("operator", step.name, (a, b), {}, Variable(a.shape, step.outputs.dtype), step.node))
+        return _transpose(step, result, order)
+
+    def _moved(self, value: Any) -> Step | None:
+        """The transpose from channels last to channels first that a value is."""
+        step = self.spellings.step(value, "jnp.transpose")
+        rank = len(value.shape) if isinstance(value, Variable) else 0
+        if step is None or rank < 3 or step.args[1:] != (_first(rank),):
+            return None
+        return step if isinstance(step.args[0], Variable) else None
+
+    def _per_channel(self, value: Any, moved: Step) -> Variable | None:
+        """The parameter of one element per channel that a value spreads over channels first."""
+        shaped = self.spellings.step(value, "jnp.reshape")
+        bias = shaped.args[0] if shaped is not None else None
+        channels = moved.args[0].shape[-1]
+        if not isinstance(bias, Variable) or bias not in self.weights or bias.shape != (channels,):
+            return None
+        rank = len(moved.args[0].shape)
+        return bias if value.shape in ((channels, *[1] * (rank - 2)), (1, channels, *[1] * (rank - 2))) else None
+
+
+def _first(rank: int) -> tuple[int, ...]:
+    """The order of axes that brings the last one to the second place."""
+    return (0, rank - 1, *range(1, rank - 1))
+
+
+def _last(rank: int) -> tuple[int, ...]:
+    return (0, *range(2, rank), 1)
+
+
+def _transpose(step: Step, value: Variable, order: tuple[int, ...]) -> Step:
+    return Step("call", "jnp.transpose", (value, order), {}, step.outputs, step.node)

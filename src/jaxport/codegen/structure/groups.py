@@ -1,0 +1,149 @@
+"""Group and instance normalization, channels last, of what operators spell out for channels first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jax import Array
+
+from jaxport.codegen.structure.channels import Channels
+from jaxport.codegen.structure.spellings import Spellings, number
+from jaxport.importer.namespaces import helper, jnp, lax
+from jaxport.importer.recording import Step, Variable
+
+__all__ = ["Groups"]
+
+
+@helper
+def group_norm(x: Array, groups: int, epsilon: float) -> Array:
+    """`x`, with channels last, of mean 0 and variance 1 in each group of channels of each sample."""
+    grouped = x.reshape(x.shape[0], -1, groups, x.shape[-1] // groups)
+    grouped = grouped - jnp.mean(grouped, axis=(1, 3), keepdims=True)
+    return (grouped * lax.rsqrt(jnp.mean(grouped**2, axis=(1, 3), keepdims=True) + epsilon)).reshape(x.shape)
+
+
+@dataclass(eq=False)
+class Groups:
+    """The rule on normalizations of groups of channels.
+
+    Attributes:
+      spellings: what made each value.
+      channels: the rules on layouts.
+      weights: the parameters.
+      uniform: the element that all elements of a parameter are, or None.
+    """
+
+    spellings: Spellings
+    channels: Channels
+    weights: Collection[Variable]
+    uniform: Callable[[Variable], float | None]
+
+    def normalization(self, step: Step) -> Step | None:
+        """`standardized(x) * scale + bias`, of groups of the second axis, as the same of groups of the last."""
+        out = step.outputs
+        if out.dtype != np.float32 or len(out.shape) < 3 or not isinstance(out.shape[1], int):
+            return None
+        for shift, other in (step.args, step.args[::-1]):
+            product = self.spellings.step(other, "*")
+            for scale, normal in (product.args, product.args[::-1]) if product is not None else ():
+                found = self._grouped(normal, out)
+                if found is not None and self._is_per_channel(scale, out) and self._is_per_channel(shift, out):
+                    return self._last(step, found, self._vector(scale, step), self._vector(shift, step))
+        return None
+
+    def _last(self, step: Step, found: tuple[Variable, int, float], scale: Variable, shift: Variable) -> Step:
+        x, groups, epsilon = found
+        rank, add = len(x.shape), self.channels.add
+        x = self.channels.transposed(x, (0, *range(2, rank), 1), step)
+
+        def made(form: Any, name: str, *args: Any) -> Variable:
+            return add(Step(form, name, args, {}, Variable(x.shape, x.dtype), step.node))
+
+        normal = made("call", "helper.group_norm", x, groups, epsilon)
+        y = made("operator", "+", made("operator", "*", normal, scale), shift)
+        return Step("call", "jnp.transpose", (y, (0, rank - 1, *range(1, rank - 1))), {}, step.outputs, step.node)
+
+    def _grouped(self, value: Any, out: Variable) -> tuple[Variable, int, float] | None:
+        """What was standardized, in how many groups, and the epsilon."""
+        shaped = self.spellings.step(value, "jnp.reshape")
+        if shaped is None:
+            found = self._standardized(value, tuple(range(2, len(out.shape))))
+            return (found[0], out.shape[1], found[1]) if found is not None and found[0].shape == out.shape else None
+        found = self._instances(shaped.args[0]) or self._standardized(shaped.args[0], (2,))
+        grouped = self.spellings.step(found[0], "jnp.reshape") if found is not None else None
+        if found is None or grouped is None or not isinstance(grouped.args[0], Variable):
+            return None
+        x, groups = grouped.args[0], found[0].shape[1]
+        known = len(found[0].shape) == 3 and isinstance(groups, int) and out.shape[1] % groups == 0
+        return (x, groups, found[1]) if known and x.shape == out.shape and found[0].shape[0] == x.shape[0] else None
+
+    def _instances(self, value: Any) -> tuple[Variable, float] | None:
+        """What an instance normalization, which exporters write groups with, is applied to; its scale is 1, its bias 0."""
+        moved = self.spellings.step(value, "jnp.transpose")
+        normal = self.spellings.step(self._without_unit_affine(moved.args[0] if moved else None), "helper.group_norm")
+        source = self.spellings.step(normal.args[0], "jnp.transpose") if normal is not None else None
+        if moved is None or normal is None or source is None or len(value.shape) != 3:
+            return None
+        same = moved.args[1] == source.args[1] == (0, 2, 1) and normal.args[1] == value.shape[1]
+        return (source.args[0], normal.args[2]) if same and source.args[0].shape == value.shape else None
+
+    def _without_unit_affine(self, value: Any) -> Any:
+        """A value before it was multiplied with ones and zeros were added, of parameters that are nothing else."""
+        total = self.spellings.step(value, "+")
+        for zero, other in (total.args, total.args[::-1]) if total is not None else ():
+            product = self.spellings.step(other, "*")
+            for one, normal in (product.args, product.args[::-1]) if product is not None else ():
+                if self._element(zero) == 0 and self._element(one) == 1:
+                    return normal
+        return None
+
+    def _element(self, value: Any) -> float | None:
+        shaped = self.spellings.step(value, "jnp.reshape")
+        origin = shaped.args[0] if shaped is not None else value
+        if isinstance(origin, Variable):
+            return self.uniform(origin) if origin in self.weights else None
+        return number(origin)
+
+    def _standardized(self, value: Any, axes: tuple[int, ...]) -> tuple[Variable, float] | None:
+        """What a value is without its mean and over its deviation along these axes, and the epsilon."""
+        product = self.spellings.step(value, "*")
+        for centered, factor in (product.args, product.args[::-1]) if product is not None else ():
+            root, difference = self.spellings.step(factor, "lax.rsqrt"), self.spellings.step(centered, "-")
+            total = self.spellings.step(root.args[0], "+") if root is not None else None
+            epsilon = number(total.args[1]) if total is not None else None
+            if total is None or difference is None or epsilon is None or len(difference.args) != 2:
+                continue
+            square = self.spellings.step(self._mean(total.args[0], axes), "*")
+            x = difference.args[0]
+            if square is None or square.args[0] is not centered or square.args[1] is not centered:
+                continue
+            if isinstance(x, Variable) and self._mean(difference.args[1], axes) is x:
+                return x, epsilon
+        return None
+
+    def _mean(self, value: Any, axes: tuple[int, ...]) -> Any:
+        step = self.spellings.step(value, "jnp.mean")
+        if step is None or len(step.args) != 1 or step.kwargs.keys() != {"axis", "keepdims"}:
+            return None
+        axis = step.kwargs["axis"]
+        same = (axis if isinstance(axis, tuple) else (axis,)) == axes and step.kwargs["keepdims"] is True
+        return step.args[0] if same else None
+
+    def _is_per_channel(self, value: Any, out: Variable) -> bool:
+        """Whether a value is a parameter of one element per channel, spread over channels first."""
+        if not isinstance(value, Variable):
+            return False
+        shaped = self.spellings.step(value, "jnp.reshape")
+        origin = shaped.args[0] if shaped is not None else value
+        rank, channels = len(out.shape), out.shape[1]
+        spread = value.shape in ((channels, *[1] * (rank - 2)), (1, channels, *[1] * (rank - 2)))
+        return isinstance(origin, Variable) and origin in self.weights and spread
+
+    def _vector(self, value: Variable, like: Step) -> Variable:
+        size = math.prod(value.shape)
+        step = Step("call", "jnp.reshape", (value, [size]), {}, Variable((size,), value.dtype), like.node)
+        return self.channels.add(step)

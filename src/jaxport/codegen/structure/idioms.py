@@ -1,0 +1,386 @@
+"""Steps as a person would have written them: one function for what operators spell out, and nothing that does nothing.
+
+Each rule looks at one step and at those that make its operands, and gives steps that compute the same values; what a rule
+leaves without a reader is dropped afterwards. Rules that reorder arithmetic are for float32 only, where they change no
+more than the last digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import InitVar, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from jaxport.codegen.structure.channels import ELEMENTWISE, Channels
+from jaxport.codegen.structure.groups import Groups
+from jaxport.codegen.structure.spellings import Spellings, number
+from jaxport.codegen.structure.steps import renamed
+from jaxport.codegen.tree import Op
+from jaxport.importer.host import HostValue, is_dim
+from jaxport.importer.recording import Step, Variable, map_leaves
+
+__all__ = ["rewritten"]
+
+Rule = Callable[[Step], "Variable | Step | None"]
+
+
+def rewritten(
+    ops: Iterable[Op], result: Any, weights: Collection[Variable], uniform: Callable[[Variable], float | None]
+) -> tuple[list[Step], Any]:
+    """The steps of operators with idioms in place of spelled-out ones, and the result in terms of them.
+
+    Args:
+      ops: the operators, in order.
+      result: what they compute.
+      weights: the parameters.
+      uniform: the element that all elements of a parameter are, or None.
+    """
+    rewriting = _Rewriting(weights, uniform)
+    for op in ops:
+        rewriting.add(op.step)
+    return rewriting.steps, map_leaves(rewriting.current, result)
+
+
+@dataclass(eq=False)
+class _Rewriting:
+    """The steps so far.
+
+    Attributes:
+      steps: in order.
+      same: the values that another one stands for.
+      spellings: what made each value.
+      channels: the rules on layouts.
+      groups: the rule on normalizations of groups of channels.
+    """
+
+    weights: InitVar[Collection[Variable]]
+    uniform: InitVar[Callable[[Variable], float | None]]
+    steps: list[Step] = field(default_factory=list)
+    same: dict[Variable, Variable] = field(default_factory=dict)
+    spellings: Spellings = field(default_factory=Spellings)
+    channels: Channels = field(init=False)
+    groups: Groups = field(init=False)
+
+    def __post_init__(self, weights: Collection[Variable], uniform: Callable[[Variable], float | None]) -> None:
+        self.channels = Channels(self.spellings, self._made, weights)
+        self.groups = Groups(self.spellings, self.channels, weights, uniform)
+
+    def _made(self, step: Step) -> Variable:
+        self.add(step)
+        return self.current(step.outputs)
+
+    def current(self, leaf: Any) -> Any:
+        return self.same.get(leaf, leaf) if isinstance(leaf, Variable) else leaf
+
+    def add(self, step: Step) -> None:
+        """Adds a step, as the first rule that knows it writes it."""
+        step = renamed(step, self.same)
+        output = step.outputs
+        if isinstance(output, Variable):
+            for rule in self._rules(step):
+                found = rule(step)
+                if isinstance(found, Variable):
+                    self.same[output] = found
+                    return
+                if found is not None:
+                    self.add(found)
+                    return
+        self.steps.append(step)
+        self.spellings.note(step)
+
+    def _rules(self, step: Step) -> Sequence[Rule]:
+        if step.name in ELEMENTWISE:
+            return (self.channels.elementwise,)
+        return {
+            "+": (self._plus_nothing, self.groups.normalization, self.channels.together),
+            "lax.conv_general_dilated": (self.channels.convolution,),
+            "helper.depthwise_convolution": (self.channels.convolution,),
+            "jnp.matmul": (self._matmul,),
+            "@": (self._attention, self._scaled_product),
+            "jnp.squeeze": (self._squeeze,),
+            "jnp.take": (self._take_all, self._take),
+            "": (self._part_of_uniform, self._part_of_transposed),
+            "jnp.transpose": (self._transpose, self.channels.flattened),
+            "jnp.mean": (self._reduction,),
+            "jnp.sum": (self._reduction,),
+            "jnp.max": (self._reduction,),
+            "jnp.min": (self._reduction,),
+            "jnp.reshape": (self._reshape,),
+            "jnp.reciprocal": (self._reciprocal,),
+            "jnp.negative": (self._negative,),
+            "jnp.arange": (self._arange,),
+            "jnp.where": (self._where,),
+            "*": (self._gated, self._gelu, self.channels.together),
+            "-": (self.channels.together,),
+            "/": (self._softmax, self.channels.together),
+            "==": (self._lower_triangle,),
+            "nn.softmax": (self._mask_of,),
+            "jnp.cos": (self._angle,),
+            "jnp.sin": (self._angle,),
+        }.get(step.name, ())
+
+    def _make(self, like: Step, name: str, args: tuple[Any, ...], shape: Sequence[Any], **kwargs: Any) -> Variable:
+        """A further value, by a call, of the dtype of what a step makes."""
+        return self._made(Step("call", name, args, kwargs, Variable(tuple(shape), like.outputs.dtype), like.node))
+
+    def _matmul(self, step: Step) -> Step | None:
+        return _operator(step, "@", *step.args) if not step.kwargs else None
+
+    def _negative(self, step: Step) -> Step | None:
+        return _operator(step, "-", *step.args) if not step.kwargs else None
+
+    def _reciprocal(self, step: Step) -> Step | None:
+        root = self.spellings.step(step.args[0], "jnp.sqrt")
+        return _call(step, "lax.rsqrt", *root.args) if root is not None and _is_single(step.outputs) else None
+
+    def _reduction(self, step: Step) -> Step | None:
+        """`mean(x, axis=(1,), keepdims=False)` is `mean(x, axis=1)`."""
+        if step.kwargs.get("keepdims") is not False or not isinstance(step.kwargs.get("axis"), tuple):
+            return None
+        axes = step.kwargs["axis"]
+        options = {key: value for key, value in step.kwargs.items() if key != "keepdims"}
+        options["axis"] = axes[0] if len(axes) == 1 else axes
+        return Step("call", step.name, step.args, options, step.outputs, step.node)
+
+    def _squeeze(self, step: Step) -> Step | None:
+        """`squeeze(x[0:1], 0)` is `x[0]`."""
+        cut = self.spellings.step(step.args[0], "")
+        if cut is None or len(step.args) != 2:
+            return None
+        index = cut.args[1] if isinstance(cut.args[1], tuple) else (cut.args[1],)
+        axes = step.args[1]
+        if not isinstance(axes, tuple) or len(axes) != 1 or not 0 <= axes[0] < len(index):
+            return None
+        part = index[axes[0]]
+        begin, end = (part.start, part.stop) if isinstance(part, slice) and part.step in (None, 1) else (None, None)
+        if type(begin) is not int or type(end) is not int or end != begin + 1 or begin < 0:
+            return None
+        if not all(isinstance(other, slice) for other in index):
+            return None
+        chosen = tuple(begin if axis == axes[0] else other for axis, other in enumerate(index))
+        return Step("index", "", (cut.args[0], chosen if len(chosen) > 1 else begin), {}, step.outputs, step.node)
+
+    def _plus_nothing(self, step: Step) -> Variable | None:
+        """`i + 0` is `i`, of integers."""
+        for zero, other in (step.args, step.args[::-1]):
+            if isinstance(other, Variable) and np.dtype(other.dtype).kind in "iu" and number(zero) == 0:
+                return other if other.shape == step.outputs.shape else None
+        return None
+
+    def _take_all(self, step: Step) -> Step | None:
+        """`take(flat, indices)` of all indices in their order, as exporters write what only strides differ in."""
+        flat, indices = step.args if len(step.args) == 2 else (None, None)
+        if not isinstance(flat, Variable) or len(flat.shape) != 1 or step.kwargs != {"axis": 0}:
+            return None
+        if not self.spellings.counts(indices, flat.shape[0]):
+            return None
+        return _call(step, "jnp.reshape", flat, list(step.outputs.shape))
+
+    def _take(self, step: Step) -> Step | None:
+        """`take(x, 0, axis=1)` is `x[:, 0]`."""
+        x, at = step.args if len(step.args) == 2 else (None, None)
+        axis = step.kwargs.get("axis")
+        if not isinstance(x, Variable) or not isinstance(at, HostValue) or at.ndim or at.symbolic or axis is None:
+            return None
+        index, size = int(at.item()), x.shape[axis]
+        inside = -size <= index < size if isinstance(size, int) else is_dim(size) and index in (0, -1)
+        if step.kwargs != {"axis": axis} or not inside:
+            return None
+        whole = (slice(None),) * (axis % len(x.shape))
+        return Step("index", "", (x, (*whole, index) if whole else index), {}, step.outputs, step.node)
+
+    def _part_of_uniform(self, step: Step) -> Step | None:
+        """A part of a tensor whose elements are all the same is a smaller one."""
+        full = self.spellings.step(step.args[0], "jnp.broadcast_to") if step.form == "index" else None
+        if full is None or not isinstance(full.args[0], HostValue) or full.args[0].ndim:
+            return None
+        return _call(step, "jnp.broadcast_to", full.args[0], tuple(step.outputs.shape))
+
+    def _part_of_transposed(self, step: Step) -> Step | None:
+        """`x.transpose(2, 0, 1)[0]` is `x[:, :, 0]`."""
+        moved = self.spellings.step(step.args[0], "jnp.transpose") if step.form == "index" else None
+        if moved is None or len(moved.args) != 2 or not isinstance(moved.args[0], Variable):
+            return None
+        index = step.args[1] if isinstance(step.args[1], tuple) else (step.args[1],)
+        if not all(part == slice(None) for part in index[:-1]) or type(index[-1]) is not int:
+            return None
+        (origin, order), at = moved.args, len(index) - 1
+        axis = order[at]
+        rest = tuple(other - (other > axis) for place, other in enumerate(order) if place != at)
+        shape = tuple(size for place, size in enumerate(origin.shape) if place != axis)
+        output = Variable(shape, origin.dtype)
+        chosen = (*(slice(None),) * axis, index[-1]) if axis else index[-1]
+        self.add(Step("index", "", (origin, chosen), {}, output, step.node))
+        return _call(step, "jnp.transpose", self.current(output), rest)
+
+    def _transpose(self, step: Step) -> Variable | Step | None:
+        x, order = step.args if len(step.args) == 2 and not step.kwargs else (None, None)
+        if not isinstance(x, Variable) or not isinstance(order, tuple):
+            return None
+        if order == tuple(range(len(order))):
+            return x
+        before = self.spellings.step(x, "jnp.transpose")
+        if before is None or len(before.args) != 2 or not isinstance(before.args[1], tuple):
+            return None
+        return _call(step, "jnp.transpose", before.args[0], tuple(before.args[1][axis] for axis in order))
+
+    def _reshape(self, step: Step) -> Variable | Step | None:
+        """A reshape to the shape that is there; of a reshape; and axes swapped while those before them are one."""
+        x, to = step.args[0], step.outputs.shape
+        if not isinstance(x, Variable) or step.kwargs or not isinstance(step.args[1], list | tuple):
+            return None
+        if x.shape == to:
+            return x
+        swapped = self.spellings.step(x, "jnp.transpose")
+        merged = self.spellings.step(swapped.args[0], "jnp.reshape") if swapped is not None else None
+        if swapped is not None and merged is not None and swapped.args[1:] == ((0, 2, 1),):
+            origin, rank = merged.args[0], len(to)
+            rows, columns = swapped.args[0].shape[1:]
+            if isinstance(origin, Variable) and rank > 2 and to[-2:] == (columns, rows):
+                shape = (*to[:-2], rows, columns)
+                origin = self._make(step, "jnp.reshape", (origin, list(shape)), shape)
+                return _call(step, "jnp.transpose", origin, (*range(rank - 2), rank - 1, rank - 2))
+        units = self._without_units(x, to)
+        if units is not None:
+            return units
+        before = self.spellings.step(x, "jnp.reshape")
+        return _call(step, "jnp.reshape", before.args[0], step.args[1]) if before is not None else None
+
+    def _without_units(self, x: Variable, shape: tuple[Any, ...]) -> Variable | None:
+        """What a value was before axes of one element were added and moved, if that has this shape."""
+        moved = self.spellings.step(x, "jnp.transpose")
+        added = self.spellings.step(moved.args[0] if moved is not None else x, "jnp.expand_dims", "jnp.stack")
+        if added is None or len(added.outputs.shape) != len(shape) + 1:
+            return None
+        origin = added.args[0]
+        if added.name == "jnp.stack":
+            origin = origin[0] if isinstance(origin, list | tuple) and len(origin) == 1 else None
+        if not isinstance(origin, Variable) or origin.shape != shape:
+            return None
+        axis = _only_axis(added)
+        if axis is None:
+            return None
+        order = moved.args[1] if moved is not None else tuple(range(len(shape) + 1))
+        kept = [place for place in order if place != axis]
+        return origin if kept == sorted(kept) else None
+
+    def _arange(self, step: Step) -> Step | None:
+        if len(step.args) != 3 or step.kwargs.keys() != {"dtype"} or np.dtype(step.kwargs["dtype"]) != np.int64:
+            return None
+        begin, end, by = step.args
+        whole = isinstance(end, HostValue) and end.ndim == 0 and end.dtype == np.int64
+        if (number(begin), number(by)) != (0, 1) or not whole:
+            return None
+        return Step("call", "jnp.arange", (end.item(),), {}, step.outputs, step.node)
+
+    def _lower_triangle(self, step: Step) -> Step | None:
+        """`tril(ones) == 0` is `~tri(n, m, dtype=bool)`."""
+        a, b = step.args
+        made = self.spellings.step(a, "jnp.tril") if number(b) == 0 else None
+        if made is None or len(made.args) != 2 or made.kwargs or number(made.args[1]) != 0:
+            return None
+        full, shape = made.args[0], made.outputs.shape
+        if isinstance(full, Variable):
+            cause = self.spellings.step(full, "jnp.broadcast_to")
+            full = cause.args[0] if cause is not None else None
+        if len(shape) != 2 or not isinstance(full, HostValue) or full.symbolic or full.dtype.kind not in "iuf":
+            return None
+        if not full.size or not full.data.ravel()[0] or not (full.data == full.data.ravel()[0]).all():
+            return None
+        output = Variable(shape, np.dtype(bool), "mask")
+        sizes = shape if shape[0] is not shape[1] and shape[0] != shape[1] else shape[:1]
+        self.add(Step("call", "jnp.tri", tuple(sizes), {"dtype": np.dtype(bool)}, output, step.node))
+        return _operator(step, "~", self.current(output))
+
+    def _where(self, step: Step) -> Step | None:
+        """`where(~a, x, y)` is `where(a, y, x)`."""
+        negated = self.spellings.step(step.args[0], "~") if len(step.args) == 3 and not step.kwargs else None
+        if negated is None or np.dtype(negated.args[0].dtype) != bool:
+            return None
+        return _call(step, "jnp.where", negated.args[0], step.args[2], step.args[1])
+
+    def _gated(self, step: Step) -> Step | None:
+        """`x * sigmoid(x)` is `silu(x)`."""
+        for x, gate in (step.args, step.args[::-1]):
+            made = self.spellings.step(gate, "nn.sigmoid")
+            if made is not None and made.args[0] is x and not made.kwargs:
+                return _call(step, "nn.silu", x)
+        return None
+
+    def _gelu(self, step: Step) -> Step | None:
+        found = self.spellings.gelu(step) if _is_single(step.outputs) else None
+        if found is None:
+            return None
+        return Step("call", "nn.gelu", found[:1], {"approximate": found[1]}, step.outputs, step.node)
+
+    def _softmax(self, step: Step) -> Step | None:
+        found = self.spellings.softmax(step) if _is_single(step.outputs) else None
+        return Step("call", "nn.softmax", found[:1], {"axis": found[1]}, step.outputs, step.node) if found else None
+
+    def _mask_of(self, step: Step) -> None:
+        """What is added to the scores of an attention is called a mask."""
+        total = self.spellings.step(step.args[0], "+")
+        if total is not None and len(step.outputs.shape) > 2:
+            for mask, scores in (total.args, total.args[::-1]):
+                if isinstance(mask, Variable) and self.spellings.is_scores(scores):
+                    mask.hint = "mask"
+                    return
+
+    def _angle(self, step: Step) -> None:
+        """Cosines and sines are called so, wherever they go."""
+        step.outputs.hint = step.name.removeprefix("jnp.")
+
+    def _scaled_product(self, step: Step) -> Step | None:
+        """`(a * c) @ (b * d)` is `a @ b * (c * d)`, of activations."""
+        if not _is_single(step.outputs) or not all(isinstance(arg, Variable) for arg in step.args):
+            return None
+        (a, c), (b, d) = map(self.spellings.scaled, step.args)
+        if c == 1 or d == 1 or len(step.outputs.shape) < 3:
+            return None
+        output = Variable(step.outputs.shape, step.outputs.dtype)
+        self.add(Step("operator", "@", (a, b), {}, output, step.node))
+        factor = HostValue(np.asarray(np.float32(c * d)))
+        return _operator(step, "*", self.current(output), factor)
+
+    def _attention(self, step: Step) -> Step | None:
+        """`softmax(q @ k.mT * scale + bias) @ v` is an attention of JAX, for which heads are after positions."""
+        found = self.spellings.attention(step)
+        if found is None:
+            return None
+        turned = [
+            self._make(step, "jnp.transpose", (x, (0, 2, 1, 3)), [x.shape[axis] for axis in (0, 2, 1, 3)])
+            for x in (found.query, found.key, found.value)
+        ]
+        options: dict[str, Any] = {}
+        if found.bias is not None:
+            options["bias"] = found.bias
+            missing = 4 - len(found.bias.shape)
+            if missing:
+                shape = (*[1] * missing, *found.bias.shape)
+                options["bias"] = self._make(step, "jnp.expand_dims", (found.bias, tuple(range(missing))), shape)
+            options["bias"].hint = "mask"
+        if abs(found.scale * found.query.shape[-1] ** 0.5 - 1) > 1e-6:
+            options["scale"] = found.scale
+        shape = [step.outputs.shape[axis] for axis in (0, 2, 1, 3)]
+        attended = self._make(step, "nn.dot_product_attention", tuple(turned), shape, **options)
+        return _call(step, "jnp.transpose", attended, (0, 2, 1, 3))
+
+
+def _only_axis(added: Step) -> int | None:
+    axis = added.kwargs.get("axis", added.args[1] if len(added.args) > 1 else 0)
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    return axes[0] % len(added.outputs.shape) if len(axes) == 1 and isinstance(axes[0], int) else None
+
+
+def _is_single(variable: Variable) -> bool:
+    return variable.dtype == np.float32
+
+
+def _call(step: Step, name: str, *args: Any) -> Step:
+    return Step("call", name, args, {}, step.outputs, step.node)
+
+
+def _operator(step: Step, symbol: str, *args: Any) -> Step:
+    return Step("operator", symbol, args, {}, step.outputs, step.node)

@@ -1,0 +1,140 @@
+"""The tensors of a file and the operators around a value: what recognisers of layers ask."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from jaxport.codegen.tree import Op, Weight
+from jaxport.importer.graph import BoundNode
+from jaxport.importer.host import HostValue
+from jaxport.importer.program import Program
+from jaxport.importer.recording import Step, Variable
+from jaxport.importer.resolve import tensor_value
+
+__all__ = ["LayerWeights", "Matcher", "are_of_type"]
+
+
+@dataclass(eq=False)
+class LayerWeights:
+    """The tensors of the file: which variable stands for which, and which of them several operators share.
+
+    Attributes:
+      program: the imported model.
+      names: the names of the parameters, by the variable that stands for each.
+      shared: the parameters that several operators read, and that are no fresh weights which only happen to be equal;
+        each with the operator whose layer keeps it, if one does.
+      nodes: the bound nodes of the steps' nodes.
+    """
+
+    program: Program
+    names: Mapping[Variable, str]
+    shared: Mapping[Variable, Op | None]
+    nodes: Mapping[Any, BoundNode]
+
+    def weight(self, variable: Variable, axes: Sequence[int] | None = None) -> Weight:
+        """A parameter, with its axes in another order."""
+        name, weights = self.names[variable], self.program.weights
+
+        def read() -> np.ndarray:
+            array = weights.host_array(name)
+            return array if axes is None else array.transpose(axes)
+
+        shape = variable.shape if axes is None else tuple(variable.shape[axis] for axis in axes)
+        return Weight(name, shape, np.dtype(variable.dtype), read)
+
+    def constant(self, value: HostValue, trained: bool = False) -> Weight:
+        """A tensor that is no parameter of the program."""
+        return Weight(value.name, value.shape, value.dtype, lambda: value.data, trained)
+
+    def initializer(self, node: BoundNode, index: int) -> Weight | None:
+        """The tensor that a node has as an input, if it is one of the file."""
+        value = node.inputs[index] if index < len(node.inputs) else None
+        body = self.program.body
+        if value is None or value not in body.initializers:
+            return None
+        name, trained = value.name or "", value.name in self.program.weights.values
+        tensor = body.initializers[value]
+        shape = tuple(tensor.shape.numpy())
+        return Weight(name, shape, np.dtype(tensor.dtype.numpy()), lambda: tensor_value(tensor).data, trained)
+
+
+class Matcher:
+    """Says what is around a value in a list of operators.
+
+    Attributes:
+      weights: the tensors of the file.
+      made: the operator that makes each value.
+      uses: how often each value is read.
+      last: the last operator of each node.
+      readers: the operators that read each parameter.
+    """
+
+    def __init__(self, ops: Sequence[Op], result: Sequence[Variable], weights: LayerWeights):
+        self.weights = weights
+        self.made = {variable: op for op in ops for variable in op.outputs}
+        self.uses = Counter(variable for op in ops for variable in op.inputs)
+        self.uses.update(result)
+        self.last = {id(op.step.node): op for op in ops}
+        self.readers: dict[Variable, list[Op]] = {}
+        for op in ops:
+            for variable in op.inputs:
+                if variable in weights.names:
+                    self.readers.setdefault(variable, []).append(op)
+
+    def step(self, value: Any, *names: str) -> Op | None:
+        """The operator that makes a value, if it is one of these."""
+        op = self.made.get(value) if isinstance(value, Variable) else None
+        return op if op is not None and op.step.name in names and not _transformed(op.step) else None
+
+    def is_parameter(self, value: Any) -> bool:
+        """Whether a value is a tensor of the file that may be trained."""
+        return isinstance(value, Variable) and value in self.weights.names
+
+    def parameter(self, value: Any, turned: bool = True) -> Weight | None:
+        """The weight that a value is: a parameter, or one with its axes in another order."""
+        if not isinstance(value, Variable):
+            return None
+        if value in self.weights.names:
+            return None if value in self.weights.shared else self.weights.weight(value)
+        op = self.step(value, "T", "jnp.transpose") if turned else None
+        if op is None or not self.is_parameter(op.step.args[0]) or op.step.args[0] in self.weights.shared:
+            return None
+        turned_from: Variable = op.step.args[0]
+        rank = len(turned_from.shape)
+        axes = tuple(op.step.args[1]) if len(op.step.args) > 1 else tuple(reversed(range(rank)))
+        return self.weights.weight(turned_from, axes)
+
+    def vector(self, value: Any, size: int) -> Weight | None:
+        """A parameter of one axis of this size; one of a single element is a constant of the program."""
+        if isinstance(value, HostValue) and value.name and value.shape == (size,) == (1,) and not value.symbolic:
+            return self.weights.constant(value, trained=True)
+        shaped = self.step(value, "jnp.reshape")
+        if shaped is not None and shaped.outputs[0].shape == (size,):
+            whole = self.parameter(shaped.step.args[0], turned=False)
+            return None if whole is None else replace(whole, shape=(size,), read=lambda: whole.read().reshape(size))
+        weight = self.parameter(value, turned=False)
+        return weight if weight is not None and weight.shape == (size,) else None
+
+    def with_bias(self, op: Op, size: int) -> tuple[Op, Weight | None]:
+        """The operator in front of an addition of a bias, and the bias; or the operator itself."""
+        if op.step.name != "+":
+            return op, None
+        for bias, other in (op.step.args, op.step.args[::-1]):
+            weight, before = self.vector(bias, size), self.made.get(other) if isinstance(other, Variable) else None
+            if weight is not None and before is not None and self.uses[other] == 1:
+                return before, weight
+        return op, None
+
+
+def _transformed(step: Step) -> bool:
+    return step.form == "vmap"
+
+
+def are_of_type(x: Variable, *weights: Weight | None) -> bool:
+    """Whether tensors have the type of a value."""
+    return all(weight is None or weight.dtype == x.dtype for weight in weights)

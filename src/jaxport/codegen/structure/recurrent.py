@@ -1,0 +1,151 @@
+"""LSTM and GRU as cells that `lax.scan` runs over the first axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxport.codegen.structure.matching import Matcher
+from jaxport.codegen.structure.spellings import number
+from jaxport.codegen.tree import Layer, Op, Weight
+from jaxport.importer.recording import Function, Variable
+
+__all__ = ["recurrent"]
+
+GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2)}
+"""Where the frameworks' gates are in ONNX: an LSTM's are input, forget, cell, output; a GRU's reset, update, new."""
+
+
+def recurrent(op: Op, matcher: Matcher) -> Layer | None:
+    """The cell of a scan over time; None for all that frameworks have no cell for.
+
+    Its inputs are the sequence (time, batch, features) and the first carry, `(c, h)` for an LSTM; its results the last
+    carry and the sequence of `h`.
+    """
+    step, node = op.step, matcher.weights.nodes.get(op.step.node)
+    if node is None or op.operator not in GATES or not _is_plain(node.attributes, op.operator):
+        return None
+    peepholes = op.operator == "LSTM" and len(node.inputs) > 7 and node.inputs[7] is not None
+    if len(step.args) != 3:
+        return None
+    function, carry, rows = step.args
+    if peepholes or not isinstance(function, Function) or function.name != "plain" or not isinstance(rows, Variable):
+        return None
+    source = _input_product(rows, matcher)
+    if source is None or rows.dtype != np.float32:
+        return None
+    x, of_input, direction, bias = source
+    turned = [found for value in op.inputs if (found := _recurrence(value, direction, matcher)) is not None]
+    own = {variable for variable in (of_input, *turned, bias) if variable is not None}
+    if (
+        not turned
+        or any(turned[0] is not other for other in turned)
+        or not all(reader.step.node is step.node for variable in own for reader in matcher.readers.get(variable, []))
+    ):
+        return None
+    kind = op.operator
+    outputs: Any = step.outputs
+    if kind == "LSTM":
+        (h, c), ys = outputs
+        states, outputs = (carry[1], carry[0]), ((c, h), ys)
+    else:
+        states, outputs = carry[0], (outputs[0][0], outputs[1])
+    hidden = turned[0].shape[-1]
+    config = {
+        "in_features": of_input.shape[-1],
+        "hidden_features": hidden,
+        "reverse": bool(step.kwargs.get("reverse", False)),
+        "carry": states,
+        "outputs": outputs,
+    }
+    weights = _weights(kind, of_input, turned[0], bias, direction, matcher)
+    given = tuple(leaf for leaf in jax.tree.leaves(states) if isinstance(leaf, Variable))
+    return Layer(kind, config, weights, (x, *given), op.outputs, kind.lower())
+
+
+def _is_plain(attributes: Any, kind: str) -> bool:
+    """Whether a node computes what cells of frameworks do."""
+    if attributes.get("clip") is not None or attributes.get("input_forget") or attributes.get("activation_alpha"):
+        return False
+    if attributes.get("activation_beta") or (kind == "GRU" and not attributes.get("linear_before_reset")):
+        return False
+    names = attributes.get("activations") or ()
+    usual = ("sigmoid", "tanh", "tanh") if kind == "LSTM" else ("sigmoid", "tanh")
+    return all(str(name).lower() == usual[at % len(usual)] for at, name in enumerate(names))
+
+
+def _input_product(rows: Variable, matcher: Matcher) -> tuple[Variable, Variable, int, Variable | None] | None:
+    """The sequence, the weights of the input, the direction and the biases: `x @ W[d].T + (B[d, :n] + B[d, n:])`."""
+    total = matcher.step(rows, "+")
+    if total is None:
+        return None
+    product = matcher.step(total.step.args[0], "@")
+    x = product.step.args[0] if product is not None else None
+    found = _indexed(product.step.args[1], matcher, turned=True) if product is not None else None
+    if found is None or not isinstance(x, Variable) or not isinstance(found[1], int):
+        return None
+    added = total.step.args[1]
+    if number(added) == 0:
+        return x, found[0], found[1], None
+    both = matcher.step(added, "+")
+    parts = both.step.args if both is not None else (added,)
+    biases = [_indexed(part, matcher, turned=False) for part in parts]
+    if any(bias is None or bias[0] is not (biases[0] or bias)[0] for bias in biases):
+        return None
+    return x, found[0], found[1], biases[0][0] if biases[0] is not None else None
+
+
+def _recurrence(value: Variable, direction: int, matcher: Matcher) -> Variable | None:
+    """The parameter whose part for a direction, turned, a step multiplies the state with."""
+    kept = matcher.step(value, "lax.optimization_barrier")
+    found = _indexed(kept.step.args[0], matcher, turned=True) if kept is not None else None
+    if found is None:
+        return None
+    index = found[1][0] if isinstance(found[1], tuple) else found[1]
+    return found[0] if index == direction else None
+
+
+def _indexed(value: Any, matcher: Matcher, turned: bool) -> tuple[Variable, Any] | None:
+    """The parameter that a value is a part of, and the index."""
+    if turned:
+        transposed = matcher.step(value, "T")
+        value = transposed.step.args[0] if transposed is not None else None
+    part = matcher.step(value, "")
+    if part is None or not matcher.is_parameter(part.step.args[0]):
+        return None
+    return part.step.args[0], part.step.args[1]
+
+
+def _weights(
+    kind: str, of_input: Variable, of_state: Variable, bias: Variable | None, direction: int, matcher: Matcher
+) -> dict[str, Weight]:
+    """The tensors of a cell: kernels (inputs before outputs) and biases, gate by gate in the frameworks' order."""
+    order = GATES[kind]
+    hidden = of_state.shape[-1]
+    size = hidden * len(order)
+
+    def gates(array: np.ndarray) -> np.ndarray:
+        return np.concatenate([array[at * hidden : (at + 1) * hidden] for at in order])
+
+    def derived(variable: Variable | None, shape: tuple[int, ...], part: Callable[[np.ndarray], np.ndarray]) -> Weight:
+        if variable is None:
+            return Weight("", shape, np.dtype(np.float32), lambda: np.zeros(shape, np.float32))
+        whole = matcher.weights.weight(variable)
+        return Weight(whole.name, shape, whole.dtype, lambda: np.ascontiguousarray(part(whole.read()[direction])))
+
+    def half(at: int) -> Callable[[np.ndarray], np.ndarray]:
+        return lambda array: gates(array[at * size : (at + 1) * size])
+
+    weights = {
+        "kernel": derived(of_input, (of_input.shape[-1], size), lambda array: gates(array).T),
+        "recurrent_kernel": derived(of_state, (hidden, size), lambda array: gates(array).T),
+    }
+    if kind == "LSTM":
+        return weights | {"bias": derived(bias, (size,), lambda array: gates(array[:size] + array[size:]))}
+    return weights | {
+        "bias": derived(bias, (size,), half(0)),
+        "recurrent_bias": derived(bias, (size,), half(1)),
+    }

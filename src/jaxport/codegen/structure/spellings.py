@@ -1,0 +1,262 @@
+"""How operators spell out a function: products with constant factors, GELU, softmax, attention."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from jaxport.importer.host import HostValue
+from jaxport.importer.recording import Step, Variable
+
+__all__ = ["Attended", "Spellings", "number"]
+
+CLOSE = 1e-6
+"""How much a constant of a file may differ from the one that is meant, relative to it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Attended:
+    """`softmax(query @ keyᵀ * scale + bias) @ value`, of (batch, heads, positions, features)."""
+
+    query: Variable
+    key: Variable
+    value: Variable
+    scale: float
+    bias: Variable | None
+
+
+@dataclass(eq=False)
+class Spellings:
+    """Says what values were computed by.
+
+    Attributes:
+      made: the step that makes each value.
+    """
+
+    made: dict[Variable, Step] = field(default_factory=dict)
+
+    def note(self, step: Step) -> None:
+        """Takes a step in."""
+        if isinstance(step.outputs, Variable):
+            self.made[step.outputs] = step
+
+    def step(self, value: Any, *names: str) -> Step | None:
+        """The step that makes a value, if it is one of these; `""` is an index."""
+        step = self.made.get(value) if isinstance(value, Variable) else None
+        return step if step is not None and step.name in names and step.form != "vmap" else None
+
+    def scaled(self, value: Any) -> tuple[Any, float]:
+        """A value without the constants that it is multiplied with or divided by, and their product."""
+        factor = 1.0
+        while True:
+            product, quotient = self.step(value, "*"), self.step(value, "/")
+            if product is not None:
+                a, b = product.args
+                known, rest = (number(a), b) if number(a) is not None else (number(b), a)
+            elif quotient is not None:
+                divisor = number(quotient.args[1])
+                known, rest = (1 / divisor if divisor else None), quotient.args[0]
+            else:
+                return value, factor
+            if known is None or not math.isfinite(known) or not isinstance(rest, Variable):
+                return value, factor
+            if rest.shape != value.shape:
+                return value, factor
+            value, factor = rest, factor * known
+
+    def factors(self, value: Any) -> tuple[list[Variable], float]:
+        """The values that a value is the product of, and the product of its constants."""
+        rest, factor = self.scaled(value)
+        product = self.step(rest, "*")
+        if product is None or not all(isinstance(arg, Variable) for arg in product.args):
+            return [rest], factor
+        parts, factors = zip(*map(self.factors, product.args), strict=True)
+        return [*parts[0], *parts[1]], factor * math.prod(factors)
+
+    def gelu(self, step: Step) -> tuple[Variable, bool] | None:
+        """What a product is the GELU of, and whether it is the approximation by tanh."""
+        parts = [self.factors(arg) if isinstance(arg, Variable) else ([], number(arg)) for arg in step.args]
+        if any(factor is None for _, factor in parts):
+            return None
+        values, factor = [value for found, _ in parts for value in found], math.prod(factor or 0 for _, factor in parts)
+        if len(values) != 2 or not is_close(factor, 0.5):
+            return None
+        for x, gate in (values, values[::-1]):
+            inner = self._plus_one(gate)
+            if inner is None or not isinstance(x, Variable) or x.shape != step.outputs.shape:
+                continue
+            erf, tanh = self.step(inner, "lax.erf", "jax.lax.erf"), self.step(inner, "jnp.tanh")
+            if erf is not None and self._is_scaled(erf.args[0], x, math.sqrt(0.5)):
+                return x, False
+            if tanh is not None and self._is_cubic(tanh.args[0], x):
+                return x, True
+        return None
+
+    def _plus_one(self, value: Any) -> Any:
+        total = self.step(value, "+")
+        for one, other in (total.args, total.args[::-1]) if total is not None else ():
+            if number(one) == 1:
+                return other
+        return None
+
+    def _is_scaled(self, value: Any, x: Variable, factor: float) -> bool:
+        rest, found = self.scaled(value)
+        return rest is x and is_close(found, factor)
+
+    def _is_cubic(self, value: Any, x: Variable) -> bool:
+        """Whether a value is `sqrt(2 / pi) * (x + 0.044715 * x**3)`."""
+        rest, factor = self.scaled(value)
+        total = self.step(rest, "+")
+        if total is None or not is_close(factor, math.sqrt(2 / math.pi)):
+            return False
+        for linear, cube in (total.args, total.args[::-1]):
+            power, factor = self.scaled(cube)
+            if linear is x and is_close(factor, 0.044715) and self._power(power, x) == 3:
+                return True
+        return False
+
+    def _power(self, value: Any, x: Variable) -> float | None:
+        if value is x:
+            return 1
+        power, product = self.step(value, "**", "jnp.power"), self.step(value, "*")
+        if power is not None:
+            return number(power.args[1]) if power.args[0] is x else None
+        if product is None:
+            return None
+        exponents = [self._power(part, x) for part in product.args]
+        return None if any(one is None for one in exponents) else sum(one or 0 for one in exponents)
+
+    def softmax(self, quotient: Step) -> tuple[Variable, int] | None:
+        """What a quotient is the softmax of, and the axis: `exp(x - max(x)) / sum(exp(x - max(x)))`."""
+        power = self.step(quotient.args[0], "jnp.exp")
+        total = self.step(quotient.args[1], "jnp.sum")
+        shifted = self.step(power.args[0], "-") if power is not None else None
+        if power is None or total is None or shifted is None or total.args[0] is not power.outputs:
+            return None
+        highest = self.step(shifted.args[1], "jnp.max", "jnp.amax")
+        if highest is None or highest.args[0] is not shifted.args[0] or not isinstance(shifted.args[0], Variable):
+            return None
+        axes = {_kept_axis(step) for step in (total, highest)}
+        axis = axes.pop()
+        return (shifted.args[0], axis) if not axes and axis is not None else None
+
+    def is_scores(self, value: Any) -> bool:
+        """Whether a value is a product of two activations."""
+        product = self.step(self.scaled(value)[0], "@")
+        return product is not None and all(isinstance(arg, Variable) for arg in product.args)
+
+    def attention(self, product: Step) -> Attended | None:
+        """The attention that a product ends."""
+        softmax = self.step(product.args[0], "nn.softmax")
+        value = product.args[1]
+        if softmax is None or not isinstance(value, Variable) or softmax.kwargs.get("axis") not in (-1, 3):
+            return None
+        scores, bias = softmax.args[0], None
+        if not isinstance(scores, Variable) or len(scores.shape) != 4 or softmax.kwargs.keys() != {"axis"}:
+            return None
+        total = self.step(scores, "+")
+        for mask, other in (total.args, total.args[::-1]) if total is not None else ():
+            if self.is_scores(other) and isinstance(mask, Variable):
+                scores, bias = other, mask
+                break
+        scores, scale = self.scaled(scores)
+        inner = self.step(scores, "@")
+        if inner is None or scale <= 0 or not all(isinstance(arg, Variable) for arg in inner.args):
+            return None
+        query, turned = inner.args
+        heads = self._with_last_axes_swapped(turned)
+        if heads is None:
+            return None
+        every = (query, heads, value, *([bias] if bias is not None else []))
+        if any(x.dtype != np.float32 for x in every) or any(len(x.shape) != 4 for x in (query, heads, value)):
+            return None
+        key_shape = (*query.shape[:2], value.shape[2], query.shape[3])
+        if turned.shape != (*key_shape[:2], key_shape[3], key_shape[2]) or value.shape != key_shape:
+            return None
+        if bias is not None and not _fits(bias.shape, scores.shape):
+            return None
+        if not isinstance(query.shape[3], int) or query.shape[3] < 1:
+            return None
+        few_heads, few_values = self._repeated(heads), self._repeated(value)
+        if few_heads is not None and few_values is not None and few_heads.shape[1] == few_values.shape[1]:
+            heads, value = few_heads, few_values
+        return Attended(query, heads, value, scale, bias)
+
+    def counts(self, value: Any, size: Any) -> bool:
+        """Whether a value is 0, 1 … `size - 1`, in this order, whatever its shape is: rows times their length, and columns."""
+        total = self.step(value, "+")
+        for columns, rows in (total.args, total.args[::-1]) if total is not None else ():
+            if not isinstance(columns, HostValue) or columns.symbolic or not isinstance(rows, Variable):
+                continue
+            expanded = self.step(rows, "jnp.expand_dims")
+            scaled = self.step(expanded.args[0], "*") if expanded is not None else None
+            length = number(scaled.args[1]) if scaled is not None else None
+            begins = self.step(scaled.args[0], "jnp.arange") if scaled is not None else None
+            if begins is None or length != columns.size or len(begins.args) != 1 or begins.kwargs:
+                continue
+            in_order = np.array_equal(columns.data.ravel(), np.arange(columns.size))
+            count = begins.outputs.shape[0]
+            if in_order and rows.shape == (count, *[1] * (len(rows.shape) - 1)) and columns.shape[:1] == (1,):
+                return bool(count * columns.size == size)
+        return False
+
+    def _repeated(self, value: Variable) -> Variable | None:
+        """What a value repeats the heads of, each several times in a row, as grouped queries need them."""
+        merged = self.step(value, "jnp.reshape")
+        broad = self.step(merged.args[0], "jnp.broadcast_to") if merged is not None else None
+        added = self.step(broad.args[0], "jnp.expand_dims") if broad is not None else None
+        if added is None or broad is None or len(broad.outputs.shape) != 5 or len(added.args) != 2:
+            return None
+        origin, axes = added.args
+        heads, times = broad.outputs.shape[1:3]
+        known = isinstance(heads, int) and isinstance(times, int) and heads * times == value.shape[1]
+        if not isinstance(origin, Variable) or axes not in (2, (2,)) or not known:
+            return None
+        return origin if origin.shape == (value.shape[0], heads, *value.shape[2:]) else None
+
+    def _with_last_axes_swapped(self, value: Any) -> Variable | None:
+        """A value whose last two axes are those of another in the other order, as that other value.
+
+        Its own axes may have been brought into their order from any other: it is a transpose then as well.
+        """
+        turned = self.step(value, "jnp.transpose")
+        if turned is None or len(turned.args) != 2 or len(turned.args[1]) != 4:
+            return None
+        origin, order = turned.args
+        if order == (0, 1, 3, 2):
+            return origin
+        shape = tuple(origin.shape[axis] for axis in (*order[:2], order[3], order[2]))
+        swapped = Variable(shape, origin.dtype)
+        step = Step("call", "jnp.transpose", (origin, (*order[:2], order[3], order[2])), {}, swapped, turned.node)
+        self.note(step)
+        return swapped
+
+
+def number(value: Any) -> float | None:
+    """A number that is known and not more than one element, or None."""
+    if isinstance(value, HostValue) and value.size == 1 and not value.symbolic and value.dtype.kind in "iuf":
+        return float(value.data.reshape(())[()])
+    return float(value) if isinstance(value, int | float | np.number) and not isinstance(value, bool) else None
+
+
+def is_close(value: float, wanted: float) -> bool:
+    """Whether a constant is the one that is meant."""
+    return abs(value - wanted) <= CLOSE * abs(wanted)
+
+
+def _fits(shape: tuple[Any, ...], whole: tuple[Any, ...]) -> bool:
+    """Whether a bias can be broadcast to scores: each axis has one element, or all."""
+    return len(shape) <= 4 and all(a == b or a == 1 for a, b in zip(shape[::-1], whole[::-1], strict=False))
+
+
+def _kept_axis(step: Step) -> int | None:
+    """The one axis that a step reduces and keeps, from the end."""
+    axis = step.kwargs.get("axis")
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    rank = len(step.args[0].shape) if isinstance(step.args[0], Variable) else 0
+    if len(step.args) != 1 or step.kwargs.keys() != {"axis", "keepdims"} or step.kwargs["keepdims"] is not True:
+        return None
+    return axes[0] % rank - rank if len(axes) == 1 and isinstance(axes[0], int) and rank else None

@@ -1,0 +1,223 @@
+"""Layers and idioms: what operators spell out is printed as one call, equal in value, and only where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+import jaxport
+from tests.codegen.structured import check, nameless
+from tests.codegen.test_structured import FRAMEWORKS, blocks, check_model, sampled
+
+SIZES = {"batch": 3, "length": 5}
+
+
+def layer_model(
+    operator: str,
+    weights: Sequence[Sequence[int]],
+    shape: Sequence[int | str],
+    attributes: Mapping[str, Any] | None = None,
+    outputs: int = 1,
+) -> onnx.ModelProto:
+    """A model of one operator whose other inputs are tensors of the file; an empty shape is an input left out."""
+    random = np.random.default_rng(0)
+    names = [f"w{at}" if sizes else "" for at, sizes in enumerate(weights)]
+    tensors = [
+        onnx.numpy_helper.from_array(0.3 * random.standard_normal(sizes).astype(np.float32), name)
+        for sizes, name in zip(weights, names, strict=True)
+        if sizes
+    ]
+    made = [f"y{at}" for at in range(outputs)]
+    node = onnx.helper.make_node(operator, ["x", *names], made, **(attributes or {}))
+    x = onnx.helper.make_tensor_value_info("x", 1, shape)
+    results = [onnx.helper.make_empty_tensor_value_info(name) for name in made]
+    for result in results:
+        result.type.tensor_type.elem_type = 1
+    graph = onnx.helper.make_graph([node], "one", [x], results, tensors)
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 22)], ir_version=10)
+
+
+RECURRENT = (("length", "batch", 4), {"hidden_size": 3})
+LAYERS: dict[str, tuple[onnx.ModelProto, str]] = {
+    "conv 1-d": (layer_model("Conv", [(6, 4, 3), (6,)], ("batch", 4, 9), {"pads": [1, 1], "strides": [2]}), "Conv("),
+    "conv 1-d of groups": (layer_model("Conv", [(4, 1, 3)], ("batch", 4, 9), {"group": 4, "dilations": [2]}), "Conv("),
+    "conv 3-d": (layer_model("Conv", [(3, 2, 2, 2, 2), (3,)], ("batch", 2, 4, 5, 6)), "Conv("),
+    "transposed 2-d": (
+        layer_model(
+            "ConvTranspose", [(4, 3, 2, 3), (3,)], ("batch", 4, 5, 6), {"strides": [2, 2], "pads": [0, 1, 1, 0]}
+        ),
+        "ConvTranspose(",
+    ),
+    "instance normalization": (layer_model("InstanceNormalization", [(4,), (4,)], ("batch", 4, 5, 6)), "GroupNorm("),
+    "group normalization": (
+        layer_model("GroupNormalization", [(6,), (6,)], ("batch", 6, 7), {"num_groups": 3, "epsilon": 1e-3}),
+        "GroupNorm(",
+    ),
+    "lstm": (layer_model("LSTM", [(1, 12, 4), (1, 12, 3), (1, 24)], *RECURRENT, outputs=3), "LSTMCell("),
+    "lstm without bias": (layer_model("LSTM", [(1, 12, 4), (1, 12, 3)], *RECURRENT), "LSTMCell("),
+    "lstm, reversed": (
+        layer_model("LSTM", [(1, 12, 4), (1, 12, 3), (1, 24)], RECURRENT[0], {**RECURRENT[1], "direction": "reverse"}),
+        "LSTMCell(",
+    ),
+    "lstm in both directions": (
+        layer_model(
+            "LSTM", [(2, 12, 4), (2, 12, 3), (2, 24)], RECURRENT[0], {**RECURRENT[1], "direction": "bidirectional"}
+        ),
+        "LSTMCell(",
+    ),
+    "gru": (
+        layer_model("GRU", [(1, 9, 4), (1, 9, 3), (1, 18)], RECURRENT[0], {**RECURRENT[1], "linear_before_reset": 1}),
+        "GRUCell(",
+    ),
+}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("name", LAYERS)
+def test_an_operator_is_a_layer(name: str, framework: str, tmp_path: Path) -> None:
+    model, layer = LAYERS[name]
+    code = check(model, sampled(jaxport.from_onnx(model), SIZES), tmp_path, framework)
+    assert layer in code.partition("\nclass One(")[2].partition("def __call__")[0]
+
+
+OTHERS = {
+    "a reset before the product": layer_model("GRU", [(1, 9, 4), (1, 9, 3), (1, 18)], *RECURRENT),
+    "peepholes": layer_model("LSTM", [(1, 12, 4), (1, 12, 3), (1, 24), (), (), (), (1, 9)], *RECURRENT),
+    "other activations": layer_model(
+        "LSTM",
+        [(1, 12, 4), (1, 12, 3)],
+        RECURRENT[0],
+        {**RECURRENT[1], "activations": ["Sigmoid", "Relu", "Tanh"]},
+    ),
+    "groups of a transposed convolution": layer_model(
+        "ConvTranspose", [(4, 2, 3, 3)], ("batch", 4, 5, 6), {"group": 2}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_no_framework_has_is_operators(name: str, tmp_path: Path) -> None:
+    code = check(OTHERS[name], sampled(jaxport.from_onnx(OTHERS[name]), SIZES), tmp_path, "nnx")
+    assert "Cell(" not in code
+    assert "nnx.Conv" not in code
+
+
+def spelled(body: str, *inputs: str, output: str = "float[batch, 4, 8]") -> onnx.ModelProto:
+    """A model of a few operators, with the constants that they spell functions out with."""
+    constants = (
+        "float half = {0.5}, float one = {1}, float two = {2}, float three = {3}, float root = {1.4142135}, "
+        "float steep = {0.7978846}, float cubic = {0.044715}, float scale = {0.25}, float ten = {10}"
+    )
+    return onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["": 20]> graph ({", ".join(inputs)}) => ({output} y) <{constants}> {{ {body} }}'
+    )
+
+
+X = "float[batch, 4, 8] x"
+ERF = "d = Div(x, root) e = Erf(d) s = Add(e, one) p = Mul(x, s)"
+TANH = "c = Pow(x, three) k = Mul(c, cubic) u = Add(x, k) v = Mul(u, steep) t = Tanh(v) s = Add(one, t)"
+SHIFTED = "m = ReduceMax<keepdims=1>(x, axis) d = Sub(x, m) e = Exp(d) n = ReduceSum<keepdims=1>(e, axis)"
+IDIOMS = {
+    "gelu": (spelled(f"{ERF} y = Mul(p, half)", X), "nn.gelu(x, approximate=False)"),
+    "gelu, halved first": (
+        spelled("h = Mul(half, x) d = Div(x, root) e = Erf(d) s = Add(one, e) y = Mul(h, s)", X),
+        "nn.gelu(x, approximate=False)",
+    ),
+    "gelu by tanh": (spelled(f"{TANH} h = Mul(x, half) y = Mul(h, s)", X), "nn.gelu(x, approximate=True)"),
+    "silu": (spelled("s = Sigmoid(x) y = Mul(x, s)", X), "nn.silu(x)"),
+    "a part": (
+        spelled("i = Constant<value = int64 {2}>() y = Gather<axis=1>(x, i)", X, output="float[batch, 8]"),
+        "x[:, 2]",
+    ),
+    "softmax": (
+        spelled(f"axis = Constant<value_ints = [-1]>() {SHIFTED} y = Div(e, n)", X),
+        "nn.softmax(x, axis=-1)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IDIOMS)
+def test_an_idiom_is_one_call(name: str, tmp_path: Path) -> None:
+    model, text = IDIOMS[name]
+    assert text in check_model(model, tmp_path, "nnx")
+
+
+NEARLY = {
+    "another factor": spelled(f"{ERF} y = Mul(p, ten)", X),
+    "another divisor": spelled("d = Div(x, two) e = Erf(d) s = Add(e, one) p = Mul(x, s) y = Mul(p, half)", X),
+    "another power": spelled(
+        "c = Pow(x, two) k = Mul(c, cubic) u = Add(x, k) v = Mul(u, steep) t = Tanh(v) s = Add(one, t) "
+        "h = Mul(x, half) y = Mul(h, s)",
+        X,
+    ),
+    "another gate": spelled("n = Neg(x) s = Sigmoid(n) y = Mul(x, s)", X),
+}
+
+
+@pytest.mark.parametrize("name", NEARLY)
+def test_what_only_looks_like_an_idiom_stays(name: str, tmp_path: Path) -> None:
+    code = check_model(NEARLY[name], tmp_path, "nnx")
+    assert "gelu" not in code
+    assert "silu" not in code
+
+
+HEADS = ("float[batch, 2, length, 4] q", "float[batch, 2, 6, 4] k", "float[batch, 2, 6, 4] v")
+SCORES = "t = Transpose<perm=[0,1,3,2]>(k) a = MatMul(q, t) s = Mul(a, scale)"
+ATTENDED = "float[batch, 2, length, 4]"
+
+
+def attention(body: str, *inputs: str) -> onnx.ModelProto:
+    return spelled(f"{SCORES} {body}", *HEADS, *inputs, output=ATTENDED)
+
+
+@pytest.mark.parametrize(
+    ("model", "option"),
+    [
+        (attention("p = Softmax<axis=-1>(s) y = MatMul(p, v)"), "scale=0.25"),
+        (
+            attention("b = Add(s, mask) p = Softmax<axis=-1>(b) y = MatMul(p, v)", "float[batch, 1, length, 6] mask"),
+            "bias=mask",
+        ),
+        (
+            attention("b = Add(mask, s) p = Softmax<axis=3>(b) y = MatMul(p, v)", "float[length, 6] mask"),
+            "bias=",
+        ),
+    ],
+)
+def test_attention_is_one_call(model: onnx.ModelProto, option: str, tmp_path: Path) -> None:
+    code = check_model(model, tmp_path, "nnx")
+    assert "nn.dot_product_attention(" in code
+    assert option in code
+
+
+def test_rows_that_are_masked_out_stay_zero(tmp_path: Path) -> None:
+    """A file that gives zeros for rows of which nothing is seen is not printed as an attention that gives NaN."""
+    model = attention(
+        "zero = Constant<value_float = 0.0>() b = Add(s, mask) p = Softmax<axis=-1>(b) n = IsNaN(p) "
+        "g = Where(n, zero, p) y = MatMul(g, v)",
+        "float[batch, 1, length, 6] mask",
+    )
+    inputs = sampled(jaxport.from_onnx(model))
+    inputs["mask"] = np.zeros_like(inputs["mask"])
+    inputs["mask"][0] = -np.inf
+    code = check(model, inputs, tmp_path, "nnx")
+    assert "isnan" in code
+
+
+def test_scores_of_other_axes_are_no_attention(tmp_path: Path) -> None:
+    model = attention("p = Softmax<axis=2>(s) y = MatMul(p, v)")
+    assert "dot_product_attention" not in check_model(model, tmp_path, "nnx")
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_stack_without_names_is_a_loop(framework: str, tmp_path: Path) -> None:
+    model = nameless(blocks(4, "metadata"))
+    code = check_model(model, tmp_path, framework, loops=1)
+    assert "class Block(" in code
+    assert "range(4)" in code
