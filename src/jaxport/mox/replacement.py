@@ -13,6 +13,7 @@ from jaxport import blocks, jaxprs
 from jaxport.blocks.framework import public_name
 from jaxport.blocks.values import Found, find
 from jaxport.errors import InvalidArgument, JaxportError
+from jaxport.mox.framework import framework as programs
 from jaxport.mox.match import arguments_of, nested, returns_of
 from jaxport.mox.mox import Mox
 from jaxport.mox.original import Site
@@ -118,7 +119,7 @@ def concrete(replacement: Any, match: Match) -> Any:
       InvalidArgument: the replacement is neither.
     """
     made = replacement.make(match) if isinstance(replacement, Factory) else replacement
-    if isinstance(replacement, FunctionType) and replacement.__module__.startswith("jaxport.mox.edits."):
+    if isinstance(replacement, FunctionType) and _is_own(replacement):
         raise InvalidArgument(
             f"`{replacement.__name__}` is to be called first",
             where="`Mox.sub`",
@@ -132,6 +133,11 @@ def concrete(replacement: Any, match: Match) -> Any:
             instead="give a function, a module, a Mox, a `Replacement`, or a `factory` that returns one of them",
         )
     return made
+
+
+def _is_own(function: Callable[..., Any]) -> bool:
+    """Whether a function is one of the edits of this package."""
+    return str(getattr(function, "__module__", "")).startswith("jaxport.mox.edits.")
 
 
 @dataclass(frozen=True)
@@ -202,7 +208,10 @@ def _of_replacement(made: Replacement, match: Match, site: Site) -> Template:
 
     avals = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in site.jaxpr.in_avals]
     params = {name: jax.ShapeDtypeStruct(v.shape, v.dtype) for name, v in made.params.items()}
-    traced = _trace(lambda: blocks.trace(run, (avals, params, dict(made.inputs)), state="outputs"), match, made)
+    # The edits of this package call no modules: nothing need be patched.
+    frameworks = [programs] if _is_own(made.apply) else None
+    given = avals, params, dict(made.inputs)
+    traced = _trace(lambda: blocks.trace(run, given, state="outputs", frameworks=frameworks), match, made)
     if traced.weights:
         raise InvalidArgument(
             f"the replacement of `{match.shown}` closes over {len(traced.weights)} arrays",
