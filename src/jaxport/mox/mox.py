@@ -310,6 +310,29 @@ class Mox:
 
         return patched(self, changes)
 
+    def unroll(self, query: Any = "//scan") -> Mox:
+        """A new Mox in which scans are written out: the layers of a stack become elements, `layers.0`, `layers.1`, ….
+
+        The parameters stay stacked, as `params` has them; each layer takes its slice, so that values and gradients are
+        the same. What an edit adds to a layer is that layer's own.
+
+        Args:
+          query: scans, or blocks in them: then it is the scans that hand these blocks their slices.
+
+        Raises:
+          QueryError: the query is malformed or hits nothing.
+          InvalidArgument: a block that is hit is no layer of a scanned stack.
+          Unsupported: a scan has a symbolic number of steps, or changes references.
+
+        >>> import jax, jax.numpy as jnp, jaxport
+        >>> mox = jaxport.make_mox(lambda x: jax.lax.scan(lambda c, _: (jnp.sin(c), None), x, length=3)[0])(1.0)
+        >>> mox.select("//sin").count(), mox.unroll().select("//sin").count()
+        (1, 3)
+        """
+        from jaxport.mox.unrolling import unrolled
+
+        return unrolled(self.select(query))
+
     def capture(
         self,
         query: Any,
