@@ -349,7 +349,7 @@ def _value_text(value: Any) -> str:
 
 
 def _tuple_text(value: tuple) -> str:
-    if any([isinstance(item, np.generic) for item in value]):
+    if any(isinstance(item, np.generic) for item in value):
         value = tuple([item.item() if isinstance(item, np.generic) else item for item in value])
     return _text(str(value))
 

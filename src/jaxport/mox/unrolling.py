@@ -213,9 +213,7 @@ def _block_of_step(block: Block, stack: _Stack, step: int) -> Block:
     """A block in a step: slices of stacked parameters are values that take the place of the layer's own."""
     path = stack.renamed(block.path, step)
     sliced = {index: weight for index, weight in block.weights.items() if weight in stack.stacked}
-    exchanged = {
-        index: stack.renamed(weight, step) for index, weight in {**block.exchanged, **sliced}.items()
-    }
+    exchanged = {index: stack.renamed(weight, step) for index, weight in {**block.exchanged, **sliced}.items()}
     return replace(
         block,
         path=path,
