@@ -19,11 +19,11 @@ from jaxport.mox.edits.prune import prune
 from jaxport.mox.edits.quantize import calibrate, dequantize_linear, qdq, quantize, quantize_linear
 from jaxport.mox.edits.scaling import dora, ia3
 from jaxport.mox.match import Match
-from jaxport.mox.mox import Mox, eval_mox
+from jaxport.mox.mox import Mox
 from jaxport.mox.replacement import Factory, Replacement, factory
 from jaxport.mox.selection import Selection, query, sub
 from jaxport.mox.serialize.files import dumps, load, load_params, loads, save, save_params
-from jaxport.mox.tracing import make_mox
+from jaxport.mox.tracing import eval_mox, make_mox
 from jaxport.mox.write_back import write_back
 
 __all__ = [

@@ -11,7 +11,7 @@ from jaxport.blocks.naming import signature_of
 from jaxport.blocks.places import Types
 from jaxport.mox.mox import Mox
 
-__all__ = ["make_mox"]
+__all__ = ["eval_mox", "make_mox"]
 
 
 def make_mox(fn: Callable[..., Any], *, functions: Iterable[str] = ()) -> Callable[..., Mox]:
@@ -58,3 +58,8 @@ def _name_of(fn: Any) -> str:
     named = type(owner) if owner is not None and not isinstance(owner, type) else fn
     name = getattr(named, "__qualname__", None) or type(fn).__qualname__
     return str(name).rsplit(".", 1)[-1]
+
+
+def eval_mox(mox: Mox, *args: Any, **kwargs: Any) -> Any:
+    """What the model returns for these arguments: ``mox(*args, **kwargs)``."""
+    return mox(*args, **kwargs)
