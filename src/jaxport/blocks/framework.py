@@ -234,6 +234,14 @@ class Framework:
         del value, original, copy
         return None
 
+    def with_part(self, model: Any, old: Any, part: Any) -> Any | None:
+        """The model with another module in all places of an old one; None if it cannot hold one there.
+
+        A model that can change is a copy of the user's, and is changed.
+        """
+        del model, old, part
+        return None
+
     def is_outside(self, module: Any, known: Sequence[bool]) -> bool:
         """Whether a module that is used in a trace existed before it.
 

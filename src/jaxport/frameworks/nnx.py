@@ -110,6 +110,21 @@ class Nnx(Framework):
         leaves = [leaf for path, node in visited for leaf in _leaves_of(path, node)]
         return Look(_nodes_of(visited), leaves, _modules_of(visited))
 
+    def with_part(self, model: Any, old: Any, part: Any) -> Any | None:
+        """The model, which is a copy, with a field changed; a module that is shared changes in all of its places."""
+        if not isinstance(old, nnx.Module) or not isinstance(part, nnx.Module):
+            return None
+        changed = False
+        for node in self.nodes(model):
+            if isinstance(node, nnx.Variable):
+                continue
+            for name, value in list(vars(node).items()):
+                if value is old:
+                    is_item = name.isdecimal()
+                    node.__setitem__(int(name), part) if is_item else setattr(node, name, part)
+                    changed = True
+        return model if changed else None
+
     def is_outside(self, module: Any, known: Sequence[bool]) -> bool:
         """NNX only lets objects be changed at the level of the transformation that made them, and so records it.
 

@@ -19,11 +19,27 @@ from jaxport.mox.original import Site
 from jaxport.mox.origins import evaluated, stacking_scans, value_of
 from jaxport.mox.tree import Node, name_below
 
-__all__ = ["IN_PLACE", "Match", "arguments_of", "call_arguments", "match_of", "nested", "returns_of"]
+__all__ = [
+    "IN_PLACE",
+    "REPLACED",
+    "REWRITTEN",
+    "Match",
+    "arguments_of",
+    "call_arguments",
+    "match_of",
+    "nested",
+    "returns_of",
+]
 
 
 IN_PLACE = "in place"
 """The option of a block that a replacement of one around it calls: its path and its parameters are what they were."""
+
+REPLACED = "replaced"
+"""The option of the block of a module that has taken the place of another."""
+
+REWRITTEN = "rewritten"
+"""The option of a block that computes in another way than its module, though nothing inside of it was replaced."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

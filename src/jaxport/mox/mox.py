@@ -40,7 +40,8 @@ class Mox:
       signature: of what was traced; None where it has none.
       inputs: the inputs that edits have added, by name: keyword arguments of every call.
       dropped: the parameters that no equation uses any more since an edit, by path.
-      modules: by path, copies of the modules that have taken the place of others; None where a Mox has.
+      modules: by path, copies of the modules that have taken the place of others (None where a Mox has); None if the
+        program was read from a file, which does not say.
 
     >>> import jax.numpy as jnp, jaxport
     >>> mox = jaxport.make_mox(lambda x: jnp.tanh(x) * 2)(jnp.zeros(3))
@@ -57,7 +58,7 @@ class Mox:
     signature: inspect.Signature | None = None
     inputs: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
-    modules: Mapping[str, Any] = field(default_factory=dict)
+    modules: Mapping[str, Any] | None = field(default_factory=dict)
 
     # -- what it holds ---------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from jaxport.mox.mox import Mox
 from jaxport.mox.original import Site
 from jaxport.mox.origins import is_result
 from jaxport.mox.tree import Node, name_below
+from jaxport.mox.write_back import write_back
 
 if TYPE_CHECKING:
     from jaxport.mox.match import Match
@@ -153,6 +154,7 @@ class Template:
       site: what the `original` equations name.
       config: of the block that the replacement becomes.
       is_call: whether it is the call of one module: then the block of that call is the replacement.
+      module: a copy of that module; None for a Mox.
     """
 
     jaxpr: jaxprs.Jaxpr
@@ -162,6 +164,7 @@ class Template:
     site: Site
     config: Mapping[str, Any] = field(default_factory=dict)
     is_call: bool = False
+    module: Any = None
 
 
 class Templates:
@@ -242,7 +245,9 @@ def _traced(made: Callable[..., Any], match: Match, site: Site) -> Template:
     jaxpr = jaxpr.replace(invars=invars)
     # Only a module says which of its arrays are trained; what else is closed over is a constant.
     weights = tuple(replace(weight, trainable=weight.trainable and weight.owned) for weight in traced.weights)
-    return Template(jaxpr, weights, (), _name_of(made), site, is_call=_is_call(made, jaxpr))
+    is_call = _is_call(made, jaxpr)
+    module = write_back(made, {}) if is_call and not isinstance(made, Mox) else None
+    return Template(jaxpr, weights, (), _name_of(made), site, is_call=is_call, module=module)
 
 
 def _refuse_changes(changed: Sequence[str], match: Match) -> None:

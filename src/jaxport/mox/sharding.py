@@ -96,9 +96,7 @@ def _of_params(mox: Mox, match: Match, given: Any) -> dict[str, PartitionSpec]:
             wanted |= _of_others(match, kernel, given)
     # A stack of layers has the axes of the steps before those of each layer.
     avals = match.weight_avals
-    return {
-        path: PartitionSpec(*[None] * (held[path].ndim - avals[path].ndim), *spec) for path, spec in wanted.items()
-    }
+    return {path: PartitionSpec(*[None] * (held[path].ndim - avals[path].ndim), *spec) for path, spec in wanted.items()}
 
 
 def _of_others(match: Match, kernel: Kernel, spec: PartitionSpec) -> dict[str, PartitionSpec]:

@@ -155,7 +155,9 @@ def _apply(axes: tuple[tuple[str, int, int], ...]) -> Callable[..., Any]:
     def quantized(original: Original, parts: Mapping[str, Any], *args: Any) -> Any:
         params = {}
         for name, axis, block in axes:
-            stored = [parts[f"{name}.{part}"] for part in ("quantized", "scale", "zero_point") if f"{name}.{part}" in parts]
+            stored = [
+                parts[f"{name}.{part}"] for part in ("quantized", "scale", "zero_point") if f"{name}.{part}" in parts
+            ]
             options = {"axis": axis, "block": block} if block else {"axis": axis}
             params[name] = dequantize_linear(*stored, **options)
         return original(*args, params=params)
