@@ -75,6 +75,19 @@ class Factory:
 
     make: Callable[[Match], Any]
 
+    def __call__(self, *_: Any) -> Any:
+        """Refuses: it is given to `sub`, which calls it with each match.
+
+        Raises:
+          InvalidArgument: always.
+        """
+        raise InvalidArgument(
+            "a factory of replacements is called",
+            where=public_name(self.make, ()),
+            why="`sub` calls it with each match",
+            instead="`mox.sub(query, factory)`",
+        )
+
 
 class Original:
     """The block that a `Replacement` replaces: its call and its parameters, which is all that may differ."""

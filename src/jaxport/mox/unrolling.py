@@ -15,7 +15,7 @@ from jaxport.blocks import dims
 from jaxport.blocks.block import Block, FrozenMapping, reference_of
 from jaxport.blocks.labels import bodies, replace_bodies
 from jaxport.blocks.places import joined
-from jaxport.errors import InvalidArgument, Refusal, Unsupported
+from jaxport.errors import InvalidArgument, QueryError, Refusal, Unsupported
 from jaxport.mox.mox import Mox
 from jaxport.mox.origins import origin_of, stacking_scans
 from jaxport.mox.pruning import pruned
@@ -32,6 +32,12 @@ Var = jaxprs.Var
 def unrolled(selection: Selection) -> Mox:
     """See `Mox.unroll`."""
     mox = selection.mox
+    if not selection.nodes:
+        raise QueryError(
+            f"{selection.query} hits nothing, so nothing would be unrolled",
+            where=f"`{mox.name}`",
+            instead="`print(mox)` shows what there is",
+        )
     scans = {scan.location: scan for node in selection.nodes for scan in _scans_of(mox, node)}
     refusals = [found for scan in scans.values() if (found := _refusal(scan)) is not None]
     if refusals:

@@ -156,11 +156,20 @@ def _no_field(model: Any, keys: Sequence[str]) -> InvalidArgument:
 def _check(held: Mapping[str, Any], given: Mapping[str, Any], name: str) -> None:
     unknown = [path for path in given if path not in held]
     if unknown:
+        why, instead = (
+            "an edit has added them",
+            "merge them first (`merge_lora`), or use the pair `mox.params`, `mox.apply`",
+        )
+        if isinstance(given[unknown[0]], Mapping):
+            why, instead = "it is a dict: parameters have whole paths here, `layers.0.kernel`, in one dict", ""
+        elif len(unknown) == len(given):
+            why = f"none of the given parameters is one of its own: {', '.join(f'`{path}`' for path in list(held)[:3])}"
+            instead = "give the model that was traced; if it was an argument, `prefix=` its name"
         raise InvalidArgument(
             f"`{name}` has no place for {len(unknown)} parameters, `{unknown[0]}` first",
             where="`write_back`",
-            why="an edit has added them",
-            instead="merge them first (`merge_lora`), or use the pair `mox.params`, `mox.apply`",
+            why=why,
+            instead=instead,
         )
     for path, value in given.items():
         old, new = jax.typeof(held[path]), jax.typeof(value)

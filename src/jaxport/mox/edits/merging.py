@@ -16,6 +16,7 @@ from jaxport.mox.calls import runs_bodies, source_of
 from jaxport.mox.edits.lora import GATE, TARGET, update_of
 from jaxport.mox.edits.scaling import along, directed
 from jaxport.mox.mox import Mox
+from jaxport.mox.names import near
 
 if TYPE_CHECKING:
     from jaxport.blocks.block import Block
@@ -52,6 +53,14 @@ def merge_lora(
     """
     held = {**{weight.path: weight.value for weight in mox.weights}, **(params or {})}
     held |= _leaves_of(arguments or {})
+    unknown = sorted(set(params or {}) - {weight.path for weight in mox.weights})
+    if unknown:
+        raise InvalidArgument(
+            f"`{unknown[0]}` is no parameter of the Mox",
+            where="`merge_lora`",
+            why=near(unknown[0], mox.params),
+            instead="give the parameters of the adapted Mox, by whole paths",
+        )
     nodes = [node for node in mox.tree.nodes if node.block is not None and node.block.target == TARGET]
     if not nodes:
         raise InvalidArgument(
