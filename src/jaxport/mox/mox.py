@@ -350,8 +350,8 @@ class Mox:
         >>> from flax import nnx
         >>> mesh = jax.make_mesh((1,), ("model",))
         >>> mox = jaxport.make_mox(nnx.Linear(2, 4, rngs=nnx.Rngs(0)))(jnp.ones((1, 2)))
-        >>> mox.shard(mesh, {"//Linear": jax.P(None, "model")}).params["bias"].sharding.spec
-        PartitionSpec('model',)
+        >>> tuple(mox.shard(mesh, {"//Linear": jax.P(None, "model")}).params["bias"].sharding.spec)
+        ('model',)
         """
         from jaxport.mox.sharding import sharded
 
