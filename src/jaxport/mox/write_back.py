@@ -66,7 +66,7 @@ def _written(model: Any, mox: Mox, prefix: str) -> Any:
 
     nodes = [node for node in mox.tree.nodes if node.block is not None]
     _check_edits(mox, type(model).__name__, nodes)
-    adapted = any(node.block.target == TARGET for node in nodes)
+    adapted = any(node.block is not None and node.block.target == TARGET for node in nodes)
     values = merge_lora(mox) if adapted else mox.params
     modules = mox.modules or {}
     if modules:
