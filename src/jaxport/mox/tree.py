@@ -83,7 +83,7 @@ class Tree:
     def __init__(self, mox: Mox):
         from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
-        writer = _Writer()
+        writer = _TreeWriter()
         writer.open("mox", {"name": mox.name})
         writer.body(mox.jaxpr.jaxpr, (), None)
         writer.close("mox")
@@ -129,7 +129,7 @@ class Tree:
         return {node: element for element, node in self.node_of.items()}
 
 
-class _Writer:
+class _TreeWriter:
     """The text of the elements, and for each the node that it stands for: none for the program and for bodies."""
 
     def __init__(self) -> None:
@@ -191,7 +191,7 @@ class _Writer:
 
 
 def _leaf(equation: jaxprs.JaxprEqn) -> str:
-    tag, writer = spelled(equation.primitive.name), _Writer()
+    tag, writer = spelled(equation.primitive.name), _TreeWriter()
     writer.open(tag, _attributes(equation))
     writer.close(tag)
     return "".join(writer.text)
