@@ -21,6 +21,7 @@ __all__ = [
     "Framework",
     "Leaf",
     "Lifted",
+    "Look",
     "OwnPlace",
     "Prepare",
     "Snapshot",
@@ -91,7 +92,8 @@ class Lifted:
     """A module with mutable state, decomposed so that a trace works on a copy of it.
 
     `rebuild(values)` makes the copy from one value per leaf, inside the trace; `snapshot(copy)` reads it again after
-    the call; `restore()` undoes what the framework's transformations did to the user's own objects.
+    the call; `restore()` undoes what the framework's transformations did to the user's own objects. `nodes` are those of the
+    module (see `Framework.nodes`); None if they are to be asked for.
     """
 
     leaves: tuple[Leaf, ...]
@@ -99,6 +101,16 @@ class Lifted:
     rebuild: Callable[[Sequence[Any]], Any]
     snapshot: Callable[[Any], Snapshot]
     restore: Callable[[], None] = lambda: None
+    nodes: Sequence[Any] | None = None
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one walk through a module finds: see `Framework.nodes`, `Framework.leaves` and `Framework.submodules`."""
+
+    nodes: Sequence[Any]
+    leaves: Sequence[Leaf]
+    submodules: Sequence[tuple[str, Any]]
 
 
 class Framework:
@@ -213,9 +225,21 @@ class Framework:
         """Yield all objects below the module, itself included, that a copy of it copies, in the same order."""
         return (node for _, node in self.submodules(module))
 
+    def look(self, module: Any) -> Look:
+        """All that there is to see in a module."""
+        return Look(list(self.nodes(module)), self.leaves(module), list(self.submodules(module)))
+
     def part(self, value: Any, original: Any, copy: Any) -> Any | None:
         """Return the part of `copy` that corresponds to the part `value` of `original`, or None if it is no part."""
         del value, original, copy
+        return None
+
+    def with_part(self, model: Any, old: Any, part: Any) -> Any | None:
+        """The model with another module in all places of an old one; None if it cannot hold one there.
+
+        A model that can change is a copy of the user's, and is changed.
+        """
+        del model, old, part
         return None
 
     def is_outside(self, module: Any, known: Sequence[bool]) -> bool:

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxport.blocks.framework import Framework, Leaf, Lifted
+from jaxport.blocks.framework import Framework, Leaf, Lifted, Look
 from jaxport.blocks.held import held
 from jaxport.blocks.naming import dotted, unused
 from jaxport.blocks.places import Places, Types, joined
@@ -134,27 +134,28 @@ class Models:
         items = held(fn, self._types)
         names = {id(value): name for name, value in items}
         items += [(type(value).__name__, value) for value in known if id(value) not in names]
-        parts = {id(node) for _, value in items for node in self._parts(value)}
-        roots = [self._root(name, value) for name, value in items if id(value) not in parts]
+        looks = {id(value): self._look(value) for _, value in items}
+        parts = {id(node) for _, value in items for node in self._parts(value, looks[id(value)])}
+        roots = [self._root(name, value, looks[id(value)]) for name, value in items if id(value) not in parts]
         together = [root for root in roots if root.framework is not None and root.framework.lifts_together]
         for group in [together, *([root] for root in roots if root not in together)]:
             if group:
                 self._lift(group)
 
-    def _parts(self, value: Any) -> Iterator[Any]:
+    def _look(self, value: Any) -> Look:
+        """What there is to see in a model, or in a tree of arrays."""
         framework = self._types.root_framework_of(value)
-        if framework is not None:
-            yield from (node for node in framework.nodes(value) if node is not value)
+        return Look((), _arrays_in(value, self._types), ()) if framework is None else framework.look(value)
 
-    def _root(self, name: str, value: Any) -> _Root:
-        framework = self._types.root_framework_of(value)
-        leaves = framework.leaves(value) if framework is not None else _arrays_in(value, self._types)
-        root = _Root(name, value, leaves, framework)
+    def _parts(self, value: Any, look: Look) -> Iterator[Any]:
+        return (node for node in look.nodes if node is not value)
+
+    def _root(self, name: str, value: Any, look: Look) -> _Root:
+        root = _Root(name, value, look.leaves, self._types.root_framework_of(value))
         self._roots.append(root)
-        self._arrays |= {_identity(leaf.value): leaf for leaf in leaves}
-        if framework is not None:
-            for _, module in framework.submodules(value):
-                self.places.expect(module)
+        self._arrays |= {_identity(leaf.value): leaf for leaf in look.leaves}
+        for _, module in look.submodules:
+            self.places.expect(module)
         return root
 
     def _lift(self, roots: Sequence[_Root]) -> _Copied | None:
@@ -188,8 +189,10 @@ class Models:
         values = tuple(root.value for root in copied.roots)
         framework = copied.roots[0].framework
         assert framework is not None
-        nodes = framework.nodes
-        for original, copy in zip(nodes(values if copied.together else values[0]), nodes(copied.copy), strict=True):
+        originals = copied.lifted.nodes
+        if originals is None:
+            originals = framework.nodes(values if copied.together else values[0])
+        for original, copy in zip(originals, framework.nodes(copied.copy), strict=True):
             self._copies[id(original)] = original, copy
             self._originals[id(copy)] = copy, original
 
@@ -232,10 +235,11 @@ class Models:
         return framework.is_outside(value, [_identity(leaf.value) in self._arrays for leaf in leaves])
 
     def _met(self, value: Any) -> Any:
-        copied = self._lift([self._root(type(value).__name__, value)])
+        look = self._look(value)
+        copied = self._lift([self._root(type(value).__name__, value, look)])
         if copied is None:
             return value
-        if self._level != _level() or any(id(part) in self._copies for part in self._parts(value)):
+        if self._level != _level() or any(id(part) in self._copies for part in self._parts(value, look)):
             raise MetLate(value)
         self._copy(copied)
         return self._copies[id(value)][1]

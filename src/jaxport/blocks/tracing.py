@@ -12,6 +12,7 @@ from jax import core as jax_core
 
 from jaxport import jaxprs
 from jaxport.blocks.constants import hoisted
+from jaxport.blocks.framework import Framework
 from jaxport.blocks.grouping import Roots, group
 from jaxport.blocks.held import restored
 from jaxport.blocks.models import MetLate, Models, arguments, merged
@@ -82,6 +83,7 @@ def trace(
     functions: Iterable[str] = (),
     counters: bool = False,
     operators: bool = False,
+    frameworks: Sequence[Framework] | None = None,
 ) -> Traced:
     """Trace ``fn(*args, **kwargs)`` to a jaxpr with blocks, and leave `fn` and its modules unchanged.
 
@@ -93,6 +95,7 @@ def trace(
         the new values to the "outputs", or "discard" them.
       functions: qualified names of functions to make blocks of too (see `activation`).
       operators: whether the operators of imported programs are blocks too.
+      frameworks: those whose modules may be called; by default all that the process has imported.
       counters: whether the counters of random number streams are state too; they are dropped otherwise.
 
     Raises:
@@ -118,11 +121,15 @@ def trace(
             why="it cannot be called",
             instead="give a module, a function or a method",
         )
-    return _Trace(fn, tuple(args), dict(kwargs or {}), state, tuple(functions), counters, operators).traced()
+    trace = _Trace(fn, tuple(args), dict(kwargs or {}), state, tuple(functions), counters, operators)
+    trace.frameworks = frameworks
+    return trace.traced()
 
 
 class _Trace:
     """One trace: the inputs, what the traced function leaves behind, and the result."""
+
+    frameworks: Sequence[Framework] | None = None
 
     def __init__(
         self,
@@ -150,7 +157,8 @@ class _Trace:
                 known.append(met.model)
 
     def attempt(self, known: Sequence[Any]) -> Traced:
-        with restored(self.fn), activation(self.functions, operators=self.operators) as recorder:
+        window = activation(self.functions, frameworks=self.frameworks, operators=self.operators)
+        with restored(self.fn), window as recorder:
             self.target = recorder.selected(self.fn)
             self.places, types = recorder.places, recorder.types
             self.signature = signature_of(self.fn, types)

@@ -12,7 +12,7 @@ import typer
 from jaxport import __version__
 from jaxport.cli import specs
 from jaxport.cli.importing import import_model, run_model
-from jaxport.cli.programs import show_account, show_query, show_tree, substitute
+from jaxport.cli.programs import show_account, show_query, show_tree, substitute, view
 from jaxport.cli.summary import summarize
 from jaxport.cli.tables import console, file_size, key_values, summary_view
 from jaxport.cli.targets import load_target
@@ -234,6 +234,7 @@ def verify(
 app.command("import")(import_model)
 app.command("run")(run_model)
 app.command("tree")(show_tree)
+app.command("view")(view)
 app.command("query")(show_query)
 app.command("sub")(substitute)
 app.command("account")(show_account)

@@ -1,4 +1,4 @@
-"""The commands about programs as trees: `tree`, `query`, `sub` and `account`."""
+"""The commands about programs as trees: `tree`, `view`, `query`, `sub` and `account`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxport.errors import InvalidArgument
 if TYPE_CHECKING:
     from jaxport.mox import Mox
 
-__all__ = ["show_account", "show_query", "show_tree", "substitute"]
+__all__ = ["show_account", "show_query", "show_tree", "substitute", "view"]
 
 Model = Annotated[
     str,
@@ -69,6 +69,16 @@ def load_mox(model: str, inputs: list[str]) -> Mox:
 def show_tree(model: Model, inputs: Inputs) -> None:
     """Show a model as a tree of modules and equations."""
     typer.echo(str(load_mox(model, inputs)))
+
+
+def view(
+    model: Model,
+    inputs: Inputs,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("model.html"),
+) -> None:
+    """Write a model as a page of HTML: a tree that unfolds and is searched by text or XPath."""
+    load_mox(model, inputs).show().save(output)
+    typer.echo(f"{output}")
 
 
 def show_query(model: Model, query: Query, inputs: Inputs, expect: Expected = None) -> None:

@@ -64,6 +64,13 @@ class Equinox(Framework):
             if is_array(leaf)
         ]
 
+    def with_part(self, model: Any, old: Any, part: Any) -> Any | None:
+        """The model with another module in the place of each occurrence of the old one."""
+        if not self.is_module(old) or not isinstance(part, equinox.Module):
+            return None
+        is_old = lambda node: node is old
+        return jax.tree.map(lambda node: part if node is old else node, model, is_leaf=is_old)
+
     def config(self, module: Any) -> dict[str, Any]:
         """Return the fields that hold no arrays or modules."""
         values = {field.name: getattr(module, field.name, None) for field in fields(module)}

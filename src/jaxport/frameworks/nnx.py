@@ -11,7 +11,7 @@ import numpy as np
 from flax import nnx
 from flax.nnx import graphlib
 
-from jaxport.blocks.framework import Framework, Leaf, Lifted, Prepare, Snapshot, static_items
+from jaxport.blocks.framework import Framework, Leaf, Lifted, Look, Prepare, Snapshot, static_items
 from jaxport.blocks.naming import dotted
 from jaxport.blocks.places import joined
 from jaxport.blocks.targets import public_methods, subclasses
@@ -57,11 +57,7 @@ class Nnx(Framework):
 
     def submodules(self, module: Any) -> Iterator[tuple[str, Any]]:
         """Yield parents first; a shared module is at the first of its paths in the order of their names."""
-        return (
-            (path, node)
-            for path, node in _visited(module)[0]
-            if _category(node) == "node" and isinstance(node, nnx.Module)
-        )
+        return iter(_modules_of(_visited(module)[0]))
 
     def leaves(self, module: Any) -> list[Leaf]:
         """Return one leaf per array of a Variable, and the arrays that are attributes themselves."""
@@ -102,11 +98,32 @@ class Nnx(Framework):
                     current.clear()
                     current.update(before)
 
-        return Lifted(leaves, attributes, rebuild, self._snapshot, restore)
+        return Lifted(leaves, attributes, rebuild, self._snapshot, restore, _nodes_of(visited))
 
     def nodes(self, module: Any) -> Iterator[Any]:
         """Yield all graph nodes and Variables, each once."""
-        return (node for _, node in _visited(module)[0] if _category(node) in ("node", "variable"))
+        return iter(_nodes_of(_visited(module)[0]))
+
+    def look(self, module: Any) -> Look:
+        """Return all of it from one walk."""
+        visited = _visited(module)[0]
+        leaves = [leaf for path, node in visited for leaf in _leaves_of(path, node)]
+        return Look(_nodes_of(visited), leaves, _modules_of(visited))
+
+    def with_part(self, model: Any, old: Any, part: Any) -> Any | None:
+        """The model, which is a copy, with a field changed; a module that is shared changes in all of its places."""
+        if not isinstance(old, nnx.Module) or not isinstance(part, nnx.Module):
+            return None
+        changed = False
+        for node in self.nodes(model):
+            if isinstance(node, nnx.Variable):
+                continue
+            for name, value in list(vars(node).items()):
+                if value is old:
+                    is_item = name.isdecimal()
+                    node.__setitem__(int(name), part) if is_item else setattr(node, name, part)
+                    changed = True
+        return model if changed else None
 
     def is_outside(self, module: Any, known: Sequence[bool]) -> bool:
         """NNX only lets objects be changed at the level of the transformation that made them, and so records it.
@@ -180,6 +197,8 @@ def _visited(module: Any) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
         prefix = f"{path}." if path else ""
         below = []
         for key, child in _children(node, category):
+            if child is None:  # a tree without leaves
+                continue
             child_category = categories.get(type(child))
             if child_category is None:
                 child_category = categories[type(child)] = _category(child)
@@ -197,6 +216,16 @@ def _children(node: Any, category: str) -> Iterable[tuple[Any, Any]]:
     if category == "container":
         return [(dotted(keys), child) for keys, child in children(node) or ()]
     return ()
+
+
+def _nodes_of(visited: Sequence[tuple[str, Any]]) -> list[Any]:
+    """The graph nodes and Variables among what a walk has found."""
+    return [node for _, node in visited if _category(node) in ("node", "variable")]
+
+
+def _modules_of(visited: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """The modules among what a walk has found, with their paths."""
+    return [(path, node) for path, node in visited if _category(node) == "node" and isinstance(node, nnx.Module)]
 
 
 def _raw(node: Any) -> Any:

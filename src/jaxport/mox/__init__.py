@@ -12,16 +12,18 @@ from jaxport.mox.account import Account, account
 from jaxport.mox.capture import Captured
 from jaxport.mox.edits.adapters import load_adapter, save_adapter, set_adapter
 from jaxport.mox.edits.casts import cast
-from jaxport.mox.edits.lora import lora, merge_lora
+from jaxport.mox.edits.lora import lora
 from jaxport.mox.edits.masks import activations, trainable
+from jaxport.mox.edits.merging import merge_lora
 from jaxport.mox.edits.prune import prune
 from jaxport.mox.edits.quantize import calibrate, dequantize_linear, qdq, quantize, quantize_linear
+from jaxport.mox.edits.scaling import dora, ia3
 from jaxport.mox.match import Match
-from jaxport.mox.mox import Mox, eval_mox
+from jaxport.mox.mox import Mox
 from jaxport.mox.replacement import Factory, Replacement, factory
 from jaxport.mox.selection import Selection, query, sub
 from jaxport.mox.serialize.files import dumps, load, load_params, loads, save, save_params
-from jaxport.mox.tracing import make_mox
+from jaxport.mox.tracing import eval_mox, make_mox
 from jaxport.mox.write_back import write_back
 
 __all__ = [
@@ -37,9 +39,11 @@ __all__ = [
     "calibrate",
     "cast",
     "dequantize_linear",
+    "dora",
     "dumps",
     "eval_mox",
     "factory",
+    "ia3",
     "load",
     "load_adapter",
     "load_params",

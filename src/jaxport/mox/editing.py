@@ -20,7 +20,7 @@ from jaxport.blocks.places import joined
 from jaxport.blocks.values import is_tracer
 from jaxport.errors import InvalidArgument, Unsupported
 from jaxport.mox import calls, placing
-from jaxport.mox.match import Match, arguments_of, match_of, returns_of
+from jaxport.mox.match import REWRITTEN, Match, arguments_of, match_of, returns_of
 from jaxport.mox.mox import Mox
 from jaxport.mox.original import Site
 from jaxport.mox.origins import stacking_scans
@@ -128,6 +128,7 @@ class _Editor:
     def __init__(self, mox: Mox, matches: Mapping[Location, Match], replacement: Any):
         self.mox, self.matches, self.replacement = mox, matches, replacement
         self.templates = Templates()
+        self.modules = dict(mox.modules or {})
         self.leaves: dict[str, _Leaf] = {}
         self.bases: dict[Any, str] = {}
         self.taken = {*(weight.path for weight in mox.weights), *mox.traced.input_paths, *mox.inputs}
@@ -158,7 +159,8 @@ class _Editor:
         )
         names = (*mox.inputs, *(key.name for key in inputs))
         traced = replace(traced, jaxpr=jaxprs.closed(jaxpr, ()), weights=tuple(weights))
-        return renamed(pruned(mox.replaced(traced, inputs=names), self.gone), self.wishes)
+        modules = self.modules if mox.modules is not None else None
+        return renamed(pruned(mox.replaced(traced, inputs=names, modules=modules), self.gone), self.wishes)
 
     # -- bodies ----------------------------------------------------------------------------------------------------
 
@@ -408,10 +410,10 @@ class _Editor:
     ) -> None:
         """Appends the call of another module, which takes the place of the block as it is."""
         base, results = self.owner(match)[1], template.site.results
-        jaxpr = template.jaxpr.replace(
-            eqns=[placing.placed(e, base, names) for e in template.jaxpr.eqns],
-            debug_info=placing.nameless(template.jaxpr),
-        )
+        self.modules.pop(base, None)  # the last comes last
+        self.modules[base] = template.module
+        equations = [placing.placed_call(e, base, names) for e in template.jaxpr.eqns]
+        jaxpr = template.jaxpr.replace(eqns=equations, debug_info=placing.nameless(template.jaxpr))
         made.inline(jaxpr, [*equation.invars, *inputs], equation.outvars[:results])
         self.keep_escaping(made, equation, match, results)
 
@@ -457,7 +459,8 @@ def _rewritten(equation: JaxprEqn, replacement: Rewrite, match: Match) -> JaxprE
             instead="select blocks: `//module_call`",
         )
     body = replacement.rewrite(equation.params["jaxpr"], match.shown)
-    return equation.replace(params={"jaxpr": body, "block": replace(block, edited=True)})
+    options = FrozenMapping({**block.options, REWRITTEN: True})
+    return equation.replace(params={"jaxpr": body, "block": replace(block, edited=True, options=options)})
 
 
 def _site(node: Node, match: Match) -> Site:

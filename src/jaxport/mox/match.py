@@ -19,11 +19,27 @@ from jaxport.mox.original import Site
 from jaxport.mox.origins import evaluated, stacking_scans, value_of
 from jaxport.mox.tree import Node, name_below
 
-__all__ = ["IN_PLACE", "Match", "arguments_of", "call_arguments", "match_of", "nested", "returns_of"]
+__all__ = [
+    "IN_PLACE",
+    "REPLACED",
+    "REWRITTEN",
+    "Match",
+    "arguments_of",
+    "call_arguments",
+    "match_of",
+    "nested",
+    "returns_of",
+]
 
 
 IN_PLACE = "in place"
 """The option of a block that a replacement of one around it calls: its path and its parameters are what they were."""
+
+REPLACED = "replaced"
+"""The option of the block of a module that has taken the place of another."""
+
+REWRITTEN = "rewritten"
+"""The option of a block that computes in another way than its module, though nothing inside of it was replaced."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -132,6 +148,10 @@ class Match(Mox):
                 return self.apply(
                     {**self.params, **{self._full(name): v for name, v in params.items()}}, *args, **kwargs
                 )
+            # What takes the place of a parameter (a slice of a stack, a quantized weight) need not be given.
+            for name in self.inputs:
+                if name not in kwargs and (computed := self._computed(name)) is not None:
+                    kwargs[name] = computed
             return super().__call__(*args, **kwargs)
         arrays = dict(zip(_argument_order(self.node), self._arguments(args, kwargs), strict=True))
         exchanged = self._exchanged(params or {})
@@ -327,9 +347,10 @@ def _made(mox: Mox, node: Node, step: tuple[int, ...] | None) -> Match:
     weights: list[tuple[Any, TracedWeight]] = []
     inputs: list[tuple[Any, str]] = []
     taken = {""}
+    named, exchanged = (node.block.named, node.block.exchanged) if node.block is not None else ({}, {})
     for index, variable in enumerate(jaxpr.invars[first:], first):
-        path = node.block.weights.get(index) if node.block is not None else None
-        weight = held.get(path) if path is not None else None
+        path = named.get(index)
+        weight = held.get(path) if path is not None and index not in exchanged else None
         value = None if weight is None else weight.value
         if value is not None and value.shape != variable.aval.shape and step is not None:
             value = value[step]

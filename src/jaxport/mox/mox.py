@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from jaxport.mox.show import Text
     from jaxport.mox.tree import Tree
 
-__all__ = ["Mox", "eval_mox", "is_parameter"]
+__all__ = ["Mox", "is_parameter"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +40,8 @@ class Mox:
       signature: of what was traced; None where it has none.
       inputs: the inputs that edits have added, by name: keyword arguments of every call.
       dropped: the parameters that no equation uses any more since an edit, by path.
+      modules: by path, copies of the modules that have taken the place of others (None where a Mox has); None if the
+        program was read from a file, which does not say.
 
     >>> import jax.numpy as jnp, jaxport
     >>> mox = jaxport.make_mox(lambda x: jnp.tanh(x) * 2)(jnp.zeros(3))
@@ -56,6 +58,7 @@ class Mox:
     signature: inspect.Signature | None = None
     inputs: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
+    modules: Mapping[str, Any] | None = field(default_factory=dict)
 
     # -- what it holds ---------------------------------------------------------------------------------------------
 
@@ -310,6 +313,50 @@ class Mox:
 
         return patched(self, changes)
 
+    def unroll(self, query: Any = "//scan") -> Mox:
+        """A new Mox in which scans are written out: the layers of a stack become elements, `layers.0`, `layers.1`, ….
+
+        `query` hits scans, or blocks in them, whose parameters they slice. The parameters stay stacked, and each layer
+        takes its slice: values and gradients are the same. What an edit adds to a layer is its own.
+
+        Raises:
+          QueryError: the query is malformed or hits nothing.
+          InvalidArgument: a block that is hit is no layer of a scanned stack.
+          Unsupported: a scan has a symbolic number of steps, or changes references.
+
+        >>> import jax, jax.numpy as jnp, jaxport
+        >>> mox = jaxport.make_mox(lambda x: jax.lax.scan(lambda c, _: (jnp.sin(c), None), x, length=3)[0])(1.0)
+        >>> mox.select("//sin").count(), mox.unroll().select("//sin").count()
+        (1, 3)
+        """
+        from jaxport.mox.unrolling import unrolled
+
+        return unrolled(self.select(query))
+
+    def shard(self, mesh: Any, specs: Mapping[Any, Any]) -> Mox:
+        """A new Mox whose parameters lie on the devices of a mesh, and whose blocks return what is split as asked for.
+
+        Args:
+          mesh: a `jax.sharding.Mesh`; how the rest is split is left to the compiler (automatic axes).
+          specs: by query, the `PartitionSpec` of the weight that the blocks multiply (of a bias, that of its output axes);
+            or a dict of them by the name of a parameter, and for "output". The axes of a stack come first and are not
+            split. What no query names is whole on each device, or stays as it is if it lies on the mesh.
+
+        Raises:
+          QueryError: a query is malformed or hits nothing.
+          InvalidArgument: a block holds no such parameter, or a spec does not fit it.
+
+        >>> import jax, jax.numpy as jnp, jaxport
+        >>> from flax import nnx
+        >>> mesh = jax.make_mesh((1,), ("model",))
+        >>> mox = jaxport.make_mox(nnx.Linear(2, 4, rngs=nnx.Rngs(0)))(jnp.ones((1, 2)))
+        >>> tuple(mox.shard(mesh, {"//Linear": jax.P(None, "model")}).params["bias"].sharding.spec)
+        ('model',)
+        """
+        from jaxport.mox.sharding import sharded
+
+        return sharded(self, mesh, specs)
+
     def capture(
         self,
         query: Any,
@@ -450,8 +497,3 @@ def _as_float(value: Any, dtype: Any) -> Any:
 def _axes_along(aval: Any) -> frozenset:
     """The manual axes along which a value differs."""
     return frozenset(getattr(getattr(aval, "manual_axis_type", None), "varying", ()))
-
-
-def eval_mox(mox: Mox, *args: Any, **kwargs: Any) -> Any:
-    """What the model returns for these arguments: ``mox(*args, **kwargs)``."""
-    return mox(*args, **kwargs)

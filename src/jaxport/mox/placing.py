@@ -10,11 +10,11 @@ from jaxport import jaxprs
 from jaxport.blocks.block import FrozenMapping
 from jaxport.blocks.labels import bodies, replace_bodies
 from jaxport.blocks.places import joined
-from jaxport.mox.match import IN_PLACE
+from jaxport.mox.match import IN_PLACE, REPLACED
 from jaxport.mox.original import original_p
 from jaxport.mox.renaming import with_names
 
-__all__ = ["nameless", "placed", "with_original"]
+__all__ = ["nameless", "placed", "placed_call", "with_original"]
 
 
 def nameless(jaxpr: jaxprs.Jaxpr) -> Any:
@@ -39,6 +39,17 @@ def placed(equation: jaxprs.JaxprEqn, base: str, names: Mapping[str, str]) -> ja
         name = block.name if not block.path and not base else path.rpartition(".")[2]
         params = {**params, "block": replace(block, path=path, name=name)}
     return equation if params is equation.params else equation.replace(params=params)
+
+
+def placed_call(equation: jaxprs.JaxprEqn, base: str, names: Mapping[str, str]) -> jaxprs.JaxprEqn:
+    """The same, of a replacement that is the call of one module: its block says that it is no longer the model's own."""
+    is_root = "block" in equation.params and not equation.params["block"].path
+    equation = placed(equation, base, names)
+    if not is_root:
+        return equation
+    block = equation.params["block"]
+    block = replace(block, options=FrozenMapping({**block.options, REPLACED: True}))
+    return equation.replace(params={**equation.params, "block": block})
 
 
 def with_original(

@@ -13,11 +13,13 @@ from jaxport import blocks, jaxprs
 from jaxport.blocks.framework import public_name
 from jaxport.blocks.values import Found, find
 from jaxport.errors import InvalidArgument, JaxportError
+from jaxport.mox.framework import framework as programs
 from jaxport.mox.match import arguments_of, nested, returns_of
 from jaxport.mox.mox import Mox
 from jaxport.mox.original import Site
 from jaxport.mox.origins import is_result
 from jaxport.mox.tree import Node, name_below
+from jaxport.mox.write_back import write_back
 
 if TYPE_CHECKING:
     from jaxport.mox.match import Match
@@ -73,6 +75,19 @@ class Factory:
 
     make: Callable[[Match], Any]
 
+    def __call__(self, *_: Any) -> Any:
+        """Refuses: it is given to `sub`, which calls it with each match.
+
+        Raises:
+          InvalidArgument: always.
+        """
+        raise InvalidArgument(
+            "a factory of replacements is called",
+            where=public_name(self.make, ()),
+            why="`sub` calls it with each match",
+            instead="`mox.sub(query, factory)`",
+        )
+
 
 class Original:
     """The block that a `Replacement` replaces: its call and its parameters, which is all that may differ."""
@@ -118,7 +133,7 @@ def concrete(replacement: Any, match: Match) -> Any:
       InvalidArgument: the replacement is neither.
     """
     made = replacement.make(match) if isinstance(replacement, Factory) else replacement
-    if isinstance(replacement, FunctionType) and replacement.__module__.startswith("jaxport.mox.edits."):
+    if isinstance(replacement, FunctionType) and _is_own(replacement):
         raise InvalidArgument(
             f"`{replacement.__name__}` is to be called first",
             where="`Mox.sub`",
@@ -134,6 +149,11 @@ def concrete(replacement: Any, match: Match) -> Any:
     return made
 
 
+def _is_own(function: Callable[..., Any]) -> bool:
+    """Whether a function is one of the edits of this package."""
+    return str(getattr(function, "__module__", "")).startswith("jaxport.mox.edits.")
+
+
 @dataclass(frozen=True)
 class Template:
     """A traced replacement.
@@ -147,6 +167,7 @@ class Template:
       site: what the `original` equations name.
       config: of the block that the replacement becomes.
       is_call: whether it is the call of one module: then the block of that call is the replacement.
+      module: a copy of that module; None for a Mox.
     """
 
     jaxpr: jaxprs.Jaxpr
@@ -156,6 +177,7 @@ class Template:
     site: Site
     config: Mapping[str, Any] = field(default_factory=dict)
     is_call: bool = False
+    module: Any = None
 
 
 class Templates:
@@ -202,7 +224,10 @@ def _of_replacement(made: Replacement, match: Match, site: Site) -> Template:
 
     avals = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in site.jaxpr.in_avals]
     params = {name: jax.ShapeDtypeStruct(v.shape, v.dtype) for name, v in made.params.items()}
-    traced = _trace(lambda: blocks.trace(run, (avals, params, dict(made.inputs)), state="outputs"), match, made)
+    # The edits of this package call no modules: nothing need be patched.
+    frameworks = [programs] if _is_own(made.apply) else None
+    given = avals, params, dict(made.inputs)
+    traced = _trace(lambda: blocks.trace(run, given, state="outputs", frameworks=frameworks), match, made)
     if traced.weights:
         raise InvalidArgument(
             f"the replacement of `{match.shown}` closes over {len(traced.weights)} arrays",
@@ -233,7 +258,9 @@ def _traced(made: Callable[..., Any], match: Match, site: Site) -> Template:
     jaxpr = jaxpr.replace(invars=invars)
     # Only a module says which of its arrays are trained; what else is closed over is a constant.
     weights = tuple(replace(weight, trainable=weight.trainable and weight.owned) for weight in traced.weights)
-    return Template(jaxpr, weights, (), _name_of(made), site, is_call=_is_call(made, jaxpr))
+    is_call = _is_call(made, jaxpr)
+    module = write_back(made, {}) if is_call and not isinstance(made, Mox) else None
+    return Template(jaxpr, weights, (), _name_of(made), site, is_call=is_call, module=module)
 
 
 def _refuse_changes(changed: Sequence[str], match: Match) -> None:

@@ -211,7 +211,7 @@ def select(mox: Mox, query: Any, expect: int | None = None, strict: bool = True)
         nodes = _by_xpath(mox, query, [mox.tree.root], strict) if nodes is None else nodes
         found = Selection(mox, nodes, f"`{query}`")
     elif isinstance(query, type):
-        found = _by_class(mox, query)
+        found = _by_class(mox, query, strict)
     elif callable(query):
         found = Selection(mox, tuple(mox.tree.nodes), "everything").where(query)
     else:
@@ -236,7 +236,7 @@ def at_path(mox: Mox, path: str) -> Match:
     return Selection(mox, tuple(found), f"`{path}`")[0]
 
 
-def _by_class(mox: Mox, kind: type) -> Selection:
+def _by_class(mox: Mox, kind: type, strict: bool) -> Selection:
     """The calls of modules of a class, or of one derived from it."""
     from jaxport.blocks.window import target_of
 
@@ -248,6 +248,13 @@ def _by_class(mox: Mox, kind: type) -> Selection:
         kinds.update(derived)
     targets = {target_of(one) for one in kinds}
     nodes = [node for node in mox.tree.nodes if node.block is not None and node.block.target in targets]
+    if strict and not nodes:
+        raise QueryError(
+            f"no module of the class `{target_of(kind)}` is called",
+            where=f"`{mox.name}`",
+            why=near(kind.__name__, {node.type for node in mox.tree.nodes if node.block is not None}),
+            instead="`print(mox)` shows what there is; `select(query, strict=False)` takes any class",
+        )
     return Selection(mox, tuple(nodes), f"`{target_of(kind)}`")
 
 

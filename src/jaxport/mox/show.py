@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxport import jaxprs
 from jaxport.blocks.labels import bodies
+from jaxport.errors import SaveError
 from jaxport.mox.calls import body_names, runs_bodies
 from jaxport.mox.tree import name_below, short_name, value_text
 
 if TYPE_CHECKING:
     from jaxport.mox.mox import Mox
 
-__all__ = ["Html", "Text", "html", "text"]
+__all__ = ["Html", "Text", "count", "html", "text", "title"]
 
 # So many equations of a body in a row are shown; a block is always shown.
 _SHOWN = 8
@@ -80,7 +81,7 @@ class _Drawing:
             names = body_names(equation)
             below = bodies(equation.params) if inner else []
             within = [(n if len(below) > 1 else "", b) for n, b in zip(names, below, strict=False)]
-            rows.append((_title(equation), within, equation.params.get("block")))
+            rows.append((title(equation), within, equation.params.get("block")))
         if hidden:
             rows.append((_more(hidden), (), None))
         return rows
@@ -135,7 +136,8 @@ def _more(count: int) -> str:
     return f"… {count} more equation{'s' if count > 1 else ''}"
 
 
-def _title(equation: jaxprs.JaxprEqn) -> str:
+def title(equation: jaxprs.JaxprEqn) -> str:
+    """What an equation or a block is called in a tree."""
     block = equation.params.get("block")
     made = ", ".join(
         atom.aval.str_short(short_dtypes=True) for atom in equation.outvars[: None if block is None else block.results]
@@ -174,10 +176,21 @@ class Text:
 
 
 class Html:
-    """A page that a notebook shows; `data` is its source."""
+    """A tree as HTML: a notebook shows it; `data` is its source, and `page` makes a document of its own."""
 
-    def __init__(self, data: str):
-        self.data = data
+    def __init__(self, data: str, page: Callable[[], str]):
+        self.data, self._page = data, page
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a page that any browser shows: it unfolds, and is searched by text or XPath.
+
+        Raises:
+          SaveError: the file cannot be written.
+        """
+        try:
+            Path(path).write_text(self._page(), encoding="utf-8")
+        except OSError as error:
+            raise SaveError(f"`{path}` cannot be written", where="`show().save`", why=str(error)) from error
 
     def _repr_html_(self) -> str:
         return self.data
@@ -188,41 +201,11 @@ class Html:
 
 def html(mox: Mox) -> Html:
     """The tree as HTML in which each block and body unfolds."""
-    head = text(mox).partition("\n")[0]
-    counts = [f"{len(mox.params)} parameters, {_count(value.size for value in mox.params.values())} elements"]
-    if mox.inputs:
-        counts.append(f"inputs of edits: {', '.join(mox.inputs)}")
-    body = "".join(_items(mox.jaxpr.jaxpr, 0))
-    return Html(
-        f'<div style="font-family: monospace; white-space: nowrap"><b>{escape(head)}</b>'
-        f"<div>{escape('; '.join(counts))}</div>{body}</div>"
-    )
+    from jaxport.mox.page import fragment, page
+
+    return Html(fragment(mox), lambda: page(mox))
 
 
-def _count(sizes: Iterable[int]) -> str:
+def count(sizes: Iterable[int]) -> str:
+    """A number of elements."""
     return f"{sum(sizes):,}"
-
-
-def _items(jaxpr: jaxprs.Jaxpr, depth: int) -> Iterator[str]:
-    yield '<div style="margin-left: 1.5em">'
-    for equation in jaxpr.eqns:
-        title = escape(_title(equation))
-        if not runs_bodies(equation):
-            yield f"<div>{title}</div>"
-            continue
-        block = equation.params.get("block")
-        if block is not None and block.weights:
-            sizes = (math.prod(map(int, equation.invars[index].aval.shape)) for index in block.weights)
-            title += f' <span style="opacity: 0.6">{_count(sizes)} elements</span>'
-        yield f"<details{' open' if depth < _OPEN else ''}><summary>{title}</summary>"
-        inner = bodies(equation.params)
-        for name, body in zip(body_names(equation), inner, strict=True):
-            if len(inner) > 1:
-                yield f'<div style="margin-left: 1.5em"><i>{escape(name)}</i></div>'
-            yield from _items(body, depth + 1)
-        yield "</details>"
-    yield "</div>"
-
-
-# So many levels are open at first.
-_OPEN = 2

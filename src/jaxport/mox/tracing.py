@@ -9,9 +9,10 @@ from typing import Any
 from jaxport import blocks, collecting, jaxprs
 from jaxport.blocks.naming import signature_of
 from jaxport.blocks.places import Types
+from jaxport.errors import InvalidArgument
 from jaxport.mox.mox import Mox
 
-__all__ = ["make_mox"]
+__all__ = ["eval_mox", "make_mox"]
 
 
 def make_mox(fn: Callable[..., Any], *, functions: Iterable[str] = ()) -> Callable[..., Mox]:
@@ -26,7 +27,7 @@ def make_mox(fn: Callable[..., Any], *, functions: Iterable[str] = ()) -> Callab
       A function of `fn`'s arguments: arrays, or `jax.ShapeDtypeStruct` in their place; what is neither is baked in.
 
     Raises:
-      InvalidArgument: `fn` cannot be called, or a name in `functions` names nothing.
+      InvalidArgument: `fn` cannot be called, or is a class of modules, or a name in `functions` names nothing.
       StateChanged: the call changes attributes of modules that are no arrays.
 
     >>> import jax, jax.numpy as jnp, jaxport
@@ -43,6 +44,13 @@ def make_mox(fn: Callable[..., Any], *, functions: Iterable[str] = ()) -> Callab
     def make(*args: Any, **kwargs: Any) -> Mox:
         from jaxport.frameworks import loaded
 
+        if isinstance(fn, type) and any(issubclass(fn, framework.bases) for framework in loaded()):
+            raise InvalidArgument(
+                f"`{fn.__name__}` is a class",
+                where="`make_mox`",
+                why="a model is an object of it",
+                instead=f"`make_mox({fn.__name__}(...))`",
+            )
         traced = blocks.trace(fn, args, kwargs, state="outputs", functions=functions, counters=True, operators=True)
         return Mox(traced, name=_name_of(fn), signature=signature_of(fn, Types(loaded())))
 
@@ -58,3 +66,8 @@ def _name_of(fn: Any) -> str:
     named = type(owner) if owner is not None and not isinstance(owner, type) else fn
     name = getattr(named, "__qualname__", None) or type(fn).__qualname__
     return str(name).rsplit(".", 1)[-1]
+
+
+def eval_mox(mox: Mox, *args: Any, **kwargs: Any) -> Any:
+    """What the model returns for these arguments: ``mox(*args, **kwargs)``."""
+    return mox(*args, **kwargs)

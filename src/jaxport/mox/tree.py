@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,11 +83,16 @@ class Tree:
     def __init__(self, mox: Mox):
         from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
-        self._make = etree.SubElement
-        self.root: _Element = etree.Element("mox", name=mox.name)
+        writer = _TreeWriter()
+        writer.open("mox", {"name": mox.name})
+        writer.body(mox.jaxpr.jaxpr, (), None)
+        writer.close("mox")
+        # Parsing one text is several times faster than making the elements one by one.
+        parser = etree.XMLParser(huge_tree=True, resolve_entities=False)
+        self.root: _Element = etree.fromstring("".join(writer.text).encode(), parser)
         # An element is the same object as long as somebody holds it.
-        self.node_of: dict[_Element, Node] = {}
-        self._add(self.root, mox.jaxpr.jaxpr, (), None)
+        written = zip(self.root.iter(), writer.nodes, strict=True)
+        self.node_of: dict[_Element, Node] = {element: node for element, node in written if node is not None}
 
     @property
     def nodes(self) -> Sequence[Node]:
@@ -123,25 +128,84 @@ class Tree:
         """The element of each node."""
         return {node: element for element, node in self.node_of.items()}
 
-    def _add(self, parent: _Element, jaxpr: jaxprs.Jaxpr, before: Location, around: Node | None) -> None:
+
+class _TreeWriter:
+    """The text of the elements, and for each the node that it stands for: none for the program and for bodies."""
+
+    def __init__(self) -> None:
+        self.text: list[str] = []
+        self.nodes: list[Node | None] = []
+        self._leaves: dict[tuple, str] = {}
+
+    def open(self, tag: str, attributes: Mapping[str, str], node: Node | None = None) -> None:
+        self.nodes.append(node)
+        written = "".join([f' {name}="{value}"' for name, value in attributes.items()])
+        # One search for all values, few of which need it.
+        if _SPECIAL.search("".join(attributes.values())) is not None:
+            written = "".join([f' {name}="{_escaped(value)}"' for name, value in attributes.items()])
+        self.text.append(f"<{tag}{written}>")
+
+    def close(self, tag: str) -> None:
+        self.text.append(f"</{tag}>")
+
+    def body(self, jaxpr: jaxprs.Jaxpr, before: Location, around: Node | None) -> None:
+        """The elements of the equations of a body."""
         for index, equation in enumerate(jaxpr.eqns):
             node = Node((*before, index), equation, around)
             block = equation.params.get("block")
+            if block is None and not runs_bodies(equation):
+                self.nodes.append(node)
+                self.text.append(self.leaf(equation))
+                continue
             if block is not None:
-                attributes = _block_attributes(block, equation)
-                element = self._make(parent, _tag(short_name(block.target)), attributes)
+                tag = _tag(short_name(block.target))
+                self.open(tag, _block_attributes(block, equation), node)
             else:
-                element = self._make(parent, spelled(equation.primitive.name), _attributes(equation))
-            self.node_of[element] = node
-            if block is not None or runs_bodies(equation):
-                inner = bodies(equation.params)
-                for number, body in enumerate(inner):
-                    below = element
-                    if len(inner) > 1:
-                        below = self._make(element, "body", name=body_names(equation)[number])
-                    self._add(below, body, (*node.location, number), node)
+                tag = spelled(equation.primitive.name)
+                self.open(tag, _attributes(equation), node)
+            inner = bodies(equation.params)
+            for number, body in enumerate(inner):
+                if len(inner) > 1:
+                    self.open("body", {"name": body_names(equation)[number]})
+                self.body(body, (*node.location, number), node)
+                if len(inner) > 1:
+                    self.close("body")
+            self.close(tag)
+
+    def leaf(self, equation: jaxprs.JaxprEqn) -> str:
+        """The element of an equation that runs no bodies; layers of a kind have the same ones."""
+        atoms = [*equation.invars, *equation.outvars]
+        key = (
+            equation.primitive.name,
+            len(equation.outvars),
+            *[(aval.dtype, aval.shape) if hasattr(aval := atom.aval, "dtype") else aval for atom in atoms],
+            *[(type(v), v) if type(v) in _PLAIN else None for v in jaxprs.parameters(equation).values()],
+        )
+        try:
+            known = self._leaves.get(key)
+        except TypeError:  # a param that has no hash
+            return _leaf(equation)
+        if known is None:
+            known = self._leaves[key] = _leaf(equation)
+        return known
 
 
+def _leaf(equation: jaxprs.JaxprEqn) -> str:
+    tag, writer = spelled(equation.primitive.name), _TreeWriter()
+    writer.open(tag, _attributes(equation))
+    writer.close(tag)
+    return "".join(writer.text)
+
+
+_SPECIAL = re.compile('[&<"\t\n\r]')
+
+
+def _escaped(text: str) -> str:
+    """A text as the value of an attribute; a parser makes spaces of line ends that are written as they are."""
+    return _SPECIAL.sub(lambda found: f"&#{ord(found.group())};", text)
+
+
+@cache
 def spelled(primitive: str) -> str:
     """The one name that an element has for a primitive, whatever the version of jax calls it.
 
@@ -209,19 +273,21 @@ def name_below(path: str, base: str) -> str:
 def _attributes(equation: jaxprs.JaxprEqn) -> dict[str, str]:
     attributes = _shapes(equation.invars, equation.outvars)
     for name, value in jaxprs.parameters(equation).items():
-        if type(value) in _PLAIN:
-            attributes[f"config.{name}" if name in attributes else name] = value_text(value)
+        kind = type(value)
+        if kind in _PLAIN:
+            text = _tuple_text(value) if kind is tuple else _known_text(value)
+            attributes[f"config.{name}" if name in attributes else name] = text
     return attributes
 
 
 def _shapes(inputs: Sequence[Any], outputs: Sequence[Any]) -> dict[str, str]:
+    given = [shape_text(atom.aval)[2] for atom in inputs]
+    if len(outputs) == 1:
+        dtype, shape, text = shape_text(outputs[0].aval)
+        return {"shape": shape, "dtype": dtype, "inputs": "; ".join(given), "outputs": text}
     dtype, shape = shape_text(outputs[0].aval)[:2] if outputs else ("", "")
-    return {
-        "shape": shape,
-        "dtype": dtype,
-        "inputs": "; ".join([shape_text(atom.aval)[2] for atom in inputs]),
-        "outputs": "; ".join([shape_text(atom.aval)[2] for atom in outputs]),
-    }
+    made = [shape_text(atom.aval)[2] for atom in outputs]
+    return {"shape": shape, "dtype": dtype, "inputs": "; ".join(given), "outputs": "; ".join(made)}
 
 
 @lru_cache(maxsize=4096)
@@ -237,12 +303,14 @@ def shape_text(aval: Any) -> tuple[str, str, str]:
     >>> shape_text(jax.typeof(np.zeros((2, 3), np.float32)))
     ('float32', '2,3', 'float32[2,3]')
     """
-    if not hasattr(aval, "shape"):
+    try:
+        return _shape_text(aval.dtype, aval.shape)
+    except AttributeError:  # a token, or a key of random numbers
         return str(aval), "", str(aval)
-    return _shape_text(aval.dtype, aval.shape)
 
 
-_PLAIN = frozenset({str, int, float, bool, tuple, np.dtype})
+_SCALARS = frozenset({str, int, float, bool})
+_PLAIN = _SCALARS | {tuple, np.dtype}
 
 
 def value_text(value: Any) -> str:
@@ -252,6 +320,8 @@ def value_text(value: Any) -> str:
     >>> value_text((3, 3)), value_text(np.float32), value_text(jax.nn.gelu)
     ('(3, 3)', 'float32', 'jax._src.nn.functions.gelu')
     """
+    if type(value) in _SCALARS:
+        return _known_text(value)
     # What holds other values is equal to another whose text differs: (1,) and (True,).
     if isinstance(value, (tuple, Mapping)):
         return _value_text(value)
@@ -263,8 +333,8 @@ def value_text(value: Any) -> str:
 
 def _value_text(value: Any) -> str:
     if type(value) is tuple:
-        return _text(str(tuple(item.item() if isinstance(item, np.generic) else item for item in value)))
-    if type(value) in (str, int, bool, float):
+        return _tuple_text(value)
+    if type(value) in _SCALARS:
         return _text(str(value))
     if isinstance(value, type) and issubclass(value, np.generic):
         return np.dtype(value).name
@@ -275,6 +345,12 @@ def _value_text(value: Any) -> str:
     if callable(value) and not isinstance(value, np.dtype):
         dtype = getattr(value, "dtype", None)  # `jnp.float32` is an object around a dtype
         return dtype.name if isinstance(dtype, np.dtype) else public_name(value, ())
+    return _text(str(value))
+
+
+def _tuple_text(value: tuple) -> str:
+    if any(isinstance(item, np.generic) for item in value):
+        value = tuple([item.item() if isinstance(item, np.generic) else item for item in value])
     return _text(str(value))
 
 

@@ -1,8 +1,8 @@
-"""New values back into the model that was traced: an NNX module, an Equinox module, or a tree of variables."""
+"""New values and modules back into the model that was traced: an NNX or Equinox module, or a tree of variables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -22,13 +22,13 @@ def write_back(model: Any, params: Mapping[str, Any] | Mox, *, prefix: str = "")
 
     Args:
       model: an NNX module, an Equinox module, or a pytree such as the variables of a Linen module.
-      params: the new values by path, as `Mox.params` and `Mox.state` have them; or a Mox, whose parameters they are. Paths
-        do not tell a module from one that took its place: where modules were replaced, give the Mox.
+      params: the new values by path, as `Mox.params` and `Mox.state` have them; or a Mox. Of that, adapters (`lora`, `dora`,
+        `ia3`) are merged, and modules that were given as replacements take the places of the model's own.
       prefix: what the paths begin with where the model was an argument: ``"variables"``; it is left out.
 
     Raises:
-      InvalidArgument: the model has no array at a path, or one of another shape or dtype: an edit has changed what the
-        model is made of; or the Mox computes something else than its model.
+      InvalidArgument: the model has no array at a path, or one of another shape or dtype; or the Mox does what no object
+        of that structure does: something else than a module has taken the place of one, or not of all of its calls.
 
     >>> import jax.numpy as jnp
     >>> from flax import nnx
@@ -39,8 +39,7 @@ def write_back(model: Any, params: Mapping[str, Any] | Mox, *, prefix: str = "")
     from jaxport.frameworks import loaded
 
     if not isinstance(params, Mapping):
-        _check_unedited(params, type(model).__name__)
-        params = params.params
+        return _written(model, params, prefix)
     given = {path.removeprefix(f"{prefix}.") if prefix else path: value for path, value in params.items()}
     types = Types(loaded())
     framework = types.root_framework_of(model)
@@ -54,28 +53,123 @@ def write_back(model: Any, params: Mapping[str, Any] | Mox, *, prefix: str = "")
         paths = leaf_paths([("", model)], types.is_variable)
         rebuild = lambda values: jax.tree.unflatten(tree, values)
     _check(dict(zip(paths, old, strict=True)), given, type(model).__name__)
-    return rebuild([given.get(path, value) for path, value in zip(paths, old, strict=True)])
+    # An array that lies in several places is one parameter of the Mox, at the first of its paths.
+    shared = {id(value): given[path] for path, value in zip(paths, old, strict=True) if path in given}
+    return rebuild([given.get(path, shared.get(id(value), value)) for path, value in zip(paths, old, strict=True)])
 
 
-def _check_unedited(mox: Mox, name: str) -> None:
-    edited = mox.select("//*[@edited]", strict=False)
-    if len(edited):
-        raise InvalidArgument(
-            f"`{name}` does not compute what the edited Mox computes",
-            where=f"`write_back`: `{edited.paths()[0] or mox.name}`",
-            why="something in it was replaced",
-            instead="merge what was added (`merge_lora`) and give its values, or use the pair `mox.params`, `mox.apply`",
-        )
+def _written(model: Any, mox: Mox, prefix: str) -> Any:
+    """The model with the parameters of a Mox, and with the modules that have taken the place of others."""
+    from jaxport.frameworks import loaded
+    from jaxport.mox.edits.lora import TARGET
+    from jaxport.mox.edits.merging import merge_lora
+
+    nodes = [node for node in mox.tree.nodes if node.block is not None]
+    _check_edits(mox, type(model).__name__, nodes)
+    adapted = any(node.block is not None and node.block.target == TARGET for node in nodes)
+    values = merge_lora(mox) if adapted else mox.params
+    modules = mox.modules or {}
+    if modules:
+        framework = Types(loaded()).root_framework_of(model)
+        is_changed = framework is not None and framework.lift(model) is not None
+        model = (
+            write_back(model, {}) if is_changed else model
+        )  # those that cannot change keep the identity of their parts
+    for path, module in modules.items():
+        at = path.removeprefix(f"{prefix}.") if prefix else path
+        model = _with_module(model, at.split("."), write_back(module, {}))
+        own = Types(loaded()).root_framework_of(module)
+        paths = {f"{path}.{leaf.path}" for leaf in own.leaves(module)} if own is not None else set()
+        below = {weight.path: weight.value for weight in mox.weights if weight.path in paths}
+        values = {**below, **values}
+    return write_back(model, values, prefix=prefix)
+
+
+def _check_edits(mox: Mox, name: str, nodes: Sequence[Any]) -> None:
+    """Refuses what an object of the structure of the model cannot do."""
+    from jaxport.mox.edits.lora import TARGET
+    from jaxport.mox.match import REPLACED, REWRITTEN
+
+    modules = mox.modules or {}
+    explained = set()  # the blocks around what can be written
+    for node in nodes:
+        if node.block.target == TARGET or REPLACED in node.block.options:
+            explained.update(node.around)
+    for node in nodes:
+        block, why = node.block, ""
+        if REPLACED in block.options and modules.get(block.path) is None:
+            why = "a Mox has taken its place, which is no module"
+        elif (
+            block.path in modules and REPLACED not in block.options and block.target != TARGET and not _is_inside(node)
+        ):
+            why = "another module has taken its place in some of its calls only"
+        elif block.edited and block.target != TARGET:
+            is_around = block.kind == "module" and node in explained and REWRITTEN not in block.options
+            why = "" if is_around and mox.modules is not None else "something in it was replaced"
+        if why:
+            raise InvalidArgument(
+                f"`{name}` does not compute what the edited Mox computes",
+                where=f"`write_back`: `{node.path or mox.name}`",
+                why=why,
+                instead="give a module as the replacement; merge what was added (`merge_lora`) and give its values; or use "
+                "the pair `mox.params`, `mox.apply`",
+            )
+
+
+def _is_inside(node: Any) -> bool:
+    """Whether a block lies in another of its path: what an adapted layer is the original of."""
+    return any(around.block is not None and around.block.path == node.block.path for around in node.around)
+
+
+def _with_module(model: Any, keys: Sequence[str], module: Any) -> Any:
+    """The model with a module in the field at a path; NNX models, which are copies already, are changed in place."""
+    from jaxport.frameworks import loaded
+
+    old = model
+    try:
+        for key in keys:
+            old = _item(old, key)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise _no_field(model, keys) from error
+    framework = next((f for f in loaded() if f.is_module(model)), None)
+    made = framework.with_part(model, old, module) if framework is not None else None
+    if made is None:
+        raise _no_field(model, keys)
+    return made
+
+
+def _item(owner: Any, key: str) -> Any:
+    if isinstance(owner, Mapping):
+        return owner[key]
+    return owner[int(key)] if key.isdecimal() and not hasattr(owner, key) else getattr(owner, key)
+
+
+def _no_field(model: Any, keys: Sequence[str]) -> InvalidArgument:
+    return InvalidArgument(
+        f"`{type(model).__name__}` cannot hold another module at `{'.'.join(keys)}`",
+        where="`write_back`",
+        why="there is no field of that name that could be given another value",
+        instead="use the pair `mox.params`, `mox.apply`",
+    )
 
 
 def _check(held: Mapping[str, Any], given: Mapping[str, Any], name: str) -> None:
     unknown = [path for path in given if path not in held]
     if unknown:
+        why, instead = (
+            "an edit has added them",
+            "merge them first (`merge_lora`), or use the pair `mox.params`, `mox.apply`",
+        )
+        if isinstance(given[unknown[0]], Mapping):
+            why, instead = "it is a dict: parameters have whole paths here, `layers.0.kernel`, in one dict", ""
+        elif len(unknown) == len(given):
+            why = f"none of the given parameters is one of its own: {', '.join(f'`{path}`' for path in list(held)[:3])}"
+            instead = "give the model that was traced; if it was an argument, `prefix=` its name"
         raise InvalidArgument(
             f"`{name}` has no place for {len(unknown)} parameters, `{unknown[0]}` first",
             where="`write_back`",
-            why="an edit has added them",
-            instead="merge them first (`merge_lora`), or use the pair `mox.params`, `mox.apply`",
+            why=why,
+            instead=instead,
         )
     for path, value in given.items():
         old, new = jax.typeof(held[path]), jax.typeof(value)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxport.blocks.block import Block
 from jaxport.errors import InvalidArgument, ModelError
 from jaxport.mox.edits.lora import GATE, TARGET, lora
+from jaxport.mox.edits.scaling import dora, ia3
 from jaxport.mox.mox import Mox
 from jaxport.mox.names import near
 from jaxport.mox.selection import Selection
@@ -97,7 +98,11 @@ def load_adapter(mox: Mox, path: str | os.PathLike[str]) -> Mox:
         )
     for at, layer in layers.items():
         taken = frozenset(layer.weights)
-        edit = lora(layer.rank, alpha=layer.scale * layer.rank, name=name, weights=taken.__contains__)
+        if layer.kind == "ia3":
+            edit = ia3(inputs=layer.inputs, name=name, weights=taken.__contains__)
+        else:
+            make = dora if layer.kind == "dora" else lora
+            edit = make(layer.rank, alpha=layer.scale * layer.rank, name=name, weights=taken.__contains__)
         mox = _at(mox, at, layer.weights).sub(edit)
         (block,) = [block for block in _adapted(mox) if block.path == at and block.config["adapter"] == name]
         new = _layer(block)["params"]
@@ -115,6 +120,8 @@ class _AdaptedLayer:
     scale: float
     weights: list[str]
     params: dict[str, str]
+    kind: str = "lora"
+    inputs: bool = False
 
 
 def _read(path: str | os.PathLike[str], values: Mapping[str, Any]) -> tuple[str, dict[str, _AdaptedLayer]]:
@@ -141,6 +148,8 @@ def _fault(layer: _AdaptedLayer, values: Mapping[str, Any]) -> str:
     """What is wrong with a layer of a file; empty if nothing is."""
     if type(layer.rank) is not int or type(layer.scale) not in (int, float) or not math.isfinite(layer.scale):
         return f"has the rank {layer.rank!r} and the scale {layer.scale!r}"
+    if layer.kind not in ("lora", "dora", "ia3") or type(layer.inputs) is not bool:
+        return f"is of the kind {layer.kind!r}"
     if not isinstance(layer.weights, list) or not all(isinstance(weight, str) for weight in layer.weights):
         return "names no weights"
     if not isinstance(layer.params, dict) or not all(isinstance(part, str) for part in layer.params.values()):
@@ -149,7 +158,10 @@ def _fault(layer: _AdaptedLayer, values: Mapping[str, Any]) -> str:
     if missing:
         return f"has no tensor `{missing[0]}`"
     # A rank is the extent of an axis of each factor: a number alone may not ask for memory.
-    if not layer.params or any(layer.rank not in values[part].shape for part in layer.params.values()):
+    if layer.kind == "ia3":
+        return "" if len(layer.params) == 1 else "has another number of scales than one"
+    factors = [part for own, part in layer.params.items() if own.endswith(("lora_a", "lora_b"))]
+    if not factors or any(layer.rank not in values[part].shape for part in factors):
         return f"has no factors of the rank {layer.rank}"
     return ""
 
@@ -172,7 +184,8 @@ def _layer(block: Block) -> dict[str, Any]:
     """What a file says of an adapted layer."""
     own = {key: path for key, path in block.config["new_params"].items() if not key.endswith(GATE)}
     weights = [weight for weight, *_ in block.config["plans"]]
-    return {"rank": block.config["rank"], "scale": block.config["scale"], "weights": weights, "params": own}
+    made = {"rank": block.config["rank"], "scale": block.config["scale"], "weights": weights, "params": own}
+    return {**made, "kind": block.config.get("kind", "lora"), "inputs": block.config.get("inputs", False)}
 
 
 def _at(mox: Mox, path: str, weights: list[str]) -> Selection:

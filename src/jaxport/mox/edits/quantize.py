@@ -1,4 +1,4 @@
-"""Quantization to int8: of weights, and of the results of blocks (a pair of quantize and dequantize).
+"""Quantization: of weights to few bits, and of the results of blocks to int8 (a pair of quantize and dequantize).
 
 `quantize_linear` and `dequantize_linear` are what ONNX's `QuantizeLinear` and `DequantizeLinear` compute, and are
 exported as these.
@@ -26,35 +26,54 @@ if TYPE_CHECKING:
 __all__ = ["calibrate", "dequantize_linear", "qdq", "quantize", "quantize_linear"]
 
 
-def _scale_along(scale: Any, ndim: int, axis: int) -> Any:
-    return scale if scale.ndim == 0 else jnp.reshape(scale, [-1 if a == axis else 1 for a in range(ndim)])
+def _along(values: Any, shape: tuple[int, ...], axis: int, block: int) -> Any:
+    """Scales or zero points as they meet an array: one, one for each index of an axis, or one for each block along it."""
+    if values.ndim == 0:
+        return values
+    if not block:
+        return jnp.reshape(values, [-1 if a == axis else 1 for a in range(len(shape))])
+    return jax.lax.slice_in_dim(jnp.repeat(values, block, axis=axis), 0, shape[axis], axis=axis)
 
 
 def _quantize_linear(x: Any, scale: Any, *, axis: int = -1) -> Any:
     """int8 of `x`: rounded to even, and clipped."""
-    return jnp.clip(jnp.round(x / _scale_along(scale, x.ndim, axis % max(x.ndim, 1))), -128, 127).astype(jnp.int8)
+    return jnp.clip(jnp.round(x / _along(scale, x.shape, axis % max(x.ndim, 1), 0)), -128, 127).astype(jnp.int8)
 
 
-def _dequantize_linear(q: Any, scale: Any, *, axis: int = -1) -> Any:
-    """What int8 stands for."""
-    return q.astype(scale.dtype) * _scale_along(scale, q.ndim, axis % max(q.ndim, 1))
+def _dequantize_linear(q: Any, scale: Any, zero_point: Any = None, *, axis: int = -1, block: int = 0) -> Any:
+    """What stored values stand for; with `block`, so many along the axis share a scale."""
+    axis = axis % max(q.ndim, 1)
+    values = q.astype(scale.dtype)
+    if zero_point is not None:
+        values = values - _along(zero_point.astype(scale.dtype), q.shape, axis, block)
+    return values * _along(scale, q.shape, axis, block)
 
 
 quantize_linear = boundary(_quantize_linear, target="jaxport.mox.quantize_linear")
 dequantize_linear = boundary(_dequantize_linear, target="jaxport.mox.dequantize_linear")
 
+# The least and the greatest value of each format; of floating-point ones both are finite.
+_RANGES = {"int8": (-128, 127), "int4": (-8, 7), "float8_e4m3fn": (-448, 448), "float8_e5m2": (-57344, 57344)}
 
-def quantize(*, axis: int | None = None) -> Factory:
-    """Weight-only int8: each weight of the selected layers that is multiplied is stored as int8 with scales.
 
-    The scales are symmetric, one per output channel: the axes that the input does not meet, or `axis`. Both are in
-    `Mox.state`: training does not change them.
+def quantize(
+    *, axis: int | None = None, dtype: str = "int8", group: int | None = None, symmetric: bool = True
+) -> Factory:
+    """Weight-only quantization: each weight of the selected layers that is multiplied is stored in few bits, with scales.
+
+    There is one scale per output channel: the last of the axes that the input does not meet, or `axis`; with `group`, one
+    for so many weights that are added up. What is stored is in `Mox.state`: training does not change it.
 
     Args:
       axis: the axis of the weights that has a scale for each index; by default their last output axis.
+      dtype: "int8", "int4", "float8_e4m3fn" or "float8_e5m2".
+      group: how many weights along the last input axis share a scale; it need not divide their number.
+      symmetric: whether zero is stored as zero; else the range from the least to the greatest weight is used, and a zero
+        point is stored, too. Only for integers.
 
     Raises:
-      InvalidArgument: a selected block has no such weight, or the program does not hold its value.
+      InvalidArgument: a selected block has no such weight, or the program does not hold its value; the format is unknown,
+        floating-point and not symmetric, or has groups and an axis.
 
     >>> import jaxport
     >>> from flax import nnx
@@ -62,7 +81,11 @@ def quantize(*, axis: int | None = None) -> Factory:
     >>> small = mox.sub("//Linear", jaxport.mox.quantize())
     >>> {path: (str(value.dtype), value.shape) for path, value in {**small.params, **small.state}.items()}
     {'bias': ('float32', (4,)), 'kernel.quantized': ('int8', (3, 4)), 'kernel.scale': ('float32', (4,))}
+    >>> groups = mox.sub("//Linear", jaxport.mox.quantize(dtype="int4", group=2, symmetric=False))
+    >>> {path: (str(value.dtype), value.shape) for path, value in groups.state.items()}
+    {'kernel.quantized': ('int4', (3, 4)), 'kernel.scale': ('float32', (2, 4)), 'kernel.zero_point': ('int4', (2, 4))}
     """
+    _check_format(axis, dtype, group, symmetric)
 
     def make(match: Match) -> Replacement:
         found = kernels(match)
@@ -73,30 +96,70 @@ def quantize(*, axis: int | None = None) -> Factory:
                 why=f"`{match.type}` multiplies none of its parameters",
             )
         params: dict[str, Any] = {}
-        axes: list[tuple[str, int]] = []
+        axes: list[tuple[str, int, int]] = []
         for kernel in found:
             value = np.asarray(match.param(kernel.name)).astype(kernel.dtype)
             made = kernel.outputs[-1] if axis is None and kernel.outputs else (axis or 0) % value.ndim
-            others = tuple(a for a in range(value.ndim) if a != made)
-            scale = np.maximum(np.abs(value).max(axis=others), np.finfo(np.float32).tiny) / 127
-            scale = jnp.asarray(scale, value.dtype)
-            axes.append((kernel.name, made))
-            params[f"{kernel.name}.quantized"] = _quantize_linear(jnp.asarray(value), scale, axis=made)
-            params[f"{kernel.name}.scale"] = scale
+            made = made if group is None else kernel.inputs[-1]
+            axes.append((kernel.name, made, group or 0))
+            params |= {f"{kernel.name}.{part}": array for part, array in _stored(value, made, dtype, group, symmetric)}
         return Replacement(_apply(tuple(axes)), params, name="jaxport.mox.quantize", trainable=False)
 
     return factory(make)
 
 
+def _check_format(axis: int | None, dtype: str, group: int | None, symmetric: bool) -> None:
+    why = ""
+    if dtype not in _RANGES:
+        why = f"`{dtype}` is none of {', '.join(f'`{known}`' for known in _RANGES)}"
+    elif dtype.startswith("float") and not symmetric:
+        why = f"`{dtype}` has no zero point: it is floating-point"
+    elif group is not None and (group < 1 or axis is not None):
+        why = "groups lie along the axis of the input" if group >= 1 else f"group={group} is no size"
+    if why:
+        raise InvalidArgument("the weights cannot be stored so", where="`quantize`", why=why)
+
+
+def _stored(value: np.ndarray, axis: int, dtype: str, group: int | None, symmetric: bool) -> list[tuple[str, Any]]:
+    """What is stored of a weight: the values in few bits, the scale, and where it is not zero, the zero point."""
+    wide = value.astype(np.float32)
+    least, greatest = _RANGES[dtype]
+    if group is None:
+        others = tuple(a for a in range(wide.ndim) if a != axis)
+        low, high = wide.min(axis=others), wide.max(axis=others)
+    else:
+        starts = np.arange(0, wide.shape[axis], group)
+        low, high = np.minimum.reduceat(wide, starts, axis=axis), np.maximum.reduceat(wide, starts, axis=axis)
+    tiny = np.finfo(np.float32).tiny
+    if symmetric:
+        scale = np.maximum(np.maximum(np.abs(low), np.abs(high)) / greatest, tiny).astype(value.dtype)
+        zero = None
+    else:
+        low, high = np.minimum(low, 0), np.maximum(high, 0)
+        scale = np.maximum((high - low) / (greatest - least), tiny).astype(value.dtype)
+        zero = np.clip(np.rint(least - low / np.maximum(scale.astype(np.float32), tiny)), least, greatest)
+    spread = lambda parts: np.asarray(_along(parts, wide.shape, axis, group or 0))
+    levels = wide / np.maximum(spread(scale.astype(np.float32)), tiny)
+    levels = levels if zero is None else levels + spread(zero)
+    levels = levels if dtype.startswith("float") else np.rint(levels)
+    # `np.clip` first: a cast to few bits wraps.
+    stored = np.clip(levels, least, greatest).astype(jnp.dtype(dtype))
+    parts = [("quantized", jnp.asarray(stored)), ("scale", jnp.asarray(scale))]
+    return parts if zero is None else [*parts, ("zero_point", jnp.asarray(zero.astype(jnp.dtype(dtype))))]
+
+
 @cache
-def _apply(axes: tuple[tuple[str, int], ...]) -> Callable[..., Any]:
+def _apply(axes: tuple[tuple[str, int, int], ...]) -> Callable[..., Any]:
     """The quantized layer, one function for all layers with these weights, so that it is traced once."""
 
     def quantized(original: Original, parts: Mapping[str, Any], *args: Any) -> Any:
-        params = {
-            name: dequantize_linear(parts[f"{name}.quantized"], parts[f"{name}.scale"], axis=axis)
-            for name, axis in axes
-        }
+        params = {}
+        for name, axis, block in axes:
+            stored = [
+                parts[f"{name}.{part}"] for part in ("quantized", "scale", "zero_point") if f"{name}.{part}" in parts
+            ]
+            options = {"axis": axis, "block": block} if block else {"axis": axis}
+            params[name] = dequantize_linear(*stored, **options)
         return original(*args, params=params)
 
     return quantized

@@ -77,7 +77,7 @@ class _Reader:
         if signature is not None:
             kinds = {kind.name: kind for kind in inspect._ParameterKind}
             signature = inspect.Signature([inspect.Parameter(name, kinds[kind]) for name, kind in signature])
-        return Mox(traced, str(data["name"]), signature, tuple(data["inputs"]), tuple(data["dropped"]))
+        return Mox(traced, str(data["name"]), signature, tuple(data["inputs"]), tuple(data["dropped"]), None)
 
     def check(self, jaxpr: jaxprs.Jaxpr, traced: Traced, data: Mapping[str, Any]) -> None:
         """What the evaluation relies on: counts and types agree, also within the program."""

@@ -1,0 +1,239 @@
+"""Adapters that scale: DoRA (the length of each column of a weight) and IA³ (the results or arguments of a layer).
+
+Sources: Liu et al., "DoRA: Weight-Decomposed Low-Rank Adaptation", 2024; Liu et al., "Few-Shot Parameter-Efficient
+Fine-Tuning is Better and Cheaper than In-Context Learning", 2022.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxport.errors import InvalidArgument
+from jaxport.mox.edits.lora import GATE, TARGET, checked_name, contracted, factors, no_weight, update_of
+from jaxport.mox.match import Match
+from jaxport.mox.replacement import Factory, Original, Replacement, factory
+from jaxport.mox.uses import Kernel, is_passed_on, kernels
+
+__all__ = ["along", "directed", "dora", "ia3"]
+
+
+def dora(
+    rank: int = 8,
+    *,
+    alpha: float | None = None,
+    seed: int = 0,
+    weights: Callable[[str], bool] | None = None,
+    name: str = "",
+) -> Factory:
+    """DoRA for the selected layers: a low-rank update of the direction of each column, and the length of it.
+
+    A weight W becomes ``m · (W + scale · A·B) / ‖W + scale · A·B‖``, with the norm over the axes that the input meets;
+    the norm is a constant of the derivative, as in section 4.3 of the paper. `lora_m` begins as the norm of W, so that the
+    edited model computes what it did, up to rounding.
+
+    Args:
+      rank: of the update.
+      alpha: the update is scaled by ``alpha / rank``; by default by 1.
+      seed: of the random factors.
+      weights: which of a block's weights are adapted, by path; by default all that are multiplied.
+      name: of the adapters, as of `lora`.
+
+    Raises:
+      InvalidArgument: `rank` is not positive; `name` is no word; a selected block has no such weight, or the program
+        does not hold its value.
+
+    >>> import jaxport, equinox as eqx
+    >>> mox = jaxport.make_mox(eqx.nn.Linear(3, 4, key=jax.random.key(0)))(jnp.ones(3))
+    >>> adapted = mox.sub("//Linear", jaxport.mox.dora(rank=2))
+    >>> {path: value.shape for path, value in adapted.params.items() if "lora" in path}
+    {'lora_a': (3, 2), 'lora_b': (2, 4), 'lora_m': (4,)}
+    """
+    if rank < 1:
+        raise InvalidArgument(f"rank={rank} is no rank", where="`dora`", instead="give a positive number")
+    before = checked_name(name, "`dora`")
+    scale = 1.0 if alpha is None else alpha / rank
+
+    def make(match: Match) -> Replacement:
+        found = _found(match, weights, "`dora`")
+        plans, params = [], {}
+        for kernel in found:
+            prefix = before if len(found) == 1 else f"{before}{kernel.name}."
+            params |= factors(match, kernel, prefix, rank, seed)
+            value = jnp.asarray(match.param(kernel.name))
+            params[f"{prefix}lora_m"] = _norm(value, kernel.inputs).astype(kernel.dtype)
+            plans.append((kernel.name, prefix, kernel.inputs))
+        config = {
+            "kind": "dora",
+            "rank": rank,
+            "scale": scale,
+            "plans": tuple((k.path, prefix, k.inputs) for k, (_, prefix, _) in zip(found, plans, strict=True)),
+            "adapter": name,
+        }
+        return _replacement(_turned(tuple(plans), scale, _gate(before, name)), params, config, before)
+
+    return factory(make)
+
+
+def ia3(*, inputs: bool = False, weights: Callable[[str], bool] | None = None, name: str = "") -> Factory:
+    """IA³ for the selected layers: what they return is multiplied with a vector, which begins as ones.
+
+    The authors scale keys, values, and the argument of the second layer of a feed-forward part: that with
+    ``inputs=True``.
+
+    Args:
+      inputs: whether the argument is scaled, and not the result.
+      weights: which weight of a block the vector is of, by path; needed if it multiplies several.
+      name: of the adapters, as of `lora`.
+
+    Raises:
+      InvalidArgument: `name` is no word; a selected block has no such weight or several; its argument or result does not
+        end in the axes of the weight.
+
+    >>> import jaxport
+    >>> from flax import nnx
+    >>> mox = jaxport.make_mox(nnx.Linear(3, 4, rngs=nnx.Rngs(0)))(jnp.ones((1, 3)))
+    >>> mox.sub("//Linear", jaxport.mox.ia3()).params["ia3_scale"]
+    Array([1., 1., 1., 1.], dtype=float32)
+    """
+    before = checked_name(name, "`ia3`")
+
+    def make(match: Match) -> Replacement:
+        found = _found(match, weights, "`ia3`")
+        if len(found) > 1:
+            raise InvalidArgument(
+                f"`{match.shown}` has several weights",
+                where="`ia3`",
+                why=f"it multiplies {', '.join(f'`{kernel.path}`' for kernel in found)}",
+                instead="choose one: `ia3(weights=lambda path: ...)`",
+            )
+        (kernel,) = found
+        axes = kernel.inputs if inputs else kernel.outputs
+        shape = match.weight_avals[kernel.path].shape
+        sizes = tuple(shape[axis] for axis in axes)
+        scaled = _scaled_with(match, kernel, inputs, sizes)
+        config = {
+            "kind": "ia3",
+            "rank": 0,
+            "scale": 1.0,
+            "plans": tuple((path, before, its_axes) for path, its_axes in (scaled or [(kernel.path, axes)])),
+            "adapter": name,
+            "inputs": inputs,
+            "mergeable": scaled is not None,
+        }
+        params = {f"{before}ia3_scale": np.ones(sizes, kernel.dtype)}
+        return _replacement(_multiplied(before, inputs, sizes, _gate(before, name)), params, config, before)
+
+    return factory(make)
+
+
+def _found(match: Match, weights: Callable[[str], bool] | None, where: str) -> list[Kernel]:
+    found = [kernel for kernel in kernels(match) if weights is None or weights(kernel.path)]
+    if not found:
+        raise no_weight(match, where)
+    return found
+
+
+def _gate(before: str, name: str) -> str:
+    return f"{before}{GATE}" if name else ""
+
+
+def _replacement(apply: Callable[..., Any], params: dict[str, Any], config: dict[str, Any], before: str) -> Replacement:
+    trained = frozenset(params)
+    if config["adapter"]:
+        params[f"{before}{GATE}"] = np.ones((), np.float32)
+    return Replacement(apply, params, name=TARGET, config=config, trainable=trained)
+
+
+@cache
+def _turned(plans: tuple[tuple[str, str, tuple[int, ...]], ...], scale: float, gate: str) -> Callable[..., Any]:
+    """The layer with other directions and lengths of its columns."""
+
+    def adapted(original: Original, params: Mapping[str, Any], *args: Any) -> Any:
+        exchanged = {}
+        for weight, prefix, inputs in plans:
+            a, b, m = (params[f"{prefix}lora_{part}"] for part in "abm")
+            active = params[gate] if gate else None
+            exchanged[weight] = directed(original.param(weight), a, b, m, inputs, scale, active)
+        return original(*args, params=exchanged)
+
+    return adapted
+
+
+def directed(w: Any, a: Any, b: Any, m: Any, inputs: Sequence[int], scale: float, gate: Any = None) -> Any:
+    """The weight with the direction of its low-rank update, and the lengths `m`; itself where the `gate` is 0."""
+    direction = w + scale * update_of(a, b, tuple(inputs))
+    norm = jax.lax.stop_gradient(jnp.expand_dims(_norm(direction, inputs), tuple(inputs)))
+    made = jnp.expand_dims(m, tuple(inputs)) * direction / jnp.where(norm == 0, 1, norm)
+    return (made if gate is None else w + gate * (made - w)).astype(w.dtype)
+
+
+def _norm(w: Any, inputs: Sequence[int]) -> Any:
+    return jnp.sqrt(jnp.sum(jnp.square(w), axis=tuple(inputs)))
+
+
+@cache
+def _multiplied(before: str, inputs: bool, sizes: tuple[int, ...], gate: str) -> Callable[..., Any]:
+    """The layer with its argument or its result multiplied."""
+
+    def scaled(value: Any, params: Mapping[str, Any]) -> Any:
+        if value.shape[value.ndim - len(sizes) :] != sizes:
+            raise InvalidArgument(
+                f"the {'argument' if inputs else 'result'} of the layer is {jax.typeof(value).str_short()}",
+                where="`ia3`",
+                why=f"it does not end in the axes {sizes} of the weight",
+                instead="scale it with a `Replacement` of your own",
+            )
+        factor = params[f"{before}ia3_scale"]
+        factor = 1 + params[gate] * (factor - 1) if gate else factor
+        return (value * factor).astype(value.dtype)
+
+    def adapted(original: Original, params: Mapping[str, Any], *args: Any) -> Any:
+        if inputs:
+            return original(scaled(args[0], params), *args[1:])
+        return scaled(original(*args), params)
+
+    return adapted
+
+
+def _scaled_with(
+    match: Match, kernel: Kernel, inputs: bool, sizes: tuple[int, ...]
+) -> list[tuple[str, tuple[int, ...]]] | None:
+    """The parameters that may be multiplied in the place of what the layer takes or returns, and along which axes.
+
+    None unless the layer is a plain product to which its other parameters are added.
+    """
+    block, jaxpr = match.block, match.node.equation.params["jaxpr"].jaxpr
+    if block is None or contracted(match, kernel) is None:
+        return None
+    if inputs:
+        return [(kernel.path, kernel.inputs)]
+    found = [(kernel.path, kernel.outputs)]
+    for index, path in block.named.items():
+        if index == kernel.index:
+            continue
+        variable = jaxpr.invars[index]
+        if variable.aval.shape != sizes or not is_passed_on(jaxpr, variable, _ADDED):
+            return None
+        found.append((path, tuple(range(len(sizes)))))
+    return found
+
+
+# How a bias reaches the result.
+_ADDED = frozenset({"add", "broadcast_in_dim", "reshape", "transpose"})
+
+
+def along(factor: Any, axes: Sequence[int], ndim: int) -> Any:
+    """A factor that has the given axes of a weight of so many, for a product with it.
+
+    >>> along(jnp.ones((2, 3)), (2, 0), 3).shape
+    (3, 1, 2)
+    """
+    order = sorted(range(len(axes)), key=lambda index: axes[index])
+    others = tuple(axis for axis in range(ndim) if axis not in axes)
+    return jnp.expand_dims(jnp.transpose(factor, order), others)

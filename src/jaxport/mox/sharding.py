@@ -1,0 +1,146 @@
+"""A Mox over several devices: where its parameters lie, and how what its blocks return is split."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxport.errors import InvalidArgument
+from jaxport.mox.match import Match
+from jaxport.mox.replacement import Whole, factory
+from jaxport.mox.selection import Selection
+from jaxport.mox.tree import name_below
+from jaxport.mox.uses import Kernel, kernels
+
+if TYPE_CHECKING:
+    from jaxport.mox.mox import Mox
+
+__all__ = ["sharded"]
+
+# What a spec by name is of, besides the parameters.
+_OUTPUT = "output"
+
+
+def sharded(mox: Mox, mesh: Mesh, specs: Mapping[Any, Any]) -> Mox:
+    """See `Mox.shard`."""
+    # The types of the program say nothing of a mesh, so that its axes are left to the compiler.
+    mesh = Mesh(mesh.devices, mesh.axis_names)
+    placed: dict[str, PartitionSpec] = {}
+    outputs: list[tuple[Selection, PartitionSpec]] = []
+    for query, given in specs.items():
+        selection = mox.select(query)
+        if not len(selection):
+            selection.expect(1)
+        for match in selection:
+            for path, spec in _of_params(mox, match, given).items():
+                if placed.setdefault(path, spec) != spec:
+                    raise _refused(path, f"it is to be split as {placed[path]} and as {spec}")
+        if isinstance(given, Mapping) and _OUTPUT in given:
+            outputs.append((selection, given[_OUTPUT]))
+    for selection, spec in outputs:
+        _check_axes(mesh, spec, selection.query)
+    weights = tuple(replace(w, value=_put(mesh, w.path, w.value, placed.get(w.path))) for w in mox.weights)
+    # Blocks keep their places while parameters move: the selections hold for the outputs of all queries.
+    nodes, by_location = [], {}
+    for selection, spec in outputs:
+        for node in selection.nodes:
+            if by_location.setdefault(node.location, spec) is not spec:
+                raise _refused(node.path, "two queries say how its result is split")
+            nodes.append(node)
+    moved = mox.replaced(replace(mox.traced, weights=weights))
+    if not nodes:
+        return moved
+    found = Selection(moved, tuple(nodes), "the constrained blocks")
+    return found.sub(factory(lambda match: _constrained(match, mesh, by_location[match.node.location])))
+
+
+def _constrained(match: Match, mesh: Mesh, spec: PartitionSpec) -> Whole:
+    """A block whose results are split; under `vmap` those of the whole batch."""
+    for aval in match.out_avals:
+        _check(mesh, f"the result of {match.shown}", aval.shape, spec)
+    sharding = NamedSharding(mesh, spec)
+    return Whole(
+        lambda *args: jax.tree.map(lambda leaf: jax.lax.with_sharding_constraint(leaf, sharding), match(*args))
+    )
+
+
+def _of_params(mox: Mox, match: Match, given: Any) -> dict[str, PartitionSpec]:
+    """How the parameters of a block are split, by path."""
+    held = {weight.path: weight.value for weight in mox.weights}
+    block = match.block
+    named = {} if block is None else block.weights
+    if isinstance(given, Mapping):
+        names = {name_below(path, match.path): path for path in named.values()}
+        unknown = [name for name in given if name != _OUTPUT and names.get(name) not in held]
+        if unknown:
+            raise _refused(match.shown, f"it holds no `{unknown[0]}`, but {', '.join(map(repr, names)) or 'nothing'}")
+        wanted = {names[name]: spec for name, spec in given.items() if name != _OUTPUT}
+    elif not isinstance(given, PartitionSpec):
+        raise InvalidArgument(
+            f"{given!r} does not say how something is split",
+            where="`Mox.shard`",
+            instead='give a `jax.sharding.PartitionSpec`, or {"kernel": spec, "output": spec}',
+        )
+    else:
+        found = [kernel for kernel in kernels(match) if kernel.path in held and kernel.path in named.values()]
+        if not found:
+            raise _refused(match.shown, f"`{match.type}` multiplies no parameter that the program holds")
+        wanted = {}
+        for kernel in found:
+            wanted[kernel.path] = given
+            wanted |= _of_others(match, kernel, given)
+    # A stack of layers has the axes of the steps before those of each layer.
+    avals = match.weight_avals
+    return {path: PartitionSpec(*[None] * (held[path].ndim - avals[path].ndim), *spec) for path, spec in wanted.items()}
+
+
+def _of_others(match: Match, kernel: Kernel, spec: PartitionSpec) -> dict[str, PartitionSpec]:
+    """What is added to a product is split as its output axes are."""
+    avals = match.weight_avals
+    parts = [*spec, *[None] * (len(kernel.inputs) + len(kernel.outputs) - len(spec))]
+    sizes = tuple(avals[kernel.path].shape[axis] for axis in kernel.outputs)
+    others = {} if match.block is None else match.block.weights
+    held = {weight.path for weight in match.root.weights}
+    return {
+        path: PartitionSpec(*[parts[axis] for axis in kernel.outputs])
+        for path in others.values()
+        if path != kernel.path and path in held and avals[path].shape == sizes
+    }
+
+
+def _put(mesh: Mesh, path: str, value: Any, spec: PartitionSpec | None) -> Any:
+    """A parameter where it is to lie; what no query names stays on the mesh as it is, or is whole on each device."""
+    if spec is None:
+        known = getattr(value, "sharding", None)
+        if isinstance(known, NamedSharding) and known.mesh == mesh:
+            return value
+        spec = PartitionSpec()
+    _check(mesh, path, value.shape, spec)
+    return jax.device_put(value, NamedSharding(mesh, spec))
+
+
+def _check(mesh: Mesh, what: str, shape: tuple, spec: PartitionSpec) -> None:
+    _check_axes(mesh, spec, what)
+    if len(spec) > len(shape):
+        raise _refused(what, f"it has {len(shape)} axes, {spec} is for {len(spec)}")
+    for size, part in zip(shape, spec, strict=False):
+        names = (part,) if isinstance(part, str) else tuple(part or ())
+        count = math.prod(mesh.shape[name] for name in names)
+        if isinstance(size, int) and size % count:
+            raise _refused(what, f"an axis of {size} is not split evenly over the {count} devices of {part!r}")
+
+
+def _check_axes(mesh: Mesh, spec: PartitionSpec, what: str) -> None:
+    for part in spec:
+        for name in (part,) if isinstance(part, str) else tuple(part or ()):
+            if name not in mesh.shape:
+                raise _refused(what, f"the mesh has no axis `{name}`, but {', '.join(map(repr, mesh.shape))}")
+
+
+def _refused(what: str, why: str) -> InvalidArgument:
+    return InvalidArgument(f"`{what}` cannot be split so", where="`Mox.shard`", why=why)

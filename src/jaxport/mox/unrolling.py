@@ -1,0 +1,229 @@
+"""Scans written out: the steps of a stack of layers become elements of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxport import jaxprs
+from jaxport.blocks import dims
+from jaxport.blocks.block import Block, FrozenMapping, reference_of
+from jaxport.blocks.labels import bodies, replace_bodies
+from jaxport.blocks.places import joined
+from jaxport.errors import InvalidArgument, QueryError, Refusal, Unsupported
+from jaxport.mox.mox import Mox
+from jaxport.mox.origins import origin_of, stacking_scans
+from jaxport.mox.pruning import pruned
+from jaxport.mox.tree import Location, Node
+
+if TYPE_CHECKING:
+    from jaxport.mox.selection import Selection
+
+__all__ = ["unrolled"]
+
+Var = jaxprs.Var
+
+
+def unrolled(selection: Selection) -> Mox:
+    """See `Mox.unroll`."""
+    mox = selection.mox
+    if not selection.nodes:
+        raise QueryError(
+            f"{selection.query} hits nothing, so nothing would be unrolled",
+            where=f"`{mox.name}`",
+            instead="`print(mox)` shows what there is",
+        )
+    scans = {scan.location: scan for node in selection.nodes for scan in _scans_of(mox, node)}
+    refusals = [found for scan in scans.values() if (found := _refusal(scan)) is not None]
+    if refusals:
+        raise Unsupported(f"{len(refusals)} scans of `{mox.name}` cannot be unrolled", refusals)
+    taken = {*mox.tree.paths, *(weight.path for weight in mox.weights)}
+    stacks = {location: _stack(mox, scan, taken) for location, scan in scans.items()}
+    jaxpr = _Unrolling(stacks).body(mox.jaxpr.jaxpr, ())
+    return pruned(mox.replaced(replace(mox.traced, jaxpr=jaxprs.closed(jaxpr, mox.jaxpr.consts))))
+
+
+def _scans_of(mox: Mox, node: Node) -> Sequence[Node]:
+    """A selected scan; or the scans that hand their layers to a block."""
+    if node.equation.primitive.name == "scan":
+        return (node,)
+    found = stacking_scans(mox, node)
+    if not found:
+        raise InvalidArgument(
+            f"`{node.path or node.type}` is no layer of a scanned stack",
+            where="`Mox.unroll`",
+            why="no scan around it hands it parameters of its own in each step",
+            instead="select the scan itself: `mox.unroll('//scan')`",
+        )
+    return found
+
+
+def _refusal(scan: Node) -> Refusal | None:
+    """Why a scan cannot be unrolled, None where it can."""
+    params, where = jaxprs.parameters(scan.equation), f"`{scan.path}`"
+    if not dims.is_static(params["length"]):
+        return Refusal("scan", where, f"has a symbolic number of steps, {params['length']}; trace it with a number")
+    if any(reference_of(effect) is not None for effect in scan.equation.effects):
+        return Refusal("scan", where, "reads or writes a mutable reference; trace it with the array itself")
+    return None
+
+
+@dataclass(frozen=True)
+class _Stack:
+    """The layers of a scan: the stacked parameters, and the path that the steps are to be numbered below."""
+
+    stacked: frozenset[str]
+    base: str
+    prefix: str
+
+    def renamed(self, path: str, step: int) -> str:
+        """The path in a step of what lies below the layers; before it a parameter may have that of its collection."""
+        before, found, below = f".{path}.".partition(f".{self.base}." if self.base else ".")
+        if not found:
+            return path
+        return joined(before.strip("."), self.base, f"{self.prefix}{step}", below.strip("."))
+
+
+def _stack(mox: Mox, scan: Node, taken: set[str]) -> _Stack | None:
+    """What the layers of a scan are called; None if no block in it has a slice of a parameter."""
+    params = jaxprs.parameters(scan.equation)
+    first = params["num_consts"] + params["num_carry"]
+    names = [*(weight.path for weight in mox.weights), *mox.traced.input_paths, *mox.inputs]
+    roots = [origin_of(mox, scan, atom).root for atom in scan.equation.invars[first:]]
+    stacked = frozenset(names[root] for root in roots if root is not None)
+    layers = [
+        node.block.path
+        for node in mox.tree.nodes
+        if node.block is not None and scan in node.around and not stacked.isdisjoint(node.block.named.values())
+    ]
+    if not layers:
+        return None
+    base = layers[0].split(".")
+    for path in layers[1:]:
+        keys = path.split(".")
+        same = [index for index, (one, other) in enumerate(zip(base, keys, strict=False)) if one != other]
+        base = base[: same[0] if same else min(len(base), len(keys))]
+    stack = _Stack(stacked, ".".join(base), "")
+    if any(stack.renamed(path, step) in taken for path in layers for step in range(params["length"])):
+        stack = replace(stack, prefix="step_")
+    return stack
+
+
+class _Unrolling:
+    """One pass; bodies without any of the scans stay what they are."""
+
+    def __init__(self, stacks: dict[Location, _Stack | None]):
+        self.stacks = stacks
+        self.ways = {location[:end] for location in stacks for end in range(1, len(location) + 1)}
+
+    def body(self, jaxpr: jaxprs.Jaxpr, location: Location) -> jaxprs.Jaxpr:
+        equations: list[jaxprs.JaxprEqn] = []
+        names: dict[Var, Any] = {}
+        for index, equation in enumerate(jaxpr.eqns):
+            here = (*location, index)
+            if names:
+                equation = equation.replace(invars=[_read(names, atom) for atom in equation.invars])
+            if here in self.ways:
+                inner = bodies(equation.params)
+                new = [self.body(body, (*here, number)) for number, body in enumerate(inner)]
+                equation = equation.replace(params=replace_bodies(equation.params, iter(new)))
+            if here in self.stacks:
+                written, results = _written_out(equation, self.stacks[here])
+                equations += written
+                names.update(zip(equation.outvars, results, strict=True))
+            else:
+                equations.append(equation)
+        return jaxpr.replace(eqns=equations, outvars=[_read(names, atom) for atom in jaxpr.outvars])
+
+
+def _read(names: dict[Var, Any], atom: Any) -> Any:
+    return names.get(atom, atom) if isinstance(atom, Var) else atom
+
+
+def _written_out(scan: jaxprs.JaxprEqn, stack: _Stack | None) -> tuple[list[jaxprs.JaxprEqn], list[Any]]:
+    """The equations of all steps, and what stands for the results of the scan."""
+    params = jaxprs.parameters(scan)
+    length, consts, carried = params["length"], params["num_consts"], params["num_carry"]
+    body = params["jaxpr"].jaxpr
+    given, carry, stacks = (
+        scan.invars[:consts],
+        scan.invars[consts : consts + carried],
+        scan.invars[consts + carried :],
+    )
+    equations: list[jaxprs.JaxprEqn] = []
+    made: dict[int, list[Any]] = {}
+    order = range(length - 1, -1, -1) if params["reverse"] else range(length)
+    for step in order:
+        slices = []
+        for atom in stacks:
+            written, (value,) = _traced(lambda x, step=step: lax.index_in_dim(x, step, keepdims=False), [atom], scan)
+            equations += written
+            slices.append(value)
+        names = dict(zip(body.invars, [*given, *carry, *slices], strict=True))
+        for equation in _of_step(body.eqns, stack, step):
+            outvars = [v if isinstance(v, jaxprs.DropVar) else Var(v.aval) for v in equation.outvars]
+            invars = [_read(names, atom) for atom in equation.invars]
+            names.update(zip(equation.outvars, outvars, strict=True))
+            equations.append(equation.replace(invars=invars, outvars=outvars))
+        results = [_read(names, atom) for atom in body.outvars]
+        carry, made[step] = results[:carried], results[carried:]
+    stacked = []
+    for position, variable in enumerate(scan.outvars[carried:]):
+        if isinstance(variable, jaxprs.DropVar):
+            stacked.append(variable)
+            continue
+        parts = [made[step][position] for step in range(length)]
+        aval: Any = variable.aval
+        build = lambda *values, aval=aval: jnp.stack(values) if values else jnp.zeros(aval.shape, aval.dtype)
+        written, (value,) = _traced(build, parts, scan)
+        equations += written
+        stacked.append(value)
+    return equations, [*carry, *stacked]
+
+
+def _traced(
+    function: Callable[..., Any], atoms: Sequence[Any], scan: jaxprs.JaxprEqn
+) -> tuple[list[jaxprs.JaxprEqn], list[Any]]:
+    """The equations that a function of some values makes, and its results."""
+    avals = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in atoms]
+    jaxpr = jax.make_jaxpr(function)(*avals).jaxpr
+    names: dict[Any, Any] = dict(zip(jaxpr.invars, atoms, strict=True))
+    equations = []
+    for equation in jaxpr.eqns:
+        invars = [_read(names, atom) for atom in equation.invars]
+        equations.append(equation.replace(invars=invars, source_info=scan.source_info))
+    return equations, [_read(names, atom) for atom in jaxpr.outvars]
+
+
+def _of_step(equations: Sequence[jaxprs.JaxprEqn], stack: _Stack | None, step: int) -> Iterator[jaxprs.JaxprEqn]:
+    """The equations of a body with the paths that the layers have in a step."""
+    for equation in equations:
+        inner = bodies(equation.params) if stack is not None else []
+        if not inner or stack is None:
+            yield equation
+            continue
+        new = [body.replace(eqns=list(_of_step(body.eqns, stack, step))) for body in inner]
+        params = replace_bodies(equation.params, iter(new))
+        block: Block | None = params.get("block")
+        if block is not None:
+            params["block"] = _block_of_step(block, stack, step)
+        yield equation.replace(params=params)
+
+
+def _block_of_step(block: Block, stack: _Stack, step: int) -> Block:
+    """A block in a step: slices of stacked parameters are values that take the place of the layer's own."""
+    path = stack.renamed(block.path, step)
+    sliced = {index: weight for index, weight in block.weights.items() if weight in stack.stacked}
+    exchanged = {index: stack.renamed(weight, step) for index, weight in {**block.exchanged, **sliced}.items()}
+    return replace(
+        block,
+        path=path,
+        name=block.name if path == block.path else path.rpartition(".")[2],
+        weights=FrozenMapping({index: weight for index, weight in block.weights.items() if index not in sliced}),
+        exchanged=FrozenMapping(exchanged),
+    )
