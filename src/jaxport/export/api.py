@@ -19,7 +19,7 @@ import onnx_ir as ir
 from jaxport import blocks, collecting, jaxprs
 from jaxport.blocks.tracing import State
 from jaxport.errors import ExportError, InvalidArgument, JaxportError, Unsupported
-from jaxport.export import failures, legalize, passes as graph_passes, plugins, precisions, prepare, targets
+from jaxport.export import decoders, failures, legalize, passes as graph_passes, plugins, precisions, prepare, targets
 from jaxport.export.emitter import Emitter
 from jaxport.export.exported import Exported
 from jaxport.export.flags.tracing import traced_with_flags
@@ -82,7 +82,8 @@ def to_onnx(
       double_precision: trace with 64-bit types; bare shapes are float64 then.
       opset: the version of the default operator domain; by default that of the target.
       target: where the model shall run: "onnx", which is any runtime of the standard, "portable" (ONNX Runtime from 1.17
-        on, opset 18), "web", "openvino", "onnxruntime", or a `jaxport.Target`. What cannot run there is refused.
+        on, opset 18), "web", "openvino", "onnxruntime", "genai" (a step of a decoder: see
+        `jaxport.decoder_inputs`), or a `jaxport.Target`. What cannot run there is refused.
       precision: of weights and products: "float16", "bfloat16", "int8-dynamic" (8 bits, ranges found at run time), "int8"
         (8 bits, ranges found by `calibration`) or "int4" (weights alone); by default float32, as the function has it.
       calibration: for "int8", some batches: each the positional arguments of the function, a tuple where they are many.
@@ -191,7 +192,7 @@ def export_traced(traced: blocks.Traced, options: Options) -> Exported:
         exported = _export(traced, options)
         if options.choice is not None:
             exported = precisions.applied(exported, options.choice, options.target)
-        _check_target(exported.model, options)
+        _check_target(exported, options)
     return exported
 
 
@@ -252,9 +253,12 @@ def _export(traced: blocks.Traced, options: Options) -> Exported:
     )
 
 
-def _check_target(model: ir.Model, options: Options) -> None:
+def _check_target(exported: Exported, options: Options) -> None:
     """Refuse all that cannot run on the target; note the target where it is not the default."""
-    target = options.target
+    target, model = options.target, exported.model
+    if target.decoder:
+        decoders.Decoder.of(model, exported.inputs, exported.outputs)
+        decoders.name_dims(model)
     refusals = targets.refusals(model, target)
     if refusals:
         count = len(set(refusals))

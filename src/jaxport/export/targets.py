@@ -35,6 +35,7 @@ class Target:
       domains: the operator sets beside ONNX's own that there are; None where any may be used.
       without_operators: operators that there are not, by name.
       without_dtypes: dtypes that no value may have, by name.
+      decoder: whether a model has to be a step of a decoder, under the names of `jaxport.decoder_inputs`.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Target:
     domains: frozenset[str] | None = None
     without_operators: frozenset[str] = frozenset()
     without_dtypes: frozenset[str] = frozenset()
+    decoder: bool = False
 
     def __post_init__(self) -> None:
         if self.runtime is not None and self.runtime not in RELEASES:
@@ -100,6 +102,13 @@ TARGETS: dict[str, Target] = {
             without_dtypes=_NARROW | {"complex64", "complex128"},
         ),
         Target("onnxruntime", newest_opset=RELEASES[legalize.OLDEST], runtime=legalize.OLDEST, domains=_MICROSOFT),
+        Target(
+            "genai",
+            newest_opset=RELEASES[legalize.OLDEST],
+            runtime=legalize.OLDEST,
+            domains=_MICROSOFT,
+            decoder=True,
+        ),
         Target("onnx"),
     )
 }
@@ -179,7 +188,8 @@ def larger(target: Target) -> Iterator[Target]:
     names = list(TARGETS)
     start = names.index(target.name) + 1 if TARGETS.get(target.name) == target else 0
     for name in names[start:]:
-        yield TARGETS[name]
+        if not TARGETS[name].decoder:
+            yield TARGETS[name]
 
 
 def _name(node: ir.Node) -> str:
