@@ -192,6 +192,8 @@ def export_traced(traced: blocks.Traced, options: Options) -> Exported:
         exported = _export(traced, options)
         if options.choice is not None:
             exported = precisions.applied(exported, options.choice, options.target)
+        reports = graph_passes.run(exported.model, options.target.passes)
+        exported.pass_reports = (*exported.pass_reports, *reports)
         _check_target(exported, options)
     return exported
 
