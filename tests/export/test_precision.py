@@ -222,3 +222,51 @@ def test_contradictions_are_refused(options, text):
 def test_a_model_without_weights_has_no_precision(precision):
     with pytest.raises(jaxport.ExportError, match="nothing in `tanh` can be in the precision"):
         export(jnp.tanh, f32("B", 3), precision=precision)
+
+
+# Choices by query
+
+
+class Mixture(nnx.Module):
+    def __init__(self):
+        self.first, self.second = nnx.Linear(64, 96, rngs=nnx.Rngs(0)), nnx.Linear(96, 64, rngs=nnx.Rngs(1))
+        self.head = nnx.Linear(64, 48, rngs=nnx.Rngs(2))
+
+    def __call__(self, x):
+        return self.head(jax.nn.relu(self.second(jax.nn.relu(self.first(x)))))
+
+
+PRODUCTS = ("MatMulNBits", "MatMulInteger", "QuantizeLinear", "MatMul")
+CHOICES = {
+    "all but one": ({"//Linear": "int4", "head": "float32"}, [2, 0, 0, 1]),
+    "the later one holds": ({"head": "float32", "//Linear": "int4"}, [3, 0, 0, 0]),
+    "two": ({"first": "int4", "second": "int8-dynamic"}, [1, 1, 0, 1]),
+    "three": ({"first": "int4", "second": "int8-dynamic", "//*[@path='head']": "int8"}, [1, 1, 1, 1]),
+    "the model": ({"/Mixture": "int8-dynamic", "first": "float32"}, [0, 2, 0, 1]),
+}
+
+
+@pytest.mark.parametrize(("precision", "counts"), CHOICES.values(), ids=CHOICES)
+def test_modules_have_the_precision_that_is_chosen_for_them(precision, counts):
+    calibration = {"calibration": BATCHES} if "int8" in precision.values() else {}
+    exported = export(Mixture(), ("B", 64), precision=precision, target="onnxruntime", **calibration)
+    assert [operators(exported).count(op_type) for op_type in PRODUCTS] == counts
+    assert 0 < error(exported, sizes=[{"B": 3}]) < 0.3
+    chosen = exported.model.metadata_props["jaxport.precision"]
+    assert set(chosen.split(" and ")) == set(precision.values()) - {"float32"}
+
+
+@pytest.mark.parametrize(
+    ("precision", "options", "text"),
+    [
+        ({"//Linear": "float16"}, {}, "cannot be in 'float16' alone"),
+        ({"//Linear": "float32"}, {}, "no query has a precision of fewer bits"),
+        ({"//Linear": "int4"}, {"calibration": BATCHES}, "`calibration` is given"),
+        ({"//Linear": "int8"}, {}, "`calibration` is missing"),
+        ({"//dot_general": "int4"}, {}, "hits no module"),
+        ({"//Conv": "int4"}, {}, "Conv"),
+    ],
+)
+def test_choices_that_mean_nothing_are_refused(precision, options, text):
+    with pytest.raises((jaxport.InvalidArgument, jaxport.QueryError), match=text):
+        export(Mixture(), ("B", 64), precision=precision, target="onnxruntime", **options)

@@ -51,7 +51,7 @@ def to_onnx(
     double_precision: bool = False,
     opset: int | None = None,
     target: str | Target = "onnx",
-    precision: str | None = None,
+    precision: str | Mapping[str, str] | None = None,
     calibration: Iterable[Any] | None = None,
     io: str | None = None,
     weights: Any = "constants",
@@ -85,7 +85,8 @@ def to_onnx(
         on, opset 18), "web", "openvino", "onnxruntime", "genai" (a step of a decoder: see
         `jaxport.decoder_inputs`), or a `jaxport.Target`. What cannot run there is refused.
       precision: of weights and products: "float16", "bfloat16", "int8-dynamic" (8 bits, ranges found at run time), "int8"
-        (8 bits, ranges found by `calibration`) or "int4" (weights alone); by default float32, as the function has it.
+        (8 bits, ranges found by `calibration`) or "int4" (weights alone); by default float32, as the function has it. A
+        mapping chooses for the modules that queries hit: `{"//Linear": "int4", "//head": "float32"}`.
       calibration: for "int8", some batches: each the positional arguments of the function, a tuple where they are many.
       io: the dtype of inputs and outputs in float32, where they shall be in half as well: "float16" or "bfloat16".
       weights: "constants" stores parameters in the model; "inputs" makes them inputs of the graph, whose values stay

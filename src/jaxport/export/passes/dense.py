@@ -10,6 +10,7 @@ Bytes are unsigned around 128: sums of signed ones saturate on processors withou
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import ml_dtypes
@@ -20,6 +21,7 @@ from jaxport.export.passes.editing import constant_of, dims_of, integer, is_op, 
 from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse
 
 MICROSOFT = "com.microsoft"
+Where = Callable[[ir.Node], bool]
 BLOCK = 32
 MIDDLE = 128
 """The byte that stands for zero."""
@@ -77,11 +79,21 @@ def stored_matrix(value: ir.Value) -> np.ndarray | None:
     return array if finite else None
 
 
-def dynamic_int8(model: ir.Model) -> str:
-    """Compute products with stored weights in 8 bits, in the graph and its subgraphs."""
+def everywhere(_: ir.Node) -> bool:
+    """Admit any node."""
+    return True
+
+
+def dynamic_int8(model: ir.Model, *, where: Where = everywhere) -> str:
+    """Compute products with stored weights in 8 bits, in the graph and its subgraphs.
+
+    Args:
+      model: changed in place.
+      where: which nodes may be changed.
+    """
 
     def find(node: ir.Node) -> Fusion | str | None:
-        dense = Dense.of(node)
+        dense = Dense.of(node) if where(node) else None
         if not isinstance(dense, Dense):
             return dense
         result = node.outputs[0]
@@ -123,16 +135,17 @@ def columns_int8(weights: np.ndarray, axis: int = 1, least: np.ndarray | float =
     return levels.astype(np.uint8), scale
 
 
-def block_int4(model: ir.Model, *, contrib: bool) -> str:
+def block_int4(model: ir.Model, *, contrib: bool, where: Where = everywhere) -> str:
     """Store the weights of products in 4 bits, in the graph and its subgraphs.
 
     Args:
       model: changed in place.
       contrib: whether the operator of ONNX Runtime may be used, or the standard's blocks.
+      where: which nodes may be changed.
     """
 
     def find(node: ir.Node) -> Fusion | str | None:
-        dense = Dense.of(node)
+        dense = Dense.of(node) if where(node) else None
         if not isinstance(dense, Dense):
             return dense
         result, build = node.outputs[0], _by_bits if contrib else _by_blocks
