@@ -5,13 +5,17 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx_ir as ir
+import onnx_ir.passes.common as common
 import pytest
 from flax import nnx
 from jax import lax
 
 import jaxport
+from jaxport.export.passes.calibrated import calibrated_int8
 from jaxport.export.passes.dense import blocks_int4, columns_int8
 from jaxport.testing import f32, i32
+from jaxport.verify.runtime import Session
 
 GENERATOR = np.random.default_rng(0)
 DEEP, WIDE = (GENERATOR.normal(size=shape).astype(np.float32) / 8 for shape in ((64, 96), (96, 64)))
@@ -270,3 +274,21 @@ def test_modules_have_the_precision_that_is_chosen_for_them(precision, counts):
 def test_choices_that_mean_nothing_are_refused(precision, options, text):
     with pytest.raises((jaxport.InvalidArgument, jaxport.QueryError), match=text):
         export(Mixture(), ("B", 64), precision=precision, target="onnxruntime", **options)
+
+
+@pytest.mark.parametrize(("turned", "bias"), [(0, True), (1, True), (1, False)])
+def test_a_gemm_is_quantized_with_its_bias(turned, bias):
+    x, result = (ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(shape)) for name, shape in (("x", [4, 64]), ("y", [4, 96])))  # fmt: skip
+    arrays = {"w": DEEP.T.copy() if turned else DEEP, "b": WIDE[:, 0].copy()}
+    held = [
+        ir.Value(name=n, const_value=ir.Tensor(a), type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(a.shape))
+        for n, a in arrays.items()
+    ][: 1 + bias]
+    node = ir.Node("", "Gemm", [x, *held], [ir.AttrInt64("transB", turned)], outputs=[result])
+    graph = ir.Graph([x], [result], nodes=[node], initializers=held, opset_imports={"": 21}, name="gemm")
+    model = ir.Model(graph, ir_version=10)
+    assert calibrated_int8(model, {"x": (float(BATCHES[0].min()), float(BATCHES[0].max()))}) == "1 Gemm of 8 bits"
+    common.RemoveUnusedNodesPass()(model)
+    (found,) = Session(model).run({"x": BATCHES[0]})
+    expected = BATCHES[0] @ DEEP + (arrays["b"] if bias else 0)
+    assert np.abs(found - expected).max() < 0.02 * np.abs(expected).max()
