@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.dense import MIDDLE, Dense, Where, columns_int8, everywhere
+from jaxport.export.passes.dense import Dense, Where, columns_int8, everywhere
 from jaxport.export.passes.editing import Editor, constant_of, dims_of, integer, is_op, operand, source
 from jaxport.export.passes.fusing import report
 
@@ -141,7 +141,7 @@ def _store(editor: Editor, layer: CalibratedLayer, x_scale: float) -> None:
     # A bias counts in steps of both scales: beside weights of next to nothing it would need more of them than there are.
     least = 0.0 if bias is None else np.abs(bias.astype(np.float64)) / (2**30 * x_scale)
     levels, scale = columns_int8(layer.weights, layer.axis, least)
-    zero = np.full(scale.shape, MIDDLE, np.uint8)
+    zero = np.zeros(scale.shape, np.int8)
     _replace(editor, node, 1, f"{name}.int8", (levels, scale, zero), layer.axis)
     if bias is not None:
         both = (scale * np.float32(x_scale)).astype(np.float32)
