@@ -292,3 +292,32 @@ def test_a_gemm_is_quantized_with_its_bias(turned, bias):
     (found,) = Session(model).run({"x": BATCHES[0]})
     expected = BATCHES[0] @ DEEP + (arrays["b"] if bias else 0)
     assert np.abs(found - expected).max() < 0.02 * np.abs(expected).max()
+
+
+# Tables
+
+TABLE = GENERATOR.normal(size=(400, 64)).astype(np.float32)
+
+
+def tied(ids):
+    table = jnp.asarray(TABLE)
+    return jax.nn.relu(table[ids] @ DEEP[:, :64]) @ table.T
+
+
+@pytest.mark.parametrize(
+    ("fn", "precision", "greatest_size", "lookups"),
+    [
+        (tied, "int8-dynamic", 0.28, 2),
+        (lambda ids: jnp.asarray(TABLE)[ids] @ DEEP, "int8-dynamic", 0.28, 2),
+        (tied, "int4", 0.45, 2),
+        (lambda ids: jnp.asarray(TABLE[:100])[ids] @ DEEP, "int8-dynamic", 0.7, 1),
+    ],
+)
+def test_a_large_table_is_stored_once_in_8_bits(fn, precision, greatest_size, lookups):
+    plain, exported = (export(fn, i32("T"), precision=p) for p in (None, precision))
+    assert size(exported) < greatest_size * size(plain)
+    assert operators(exported).count("Gather") == lookups
+    assert error(exported, sizes=[{"T": 5}], avoid={}) < 0.3
+    np.testing.assert_allclose(
+        exported(np.int32([-1, 3])), plain(np.int32([399, 3])), atol=0.3 * np.abs(plain(np.int32([3]))).max()
+    )

@@ -2,6 +2,7 @@
 
 1. `dynamic_int8`: the weights in 8 bits with a scale per column, what they are multiplied with in 8 bits by its own range
    at run time (DynamicQuantizeLinear, MatMulInteger).
+   Large tables whose rows are looked up are stored in the same way, with a scale per row; a tied head shares the table.
 2. `block_int4`: the weights in 4 bits with a scale per 32 of a column (MatMulNBits of com.microsoft, or the standard's
    DequantizeLinear of blocks, which ONNX Runtime turns into that).
 
@@ -95,7 +96,6 @@ def dynamic_int8(model: ir.Model, *, where: Where = everywhere) -> str:
       model: changed in place.
       where: which nodes may be changed.
     """
-
     tables = Tables()
 
     def find(node: ir.Node) -> Fusion | str | None:
@@ -131,6 +131,7 @@ class Tables:
     """Tables whose rows are looked up, in 8 bits with a scale per row; a product with the transposed table shares them."""
 
     def __init__(self) -> None:
+        self._found: set[ir.Value] = set()
         self._stored: dict[ir.Value, tuple[ir.Value, np.ndarray]] = {}
 
     def find(self, node: ir.Node, where: Where) -> Fusion | None:
@@ -141,12 +142,13 @@ class Tables:
         array = constant_of(table) if table.is_initializer() and table.dtype is ir.DataType.FLOAT else None
         if array is None or array.ndim != 2 or array.size < LARGE or not np.isfinite(array).all():
             return None
+        self._found.add(table)
         dims = dims_of(node.outputs[0])
-        return Fusion("Gather of 8 bits", node.outputs[0], [table, ids], lambda b: self._rows(b, table, array, ids, dims))
+        return Fusion(
+            "Gather of 8 bits", node.outputs[0], [table, ids], lambda b: self._rows(b, table, array, ids, dims)
+        )
 
-    def _rows(
-        self, builder: Builder, table: ir.Value, array: np.ndarray, ids: ir.Value, dims: list | None
-    ) -> ir.Value:
+    def _rows(self, builder: Builder, table: ir.Value, array: np.ndarray, ids: ir.Value, dims: list | None) -> ir.Value:
         levels, scale = self._of(builder, table, array)
         scales = builder.constant(scale[:, None], f"{table.name}.scale")
         rows = builder.emit("Gather", [levels, ids], dims, ir.DataType.INT8, axis=0)
@@ -155,14 +157,15 @@ class Tables:
 
     def columns(self, builder: Builder, dense: Dense) -> tuple[ir.Value, np.ndarray]:
         """The weights of a product in 8 bits, and the scale of each column."""
-        producer, name = dense.held.producer(), dense.held.name or "weights"
-        table = source(producer) if is_op(producer, "Transpose") else dense.held
-        turned = dense.weights.base is not None and dense.weights.T.shape == tuple(table.shape or ())
-        if is_op(producer, "Transpose") and turned and any(is_op(user, "Gather") for user in table.consumers()):
-            levels, scale = self._of(builder, table, dense.weights.T)
-            return builder.transposed(levels, (1, 0)), scale
+        producer = dense.held.producer()
+        if is_op(producer, "Transpose") and source(producer) in self._found:
+            table = source(producer)
+            array = constant_of(table)
+            if array is not None and np.array_equal(array.T, dense.weights):
+                levels, scale = self._of(builder, table, array)
+                return builder.transposed(levels, (1, 0)), scale
         levels, scale = columns_int8(dense.weights)
-        return builder.constant(levels, f"{name}.int8"), scale
+        return builder.constant(levels, f"{dense.held.name or 'weights'}.int8"), scale
 
     def _of(self, builder: Builder, table: ir.Value, array: np.ndarray) -> tuple[ir.Value, np.ndarray]:
         if table not in self._stored:
@@ -187,23 +190,24 @@ def columns_int8(weights: np.ndarray, axis: int = 1, least: np.ndarray | float =
 
 
 def block_int4(model: ir.Model, *, contrib: bool, where: Where = everywhere) -> str:
-    """Store the weights of products in 4 bits, in the graph and its subgraphs.
+    """Store the weights of products in 4 bits, in the graph and its subgraphs; tables in 8.
 
     Args:
       model: changed in place.
       contrib: whether the operator of ONNX Runtime may be used, or the standard's blocks.
       where: which nodes may be changed.
     """
+    tables = Tables()
 
     def find(node: ir.Node) -> Fusion | str | None:
         dense = Dense.of(node) if where(node) else None
         if not isinstance(dense, Dense):
-            return dense
+            return dense or tables.find(node, where)
         result, build = node.outputs[0], _by_bits if contrib else _by_blocks
         operator = "MatMulNBits" if contrib else "MatMul of 4 bits"
         return Fusion(operator, result, dense.leaves, lambda builder: build(builder, dense, dims_of(result)))
 
-    report = fuse(model, find, Anchor(at=("MatMul", "Gemm")))
+    report = fuse(model, find, Anchor(at=("MatMul", "Gemm", "Gather")))
     if contrib and any(node.domain == MICROSOFT for node in model.graph.all_nodes()):
         model.opset_imports[MICROSOFT] = 1
     return report
