@@ -14,15 +14,16 @@ SOURCE = Path(__file__).parents[2] / "src"
 MAY_SEE: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "collecting": frozenset(),
+    "onnx_facts": frozenset(),
     "jaxprs": frozenset({"errors"}),
     "files": frozenset({"errors"}),
     "saving": frozenset({"errors", "files"}),
     "blocks": frozenset({"errors", "jaxprs"}),
     "frameworks": frozenset({"errors", "jaxprs", "blocks", "importer"}),
     "mox": frozenset({"errors", "collecting", "jaxprs", "files", "blocks", "frameworks"}),
-    "export": frozenset({"errors", "collecting", "jaxprs", "saving", "blocks", "mox"}),
-    "importer": frozenset({"errors", "jaxprs", "files", "saving", "blocks"}),
-    "codegen": frozenset({"errors", "files", "blocks", "importer"}),
+    "export": frozenset({"errors", "onnx_facts", "collecting", "jaxprs", "saving", "blocks", "mox"}),
+    "importer": frozenset({"errors", "onnx_facts", "jaxprs", "files", "saving", "blocks"}),
+    "codegen": frozenset({"errors", "onnx_facts", "files", "blocks", "importer"}),
 }
 
 # Convenience methods and annotations that look upward, each with its reason: (file, part that it sees).

@@ -143,3 +143,36 @@ def test_every_class_has_a_name_of_its_own() -> None:
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(f"{name(path)}:{node.lineno}")
     assert not {cls: found for cls, found in places.items() if len(found) > 1}
+
+
+# Collections of operators that are facts of one file alone, each with its reason.
+OWN_COLLECTIONS = {
+    "export/rules": "what a rule emits",
+    "importer/ops": "which definitions of operators share a body",
+    "export/requirements.py": "operators that no kernel table has to list",
+    "export/passes/half.py": "what a precision does, which may differ from what an operator is",
+    "export/shapes.py": "beside the elementwise operators, those that keep a shape for reasons of their own",
+    "importer/narrowing.py": "beside the selections, what changes no digit of a number",
+    "importer/roles.py": "how initializers are used, not what the operators compute",
+    "export/passes/resizing.py": "where one fusion may end",
+}
+
+
+def test_classes_of_operators_stand_in_one_file() -> None:
+    """A collection of four or more operators is a fact about ONNX: it belongs to `onnx_facts`."""
+    operators = {schema.name for schema in onnx.defs.get_all_schemas()}
+    found = []
+    for path in FILES:
+        if name(path) == "onnx_facts.py" or any(name(path).startswith(own) for own in OWN_COLLECTIONS):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Set | ast.Tuple | ast.List | ast.Constant):
+                continue
+            names = (
+                str(node.value).split()
+                if isinstance(node, ast.Constant)
+                else [each.value for each in node.elts if isinstance(each, ast.Constant)]
+            )
+            if len(operators.intersection(map(str, names))) >= 4 and operators.issuperset(names):
+                found.append(f"{name(path)}:{node.lineno}: {' '.join(map(str, names))}")
+    assert not found, "say it in `src/jaxport/onnx_facts.py`, or why not in `OWN_COLLECTIONS`"

@@ -14,12 +14,14 @@ from jaxport.importer.registry import CHANNELS, operators
 from tests.importer.models import program
 
 UNARY = (
-    "Abs Ceil Celu Cos Elu Erf Exp Floor Gelu HardSigmoid HardSwish Identity LeakyRelu Mish Neg QuickGelu Reciprocal Relu"
-    " Round Selu Shrink Sigmoid Sign Sin Softplus Softsign Swish Tanh ThresholdedRelu GlobalAveragePool GlobalMaxPool"
+    "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Celu Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid HardSwish Identity IsInf"
+    " IsNaN LeakyRelu Mish Neg QuickGelu Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Swish"
+    " Tan Tanh ThresholdedRelu GlobalAveragePool GlobalMaxPool"
 ).split()
 BINARY = "Add Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mod Mul PRelu Sub Sum".split()
 LOGIC = "And Or Xor".split()
-ATTRIBUTES = {"Mod": "<fmod=1>"}
+INTEGERS = "BitShift BitwiseAnd BitwiseOr BitwiseXor".split()
+ATTRIBUTES = {"BitShift": '<direction="LEFT">', "Mod": "<fmod=1>"}
 DOMAINS = {"QuickGelu": "com.microsoft.", "FusedConv": "com.microsoft."}
 
 #: An operator that takes more than the image `c`, of shape 2×4×5×6, and something broadcast to it.
@@ -30,6 +32,7 @@ CASES: dict[str, list[tuple[str, int]]] = {
         ("y = AveragePool<kernel_shape=[2,2], auto_pad=\"SAME_UPPER\"> (c)", 19)],
     "BatchNormalization": [("n = Abs (r) y = BatchNormalization (c, r, r, r, n)", version) for version in (8, 9, 14)]
         + [("n = Abs (r) y = BatchNormalization<training_mode=1> (c, r, r, r, n)", 14)],
+    "BitwiseNot": [("n = Cast<to=6> (c) y = BitwiseNot (n)", 18)],
     "Cast": [("y = Cast<to=7> (c)", 18)],
     "CastLike": [("k = Constant<value = int32[2] {1, 2}> () y = CastLike (c, k)", 18)],
     "Clip": [("l = Constant<value_float=-0.5> () y = Clip (c, l)", 18), ("y = Clip<min=0.0, max=0.5> (c)", 6)],
@@ -74,6 +77,10 @@ CASES |= {
     name: [(f"n = Greater (c, r_image) m = Less (c, {partner}) y = {name} (n, m)", 18) for partner in ("i", "t_row")]
     for name in LOGIC
 }
+CASES |= {
+    name: [(f"l = Abs (c) n = Cast<to=12> (l) k = Abs ({partner}) m = Cast<to=12> (k) y = {name}{ATTRIBUTES.get(name, '')} (n, m)", 18)
+        for partner in ("i", "r_image")] for name in INTEGERS
+}  # fmt: skip
 for reduction in layouts.OVER:
     CASES[reduction] = [(f"n = Abs (c) y = {reduction}<axes={axes}, keepdims={kept}> (n)", 11)
         for axes, kept in (([2, 3], 1), ([2, 3], 0), ([1], 1), ([-3], 0), ([0, 3], 0))]  # fmt: skip

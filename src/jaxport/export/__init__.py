@@ -1,1 +1,1 @@
-"""JAX to ONNX: trace, walk, pass over the graph, save."""
+"""JAX to ONNX: trace, walk, run graph passes, save."""

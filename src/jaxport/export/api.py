@@ -77,28 +77,28 @@ def to_onnx(
       static_params: keyword arguments that are baked in.
       input_names: names of the inputs in the model, one per leaf; by default the argument names and pytree paths.
       output_names: names of the outputs in the model, one per leaf.
-      inputs_as_nchw: positions of inputs of rank 4 that are NHWC in JAX and shall be NCHW in the model.
+      inputs_as_nchw: positions of inputs of rank 4 that are NHWC in JAX and become NCHW in the model.
       outputs_as_nchw: the same for outputs.
       double_precision: trace with 64-bit types; bare shapes are float64 then.
       opset: the version of the default operator domain; by default that of the target.
-      target: where the model shall run: "onnx", which is any runtime of the standard, "portable" (ONNX Runtime from 1.17
-        on, opset 18), "web", "openvino", "onnxruntime", "genai" (a step of a decoder: see
-        `jaxport.decoder_inputs`), or a `jaxport.Target`. What cannot run there is refused.
-      precision: of weights and products: "float16", "bfloat16", "int8-dynamic" (8 bits, ranges found at run time), "int8"
-        (8 bits, ranges found by `calibration`) or "int4" (weights alone); by default float32, as the function has it. A
-        mapping chooses for the modules that queries hit: `{"//Linear": "int4", "//head": "float32"}`.
-      calibration: for "int8", some batches: each the positional arguments of the function, a tuple where they are many.
-      io: the dtype of inputs and outputs in float32, where they shall be in half as well: "float16" or "bfloat16".
+      target: where the model runs: "onnx", which is any runtime of the standard, "portable" (ONNX Runtime from 1.17 on,
+        opset 18), "web", "openvino", "onnxruntime", "genai" (a step of a decoder: see `jaxport.decoder_inputs`), or a
+        `jaxport.Target`. Operators that cannot run there are refused.
+      precision: the precision of weights and products: "float16", "bfloat16", "int8-dynamic" (8 bits, ranges found at
+        run time), "int8" (8 bits, ranges found by `calibration`) or "int4" (weights only); by default that of the
+        function. A mapping chooses for the modules that queries hit: `{"//Linear": "int4", "//head": "float32"}`.
+      calibration: for "int8", some batches: each is the positional argument of the function, or a tuple of several.
+      io: the dtype that replaces float32 in inputs and outputs: "float16" or "bfloat16"; by default they stay float32.
       weights: "constants" stores parameters in the model; "inputs" makes them inputs of the graph, whose values stay
         the defaults of the returned object; a path pattern, a list of them, or a predicate on paths selects some.
-      state: what becomes of state that the call changes (batch statistics, caches): "refuse", "outputs" or "discard".
-      functions: blocks that become ONNX functions: a qualified name, a class, a predicate on blocks, or several.
-      constraints: what is known of the symbols (`"T >= 2"`), as `jax.export.symbolic_shape` takes it.
-      nonfinite: what max pooling and recurrent layers make of NaN, and max pooling of minus infinity: "runtime", what
-        the runtime's operators do, which pass over them; "exact", what JAX does, by several operators more, or a loop.
-      unroll_scans: scans of at most so many steps are written out, step by step, which runs faster than a loop. By
-        default those over stacked weights are, whose steps are layers, up to some 4,000 operations; 0 keeps all loops.
-      rules: rules for this export alone, by primitive name: functions, or `jaxport.export.registry.Rule`.
+      state: how to treat state that the call changes (batch statistics, caches): "refuse", "outputs" or "discard".
+      functions: the blocks to export as ONNX functions: a qualified name, a class, a predicate on blocks, or several.
+      constraints: constraints on the symbols (`"T >= 2"`), as `jax.export.symbolic_shape` takes them.
+      nonfinite: how max pooling and recurrent layers treat NaN, and max pooling minus infinity: "runtime", as the
+        runtime's operators do, which ignore them; "exact", as JAX does, with several more operators, or a loop.
+      unroll_scans: unroll scans of at most this many steps, which run faster than a loop. By default scans over stacked
+        weights, whose steps are layers, are unrolled up to some 4,000 operations; 0 keeps all loops.
+      rules: rules for this export only, by primitive name: functions, or `jaxport.export.registry.Rule`.
       passes: the graph passes to run instead of `jaxport.export.passes.DEFAULT`.
       name: the name of the graph; by default that of `fn`.
 
@@ -188,7 +188,7 @@ class Options:
 
 
 def export_traced(traced: blocks.Traced, options: Options) -> Exported:
-    """Export what was traced, under the precision that it was traced with."""
+    """Export a trace, under the precision that it was traced with."""
     with legalize.made_for(options.target.release):
         exported = _export(traced, options)
         if options.choice is not None:
@@ -200,7 +200,7 @@ def export_traced(traced: blocks.Traced, options: Options) -> Exported:
 
 
 def _target_that_can(traced: blocks.Traced, options: Options) -> Target | None:
-    """The nearest target that runs what another one does not; None where none does, or none was asked for."""
+    """Return the nearest target that can run what another one cannot; None if there is none, or none was asked for."""
     for other in targets.larger(options.target):
         try:
             export_traced(traced, replace(options, target=other, opset=other.opset))
@@ -257,7 +257,7 @@ def _export(traced: blocks.Traced, options: Options) -> Exported:
 
 
 def _check_target(exported: Exported, options: Options) -> None:
-    """Refuse all that cannot run on the target; note the target where it is not the default."""
+    """Refuse all operators that cannot run on the target; record the target if it is not the default."""
     target, model = options.target, exported.model
     if target.decoder:
         decoders.Decoder.of(model, exported.inputs, exported.outputs)
@@ -288,20 +288,20 @@ def _trace(
             instead="leave it in one of them",
         )
     bound = functools.partial(fn, **static_params) if static_params else fn
-    # Functions of this package have their boundary.
+    # Functions of this package have their boundary already.
     ruled = [target for target in plugins.block_targets() if not target.startswith("jaxport.")]
     try:
         return traced_with_flags(bound, given, name=name, state=state, functions=(*ruled, *wanted.boundaries()))
     except JaxportError:
         raise
-    except Exception as error:  # anything the user's function or JAX raises under tracing
+    except Exception as error:  # anything that the user's function or JAX raises under tracing
         raise failures.explained(error, name, bound, given) from error
 
 
 def _enter(
     op: Emitter, traced: blocks.Traced, program: PreparedProgram, options: Options
 ) -> tuple[list[Value], list[Port], dict[str, Any]]:
-    """The operands of the program: weights as constants or inputs, and the user's inputs."""
+    """Return the operands of the program: weights as constants or inputs, and the user's inputs."""
     given, wanted = traced.jaxpr.in_avals, program.jaxpr.in_avals
     count = len(program.weights)
     names = _unique_names(options.input_names, program.input_paths, "input_names")
@@ -334,7 +334,7 @@ def _enter(
 def _leave(
     op: Emitter, traced: blocks.Traced, program: PreparedProgram, outputs: Sequence[Value], options: Options
 ) -> tuple[list[Value], list[Port]]:
-    """The outputs of the graph, in the layout that the user wants at the border."""
+    """Return the outputs of the graph, in the layout that the user wants at the border."""
     names = _unique_names(options.output_names, program.output_paths, "output_names")
     given, avals = traced.jaxpr.out_avals, program.jaxpr.out_avals
     _check_nchw(options.outputs_as_nchw, [a.shape for a in given], "outputs_as_nchw")
@@ -348,12 +348,12 @@ def _leave(
 
 
 def _axes(permutation: Sequence[int], aval: Any) -> tuple[int, ...]:
-    """A permutation of the four axes of an image; where the aval is that of complex pairs, their axis stays last."""
+    """Return a permutation of the four axes of an image; for complex pairs, their axis stays last."""
     return (*permutation, *range(4, len(aval.shape)))
 
 
 def _name_outputs(graph: ir.Graph, outputs: Sequence[Port]) -> None:
-    """Give the outputs their names; a value of the graph that has one of them makes room."""
+    """Give the outputs their names; a value of the graph with the same name is renamed."""
     wanted = {port.name for port in outputs}
     taken = {value.name for value in (*graph.inputs, *graph.initializers.values())}
     for node in graph.all_nodes():
@@ -402,7 +402,7 @@ def _check_nchw(positions: Sequence[int], shapes: Sequence[Sequence[Any]], argum
 
 
 def _weight_selector(weights: Any) -> Callable[[str], Any]:
-    """Whether a parameter, by its path, becomes an input of the graph."""
+    """Return a predicate on parameter paths: whether a parameter becomes an input of the graph."""
     if callable(weights):
         return weights
     if weights in ("constants", "inputs"):

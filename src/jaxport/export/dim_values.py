@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def vector(op: Emitter, dim: dims.Dim) -> Value:
-    """A symbolic dim as an int64 vector of one element, at the root that `op` writes to."""
+    """Return a symbolic dim as an int64 vector of one element, at the root that `op` writes to."""
     known = op.scope.dim_values
     key = f"vector {dim}"
     if key not in known:
@@ -25,7 +25,7 @@ def vector(op: Emitter, dim: dims.Dim) -> Value:
 
 
 def symbol(op: Emitter, name: str) -> Value:
-    """The value of one symbol: `Shape` of an input axis that is a linear form of it, or an input of its own."""
+    """Return the value of one symbol: from `Shape` of an input axis that is linear in it, or an input of its own."""
     scope = op.scope
     key = f"symbol {name}"
     if key not in scope.dim_values:
@@ -49,7 +49,7 @@ def symbol(op: Emitter, name: str) -> Value:
 
 
 def _source(scope: Scope, name: str) -> tuple[Value, int, int, int] | None:
-    """The input axis that a symbol is read from; a plain one before one that has to be solved."""
+    """Return the input axis from which a symbol is read; an axis that is the symbol itself is preferred."""
     solved = None
     for value in scope.inputs:
         for axis, dim in enumerate(value.shape or ()):
@@ -63,7 +63,7 @@ def _source(scope: Scope, name: str) -> tuple[Value, int, int, int] | None:
 
 
 class _Number:
-    """An int64 vector of one element with the operators that a dimension expression is made of."""
+    """An int64 vector of one element with the operators of dimension expressions."""
 
     def __init__(self, op: Emitter, value: Value, nonnegative: bool):
         self.op, self.value, self.nonnegative = op, value, nonnegative
@@ -100,7 +100,7 @@ class _Number:
         return self._binary("Mod", other, _nonnegative(other))
 
     def __floordiv__(self, other: _Number | int) -> _Number:
-        # ONNX truncates towards zero: take the remainder, which has the divisor's sign, off first.
+        # ONNX truncates towards zero: subtract the remainder first, which has the divisor's sign.
         exact = self if self.nonnegative and _nonnegative(other) else self - self % other
         return exact._binary("Div", other, self.nonnegative and _nonnegative(other))
 

@@ -1,4 +1,4 @@
-"""Symbolic dimensions, as the exporter's files know them: see `jaxport.blocks.dims`."""
+"""Re-export `jaxport.blocks.dims` for the exporter's files."""
 
 from __future__ import annotations
 

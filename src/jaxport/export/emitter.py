@@ -1,27 +1,21 @@
-"""What a rule may use: one small object, `op`.
+"""The interface of rules: one small object, `op`.
 
-`op.MatMul(x, y)`, and every other operator of ONNX by its own name, emits a node and returns its result; operands may be
-values, NumPy arrays, Python numbers (which take the dtype that the operator's schema asks for) and tuples of integers
-or dims; attributes are keywords. Beside that:
+`op.MatMul(x, y)`, and every other operator of ONNX by its own name, emits a node and returns its result; operands may
+be values, NumPy arrays, Python numbers (which take the dtype that the operator's schema asks for) and tuples of
+integers or dims; attributes are keywords. In addition:
 
 =====================  ==============================================================================================
-`op.out`, `op.outs`    the abstract value (shape, dtype) of the equation's result, or of all its results
-`op.opset`             the opset that is being written
-`op.const(x, dtype)`   a constant
-`op.constant(x)`       the NumPy value of an operand that must be constant; refused where it is not
-`op.dim(d)`            a dim, which may be symbolic, as an int64 scalar
-`op.dims(shape)`       dims as an int64 vector
-`op.cast(x, dtype)`    `x` in another dtype; nothing where it has that dtype already
-`op.reshape(x, s)`, `op.transpose(x, p)`, `op.expand(x, s)`, `op.unsqueeze`, `op.squeeze`, `op.concat`, `op.slice`
-                       movements that emit nothing where nothing moves, and take symbolic dims
-`op.call(fn, *xs)`     a JAX function of the values, in place
-`op.inline(jaxpr, *xs)`  the equations of a jaxpr, in place
-`op.graph(fn, inputs)` a subgraph for If, Loop and Scan
-`op.refuse(why)`       refuse the equation: it is reported to the user with all others
-`op.decline(why)`      a block rule gives the block back: its body is exported instead
-`op.remark`            what `explain()` says of the equation beside its nodes
-`op.emit(...)`         a node of any domain
-=====================  ==============================================================================================
+`op.out`, `op.outs`    the abstract value (shape, dtype) of the equation's result, or of all its results `op.opset` the
+opset that is being written `op.const(x, dtype)`   a constant `op.constant(x)`       the NumPy value of an operand that
+must be constant; refused if it is not `op.dim(d)`            a dim, which may be symbolic, as an int64 scalar
+`op.dims(shape)`       dims as an int64 vector `op.cast(x, dtype)`    `x` in another dtype; no node if it has that dtype
+already `op.reshape(x, s)`, `op.transpose(x, p)`, `op.expand(x, s)`, `op.unsqueeze`, `op.squeeze`, `op.concat`,
+`op.slice` movements that emit nothing if nothing moves, and take symbolic dims `op.call(fn, *xs)`     a JAX function of
+the values, in place `op.inline(jaxpr, *xs)`  the equations of a jaxpr, in place `op.graph(fn, inputs)` a subgraph for
+If, Loop and Scan `op.refuse(why)`       refuse the equation: it is reported to the user together with all others
+`op.decline(why)`      a block rule gives the block back: its body is exported instead `op.remark`            a remark
+on the equation that `explain()` shows with its nodes `op.emit(...)`         a node of any domain =====================
+==============================================================================================
 """
 
 from __future__ import annotations
@@ -84,13 +78,13 @@ class Emitter:
         return schema.find("", op_type, self.opset) is not None
 
     def constant(self, value: Value) -> np.ndarray:
-        """The NumPy value of an operand; the equation is refused where it is not a constant."""
+        """Return the NumPy value of an operand; refuse the equation if it is not a constant."""
         if value.constant is None:
             self.refuse(f"{value} has to be a constant here")
         return value.constant
 
     def refuse(self, why: str) -> NoReturn:
-        """Refuse this equation: `why`, and what the user can do, is shown with the user's line."""
+        """Refuse this equation: the user sees `why` and what to do, with their own line."""
         raise Refused(why)
 
     def decline(self, why: str) -> NoReturn:
@@ -100,12 +94,12 @@ class Emitter:
     # Constants and dims
 
     def const(self, value: Any, dtype: Any = None, name: str = "") -> Value:
-        """A constant: anything NumPy takes, in `dtype` or its own."""
+        """Return a constant: anything that NumPy takes, in `dtype` or its own."""
         array = np.asarray(value, dtype=None if dtype is None else np.dtype(dtype))
         return Value(array.dtype, array.shape, constant=array, name=name)
 
     def dims(self, shape: Sequence[dims.Dim]) -> Value:
-        """Dims as an int64 vector: a constant where all are integers."""
+        """Return dims as an int64 vector: a constant if all are integers."""
         if dims.all_static(shape):
             return self.const([int(d) for d in shape], INT64)
         key = str(tuple(dims.label(d) for d in shape))
@@ -122,7 +116,7 @@ class Emitter:
         return known[key]
 
     def dim(self, dim: dims.Dim, dtype: Any = INT64) -> Value:
-        """A dim as a scalar of `dtype`."""
+        """Return a dim as a scalar of `dtype`."""
         if dims.is_static(dim):
             return self.const(int(dim), dtype)
         key = f"scalar {dim}"
@@ -133,16 +127,16 @@ class Emitter:
         return self.cast(known[key], dtype)
 
     def dim_vector(self, dim: dims.Dim) -> Value:
-        """A dim as a vector of one element."""
+        """Return a dim as a vector of one element."""
         return self.dims((dim,)) if dims.is_static(dim) else dim_values.vector(self.at_root(), dim)
 
     def at(self, scope: Scope, base: str | None = None) -> Emitter:
-        """An emitter of another graph; with `base`, the paths in it are relative to that block's."""
+        """Return an emitter for another graph; with `base`, the paths in it are relative to that block's."""
         place = self.place if base is None else self.place.inside(base)
         return Emitter(self.walker, scope, place, self.outs)
 
     def at_root(self) -> Emitter:
-        """An emitter at the root, where values computed once are seen by all subgraphs."""
+        """Return an emitter at the root, where all subgraphs see the values that are computed once."""
         return self.at(self.scope.root)
 
     # Nodes
@@ -160,11 +154,11 @@ class Emitter:
 
         Args:
           op_type: the operator.
-          operands: values, arrays, numbers, tuples of integers or dims, or None for an input that is left out.
+          operands: values, arrays, numbers, tuples of integers or dims, or None for an omitted input.
           domain: the operator's domain.
-          outputs: how many results it shall have.
-          results: dtype and shape of each result, where no schema tells.
-          attributes: Python values, dtypes, or subgraphs; those that are None are left out.
+          outputs: the number of results.
+          results: dtype and shape of each result, if there is no schema.
+          attributes: Python values, dtypes, or subgraphs; those that are None are omitted.
 
         Returns:
           The result, or a tuple of `outputs` results.
@@ -205,7 +199,7 @@ class Emitter:
         return self._append(domain, op_type, values, attributes, stamps, facts)
 
     def _inputs_to_attributes(self, facts: schema.Schema, operands: list[Any], attributes: dict[str, Any]) -> None:
-        """What is an input today was an attribute at an older opset (the axes of the reductions, for one)."""
+        """Turn inputs that were attributes at an older opset into attributes (the axes of the reductions, for one)."""
         newest = schema.find("", facts.name, schema.NEWEST)
         while newest and facts.input(len(operands) - 1) is None and operands:
             formal = newest.input(len(operands) - 1)
@@ -264,7 +258,7 @@ class Emitter:
         return np.dtype(np.float32) if facts.name == "ConstantOfShape" else first
 
     def _check_dtypes(self, facts: schema.Schema, values: Sequence[Value | None]) -> None:
-        """Fail where the schema does not take an operand's dtype, or asks two operands for the same one."""
+        """Fail if the schema does not accept an operand's dtype, or asks two operands for the same one."""
         chosen: dict[str, np.dtype] = {}
         for index, value in enumerate(values):
             formal = facts.input(index)
@@ -276,7 +270,7 @@ class Emitter:
                 raise RuleError(f"{facts.name} got {dtype} and {value.dtype} where its schema asks for one dtype")
 
     def _check_dtype(self, facts: schema.Schema, formal: schema.Formal, dtype: np.dtype) -> None:
-        """Fail where a formal input or output cannot have this dtype; refuse where a newer opset lets it."""
+        """Fail if a formal input or output cannot have this dtype; refuse if a newer opset allows it."""
         if not formal.dtypes or dtype in formal.dtypes:
             return
         for opset in range(self.opset + 1, schema.NEWEST + 1):
@@ -347,20 +341,20 @@ class Emitter:
         scope.nodes.append(node)
         return results[0] if len(results) == 1 else tuple(results)
 
-    # Movements that emit nothing where nothing moves
+    # Movements that emit nothing if nothing moves
 
     def cast(self, x: Value, dtype: Any) -> Value:
-        """`x` in `dtype`, by ONNX's Cast; nothing where it has it already."""
+        """Return `x` in `dtype`, by ONNX's Cast; `x` itself if it has that dtype."""
         dtype = np.dtype(dtype)
         return x if x.dtype == dtype else self.emit("Cast", x, to=dtype)
 
     def transpose(self, x: Value, permutation: Sequence[int]) -> Value:
-        """`x` with axis `i` taken from `permutation[i]`."""
+        """Return `x` with axis `i` taken from `permutation[i]`."""
         permutation = [int(p) for p in permutation]
         return x if permutation == sorted(permutation) else self.emit("Transpose", x, perm=permutation)
 
     def reshape(self, x: Value, shape: Sequence[dims.Dim]) -> Value:
-        """`x` with the same elements in another shape, whose dims may be symbolic."""
+        """Return `x` reshaped; the dims may be symbolic."""
         shape = tuple(shape)
         old = x.shape
         if old is not None and len(old) == len(shape) and all(map(dims.same, old, shape)):
@@ -371,7 +365,7 @@ class Emitter:
         if dims.all_static(shape):
             zero = any(int(d) == 0 for d in shape)
             return self.emit("Reshape", x, shape, allowzero=1 if zero else None, results=[(x.dtype, shape)])
-        # 0 copies the axis at the same place, -1 is what remains: then no shape has to be computed.
+        # 0 copies the axis at the same place and -1 is what remains, so no shape has to be computed.
         target: list[Any] = [
             0 if old is not None and i < len(old) and not dims.is_static(d) and old[i] == d else d
             for i, d in enumerate(shape)
@@ -384,13 +378,13 @@ class Emitter:
         return self.emit("Reshape", x, self.dims(shape), allowzero=1, results=[(x.dtype, shape)])
 
     def expand(self, x: Value, shape: Sequence[dims.Dim]) -> Value:
-        """`x` broadcast to `shape` by ONNX's rule (axes are aligned at the end)."""
+        """Return `x` broadcast to `shape` by ONNX's rule (axes are aligned at the end)."""
         if x.shape is not None and len(x.shape) == len(shape) and all(map(dims.same, x.shape, shape)):
             return x
         return self.emit("Expand", x, self.dims(shape), results=[(x.dtype, shape)])
 
     def expanded(self, x: Value) -> Value:
-        """`x` with the broadcast that it stands for carried out."""
+        """Return `x` with its deferred broadcast carried out."""
         if x.broadcast is None:
             return x
         added, shape = len(x.broadcast) - x.rank, x.shape or ()
@@ -399,15 +393,15 @@ class Emitter:
         return self.expand(x.stored(), x.broadcast)
 
     def unsqueeze(self, x: Value, axes: Sequence[int]) -> Value:
-        """`x` with axes of size one, at these places of the result."""
+        """Return `x` with axes of size one added at these places of the result."""
         return self.emit("Unsqueeze", x, tuple(axes)) if len(axes) else x
 
     def squeeze(self, x: Value, axes: Sequence[int]) -> Value:
-        """`x` without these axes of size one."""
+        """Return `x` without these axes of size one."""
         return self.emit("Squeeze", x, tuple(axes)) if len(axes) else x
 
     def concat(self, xs: Sequence[Value], axis: int) -> Value:
-        """Values joined along an axis; the value itself where there is one."""
+        """Concatenate values along an axis; a single value is returned as it is."""
         return xs[0] if len(xs) == 1 else self.emit("Concat", *xs, axis=axis)
 
     def slice(
@@ -418,30 +412,30 @@ class Emitter:
         axes: Sequence[int],
         steps: Sequence[int] | None = None,
     ) -> Value:
-        """`x[start:limit:step]` along some axes; nothing where no axis is given."""
+        """Return `x[start:limit:step]` along some axes; `x` itself if no axis is given."""
         if not axes:
             return x
         stepped = tuple(steps) if steps is not None and any(s != 1 for s in steps) else None
         return self.emit("Slice", x, tuple(starts), tuple(limits), tuple(axes), stepped)
 
     def alias(self, x: Value) -> Value:
-        """`x` under another name, in this graph."""
+        """Return `x` under another name, in this graph."""
         return self._append("", "Identity", [x], {}, [(x.dtype, x.shape)], schema.find("", "Identity", self.opset))
 
     # JAX functions and subgraphs
 
     def call(self, function: Callable[..., Any], *operands: Value, **parameters: Any) -> Any:
-        """A JAX function of the operands, exported in place; returns one value, or a list of them."""
+        """Export a JAX function of the operands in place; return one value, or a list of them."""
         return self.walker.call(self, function, operands, parameters)
 
     def inline(self, jaxpr: Any, *operands: Value) -> list[Value]:
-        """The equations of a (closed) jaxpr, exported in place."""
+        """Export the equations of a (closed) jaxpr in place."""
         return self.walker.inline(self, jaxpr, operands)
 
     def graph(
         self, build: Callable[..., Sequence[Value]], inputs: Sequence[tuple[Any, Sequence[dims.Dim], str]] = ()
     ) -> ir.Graph:
-        """A subgraph for If, Loop or Scan, which may use all values of this graph.
+        """Return a subgraph for If, Loop or Scan, which may use all values of this graph.
 
         Args:
           build: called with an emitter of the subgraph and one value per input; returns the subgraph's outputs.
@@ -454,7 +448,7 @@ class Emitter:
 
 
 def _only_ones_differ(old: Sequence[dims.Dim], new: Sequence[dims.Dim]) -> tuple[list[int], list[int]] | None:
-    """The axes of size one to take from `old` and to put into `new`, or None where other axes differ too."""
+    """Return the axes of size one to remove from `old` and to add in `new`, or None if other axes differ too."""
     drop = [i for i, d in enumerate(old) if dims.same(d, 1)]
     add = [i for i, d in enumerate(new) if dims.same(d, 1)]
     kept = [d for i, d in enumerate(old) if i not in drop]
@@ -463,14 +457,14 @@ def _only_ones_differ(old: Sequence[dims.Dim], new: Sequence[dims.Dim]) -> tuple
         return None
     if not drop or not add:
         return drop, add
-    # Axes of size one in both are left where they are, as far as the order allows.
+    # Axes of size one in both stay in place, as far as the order allows.
     while drop and add and drop[0] == add[0]:
         drop, add = drop[1:], add[1:]
     return drop, add
 
 
 def _attribute(name: str, value: Any, facts: schema.Schema | None) -> ir.Attr:
-    """An attribute from a Python value, in the type that the schema asks for."""
+    """Return an attribute from a Python value, in the type that the schema asks for."""
     kind = facts.attributes[name] if facts else None
     if isinstance(value, ir.Graph):
         return ir.AttrGraph(name, value)

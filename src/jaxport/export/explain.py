@@ -1,4 +1,4 @@
-"""`exported.explain()`: what became of each equation, of each function call, and what each pass did."""
+"""`exported.explain()`: how each equation and each function call was exported, and what each pass changed."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _OWN = ("jaxport.export.rules.", "jaxport.export.registry.")
 
 @dataclass(frozen=True)
 class EquationRow:
-    """What became of one equation.
+    """How one equation was exported.
 
     Attributes:
       source: the user's line, as `train.py:88 in step`.
       path: the path of the innermost block around it.
-      primitive: the name of the primitive, or of the block that a rule serves whole.
-      rule: the rule that served it, where ours is named from its file on.
-      nodes: the operators of the nodes that the rule emitted itself; what a later pass removed is in brackets.
+      primitive: the name of the primitive, or of the block that a rule exports whole.
+      rule: the rule that was applied; a rule of this package is named by its file and function.
+      nodes: the operators of the nodes that the rule emitted itself; those that a later pass removed are in brackets.
       note: why a rule declined, or how its nodes differ from JAX.
     """
 
@@ -40,7 +40,7 @@ class EquationRow:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What became of the equations of a program; its text is a table.
+    """How the equations of a program were exported; its text is a table.
 
     >>> import jaxport
     >>> explanation = jaxport.to_onnx(lambda x: x * 2 + 1, [("B", 3)]).explain()
@@ -61,10 +61,10 @@ class Explanation:
         passes: Sequence[PassReport],
         requirements: Requirements,
     ) -> Explanation:
-        """The explanation of what the walker recorded."""
+        """Return the explanation of what the walker recorded."""
         claimed: set[ir.Node] = set()
         rows = []
-        for record in records:  # that of a rule follows those of the equations it exported in place
+        for record in records:  # a rule's record follows those of the equations that it exported in place
             own = [node for node in record.nodes if node not in claimed]
             claimed.update(own)
             if own or not record.nodes:
@@ -97,7 +97,7 @@ def _operator(node: ir.Node) -> str:
 
 
 def _counted(nodes: Sequence[str]) -> str:
-    """Operators in order, each run of equal ones once: `Mul Add×2`."""
+    """Abbreviate runs of equal operators: `Mul Add×2`."""
     runs: list[list] = []
     for name in nodes:
         if runs and runs[-1][0] == name:
@@ -110,7 +110,7 @@ def _counted(nodes: Sequence[str]) -> str:
 def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     if not rows:
         return ""
-    # A cell that equals the one above it is left empty in the leading columns, where lines and paths repeat.
+    # In the leading columns, where lines and paths repeat, a cell that equals the one above it is left empty.
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     lines = ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     head = "   ".join(cell.ljust(width) for cell, width in zip(header, widths, strict=True)).rstrip()

@@ -1,4 +1,4 @@
-"""What `to_onnx` returns: the model, callable like the JAX function that it came from."""
+"""The result of `to_onnx`: the model, callable like the JAX function that it was exported from."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ class Exported:
     array([[0., 0., 0.]], dtype=float32)
 
     Attributes:
-      model: the `onnx_ir.Model`. What runs it first loads it: change it before.
-      fn: the JAX callable that it came from, with the static parameters bound.
+      model: the `onnx_ir.Model`. The first run loads it, so change it before.
+      fn: the exported JAX callable, with the static parameters bound.
       inputs, outputs: the ports of the model, in order.
       defaults: the values of the weights that are inputs of the graph, by name.
       traced: the traced program, with its pytrees.
-      state: what became of state that the call changes: "refuse", "outputs" or "discard".
+      state: how state that the call changes was treated: "refuse", "outputs" or "discard".
       flags: the positions, among the leaves of the arguments, of the Python bools that are inputs of the model.
       x64: whether 64-bit types were enabled.
-      records: what became of each equation.
-      function_calls: the calls of ONNX functions, and why they have the function that they have.
-      pass_reports: what each graph pass did.
-      precision: what the model computes in fewer bits in; None where it is in those of the function.
-      again: exports another trace of the function with the same options; `passes=n` runs the first of them only.
+      records: how each equation was exported.
+      function_calls: the calls of ONNX functions, and why each shares a function or has its own.
+      pass_reports: the report of each graph pass.
+      precision: the reduced precision of the model; None if it is that of the function.
+      again: exports another trace of the function with the same options; `passes=n` runs only the first `n` passes.
     """
 
     model: ir.Model
@@ -90,13 +90,13 @@ class Exported:
         """The model as a protobuf message.
 
         Raises:
-          SaveError: it is larger than 2 GB; `save` writes the weights beside it then.
+          SaveError: it is larger than 2 GB; use `save`, which then writes the weights to a separate file.
         """
         return saving.to_proto(self.model)
 
     @property
     def input_names(self) -> list[str]:
-        """The names of the inputs that have no default, in order."""
+        """The names of the inputs without a default, in order."""
         return [port.name for port in self._ports]
 
     @property
@@ -105,16 +105,16 @@ class Exported:
         return [port.name for port in self.outputs]
 
     def save(self, path: str | os.PathLike[str], external_data: bool | None = None) -> None:
-        """Write the model to a file, all or nothing; the weights are streamed from where JAX holds them.
+        """Write the model to a file, atomically; the weights are streamed from JAX's memory.
 
         Args:
           path: the file, in a folder that exists.
-          external_data: whether the weights go to a file beside it, `<path>.<digest>.data`, whose name says its content;
-            by default only above 2 GB.
+          external_data: whether the weights go to a file beside it, `<path>.<digest>.data`, named by its content; by
+            default only above 2 GB.
 
         Raises:
-          SaveError: the path cannot be written, or the disk is full; nothing is left half-written, and what was at
-            the path before stays.
+          SaveError: the path cannot be written, or the disk is full; no partial file is left, and an existing file
+            stays.
         """
         saving.save(self.model, path, external_data)
 
@@ -157,14 +157,14 @@ class Exported:
         saving.save_folder(self.model, folder, {"genai_config.json": text}, external_data)
 
     def run(self, inputs: Mapping[str, Any]) -> list[np.ndarray]:
-        """Run the model in ONNX Runtime: names and layout of the model in, a list of arrays out.
+        """Run the model in ONNX Runtime on inputs in its own names and layout; return a list of arrays.
 
         Weights that are inputs of the graph have their defaults, unless `inputs` gives others.
 
         Raises:
           InvalidArgument: a name is unknown or missing, or a shape or dtype does not fit.
           RunError: ONNX Runtime refuses the model, or fails.
-          NotInstalled: there is no ONNX Runtime.
+          NotInstalled: ONNX Runtime is not installed.
         """
         unknown = sorted(set(inputs) - {port.name for port in self.inputs})
         missing = [name for name in self.input_names if name not in inputs]
@@ -181,21 +181,21 @@ class Exported:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model with the signature, the layout and the pytrees of the JAX function.
 
-        Returns NumPy arrays in the pytree that the function returns; where `state="outputs"`, a pair of that and a
-        dict of the new state by path.
+        Returns NumPy arrays in the pytree that the function returns; if `state="outputs"`, a pair of that and a dict of
+        the new state by path.
 
         Raises:
-          InvalidArgument: the arguments are not what the function was exported with.
+          InvalidArgument: the arguments do not match those that the function was exported with.
           RunError: ONNX Runtime refuses the model, or fails.
-          NotInstalled: there is no ONNX Runtime.
+          NotInstalled: ONNX Runtime is not installed.
         """
         return self.unflatten(self.session.run({**self.defaults, **self.flatten(args, kwargs)}))
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """The arguments of the JAX function as inputs of the model, by name.
+        """Return the arguments of the JAX function as inputs of the model, by name.
 
         Raises:
-          InvalidArgument: the structure, a shape or a dtype is another one than it was exported with.
+          InvalidArgument: the structure, a shape or a dtype differs from that of the export.
         """
         traced = self.traced
         leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
@@ -222,7 +222,7 @@ class Exported:
         return {port.name: port.to_model(leaf, self.x64) for port, leaf in zip(self._ports, arrays, strict=True)}
 
     def unflatten(self, results: Sequence[np.ndarray]) -> Any:
-        """Outputs of the model as what the JAX function returns, and the new state where that is an output too."""
+        """Return outputs of the model as the JAX function returns them, with the new state if that is an output too."""
         traced = self.traced
         values = [port.to_jax(result) for port, result in zip(self.outputs, results, strict=True)]
         count = traced.out_tree.num_leaves - len(traced.static_outputs)
@@ -247,7 +247,7 @@ class Exported:
         avoid: Mapping[str, Iterable[int]] | None = None,
         seed: int = 0,
     ) -> Report:
-        """Run the JAX function and the model on the same inputs, and compare: see `jaxport.verify.verify`.
+        """Compare the JAX function and the model on the same inputs: see `jaxport.verify.verify`.
 
         Raises:
           VerificationFailed: they disagree, and `check` is true.
@@ -257,21 +257,21 @@ class Exported:
         return verify(self, inputs, check=check, sizes=sizes, rtol=rtol, atol=atol, avoid=avoid, seed=seed)
 
     def inlined(self) -> Exported:
-        """The same without ONNX functions: their calls are replaced by their bodies, the weights are not copied."""
+        """Return the same export without ONNX functions: calls are replaced by their bodies, weights are not copied."""
         return replace(self, model=functions.inlined(self.model))
 
     @property
     def requirements(self) -> Requirements:
-        """What the model needs of the runtime that shall run it: opset, kernels, control flow, dtypes; print it."""
+        """What the model needs of a runtime: opset, kernels, control flow, dtypes; print it."""
         return Requirements.of(self.model)
 
     def explain(self) -> Explanation:
-        """What became of each equation: the user's line, the block's path, the rule, the nodes; print it."""
+        """Return how each equation was exported: the user's line, the block's path, the rule, the nodes; print it."""
         return Explanation.of(self.records, self.function_calls, self.pass_reports, self.requirements)
 
     @functools.cached_property
     def session(self) -> Session:
-        """The model, loaded in ONNX Runtime when it is first asked for."""
+        """The model, loaded in ONNX Runtime on first use."""
         from jaxport.verify.runtime import Session
 
         return Session(self.model)

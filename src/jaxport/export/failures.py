@@ -1,7 +1,7 @@
-"""Why a function cannot be traced, in the user's terms: the line, the module, and whether a symbolic size is the cause.
+"""Explain why a function cannot be traced: the line, the module, and whether a symbolic size is the cause.
 
-Whether it is, is tried and not guessed: the function is traced again with a size in the place of each symbol. The same
-for what is advised: a multiple of the symbol, or a size for one of several.
+The cause is tested, not guessed: the function is traced again with a size in place of each symbol. The advice is tested
+in the same way: a multiple of the symbol, or a size for one of several.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from jaxport.export import dims, sources
 from jaxport.export.flags.tracing import input_paths, with_flags
 from jaxport.export.specs import Inputs
 
-#: What is tried in the place of symbols: sizes that most functions take, and that differ from one another.
+#: The sizes tried in place of symbols: most functions accept them, and they differ from one another.
 _BASES = (8, 16, 64, 3)
 _REMAINDER = re.compile(r"mod\((?P<dim>[^,]+), -? ?(?P<factor>\d+)\)")
-#: Signs that Python or NumPy wanted a number.
+#: Signs that Python or NumPy needed a number.
 _AS_A_NUMBER = ("_DimExpr", "requires a constant", "expected a sequence of integers")
 _VALUE_NEEDED = (jax.errors.ConcretizationTypeError, jax.errors.NonConcreteBooleanIndexError)
 
 
 def explained(error: Exception, name: str, fn: Callable[..., Any], given: Inputs) -> ExportError:
-    """The error that tells why a function cannot be traced.
+    """Return the error that tells why a function cannot be traced.
 
     Args:
-      error: what was raised.
-      name: of the function.
+      error: the exception raised.
+      name: the name of the function.
       fn: the function.
       given: its arguments.
     """
@@ -47,7 +47,7 @@ def explained(error: Exception, name: str, fn: Callable[..., Any], given: Inputs
 
 
 def place_of(error: BaseException) -> str:
-    """The user's line that an exception came from, and the modules whose calls it left: the innermost, with its path."""
+    """Return the user's line that an exception came from, with the path of the innermost module whose call it left."""
     calls = calls_left(error)
     path = next((path for path, _ in calls if path), "")
     module = f"in the module `{path}` ({calls[0][1]})" if path else f"in {calls[0][1]}" if calls else ""
@@ -61,7 +61,7 @@ def _shown(leaf: Any) -> str:
 
 
 def _reason(error: Exception, trial: _Trial, fn: Callable[..., Any], given: Inputs) -> tuple[str, str]:
-    """Why, and what to do instead."""
+    """Return why tracing failed, and what to do instead."""
     message = _without_links(str(error))
     if isinstance(error, _VALUE_NEEDED):
         paths = input_paths(fn, given.args, given.kwargs)
@@ -97,7 +97,7 @@ def _reason(error: Exception, trial: _Trial, fn: Callable[..., Any], given: Inpu
 
 
 def _constraint(message: str) -> str:
-    """A constraint that decides the comparison that a message is about, or nothing."""
+    """Return a constraint that decides the comparison a message is about, or an empty text."""
     comparison = re.search(r"comparison '(.+?)' ([<>=!]+) '(-?\d+)' is inconclusive", message)
     if comparison is None:
         return ""
@@ -106,7 +106,7 @@ def _constraint(message: str) -> str:
 
 
 def _without_links(message: str) -> str:
-    """The message of JAX without its general advice, which is about other settings."""
+    """Return JAX's message without its general advice, which is about other settings."""
     lines = message.splitlines()
     kept = next(
         (
@@ -128,7 +128,7 @@ def _given(sizes: Mapping[str, int]) -> str:
 
 
 class _Trial:
-    """A function that is traced again with other dims."""
+    """A function to trace again with other dims."""
 
     def __init__(self, fn: Callable[..., Any], given: Inputs):
         self.fn, self.inputs = fn, with_flags(given.args, given.kwargs, dict.fromkeys(given.flags, True))
@@ -138,7 +138,7 @@ class _Trial:
         self.failure = ""
 
     def sizes_that_work(self) -> dict[str, int] | None:
-        """Sizes of all symbols with which the function is traced, or None where none were found."""
+        """Return sizes of all symbols with which the function can be traced, or None if none were found."""
         for sizes in self._candidates():
             if self.succeeds({name: str(size) for name, size in sizes.items()}):
                 return sizes
@@ -146,7 +146,7 @@ class _Trial:
         return None
 
     def culprits(self, sizes: Mapping[str, int], error: Exception) -> list[str]:
-        """The symbols that the failure is about: one that alone makes the difference, those of the message, or all."""
+        """Return the symbols that cause the failure: one that suffices, those in the message, or all."""
         if len(self.symbols) > 1:
             for name in self.symbols:
                 if self.succeeds({name: str(sizes[name])}):
@@ -155,14 +155,14 @@ class _Trial:
         return named or self.symbols
 
     def multiple(self, message: str) -> str:
-        """A multiple of a symbol with which the function is traced, where the message is of a division."""
+        """Return a multiple of a symbol with which the function can be traced, if the message is about a division."""
         remainder = _REMAINDER.search(message)
         names = dims.symbols(remainder["dim"]) if remainder else frozenset()
         multiples = {name: f"{remainder['factor']}*{name}" for name in sorted(names)} if remainder else {}
         return next((text for name, text in multiples.items() if self.succeeds({name: f"({text})"})), "")
 
     def succeeds(self, replacement: Mapping[str, str]) -> bool:
-        """Whether the function can be traced with other texts in the place of symbols."""
+        """Whether the function can be traced with other dims in place of symbols."""
         try:
             args, kwargs = jax.tree.map(lambda leaf: self._replaced(leaf, replacement), self.inputs)
             blocks.trace(self.fn, args, kwargs, state="discard")

@@ -1,8 +1,8 @@
-"""Computing now what needs no graph: movements of constant data, and arithmetic on small integers.
+"""Constant folding while emitting: movements of constant data, and arithmetic on small integers.
 
-Data that is only moved (a transposed or reshaped weight) stays a NumPy view, so nothing is copied. Of the values that
-operators compute only integers and booleans are folded, whose arithmetic is exact, and only small ones. What a
-primitive computes from small constants in floating point is left to JAX.
+Data that is only moved (a transposed or reshaped weight) stays a NumPy view, so nothing is copied. Computed values are
+folded only if they are small, and integers or booleans, whose arithmetic is exact. JAX itself computes floating-point
+primitives of small constants.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ COMPUTES: dict[str, Callable[..., Any]] = {
 
 
 def fold(op_type: str, operands: Sequence[Value | None], attributes: Mapping[str, Any], dtype: Any) -> Value | None:
-    """The constant that an operator gives, or None where it has to be computed by the graph.
+    """Return the constant that an operator computes, or None if the graph has to compute it.
 
     Args:
       op_type: an operator of the default domain with one result.
-      operands: its operands; anything but constants is not folded.
+      operands: its operands; nothing is folded unless all are constants.
       attributes: its attributes as Python values.
       dtype: the dtype of the result, known from the schema.
     """
@@ -109,16 +109,16 @@ def fold(op_type: str, operands: Sequence[Value | None], attributes: Mapping[str
             with np.errstate(over="ignore"):
                 result = np.asarray(COMPUTES[op_type](*arrays, **attributes)).astype(dtype)
         except (ZeroDivisionError, IndexError, ValueError):
-            return None  # left to the runtime, whose error or value it is
+            return None  # the error or value is left to the runtime
     else:
         return None
     return Value(dtype, result.shape, constant=result) if result.nbytes <= 8 * SMALL else None
 
 
 def computed(equation: JaxprEqn, operands: Sequence[Value]) -> list[Value] | None:
-    """What a primitive gives for constant numbers, as JAX computes it; None where that is left to the graph.
+    """Return the results of a primitive on constant numbers, computed by JAX; None if that is left to the graph.
 
-    What depends on a parameter, which has a name, is left to the pass `constants`.
+    Values that depend on a parameter, which has a name, are left to the pass `constants`.
 
     >>> equation = jax.make_jaxpr(lambda x: jnp.exp(x))(np.float32(0)).eqns[0]
     >>> [value.constant.tolist() for value in computed(equation, [Value(np.float32, (), constant=np.float32(0))])]
@@ -129,8 +129,8 @@ def computed(equation: JaxprEqn, operands: Sequence[Value]) -> list[Value] | Non
         return None
     if not all(hasattr(aval, "dtype") and dims.all_static(aval.shape) for aval in avals):
         return None
-    shapes = [x.stands_for or () for x in operands]
-    # Numbers alone: larger constants are told by the passes that recognise what they belong to.
+    shapes = [x.logical_shape or () for x in operands]
+    # Numbers only: passes that match larger computations inspect larger constants.
     if not all(dims.all_static(shape) and math.prod(shape) == 1 for shape in (*(a.shape for a in avals), *shapes)):
         return None
     arrays = [np.reshape(x.constant, shape) for x, shape in zip(operands, shapes, strict=True)]  # pyright: ignore[reportArgumentType, reportCallIssue]
@@ -145,7 +145,7 @@ def computed(equation: JaxprEqn, operands: Sequence[Value]) -> list[Value] | Non
     return [Value(y.dtype, y.shape, constant=y) for y in results]
 
 
-#: The operand that leaves the other one as it is. A float plus 0.0 is not among them: it loses the sign of -0.0.
+#: The neutral element of either operand. A float plus 0.0 is not among them: it loses the sign of -0.0.
 NEUTRAL: dict[str, Callable[[np.dtype], Any]] = {
     "Add": lambda dtype: 0 if dtype.kind in "iu" else None,
     "Mul": lambda _: 1,
@@ -154,12 +154,12 @@ NEUTRAL: dict[str, Callable[[np.dtype], Any]] = {
     "Max": lambda dtype: np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf,
     "Min": lambda dtype: np.iinfo(dtype).max if dtype.kind in "iu" else np.inf,
 }
-#: The same for operators whose second operand alone can be neutral.
+#: The same for operators that have a neutral element only as their second operand.
 NEUTRAL_SECOND: dict[str, Callable[[np.dtype], Any]] = {"Sub": lambda _: 0, "Div": lambda _: 1}
 
 
 def without_neutral(op_type: str, operands: Sequence[Value | None]) -> Value | None:
-    """The operand that an operator returns as it is, or None where it computes something.
+    """Return the operand that an operator returns unchanged, or None if it computes something.
 
     >>> x = Value(np.int32, (3,))
     >>> without_neutral("Add", [x, Value(np.int32, (), constant=np.int32(0))]) is x
@@ -172,7 +172,7 @@ def without_neutral(op_type: str, operands: Sequence[Value | None]) -> Value | N
     for kept, other in pairs:
         if kept is None or other is None or other.constant is None or kept.shape is None or other.constant.size > SMALL:
             continue
-        if other.name:  # a parameter stays, also while its value is what it was initialized with
+        if other.name:  # a parameter stays even while it has its initial value
             continue
         neutral = (NEUTRAL.get(op_type) or NEUTRAL_SECOND[op_type])(other.dtype)
         aligned = zip(reversed(other.constant.shape), reversed(kept.shape), strict=False)

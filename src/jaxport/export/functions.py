@@ -1,7 +1,7 @@
-"""ONNX functions for chosen blocks: one definition per distinct body, with the weights as inputs or inside.
+"""Export chosen blocks as ONNX functions: one definition per distinct body, with the weights as inputs or inside.
 
-A body is built for every call and compared as it stands in ONNX: node by node, with its constants. Calls whose
-bodies are equal share one function, whatever paths and source lines they come from.
+A body is built for every call and compared in its ONNX form: node by node, with its constants. Calls whose bodies are
+equal share one function, whatever paths and source lines they come from.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from jaxport.export.value import SMALL, Scope, Value
 if TYPE_CHECKING:
     from jaxport.export.emitter import Emitter
 
-#: The key under which `onnx_function` leaves its options on a block.
+#: The key under which `onnx_function` stores its options on a block.
 OPTION = "onnx_function"
 
 
@@ -40,17 +40,17 @@ def onnx_function(
 ) -> Any:
     """Make the calls of a class, method or function ONNX functions when they are exported.
 
-    Outside an export the decorated thing is unchanged.
+    Outside an export the decorated class, method or function is unchanged.
 
     Args:
       decorated: a class whose instances are called, a method, or a function.
       unique: keep the weights inside as constants, and share the function only between equal weights; by default
         the weights are inputs, and all calls with equal bodies share it.
-      namespace: the domain of the function; by default the package of the decorated thing.
-      type: the name of the function; by default that of the decorated thing.
+      namespace: the domain of the function; by default its package.
+      type: the name of the ONNX function; by default that of the decorated one.
       name: another word for `type`.
       static: keyword arguments that must be Python values; they are part of the identity.
-      runtime: keyword arguments that become inputs even where a call gives a Python number.
+      runtime: keyword arguments that become inputs even if a call passes a Python number.
 
     Raises:
       InvalidArgument: the options contradict each other.
@@ -97,23 +97,23 @@ def onnx_function(
 
 @dataclass(frozen=True)
 class Selector:
-    """Which blocks become functions: by target, or by a predicate."""
+    """Selects the blocks that become functions: by target, or by a predicate."""
 
     targets: tuple[str, ...] = ()
     predicates: tuple[Callable[[Any], bool], ...] = ()
 
     def matches(self, block: Any) -> list[Any]:
-        """The entries of the selector that a block matches."""
+        """Return the entries of the selector that a block matches."""
         names = {block.target, block.target.rsplit(".", 1)[-1]}
         return [t for t in self.targets if t in names] + [p for p in self.predicates if p(block)]
 
     def boundaries(self) -> tuple[str, ...]:
-        """The targets that name plain functions, which need a boundary."""
+        """Return the targets that name plain functions, which need a boundary."""
         return tuple(target for target in self.targets if _is_function(target))
 
 
 def selector(functions: Any) -> Selector:
-    """A selector from what `to_onnx(functions=...)` takes.
+    """Return the selector for the argument `to_onnx(functions=...)`.
 
     Raises:
       InvalidArgument: an entry is neither a name, a class, nor a predicate.
@@ -139,7 +139,7 @@ def selector(functions: Any) -> Selector:
 
 
 def _is_function(target: str) -> bool:
-    """Whether a qualified name is that of a function, and not of a class."""
+    """Whether a qualified name is that of a function rather than a class."""
     module, _, name = target.rpartition(".")
     try:
         found = getattr(importlib.import_module(module), name, None) if module else None
@@ -150,7 +150,7 @@ def _is_function(target: str) -> bool:
 
 @dataclass(frozen=True)
 class FunctionCall:
-    """One call of a function, and why it has the function it has."""
+    """One call of a function, and why it shares a function or has its own."""
 
     path: str
     source: str
@@ -163,8 +163,8 @@ class FunctionBuilder:
     """Builds and shares the functions of one export.
 
     Attributes:
-      selector: what the user chose; decorated things bring their own options.
-      functions: by digest of the body.
+      selector: the user's choice; decorated classes and functions bring their own options.
+      functions: the functions by digest of their bodies.
       calls: every call, in order.
     """
 
@@ -206,7 +206,7 @@ class FunctionBuilder:
         return list(emitted) if isinstance(emitted, tuple) else [emitted]
 
     def _shared(self, op: Emitter, block: Any, options: Mapping[str, Any], graph: ir.Graph) -> ir.Function:
-        """The function with this body: one that exists, or a new one."""
+        """Return the function with this body: an existing one, or a new one."""
         signature = tuple(_lines(graph))
         package, _, short = block.target.rpartition(".")
         domain = options.get("namespace") or package or "jaxport"
@@ -257,7 +257,7 @@ class FunctionBuilder:
 
 
 def inlined(model: ir.Model) -> ir.Model:
-    """A copy of a model whose function calls are replaced by their bodies; the weights are not copied."""
+    """Return a copy of a model whose function calls are replaced by their bodies; the weights are not copied."""
     import onnx_ir.passes.common as common
 
     copy = model.clone()
@@ -267,7 +267,7 @@ def inlined(model: ir.Model) -> ir.Model:
 
 
 def _lines(graph: ir.Graph) -> Iterable[str]:
-    """The graph as text that is the same for equal bodies: values are numbered, names and origins left out."""
+    """Return the graph as text that is the same for equal bodies: values are numbered, names and origins omitted."""
     numbers: dict[Any, int] = {}
 
     def number(value: ir.Value | None) -> str:
@@ -296,7 +296,7 @@ def _lines(graph: ir.Graph) -> Iterable[str]:
 
 
 def _content(tensor: ir.TensorProtocol) -> str:
-    """A constant by its value where it is small, else by a digest of its bytes."""
+    """Return a constant as text: by its value if it is small, else by a digest of its bytes."""
     head = f"{tensor.dtype}{list(tensor.shape)}"
     if tensor.nbytes <= SMALL:
         return f"{head} {tensor.numpy().tolist()}"
@@ -304,7 +304,7 @@ def _content(tensor: ir.TensorProtocol) -> str:
 
 
 def _difference(before: Sequence[str], now: Sequence[str]) -> str:
-    """The first line in which two bodies differ."""
+    """Return the first line in which two bodies differ."""
     for old, new in zip(before, now, strict=False):
         if old != new:
             return f"`{new}` where the last one has `{old}`"

@@ -1,4 +1,4 @@
-"""The range that the elements of an integer value lie in, as far as its origin tells: what saves a clamp."""
+"""Interval analysis: the range of an integer value's elements, derived from its origin, may make a clamp redundant."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from jaxport.export import dims
 from jaxport.export.shapes import Unknown, shape_of
 from jaxport.export.value import Origin, Value, beside
+from jaxport.onnx_facts import SELECTIONS
 
 #: How many nodes back an origin is followed.
 DEPTH = 24
@@ -23,13 +24,13 @@ class Interval(NamedTuple):
 
 
 def within(value: Value, low: dims.Dim, high: dims.Dim) -> bool:
-    """Whether all elements of an integer value are known to lie from `low` to `high`."""
+    """Whether all elements of an integer value are known to lie in `low` to `high`."""
     found = interval(value)
     return _at_most(low, found.low) and _at_most(found.high, high)
 
 
 def interval(value: Value) -> Interval:
-    """The range of an integer or boolean value: that of its dtype where nothing more is known.
+    """Return the range of an integer or boolean value: that of its dtype if nothing more is known.
 
     >>> interval(Value(np.int32, (2,), constant=np.array([3, -1], np.int32)))
     Interval(low=-1, high=3)
@@ -52,9 +53,9 @@ def _interval(value: Value, known: dict[int, Interval], depth: int) -> Interval:
         ranges = [_interval(x, known, depth - 1) if x.dtype.kind in "iub" else _limits(x.dtype) for x in operands]
         try:
             found = rule(origin, ranges)
-        except Unknown:  # a shape that is not known
+        except Unknown:  # an unknown shape
             found = None
-        # Arithmetic that may leave the dtype wraps, and then says nothing. No dim is that large.
+        # Arithmetic that may leave the dtype wraps, so nothing is known. No dim is that large.
         known[id(value)] = found if found is not None and _fits(found, limits) else limits
     return known[id(value)]
 
@@ -75,7 +76,7 @@ def _at_most(a: dims.Dim, b: dims.Dim) -> bool:
 
 
 def _larger(a: dims.Dim, b: dims.Dim) -> dims.Dim | None:
-    """The larger end, or None where that is not decided."""
+    """Return the larger end, or None if that is undecided."""
     return b if _at_most(a, b) else a if _at_most(b, a) else None
 
 
@@ -84,14 +85,14 @@ def _negative(x: Interval) -> Interval:
 
 
 def _hull(x: Interval, y: Interval) -> Interval | None:
-    """What lies in either."""
+    """Return the smallest interval that contains both."""
     low, high = _larger(-x.low, -y.low), _larger(x.high, y.high)
     return None if low is None or high is None else Interval(-low, high)
 
 
 def _maximum(x: Interval, y: Interval) -> Interval | None:
     low, high = _larger(x.low, y.low), _larger(x.high, y.high)
-    if low is None:  # either is a lower bound: a symbolic one says more
+    if low is None:  # both are lower bounds: a symbolic one says more
         low = y.low if dims.is_static(x.low) else x.low
     return None if high is None else Interval(low, high)
 
@@ -115,7 +116,7 @@ def _arithmetic(function: Callable[..., Interval | None]) -> IntervalRule:
 
 
 def _position(index: int, default_axis: int) -> IntervalRule:
-    """Positions along an axis of the first operand, as the result at `index`."""
+    """Return the rule for positions along an axis of the first operand, which are the result at `index`."""
 
     def rule(origin: Origin, operands: Sequence[Interval]) -> Interval | None:
         axis = origin.attributes.get("axis", default_axis)
@@ -150,7 +151,7 @@ def _concat(origin: Origin, operands: Sequence[Interval]) -> Interval | None:
 
 
 def _where(origin: Origin, operands: Sequence[Interval]) -> Interval | None:
-    """Either side; of `where(i < 0, i + n, i)` with `i` never negative, `i`."""
+    """Return the hull of both branches; `i` for `where(i < 0, i + n, i)` with a non-negative `i`."""
     condition, _, plain = origin.operands
     bound = beside(condition, "Less", plain)
     is_zero = bound is not None and bound.constant is not None and not bound.constant.any()
@@ -159,11 +160,9 @@ def _where(origin: Origin, operands: Sequence[Interval]) -> Interval | None:
     return _hull(*operands[1:])
 
 
-_MOVES = "Cast Expand Gather GatherElements GatherND Identity Reshape Slice Squeeze Tile Transpose Unsqueeze".split()
-
 #: How the range of an operator's result follows from those of its operands.
 RULES: Mapping[str, IntervalRule] = {
-    **dict.fromkeys(_MOVES, lambda origin, operands: operands[0]),
+    **dict.fromkeys({*SELECTIONS, "Cast"}, lambda origin, operands: operands[0]),
     "Add": _arithmetic(lambda x, y: Interval(x.low + y.low, x.high + y.high)),
     "ArgMax": _position(0, 0),
     "ArgMin": _position(0, 0),

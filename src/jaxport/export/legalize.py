@@ -1,8 +1,8 @@
-"""Choosing a dtype that the runtime can compute an operator in, where it has none for the one at hand.
+"""Choose a dtype that the runtime has a kernel for, if it has none for an operator in the given dtype.
 
 Integers and booleans are computed in a wider integer type and bfloat16 in float32, then cast back, which wraps and
-rounds as JAX does. A dtype with nothing wider (float64, uint64) is left as it is: its rule decomposes, or refuses;
-but where only bits are moved or sums wrap, uint64 is as good as int64.
+rounds as JAX does. A dtype with nothing wider (float64, uint64) is left as it is: its rule decomposes, or refuses; but
+if only bits are moved or sums wrap, uint64 may be replaced by int64.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ WIDER: dict[str, tuple[str, ...]] = {
 SIGNLESS = frozenset({"CumSum", "ReduceProd", "Where"})
 
 
-#: Where there is a kernel, and its values are not those of the operator (a Sign of NaN in half precision is 1); and
-#: where a dtype is newer than the opset that the table of kernels is made at.
+#: Dtypes with a kernel whose values are not those of the operator (Sign of NaN in half precision is 1), and dtypes
+#: newer than the opset of the table of kernels.
 BESIDE: dict[str, tuple[str, ...]] = {
     "Sign": ("float16", "bfloat16"),
     **dict.fromkeys(("Reshape", "Squeeze", "Unsqueeze"), ("float8_e8m0fnu",)),
 }
 
 
-#: The releases of ONNX Runtime that files are made for, where no target asks for others: every one from the oldest on,
-#: which is the lower bound of the extra `runtime`.
+#: The releases of ONNX Runtime that models support unless a target asks for others: all from the oldest on, which is
+#: the lower bound of the extra `runtime`.
 OLDEST, NEWEST = "1.28", next(reversed(RELEASES))
 
 _made_for: contextvars.ContextVar[str] = contextvars.ContextVar("release", default=OLDEST)
@@ -60,7 +60,7 @@ _made_for: contextvars.ContextVar[str] = contextvars.ContextVar("release", defau
 
 @contextlib.contextmanager
 def made_for(release: str) -> Iterator[None]:
-    """Make models for another release and all newer ones, inside.
+    """Make models for this release and all newer ones inside the context.
 
     >>> with made_for("1.17"):
     ...     sorted(dtype.name for dtype in missing("BitShift"))
@@ -74,11 +74,11 @@ def made_for(release: str) -> Iterator[None]:
 
 
 def missing(op_type: str, release: str | None = None) -> frozenset[np.dtype]:
-    """The dtypes that a release of the runtime has no kernel of an operator for, or no exact one.
+    """Return the dtypes for which a release of the runtime has no kernel of an operator, or no exact one.
 
     Args:
       op_type: the operator.
-      release: of the runtime; by default the oldest that models are made for.
+      release: the release of the runtime; by default the oldest that models are made for.
 
     >>> sorted(dtype.name for dtype in missing("BitShift") - missing("BitShift", NEWEST))
     ['uint16']
@@ -97,7 +97,7 @@ def _missing(op_type: str, release: str) -> frozenset[np.dtype]:
 
 
 def type_parameter(facts: Schema, values: Sequence[Value | None]) -> tuple[str, np.dtype]:
-    """The type parameter that an operator computes in, and the dtype that the operands give it."""
+    """Return the type parameter that an operator computes in, and the dtype that the operands give it."""
     given = {}
     for index, value in enumerate(values):
         formal = facts.input(index)
@@ -109,7 +109,7 @@ def type_parameter(facts: Schema, values: Sequence[Value | None]) -> tuple[str, 
 
 
 def compute_dtype(op_type: str, facts: Schema, values: Sequence[Value | None]) -> np.dtype | None:
-    """The dtype to compute in instead, or None where the operands' own dtype will do or nothing wider exists."""
+    """Return the dtype to compute in, or None if the operands' own dtype works or nothing wider exists."""
     parameter, dtype = type_parameter(facts, values)
     return _compute_dtype(op_type, facts, parameter, dtype, _made_for.get())
 
@@ -119,11 +119,11 @@ def _compute_dtype(op_type: str, facts: Schema, parameter: str, dtype: np.dtype,
     accepted = next((f.dtypes for f in facts.inputs if f.type == parameter), frozenset())
     if not accepted or (dtype in accepted and dtype not in missing(op_type, oldest)):
         return None
-    if op_type == "Cast":  # a cast of its operand would be the same again
+    if op_type == "Cast":  # a cast of its operand would be the same node again
         return None
     signed = ("int64",) if dtype == np.uint64 and op_type in SIGNLESS else ()
     others = [np.dtype(name) for name in (*WIDER.get(dtype.name, ()), *signed)]
-    # What the oldest release has in no dtype at all is computed as in the newest.
+    # If the oldest release supports no dtype at all, the newest release decides.
     for release in (oldest, NEWEST):
         for other in (dtype, *others):
             if other in accepted and other not in missing(op_type, release):

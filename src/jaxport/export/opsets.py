@@ -1,4 +1,4 @@
-"""Which opsets can be written, and the IR version that brings each."""
+"""The opsets that can be written, and the IR version of each."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from jaxport.export.kernels import RELEASES
 IR_VERSIONS: dict[int, int] = {
     17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11, 24: 12, 25: 13, 26: 13, 27: 13, 28: 14
 }  # fmt: skip
-#: The newest opset is that which the installed onnx knows; those up to `CHECKED` run in a release of ONNX Runtime.
+#: The newest opset is that of the installed onnx; those up to `CHECKED` run in a release of ONNX Runtime.
 OLDEST, NEWEST = min(IR_VERSIONS), schema.NEWEST
 CHECKED = min(max(RELEASES.values()), NEWEST)
 DEFAULT = 23
 
 
 def ir_version(opset: int) -> int:
-    """The IR version that a model of an opset has.
+    """Return the IR version of a model of an opset.
 
     >>> ir_version(23)
     11
@@ -31,10 +31,10 @@ def ir_version(opset: int) -> int:
 
 
 def validated(opset: int | None) -> int:
-    """The opset to write; warns of one that no runtime has checked.
+    """Return the opset to write; warn of one that no runtime has checked.
 
     Raises:
-      InvalidArgument: it is no integer, or out of range.
+      InvalidArgument: it is not an integer, or out of range.
 
     >>> validated(None), validated(18)
     (23, 18)
@@ -58,12 +58,12 @@ def validated(opset: int | None) -> int:
 
 
 def unchecked(opset: int) -> str:
-    """What is said of a model whose opset no runtime has checked."""
+    """Return the warning for a model whose opset no runtime has checked."""
     return f"opset {opset} is newer than what ONNX Runtime loads ({CHECKED}): no runtime here can check the model"
 
 
 def first_release(opset: int) -> str | None:
-    """The first release of ONNX Runtime that loads an opset, of those that were asked.
+    """Return the first release of ONNX Runtime, of those tested, that loads an opset.
 
     >>> first_release(23), first_release(28), first_release(1000)
     ('1.23', '1.32', None)
@@ -72,7 +72,7 @@ def first_release(opset: int) -> str | None:
 
 
 def loaded_by(version: str) -> int:
-    """The newest opset that a version of ONNX Runtime loads; the last known release speaks for newer ones.
+    """Return the newest opset that a version of ONNX Runtime loads; versions newer than the last known count as it.
 
     >>> loaded_by("1.31.1"), loaded_by("1.99.0")
     (26, 28)

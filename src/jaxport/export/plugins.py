@@ -1,12 +1,12 @@
-"""Rules of other packages, found by their entry points.
+"""Load the rules of other packages, found by their entry points.
 
 A package that brings rules names the module that registers them in its `pyproject.toml`:
 
     [project.entry-points."jaxport.rules"]
     my_package = "my_package.onnx_rules"
 
-All of them are imported before the first export of a process. One that cannot be imported, or that claims what another
-one claims, is reported by name, leaves nothing behind, and stops no export.
+All of them are imported before the first export of a process. One that cannot be imported, or that registers a name
+already taken, is reported by name, leaves nothing registered, and does not prevent exports.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from importlib import metadata
 from jaxport.export.registry import BLOCK_RULES, RULES
 
 GROUP = "jaxport.rules"
-#: What became of the plugins that could not be loaded, by name.
+#: Why plugins could not be loaded, by name.
 FAILED: dict[str, str] = {}
 _loaded: set[str] = set()
 
@@ -55,20 +55,20 @@ def load() -> None:
 
 @functools.lru_cache(maxsize=1)
 def _entries(folders: tuple[tuple[str, float], ...]) -> Sequence[metadata.EntryPoint]:  # noqa: ARG001  what they depend on
-    """The entry points of the packages in these folders; to read them takes longer than a small export."""
+    """Return the entry points of the packages in these folders; cached, since reading them is slow."""
     return tuple(metadata.entry_points(group=GROUP))
 
 
 def _changed(path: str) -> float:
-    """When something was last installed in a folder, or removed from it."""
+    """Return when something was last installed in a folder, or removed from it."""
     try:
         return os.stat(path).st_mtime
-    except OSError:  # there is no such folder
+    except OSError:  # no such folder
         return 0.0
 
 
 def block_targets() -> tuple[str, ...]:
-    """The block targets that have a rule; those of packages that this process has not imported are never called.
+    """Return the block targets that have a rule, except those of packages that are not imported and so never called.
 
     >>> BLOCK_RULES["not_imported.function"] = None
     >>> "not_imported.function" in block_targets()
@@ -79,7 +79,7 @@ def block_targets() -> tuple[str, ...]:
 
 
 def failures() -> str:
-    """What to tell where a rule is missing: which plugins, that may have had it, are not loaded.
+    """Return a text to add if a rule is missing: the plugins that are not loaded and may have had it.
 
     >>> failures()
     ''

@@ -1,10 +1,9 @@
 """The border of a model: how an argument or a result of the JAX function is stored in the model.
 
-Most arrays are stored as they are. Five are not: an input that was declared with 64 bits, which JAX narrows, keeps them
-in the model; an image may be NHWC in JAX and NCHW in the model; a complex array
-is stored as a float array with a trailing axis of two, the real and the imaginary part; and an array of PRNG keys as
-the uint32 array of their data (`jax.random.key_data`). The derivative of an integer (`float0`), which has no values, is
-stored as booleans.
+Most arrays are stored unchanged. Five kinds are not: an input declared with 64 bits, which JAX narrows, keeps them in
+the model; an image may be NHWC in JAX and NCHW in the model; a complex array is stored as a float array with a trailing
+axis of two, the real and the imaginary part; an array of PRNG keys as the uint32 array of their data
+(`jax.random.key_data`); and the derivative of an integer (`float0`), which has no values, as booleans.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Port:
       dtype: its dtype in JAX: NumPy's, or that of PRNG keys.
       nchw: whether it is NHWC in JAX and NCHW in the model.
       weight: whether it is a parameter that has a default.
-      declared: the dtype that the user gave an input, where JAX computes in a narrower one; else None.
+      declared: the dtype that the user gave an input, if JAX computes in a narrower one; else None.
     """
 
     name: str
@@ -69,11 +68,11 @@ class Port:
         return (*shape, *pairs)
 
     def to_model(self, value: Any, x64: bool) -> np.ndarray:
-        """An argument of the JAX function as the model takes it.
+        """Return an argument of the JAX function as the model takes it.
 
         Args:
-          value: an array, or a Python number, which takes the port's dtype where that can hold it.
-          x64: whether 64-bit arrays are what they are; otherwise they become 32-bit arrays, as under `jax.jit`.
+          value: an array, or a Python number, which takes the port's dtype if that can hold it.
+          x64: whether 64-bit arrays stay so; otherwise they become 32-bit arrays, as under `jax.jit`.
 
         Raises:
           InvalidArgument: it has another dtype.
@@ -86,7 +85,7 @@ class Port:
         return stored(array.transpose(NHWC_TO_NCHW) if self.nchw else array)
 
     def checked(self, value: Any, x64: bool) -> np.ndarray:
-        """An input of the model as NumPy has it, in the model's layout.
+        """Return an input of the model as a NumPy array, in the model's layout.
 
         Raises:
           InvalidArgument: it has another dtype.
@@ -94,7 +93,7 @@ class Port:
         return self._as_dtype(value, self.model_dtype, x64)
 
     def to_jax(self, array: Any) -> Any:
-        """A result of the model as the JAX function gives it: a NumPy array, or an array of PRNG keys."""
+        """Return a result of the model as the JAX function does: a NumPy array, or an array of PRNG keys."""
         if is_key(self.dtype):
             return jax.random.wrap_key_data(array, impl=key_implementation(self.dtype))
         if self.dtype == jax.dtypes.float0:
@@ -106,7 +105,7 @@ class Port:
         return array.transpose(NCHW_TO_NHWC) if self.nchw else array
 
     def _widened(self, value: Any) -> np.ndarray:
-        """An argument in the declared dtype, which holds all that JAX narrows to the dtype of the function."""
+        """Return an argument in the declared dtype, which holds all values that JAX narrows to the function's dtype."""
         array = np.asarray(value)
         if array.dtype == self.declared:
             return array
@@ -133,14 +132,14 @@ class Port:
 
 
 def port_of(name: str, aval: Any, nchw: bool, declared: Any) -> Port:
-    """The port of an argument or a result, from its abstract value and the dtype that the user declared."""
+    """Return the port of an argument or a result, from its abstract value and the dtype that the user declared."""
     return Port(
         name, tuple(aval.shape), aval.dtype, nchw, declared=None if declared == aval.dtype else np.dtype(declared)
     )
 
 
 def _weaker(dtype: np.dtype, other: np.dtype) -> bool:
-    """Whether a Python number of one dtype may become the other: bool < integer < float < complex."""
+    """Whether a Python number of one dtype may be converted to the other: bool < integer < float < complex."""
     order = ("b", "iu", "fV", "c")  # V: bfloat16 and its kin
     ranks = [next(rank for rank, kinds in enumerate(order) if d.kind in kinds) for d in (dtype, other)]
     return ranks[0] <= ranks[1]
@@ -163,7 +162,7 @@ def is_key(dtype: Any) -> bool:
 
 
 def stored(value: Any) -> np.ndarray:
-    """An array as a model stores it: complex numbers as pairs, PRNG keys as their data.
+    """Return an array as a model stores it: complex numbers as pairs, PRNG keys as their data.
 
     >>> stored(np.complex64([1 + 2j]))
     array([[1., 2.]], dtype=float32)
@@ -177,6 +176,6 @@ def stored(value: Any) -> np.ndarray:
 
 
 def key_implementation(dtype: Any) -> Any:
-    """The generator that the keys of a dtype are for: its functions, and the shape of a key."""
+    """Return the implementation of a key dtype: its functions, and the shape of a key."""
     # JAX has a public way from an array of keys to their implementation, but none from their dtype.
     return dtype._impl

@@ -1,7 +1,7 @@
-"""The rules: how one primitive, or one block target, becomes ONNX.
+"""The registry of rules: how one primitive, or one block target, becomes ONNX.
 
-A registry is a dict and a decorator. A rule is a function of an emitter, the operands in the order of the
-primitive, and the primitive's parameters as keywords; it returns the value, or the values, of the equation.
+A registry is a dict and a decorator. A rule is a function of an emitter, the operands in the order of the primitive,
+and the primitive's parameters as keywords; it returns the value, or the values, of the equation.
 
 >>> @rule("my_double")
 ... def my_double(op, x):
@@ -21,7 +21,7 @@ from typing import Any
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs.defaults import changes_nothing
 
-#: Parameters that never say anything about the value: over which devices it is laid out.
+#: Parameters that never affect the value: how it is laid out over devices.
 LAYOUT = frozenset({"sharding", "out_sharding"})
 
 
@@ -33,11 +33,10 @@ class Rule:
       name: the primitive's name, or the block's target.
       function: called as `function(op, *operands, **parameters)`.
       via: whether `function` is a JAX function, called as `function(*operands, **parameters)`.
-      defaults: parameters that the function does not name and that are accepted where they equal this, beside those
-        that have the value that JAX gives them where nobody asks for another.
-      irrelevant: parameters that never change the value (a name, a hint to the compiler).
-      broadcasts: whether the operands may come before the broadcast that they stand for (`Value.broadcast`), since
-        the operators that the rule emits broadcast by themselves, or since it only passes operands on.
+      defaults: accepted values of parameters that the function does not name, in addition to JAX's own defaults.
+      irrelevant: parameters that never affect the value (a name, a hint to the compiler).
+      broadcasts: whether operands may be passed with a deferred broadcast (`Value.broadcast`), since the operators that
+        the rule emits broadcast by themselves, or it only passes operands on.
     """
 
     name: str
@@ -54,7 +53,7 @@ class Rule:
         object.__setattr__(self, "_open", any(p.kind is p.VAR_KEYWORD for p in parameters))
 
     def arguments(self, parameters: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-        """The parameters that the function takes, and the names of those that it must refuse."""
+        """Return the parameters that the function takes, and the names of those that must be refused."""
         taken, refused = {}, []
         for name, value in parameters.items():
             if name in self._named or self._open:  # pyright: ignore[reportAttributeAccessIssue]
@@ -83,23 +82,23 @@ def rule(
     broadcasts: bool = False,
     replace: bool = False,
 ) -> Callable[..., Any]:
-    """Register how a primitive (or several alike), or a block, becomes ONNX.
+    """Register how one or several primitives, or a block, become ONNX.
 
     Args:
-      primitive: the name of the JAX primitive, and `more` of the kind.
+      primitive: the name of the JAX primitive; `more` names others with the same rule.
       block: instead of a primitive, the qualified name of a function, method or module class that keeps its boundary.
       via: a JAX function of the operands and parameters that serves as the rule.
-      defaults: parameters that need not be named by the rule where they equal these. Others are refused where they
-        are neither None nor what JAX's public function of that name has as their default.
-      irrelevant: parameters that never matter for the value.
-      broadcasts: whether operands may come before their broadcast; the result is then taken to stand for its own.
-      replace: whether to take the place of a rule that exists.
+      defaults: values of parameters that the rule need not name. Other parameters that it does not name are refused
+        unless they are None or have the default of JAX's public function of that name.
+      irrelevant: parameters that never affect the value.
+      broadcasts: whether operands may be passed with a deferred broadcast; the result's is then deferred as well.
+      replace: whether to replace an existing rule.
 
     Returns:
-      A decorator, or the JAX function where `via` is given.
+      A decorator, or the JAX function if `via` is given.
 
     Raises:
-      InvalidArgument: there is a rule of that name already, or neither a primitive nor a block is named.
+      InvalidArgument: a rule of that name exists, or neither a primitive nor a block is named.
 
     >>> import jax.numpy as jnp
     >>> via = rule("my_hypot", via=lambda x, y: jnp.sqrt(x * x + y * y))
@@ -128,7 +127,7 @@ def rule(
 
 
 def renamed(**rows: str) -> None:
-    """Register elementwise primitives that are one ONNX operator under another name, operands in the same order."""
+    """Register elementwise primitives that are one ONNX operator under another name, with the operands in order."""
     for primitive, op_type in rows.items():
         rule(primitive, broadcasts=True)(_emits(op_type))
 

@@ -1,4 +1,4 @@
-"""What a model needs of the runtime that shall run it: read off the finished graph."""
+"""What a model needs of a runtime, read from the finished graph."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import onnx_ir as ir
 from jaxport.export import legalize, schema
 from jaxport.export.kernels import MISSING, RELEASES, VERSIONS
 from jaxport.export.passes.editing import dims_of, graphs
+from jaxport.onnx_facts import CONTROL_FLOW
 
-CONTROL_FLOW = ("If", "Loop", "Scan", "SequenceMap")
-#: Operators whose kernels take every dtype, or none of an array.
+#: Operators whose kernels take every dtype, or do not depend on one.
 _ANY = frozenset({*CONTROL_FLOW, "Cast", "CastLike", "Constant", "ConstantOfShape"})
 SHOWN = 3
 """So many reasons are shown why older releases are not enough."""
@@ -23,7 +23,7 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class Lack:
-    """Something that a release of ONNX Runtime has no kernel for: an operator in a dtype, or a version of it."""
+    """A kernel that a release of ONNX Runtime lacks: an operator in a dtype, or a version of it."""
 
     op_type: str
     what: str
@@ -34,7 +34,7 @@ class Lack:
 
 @dataclass(frozen=True)
 class Requirements:
-    """What a model needs of the runtime that shall run it; its text is a few lines.
+    """What a model needs of a runtime; its text is a few lines.
 
     >>> import jax.numpy as jnp, jaxport
     >>> print(jaxport.to_onnx(lambda x: jnp.tanh(x) * 2, [("B", 3)], target="portable").requirements)
@@ -43,17 +43,17 @@ class Requirements:
       open dims    B
 
     Attributes:
-      opset: of the default domain.
-      ir_version: of the file.
-      runtime: the oldest release of ONNX Runtime that has all kernels, of those that were asked; None where none has.
-        It counts as lacking what is not known for sure. Older releases than the oldest that was asked may do.
-      newer: why the release before that is not enough; where `runtime` is None, what the newest lacks.
-      unasked: the operators whose kernels no release was asked for: they count as there.
-      domains: the operator sets beside the default one.
-      operators: the types of operators, the most frequent first, with their numbers.
-      dtypes: of all values, by name.
+      opset: the opset of the default domain.
+      ir_version: the IR version of the file.
+      runtime: the oldest tested release of ONNX Runtime that has all kernels; None if none has. Kernels that are not
+        known for sure count as lacking. Releases older than the oldest tested one may work.
+      newer: why the release before that is not enough; if `runtime` is None, what the newest lacks.
+      unasked: the operators whose kernels were not tested in any release: they count as present.
+      domains: the operator sets other than the default one.
+      operators: the types of operators with their counts, the most frequent first.
+      dtypes: the dtypes of all values, by name.
       dims: the symbolic dims of the inputs.
-      unknown: how many values have a dim, or a shape, that is known at run time only.
+      unknown: the number of values with a dim, or a shape, that is only known at run time.
     """
 
     opset: int
@@ -69,7 +69,7 @@ class Requirements:
 
     @classmethod
     def of(cls, model: ir.Model) -> Requirements:
-        """What a model needs."""
+        """Return what a model needs."""
         nodes = [node for graph in graphs(model) for node in graph]
         own = {(function.domain, function.name) for function in model.functions.values()}
         operators = Counter(_name(node) for node in nodes if (node.domain, node.op_type) not in own)
@@ -93,7 +93,7 @@ class Requirements:
     @property
     def control_flow(self) -> tuple[str, ...]:
         """The operators with subgraphs that the model uses."""
-        return tuple(name for name in CONTROL_FLOW if name in self.operators)
+        return tuple(name for name in sorted(CONTROL_FLOW) if name in self.operators)
 
     def __str__(self) -> str:
         flow = ", ".join(f"{self.operators[name]} {name}" for name in self.control_flow)
@@ -113,7 +113,7 @@ class Requirements:
 
 
 def oldest_runtime(nodes: Sequence[ir.Node], opset: int) -> tuple[str | None, tuple[str, ...]]:
-    """The oldest release that runs all nodes and newer ones do, too; and what the release before that lacks."""
+    """Return the oldest release from which on all releases run all nodes, and what the release before that lacks."""
     newer: tuple[str, ...] = ()
     found = None
     for release in reversed(RELEASES):
@@ -127,7 +127,7 @@ def oldest_runtime(nodes: Sequence[ir.Node], opset: int) -> tuple[str | None, tu
 
 
 def lacking(nodes: Iterable[ir.Node], opset: int, release: str) -> Iterator[Lack]:
-    """What nodes need and a release has no kernel for."""
+    """Yield the kernels that nodes need and a release lacks."""
     for node in nodes:
         found = lack(node, opset, release)
         if found is not None:
@@ -135,7 +135,7 @@ def lacking(nodes: Iterable[ir.Node], opset: int, release: str) -> Iterator[Lack
 
 
 def lack(node: ir.Node, opset: int, release: str) -> Lack | None:
-    """What a release has no kernel for in one node, or None."""
+    """Return the kernel that a release lacks for one node, or None."""
     if node.domain or node.op_type not in MISSING:
         return None
     facts = schema.find("", node.op_type, opset)
@@ -151,7 +151,7 @@ def lack(node: ir.Node, opset: int, release: str) -> Lack | None:
 
 
 def computed_in(node: ir.Node, facts: schema.Schema) -> np.dtype | None:
-    """The dtype that tells which kernel a node needs, or None where it is not known."""
+    """Return the dtype that decides which kernel a node needs, or None if it is unknown."""
     given: dict[str, ir.DataType | None] = {}
     for index, value in enumerate(node.inputs):
         formal = facts.input(index)
@@ -164,7 +164,7 @@ def computed_in(node: ir.Node, facts: schema.Schema) -> np.dtype | None:
 
 @functools.lru_cache(maxsize=2048)
 def _unserved(op_type: str, release: str) -> frozenset[int]:
-    """The versions of an operator that a release has no kernel of."""
+    """Return the versions of an operator for which a release has no kernel."""
     releases = list(RELEASES)
     entries = (entry.partition("<") for entry in VERSIONS.get(op_type, "").split())
     return frozenset(
@@ -173,7 +173,7 @@ def _unserved(op_type: str, release: str) -> frozenset[int]:
 
 
 def dtypes_of(values: Iterable[ir.Value]) -> set[str]:
-    """The names of the dtypes of values."""
+    """Return the names of the dtypes of values."""
     dtypes = {value.dtype for value in values if value.dtype is not None}
     return {"string" if dtype is ir.DataType.STRING else dtype.numpy().name for dtype in dtypes}
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 @dataclass(frozen=True)
 class Formal:
-    """A formal input or output: its name, its type parameter (`T`) or concrete type, and whether it repeats."""
+    """A formal input or output: its name, its type parameter (`T`) or concrete type, and whether it is variadic."""
 
     name: str
     type: str
@@ -33,24 +33,24 @@ class Schema:
     attributes: Mapping[str, ir.AttributeType]
 
     def input(self, index: int) -> Formal | None:
-        """The formal input that the operand at `index` is given for."""
+        """Return the formal input of the operand at `index`."""
         if index < len(self.inputs):
             return self.inputs[index]
         return self.inputs[-1] if self.inputs and self.inputs[-1].variadic else None
 
     def accepts(self, index: int) -> frozenset[np.dtype]:
-        """The dtypes that the operand at `index` may have."""
+        """Return the dtypes that the operand at `index` may have."""
         formal = self.input(index)
         return formal.dtypes if formal else frozenset()
 
     def output(self, index: int) -> Formal:
-        """The formal output that the result at `index` comes from."""
+        """Return the formal output of the result at `index`."""
         return self.outputs[min(index, len(self.outputs) - 1)]
 
 
 @functools.lru_cache(maxsize=64)
 def dtype_of(type_text: str) -> np.dtype | None:
-    """The NumPy dtype of ONNX's `tensor(float)`, or None for what is no tensor type.
+    """Return the NumPy dtype of ONNX's `tensor(float)`, or None for other types than tensors.
 
     >>> dtype_of("tensor(float)")
     dtype('float32')
@@ -71,7 +71,7 @@ def _dtypes(types: frozenset[str]) -> frozenset[np.dtype]:
 
 @functools.lru_cache(maxsize=2048)
 def find(domain: str, name: str, opset: int) -> Schema | None:
-    """The schema that is in force at `opset`, or None where the operator does not exist there."""
+    """Return the schema in force at `opset`, or None if the operator does not exist there."""
     try:
         schema = onnx.defs.get_schema(name, opset, domain)
     except onnx.defs.SchemaError:
@@ -94,7 +94,7 @@ def find(domain: str, name: str, opset: int) -> Schema | None:
 
 
 def first_opset(domain: str, name: str) -> int | None:
-    """The opset that brought an operator, or None where no opset has it."""
+    """Return the opset that introduced an operator, or None if no opset has it."""
     newest = onnx.defs.onnx_opset_version()
     return next((v for v in range(1, newest + 1) if find(domain, name, v)), None)
 

@@ -1,7 +1,7 @@
-"""The shapes of what operators return, on dims that may be symbolic.
+"""Shape inference for operators, with dims that may be symbolic.
 
-Used to check what a rule returns before it reaches a runtime, and to let rules ask for the shape of what they have
-built. An operator that is missing here gives values of unknown shape, which nothing checks: absent, never wrong.
+It checks the results of a rule before they reach a runtime, and lets rules ask for the shapes of the values they built.
+An operator without an entry gives values of unknown shape, which are not checked: absent, never wrong.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 from jaxport.export import dims
 from jaxport.export.value import Value
+from jaxport.onnx_facts import BROADCASTING, UNARY
 
 Shape = tuple[dims.Dim, ...]
 Attributes = Mapping[str, Any]
@@ -24,33 +25,33 @@ class Unknown(Exception):
 
 
 def infer(op_type: str, operands: Sequence[Value | None], attributes: Attributes, outputs: int) -> list[Shape | None]:
-    """The shapes of an operator's results; None where they are not known."""
+    """Return the shapes of an operator's results; None for unknown ones."""
     function = FUNCTIONS.get(op_type)
     if function is None:
         return [None] * outputs
     try:
         shapes = list(function(operands, attributes))
-    except (Unknown, TypeError):  # an operand of unknown shape or value; dims whose order is not decided
+    except (Unknown, TypeError):  # an operand of unknown shape or value; dims of undecided order
         return [None] * outputs
     return (shapes + [None] * outputs)[:outputs]
 
 
 def shape_of(value: Value | None) -> Shape:
-    """The shape of an operand. Raises `Unknown` where there is none."""
+    """Return the shape of an operand. Raises `Unknown` if there is none."""
     if value is None or value.shape is None:
         raise Unknown
     return value.shape
 
 
 def vector_of(value: Value | None) -> list[int]:
-    """The integers in a constant operand. Raises `Unknown` where it is no constant."""
+    """Return the integers in a constant operand. Raises `Unknown` if it is not a constant."""
     if value is None or value.constant is None:
         raise Unknown
     return [int(n) for n in value.constant.ravel()]
 
 
 def broadcast(*shapes: Shape) -> Shape:
-    """The shape that several shapes broadcast to, as NumPy and ONNX do. Raises `ValueError` where they do not."""
+    """Return the shape that several shapes broadcast to, as in NumPy and ONNX. Raises `ValueError` if they do not."""
     first, *others = map(tuple, shapes)
     if all(shape == first for shape in others):
         return first
@@ -73,21 +74,18 @@ def _shape_function(*names: str) -> Callable[[ShapeFunction], ShapeFunction]:
     return register
 
 
-_UNARY = """Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast Ceil Celu Clip Cos Cosh CumSum CumProd Elu Erf Exp Floor
-Gelu HardSigmoid HardSwish Hardmax Identity IsInf IsNaN LeakyRelu Log LogSoftmax Mish Neg Not Reciprocal Relu Round
-RMSNormalization Selu Sigmoid Sign Sin Sinh Softmax Softplus Softsign Sqrt Tan Tanh Trilu InstanceNormalization
-GroupNormalization LayerNormalization ScatterElements ScatterND BatchNormalization RotaryEmbedding BitCast
-ReverseSequence DequantizeLinear QuantizeLinear""".split()
-_BROADCASTING = """Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual
-Max Mean Min Mod Mul Or Pow Sub Sum Where Xor PRelu""".split()
+#: Operators that are not elementwise, and whose first result has the shape of the first operand all the same.
+_OTHERS_OF_ONE_SHAPE = """BatchNormalization BitCast CumProd CumSum DequantizeLinear GroupNormalization Hardmax
+InstanceNormalization LayerNormalization LogSoftmax QuantizeLinear ReverseSequence RMSNormalization RotaryEmbedding
+ScatterElements ScatterND Softmax Trilu""".split()
 
 
-@_shape_function(*_UNARY)
+@_shape_function(*UNARY, *_OTHERS_OF_ONE_SHAPE, "Clip")
 def _same(operands, attributes):
     return [shape_of(operands[0])]
 
 
-@_shape_function(*_BROADCASTING)
+@_shape_function(*BROADCASTING, "PRelu")
 def _broadcasting(operands, attributes):
     return [broadcast(*map(shape_of, operands))]
 

@@ -1,9 +1,9 @@
-"""Whose code a line is: the user's, an installed library's, or the machinery's that nobody wants to see.
+"""Classify code by its file: the user's, an installed library's, or machinery that nobody wants to see.
 
 Libraries need not lie beside the interpreter: a virtual environment may see those of another one, and `PYTHONPATH` may
-name a folder that `pip install --target` filled, or a checkout. So a file is a library's where it lies in an
-installation of Python, in a folder named `site-packages`, in a package that the metadata of an entry of `sys.path`
-lists, or in the package of a framework that is loaded.
+name a folder that `pip install --target` filled, or a checkout. So a file is a library's if it lies in an installation
+of Python, in a folder named `site-packages`, in a package that the metadata of an entry of `sys.path` lists, or in the
+package of a loaded framework.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def is_library(file_name: str) -> bool:
 
 
 def _libraries() -> Callable[[str], bool]:
-    """`is_library`, for many files: what it depends on is looked at once."""
+    """Return `is_library` for many files: what it depends on is read once."""
     from jaxport.frameworks import loaded
 
     packages = frozenset(namespace.partition(".")[0] for framework in loaded() for namespace in framework.namespaces)
@@ -57,7 +57,7 @@ def _judge(search_path: tuple[str, ...], packages: frozenset[str]) -> Callable[[
 
 
 def _roots(search_path: Sequence[str], packages: Iterable[str]) -> tuple[str, ...]:
-    """The folders and files that are no user's."""
+    """Return the folders and files of libraries."""
     found = {os.path.dirname(path) for path in _MACHINERY} | set(_standard_library())
     for name in ("jax", "jaxlib", "numpy", *packages):
         file = getattr(sys.modules.get(name), "__file__", None)
@@ -76,7 +76,7 @@ def _standard_library() -> Iterator[str]:
 
 
 def _installed_in(entry: str) -> Iterator[str]:
-    """The packages that the metadata in an entry of `sys.path` lists; the folder itself may hold the user's code too."""
+    """Yield the packages listed in the metadata of an entry of `sys.path`; its folder may also hold user code."""
     if not os.path.isdir(entry) or os.path.basename(entry) in ("site-packages", "dist-packages"):
         return
     if not any(name.endswith(".dist-info") for name in os.listdir(entry)):
@@ -87,7 +87,7 @@ def _installed_in(entry: str) -> Iterator[str]:
 
 
 def source_lines(traceback: Any) -> tuple[str, str]:
-    """The innermost frame that is in no library, and the innermost that is neither JAX's nor ours, of JAX's traceback."""
+    """Return the innermost frame outside all libraries, and that outside JAX and this package, of JAX's traceback."""
     users, librarys, is_librarys = None, None, _libraries()
     for frame in traceback.frames:
         if librarys is None and not frame.file_name.startswith(_MACHINERY):
@@ -109,7 +109,7 @@ def _text(file_name: str, line: int, function: str) -> str:
 
 
 def raised_at(error: BaseException) -> str:
-    """The line of the user's that an exception came from; in a library, that of the call of it.
+    """Return the user's line that an exception came from; in a library, that of the call of it.
 
     >>> try:
     ...     int("x")

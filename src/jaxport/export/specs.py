@@ -1,9 +1,9 @@
-"""What the user says of the inputs: specifications to abstract values, symbolic dims included.
+"""Read the user's input specifications into abstract values, with symbolic dims.
 
-An argument that is a tuple of only integers and strings is a shape of the default float; anything else is a pytree of
-`jax.ShapeDtypeStruct` (whose dims may be names or expressions too), arrays and scalar types. In a pytree of nothing but
-shapes, or where a tuple names a dim, the tuples are shapes too; in a pytree of arrays, tuples of integers and `()` are
-parts of the pytree, as they are for JAX.
+A tuple of only integers and strings is a shape of the default float if it is a whole argument; anything else is a
+pytree of `jax.ShapeDtypeStruct` (whose dims may be names or expressions too), arrays and scalar types. In a pytree of
+only shapes, or if a tuple names a dim, the tuples are shapes too; in a pytree of arrays, tuples of integers and `()`
+are parts of the pytree, as they are for JAX.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jaxport.export import dims, ports
 
 
 def is_shape(spec: Any) -> bool:
-    """Whether a specification is a bare shape: a plain tuple, not a named one, which is a pytree.
+    """Whether a specification is a bare shape: a plain tuple, not a named tuple, which is a pytree.
 
     >>> is_shape(("B", 3)), is_shape(((2, 3), (2,)))
     (True, False)
@@ -39,11 +39,11 @@ def _is_spec(spec: Any) -> bool:
 
 
 def flatten(spec: Any) -> tuple[list[Any], Any]:
-    """The specifications in that of one argument, and the pytree that they are in.
+    """Return the leaf specifications of one argument, and their pytree.
 
     Args:
-      spec: what the user gives for one argument. A shape stands for an array where it is the whole argument, and in a
-        pytree of shapes; in a pytree of arrays, integers in a tuple are leaves, and `()` is an empty node.
+      spec: the specification of one argument. A shape denotes an array if it is the whole argument, and in a pytree of
+        shapes; in a pytree of arrays, integers in a tuple are leaves, and `()` is an empty node.
 
     >>> flatten({"x": ("B", 3), "scale": ()})[0]
     [(), ('B', 3)]
@@ -57,7 +57,7 @@ def flatten(spec: Any) -> tuple[list[Any], Any]:
 
 
 def _describes(leaves: Sequence[Any]) -> bool:
-    """Whether the tuples among the leaves of a pytree are shapes: one names a dim, or there are no arrays beside them."""
+    """Whether the tuples among the leaves of a pytree are shapes: one names a dim, or no leaf is an array."""
     shapes = [leaf for leaf in leaves if is_shape(leaf)]
     if any(not isinstance(dim, (int, np.integer)) for shape in shapes for dim in shape):
         return True
@@ -65,7 +65,7 @@ def _describes(leaves: Sequence[Any]) -> bool:
 
 
 def _is_scalar_type(spec: Any) -> bool:
-    """Whether a specification is a type of numbers, Python's, NumPy's or JAX's."""
+    """Whether a specification is a scalar type of Python, NumPy or JAX."""
     return isinstance(spec, np.dtype) or (isinstance(spec, type) and np.dtype(spec).kind != "O")
 
 
@@ -74,7 +74,7 @@ class SpecReader:
 
     Args:
       default_dtype: the dtype of a bare shape.
-      constraints: what is known of the symbols, as `jax.export.symbolic_shape` takes it (`"T >= 2"`).
+      constraints: constraints on the symbols, as `jax.export.symbolic_shape` takes them (`"T >= 2"`).
 
     >>> reader = SpecReader(np.float32)
     >>> reader.read(("B", "2*B", 3), "x")
@@ -87,7 +87,7 @@ class SpecReader:
         self.scope: Any = None
 
     def adopt_scope(self, specs: Iterable[Any]) -> None:
-        """Use the scope of symbolic dims that the user made with `jax.export.symbolic_shape`, where there are any.
+        """Use the scope of the symbolic dims that the user made with `jax.export.symbolic_shape`, if there are any.
 
         Args:
           specs: the specification of each argument.
@@ -104,10 +104,10 @@ class SpecReader:
                     self.scope = dim.scope
 
     def read(self, spec: Any, where: str) -> Any:
-        """The pytree of abstract values that the specification of an argument stands for, in the dtypes it declares.
+        """Return the pytree of abstract values that the specification of an argument describes, in its dtypes.
 
         Raises:
-          InvalidArgument: a dim is no name, expression or size, or a leaf is no specification.
+          InvalidArgument: a dim is not a name, expression or size, or a leaf is not a specification.
         """
         leaves, tree = flatten(spec)
         return jax.tree.unflatten(tree, [self._leaf(leaf, where) for leaf in leaves])
@@ -171,11 +171,11 @@ class SpecReader:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the user says of all inputs.
+    """The specifications of all inputs.
 
     Attributes:
       args, kwargs: abstract values, in the dtypes that JAX computes in.
-      declared: for each of their leaves the dtype that the user gave, which the model's input has.
+      declared: the dtype that the user gave for each of their leaves, which the model's input has.
       flags: the positions of the leaves that are Python's `bool`: the function is traced for both values of each.
     """
 
@@ -222,13 +222,13 @@ def read_inputs(
 
 
 def _flags(spec: Any) -> Any:
-    """Which leaves of a specification are Python's `bool`: a pytree of booleans."""
+    """Return which leaves of a specification are Python's `bool`, as a pytree of booleans."""
     leaves, tree = flatten(spec)
     return jax.tree.unflatten(tree, [leaf is bool for leaf in leaves])
 
 
 def narrowed(dtype: Any) -> Any:
-    """The dtype that JAX computes in where an array of `dtype` is given: a 32-bit one for 64 bits, unless enabled.
+    """Return the dtype that JAX computes in for an array of `dtype`: 32 bits for 64, unless enabled.
 
     >>> narrowed(np.int64), narrowed(np.uint8)
     (dtype('int32'), dtype('uint8'))
@@ -237,7 +237,7 @@ def narrowed(dtype: Any) -> Any:
 
 
 def sizes_of(shapes: Mapping[str, Sequence[dims.Dim]], arrays: Mapping[str, Any]) -> dict[str, int]:
-    """The sizes that concrete inputs give to the symbols of their declared shapes.
+    """Return the sizes that concrete inputs give to the symbols of their declared shapes.
 
     Args:
       shapes: the declared shape of each input.

@@ -1,4 +1,4 @@
-"""The values that rules take and return, and the graphs under construction that they live in."""
+"""The values that rules take and return, and the graphs under construction that contain them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import onnx_ir as ir
 
 from jaxport.export import dims
 
-#: The mark of a stored parameter of the user's, in the `meta` of its `onnx_ir.Value`.
+#: Marks a parameter of the user's, in the `meta` of its `onnx_ir.Value`.
 PARAMETER = "jaxport.parameter"
 SMALL = 1024
 """Constants of at most so many bytes are told apart by their content, larger ones by their memory."""
 
 
 class Origin(NamedTuple):
-    """The node that computes a value, and which of its results it is: rules look through it for simpler forms."""
+    """The node that computes a value, and the index of its result: rules look through it for simpler forms."""
 
     op_type: str
     operands: tuple[Value | None, ...]
@@ -28,15 +28,15 @@ class Origin(NamedTuple):
 
 
 class Value:
-    """A tensor in the graph that is being written, with the dtype and the shape that are known of it.
+    """A tensor in the graph that is being written, with its dtype and its shape if known.
 
     Attributes:
       dtype: its NumPy dtype (`ml_dtypes` for bfloat16 and smaller floats).
-      shape: a tuple of dims (integers or symbolic dimension expressions), or None where it is not known.
-      broadcast: the shape that it stands for, where it is stored before its broadcast: see `stands_for`.
-      constant: its value as a NumPy array where it is known now, else None.
+      shape: a tuple of dims (integers or symbolic dimension expressions), or None if it is unknown.
+      broadcast: the shape after its broadcast, if that is deferred: see `logical_shape`.
+      constant: its value as a NumPy array if it is constant, else None.
       scope: the graph it belongs to; None for a constant, which any graph may use.
-      name: the name it shall have, made unique when it enters a graph.
+      name: its wanted name, made unique when it enters a graph.
       origin: the node of the default domain that computes it, or None for inputs and constants.
     """
 
@@ -60,18 +60,18 @@ class Value:
 
     @property
     def rank(self) -> int:
-        """The number of axes. Raises `ValueError` where the shape is unknown."""
+        """The number of axes. Raises `ValueError` if the shape is unknown."""
         if self.shape is None:
             raise ValueError(f"the rank of {self} is not known")
         return len(self.shape)
 
     @property
-    def stands_for(self) -> tuple[dims.Dim, ...] | None:
-        """The shape of the JAX value: a broadcast is left out until something needs its elements one by one."""
+    def logical_shape(self) -> tuple[dims.Dim, ...] | None:
+        """The shape of the JAX value: a broadcast is deferred until something needs its elements one by one."""
         return self.shape if self.broadcast is None else self.broadcast
 
     def to(self, shape: Sequence[dims.Dim]) -> Value:
-        """The same stored value, standing for its broadcast to `shape`."""
+        """Return the same stored value with a deferred broadcast to `shape`."""
         if self.shape is not None and len(self.shape) == len(shape) and all(map(dims.same, self.shape, shape)):
             return self if self.broadcast is None else self.stored()
         result = self.stored()
@@ -79,7 +79,7 @@ class Value:
         return result
 
     def stored(self) -> Value:
-        """The value as it is stored, without the broadcast that it stands for."""
+        """Return the value as it is stored, without its deferred broadcast."""
         return Value(
             self.dtype,
             self.shape,
@@ -95,7 +95,7 @@ class Value:
         return f"<{'constant ' if self.constant is not None else ''}{self.dtype}{shape} {self.name}>"
 
     def key(self) -> tuple:
-        """What tells this constant from others."""
+        """Return a key that distinguishes this constant from others."""
         array = self.constant
         assert array is not None
         kind = (array.dtype, array.shape)
@@ -111,7 +111,7 @@ class Value:
 
 
 def beside(value: Value | None, op_type: str, first: Value | None) -> Value | None:
-    """`y` of a value that is computed as `op_type(first, y)`, or None where it is not."""
+    """Return `y` if a value is computed as `op_type(first, y)`, else None."""
     if value is None or first is None or first.ir is None or value.origin is None or value.origin.op_type != op_type:
         return None
     x, y = value.origin.operands
@@ -120,7 +120,7 @@ def beside(value: Value | None, op_type: str, first: Value | None) -> Value | No
 
 @functools.lru_cache(maxsize=64)
 def data_type(dtype: Any) -> ir.DataType:
-    """The ONNX data type of a NumPy dtype.
+    """Return the ONNX data type of a NumPy dtype.
 
     >>> data_type("float32").name
     'FLOAT'
@@ -143,14 +143,14 @@ def has_data_type(dtype: np.dtype) -> bool:
 
 
 class Namer:
-    """Hands out names that are unique among those it handed out, always the same ones for the same requests."""
+    """Hands out unique names, always the same ones for the same sequence of requests."""
 
     def __init__(self) -> None:
         self._used: set[str] = set()
         self._next: dict[str, int] = {}
 
     def unique(self, wish: str) -> str:
-        """`wish`, or `wish_1`, `wish_2` … where that is taken.
+        """Return `wish`, or `wish_1`, `wish_2` … if that is taken.
 
         >>> namer = Namer()
         >>> namer.unique("x"), namer.unique("x"), namer.unique("x")
@@ -166,7 +166,7 @@ class Namer:
 
 
 class Mark(NamedTuple):
-    """Where a graph under construction is: how many nodes, constants and dims it has, and its root."""
+    """The state of a graph under construction: the number of its nodes, constants and dims, and of its root's."""
 
     nodes: int
     root_nodes: int
@@ -179,8 +179,8 @@ class Mark(NamedTuple):
 class Scope:
     """A graph under construction: the main graph, the body of a function, or a subgraph of either.
 
-    A subgraph sees the values of the graphs around it, up to its root; a root (the main graph or a function)
-    sees only its own. Constants and dimension values are kept at the root, once.
+    A subgraph sees the values of the graphs around it, up to its root; a root (the main graph or a function) sees only
+    its own. Constants and dimension values are stored once, at the root.
     """
 
     kind: str
@@ -199,13 +199,13 @@ class Scope:
         self.root = self if self.parent is None else self.parent.root
 
     def mark(self) -> Mark:
-        """Where this graph is now, to come back to."""
+        """Return the current state of this graph, to come back to."""
         root = self.root
         dim_count = len(root.dim_values) + len(root.dim_inputs)
         return Mark(len(self.nodes), len(root.nodes), len(root.constants), len(root.initializers), dim_count)
 
     def undo(self, mark: Mark) -> None:
-        """Take back what was emitted since a mark, but for dims: they are known from then on, and stay."""
+        """Remove what was emitted since a mark, unless dims were: later code relies on them, so all of it stays."""
         root, now = self.root, self.mark()
         if now.dims != mark.dims:
             return
@@ -233,7 +233,7 @@ class Scope:
         return value
 
     def use(self, value: Value) -> ir.Value:
-        """The `onnx_ir.Value` that stands for `value` in this graph; a constant enters its root on first use."""
+        """Return the `onnx_ir.Value` of `value` in this graph; a constant enters its root on first use."""
         if value.constant is None:
             assert value.ir is not None
             return value.ir

@@ -1,7 +1,7 @@
 """The walker: from the equations of a jaxpr to nodes, by looking up one rule per equation.
 
-It knows no operator and no framework. What every rule would otherwise repeat stands here once: reading operands,
-choosing the parameters a rule takes, checking and stamping what it returns, and telling what went wrong where.
+It knows no operator and no framework. It does what every rule would otherwise repeat: read operands, choose the
+parameters that a rule takes, check and stamp its results, and report what went wrong where.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, parameter
 
 @dataclass(frozen=True)
 class Place:
-    """Where an equation stands: the blocks around it, the user's line, and the primitive.
+    """The place of an equation: the blocks around it, the user's line, and the primitive.
 
     Attributes:
       blocks: `(path, target)` of each block around it, the outermost first.
       source: the user's file, line and function, as `train.py:88 in step`.
       primitive: the name of the primitive.
-      in_rule: whether a rule has traced what is exported here, whose lines are not the user's.
+      in_rule: whether a rule traced this equation, so that its line is not the user's.
       base: the path that the paths are relative to: that of the block whose function is being built.
     """
 
@@ -43,16 +43,16 @@ class Place:
     base: str = ""
 
     def enter(self, block: Any) -> Place:
-        """The place inside a block."""
+        """Return the place inside a block."""
         path = block.path.removeprefix(f"{self.base}.") if self.base else block.path
         return replace(self, blocks=(*self.blocks, (path or block.name, block.target)))
 
     def of(self, primitive: str, source: str) -> Place:
-        """The place of an equation here."""
+        """Return the place of an equation here."""
         return Place(self.blocks, source, primitive, self.in_rule, self.base)
 
     def inside(self, base: str) -> Place:
-        """The place at the start of a function's body, from where its blocks are named."""
+        """Return the place at the start of a function's body, to which the paths of its blocks are relative."""
         return replace(self, blocks=(), base=base)
 
     @property
@@ -61,7 +61,7 @@ class Place:
         return self.blocks[-1][0] if self.blocks else ""
 
     def metadata(self) -> dict[str, str]:
-        """What each node says of its origin. `namespace` is the key that graph viewers read."""
+        """Return the metadata of a node's origin. `namespace` is the key that graph viewers read."""
         entries = {
             "namespace": "/".join(f"{path}: {target}" for path, target in self.blocks),
             "jaxport.source": self.source,
@@ -72,7 +72,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Record:
-    """What became of one equation: the rule that served it, the nodes it made, and a note where there is one."""
+    """How one equation was exported: the rule that was applied, the nodes it made, and a note if there is one."""
 
     place: Place
     rule: str
@@ -85,16 +85,15 @@ class Walker:
     """One walk over one program.
 
     Attributes:
-      opset: the opset of the default domain that is written.
-      rules, block_rules: by primitive name, and by block target.
-      legalize: whether operators are computed in another dtype where the runtime has no kernel.
-      exact_nonfinite: whether NaN and infinities are as in JAX where the runtime's operators treat them otherwise.
-      unroll_scans: the greatest length of a scan whose steps are written out instead of a loop; if None, that depends
-        on what is scanned.
-      functions: builds ONNX functions for the blocks that are chosen, or None where none is.
-      derived: what rules computed from constants, by what tells it from others, so that it is stored once.
-      records: what became of each equation, in order.
-      refusals: what cannot be exported.
+      opset: the opset of the default domain.
+      rules, block_rules: the rules by primitive name, and by block target.
+      legalize: whether operators are computed in another dtype if the runtime has no kernel.
+      exact_nonfinite: whether NaN and infinities are as in JAX even if the runtime's operators differ.
+      unroll_scans: the greatest length of a scan that is unrolled; if None, that depends on what is scanned.
+      functions: builds ONNX functions for the chosen blocks, or None if there are none.
+      derived: constants that rules computed from others, by key, so that each is stored once.
+      records: how each equation was exported, in order.
+      refusals: the equations that cannot be exported.
     """
 
     opset: int
@@ -111,7 +110,7 @@ class Walker:
     _traced: dict[Any, Any] = field(default_factory=dict)
 
     def walk(self, op: Emitter, jaxpr: Jaxpr, operands: Sequence[Value]) -> list[Value]:
-        """Export the equations of `jaxpr` in the graph of `op`; returns the values of its outputs."""
+        """Export the equations of `jaxpr` in the graph of `op`; return the values of its outputs."""
         values: dict[Var, Value] = dict(zip(jaxpr.invars, operands, strict=True))
 
         def read(atom: Any) -> Value:
@@ -126,7 +125,7 @@ class Walker:
         return [read(v) for v in jaxpr.outvars]
 
     def equation(self, op: Emitter, equation: JaxprEqn, operands: Sequence[Value]) -> list[Value]:
-        """Export one equation. What cannot be exported is noted, and values are made up so that the walk goes on."""
+        """Export one equation. If it cannot be exported, that is recorded and placeholder values let the walk go on."""
         block = equation.params.get("block")
         empty = bool(op.outs) and all(_is_empty(getattr(aval, "shape", ())) for aval in op.outs)
         if block is None and empty and not equation.effects:
@@ -161,7 +160,7 @@ class Walker:
             ]
 
     def apply(self, rule: Rule, op: Emitter, parameters: Mapping[str, Any], operands: Sequence[Value]) -> list[Value]:
-        """Call a rule, and check what it returns against the abstract values of the equation."""
+        """Call a rule, and check its results against the abstract values of the equation."""
         taken, refused = rule.arguments(parameters)
         if refused:
             shown = ", ".join(f"`{name}={parameters[name]!r}`" for name in refused)
@@ -180,7 +179,7 @@ class Walker:
             if error.where or not isinstance(error, RuleError):
                 raise
             raise RuleError(error.refused, where=_where(rule, op), why=error.why, instead=error.instead) from error
-        except Exception as error:  # whatever a rule raises, the user shall see the rule's name and their own line
+        except Exception as error:  # whatever a rule raises, the user should see its name and their own line
             raise RuleError(
                 f"the rule for `{rule.name}` failed: {type(error).__name__}: {error}", where=_where(rule, op)
             ) from error
@@ -190,7 +189,7 @@ class Walker:
         return results
 
     def block(self, op: Emitter, equation: JaxprEqn, operands: Sequence[Value]) -> list[Value]:
-        """Export a block: by its rule, as an ONNX function, or in place, which is all that an edited one can be."""
+        """Export a block: by its rule, as an ONNX function, or in place; an edited block only in place."""
         block = equation.params["block"]
         place = op.place.enter(block)
         inner = Emitter(self, op.scope, place, op.outs)
@@ -232,7 +231,7 @@ class Walker:
         try:
             key = (function, tuple((a.shape, a.dtype) for a in avals), tuple(sorted(parameters.items())))
             jaxpr, tree = self._traced.get(key, (None, None))
-        except TypeError:  # a parameter that cannot be hashed
+        except TypeError:  # an unhashable parameter
             key = jaxpr = tree = None
         if jaxpr is None:
             jaxpr, shape = jax.make_jaxpr(functools.partial(function, **parameters), return_shape=True)(*avals)
@@ -244,11 +243,11 @@ class Walker:
         return results[0] if tree == jax.tree.structure(0) else results
 
     def finish_graph(self, op: Emitter, outputs: Sequence[Value], name: str) -> ir.Graph:
-        """A graph from what stands in the scope of `op`, with these outputs."""
+        """Return the graph of the scope of `op`, with these outputs."""
         scope, results = op.scope, []
         seen = {scope.use(value) for value in scope.inputs}
         for value in outputs:
-            # An output is a value of this very graph, computed in it, and stands there once.
+            # Each output is a distinct value that is computed in this very graph.
             value = op.expanded(value)
             own = value.scope is scope and value.ir not in seen
             result = scope.use(value if own else op.alias(value))
@@ -263,7 +262,7 @@ class Walker:
         )
 
     def source(self, equation: JaxprEqn, around: str) -> str:
-        """The user's line that an equation comes from, `train.py:88 in step`; in a library, that of the call of it."""
+        """Return the user's line of an equation, `train.py:88 in step`; in a library, that of the call of it."""
         traceback = equation.source_info.traceback
         if traceback is None:
             return around
@@ -274,7 +273,7 @@ class Walker:
 
 
 def constant(value: Any, dtype: Any) -> Value:
-    """A constant from an array or a number."""
+    """Return a constant from an array or a number."""
     array = np.asarray(value, dtype=dtype)
     return Value(array.dtype, array.shape, constant=array)
 
@@ -285,13 +284,13 @@ def _is_empty(shape: Sequence[dims.Dim]) -> bool:
 
 
 def _dtype(aval: Any) -> np.dtype:
-    """The dtype that stands for that of an abstract value: the derivative of an integer has no values, but a shape."""
+    """Return the stored dtype of an abstract value; `float0`, that of integer derivatives, becomes bool."""
     dtype = getattr(aval, "dtype", jax.dtypes.float0)  # a token has none
     return np.dtype(np.bool_ if dtype == jax.dtypes.float0 else dtype)
 
 
 def live_equations(jaxpr: Jaxpr) -> list[JaxprEqn]:
-    """The equations of `jaxpr` that an output depends on, or that have an effect, in order."""
+    """Return the equations of `jaxpr` that an output depends on, or that have an effect, in order."""
     used = {v for v in jaxpr.outvars if isinstance(v, Var)}
     live = []
     for equation in reversed(jaxpr.eqns):
@@ -302,7 +301,7 @@ def live_equations(jaxpr: Jaxpr) -> list[JaxprEqn]:
 
 
 def checked_results(rule: Rule, op: Emitter, results: Sequence[Any]) -> list[Value]:
-    """The results of a rule, stamped; fails at once on a wrong number, dtype or shape, or a value of another graph."""
+    """Return the results of a rule, stamped; fail on a wrong number, dtype or shape, or a value of another graph."""
     if len(results) != len(op.outs):
         raise RuleError(
             f"the rule for `{rule.name}` returned {len(results)} values, its equation has {len(op.outs)}",
@@ -329,7 +328,7 @@ def checked_results(rule: Rule, op: Emitter, results: Sequence[Any]) -> list[Val
         elif dims.shapes_differ(value.shape, aval.shape):
             found = f"shape {value.shape}, not {aval.shape}"
         elif value.constant is None and value.scope is op.scope and not dims.all_static(aval.shape):
-            value.shape = tuple(aval.shape)  # the same dims, perhaps in another form: JAX's own
+            value.shape = tuple(aval.shape)  # JAX's own form of the same dims
             value.stamp()
         if found:
             raise RuleError(f"the rule for `{rule.name}` returned {found} as result {index}", where=_where(rule, op))

@@ -1,4 +1,4 @@
-"""ONNX to JAX: `from_onnx`, the program it returns, and `op` for operators of one's own."""
+"""ONNX to JAX: `from_onnx`, the program it returns, and `op` to register custom operators."""
 
 from jaxport.importer import ops as _ops  # registers the operators
 from jaxport.importer.program import Program, from_onnx

@@ -1,4 +1,4 @@
-"""What is given to a program and what it gives back, as the caller and as the evaluator have it."""
+"""Conversions of a program's inputs and outputs between the caller's form and the evaluator's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["external", "internal", "of_python"]
 
 
 def of_python(declared: ir.Value, given: Any, wanted: np.dtype | None) -> np.ndarray:
-    """An input that is given as numbers of Python, or lists of such, in the declared type, if it has them."""
+    """Convert an input given as Python numbers, or lists of them, to the declared type, if it has them."""
     try:
         array = np.asarray(given)
         if array.dtype.kind != "f" or wanted is None or not (wanted.kind == "b" or jnp.issubdtype(wanted, np.integer)):
@@ -33,14 +33,14 @@ def of_python(declared: ir.Value, given: Any, wanted: np.dtype | None) -> np.nda
 
 
 def internal(value: Any) -> Any:
-    """An input as the evaluator has it."""
+    """Convert an input to the evaluator's form."""
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "OUST":
         return HostValue(np.asarray(value, dtype=object), STRING)
     return jnp.asarray(value) if isinstance(value, np.ndarray | np.generic) else value
 
 
 def external(value: Any) -> Any:
-    """An output as the caller gets it."""
+    """Convert an output to the caller's form."""
     if isinstance(value, list):
         return [external(element) for element in value]
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""A model whose file fixes the size of the batch, called with another one."""
+"""Call a model whose file fixes the batch size with another one."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ __all__ = ["Batches"]
 
 
 class Batches:
-    """Calls with any number of rows, of a model that takes a fixed number of them.
+    """Calls with any number of rows to a model that takes a fixed number of them.
 
-    The model is mapped over batches of its own size (`jax.vmap`), so that the result is that of calls one by one, whatever
-    sizes are written into its nodes.
+    The model is mapped over batches of its own size (`jax.vmap`), so the result is that of separate calls, whatever
+    sizes its nodes contain.
 
     Args:
       inputs: the inputs of the model.
       outputs: its outputs.
-      axes: the axis that counts the rows, by the name of an input or output, or None for an input that all rows share. By
-        default it is the first axis, of the inputs that have as many rows as the first one.
+      axes: the axis of the rows, by the name of an input or output, or None for an input that all rows share. By
+        default it is the first axis of the inputs that have as many rows as the first one.
       static: inputs that decide shapes; all rows share them.
 
     Raises:
-      InvalidArgument: a name or axis is none of the model's, or inputs have different numbers of rows.
+      InvalidArgument: a name or axis does not exist in the model, or inputs have different numbers of rows.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class Batches:
     def run(
         self, evaluate: Callable[[Mapping[str, Any]], tuple[Any, ...]], inputs: Mapping[str, Any]
     ) -> tuple[Any, ...]:
-        """The outputs for all rows.
+        """Return the outputs for all rows.
 
         Raises:
-          InvalidArgument: inputs have different numbers of rows, or such as are no multiple of the model's own; or an output
-            has no rows.
+          InvalidArgument: inputs have different numbers of rows, or not a multiple of the model's own; or an output has
+            no rows.
         """
         rows = {name: inputs[name].shape[axis] for name, axis in self.axes.items()}
         count = next(iter(rows.values()))
@@ -113,7 +113,7 @@ class Batches:
 
 
 def _split(x: Any, axis: int, count: Any) -> Any:
-    """`x` with the axis of its rows as one of batches and one of rows."""
+    """Split the axis of the rows of `x` into one of batches and one of rows."""
     return jnp.reshape(x, (*x.shape[:axis], count, x.shape[axis] // count, *x.shape[axis + 1 :]))
 
 

@@ -1,4 +1,4 @@
-"""Bounds for sizes that depend on data: what the user says of nodes such as NonZero, so that they can be traced."""
+"""User-defined bounds for sizes that depend on data, so that nodes such as NonZero can be traced."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["set_bounds"]
 
 
 def set_bounds(body: Body, sizes: Mapping[str, int]) -> None:
-    """Tells nodes how many rows they have at most.
+    """Set the maximum number of rows of nodes.
 
     Args:
       body: the graph.
       sizes: bounds by the name of a node, or of one of its outputs.
 
     Raises:
-      InvalidArgument: a name is that of no node whose size depends on data, or a bound is no size.
+      InvalidArgument: a name is not that of a node whose size depends on data, or a bound is not a size.
     """
     nodes = {name: node for node in _nodes(body) for name in _names(node)}
     bounded = {name: node for name, node in nodes.items() if _takes_bound(node)}

@@ -1,8 +1,8 @@
-"""Calls of a program: compiled as a whole, once for each set of shapes, where `jax.jit` can trace it.
+"""Calls of a program: compiled as a whole, once for each set of shapes, if `jax.jit` can trace it.
 
-Operator by operator, each operator is compiled by itself when it first meets a shape: of a model of thousands that takes
-longer than to compile all of it at once, and runs slower. A program whose shapes depend on data, or that has strings, can
-only be run so; which programs these are turns out when they are traced.
+Run operator by operator, each operator is compiled separately for each new shape: for a model of thousands of operators
+that takes longer than compiling it as a whole, and runs slower. A program whose shapes depend on data, or that has
+strings, can only be run that way; tracing it shows whether it is one.
 """
 
 from __future__ import annotations
@@ -27,29 +27,30 @@ from jaxport.importer.recording import Recorded, active, map_leaves
 __all__ = ["Calls"]
 
 MOST_KEPT = 64
-"""Sets of shapes that stay compiled; of more, the one that was used least recently is dropped."""
+"""The number of sets of shapes that stay compiled; beyond it, the least recently used one is dropped."""
 
 MOST_VALUES = 8
-"""For how many values of the inputs that decide shapes a program is compiled. Of an input that is another each time it
-would be compiled each time.
+"""The number of values of shape-deciding inputs for which a program is compiled.
+
+An input that differs each time would be compiled each time.
 """
 
 MOST_EQUATIONS = 50_000
-"""Equations that are compiled: what has more was unrolled, and compiling takes longer the longer it is."""
+"""The largest number of equations to compile: a longer program was unrolled, and compile time grows with length."""
 
 Evaluate = Callable[[Mapping[str, Any], Mapping[str, Any], Any], tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
 class _Slot:
-    """Where an array stands in the outputs."""
+    """The place of an array in the outputs."""
 
     index: int
 
 
 @dataclass
 class _Call:
-    """How a program is run for one set of shapes: compiled, or operator by operator, and why."""
+    """How a program runs for one set of shapes: compiled, or operator by operator, and why."""
 
     function: Any = None
     outputs: tuple[Any, ...] = ()
@@ -75,11 +76,11 @@ class Calls:
         self._kept: OrderedDict[Any, _Call] = OrderedDict()
 
     def __call__(self, params: Mapping[str, Any], inputs: Mapping[str, Any], rng: Any) -> tuple[Any, ...]:
-        """The outputs, as the program has them.
+        """Return the outputs of the program.
 
         Args:
           params: the parameters.
-          inputs: as the evaluator takes them: arrays, host values, lists of such for sequences, None.
+          inputs: the inputs in the evaluator's form: arrays, host values, lists of these for sequences, None.
           rng: a random key, or None.
         """
         if self._is_part_of_something(params, inputs, rng) or not _has_arrays_only(inputs):
@@ -103,7 +104,7 @@ class Calls:
         divided: tuple[dict[str, HostValue], dict[str, Any]],
         key: Any,
     ) -> tuple[Any, ...]:
-        """The outputs of the first call for a set of shapes, which decides how the next ones are run."""
+        """Run the first call for a set of shapes, which decides how later ones run; return the outputs."""
         call, (known, traced) = _Call(), divided
 
         def whole(params: Mapping[str, Any], traced: Mapping[str, Any], rng: Any) -> list[Any]:
@@ -126,7 +127,7 @@ class Calls:
                     return _filled(call.outputs, arrays)
             except (JaxportError, jax.errors.JaxRuntimeError, NotImplementedError) as error:
                 call.why = _reason(error)
-        outputs = self.evaluate(params, inputs, rng)  # what is wrong with the inputs is said here
+        outputs = self.evaluate(params, inputs, rng)  # it reports what is wrong with the inputs
         self._keep(key, call)
         return outputs
 
@@ -136,15 +137,15 @@ class Calls:
             self._kept.popitem(last=False)
 
     def _is_part_of_something(self, params: Any, inputs: Any, rng: Any) -> bool:
-        """Whether somebody else traces, records or observes the program, or wants nothing compiled."""
+        """Whether a caller traces, records or observes the program, or disabled compilation."""
         if active() is not None or current_recorder() is not None or observed() or _nothing_is_compiled():
             return True
         leaves = jax.tree.leaves((params, dict(inputs), rng))
-        # Under a trace, what is computed from known arrays is traced, too.
+        # Under a trace, functions of known arrays are traced, too.
         return any(isinstance(leaf, jax.core.Tracer | Recorded) for leaf in (*leaves, jnp.zeros(())))
 
     def _divided(self, inputs: Mapping[str, Any]) -> tuple[dict[str, HostValue], dict[str, Any]]:
-        """The inputs whose values have to be known, and those that are traced."""
+        """Return the inputs whose values have to be known, and those that are traced."""
         known: dict[str, HostValue] = {}
         traced: dict[str, Any] = {}
         for name, value in inputs.items():
@@ -153,7 +154,7 @@ class Calls:
             else:
                 try:
                     traced[name] = map_leaves(_array, value)
-                except ModelError:  # an integer that fits on the host only
+                except ModelError:  # an integer that only fits on the host
                     known[name] = value
         return known, traced
 
@@ -171,7 +172,7 @@ def _nothing_is_compiled() -> bool:
 
 
 def _has_arrays_only(inputs: Mapping[str, Any]) -> bool:
-    """Whether all inputs are such that JAX can trace: no strings, no maps, nothing unknown."""
+    """Whether JAX can trace all inputs: no strings, no maps, nothing unknown."""
     if any(isinstance(value, Mapping) for value in inputs.values()):
         return False
     leaves = jax.tree.leaves(dict(inputs))
@@ -193,7 +194,7 @@ def _emptied(outputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any]]:
 
     def empty(leaf: Any) -> Any:
         if not isinstance(leaf, jax.Array):
-            return leaf  # it is known
+            return leaf  # a known value
         arrays.append(leaf)
         return _Slot(len(arrays) - 1)
 
@@ -207,9 +208,10 @@ def _filled(outputs: tuple[Any, ...], arrays: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _too_large(jaxpr: Any) -> str:
-    """Why a program had better not be compiled, if so.
+    """Return why a program should not be compiled, or an empty text.
 
-    XLA ends the process when it has no memory for an array: one by one, each is asked for when it is made.
+    XLA aborts the process if it has no memory for an array; operator by operator, each array is checked before it is
+    made.
     """
     for count, equation in enumerate(_equations(jaxpr.jaxpr), 1):
         if count > MOST_EQUATIONS:
@@ -233,7 +235,7 @@ def _equations(jaxpr: Any) -> Iterator[Any]:
 
 
 def _reason(error: Exception) -> str:
-    """One line of why it cannot be traced: what is refused, and where."""
+    """Return one line on why the program cannot be traced: what is refused, and where."""
     refusals = getattr(error, "refusals", ())
     first = str(error).partition("\n")[0]
     return f"{first} ({refusals[0].where})" if refusals and refusals[0].where else first

@@ -1,4 +1,4 @@
-"""Element types: ONNX's numbers and names for them, and what JAX makes of them."""
+"""Element types: ONNX's numbers and names for them, and the types that JAX uses."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def dtype_of(code: int, where: str = "") -> np.dtype:
 
     Args:
       code: the number.
-      where: what an error calls the place.
+      where: the name of the place in errors.
 
     Raises:
-      ModelError: the number is none of ONNX's.
+      ModelError: ONNX has no such number.
 
     >>> dtype_of(1), dtype_of(16)
     (dtype('float32'), dtype(bfloat16))
@@ -42,7 +42,7 @@ def dtype_of(code: int, where: str = "") -> np.dtype:
 
 
 def from_type_string(text: str) -> np.dtype | None:
-    """The dtype that a schema's type string names, or None where it names no tensor type.
+    """Return the dtype that a schema's type string names, or None if it is not a tensor type.
 
     >>> from_type_string("tensor(int64)"), from_type_string("seq(tensor(int64))")
     (dtype('int64'), None)
@@ -54,7 +54,7 @@ def from_type_string(text: str) -> np.dtype | None:
 
 
 def canonical(dtype: np.dtype) -> np.dtype:
-    """What arrays of `dtype` are in JAX: the 32-bit type where 64-bit types are off.
+    """Return the dtype that arrays of `dtype` have in JAX: the 32-bit type if 64-bit types are off.
 
     >>> canonical(np.dtype("int64"))
     dtype('int32')

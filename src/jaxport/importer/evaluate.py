@@ -1,4 +1,4 @@
-"""Evaluating bound nodes: on arrays, under a trace, on the host, or while recording; it is the same walk."""
+"""Evaluate bound nodes on arrays, under a trace, on the host, or while recording, all by the same walk."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def observing(observer: Observer) -> Iterator[None]:
 
 
 def observed() -> bool:
-    """Whether somebody is shown each node."""
+    """Whether an observer is shown each node."""
     return _observer.get() is not None
 
 
@@ -91,7 +91,7 @@ def evaluate(body: Body, values: dict[ir.Value, Any], key: Any = None) -> tuple[
 
 
 def evaluate_blocks(body: Body, items: Sequence[Item], values: dict[ir.Value, Any], key: Any = None) -> tuple[Any, ...]:
-    """The same, with each segment of `items`, the body's nodes, as a block."""
+    """Return the same, with each segment of `items`, the body's nodes, as a block."""
     return _run(body, EvaluationScope(values, {}, key), {body: items})
 
 
@@ -108,7 +108,7 @@ def _run_items(items: Sequence[Item], scope: EvaluationScope) -> None:
 
 
 def _run_segment(segment: Segment, scope: EvaluationScope) -> dict[ir.Value, Any]:
-    """What a segment makes, computed between the markers of a call of its module."""
+    """Compute the outputs of a segment, between the markers of a call of its module."""
     recorder = current_recorder()
     assert recorder is not None
     arrays = {value: scope[value] for value in segment.inputs if isinstance(scope[value], jax.Array)}
@@ -130,7 +130,7 @@ def _run_segment(segment: Segment, scope: EvaluationScope) -> dict[ir.Value, Any
 
 
 def _run(body: Body, scope: EvaluationScope, bodies: Mapping[Body, Sequence[Item]] | None = None) -> tuple[Any, ...]:
-    """The outputs of a body, computed in the order of its nodes, or of the items that `bodies` has for it."""
+    """Compute the outputs of a body, in the order of its nodes, or of the items that `bodies` has for it."""
     for value, tensor in body.initializers.items():
         if value not in scope.values:
             scope.values[value] = tensor_value(tensor)
@@ -162,7 +162,7 @@ def _run_node(node: BoundNode, scope: EvaluationScope) -> None:
             name: scope.attributes.get(value.name, value) if isinstance(value, Reference) else value
             for name, value in node.attributes.items()
         }
-        # A reference to an attribute that the call leaves out leaves this one out, too.
+        # If a call omits an attribute, a reference to it is omitted, too.
         attributes = {name: value for name, value in attributes.items() if not isinstance(value, Reference)}
         target, recorder = node.target, current_recorder()
         if recorder is None or not recorder.operators:  # as an operator of a tree it has the model's own order
@@ -191,7 +191,7 @@ def _run_node(node: BoundNode, scope: EvaluationScope) -> None:
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
         raise _not_known(node, "a value inside it") from error
     except (
-        AttributeError,  # of an input that is left out
+        AttributeError,  # of an omitted input
         TypeError,
         ValueError,
         LookupError,
@@ -221,23 +221,23 @@ def _run_node(node: BoundNode, scope: EvaluationScope) -> None:
         if value is None:
             continue
         if arrangement is not None and arrangement.held and output.ndim == RANK:
-            scope.last[value] = Held(output, arrangement.firm)
+            scope.last[value] = Held(output, arrangement.prefers_nhwc)
         else:
             scope.values[value] = output
 
 
 LARGE = 2**30
-"""Elements of an array that may be more than the machine can hold."""
+"""Elements of an array that may exceed the machine's memory."""
 
 
 def _check_held(output: Any) -> None:
-    """Refuses an array that is too large. XLA allocates later, and ends the process when one that it could not is read."""
+    """Refuse an array that is too large: XLA allocates lazily, and aborts the process if that failed."""
     if isinstance(output, jax.Array) and check_size(output.shape) > LARGE:
         jax.block_until_ready(output)
 
 
 def _suggest_names(values: Sequence[ir.Value | None], recorded: Sequence[Any]) -> None:
-    """Lets printed source call recorded values what the model calls them."""
+    """Suggest the model's names for recorded values, for use in printed source."""
     for value, result in zip(values, recorded, strict=False):
         if value is not None and isinstance(result, Recorded) and not result.variable.hint:
             result.variable.hint = value.name or ""
@@ -260,7 +260,7 @@ def _call(
         for name, value in attributes.items()
     }
     for name, what in operator.context.items():
-        if what != "graph":  # that was found when the node was bound
+        if what != "graph":  # which was refused when the node was bound
             keywords[name] = _context(what, node, scope, arrangement)
     if operator.plain:
         inputs = [value for value in inputs if value is not None]
@@ -276,7 +276,7 @@ def _call(
 
 
 def _context(what: str, node: BoundNode, scope: EvaluationScope, arrangement: Arranged | None) -> Any:
-    """What the evaluator provides beside inputs and attributes."""
+    """Return what the evaluator provides in addition to inputs and attributes."""
     if what == "output count":
         return len(node.outputs)
     if what == "outputs named":
@@ -287,7 +287,7 @@ def _context(what: str, node: BoundNode, scope: EvaluationScope, arrangement: Ar
         return node.kernel_layout
     if what == BOUND:
         return node.bound
-    # A random key of the node's own.
+    # A random key for this node only.
     return random.fold_in(random.key(0) if scope.key is None else scope.key, node.index)
 
 
@@ -319,7 +319,7 @@ def _on_host(node: BoundNode, operator: Operator, index: int, value: Any) -> Hos
 
 
 def _placed(error: Unsupported, node: BoundNode) -> Unsupported:
-    """An error that an operator function raised, with the node where it happened."""
+    """Return an error that an operator function raised, with the node it came from."""
     refusals = [
         Refusal(refusal.name or node.node.op_type, describe(node.node), refusal.why) for refusal in error.refusals
     ]
@@ -346,7 +346,7 @@ def _not_known(node: BoundNode, what: str, bounded: bool = False) -> ValueNotKno
 
 
 def _typed(output: Any, kind: int | np.dtype | None, inputs: list[Any]) -> Any:
-    """`output` with the dtype that the schema gives it."""
+    """Return `output` with the dtype that the schema requires."""
     if kind is None or output is None or not hasattr(output, "dtype"):
         return output
     dtype = getattr(inputs[kind], "dtype", None) if isinstance(kind, int) else kind

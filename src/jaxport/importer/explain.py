@@ -68,10 +68,10 @@ class GraphExplanation:
     phases: tuple[Phase, ...]
 
     def __getitem__(self, name: str) -> Phase:
-        """The phase of a name: "loaded", "resolved", "folded" or "finalized".
+        """Return the phase of a name: "loaded", "resolved", "folded" or "finalized".
 
         Raises:
-          KeyError: there is no such phase, or the program could not be traced so far.
+          KeyError: there is no such phase, or the program could not be traced that far.
         """
         found = next((phase for phase in self.phases if phase.name == name), None)
         if found is None:
@@ -84,7 +84,7 @@ class GraphExplanation:
 
 @dataclass(eq=False)
 class _Seen:
-    """What a node was given and has given when it was evaluated last."""
+    """The inputs and outputs of a node's last evaluation."""
 
     inputs: Sequence[Any]
     outputs: Sequence[Any]
@@ -191,7 +191,7 @@ def _operator(node: ir.Node) -> str:
 
 
 def _served(node: BoundNode) -> tuple[str, str]:
-    """The function behind a node, and the version from which on it serves."""
+    """Return the name of the function of a node, and the version from which on it applies."""
     target = node.target
     if isinstance(target, BodyFunction | SchemaFunction):
         local = isinstance(target, BodyFunction) and target.positions is None
@@ -222,7 +222,7 @@ def _shown(value: Any) -> str:
 
 
 def _reason(seen: _Seen) -> str:
-    """Why a node is known."""
+    """Return why a node's result is known."""
     given = [value for value in seen.inputs if value is not None]
     if not given:
         return "it is a constant"

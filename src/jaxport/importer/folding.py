@@ -1,7 +1,7 @@
-"""What the shared namespaces compute on the host when all their operands are host values.
+"""Fold functions of the shared namespaces on the host if all their operands are host values.
 
-One row per function: how NumPy computes it and what the element type of the result is. A function without a row, or
-whose row declines, runs as array code.
+The table has one row per function: how NumPy computes it, and the element type of the result. A function without a row,
+or whose row declines, runs as array code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SAME, BOOL, INDEX = "same", "bool", "index"
 
 
 def fold(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The result of the namespace function `name` on host values, or NotImplemented where it has to be array code.
+    """Return the result of the namespace function `name` on host values, or NotImplemented if it has to be array code.
 
     >>> from jaxport.importer.host import host
     >>> fold("jnp.concatenate", ([host([1]), host([2, 3])],), {"axis": 0})
@@ -40,11 +40,11 @@ def fold(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if symbolic and name not in _SYMBOLIC:
         return NotImplemented
     typed_by = _TYPED_BY.get(name, 0)
-    if typed_by >= len(operands):  # Python's numbers have the type that JAX gives them
+    if typed_by >= len(operands):  # Python numbers take the type that JAX gives them
         return NotImplemented
     dtype = operands[typed_by].dtype
     if dtype.kind not in "iufbO" and result == SAME:
-        return NotImplemented  # NumPy's arithmetic on bfloat16 and smaller is not XLA's
+        return NotImplemented  # NumPy's arithmetic on bfloat16 and smaller types differs from XLA's
     if name in _GROWING and _is_large(name, operands, args, kwargs):
         return NotImplemented
     with np.errstate(all="ignore"):
@@ -63,7 +63,7 @@ def fold(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _is_large(name: str, operands: list[HostValue], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a function makes much out of little: then it is array code, whose size is looked at before it runs."""
+    """Whether a function makes a large result out of little: then it is array code, whose size is checked first."""
     given = sum(operand.size for operand in operands)
     if name in _JOINING:
         return sum(operand.nbytes for operand in operands) * JOINED_OF > budget_in_force().largest
@@ -117,7 +117,7 @@ def _plain(arg: Any) -> Any:
 
 
 def _created(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` unless its result is large."""
+    """Return `function`, declining if its result is large."""
 
     def bounded(data: Any, shape: Any, *rest: Any, **kwargs: Any) -> Any:
         sizes = np.atleast_1d(np.asarray(shape, dtype=object)).ravel()
@@ -141,7 +141,7 @@ def _arange(start: Any, stop: Any = None, step: Any = 1, **_: Any) -> Any:
 
 
 def _take(data: np.ndarray, indices: np.ndarray, axis: int | None = None, **_: Any) -> Any:
-    # Out-of-range positions are `mode`'s business, which differs from NumPy's.
+    # Out-of-range positions depend on `mode`, which differs from NumPy's.
     size = data.size if axis is None else data.shape[axis]
     indices = np.asarray(indices)
     if indices.size and not (-size <= indices.min() and indices.max() < size):
@@ -150,7 +150,7 @@ def _take(data: np.ndarray, indices: np.ndarray, axis: int | None = None, **_: A
 
 
 def _truncated(left: Any, right: Any) -> Any:
-    """Integer division towards zero, as ONNX and `lax.div` have it."""
+    """Divide integers, rounding towards zero, as ONNX and `lax.div` do."""
     left, right = np.asarray(left), np.asarray(right)
     if left.dtype == object or right.dtype == object:
         return np.frompyfunc(_truncated_dim, 2, 1)(left, right)
@@ -172,14 +172,14 @@ def _truncated_dim(left: Any, right: Any) -> Any:
 
 
 def _remainder(left: Any, right: Any) -> Any:
-    """`lax.rem`: the sign is the dividend's."""
+    """Compute `lax.rem`: the sign is the dividend's."""
     if np.asarray(left).dtype == object or np.asarray(right).dtype == object:
         return left - _truncated(left, right) * right
     return np.fmod(left, right) if np.all(right) else NotImplemented
 
 
 def _modulo(left: Any, right: Any) -> Any:
-    """`jnp.mod`: the sign is the divisor's."""
+    """Compute `jnp.mod`: the sign is the divisor's."""
     return left % right if np.all(right) else NotImplemented
 
 
@@ -211,7 +211,7 @@ def _where(condition: Any, left: Any, right: Any) -> Any:
 
 
 def _one_hot(data: Any, size: int, *, axis: int, dtype: np.dtype) -> Any:
-    """A row of zeros and a one for each number, of booleans: a repetition in shape arithmetic."""
+    """Return a row of booleans for each number; used for repetition in shape arithmetic."""
     if dtype != np.bool_ or np.size(data) * size > LARGEST_CREATED:
         return NotImplemented
     return np.moveaxis(np.asarray(data)[..., None] == np.arange(size), -1, axis)
@@ -260,7 +260,7 @@ _ROWS: dict[str, tuple[Callable[..., Any], str]] = {
 }
 _TYPED_BY = {"jnp.where": 1}
 JOINED_OF = 4
-"""Which part of the budget folding joins: a file may join a constant with itself, again and again."""
+"""The part of the budget that concatenation counts against: a file may join a constant with itself over and over."""
 _JOINING = {f"jnp.{name}" for name in "concatenate stack hstack vstack".split()}
 _BROADCASTING = {
     f"jnp.{name}"

@@ -1,8 +1,8 @@
-"""How large the result of an operation will be, before it is computed at once.
+"""Predict the size of an operation's result before computing it.
 
-A node's inputs and attributes bound its result: no operator makes more elements than the product of the sizes of its
-inputs and of the numbers that it is told. Where that product is harmless nothing more is asked. Where it is not, the
-operator is traced, which costs no memory, and the budget is asked for what it would make.
+A node's inputs and attributes bound its result: no operator makes more elements than the product of its inputs' sizes
+and of the numbers that it is given. If that product is harmless, nothing more is checked. Otherwise the operator is
+traced, which costs no memory, and the size of its result is checked against the budget.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from jaxport.importer.limits import budget_in_force
 __all__ = ["bytes_of", "check_results", "check_window", "foresee"]
 
 MOST_NUMBERS = 64
-"""Elements of an input that may be sizes, and are multiplied; of a larger one its size counts."""
+"""The largest input whose elements may be sizes, and are multiplied; of a larger one its own size counts."""
 
 WIDEST = 16
 """Bytes of an element."""
 
 
 def check_results(node: BoundNode, outputs: Sequence[Any]) -> None:
-    """Refuses results that are larger than the limits allow: under a trace nothing of them is computed yet.
+    """Refuse results that are larger than the limits allow; under a trace they are not computed yet.
 
     Raises:
       ModelError: one is.

@@ -1,7 +1,7 @@
-"""The protobuf frame of a model: the message without the data of its large tensors, which stays where it is.
+"""The protobuf frame of a model: the message without the data of its large tensors, which stays in the file.
 
 Parsing a whole file holds each weight twice, in the file's bytes and in the message. Here the few fields that lead to
-the weights (`graph`, `initializer`, `raw_data`) are walked by hand; what is left is small, and is parsed as usual.
+the weights (`graph`, `initializer`, `raw_data`) are walked by hand; the rest is small, and is parsed as usual.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import onnx
 __all__ = ["OWN_FILE", "without_data"]
 
 OWN_FILE = "\0"
-"""The location of data that lies in the model's own file: no file has this name."""
+"""The location of data in the model's own file; no file has this name."""
 
 LARGE = 1024
-"""Bytes from which on data stays in the file. Smaller tensors may be shapes, which are wanted at once."""
+"""The size in bytes from which on data stays in the file. Smaller tensors may be shapes, which are needed at once."""
 
 _GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
 _INITIALIZER = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
@@ -27,11 +27,11 @@ _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
 
 
 class _Irregular(Exception):
-    """Not what a serializer writes: the real parser shall say what is wrong, or that nothing is."""
+    """The message is not laid out as serializers write it: the real parser decides whether it is an error."""
 
 
 class _Field(NamedTuple):
-    """A field of a message: its number, where it starts with its key, and where its content starts and stops."""
+    """A field of a message: its number, and the offsets of its key, of its content, and of its end."""
 
     number: int
     wire: int
@@ -41,10 +41,10 @@ class _Field(NamedTuple):
 
 
 def without_data(data: memoryview) -> bytes:
-    """The message in `data`, with the place of the data of each large initializer instead of the data.
+    """Return the message in `data` with the data of each large initializer replaced by its offset.
 
     Such a tensor becomes an external one, whose `location` is `OWN_FILE`. A message that is not laid out as serializers
-    do it is returned as it is.
+    write it is returned unchanged.
 
     >>> from onnx import numpy_helper
     >>> import numpy as np
@@ -73,7 +73,7 @@ def _model(data: memoryview) -> Iterator[bytes]:
 
 
 def _graph(data: memoryview, graph: _Field) -> Iterator[bytes]:
-    begin = graph.start  # of what is copied as it is
+    begin = graph.start  # start of what is copied unchanged
     for field in _fields(data, graph.start, graph.stop):
         if field.number != _INITIALIZER or field.stop - field.start < LARGE:
             continue

@@ -1,8 +1,8 @@
-"""The one gate for the tensors of a file: what has not passed it is never read.
+"""The single gate for the tensors of a file: a tensor that has not passed it is never read.
 
-Every tensor message, wherever a model has one, is checked here: its type, its shape, the length of its data, and where
-external data lies. After the gate no message names a file any more: external data became a number in the gate's own list
-of places, and sparse tensors are written dense.
+Every tensor message of a model is checked here: its type, its shape, the length of its data, and the location of
+external data. After the gate no message names a file: external data is an index into the gate's own list of places, and
+sparse tensors are dense.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from jaxport.importer.mapping import Buffer, MappedTensor
 __all__ = ["FoundTensor", "Gate", "tensors"]
 
 LARGEST = 2**60
-"""Bytes that the shape of a tensor may ask for: NumPy counts in 64 bits."""
+"""The largest size in bytes of a tensor's shape: NumPy counts in 64 bits."""
 
 MOST_AXES = 64
-"""Axes that NumPy's arrays can have."""
+"""The largest rank of a NumPy array."""
 
 _PASSED = f"{OWN_FILE}place "
-"""Where a tensor lies that has passed: no file has such a name, so that nothing else can read it."""
+"""The location of a tensor that has passed: no file has such a name, so nothing else can read it."""
 
 
 class FoundTensor(NamedTuple):
-    """A tensor message: the message that holds it, the name of the field, the tensor, and what messages call the place."""
+    """A tensor message: the message that holds it, the field, the tensor, and the name of the place in messages."""
 
     holder: Any
     field: str
@@ -47,7 +47,7 @@ class FoundTensor(NamedTuple):
 
 @cache
 def _leading(kind: Any) -> frozenset[str]:
-    """The fields of a message type that lead to tensors, as ONNX's schema of its own files has it."""
+    """Return the fields of a message type that lead to tensors, according to ONNX's schema of its own files."""
     leading: dict[str, set[str]] = {}
     pending, seen = [kind], {kind.full_name: kind}
     while pending:
@@ -72,7 +72,7 @@ _TENSORS = {kind.DESCRIPTOR.full_name for kind in (onnx.TensorProto, onnx.Sparse
 
 
 def tensors(model: onnx.ModelProto) -> Iterator[FoundTensor]:
-    """All tensor messages of a model, sparse ones as such, wherever the schema of ONNX files allows one."""
+    """Yield all tensor messages of a model, including sparse ones, wherever the schema of ONNX files allows one."""
     pending: list[tuple[Any, str]] = [(model, "")]
     while pending:
         message, where = pending.pop()
@@ -99,9 +99,9 @@ class Gate:
 
     Args:
       own: the model's own bytes, or None.
-      folders: where data files may be: beside the model, and beside the file that it is a link to.
-      origin: what messages call the model.
-      budget: what may be created.
+      folders: the folders of data files: that of the model, and that of the file that it links to.
+      origin: the name of the model in messages.
+      budget: the budget for created data.
     """
 
     def __init__(self, own: Buffer | None, folders: Sequence[Path], origin: str, budget: Budget):
@@ -110,7 +110,7 @@ class Gate:
         self.buffer_of = cache(Buffer)
 
     def pass_through(self, model: onnx.ModelProto) -> None:
-        """Checks all tensors of a model, and writes its sparse ones dense.
+        """Check all tensors of a model, and make its sparse ones dense.
 
         Raises:
           ModelError: a tensor is damaged or hostile; the message names it.
@@ -123,10 +123,10 @@ class Gate:
                 self._check(found.tensor, where)
 
     def take(self, model: ir.Model) -> None:
-        """Puts the tensors that passed in the place of those whose data is in a file.
+        """Replace the tensors whose data is in a file by those that passed.
 
         Raises:
-          ModelError: a tensor did not pass: its data is outside of the model's folder, or is not there.
+          ModelError: a tensor did not pass: its data is outside the model's folder, or missing.
         """
         for value in _initializers(model):
             if isinstance(value.const_value, ir.ExternalTensor):
@@ -164,7 +164,7 @@ class Gate:
     # -- messages --------------------------------------------------------------------------------------------------
 
     def _check(self, tensor: onnx.TensorProto, where: str) -> None:
-        """Refuses a tensor of no type or shape, or that has more or less data than its shape asks for."""
+        """Refuse a tensor without type or shape, or with more or less data than its shape needs."""
         dtype_of(tensor.data_type, where)
         element, dims = ir.DataType(tensor.data_type), tuple(tensor.dims)
         size = _check_shape(dims, element, where)
@@ -203,7 +203,7 @@ class Gate:
     def _placed(
         self, entries: dict[str, str], size: int, folders: Sequence[Path], where: str, asked: str
     ) -> tuple[Buffer, int]:
-        """The bytes of external data, and where they begin."""
+        """Return the bytes of external data, and their offset."""
         for key in ("offset", "length"):
             if key in entries and not (entries[key].isdecimal() and len(entries[key]) < 20):
                 raise ModelError(
@@ -243,7 +243,7 @@ class Gate:
     # -- sparse tensors --------------------------------------------------------------------------------------------
 
     def _dense(self, sparse: onnx.SparseTensorProto, where: str) -> onnx.TensorProto:
-        """A sparse tensor, written dense."""
+        """Return a sparse tensor in dense form."""
         dims = tuple(sparse.dims)
         self._check(sparse.values, where)
         self._check(sparse.indices, where)
@@ -293,7 +293,7 @@ _FIELD_OF = {
 
 
 def _data_field(element: ir.DataType) -> str:
-    """The field of a tensor message that has the elements of a type one by one."""
+    """Return the field of a tensor message that stores elements of a type one by one."""
     return _FIELD_OF.get(element, "int32_data")
 
 
@@ -310,7 +310,7 @@ def _shown(location: str) -> str:
 
 
 def _check_shape(dims: Sequence[int], element: ir.DataType, where: str) -> int:
-    """The bytes that a shape asks for."""
+    """Return the number of bytes of a shape; refuse an invalid one."""
     if any(size < 0 for size in dims):
         raise ModelError(f"the shape {list(dims)} has a negative size", where=where, instead="export the model again")
     bits = 8 if element == ir.DataType.STRING else element.bitwidth
@@ -342,7 +342,7 @@ def _refuse_sparse(sparse: onnx.SparseTensorProto, why: str, where: str) -> None
 
 
 def _sparse_problem(sparse: onnx.SparseTensorProto, dims: tuple[int, ...]) -> str:
-    """What is wrong with the shapes and types of the parts of a sparse tensor, if anything."""
+    """Return what is wrong with the shapes and types of a sparse tensor's parts, or an empty text."""
     count, indices = list(sparse.values.dims), list(sparse.indices.dims)
     if len(count) != 1:
         return f"its values have the shape {count}, not that of a list"
@@ -356,7 +356,7 @@ def _sparse_problem(sparse: onnx.SparseTensorProto, dims: tuple[int, ...]) -> st
 
 
 def _indices_problem(indices: np.ndarray, dims: tuple[int, ...]) -> str:
-    """What is wrong with the indices, if anything: they lie inside the shape, in ascending order, none twice."""
+    """Return what is wrong with the indices, which have to be inside the shape, ascending and distinct."""
     sizes = np.array(dims if indices.ndim == 2 else [math.prod(dims)], np.int64)
     rows = indices if indices.ndim == 2 else indices[:, None]
     if ((rows < 0) | (rows >= sizes)).any():
@@ -378,7 +378,7 @@ def _initializers(model: ir.Model) -> Iterator[ir.Value]:
 
 
 def _attributes(model: ir.Model) -> Iterator[Any]:
-    """The attributes of all nodes, and the defaults of those of functions."""
+    """Yield the attributes of all nodes, and the default attributes of functions."""
     yield from (function.attributes for function in model.functions.values())
     yield from (node.attributes for graph in _graphs(model) for node in graph)
 
@@ -392,7 +392,7 @@ def _tensors_of(attribute: ir.Attr) -> list[ir.TensorProtocol]:
 
 
 def _located(location: str, folders: Sequence[Path], where: str) -> Path:
-    """The data file at a relative path, which may be a link, but only to a file in one of the folders."""
+    """Return the data file at a relative path, which may be a link, but only to a file in one of the folders."""
     named = location and not os.path.isabs(location) and "\0" not in location
     paths = [path for path in (folder / location for folder in folders) if named and _lies_in(path, folders)]
     if not paths:

@@ -26,7 +26,7 @@ class Body:
     """The nodes of a graph, in order: of the model, of a branch or loop, or of a function.
 
     `initializers` maps values to tensors; `captured` are the outer values that the nodes use, in order of use;
-    `operations` is how many nodes there are with those of all bodies and functions inside, each as often as it is called.
+    `operations` is the number of nodes including those of nested bodies and functions, counted once per call.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Body:
 class BodyFunction:
     """An operator that the model or its schema defines by a body.
 
-    `positions` says which output of the operator each output of the body is, where the body has not all of them.
+    `positions` maps each output of the body to an output of the operator, if the body does not have all of them.
     """
 
     label: str
@@ -52,15 +52,15 @@ class BodyFunction:
 
 
 InputType = tuple[np.dtype, tuple[Any, ...]] | None
-"""The dtype and shape of an input, or None for one that is left out."""
+"""The dtype and shape of an input, or None for an omitted one."""
 
 
 @dataclass(eq=False, slots=True)
 class SchemaFunction:
     """An operator whose schema builds a body from the types of the inputs, once they are known.
 
-    `references` are the attributes of the node whose values are attributes of the enclosing function; `body_for` takes
-    the types, and those attributes with their values.
+    `references` are the attributes of the node that refer to attributes of the enclosing function; `body_for` takes the
+    types, and those attributes with their values.
     """
 
     label: str
@@ -70,13 +70,13 @@ class SchemaFunction:
 
 @dataclass(eq=False, slots=True)
 class BoundNode:
-    """A node and what computes it.
+    """A node and the function that computes it.
 
-    `attributes` holds what the node sets, as the function takes it: Python values, host values for tensors, a `Body` for
-    a graph, a `Reference` inside functions. `output_types` says for each output which input has its dtype (an int), or
-    the dtype itself, or None where the schema leaves it open. `expired` are the values that nothing uses later;
-    `kernel_layout` is how the axes of a convolution's kernel are arranged, `bound` how many rows the result has at most, `foreseen` are
-    inputs whose result was found not to be too large.
+    `attributes` holds the node's attributes in the function's form: Python values, host values for tensors, a `Body`
+    for a graph, a `Reference` inside functions. `output_types` has for each output the input with the same dtype (an
+    int), or the dtype itself, or None if the schema leaves it open. `expired` are the values that nothing uses later;
+    `kernel_layout` is the layout of a convolution's kernel, `bound` the maximum number of rows of the result,
+    `foreseen` are inputs whose result was found not to be too large.
     """
 
     node: ir.Node
@@ -92,12 +92,12 @@ class BoundNode:
     foreseen: tuple[Any, ...] = ()
 
     def bodies(self) -> Iterator[Body]:
-        """The graphs among the attributes."""
+        """Yield the graphs among the attributes."""
         return (attribute for attribute in self.attributes.values() if isinstance(attribute, Body))
 
 
 def describe(node: ir.Node) -> str:
-    """How messages call a node: its name or, if it has none, its first output.
+    """Return the name of a node in messages: its name or, if it has none, its first output.
 
     >>> describe(ir.node("Relu", [ir.val("x")], name="/encoder/act"))
     'node `/encoder/act` (Relu)'

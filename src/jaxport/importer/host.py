@@ -1,8 +1,8 @@
-"""Host values: what is known while a program is traced, with ONNX's element types.
+"""Host values: tensors known while a program is traced, with ONNX's element types.
 
-Shapes, axes, pads and loop counts live here. The elements of a host value are integers, floats, bools or strings,
+Shapes, axes, pads and loop counts are host values. The elements of a host value are integers, floats, bools or strings,
 or *dims*: sizes that `jax.export` knows by name only. Arithmetic between host values follows ONNX: no promotion, and
-integers wrap. What cannot be told of a dim (whether `batch == 1`) is refused.
+integers wrap. Undecidable questions about a dim (whether `batch == 1`) are refused.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class HostValue:
     """A tensor whose elements are known at trace time.
 
     Args:
-      data: the elements; an object array where some are dims or strings.
+      data: the elements; an object array if some are dims or strings.
       dtype: the ONNX element type, as a NumPy dtype.
-      name: what the model calls it, if it is a tensor of the model.
+      name: its name in the model, if it is a tensor of the model.
 
     >>> shape = HostValue(np.array([2, 3, 4]))
     >>> shape[1:] * 2
@@ -41,7 +41,7 @@ class HostValue:
     """
 
     __slots__ = ("data", "dtype", "name")
-    __array_priority__ = 1000  # NumPy arrays leave `array + host` to this class
+    __array_priority__ = 1000  # NumPy arrays defer `array + host` to this class
 
     def __init__(self, data: np.ndarray, dtype: np.dtype | None = None, name: str = ""):
         self.data, self.name = data, name
@@ -84,7 +84,7 @@ class HostValue:
         return self.data.item()
 
     def to_jax(self) -> Any:
-        """What stands for this value in a call of JAX: a NumPy array of the type that JAX uses, or a dim.
+        """Return the value as an argument for JAX: a NumPy array of the type that JAX uses, or a dim.
 
         Raises:
           ModelError: 64-bit types are off and an integer does not fit into 32 bits, or the elements are strings.
@@ -114,7 +114,7 @@ class HostValue:
                     why="64-bit types are off, and the model computes with this integer",
                     instead='turn them on: `jax.config.update("jax_enable_x64", True)`',
                 )
-        with np.errstate(over="ignore"):  # a double that is too large for a float is infinite
+        with np.errstate(over="ignore"):  # a double that is too large for a float becomes infinite
             return self.data.astype(dtype) if dtype != self.data.dtype else self.data
 
     @property
@@ -125,7 +125,7 @@ class HostValue:
         return len(self.data)
 
     def __iter__(self) -> Iterator[Any]:
-        """The elements of a vector as Python values."""
+        """Yield the elements of a vector as Python values."""
         return iter(self.data.tolist())
 
     def __getitem__(self, index: Any) -> HostValue:
@@ -159,7 +159,7 @@ class HostValue:
 
 
 def _stand_ins(data: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """`data` with the limits of its own type as those of the narrower one: they stand for what is beyond all others."""
+    """Replace the limits of `data`'s type, which denote "beyond all others", by those of the narrower one."""
     own, limits = np.iinfo(data.dtype), np.iinfo(dtype)
     for limit, other in ((own.max, limits.max), (own.min, limits.min)):
         if limit and (found := data == limit).any():
@@ -177,7 +177,7 @@ def has_stand_ins(value: HostValue) -> bool:
 def host(value: Any, dtype: Any = None) -> HostValue:
     """`value` as a host value: nested lists of Python numbers and dims, or a NumPy array.
 
-    Integers are int64 and floats float32 unless `dtype` says otherwise, as ONNX's attributes are.
+    Integers are int64 and floats float32 unless `dtype` is given, as in ONNX's attributes.
 
     >>> host([1, 2]), host(2.5), host(True)
     (host([1, 2], int64), host(2.5, float32), host(True, bool))
@@ -211,11 +211,11 @@ def _cast(value: HostValue, dtype: np.dtype) -> HostValue:
 
 
 _SPECIAL = {"inf": "INF", "-inf": "-INF", "nan": "NaN"}
-"""How ONNX writes what is no number."""
+"""ONNX's spelling of non-finite numbers."""
 
 
 def _text(element: Any) -> str:
-    """A number as ONNX Runtime writes it: eight digits of a fraction, 1 and 0 for the truth."""
+    """Return a number as ONNX Runtime writes it: eight fractional digits, 1 and 0 for booleans."""
     if isinstance(element, float):
         text = f"{element:.8g}"
         return _SPECIAL.get(text, text)
@@ -231,14 +231,14 @@ def _integer(text: str) -> int:
 
 
 def _plain(index: Any) -> Any:
-    """An index with the host values in it as NumPy arrays."""
+    """Return an index with its host values as NumPy arrays."""
     if isinstance(index, tuple):
         return tuple(map(_plain, index))
     return index.data if isinstance(index, HostValue) else index
 
 
 def dims_compare(symbol: str, left: Any, right: Any) -> bool:
-    """`left < right` and the like between integers and dims, where it can be told.
+    """Evaluate `left < right` and the like between integers and dims, if it is decidable.
 
     Raises:
       jax.errors.InconclusiveDimensionOperation: it depends on the sizes.
@@ -247,7 +247,7 @@ def dims_compare(symbol: str, left: Any, right: Any) -> bool:
     False
     """
     if symbol in ("==", "!=") and (is_dim(left) or is_dim(right)):
-        # JAX's own `==` on dims says False where it cannot tell.
+        # JAX's own `==` on dims returns False if it cannot decide.
         if left == right:
             return symbol == "=="
         try:

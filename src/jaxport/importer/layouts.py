@@ -1,13 +1,13 @@
-"""Images with their channels last: which values are held so, and which operators keep them so.
+"""Channels-last images: which values are held in that layout, and which operators keep it.
 
-ONNX has images as (batch, channels, height, width). XLA's convolutions on CPUs are up to twice as fast on (batch, height,
-width, channels), and a transpose before and after each of them would cost what is won. So a convolution leaves its result
-with the channels last, operators for which the order of the axes does not matter leave it there, and whoever needs the
-model's own order gets a transpose, once.
+ONNX has images as (batch, channels, height, width). XLA's convolutions on CPUs are up to twice as fast on (batch,
+height, width, channels), but a transpose before and after each of them would undo the gain. So a convolution leaves its
+result with the channels last, operators for which the order of the axes does not matter leave it there, and a user that
+needs the model's own order gets a transpose, once.
 
-A value is in the scope in the model's order, with the channels last, or both. What an operator does with a held value is
-said here by its name: it works element by element, along axes that can be renamed, or its function is told (the keyword
-that is annotated with `ChannelsLast`). All others see the model's order alone.
+A value is in the scope in the model's order, with the channels last, or both. An operator is listed here by name
+according to how it handles a held value: it works element by element, along axes that can be renamed, or its function
+is told (the keyword annotated with `ChannelsLast`). All others only see the model's order.
 """
 
 from __future__ import annotations
@@ -26,46 +26,42 @@ from jaxport.importer.namespaces import jnp, known
 from jaxport.importer.recording import Recorded
 from jaxport.importer.registry import CHANNELS, Operator
 from jaxport.importer.scope import PLACES, EvaluationScope, Held
+from jaxport.onnx_facts import BROADCASTS_SINCE, ELEMENTWISE, REDUCTIONS
 
 __all__ = ["Arranged", "arranged", "channels_last"]
 
 RANK = 4
 LAST = (0, 2, 3, 1)
-"""Which of the model's axes each axis of a held value is."""
+"""The model's axis that each axis of a held value is."""
 
-EACH = dict.fromkeys(
-    "Abs Add And Cast CastLike Ceil Celu Clip Cos Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid"
-    " HardSwish Identity LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or Pow QuickGelu Reciprocal"
-    " Relu Round Selu Shrink Sigmoid Sign Sin Softplus Softsign Sqrt Sub Sum Swish Tanh ThresholdedRelu Where Xor".split(),
-    1,
-) | {"PRelu": 7}
-"""What is computed element by element of inputs that are broadcast, from which version on."""
+EACH = dict.fromkeys(ELEMENTWISE | {"CastLike", "QuickGelu"}, 1) | BROADCASTS_SINCE
+"""Elementwise operators whose inputs broadcast, and the version from which on they do."""
 
 ALONG = {"Concat": 1, "LogSoftmax": 13, "QuantizeLinear": 10, "DequantizeLinear": 10, "Softmax": 13, "Split": 1}
-"""What goes along one `axis`."""
+"""Operators along one `axis`."""
 
-OVER = {f"Reduce{name}": 1 for name in "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()}
-"""What goes over `axes`, an attribute or the second input."""
+OVER = dict.fromkeys(sorted(REDUCTIONS), 1)
+"""Operators over `axes`, an attribute or the second input."""
 
 BY_AXIS = {"Pad": 2, "Resize": 10, "Upsample": 7}
-"""What has a number for each axis, or several rows of them: in the attributes `pads` and `scales`, or in inputs."""
+"""Operators with a number, or several rows of them, per axis: in the attributes `pads` and `scales`, or in inputs."""
 
 BEGINS = {"Conv": (0,), "FusedConv": (0, 3)}
-"""What holds its result with the channels last, whatever it is given, and which of its inputs are images."""
+"""Operators whose result always has the channels last, and which of their inputs are images."""
 
 
 @dataclass(slots=True)
 class Arranged:
-    """The inputs and attributes that an operator is to have instead of its own, for a result with the channels last.
+    """The inputs and attributes that replace an operator's own, for a result with the channels last.
 
-    `held` says whether what comes out is so; `firm` whether a neighbour in the model's own order is worth a transpose;
-    `told` whether the function has to be told.
+    `held` is set if the result is held so; `prefers_nhwc` if that is worth a transpose of a neighbour in the model's own order;
+    `told` if the function has to be told.
     """
 
     inputs: list[Any]
     attributes: dict[str, Any]
     held: bool = True
-    firm: bool = True
+    prefers_nhwc: bool = True
     told: bool = False
 
 
@@ -73,14 +69,14 @@ Rule = Callable[[BoundNode, dict[str, Any], EvaluationScope], Arranged | None]
 
 
 def channels_last(x: Any) -> Any:
-    """An image in the model's order as it is held, or what is broadcast to one."""
+    """Return an image in the model's order, or an operand broadcast to one, with the channels last."""
     if x.ndim == RANK:
         return jnp.transpose(x, LAST)
     return jnp.transpose(x, (1, 2, 0)) if x.ndim == RANK - 1 else jnp.expand_dims(x, -1)
 
 
 def arranged(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope) -> Arranged | None:
-    """How a node is computed with its channels last; None if it is to be computed as the model says."""
+    """Return how to compute a node with its channels last; None to compute it in the model's order."""
     rule = _rule(node.target) if isinstance(node.target, Operator) else None
     return rule(node, attributes, scope) if rule is not None else None
 
@@ -100,13 +96,13 @@ def _is_image(x: Any) -> bool:
 
 
 def _places(axes: Iterable[int]) -> tuple[int, ...] | None:
-    """Where axes of the model are in a held value; None if there are no such axes, which the operator itself refuses."""
+    """Return the positions of the model's axes in a held value; None if there are no such axes."""
     axes = tuple(axes)
     return tuple(PLACES[axis] for axis in axes) if all(-RANK <= axis < RANK for axis in axes) else None
 
 
 def _told(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope) -> Arranged | None:
-    """A function that has a keyword for it."""
+    """Arrange an operator whose function has a keyword for the layout."""
     begins = node.node.op_type in BEGINS
     if len(node.outputs) > 1:
         return None
@@ -117,8 +113,8 @@ def _told(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope) -
             continue
         held = scope.held(value)
         if held is None and begins and _is_image(scope[value]):
-            # Another convolution of the same image is to have it, too.
-            held = scope.last[value] = Held(channels_last(scope[value]), firm=False)
+            # Another convolution of the same image can use it, too.
+            held = scope.last[value] = Held(channels_last(scope[value]), prefers_nhwc=False)
         if held is None:
             return None
         inputs.append(held.array)
@@ -127,40 +123,40 @@ def _told(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope) -
 
 def _each(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope) -> Arranged | None:
     found = [None if value is None else scope.held(value) for value in node.inputs]
-    firm = any(held is not None and held.firm for held in found)
-    if not any(found) or "axis" in attributes:  # before version 7 that says how operands meet
+    prefers_nhwc = any(held is not None and held.prefers_nhwc for held in found)
+    if not any(found) or "axis" in attributes:  # before version 7, which specifies how operands broadcast
         return None
     inputs: list[Any] = []
     for value, held in zip(node.inputs, found, strict=True):
         x = held.array if held is not None else None if value is None else scope[value]
         if held is None and x is not None and x.ndim and not (isinstance(x, HostValue) and x.size == 1):
-            if x.ndim > RANK or (x.ndim == RANK and not firm):
+            if x.ndim > RANK or (x.ndim == RANK and not prefers_nhwc):
                 return None
             x = channels_last(x)
         inputs.append(x)
-    return Arranged(inputs, attributes, firm=firm)
+    return Arranged(inputs, attributes, prefers_nhwc=prefers_nhwc)
 
 
 def _along(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope) -> Arranged | None:
     pieces = node.inputs if node.node.op_type == "Concat" else node.inputs[:1]
     found = [None if value is None else scope.held(value) for value in pieces]
-    firm = any(held is not None and held.firm for held in found)
+    prefers_nhwc = any(held is not None and held.prefers_nhwc for held in found)
     if not any(found) or attributes.get("block_size"):
         return None
     inputs: list[Any] = []
     for value, held in zip(node.inputs, found + [None] * len(node.inputs), strict=False):
         x = held.array if held is not None else None if value is None else scope[value]
         if held is None and len(inputs) < len(pieces):
-            if not firm or not _is_image(x):
+            if not prefers_nhwc or not _is_image(x):
                 return None
             x = channels_last(x)
         inputs.append(x)
     target = node.target
     assert isinstance(target, Operator)
     if "axis" not in target.attributes:
-        return Arranged(inputs, attributes, firm=firm)
+        return Arranged(inputs, attributes, prefers_nhwc=prefers_nhwc)
     place = _places([attributes.get("axis", target.attributes["axis"].default)])
-    return None if place is None else Arranged(inputs, {**attributes, "axis": place[0]}, firm=firm)
+    return None if place is None else Arranged(inputs, {**attributes, "axis": place[0]}, prefers_nhwc=prefers_nhwc)
 
 
 def _over(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope) -> Arranged | None:
@@ -180,8 +176,8 @@ def _over(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope) -
     if not attributes.get("keepdims", 1) and kept != sorted(kept):
         return None
     if given is None:
-        return Arranged([held.array], {**attributes, "axes": places}, firm=held.firm)
-    return Arranged([held.array, host(places, np.dtype(np.int64))], attributes, firm=held.firm)
+        return Arranged([held.array], {**attributes, "axes": places}, prefers_nhwc=held.prefers_nhwc)
+    return Arranged([held.array, host(places, np.dtype(np.int64))], attributes, prefers_nhwc=held.prefers_nhwc)
 
 
 def _by_axis(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope) -> Arranged | None:
@@ -195,7 +191,7 @@ def _by_axis(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope
         places = None if axes is None else _places(axes.tolist())
         if axes is None or places is None:
             return None
-        return Arranged([held.array, *given[:2], host(places, axes.dtype)], attributes, firm=held.firm)
+        return Arranged([held.array, *given[:2], host(places, axes.dtype)], attributes, prefers_nhwc=held.prefers_nhwc)
     rows = [x if x is None or x.ndim != 1 else known(x) for x in given]
     if any(x is not None and found is None for x, found in zip(given, rows, strict=True)):
         return None
@@ -203,11 +199,11 @@ def _by_axis(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope
         name: _reordered(np.array(attributes[name])).tolist() for name in ("pads", "scales") if name in attributes
     }
     inputs = [HostValue(_reordered(x.data), x.dtype) if isinstance(x, HostValue) and x.ndim == 1 else x for x in rows]
-    return Arranged([held.array, *inputs], attributes | changed, firm=held.firm)
+    return Arranged([held.array, *inputs], attributes | changed, prefers_nhwc=held.prefers_nhwc)
 
 
 def _reordered(numbers: np.ndarray) -> np.ndarray:
-    """A number for each axis, or several rows of them one after the other, in the order of a held value."""
+    """Reorder a number for each axis, or several rows of them, to match a held value."""
     return numbers.reshape(-1, RANK)[:, LAST].reshape(-1) if numbers.size % RANK == 0 else numbers
 
 
@@ -220,7 +216,7 @@ def _transposed(node: BoundNode, attributes: dict[str, Any], scope: EvaluationSc
     if held is not None:
         places = _places(perm)
         return None if places is None else Arranged([held.array], {"perm": places}, held=False)
-    # Nothing is moved yet: who asks for the model's order gets the transpose.
+    # Nothing is moved yet: a user of the model's order gets the transpose.
     if tuple(perm) == PLACES and _is_image(scope[data]):
-        return Arranged([scope[data]], {"perm": tuple(range(RANK))}, firm=False)
+        return Arranged([scope[data]], {"perm": tuple(range(RANK))}, prefers_nhwc=False)
     return None

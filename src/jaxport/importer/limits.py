@@ -1,4 +1,4 @@
-"""What importing, running and printing a model may take: a small file can ask for more than any machine has."""
+"""Resource limits for importing, running and printing a model: a small file can ask for more than any machine has."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ __all__ = ["Budget", "Limits", "budget", "budget_in_force"]
 
 @dataclass(frozen=True)
 class Limits:
-    """What a model may take; what exceeds it is refused with the name of the operation, the size and the option.
+    """Resource limits; what exceeds them is refused with the name of the operation, the size and the option.
 
     Attributes:
-      bytes: what loading and folding may create out of the file in sum, and what the result of one operation may have.
-      growth: how many times the bytes of the model and its inputs the result of one operation may have instead, where
-        these are large.
-      nesting: how deep functions may call one another.
-      operations: how many operations there may be, those of functions counted as often as they are called.
-      iterations: how often, in one call, the bodies of loops run that cannot be loops of XLA, because their values change
-        their shapes or they have no end that is known.
+      bytes: the total that loading and folding may create, and the largest result of one operation.
+      growth: the largest result of one operation as a multiple of the bytes of the model and its inputs, if that is
+        more
+        than `bytes`.
+      nesting: the depth of nested function calls.
+      operations: the number of operations; those of functions count once per call.
+      iterations: the number of iterations, per call, of loops that cannot be loops of XLA, because their values change
+        shape
+        or their end is unknown.
 
     >>> Limits(bytes=2**34).growth
     1024
@@ -47,7 +49,7 @@ class Limits:
 
 
 class Budget:
-    """What is left of the limits: while a model is loaded, and for each of its calls.
+    """The remaining budget, while a model is loaded and for each of its calls.
 
     Args:
       limits: the limits.
@@ -61,10 +63,10 @@ class Budget:
         self.iterations = 0
 
     def spend(self, size: int, where: str, what: str) -> None:
-        """Counts bytes that are created on the host.
+        """Count bytes that are created on the host.
 
         Raises:
-          ModelError: they are more than what is left.
+          ModelError: they exceed the rest of the budget.
         """
         if size > self.left:
             self.refuse(size, where, what)
@@ -80,7 +82,7 @@ class Budget:
             self.refuse(size, where, what)
 
     def iterate(self) -> None:
-        """Counts an iteration of a loop that is unrolled.
+        """Count an iteration of an unrolled loop.
 
         Raises:
           ModelError: there were more than the limits allow.
@@ -106,7 +108,7 @@ _in_force: ContextVar[Budget | None] = ContextVar("budget", default=None)
 
 
 def budget_in_force() -> Budget:
-    """The budget of the call that is running; the default one outside of calls.
+    """Return the budget of the running call; the default one outside of calls.
 
     >>> budget_in_force().largest == Limits().bytes
     True
@@ -116,7 +118,7 @@ def budget_in_force() -> Budget:
 
 @contextmanager
 def budget(limits: Limits, given: int) -> Iterator[Budget]:
-    """Lets a budget be in force inside."""
+    """Put a budget in force inside the context."""
     token = _in_force.set(Budget(limits, given))
     try:
         yield budget_in_force()

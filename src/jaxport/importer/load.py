@@ -1,7 +1,7 @@
 """Reading an ONNX model from a path, bytes, a `ModelProto` or an `onnx_ir.Model`.
 
-What comes from a file is not trusted: its tensors pass through `jaxport.importer.gate`. Large tensors are views of the
-file, memory-mapped and read when they are used.
+A file is not trusted: its tensors pass through `jaxport.importer.gate`. Large tensors are views of the file,
+memory-mapped and read when they are used.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ ModelSource = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
 
 def load(source: ModelSource, limits: Limits | None = None) -> ir.Model:
-    """The model in memory, its tensors checked.
+    """Load a model into memory, with its tensors checked.
 
     Args:
       source: the path of the model, its bytes, a `ModelProto` or an `onnx_ir.Model`.
-      limits: what it may take.
+      limits: its resource limits.
 
     Raises:
-      InvalidArgument: `source` is nothing that a model can be read from, or there is no such file.
+      InvalidArgument: a model cannot be read from `source`, or there is no such file.
       ModelError: the model is damaged or hostile; the message names the tensor or node.
     """
     limits = limits or Limits()
@@ -56,7 +56,7 @@ def load(source: ModelSource, limits: Limits | None = None) -> ir.Model:
 
 
 def _own_tensors(model: ir.Model, limits: Limits) -> ir.Model:
-    """The model, or a copy of it whose external tensors passed the gate."""
+    """Return the model, or a copy of it whose external tensors passed the gate."""
     gate = Gate(None, (), "the `onnx_ir.Model`", Budget(limits))
     if not gate.has_external(model):
         return in_order(model, own=False)
@@ -66,7 +66,7 @@ def _own_tensors(model: ir.Model, limits: Limits) -> ir.Model:
 
 
 def _replaceable(path: Path, limits: Limits) -> ir.Model:
-    """The model of a file. While it is read, a save may put another in its place, with other data beside it."""
+    """Load the model of a file, even if a save replaces it, and its data file, in the meantime."""
     while True:
         before = os.stat(path)
         buffer, folders = Buffer(path), (path.parent.resolve(), path.resolve().parent)
@@ -79,7 +79,7 @@ def _replaceable(path: Path, limits: Limits) -> ir.Model:
 
 
 def _loaded(proto: onnx.ModelProto, gate: Gate, shared: bool = False) -> ir.Model:
-    """The model of a message, which is changed unless the user has it too."""
+    """Load the model of a message, which is modified unless the user holds it too."""
     if not proto.HasField("graph"):
         raise ModelError(
             "the model has no graph",
@@ -120,7 +120,7 @@ def _imports_twice(holder: onnx.ModelProto | onnx.FunctionProto) -> bool:
 
 
 def _import_once(proto: onnx.ModelProto) -> None:
-    """Leaves one version of each domain: of several the last, as ONNX Runtime reads them (`""` and `ai.onnx` are one)."""
+    """Keep one version of each domain, the last one, as ONNX Runtime does (`""` and `ai.onnx` are one domain)."""
     for holder in (proto, *proto.functions):
         if _imports_twice(holder):
             versions = {entry.domain or "ai.onnx": entry.version for entry in holder.opset_import}
@@ -155,14 +155,14 @@ def _holders(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.NodeProt
 
 
 def _is_foreign(holder: onnx.GraphProto | onnx.NodeProto) -> bool:
-    """Whether a graph has maps or negative sizes, which `onnx_ir` has not."""
+    """Whether a graph has maps or negative sizes, which `onnx_ir` does not support."""
     return isinstance(holder, onnx.GraphProto) and any(
         _is_map(value.type) or any(True for _ in _negative(value.type)) for value in _values(holder)
     )
 
 
 def _forget_empty_types(holder: onnx.GraphProto | onnx.NodeProto) -> None:
-    """Leaves undeclared what says nothing: the types of maps, and negative sizes."""
+    """Remove declarations without content: the types of maps, and negative sizes."""
     for value in _values(holder) if isinstance(holder, onnx.GraphProto) else ():
         if _is_map(value.type):
             value.ClearField("type")
@@ -171,7 +171,7 @@ def _forget_empty_types(holder: onnx.GraphProto | onnx.NodeProto) -> None:
 
 
 def _check_names(holder: onnx.GraphProto | onnx.NodeProto) -> None:
-    """Refuses names that are not UTF-8: protobuf hands them out as bytes."""
+    """Refuse names that are not UTF-8, which protobuf returns as bytes."""
     if isinstance(holder, onnx.NodeProto):
         names = [holder.op_type, holder.domain, holder.name, *holder.input, *holder.output]
         names += [attribute.name for attribute in holder.attribute]
@@ -188,7 +188,7 @@ def _values(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
 
 
 def _negative(kind: onnx.TypeProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
-    """The sizes below zero that a type declares: exporters write -1 where a size is unknown."""
+    """Yield the sizes below zero that a type declares: exporters write -1 for an unknown size."""
     return (dim for dim in kind.tensor_type.shape.dim if dim.dim_value < 0)
 
 

@@ -1,4 +1,4 @@
-"""Tensors whose data stays in a file, or in the bytes that a model was given as, until it is used."""
+"""Tensors whose data stays in a file, or in the bytes of the model, until it is used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Buffer", "MappedTensor"]
 
 
 class Buffer:
-    """Bytes that tensors are views of: those of a file, mapped into memory, or those that the user gave.
+    """Bytes that tensors are views of: those of a memory-mapped file, or the user's.
 
     Args:
       data: the bytes, or the path of the file.
@@ -42,7 +42,7 @@ class Buffer:
         return np.frombuffer(self.view, np.uint8, length, offset)
 
     def release(self, offset: int, length: int) -> None:
-        """Gives back the memory that reading some of the bytes of a file took; they can be read again."""
+        """Free the memory that reading some bytes of a file took; they can be read again."""
         if self._file is not None and hasattr(mmap, "MADV_DONTNEED"):
             begin = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
             length = (offset + length - begin) // mmap.PAGESIZE * mmap.PAGESIZE
@@ -65,5 +65,5 @@ class MappedTensor(ir.Tensor):
         super().__init__(array, like.dtype, name=like.name)
 
     def release(self) -> None:
-        """Gives back the memory that reading the tensor took."""
+        """Free the memory that reading the tensor took."""
         self.buffer.release(self.offset, self.nbytes)

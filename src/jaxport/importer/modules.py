@@ -1,4 +1,4 @@
-"""The modules of an imported model: what exporters say of each node's place, as a tree."""
+"""The tree of modules of an imported model, from the places that exporters record for its nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxport.importer.names import unique
 __all__ = ["NodeModule", "NodePlace", "Parameters", "module_tree", "scopes_of"]
 
 Scope = tuple[str, str]
-"""The path of a module and the name of its type, which is empty where the exporter did not keep it."""
+"""The path of a module and the name of its type, which is empty if the exporter did not keep it."""
 
 _NAMES, _CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"
 _NAMESPACE = "namespace"
@@ -28,11 +28,11 @@ class NodeModule:
     """A module of an imported model.
 
     Attributes:
-      path: where it is in the model, `encoder.layer.0`; empty for the model itself.
-      type: the name of its class or ONNX function; empty where the file does not say.
+      path: its path in the model, `encoder.layer.0`; empty for the model itself.
+      type: the name of its class or ONNX function; empty if the file has none.
       children: the modules inside it, in the order of the graph.
-      operations: how many operations it has, those of its children included.
-      parameters: the names of the parameters that are used in it, those of its children included.
+      operations: the number of its operations, including those of its children.
+      parameters: the names of the parameters that are used in it or in its children.
     """
 
     path: str
@@ -42,7 +42,7 @@ class NodeModule:
     parameters: dict[str, int] = field(default_factory=dict)
 
     def walk(self) -> Iterator[NodeModule]:
-        """This module and all modules inside it, each before its children."""
+        """Yield this module and all modules inside it, each before its children."""
         yield self
         for child in self.children:
             yield from child.walk()
@@ -51,7 +51,7 @@ class NodeModule:
         """The module at a path below the model: `program.modules["encoder.layer.0"]`.
 
         Raises:
-          KeyError: there is none.
+          KeyError: there is no such module.
         """
         found = next((module for module in self.walk() if module.path == path), None)
         if found is None:
@@ -62,7 +62,7 @@ class NodeModule:
         return f"Module({self.path!r}, {self.type!r}, {self.operations} operations)"
 
     def lines(self, depth: int = 0) -> Iterator[str]:
-        """The tree as text, one line for each module; modules built alike that follow one another share a line."""
+        """Yield the tree as text, one line per module; consecutive modules of the same structure share a line."""
         run: list[NodeModule] = []
         for child, following in pairwise([*self.children, None]):
             assert child is not None
@@ -80,7 +80,7 @@ class NodeModule:
 
     @property
     def shape(self) -> tuple:
-        """What two modules that are built alike have in common."""
+        """A key that two modules of the same structure share."""
         return (self.type, self.operations, tuple(self.parameters.values()), tuple(c.shape for c in self.children))
 
 
@@ -90,11 +90,11 @@ Parameters = Mapping[ir.Value | None, tuple[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class NodePlace:
-    """Where a node is.
+    """The place of a node in the tree of modules.
 
     Attributes:
-      modules: those around it, from the outside in, without the model itself.
-      bodies: where the nodes of the bodies inside it are: of its branches, of the function that it calls.
+      modules: the modules around it, from the outside in, without the model itself.
+      bodies: the places of the nodes in nested bodies: of its branches, or of the function that it calls.
     """
 
     modules: tuple[NodeModule, ...]
@@ -102,7 +102,7 @@ class NodePlace:
 
 
 def module_tree(body: Body, parameters: Parameters) -> tuple[NodeModule, dict[BoundNode, NodePlace]]:
-    """The modules of a graph; and where each of its nodes is."""
+    """Return the modules of a graph, and the place of each of its nodes."""
     root = NodeModule("")
     return root, _grow(body, parameters, [root], {"": root})
 
@@ -142,9 +142,9 @@ def _grow(
 
 
 def scopes_of(node: ir.Node) -> list[Scope]:
-    """The modules around a node, from the outside in, the model itself left out unless its type is known.
+    """Return the modules around a node, from the outside in, without the model itself unless its type is known.
 
-    It is read from the metadata of PyTorch's exporter, or from the `namespace` that this package writes, or from the
+    They are read from the metadata of PyTorch's exporter, from the `namespace` that this package writes, or from the
     name of the node (`/encoder/layer.0/MatMul`).
 
     >>> scopes_of(ir.node("MatMul", [], name="/encoder/layer.0/MatMul"))
@@ -165,12 +165,12 @@ def scopes_of(node: ir.Node) -> list[Scope]:
 
 def _split(entry: str) -> Scope:
     path, _, kind = entry.rpartition(": ") if ": " in entry else ("", "", entry)
-    # This package calls the root, which has no path, by the name of its class.
+    # This package names the root, which has no path, after its class.
     return ("" if path == kind.rpartition(".")[2] else path), kind
 
 
 def _nested(scopes: Iterable[Scope]) -> list[Scope]:
-    """The scopes without repetitions, each path made one below that of the scope around it."""
+    """Return the scopes without repetitions, each path nested in that of the scope around it."""
     nested: list[Scope] = []
     for path, kind in scopes:
         around = nested[-1][0] if nested else ""
@@ -182,7 +182,7 @@ def _nested(scopes: Iterable[Scope]) -> list[Scope]:
 
 
 def _listed(text: str | None) -> list[str]:
-    """A list of strings that an exporter has written as Python prints it; an empty one if it is anything else."""
+    """Parse a list of strings that an exporter wrote as Python prints it; return an empty one for anything else."""
     if not text:
         return []
     try:

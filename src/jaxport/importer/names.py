@@ -1,4 +1,4 @@
-"""Names that a model gives, made into Python identifiers: whatever they contain, the result is harmless and unique."""
+"""Turn the names of a model into Python identifiers that are harmless and unique, whatever they contain."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RESERVED = {*keyword.kwlist, *keyword.softkwlist, *dir(builtins)}
 
 
 def identifier(name: str, default: str = "value") -> str:
-    r"""`name` as a Python identifier of ASCII letters, digits and underscores, no keyword and no builtin.
+    r"""Return `name` as a Python identifier of ASCII letters, digits and underscores that is no keyword or builtin.
 
     >>> identifier("/encoder/layer.0/MatMul_output_0"), identifier("class"), identifier("1x"), identifier("'\n")
     ('encoder_layer_0_MatMul_output_0', 'class_', 'value_1x', 'value')
@@ -28,7 +28,7 @@ def identifier(name: str, default: str = "value") -> str:
 
 
 def unique(name: str, taken: Collection[str]) -> str:
-    """`name`, or `name_2`, `name_3` … if it is taken.
+    """Return `name`, or `name_2`, `name_3` … if it is taken.
 
     >>> unique("x", {"x", "x_2"})
     'x_3'
@@ -41,7 +41,7 @@ def unique(name: str, taken: Collection[str]) -> str:
 
 
 def unique_identifiers(names: Iterable[str], default: str = "value", reserved: Collection[str] = ()) -> list[str]:
-    """An identifier for each name, no two alike, and none of those that are `reserved`.
+    """Return a distinct identifier for each name, none of them `reserved`.
 
     >>> unique_identifiers(["a.b", "a/b", "c"])
     ['a_b', 'a_b_2', 'c']

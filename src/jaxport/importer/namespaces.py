@@ -1,7 +1,7 @@
 """The namespaces that operator functions are written against.
 
-`jnp`, `lax` and `nn` are JAX's own, `vmap` and `cast` stand for `jax.vmap` and `astype`. What is called through them
-executes on arrays, infers types under a trace, folds host values, and is recorded where a recording is active.
+`jnp`, `lax` and `nn` are JAX's own, `vmap` and `cast` replace `jax.vmap` and `astype`. A call through them executes on
+arrays, infers types under a trace, folds host values, and is recorded while a recording is active.
 
 >>> from jaxport.importer.host import host
 >>> jnp.concatenate([host([2]), host([3, 4])], axis=0)
@@ -47,7 +47,7 @@ class Namespace:
     """A module of JAX whose functions are recordable; types, constants and submodules are its own.
 
     Args:
-      name: how printed source calls the module.
+      name: the name of the module in printed source.
       module: the module.
     """
 
@@ -68,7 +68,7 @@ class Namespace:
         return self._name
 
 
-# Typed as `Any`: they take host values and recorded values where JAX's own take arrays.
+# Typed as `Any`: they also take host values and recorded values, unlike JAX's own.
 jnp: Any = Namespace("jnp", jax.numpy)
 lax: Any = Namespace("lax", jax.lax)
 nn: Any = Namespace("nn", jax.nn)
@@ -97,7 +97,7 @@ def grad(function: Callable[..., Any], argnums: tuple[int, ...]) -> Callable[...
 def _transformed(
     name: str, transform: Callable[..., Any], function: Callable[..., Any], options: dict[str, Any]
 ) -> Callable[..., Any]:
-    """A transformation of JAX applied to a function that may have to be recorded."""
+    """Return a transformation of JAX applied to a function that may have to be recorded."""
 
     def mapped(*args: Any) -> Any:
         recording = active()
@@ -113,7 +113,7 @@ def _transformed(
 
 
 def cast(x: Any, dtype: Any) -> Any:
-    """`x` with another element type: a host value stays one, an array gets the type that JAX uses for it.
+    """Return `x` with another element type: a host value stays one, an array gets the type that JAX uses for it.
 
     >>> cast(host([1, 2]), np.dtype("float32"))
     host([1.0, 2.0], float32)
@@ -122,7 +122,7 @@ def cast(x: Any, dtype: Any) -> Any:
     if dtype == STRING:
         return host(for_strings(x), dtype)
     if isinstance(x, HostValue) and x.symbolic and dtype.kind not in "iu":
-        return jnp.asarray(x, dtype)  # of a size that only has a name there are no fractions: it is an array now
+        return jnp.asarray(x, dtype)  # a size that is only a name has no fractions: it becomes an array
     if isinstance(x, HostValue):
         return host(x, dtype)
     if x.dtype == canonical(dtype):
@@ -134,7 +134,7 @@ def cast(x: Any, dtype: Any) -> Any:
 
 
 def known(x: Any) -> HostValue | None:
-    """`x` as a host value if its elements are known now, else None.
+    """Return `x` as a host value if its elements are known now, else None.
 
     >>> known(jnp.ones(2)), known(None)
     (host([1.0, 1.0], float32), None)
@@ -149,7 +149,7 @@ def known(x: Any) -> HostValue | None:
 
 
 def for_strings(x: Any) -> HostValue:
-    """`x`, on which strings depend, as a host value.
+    """Return `x`, on which strings depend, as a host value.
 
     Raises:
       ValueNotKnown: JAX traces it, and has no strings.
@@ -162,7 +162,7 @@ def for_strings(x: Any) -> HostValue:
 
 
 def at_once(function: Callable[..., Any], *args: Any) -> Any:
-    """What a function gives for host values, computed now, while JAX traces, and not recorded.
+    """Run a function on host values now, even while JAX traces, without recording it.
 
     >>> at_once(jnp.nonzero, host([0, 3, 4]))
     (Array([1, 2], dtype=int32),)
@@ -176,10 +176,10 @@ HELPERS: dict[str, Recordable] = {}
 
 
 def helper(function: Callable[..., Any]) -> Recordable:
-    """A function of ours that printed source contains as it is written.
+    """Register a helper function, which is copied into printed source.
 
     It takes and returns arrays (host values arrive as arrays) and plain Python values, and may use `jax`, `jnp`, `lax`,
-    `nn`, `np` and other helpers. What it calls is not recorded: the call of the helper is.
+    `nn`, `np` and other helpers. The call of the helper is recorded, not the calls inside it.
 
     >>> @helper
     ... def half(x):

@@ -1,4 +1,4 @@
-"""Which outputs of a model are not what it declares where JAX's 64-bit types are off."""
+"""Find the outputs of a model that differ from their declaration if JAX's 64-bit types are off."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ import onnx_ir as ir
 
 from jaxport.importer.dtypes import canonical, dtype_of
 from jaxport.importer.graph import Body, BodyFunction, BoundNode
+from jaxport.onnx_facts import SELECTIONS
 
 __all__ = ["computed_narrower", "declared_wider"]
 
 _DOUBLE = np.dtype(np.float64)
-_CHOOSING = set(
-    "Abs Cast Clip Concat Constant Expand Flatten Gather Identity Max Min Neg ReduceMax ReduceMin Reshape Slice Split Squeeze "
-    "TopK Transpose Unsqueeze Where".split()
-)
-"""Operators whose results are elements of their inputs: a number that comes out as float32 is the same by either way."""
+_CHOOSING = SELECTIONS | set("Abs Cast Clip Concat Constant Max Min Neg ReduceMax ReduceMin Split TopK Where".split())
+"""Operators whose results are elements of their inputs: converting to float32 before or after them gives the same."""
 
 
 def declared_wider(body: Body) -> list[str]:
-    """The names of the outputs that the model declares in a type that is narrower in JAX now."""
+    """Return the names of the outputs whose declared type is narrowed by JAX."""
     outputs = (value for value in body.outputs if value.dtype is not None)
     return [
         value.name or "" for value in outputs if value.dtype and value.dtype.numpy() != canonical(value.dtype.numpy())
@@ -29,7 +27,7 @@ def declared_wider(body: Body) -> list[str]:
 
 
 def computed_narrower(body: Body, static: Collection[ir.Value]) -> list[str]:
-    """The names of the other outputs that the model computes with doubles on the way.
+    """Return the names of the other outputs that the model computes by way of doubles.
 
     Args:
       body: the model's graph.
@@ -41,7 +39,7 @@ def computed_narrower(body: Body, static: Collection[ir.Value]) -> list[str]:
 
 
 def _known(body: Body, static: Collection[ir.Value]) -> set[ir.Value]:
-    """The values that sizes, single numbers and what is static decide, and with that the host."""
+    """Return the values that depend only on sizes, single numbers and static values, computed on the host."""
     known = {*static, *(value for value, tensor in body.initializers.items() if tensor.size == 1)}
     for node in body.nodes:
         inputs = [value for value in node.inputs if value is not None]
@@ -51,7 +49,7 @@ def _known(body: Body, static: Collection[ir.Value]) -> set[ir.Value]:
 
 
 def _affected(body: Body, doubles: set[ir.Value], static: Collection[ir.Value]) -> set[ir.Value]:
-    """The values that depend on arithmetic with doubles; `doubles` has those of the outer bodies, and grows."""
+    """Return the values that depend on arithmetic with doubles; `doubles` has those of outer bodies, and grows."""
     affected: set[ir.Value] = set()
     for node in body.nodes:
         inputs = [value for value in node.inputs if value is not None]
@@ -79,11 +77,11 @@ def _is_computed(node: BoundNode, value: ir.Value, doubles: set[ir.Value], stati
 
 
 def _makes_double(node: BoundNode, index: int, doubles: set[ir.Value]) -> bool:
-    """Whether an output is of doubles, as far as the file, the schema, or the attribute of a cast say."""
+    """Whether an output is of doubles according to the file, the schema, or the attribute of a cast."""
     value, kind = node.node.outputs[index], node.output_types[index]
     if isinstance(kind, int):
         return node.inputs[kind] in doubles
     if node.node.op_type == "Cast" and isinstance(node.attributes.get("to"), int):
         return dtype_of(node.attributes["to"]) == _DOUBLE
-    # NumPy holds `np.dtype(None)` to be float64.
+    # NumPy takes `np.dtype(None)` for float64.
     return (kind is not None and kind == _DOUBLE) or _is_double(value)

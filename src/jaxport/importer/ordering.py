@@ -1,4 +1,4 @@
-"""The order of nodes: ONNX asks for one in which every value is computed before it is used, and many files have another."""
+"""Topological order of nodes: ONNX requires it, and many files violate it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["in_order"]
 
 
 def in_order(model: ir.Model, own: bool = True) -> ir.Model:
-    """The model with the nodes of its graphs and functions in topological order; itself if they are.
+    """Return the model with the nodes of its graphs and functions in topological order; itself if they are.
 
     Args:
       model: the model.
-      own: whether it may be changed; otherwise a copy is sorted.
+      own: whether it may be modified; otherwise a copy is sorted.
 
     Raises:
-      ModelError: nodes depend on one another.
+      ModelError: the nodes form a cycle.
 
     >>> x, a = ir.val("x"), ir.val("a")
     >>> used, made = ir.node("Neg", [a]), ir.node("Relu", [x], outputs=[a])
@@ -31,7 +31,7 @@ def in_order(model: ir.Model, own: bool = True) -> ir.Model:
     """
     if all(_is_sorted(graph, set()) for graph in _graphs(model)):
         return model
-    model = model if own else ir.from_proto(ir.to_proto(model))  # `clone` wants them in order
+    model = model if own else ir.from_proto(ir.to_proto(model))  # `clone` requires them in order
     for graph in _graphs(model):
         try:
             graph.sort()
@@ -45,7 +45,7 @@ def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
 
 
 def _is_sorted(graph: ir.Graph, made: set[ir.Value]) -> bool:
-    """Whether each node comes after those whose results it, or a graph inside it, uses; `made` are those of outer graphs."""
+    """Whether each node follows the producers of its values; `made` are the values of outer graphs."""
     for node in graph:
         if any(value is not None and value.producer() is not None and value not in made for value in node.inputs):
             return False
@@ -62,7 +62,7 @@ def _inner(node: ir.Node) -> Iterator[ir.Graph]:
 
 
 def _cyclic(graph: ir.Graph) -> ModelError:
-    """The refusal of a graph whose nodes depend on one another: it names them."""
+    """Return the error for a graph with a cycle, which names its nodes."""
     sorter: TopologicalSorter[ir.Node] = TopologicalSorter()
     for node in graph.all_nodes():
         sorter.add(node, *(maker for value in node.inputs if value is not None and (maker := value.producer())))

@@ -55,23 +55,23 @@ def from_onnx(
     limits: Limits | None = None,
     batch: bool | Mapping[str, int | None] = False,
 ) -> Program:
-    """Imports an ONNX model as a JAX function.
+    """Import an ONNX model as a JAX function.
 
     Args:
       source: the path of the model, its bytes, a `ModelProto` or an `onnx_ir.Model`.
       trainable: the names of the initializers that are parameters. By default these are the floating point tensors of
         more than one element that no node uses as a constant: as an exponent, a scale, a statistic or a mask.
-      untie: whether each node that uses a tensor gets one of its own: for all parameters, or for those that are named.
-        Exporters merge equal tensors, which then would be trained as one.
-      sizes: how many rows nodes have at most whose size depends on data (NonZero, NonMaxSuppression, Compress, Unique, a
-        Loop that stacks outputs), by the name of the node or of its output, so that `jax.jit` can trace them. Their
-        results have this size, filled up: NonZero and NonMaxSuppression with positions outside of the array, Unique with
-        its smallest element, the others with zeros. What exceeds it is lost. Of a Loop that data ends it is the number
-        of iterations, and gives it a gradient.
-      limits: what the model may take: bytes that it makes out of little, how deep and how long it is.
-      batch: whether calls may have another number of rows than the file fixes. The model is mapped over its own batches
-        (`jax.vmap`): each gives what a call with it alone gives. Rows are counted by the first axis; a mapping gives other
-        axes by the names of inputs and outputs, None for an input that all rows share.
+      untie: whether each node that uses a tensor gets its own copy: of all parameters, or of the named ones. Exporters
+        merge equal tensors, which would then be trained as one.
+      sizes: the maximum number of rows of nodes whose size depends on data (NonZero, NonMaxSuppression, Compress,
+        Unique, a Loop that stacks outputs), by the name of the node or of its output, so that `jax.jit` can trace them.
+        Their results are padded to this size: NonZero and NonMaxSuppression with positions outside of the array, Unique
+        with its smallest element, the others with zeros. Further rows are dropped. For a Loop whose end depends on data
+        it is the number of iterations, and makes the Loop differentiable.
+      limits: the resource limits of the model: the bytes that it creates, its depth and its length.
+      batch: whether calls may have another number of rows than the file fixes. The model is mapped over batches of its
+        own size (`jax.vmap`), with the results of separate calls. Rows are counted along the first axis; a mapping
+        gives other axes by the names of inputs and outputs, None for an input that all rows share.
 
     Returns:
       A `Program`: a callable that `jax.jit`, `jax.grad` and `jax.vmap` take, with its weights in `params`.
@@ -79,7 +79,7 @@ def from_onnx(
     Raises:
       ModelError: the model is damaged or malformed.
       Unsupported: it has operators that cannot be imported; all of them are listed.
-      InvalidArgument: `source` is no model, there is no such file, or a name is that of no initializer.
+      InvalidArgument: `source` is no model, there is no such file, or no initializer has a given name.
 
     >>> import onnx.parser
     >>> model = onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
@@ -139,12 +139,12 @@ class Program:
 
     @cached_property
     def input_names(self) -> tuple[str, ...]:
-        """The names of the inputs, as the model has them."""
+        """The names of the inputs, as in the model."""
         return tuple(value.name or "" for value in self.inputs)
 
     @cached_property
     def output_names(self) -> tuple[str, ...]:
-        """The names of the outputs, as the model has them."""
+        """The names of the outputs, as in the model."""
         return tuple(value.name or "" for value in self.body.outputs)
 
     @cached_property
@@ -177,7 +177,7 @@ class Program:
 
     @property
     def places(self) -> dict[BoundNode, NodePlace]:
-        """Where each of the model's nodes is in the tree of `modules`."""
+        """The place of each of the model's nodes in the tree of `modules`."""
         return self._modules[1]
 
     @cached_property
@@ -196,24 +196,26 @@ class Program:
         inputs: Mapping[str, Any] | None = None,
         framework: str = "jax",
     ) -> Any:
-        """The program as source and a weights file, which need JAX, the framework and safetensors only.
+        """Print the program as source and a weights file, which only need JAX, the framework and safetensors.
 
         Args:
           folder: where to write `model.py` and its weights; nothing is written if None.
           inputs: for `jaxport.importer.tracing.record`: sizes other than those that the model declares, and arrays for
             inputs whose values decide shapes.
-          framework: `"jax"` prints one function of the weights and the inputs, with `model.py.<digest>.safetensors` beside
-            it; `"nnx"` prints classes of Flax NNX, `"equinox"` classes of Equinox: modules, layers and loops, as far as the
-            file shows them, with `model.safetensors` beside, whose keys are the paths of the modules, and `load()`.
+          framework: `"jax"` prints one function of the weights and the inputs, with `model.py.<digest>.safetensors`
+            beside it; `"nnx"` prints classes of Flax NNX, `"equinox"` classes of Equinox: modules, layers and loops, as
+            far as the file identifies them, with `model.safetensors` beside, whose keys are the paths of the modules,
+            and `load()`.
 
         Returns:
           The source, with the text in `code` and the weights in `tensors`.
 
         Raises:
           ValueNotKnown: a shape depends on the values of an input that has no array in `inputs`.
-          InvalidArgument: the model does not declare the shape of an input that `inputs` leaves out, or there is no such
+          InvalidArgument: the model does not declare the shape of an input that `inputs` leaves out, or there is no
+            such
             framework.
-          SaveError: a file cannot be written, or there is a `model.py` that was not generated.
+          SaveError: a file cannot be written, or an existing `model.py` was not generated.
 
         >>> import onnx.parser
         >>> program = from_onnx(
@@ -237,7 +239,7 @@ class Program:
 
         Args:
           inputs: as `to_source` takes them: sizes other than those that the model declares, and arrays for inputs whose
-            values decide shapes. Where the program cannot be traced, the last phase says at which node it stops.
+            values decide shapes. If the program cannot be traced, the last phase names the node at which it stops.
 
         >>> import onnx.parser
         >>> program = from_onnx(
@@ -255,10 +257,10 @@ class Program:
             return explain(self, inputs)
 
     def verify(self, inputs: Sequence[Any] | Mapping[str, Any] | None = None, **options: Any) -> Report:
-        """Runs the program in JAX and the model in ONNX Runtime on the same inputs, and compares every output.
+        """Run the program in JAX and the model in ONNX Runtime on the same inputs, and compare every output.
 
         Args:
-          inputs: by position or by name; what is left out is sampled.
+          inputs: the inputs by position or by name; omitted ones are sampled.
           options: `sizes`, `rtol`, `atol`, `avoid`, `seed`, `check`, as `jaxport.verify.verify_program` takes them.
 
         Raises:
@@ -279,7 +281,7 @@ class Program:
         return verify_program(self, inputs, **options)
 
     def save(self, path: str | os.PathLike[str], params: Mapping[str, Any] | None = None) -> None:
-        """Writes the model with these parameters as an ONNX file, its graph as it was.
+        """Write the model with these parameters as an ONNX file, with its graph unchanged.
 
         Args:
           path: the file; weights that exceed what it can hold go into a file beside it, `<path>.<digest>.data`.
@@ -287,7 +289,7 @@ class Program:
 
         Raises:
           InvalidArgument: parameters are missing, unknown, or of another shape.
-          SaveError: the path cannot be written, or the disk is full; what was there before is there still.
+          SaveError: the path cannot be written, or the disk is full; an existing file stays.
 
         >>> import onnx.parser, tempfile
         >>> program = from_onnx(
@@ -304,7 +306,7 @@ class Program:
 
     @property
     def param_specs(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shape and dtype of each parameter; nothing is read."""
+        """The shape and dtype of each parameter; nothing is read."""
         return self.weights.specs
 
     @cached_property
@@ -313,16 +315,16 @@ class Program:
         return self.weights.constants
 
     def __call__(self, /, *inputs: Any, **named: Any) -> Any:
-        """The outputs for the program's own parameters; `apply(program.params, …)`."""
+        """Return the outputs for the program's own parameters; `apply(program.params, …)`."""
         return self.apply(self.params, *inputs, **named)
 
     def apply(self, params: Mapping[str, Any], /, *inputs: Any, rng: Any = None, **named: Any) -> Any:
-        """The outputs of the model.
+        """Return the outputs of the model.
 
         Args:
           params: arrays for the initializers, by name, as `Program.params` has them.
           inputs: the inputs in the model's order: arrays, lists of arrays for sequences, None for an absent optional.
-            Under `jax.jit`, what is closed over as a NumPy array is known where shapes, loops and branches depend on it.
+            Under `jax.jit`, a NumPy array that is closed over is known, so shapes, loops and branches may depend on it.
           named: inputs by name, or by the name made into a Python identifier.
           rng: a `jax.random` key for the model's random operators; without one they draw the same numbers each time. If
             the model has an input of this name, it is that input.
@@ -344,9 +346,9 @@ class Program:
             return self._packed([external(output) for output in outputs])
 
     def evaluate(self, params: Mapping[str, Any], inputs: Mapping[str, Any], rng: Any = None) -> tuple[Any, ...]:
-        """The outputs as the evaluator has them: host values stay such, and recorded inputs are recorded.
+        """Return the outputs in the evaluator's form: host values stay such, and uses of recorded inputs are recorded.
 
-        Args and errors are those of `apply`, with the inputs by name.
+        Arguments and errors are those of `apply`, with the inputs by name.
         """
         return self._run(params, self._taken(inputs), rng)
 
@@ -364,12 +366,12 @@ class Program:
         values |= self.weights.given(params)
         given = self.weights.constant_bytes + sum(map(bytes_of, jax.tree.leaves(list(values.values()))))
         with budget(self.limits, given):
-            if current_recorder() is not None:  # somebody wants to see the modules as blocks
+            if current_recorder() is not None:  # a caller records the modules as blocks
                 return evaluate_blocks(self.body, self._segments, values, rng)
             return evaluate(self.body, values, rng)
 
     def _named(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-        """The inputs of a call by the names that the model has for them."""
+        """Return the inputs of a call by their names in the model."""
         if len(inputs) > len(self.inputs):
             raise InvalidArgument(
                 f"{len(inputs)} inputs are given, the model has {len(self.inputs)}", instead=f"give {self._signature()}"
@@ -390,7 +392,7 @@ class Program:
         return ", ".join(_declared(value, "`") for value in self.inputs)
 
     def _checked(self, declared: ir.Value, given: Any) -> Any:
-        """An input as the evaluator takes it: of the declared dtype, on the host where shapes depend on it."""
+        """Return an input in the evaluator's form: of the declared dtype, on the host if shapes depend on it."""
         if isinstance(given, Mapping):
             return {key: internal(element) for key, element in given.items()}
         if given is None or isinstance(declared.type, ir.SequenceType | ir.OptionalType):
@@ -418,7 +420,7 @@ class Program:
         )
 
     def _check_shape(self, declared: ir.Value, shape: tuple[Any, ...]) -> None:
-        if declared.shape is None or declared.shape.rank() == 0:  # a rank of zero is what exporters write for any
+        if declared.shape is None or declared.shape.rank() == 0:  # exporters write a rank of zero for any rank
             return
         sizes = declared.shape.dims
         same_rank = len(sizes) == len(shape)
@@ -445,7 +447,7 @@ class Program:
         return outputs[0] if len(outputs) == 1 else self._tuple_type(*outputs)
 
     def _warn_of_narrowing(self) -> None:
-        """Says once which outputs are affected by 64-bit types being off."""
+        """Warn once about the outputs that are affected by 64-bit types being off."""
         if self._warned or jax.config.read("jax_enable_x64"):
             return
         self._warned = True

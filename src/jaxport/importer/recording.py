@@ -1,8 +1,8 @@
-"""Shadow tracing: what an operator function calls, as data that can be printed.
+"""Shadow tracing: record the calls of operator functions as data that can be printed.
 
-A `Recorded` value wraps a live JAX tracer and the variable that stands for it. Operators, the few permitted methods and
-every call through the shared namespaces run on the live values and append one `Step`. Callables that are passed on (the
-branches of `lax.cond`, the body of `lax.scan`) are wrapped, so that they record into a `Function` of their own.
+A `Recorded` value wraps a live JAX tracer and its variable. Operators, the few permitted methods and every call through
+the shared namespaces run on the live values and append one `Step`. Callables in arguments (the branches of `lax.cond`,
+the body of `lax.scan`) are wrapped, so that they record into a `Function` of their own.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ __all__ = [
 ]
 
 LARGEST_ARRAY = 2**44
-"""Elements that an array may have."""
+"""The largest number of elements of an array."""
 
 Form = Literal["call", "operator", "method", "attribute", "index", "vmap"]
 
 
 @dataclass(eq=False, slots=True)
 class Variable:
-    """A recorded array: its shape and dtype, and the ONNX name that suggests what to call it."""
+    """A recorded array: its shape and dtype, and the ONNX name that suggests its name."""
 
     shape: tuple[Any, ...]
     dtype: Any
@@ -95,7 +95,7 @@ class Recording:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Calls `function` on the live values behind the arguments, and records the call."""
+        """Call `function` on the live values behind the arguments, and record the call."""
         kwargs = kwargs or {}
         functions: dict[int, Function] = {}
         live_args, live_kwargs = (self._live(tree, functions) for tree in (args, dict(kwargs)))
@@ -107,7 +107,7 @@ class Recording:
         return result
 
     def _live(self, tree: Any, functions: dict[int, Function]) -> Any:
-        """`tree` with live values for recorded ones, and with callables that record into `functions`."""
+        """Return `tree` with live values for recorded ones, and callables that record into `functions`."""
 
         def live(leaf: Any) -> Any:
             if isinstance(leaf, Recorded):
@@ -140,7 +140,7 @@ def active() -> Recording | None:
 
 @contextmanager
 def recording_scope(recording: Recording | None = None) -> Iterator[Recording]:
-    """Appends what is called inside to `recording`, or to a new one."""
+    """Record the calls inside into `recording`, or into a new one."""
     recording = recording or Recording()
     token = _active.set(recording)
     try:
@@ -151,7 +151,7 @@ def recording_scope(recording: Recording | None = None) -> Iterator[Recording]:
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Records nothing of what is called inside."""
+    """Suspend recording inside."""
     token = _active.set(None)
     try:
         yield
@@ -160,10 +160,10 @@ def paused() -> Iterator[None]:
 
 
 def check_size(shape: Sequence[Any]) -> int:
-    """How many elements an array of this shape has, sizes that are only names left out.
+    """Return the number of elements of a shape, not counting sizes that are only names.
 
     Raises:
-      ValueError: they are more than any machine holds.
+      ValueError: they exceed any machine's memory.
     """
     count = math.prod(size for size in shape if isinstance(size, int))
     if count > LARGEST_ARRAY:
@@ -172,7 +172,7 @@ def check_size(shape: Sequence[Any]) -> int:
 
 
 class Recordable:
-    """A function of a shared namespace: folds, executes or records, as its operands are.
+    """A function of a shared namespace: folds, executes or records, depending on its operands.
 
     >>> import jax.numpy
     >>> Recordable("jnp.add", jax.numpy.add)(HostValue(np.array(1)), HostValue(np.array(2)))
@@ -200,7 +200,7 @@ class Recordable:
         return self.function(*lower(args), **lower(kwargs))
 
     def _check_size(self, args: Any, kwargs: Any) -> None:
-        """Refuses a result that no machine holds, before XLA is asked for it, which would end the process."""
+        """Refuse a result that exceeds any machine's memory, before XLA allocates it and aborts the process."""
         live = map_leaves(lambda leaf: leaf.value if isinstance(leaf, Recorded) else leaf, (args, kwargs))
         shapes = jax.eval_shape(lambda: self.function(*live[0], **live[1]))
         for leaf in jax.tree.leaves(shapes):
@@ -215,14 +215,14 @@ _CREATING = {f"jnp.{name}" for name in "arange broadcast_to eye full linspace on
 
 
 class Recorded:
-    """A live JAX value and the variable that stands for it in the recording.
+    """A live JAX value and its variable in the recording.
 
-    It has what operator functions may use of an array: `shape`, `ndim`, `dtype`, `size`, `T`, `mT`, `at`, indexing and
-    the operators of Python. All else goes through the shared namespaces.
+    It supports the part of an array's interface that operator functions may use: `shape`, `ndim`, `dtype`, `size`, `T`,
+    `mT`, `at`, indexing and the operators of Python. Everything else goes through the shared namespaces.
     """
 
     __slots__ = ("value", "variable")
-    __array_priority__ = 2000  # NumPy arrays leave `array + recorded` to this class
+    __array_priority__ = 2000  # NumPy arrays defer `array + recorded` to this class
 
     def __init__(self, value: Any, variable: Variable):
         self.value, self.variable = value, variable
@@ -323,19 +323,19 @@ Recorded.__invert__ = _unary("~", operator.invert)  # type: ignore[attr-defined]
 
 
 def recorded(leaf: Any, hint: str = "") -> Any:
-    """A live array with a fresh variable; anything else as it is."""
+    """Return a live array with a fresh variable; anything else unchanged."""
     if isinstance(leaf, jax.Array | np.ndarray):
         return Recorded(leaf, Variable(tuple(leaf.shape), leaf.dtype, hint))
     return leaf
 
 
 def lower(tree: Any) -> Any:
-    """`tree` as JAX takes it: host values as arrays, 64-bit dtypes as JAX has them, and callables that return such."""
+    """Return `tree` as JAX takes it: host values as arrays, 64-bit dtypes canonicalized, callables wrapped likewise."""
     return map_leaves(_lowered, tree)
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
-    """`jax.tree.map`, except that dicts keep their order and slices are looked into."""
+    """Map as `jax.tree.map`, except that dicts keep their order and slices are entered."""
     if isinstance(tree, slice):
         return slice(*(map_leaves(function, part) for part in (tree.start, tree.stop, tree.step)))
     if isinstance(tree, dict):
@@ -363,7 +363,7 @@ def _is_python_function(leaf: Any) -> bool:
 
 
 def _shown(tree: Any, functions: Mapping[int, Function]) -> Any:
-    """`tree` with variables for recorded values, and with the record of each callable."""
+    """Return `tree` with variables for recorded values, and the record of each callable."""
 
     def shown(leaf: Any) -> Any:
         if isinstance(leaf, Recorded):

@@ -1,20 +1,20 @@
-"""Which function computes which ONNX operator, from which version on.
+"""The registry of operator functions: which one computes which ONNX operator, from which version on.
 
-The registry is a dict from (domain, operator) to functions by version. A function's signature *is* the operator's schema:
-inputs are positional, in schema order, optional ones default to None, `*name` is variadic; attributes are keyword-only,
-with the schema's defaults; `lambda_` is the attribute `lambda`, which Python has for itself, and `split_` is `split` where
-an input has that name too. Annotations say what the evaluator has to provide:
+The registry is a dict from (domain, operator) to functions by version. A function's signature *is* the operator's
+schema: inputs are positional, in schema order, optional ones default to None, `*name` is variadic; attributes are
+keyword-only, with the schema's defaults; `lambda_` is the attribute `lambda`, a Python keyword, and `split_` is `split`
+if an input has that name too. Annotations tell what the evaluator has to provide:
 
-* `Host`: an input that has to be known while the program is traced (a shape, axes); it arrives as a `HostValue`.
-* `Known`: an input whose values decide the size of the result. It arrives as a `HostValue` too, unless the user bounds
-  that size; then it may be traced.
+* `Host`: an input that has to be known while the program is traced (a shape, axes); it is passed as a `HostValue`.
+* `Known`: an input whose values decide the size of the result. It is passed as a `HostValue` too, unless the user
+  bounds that size; then it may be traced.
 * `ShapeOnly`: an input of which only shape and dtype matter.
-* `OutputCount`, `OutputsNamed`, `RandomKey`, `DifferentiatedGraph`: a keyword that is no attribute: how many outputs the
-  node has, for each whether it has a name, a `jax.random` key, the part of the graph that the node differentiates.
-* `KernelLayout`: a keyword, too: how the axes of the second input are arranged, "OIHW" or "HWIO".
-* `ChannelsLast`: a keyword, too: whether the first input is an image as (batch, height, width, channels), and so shall be
-  the result; see `jaxport.importer.layouts`.
-* `SizeBound`: a keyword, too: how many rows the result has at most, or None where the user does not say.
+* `OutputCount`, `OutputsNamed`, `RandomKey`, `DifferentiatedGraph`: a keyword that is not an attribute: the number of
+  outputs of the node, whether each has a name, a `jax.random` key, the part of the graph that the node differentiates.
+* `KernelLayout`: such a keyword: the layout of the second input, "OIHW" or "HWIO".
+* `ChannelsLast`: such a keyword: whether the first input is an image as (batch, height, width, channels), and the
+  result has to be one; see `jaxport.importer.layouts`.
+* `SizeBound`: such a keyword: the maximum number of rows of the result, or None if the user did not set it.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ ASSUMED_OPSETS = KNOWN_OPSETS | {"": 26}
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator from one version on: the function and what its signature says.
+    """One operator from one version on: the function and the facts in its signature.
 
     `inputs` are the names of the positional inputs, `attributes` maps keyword names to defaults
-    (`inspect.Parameter.empty` where required).
+    (`inspect.Parameter.empty` if required).
     """
 
     domain: str
@@ -116,12 +116,12 @@ class Operator:
         return {_attribute_name(p.name, inputs): p for p in keywords}
 
     def keyword(self, attribute: str) -> str:
-        """What the function calls an attribute."""
+        """Return the keyword of the function for an attribute."""
         return self.attributes[attribute].name if attribute in self.attributes else attribute
 
     @cached_property
     def context(self) -> dict[str, str]:
-        """The keywords that the evaluator provides: name to what they are ("output count", "random key" …)."""
+        """The keywords that the evaluator provides: from the name to the kind ("output count", "random key" …)."""
         if self.plain:
             return {}
         keywords = ((p.name, _mark(p)) for p in self.parameters if p.kind == p.KEYWORD_ONLY)
@@ -129,23 +129,23 @@ class Operator:
 
     @cached_property
     def input_marks(self) -> list[str | None]:
-        """What is asked of each named input: "host", "shape only" or None."""
+        """The requirement of each named input: "host", "shape only" or None."""
         return [_mark(parameter) for parameter in self.inputs]
 
     def input_mark(self, index: int) -> str | None:
-        """What is asked of the input at `index`, variadic ones included."""
+        """Return the requirement of the input at `index`, including variadic ones."""
         if index < len(self.input_marks):
             return self.input_marks[index]
         return _mark(self.variadic) if self.variadic else None
 
     @property
     def label(self) -> str:
-        """How messages call it: `Gemm` or `com.microsoft.FusedMatMul`."""
+        """Its name in messages: `Gemm` or `com.microsoft.FusedMatMul`."""
         return f"{self.domain}.{self.name}" if self.domain else self.name
 
 
 def _attribute_name(parameter: str, inputs: Collection[str]) -> str:
-    """The attribute that a parameter stands for; it ends in `_` where Python could not have the name itself."""
+    """Return the attribute of a parameter, which has a trailing `_` if Python does not allow the name itself."""
     name = parameter.removesuffix("_")
     return name if iskeyword(name) or name in inputs else parameter
 
@@ -163,7 +163,7 @@ _registry: dict[tuple[str, str], list[Operator]] = {}
 
 
 def op(*names: str, since: int = 1, until: int | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Registers a function as an ONNX operator, from opset version `since` on.
+    """Register a function as an ONNX operator, from opset version `since` on.
 
     Args:
       names: the operator, or the domain and the operator: `op("Relu")`, `op("my.domain", "MyOp")`.
@@ -207,17 +207,17 @@ def earlier(
     inputs: str = "",
     **defaults: Any,
 ) -> None:
-    """Registers versions `since` to `until` of an operator as what the version after them computes.
+    """Register versions `since` to `until` of an operator with the function of the version after them.
 
     Args:
       names: the operator, or the domain and the operator.
       since: the first version.
       until: the last one; the version after it is registered already.
-      without: the names of the last inputs and of the attributes that they lack, separated by spaces.
-      fixed: attributes that they lack, and what these are, where that is not the later version's default.
-      ignored: attributes that they have beyond, with their defaults, and that change nothing.
-      inputs: the name of the input of a function of JAX; the functions of this package have theirs in their signature.
-      defaults: what is left out means in them, where that differs; `REQUIRED` where it cannot be left out.
+      without: the names of the trailing inputs and of the attributes that they lack, separated by spaces.
+      fixed: attributes that they lack, with their values if these differ from the later version's defaults.
+      ignored: additional attributes that they have, with their defaults, and that change nothing.
+      inputs: the name of the input of a JAX function; the functions of this package have theirs in their signature.
+      defaults: their defaults, if these differ; `REQUIRED` for required ones.
     """
     domain, name = names if len(names) == 2 else ("", *names)
     later = lookup(domain, name, until + 1)
@@ -240,7 +240,7 @@ def earlier(
 
 
 def lookup(domain: str, name: str, opset: int) -> Operator | None:
-    """The newest function that serves the operator at this opset version, or None."""
+    """Return the newest function for the operator at this opset version, or None."""
     served = [entry for entry in versions(domain, name) if entry.since <= opset]
     newest = max(served, key=lambda entry: entry.since, default=None)
     return newest if newest and (newest.until is None or opset <= newest.until) else None

@@ -1,7 +1,7 @@
-"""Regular expressions in time that grows with the text, whatever the expression is: ONNX means RE2's, not Python's.
+"""Regular expressions in time linear in the text, whatever the expression: ONNX uses RE2's, not Python's.
 
-Python's parser reads them; what it finds becomes an automaton without backtracking, whose states are followed all at
-once. What needs backtracking (references to groups, looking ahead and behind) RE2 does not have either, and is refused.
+Python's parser reads them; the result becomes an automaton without backtracking, whose states are followed all at once.
+Features that need backtracking (references to groups, lookahead and lookbehind), which RE2 lacks too, are refused.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ __all__ = ["Regular"]
 
 MOST_STATES = 20_000
 MOST_REPEATS = 1000
-"""How often RE2 repeats something at most."""
+"""The largest repeat count of RE2."""
 
 Test = Callable[[str], bool]
 
 
 class Regular:
-    r"""A regular expression that is compared with whole texts.
+    r"""A regular expression that matches whole texts.
 
     Args:
       pattern: the expression.
@@ -45,7 +45,7 @@ class Regular:
         self.states: list[tuple[Test, int] | tuple[str, list[int]]] = []
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of what Python's expressions may mean one day
+                warnings.simplefilter("ignore")  # about what Python's expressions may mean one day
                 tree = _parser.parse(pattern)
         except (re.error, OverflowError, RecursionError) as error:
             raise self._refused(str(error)) from error
@@ -163,7 +163,7 @@ class Regular:
             case "RANGE":
                 return lambda character: value[0] <= ord(character) <= value[1]
             case "CATEGORY":
-                # RE2's classes are of ASCII.
+                # RE2's classes are ASCII only.
                 category = str(value).removeprefix("CATEGORY_")
                 inside = _CATEGORIES.get(category.removeprefix("NOT_"))
                 if inside is not None:
@@ -177,7 +177,7 @@ _CATEGORIES = {"DIGIT": _DIGITS, "WORD": _WORD, "SPACE": frozenset("\t\n\f\r ")}
 
 
 def _holds(place: str, text: str, position: int) -> bool:
-    """Whether a place such as the beginning of the text is at a position."""
+    """Whether an assertion such as the beginning of the text holds at a position."""
     before, after = text[position - 1 : position] if position else "", text[position : position + 1]
     match place:
         case "AT_BEGINNING" | "AT_BEGINNING_STRING":

@@ -1,4 +1,4 @@
-"""From a loaded model to bound nodes: versions, schemas, attributes, functions; all refusals are reported together."""
+"""Resolve a loaded model into bound nodes: versions, schemas, attributes, functions; report all refusals together."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ __all__ = ["attribute_value", "resolve", "schema_in_force", "tensor_value"]
 
 
 FIRST_IR_WITH_OPSETS = 3
-"""Files of older versions say nothing of opsets: their operators are those of version 1."""
+"""Files of older versions have no opsets: their operators are those of version 1."""
 
 
 def resolve(model: ir.Model, limits: Limits | None = None) -> Body:
-    """The model's graph with every node bound to a function.
+    """Return the model's graph with every node bound to a function.
 
     Args:
       model: the model.
-      limits: how deep functions may call one another, and how many operations there may be.
+      limits: the maximum depth of function calls and number of operations.
 
     Raises:
       Unsupported: some operators, versions, domains or attributes are not supported; the message lists all of them.
@@ -57,7 +57,7 @@ def schema_in_force(domain: str, name: str, opset: int) -> Any:
 
 
 def tensor_value(tensor: ir.TensorProtocol) -> HostValue:
-    """The elements of a tensor, which stay where they are: memory-mapped, or in the model.
+    """Return the elements of a tensor without copying them: memory-mapped, or in the model.
 
     Raises:
       ModelError: the tensor names a file: it did not pass `jaxport.importer.gate`.
@@ -93,7 +93,7 @@ class _Resolver:
         self.refusals[name, why] = refusal, count + 1
 
     def body(self, graph: ir.Graph, opsets: Mapping[str, int], initializers: Iterable[ir.Value]) -> Body:
-        """The bound nodes of a graph that its outputs need."""
+        """Return the bound nodes of a graph that its outputs need."""
         tensors = {value: value.const_value for value in initializers if value.const_value is not None}
         own = {*graph.inputs, *tensors}
         self.defined |= own
@@ -148,7 +148,7 @@ class _Resolver:
         )
 
     def node(self, node: ir.Node, opsets: Mapping[str, int]) -> BoundNode | None:
-        """The node bound to what computes it, or None if that is refused."""
+        """Return the node bound to its function, or None if it is refused."""
         local = self.model.functions.get(node.op_identifier())
         opset = self.version(node.domain, opsets)
         schema = None
@@ -256,7 +256,7 @@ class _Resolver:
     def attributes(
         self, node: ir.Node, target: object, schema: Any, opsets: Mapping[str, int]
     ) -> dict[str, Any] | None:
-        """What the node sets, as the function takes it, or None if something is refused."""
+        """Return the node's attributes in the function's form, or None if something is refused."""
         values: dict[str, Any] = {}
         for attribute in node.attributes.values():
             declared = schema.attributes.get(attribute.name) if schema is not None else None
@@ -295,7 +295,7 @@ class _Resolver:
         return values
 
     def differentiated(self, node: ir.Node, attributes: Mapping[str, Any], opsets: Mapping[str, int]) -> Body:
-        """What computes the tensor `y` from those that `xs` and `zs` name, as a function of them."""
+        """Return the part of the graph that computes the tensor `y` as a function of the tensors in `xs` and `zs`."""
         assert isinstance(node.graph, ir.Graph)
         made = [value for other in node.graph for value in other.outputs]
         named = {value.name: value for value in (*node.graph.inputs, *node.graph.initializers.values(), *made)}
@@ -320,7 +320,7 @@ class _Resolver:
 
 
 def _kind(target: object, attribute: ir.Attr) -> str:
-    """What kind an attribute without a schema has to be: text where its default is text, a number where that is one."""
+    """Return the required kind of an attribute without a schema: text or a number, as its default."""
     parameter = target.attributes[attribute.name] if isinstance(target, Operator) else None
     given = attribute.type.name
     match parameter.default if parameter is not None else None:
@@ -332,12 +332,12 @@ def _kind(target: object, attribute: ir.Attr) -> str:
 
 
 def _schema_body(schema: Any, proto: onnx.FunctionProto, opset: int) -> BodyFunction:
-    """The body that ONNX gives for an operator, resolved by itself. `opset` is the model's, of ONNX's own operators."""
+    """Return ONNX's body for an operator, resolved by itself; `opset` is the model's, of ONNX's own operators."""
     if not any(entry.domain in ("", "ai.onnx") for entry in proto.opset_import):
         proto.opset_import.add(domain="", version=opset)
     made = {name for node in proto.node for name in node.output} | set(proto.input)
     kept = tuple(index for index, name in enumerate(proto.output) if name in made)
-    # An optional output that the node leaves out is declared all the same, without a node that makes it.
+    # An optional output that the node omits is still declared, without a node that computes it.
     names = [proto.output[index] for index in kept]
     del proto.output[:]
     proto.output.extend(names)
@@ -361,7 +361,7 @@ def _context_body(
     inputs: tuple[InputType, ...],
     references: tuple[tuple[str, Any], ...],
 ) -> BodyFunction:
-    """The body that ONNX gives for an operator whose body depends on the types of its inputs.
+    """Return ONNX's body for an operator whose body depends on the types of its inputs.
 
     `references` has the values of the attributes that the node takes from the enclosing function.
     """
@@ -389,7 +389,7 @@ def _context_body(
 
 
 def _body_version(versions: Sequence[int], opset: int) -> int:
-    """Which of a schema's bodies to take: the newest that the model could have written, else the oldest."""
+    """Choose among a schema's bodies: the newest that the model could have written, else the oldest."""
     return max((version for version in versions if version <= opset), default=min(versions))
 
 
@@ -398,7 +398,7 @@ def _range(entry: Operator) -> str:
 
 
 def _live(graph: ir.Graph) -> Iterator[ir.Node]:
-    """The nodes that the outputs depend on, in order."""
+    """Yield the nodes that the outputs depend on, in order."""
     needed = set(graph.outputs)
     live = []
     for node in reversed(graph):
@@ -422,7 +422,7 @@ def _subgraphs(node: ir.Node) -> list[ir.Graph]:
 
 
 def _expire(body: Body) -> None:
-    """Notes at each node which values of the body nothing uses later."""
+    """Record at each node which values of the body nothing uses later."""
     made = {value for node in body.nodes for value in node.outputs if value is not None}
     seen = set(body.outputs)
     for node in reversed(body.nodes):
@@ -459,7 +459,7 @@ def _check_inputs(node: ir.Node, inputs: tuple[ir.Value | None, ...], target: ob
 
 
 def attribute_value(attribute: ir.Attr) -> Any:
-    """An attribute as operator functions take it: a Python value, a tuple of such, or a host value for a tensor."""
+    """Return an attribute as operator functions take it: a Python value, a tuple, or a host value for a tensor."""
     kind, value = attribute.type, attribute.value
     if kind == ir.AttributeType.TENSOR:
         return tensor_value(attribute.as_tensor())
@@ -471,7 +471,7 @@ def attribute_value(attribute: ir.Attr) -> Any:
 
 
 def _output_types(schema: Any, inputs: tuple[ir.Value | None, ...], count: int) -> tuple[int | np.dtype | None, ...]:
-    """For each output: the input that has the same type, or the only type that the schema allows, or None."""
+    """Return for each output the input that has the same type, or the only type that the schema allows, or None."""
     if schema is None:
         return (None,) * count
     formal_inputs, formal_outputs = list(schema.inputs), list(schema.outputs)

@@ -1,4 +1,4 @@
-"""Which inputs and initializers are data, which only decide shapes, and which are parameters to train."""
+"""Classify inputs and initializers: data, values that only decide shapes, and parameters to train."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ TRAINABLE = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.Da
 
 
 def static_values(body: Body, needed: Iterable[ir.Value] = ()) -> set[ir.Value]:
-    """The values that have to be known while the program is traced: what `Host` inputs are computed from.
+    """Return the values that have to be known while the program is traced: those that `Host` inputs depend on.
 
     Args:
-      body: the graph, its outer values included in the result.
+      body: the graph; the result includes its outer values.
       needed: values of the body that have to be known for another reason.
     """
     static = set(needed)
@@ -31,7 +31,7 @@ def static_values(body: Body, needed: Iterable[ir.Value] = ()) -> set[ir.Value]:
             if value is not None and (mark == "host" or (wanted and mark != "shape only")):
                 static.add(value)
         for inner in node.bodies():
-            # Which output belongs to which result is the operator's business: one that is needed needs all.
+            # Operators differ in which output of a body is which result, so one that is needed needs all.
             static |= static_values(inner, inner.outputs if wanted else ())
             if not static.isdisjoint(inner.inputs):
                 static.update(value for value in node.inputs if value is not None)
@@ -45,7 +45,7 @@ def static_values(body: Body, needed: Iterable[ir.Value] = ()) -> set[ir.Value]:
 def _mark(node: BoundNode, index: int) -> str | None:
     if isinstance(node.target, Operator):
         return node.target.input_mark(index)
-    # What a function needs is found in its body.
+    # The body of a function shows what it needs.
     return "shape only"
 
 
@@ -62,7 +62,7 @@ FROZEN = {
     "Resize": {1, 2},
     "Where": {0},
 }
-"""The inputs that are no weights even where they are floating point tensors: statistics, exponents, bounds, scales."""
+"""The inputs that are not weights even if they are floating point tensors: statistics, exponents, bounds, scales."""
 
 _MOVED = {"Cast", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
 """Operators whose result has the role of their first input."""
@@ -71,11 +71,11 @@ _MASKED = {"Add", "Mul", "Sub", "Where"}
 """Operators that take masks."""
 
 OUT_OF_RANGE = 1e4
-"""Beyond this, a number is the "minus infinity" of a mask: no weight is as large."""
+"""The least magnitude of a mask's "minus infinity": no weight is as large."""
 
 
 def parameters(body: Body, static: set[ir.Value]) -> list[ir.Value]:
-    """The initializers of the model's graph that are trainable.
+    """Return the initializers of the model's graph that are trainable.
 
     They are floating point tensors of more than one element that no shape depends on, and that no node uses as a
     constant: as an exponent, a scale, a statistic, a mask, or the frequencies of sines and cosines.
@@ -97,11 +97,11 @@ def parameters(body: Body, static: set[ir.Value]) -> list[ir.Value]:
 
 
 _TURNED = {"Concat", "Einsum", "Gemm", "MatMul", "Mul"}
-"""Operators that make angles of frequencies and positions."""
+"""Operators that compute angles from frequencies and positions."""
 
 
 def _angles(body: Body) -> set[ir.Value]:
-    """The values that nothing is computed from but sines and cosines: the frequencies of rotary embeddings."""
+    """Return the values that are only used by sines and cosines: the frequencies of rotary embeddings."""
     others = {*body.outputs}
     used: set[ir.Value] = set()
     for node in reversed(body.nodes):
@@ -122,7 +122,7 @@ def _is_vector(tensor: ir.TensorProtocol) -> bool:
 
 
 def _uses(body: Body) -> tuple[set[ir.Value], set[ir.Value]]:
-    """The values that are used as constants, and those that may be used as masks."""
+    """Return the values that are used as constants, and those that may be used as masks."""
     frozen: set[ir.Value] = set()
     masked: set[ir.Value] = set()
     for node in reversed(body.nodes):
@@ -154,7 +154,7 @@ def _is_mask(tensor: ir.TensorProtocol) -> bool:
 
 
 def kernels(body: Body, candidates: Iterable[ir.Value]) -> set[ir.Value]:
-    """Those of the values that are nothing but kernels of two-dimensional convolutions, and may be kept in any layout."""
+    """Return the values that are only kernels of two-dimensional convolutions, and may be kept in any layout."""
     uses: dict[ir.Value, bool] = {value: len(body.initializers[value].shape) == 4 for value in candidates}
     for value in body.outputs:
         uses[value] = False

@@ -15,24 +15,24 @@ from jaxport.importer.segments import Item
 __all__ = ["PLACES", "EvaluationScope", "Held"]
 
 PLACES = (0, 3, 1, 2)
-"""Where each of the model's axes is in an image that is held with its channels last."""
+"""The position of each of the model's axes in an image with its channels last."""
 
 
 class Held(NamedTuple):
     """An image that is held as (batch, height, width, channels).
 
-    `firm` says that a convolution made it so; what is not is as well off in the model's own order.
+    `prefers_nhwc` is set if a convolution produced it; any other image is equally well off in the model's own order.
     """
 
     array: Any
-    firm: bool
+    prefers_nhwc: bool
 
 
 class EvaluationScope:
-    """The values of one body while it is evaluated, inside those of the bodies around it.
+    """The values of one body while it is evaluated, nested in those of the bodies around it.
 
     `values` has them in the model's own order of axes, `last` has images with their channels last; a value is in one of
-    them or in both. `bodies` has the items of bodies that shall be evaluated as these, the nodes of modules between markers.
+    them or in both. `bodies` has the items to evaluate for a body: its nodes, with those of modules between markers.
     """
 
     __slots__ = ("attributes", "bodies", "key", "last", "parent", "values")
@@ -52,11 +52,11 @@ class EvaluationScope:
     def inner(
         self, values: dict[ir.Value, Any] | None = None, bodies: Mapping[Body, Sequence[Item]] | None = None
     ) -> EvaluationScope:
-        """A scope inside this one, which sees its values."""
+        """Return a scope inside this one, which sees its values."""
         return EvaluationScope({} if values is None else values, self.attributes, self.key, self, bodies)
 
     def held(self, value: ir.Value) -> Held | None:
-        """The value with its channels last, if it is held so."""
+        """Return the value with its channels last, if it is held so."""
         scope: EvaluationScope | None = self
         while scope is not None:
             if value in scope.last:
@@ -65,13 +65,13 @@ class EvaluationScope:
         return None
 
     def __getitem__(self, value: ir.Value) -> Any:
-        """The value in the model's order."""
+        """Return the value in the model's order."""
         scope: EvaluationScope | None = self
         while scope is not None:
             if value in scope.values:
                 return scope.values[value]
             if value in scope.last:
-                # Kept here and not where it was found: a loop's body must leave nothing of its trace outside.
+                # Kept in this scope rather than in the owner's: a loop's body must not leak its trace outside.
                 plain = self.values[value] = jnp.transpose(scope.last[value].array, PLACES)
                 return plain
             scope = scope.parent
@@ -84,7 +84,7 @@ class EvaluationScope:
         )
 
     def forget(self, value: ir.Value) -> None:
-        """Lets go of a value that nothing uses any more."""
+        """Release a value that nothing uses any more."""
         self.values.pop(value, None)
         self.last.pop(value, None)
 

@@ -16,12 +16,12 @@ __all__ = ["Item", "Nested", "Segment", "segments"]
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """Nodes of one module that follow one another.
+    """Consecutive nodes of one module.
 
     Attributes:
       module: the module.
       items: its nodes, and the segments of the modules inside it.
-      inputs: the values that come from before, initializers left out.
+      inputs: the values computed before, without initializers.
       outputs: the values that are used later.
     """
 
@@ -33,7 +33,7 @@ class Segment:
 
 @dataclass(frozen=True, eq=False)
 class Nested:
-    """A node that has modules inside: the items of the bodies of its branches, or of the function that it calls."""
+    """A node with modules inside: the items of the bodies of its branches, or of the function that it calls."""
 
     node: BoundNode
     bodies: Mapping[Body, tuple[Item, ...]]
@@ -43,12 +43,12 @@ Item = BoundNode | Nested | Segment
 
 
 def segments(body: Body, places: Mapping[BoundNode, NodePlace], around: int = 0) -> tuple[Item, ...]:
-    """The nodes of a graph, those of modules in segments.
+    """Return the nodes of a graph, with those of modules grouped into segments.
 
     Args:
       body: the graph.
-      places: where each of its nodes is.
-      around: how many modules are around the whole graph.
+      places: the place of each of its nodes.
+      around: the number of modules around the whole graph.
     """
     last_use: dict[ir.Value, int] = dict.fromkeys(body.outputs, len(body.nodes))
     position = {node: index for index, node in enumerate(body.nodes)}
@@ -80,7 +80,7 @@ def segments(body: Body, places: Mapping[BoundNode, NodePlace], around: int = 0)
 
 
 def _nested(node: BoundNode, place: NodePlace) -> BoundNode | Nested:
-    """The node, with what is inside if that has modules of its own."""
+    """Return the node, with the items of its bodies if these have modules of their own."""
     bodies = {body: segments(body, places, len(place.modules)) for body, places in place.bodies.items()}
     with_modules = {
         body: items for body, items in bodies.items() if not all(isinstance(item, BoundNode) for item in items)

@@ -1,4 +1,4 @@
-"""Recording a whole program: its steps on inputs whose sizes may be names."""
+"""Record a whole program: its steps on inputs whose sizes may be symbolic."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ __all__ = ["RecordedProgram", "input_specs", "record", "with_constraints"]
 
 LONGEST_EXPRESSION = 200
 LARGE_SIZE = 10**6
-"""Of which no expression of sizes is negative, or divides by zero, that means anything."""
+"""A size at which no meaningful expression of sizes is negative, or divides by zero."""
 
 
 @dataclass(frozen=True)
 class RecordedProgram:
-    """What a program does, as steps between variables.
+    """A program as steps between variables.
 
     `inputs` maps the names of the inputs that are arguments to their trees of variables; the others were known, and the
     steps are for their values. `outputs` are trees of variables, host values and None, one for each output.
@@ -44,12 +44,12 @@ class RecordedProgram:
 
 
 def input_specs(program: Program, constraints: Sequence[str] = ()) -> dict[str, Any]:
-    """A `jax.ShapeDtypeStruct` for each input of the model, with the model's own names for sizes that are open.
+    """Return a `jax.ShapeDtypeStruct` for each input of the model, with the model's own names for open sizes.
 
     Args:
       program: the imported model.
-      constraints: what is known of the sizes, as `jax.export.symbolic_shape` takes it: `["length <= 512"]` where a model
-        cuts its positions out of a table of 512.
+      constraints: constraints on the sizes, as `jax.export.symbolic_shape` takes them: `["length <= 512"]` if a model
+        slices its positions from a table of 512.
 
     Raises:
       InvalidArgument: the model does not declare the rank or type of an input.
@@ -95,7 +95,7 @@ def input_specs(program: Program, constraints: Sequence[str] = ()) -> dict[str, 
 class _Names:
     """The names of open sizes, as JAX takes them.
 
-    A text such as `past + 1` is an expression where its names are those of sizes themselves; all else is a name.
+    A text such as `past + 1` is an expression if its names are names of sizes; anything else is a name.
     """
 
     def __init__(self, texts: Iterable[str]):
@@ -113,7 +113,7 @@ class _Names:
 
 
 def _is_expression(text: str, names: Collection[str]) -> bool:
-    """Whether a text is an expression of these names; a number that is no size is a name."""
+    """Whether a text is an expression of these names; a number that is not a size is a name."""
     if len(text) > LONGEST_EXPRESSION:
         return False
     try:
@@ -127,10 +127,10 @@ _CUT = re.compile(r"min\((?:(\d+), (\w+)|(\w+), (\d+))\)")
 
 
 def with_constraints(attempt: Callable[[Sequence[str]], Result]) -> Result:
-    """`attempt(constraints)`, with the constraints that it turns out to need.
+    """Return `attempt(constraints)` with the constraints that its failures ask for.
 
-    A model cuts its positions out of a table of 512 rows: of sizes beyond it takes `min(512, length)`, which fits nothing
-    else in the model. So `length <= 512` holds wherever the model is valid, and is told to JAX.
+    A model slices its positions from a table of 512 rows: for larger sizes that gives `min(512, length)` rows, which do
+    not fit the rest of the model. So `length <= 512` holds for all valid inputs, and JAX may assume it.
 
     Raises:
       ModelError: it fails for another reason.
@@ -148,12 +148,12 @@ def with_constraints(attempt: Callable[[Sequence[str]], Result]) -> Result:
 
 
 def record(program: Program, inputs: Mapping[str, Any] | None = None) -> RecordedProgram:
-    """Records the program.
+    """Record the program.
 
     Args:
       program: the imported model.
       inputs: by name, a `jax.ShapeDtypeStruct` for an input that stays an argument (a list of them for a sequence), and
-        an array for one that decides shapes. What is left out has the sizes that the model declares.
+        an array for one that decides shapes. Omitted inputs have the sizes that the model declares.
 
     Raises:
       ValueNotKnown: a shape depends on the values of an input that stays an argument.

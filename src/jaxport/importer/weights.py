@@ -1,4 +1,4 @@
-"""The initializers of an imported model: which are trained, how they are kept, and how they are written back."""
+"""The initializers of an imported model: which are trained, how they are stored, and how they are written back."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from jaxport.importer.roles import TRAINABLE, kernels, parameters
 __all__ = ["Weights", "untie"]
 
 HWIO = (2, 3, 1, 0)
-"""From OIHW, which ONNX has, to what XLA's convolutions are fastest with."""
+"""From OIHW, ONNX's layout, to the one that XLA's convolutions are fastest with."""
 OIHW = (3, 2, 0, 1)
 
 
 class Weights:
     """The parameters and constants of a graph.
 
-    The kernels of two-dimensional convolutions are kept as (height, width, in, out); all else as the model has it.
+    Kernels of two-dimensional convolutions are stored as (height, width, in, out); everything else as in the model.
 
     Args:
-      body: the graph; the nodes of kernels that are kept in another layout are told so.
+      body: the graph; nodes whose kernels are stored in another layout are told so.
       static: the values that shapes depend on.
       trainable: the names of the parameters, or None for those whose role is that of a weight.
 
     Raises:
-      InvalidArgument: a name in `trainable` is none of a floating point initializer that no shape depends on.
+      InvalidArgument: a name in `trainable` is not that of a floating point initializer that no shape depends on.
     """
 
     def __init__(self, body: Body, static: set[ir.Value], trainable: Collection[str] | None = None):
@@ -52,17 +52,17 @@ class Weights:
         self._arrays: dict[bool, dict[str, jax.Array]] = {}
 
     def tensor(self, name: str) -> ir.TensorProtocol:
-        """The initializer behind a parameter, not read yet."""
+        """Return the initializer behind a parameter, without reading it."""
         return self.body.initializers[self.values[name]]
 
     def host_array(self, name: str) -> np.ndarray:
-        """A parameter in the model's own type and in the layout that it is kept in."""
+        """Return a parameter in the model's own type and in its stored layout."""
         array = tensor_value(self.tensor(name)).data
         return array.transpose(HWIO) if self.values[name] in self.kernels else array
 
     @property
     def specs(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shape and dtype of each parameter; nothing is read."""
+        """The shape and dtype of each parameter; nothing is read."""
         specs = {}
         for name, value in self.values.items():
             tensor = self.body.initializers[value]
@@ -74,10 +74,10 @@ class Weights:
 
     @property
     def arrays(self) -> dict[str, jax.Array]:
-        """The parameters by name, read when they are asked for; as JAX has them with 64-bit types on or off."""
+        """The parameters by name, read on first use; in JAX's types, with 64-bit types on or off."""
         wide = bool(jax.config.read("jax_enable_x64"))
         if wide not in self._arrays:
-            with jax.ensure_compile_time_eval():  # the first to ask may be a trace: what is kept must not belong to it
+            with jax.ensure_compile_time_eval():  # a caller may trace, and cached arrays must not belong to a trace
                 self._arrays[wide] = {name: self._array(name) for name in self.values}
         return dict(self._arrays[wide])
 
@@ -85,14 +85,14 @@ class Weights:
         tensor, host = self.tensor(name), self.host_array(name)
         if not isinstance(tensor, MappedTensor):
             return jnp.array(host, dtype=canonical(host.dtype))
-        # Nobody writes to what is mapped: JAX may use it as it is. Of what JAX copies, the original is given back.
+        # Mapped memory is never written, so JAX may use it in place. If JAX copies an array, the original is released.
         array = jax.block_until_ready(jax.device_put(host.astype(canonical(host.dtype), copy=False)))
         tensor.release()
         return array
 
     @property
     def constants(self) -> dict[str, np.ndarray]:
-        """The initializers that are no parameters."""
+        """The initializers that are not parameters."""
         kept = set(self.values.values())
         return {
             value.name or "": tensor_value(tensor).data
@@ -102,12 +102,12 @@ class Weights:
 
     @cached_property
     def constant_bytes(self) -> int:
-        """The bytes of the initializers that are no parameters."""
+        """The bytes of the initializers that are not parameters."""
         kept = set(self.values.values())
         return sum(tensor.nbytes for value, tensor in self.body.initializers.items() if value not in kept)
 
     def given(self, params: Mapping[str, Any]) -> dict[ir.Value, Any]:
-        """The values of the graph that arrays stand for.
+        """Return the values of the graph for arrays by name.
 
         Raises:
           InvalidArgument: arrays are missing, unknown, or of another shape.
@@ -138,7 +138,7 @@ class Weights:
         return {self.values[name]: array for name, array in params.items()}
 
     def written(self, model: ir.Model, params: Mapping[str, Any]) -> ir.Model:
-        """A copy of the model with other values of its parameters.
+        """Return a copy of the model with other values of its parameters.
 
         Raises:
           InvalidArgument: arrays are missing, unknown, or of another shape.
@@ -180,16 +180,16 @@ def _named(body: Body, static: set[ir.Value], names: Collection[str]) -> list[ir
 
 
 def untie(body: Body, names: Collection[str] | None) -> None:
-    """Gives each node that uses a shared tensor a tensor of its own, named after the module of the node.
+    """Give each node that uses a shared tensor a tensor of its own, named after the module of the node.
 
-    Exporters merge tensors that are equal, such as the scales of all fresh normalizations; trained, they are to differ.
+    Exporters merge equal tensors, such as the scales of all new normalizations, which have to differ after training.
 
     Args:
       body: the graph.
       names: the initializers to untie, or None for all that are floating point tensors of more than one element.
 
     Raises:
-      InvalidArgument: a name is that of no initializer.
+      InvalidArgument: no initializer has a given name.
     """
     taken = {value.name or "" for value in body.initializers}
     unknown = [name for name in names or () if name not in taken]

@@ -1,1 +1,1 @@
-"""Flags that are chosen at run time: a function traced for both values of a Python bool, as one program."""
+"""Flags chosen at run time: trace a function for both values of a Python bool, and merge the two programs."""

@@ -12,7 +12,7 @@ from jaxport.blocks import block_p
 from jaxport.export import dims
 from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
-#: Calls with derivatives of their own: what they compute is in their bodies alone.
+#: Calls with custom derivatives: only their bodies matter.
 _WITH_DERIVATIVES = frozenset(("custom_jvp_call", "custom_vjp_call"))
 
 
@@ -34,7 +34,7 @@ def same_literal(a: Literal, b: Literal) -> bool:
 
 
 def same_computation(one: JaxprEqn, other: JaxprEqn) -> bool:
-    """Whether two equations do the same to their operands."""
+    """Whether two equations apply the same operation to their operands."""
     if one.primitive is not other.primitive or one.effects != other.effects:
         return False
     if not (same_avals(one.invars, other.invars) and same_avals(one.outvars, other.outvars)):
@@ -48,7 +48,7 @@ def same_computation(one: JaxprEqn, other: JaxprEqn) -> bool:
 
 
 def same_value(a: Any, b: Any) -> bool:
-    """Whether two parameters of equations are the same, with the programs in them.
+    """Whether two parameters of equations are equal, including the programs in them.
 
     >>> one, other = (jax.make_jaxpr(lambda x: x + 1)(2.0) for _ in range(2))
     >>> same_value({"body": one}, {"body": other}), same_value(one, jax.make_jaxpr(lambda x: x + 2)(2.0))
@@ -93,9 +93,9 @@ def _same_program(a: Jaxpr, b: Jaxpr) -> bool:
 
 
 def kind(equation: JaxprEqn) -> tuple[Any, ...]:
-    """What two equations that may be the same have in common, as something that can be hashed.
+    """Return a hashable key that two equations share if they may be the same.
 
-    A block may be the same as another whose inside differs.
+    Two blocks with the same key may differ inside.
     """
     name: Callable[[Any], str] = lambda atom: f"{getattr(atom.aval, 'dtype', '')}{getattr(atom.aval, 'shape', '')}"
     avals = (*map(name, equation.invars), ">", *map(name, equation.outvars))

@@ -1,15 +1,15 @@
-"""Two programs, of which a flag chooses one at run time, as a single program.
+"""Merge two programs, of which a flag chooses one at run time, into one.
 
-Equations that both have stand in it once, in the same order; what only one of them has stands in a branch of a `cond`
-on the flag. So a model with dropout differs in its dropouts alone, and a normalization chooses between the statistics
-that it then applies. Blocks that both have are merged inside.
+Equations of both programs occur in it once, in the same order; those of only one program go into a branch of a `cond`
+on the flag. So a model with dropout only branches at its dropouts, and a normalization chooses the statistics that it
+then applies. Blocks of both programs are merged inside.
 
 Cases:
 
-1. An equation of both: its operands are those of both where they are the same, else what the flag chooses of them.
+1. An equation of both: an operand is that of both if they are the same, else the flag chooses it.
 2. Equations of one program between two of both, with those of the other at the same place: a `cond`.
-3. A value of one program that is used in a later such place: it is computed whatever the flag is, so that it need not
-   leave its branch where it has no counterpart.
+3. A value of one program that is used in a later such place: it is computed regardless of the flag, so that it need not
+   leave its branch without a counterpart.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from jaxport.export.flags.alike import kind, same_avals, same_computation, same_
 from jaxport.export.registry import BLOCK_RULES
 from jaxport.jaxprs import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var
 
-#: More equations than this between the common start and the common end are not compared one by one.
+#: If more equations than this lie between the common prefix and the common suffix, they are not compared.
 LONGEST = 4000
 
 TRUE, FALSE = 0, 1
@@ -38,7 +38,7 @@ _Sides = tuple[Any, Any]
 
 @dataclass
 class Side:
-    """One of the two programs: its equations, its outputs, and what stands for its variables in the merged one.
+    """One of the two programs: its equations, its outputs, and the merged program's replacements for its variables.
 
     `own` are further outputs, which the other program does not have.
     """
@@ -49,13 +49,13 @@ class Side:
     own: Sequence[Any] = ()
 
     def atom(self, atom: Any) -> Any:
-        """What stands for a variable or a literal: a merged variable, the literal, or the side's own variable."""
+        """Return the merged variable for a variable, the literal, or the side's own variable."""
         return atom if isinstance(atom, Literal) else self.env.get(atom, atom)
 
 
 @dataclass
 class _Segment:
-    """Equations of both programs that are the same (one of each), or of each its own."""
+    """Equations of both programs that are the same (one of each), or that each has for itself."""
 
     own: tuple[list[JaxprEqn], list[JaxprEqn]]
     common: bool
@@ -64,29 +64,29 @@ class _Segment:
 
 @dataclass
 class _Join:
-    """A value that the flag chooses: of each side its own."""
+    """A value that the flag chooses from one of each side."""
 
     result: Var
     sides: _Sides
 
 
 def merged(flag: Var, like: Jaxpr, sides: tuple[Side, Side]) -> tuple[list[JaxprEqn], list[Any], set[Any]]:
-    """The equations of the merged program, its outputs (those of both, then each side's own), and its effects.
+    """Return the equations of the merged program, its outputs (those of both, then each side's own), and its effects.
 
     Args:
       flag: the variable that chooses.
-      like: a jaxpr that bodies of branches are made after.
-      sides: the program where the flag is true, and where it is false.
+      like: a jaxpr from which the bodies of branches are derived.
+      sides: the program for a true flag, and that for a false one.
     """
     true, false = sides
     made = {variable for equation in true.equations for variable in equation.outvars}
     if any(variable in made for equation in false.equations for variable in equation.outvars):
-        false = _renamed(false)  # programs that JAX took from a cache may share variables
+        false = _renamed(false)  # programs from JAX's cache may share variables
     return _Merge(flag, like, (true, false)).program()
 
 
 def _renamed(side: Side) -> Side:
-    """The same program with variables of its own."""
+    """Return the same program with fresh variables."""
     new: dict[Any, Var] = {}
     equations = []
     for equation in side.equations:
@@ -135,10 +135,10 @@ class _Merge:
         effects = {effect for equation in self.equations for effect in equation.effects}
         return self.equations, outvars, {effect for effect in effects if reference_of(effect) is None}
 
-    # What belongs together
+    # Matching the equations
 
     def _segments(self) -> Iterable[_Segment]:
-        """The equations of both sides, in order, with those that are the same side by side."""
+        """Yield the equations of both sides in order, with equal ones paired."""
         own: tuple[list[JaxprEqn], list[JaxprEqn]] = ([], [])
         for pair in _aligned(*(side.equations for side in self.sides)):
             if None not in pair and _alike(*pair):
@@ -154,7 +154,7 @@ class _Merge:
             yield _Segment(own, common=False)
 
     def _plan(self, number: int, segment: _Segment) -> Callable[[], None]:
-        """What emits a segment, once it is known which values leave their places."""
+        """Return a function that emits a segment, to call once it is known which values leave their segments."""
         if not segment.common:
             return lambda: self._emit_own(segment)
         true, false = segment.own[TRUE][0], segment.own[FALSE][0]
@@ -178,7 +178,7 @@ class _Merge:
         return results
 
     def _chosen(self, pair: _Sides, number: int) -> Any:
-        """What stands for an atom of each side: the same, or the flag's choice, made as early as it can be."""
+        """Return the merged atom for one of each side: the same one, or the flag's choice, as early as possible."""
         sides = tuple(side.atom(atom) for side, atom in zip(self.sides, pair, strict=True))
         one, other = sides
         if one is other:
@@ -197,7 +197,7 @@ class _Merge:
         return self._joins[key].result
 
     def _cross(self, atom: Any, number: int) -> None:
-        """Note that a value is needed in a segment; one that another segment makes is computed whatever the flag is."""
+        """Record that a segment needs a value; one that another segment makes is computed regardless of the flag."""
         if not isinstance(atom, Var) or atom not in self._made_in:
             return
         made, equation = self._made_in[atom]
@@ -212,7 +212,7 @@ class _Merge:
             if isinstance(atom, Var) and atom in self._made_in:
                 self._hoist(self._made_in[atom][1])
 
-    # What is emitted
+    # Emission
 
     def _emit_own(self, segment: _Segment) -> None:
         for side, own in zip(self.sides, segment.own, strict=True):
@@ -281,7 +281,7 @@ class _Merge:
     # Blocks
 
     def _merged_block(self, number: int, true: JaxprEqn, false: JaxprEqn) -> Callable[[], None]:
-        """One block for two whose inside differs: with the operands of both, and the flag."""
+        """Merge two blocks that differ inside into one, with the operands of both, and the flag."""
         blocks = true.params["block"], false.params["block"]
         count = len(blocks[TRUE].arguments)
         pairs = list(zip(true.invars[:count], false.invars[:count], strict=True))
@@ -321,7 +321,7 @@ class _Merge:
             own = [Var(variable.aval) for variable in equation.outvars[shared:]]
             side.env.update(zip(equation.outvars[shared:], own, strict=True))
             results += own
-        for atom in operands[count:]:  # what one side alone has is needed here, whatever the flag is
+        for atom in operands[count:]:  # values of one side only are needed here, regardless of the flag
             self._cross(atom, number)
 
         def emit() -> None:
@@ -336,7 +336,7 @@ class _Merge:
 
 
 def _aligned(true: Sequence[JaxprEqn], false: Sequence[JaxprEqn]) -> Iterable[tuple[Any, Any]]:
-    """Pairs of equations that may be the same, and each other equation by itself, in the order of both."""
+    """Yield pairs of equations that may be the same, and each other equation by itself, in the order of both."""
     kinds = [kind(equation) for equation in true], [kind(equation) for equation in false]
     start, least = 0, min(len(true), len(false))
     while start < least and kinds[TRUE][start] == kinds[FALSE][start] and _alike(true[start], false[start]):
@@ -365,7 +365,7 @@ def _aligned(true: Sequence[JaxprEqn], false: Sequence[JaxprEqn]) -> Iterable[tu
 
 
 def _alike(true: JaxprEqn, false: JaxprEqn) -> bool:
-    """Whether one equation can stand for both."""
+    """Whether one equation can replace both."""
     if true.primitive is not block_p or false.primitive is not block_p:
         return same_computation(true, false)
     return _same_block(true, false) or _mergeable(true, false)
@@ -376,7 +376,7 @@ def _same_block(true: JaxprEqn, false: JaxprEqn) -> bool:
 
 
 def _mergeable(true: JaxprEqn, false: JaxprEqn) -> bool:
-    """Whether two blocks are calls of the same thing, with the same arguments and results; no rule reads its config."""
+    """Whether two blocks call the same thing, with the same arguments and results, and no rule reads their config."""
     one, other = true.params["block"], false.params["block"]
     count = len(one.arguments)
     return (
@@ -388,7 +388,7 @@ def _mergeable(true: JaxprEqn, false: JaxprEqn) -> bool:
 
 
 def _shared_results(true: JaxprEqn, false: JaxprEqn) -> int:
-    """How many leading outputs of two blocks correspond: all, or those that the call returns."""
+    """Return how many leading outputs of two blocks correspond: all, or those that the call returns."""
     if same_avals(true.outvars, false.outvars):
         return len(true.outvars)
     return true.params["block"].results
@@ -411,7 +411,7 @@ def _closed(
 
 
 def _template() -> tuple[JaxprEqn, JaxprEqn]:
-    """A cast of a flag to the index of a branch, and a choice between two branches, as this version of JAX has them."""
+    """Return a cast of a flag to the index of a branch, and a `cond` with two branches, for this version of JAX."""
     traced = jax.make_jaxpr(lambda flag: lax.cond(flag, lambda: 1.0, lambda: 0.0))(True)
     convert, choice = traced.jaxpr.eqns
     return convert, choice

@@ -1,8 +1,8 @@
-"""Tracing a function that has flags among its inputs: Python bools that the model takes at run time.
+"""Trace a function that has flags among its inputs: Python bools that the model takes at run time.
 
-A flag that Python's `if` looks at cannot be traced as an array. So the function is traced once for each value of it, and
-the two programs become one (see `jaxport.export.flags.merging`). What the function returns must not depend on the flag
-but in its values.
+A flag that Python's `if` inspects cannot be traced as an array. So the function is traced once for each value of it,
+and the two programs are merged (see `jaxport.export.flags.merging`). The results may depend on the flag only in their
+values.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ def traced_with_flags(
 ) -> tuple[Traced, frozenset[int]]:
     """Trace a function; the flags among its inputs become inputs of the program that choose inside it.
 
-    Flags are the inputs that are declared as Python's `bool`, and scalar boolean arrays that Python looks at.
+    Flags are the inputs declared as Python's `bool`, and scalar boolean arrays that Python inspects.
 
     Args:
       fn: the function.
       given: its arguments.
-      name: of the function, for messages.
+      name: the name of the function, for messages.
       state, functions: as `jaxport.blocks.trace` takes them.
 
     Returns:
-      What was traced, and the positions of the flags among the leaves of the arguments.
+      The trace, and the positions of the flags among the leaves of the arguments.
 
     Raises:
-      ExportError: what the function returns has another structure, dtype or shape for the other value of a flag.
+      ExportError: the results differ in structure, dtype or shape between the values of a flag.
       InvalidArgument: there are too many flags.
     """
     traces = _Traces(fn, given, name, state, functions)
@@ -82,12 +82,12 @@ class _Traces:
     functions: Sequence[str]
 
     def plain(self, flags: Mapping[int, bool] | None = None) -> Traced:
-        """The trace with these values of flags."""
+        """Return the trace with these values of flags."""
         args, kwargs = with_flags(self.given.args, self.given.kwargs, flags or {})
         return blocks.trace(self.fn, args, kwargs, state=self.state, functions=self.functions)
 
     def succeeds(self, flags: Sequence[int]) -> bool:
-        """Whether these are the flags that Python looks at."""
+        """Whether these are the flags that Python inspects."""
         try:
             self.plain(dict.fromkeys(flags, True))
         except jax.errors.ConcretizationTypeError:
@@ -97,7 +97,7 @@ class _Traces:
         return True
 
     def split(self, flags: Sequence[int], values: Mapping[int, bool] | None = None) -> Traced:
-        """The traces for both values of each flag, merged."""
+        """Return the merged traces for both values of each flag."""
         if len(flags) > MOST:
             raise InvalidArgument(
                 f"there are {len(flags)} flags",
@@ -116,7 +116,7 @@ class _Traces:
 
 
 def input_paths(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
-    """The path of each leaf of the arguments, as a trace names it.
+    """Return the path of each leaf of the arguments, as a trace names it.
 
     >>> input_paths(lambda batch, train: batch, ({"ids": 1},), {"train": 2})
     ['batch.ids', 'train']
@@ -127,7 +127,7 @@ def input_paths(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
 
 
 def with_flags(args: Sequence[Any], kwargs: Mapping[str, Any], flags: Mapping[int, bool]) -> tuple[tuple, dict]:
-    """The arguments with Python bools in the place of some leaves.
+    """Return the arguments with Python bools in place of some leaves.
 
     >>> with_flags((1, 2), {"train": 3}, {2: True})
     ((1, 2), {'train': True})
@@ -137,13 +137,13 @@ def with_flags(args: Sequence[Any], kwargs: Mapping[str, Any], flags: Mapping[in
 
 
 def with_bools(flags: Iterable[int], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple, dict]:
-    """Concrete arguments as the function is called with them: flags as Python bools."""
+    """Return concrete arguments as the function takes them: flags as Python bools."""
     leaves = jax.tree.leaves((tuple(args), dict(kwargs)))
     return with_flags(args, kwargs, {index: bool(leaves[index]) for index in flags})
 
 
 def check_alike(true: Traced, false: Traced, path: str, name: str) -> None:
-    """Refuse a function whose results differ, by a flag, in more than values."""
+    """Refuse a function whose results differ in more than values between the two values of a flag."""
     results = [traced.jaxpr.out_avals[: len(traced.output_paths)] for traced in (true, false)]
     found = ""
     if true.out_tree != false.out_tree or true.static_outputs.keys() != false.static_outputs.keys():
@@ -165,12 +165,12 @@ def check_alike(true: Traced, false: Traced, path: str, name: str) -> None:
 
 
 def merged_traces(flag: int, path: str, true: Traced, false: Traced) -> Traced:
-    """One program for two, with the flag as an input in its place.
+    """Merge two traces into one, with the flag as an input in its place.
 
     Args:
       flag: the position of the flag among the leaves of the arguments.
       path: its path.
-      true, false: what was traced with either value of it; alike in their results.
+      true, false: the trace with either value of it; their results have the same structure.
     """
     weights, of_false = _united(true.weights, false.weights)
     variable = Var(jax_core.ShapedArray((), np.dtype(np.bool_)))
@@ -215,7 +215,7 @@ def merged_traces(flag: int, path: str, true: Traced, false: Traced) -> Traced:
 
 
 def _united(true: Sequence[TracedWeight], false: Sequence[TracedWeight]) -> tuple[list[TracedWeight], list[int]]:
-    """The weights of both, and where those of the second are among them."""
+    """Return the weights of both, and the positions of the second's among them."""
     weights, places = list(true), []
     known = {weight.path: index for index, weight in enumerate(weights)}
     for weight in false:

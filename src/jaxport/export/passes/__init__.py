@@ -4,7 +4,7 @@ A pass is a callable of an `onnx_ir.Model` that returns its report, or one of `o
 
 >>> import jax.numpy as jnp, jaxport
 >>> from jaxport.export import passes
->>> def exact_gelu(model):
+>>> def softmax_along_axis_1(model):
 ...     nodes = [n for n in model.graph.all_nodes() if n.op_type == "Softmax"]
 ...     for node in nodes:
 ...         node.attributes["axis"] = ir.AttrInt64("axis", 1)
@@ -50,7 +50,7 @@ Pass = Callable[[ir.Model], Any]
 
 @dataclass(frozen=True)
 class PassReport:
-    """What one pass did."""
+    """What one pass changed, or why it changed nothing."""
 
     name: str
     text: str
@@ -93,7 +93,7 @@ DEFAULT: tuple[Pass, ...] = (
 
 
 def pass_name(graph_pass: Any) -> str:
-    """The name that reports show."""
+    """Return the name that reports show."""
     return getattr(graph_pass, "__name__", type(graph_pass).__name__)
 
 

@@ -1,4 +1,4 @@
-"""Activation functions that ONNX has operators for, whatever library or hand wrote them.
+"""Recognise the activation functions that ONNX has operators for, however they were written.
 
 The table says what each operator computes, as JAX functions; the patterns are what the exporter emits for these.
 """
@@ -27,14 +27,14 @@ Emit = Callable[..., ir.Value]
 
 @dataclass(frozen=True)
 class Activation:
-    """An operator, and a JAX function that it computes.
+    """An operator, and the JAX function that it computes.
 
     Attributes:
       op_type: the operator; it has to exist at the opset, in the dtype.
-      function: the JAX function of an array, and of keyword-only parameters that are numbers.
-      needs: operators that its pattern does not go without: where a model lacks one, nothing is looked for.
-      attributes: attributes of the operator; the parameters are further ones.
-      emit: where one operator with attributes is not enough, what to emit for the array and the parameters.
+      function: the JAX function of an array and keyword-only numeric parameters.
+      needs: operators that its pattern cannot do without: a model that lacks one of them is not searched.
+      attributes: fixed attributes of the operator; the parameters are added to them.
+      emit: emits the replacement for the array and the parameters, if one operator with attributes is not enough.
     """
 
     op_type: str
@@ -44,24 +44,24 @@ class Activation:
     emit: Callable[..., ir.Value] | None = None
 
     def values(self, parameters: Mapping[str, float]) -> Iterable[Any]:
-        """What the attributes of the operator are set to."""
+        """Return the values that the operator's attributes are set to."""
         return () if self.emit is not None else (*dict(self.attributes).values(), *parameters.values())
 
     def emits(self, op: Emit, x: ir.Value, parameters: Mapping[str, float]) -> ir.Value:
-        """Emit what computes the function of `x`."""
+        """Emit the nodes that compute the function of `x`."""
         if self.emit is not None:
             return self.emit(op, x, **parameters)
         return op(self.op_type, x, **dict(self.attributes), **parameters)
 
 
 def _gelu_by_erf(op: Emit, x: ir.Value) -> ir.Value:
-    """As runtimes know it from the time before there was an operator."""
+    """Emit GELU with Erf, the form that runtimes recognised before the operator existed."""
     return op("Mul", op("Mul", x, op("Add", op("Erf", op("Div", x, 2**0.5)), 1)), 0.5)
 
 
 _BY_TANH = (("approximate", "tanh"),)
 
-#: Where several are alike, the first that exists is taken.
+#: If several patterns match, the first operator that exists is taken.
 ACTIVATIONS = (
     Activation("Gelu", lambda x: jax.nn.gelu(x, approximate=False), ("Exp",)),
     Activation("Erf", lambda x: jax.nn.gelu(x, approximate=False), ("Exp",), emit=_gelu_by_erf),

@@ -1,4 +1,4 @@
-"""Bringing the axes of a value into another order and grouping, by their labels."""
+"""Reorder and regroup the axes of a value by their labels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from jaxport.export.passes.matching import Axis, Joined, Part, Reduced, Seen, pa
 
 
 def atoms(axes: Iterable[Axis], split: Iterable[Axis] = ()) -> list[Axis]:
-    """The labels of axes with merged ones taken apart, and the whole of each part in `split` taken apart, too."""
+    """Return the labels of axes with merged ones split, and those of which `split` has a part split into all their
+    parts.
+    """
     counts = {part.whole: part.count for part in _apart(split) if isinstance(part, Part)}
     found: list[Axis] = []
     for axis in _apart(axes):
@@ -28,14 +30,14 @@ def _apart(axes: Iterable[Axis]) -> Iterator[Axis]:
 
 
 def sizes_of(*seen: Seen) -> dict[Axis, Dim]:
-    """The size along each label, also along those that are summed in a product of matrices."""
+    """Return the size along each label, including those that a matrix product sums over."""
     sizes: dict[Axis, Dim] = {}
     for one in seen:
         sizes.update(one.sizes)
         if one.is_op("MatMul"):
             left = dims_of(one.node.inputs[0]) or (None,)
             sizes[Reduced(one.node, len(one.axes) - 1)] = left[-1]
-    for label in list(sizes):  # of two parts, the size of the other one follows
+    for label in list(sizes):  # the size of the whole and one of two parts give the other
         if isinstance(label, Part) and label.count == 2 and label.whole in sizes:
             other = Part(label.whole, 1 - label.place, 2)
             whole, known = sizes[label.whole], sizes[label]
@@ -46,13 +48,13 @@ def sizes_of(*seen: Seen) -> dict[Axis, Dim]:
 
 @dataclass(frozen=True)
 class Arrangement:
-    """A value's axes taken apart, put into another order, and merged.
+    """A split, a permutation and a merge of a value's axes.
 
     Attributes:
       dims: the shape of the value.
-      apart: its shape with all axes taken apart.
-      order: which of these axes comes where.
-      merged: the shape in the end.
+      apart: its shape with all axes split.
+      order: the permutation of the split axes.
+      merged: the final shape.
     """
 
     dims: tuple[Dim, ...]
@@ -64,9 +66,9 @@ class Arrangement:
     def of(
         cls, dims: Sequence[Dim], axes: Sequence[Axis], groups: Sequence[Sequence[Axis]], sizes: Mapping[Axis, Dim]
     ) -> Arrangement | None:
-        """How to bring axes into groups, each of which becomes one axis; what a group lacks has size one.
+        """Return the arrangement that merges axes into groups; an empty group gives an axis of size one.
 
-        None where an axis is in no group, a size is not known, or the shapes cannot be told in advance.
+        Return None if an axis is in no group, a size is unknown, or a shape cannot be written as a constant.
         """
         wanted = [label for group in groups for label in group]
         own = atoms(axes, wanted)
@@ -81,12 +83,12 @@ class Arrangement:
 
     @property
     def turned(self) -> tuple[Dim, ...]:
-        """The shape with all axes apart, in their new order."""
+        """Return the shape with all axes split, in their new order."""
         return tuple(self.apart[axis] for axis in self.order)
 
     @property
     def moves(self) -> bool:
-        """Whether axes change their order."""
+        """Whether any axis changes its position."""
         return list(self.order) != sorted(self.order)
 
     def _steps(self) -> list[tuple[tuple[Dim, ...], tuple[Dim, ...]]]:
@@ -98,14 +100,14 @@ class Arrangement:
         return [(after, before) for before, after in reversed(self._steps())]
 
     def apply(self, builder: Builder, value: ir.Value) -> ir.Value:
-        """The value in the new arrangement."""
+        """Return the value in the new arrangement."""
         if not self.moves:
             return reshaped(builder, value, self.merged)
         value = builder.transposed(reshaped(builder, value, self.apart), self.order)
         return reshaped(builder, value, self.merged)
 
     def revert(self, builder: Builder, value: ir.Value) -> ir.Value:
-        """The value in the old arrangement, where it is in the new one."""
+        """Return a value that is in the new arrangement in the old one."""
         if not self.moves:
             return reshaped(builder, value, self.dims)
         value = reshaped(builder, value, self.turned)
@@ -114,7 +116,7 @@ class Arrangement:
 
 
 def product(sizes: Sequence[Dim]) -> Dim:
-    """The product of dims, as a text where a symbol is among them.
+    """Return the product of dims, as text if one of them is symbolic.
 
     >>> product([2, 4]), product(["H", 2, "W"])
     (8, '2*H*W')
@@ -125,7 +127,7 @@ def product(sizes: Sequence[Dim]) -> Dim:
 
 
 def target(before: Sequence[Dim], after: Sequence[Dim]) -> list[int] | None:
-    """What Reshape has to be told for a shape, with no shape computed in the graph; None where that is not enough.
+    """Return the constant operand of a Reshape to a shape, or None if no constant describes it.
 
     >>> target(["B", "T", 4, 8], ["B", "T", 32]), target(["B", 4, "T"], ["B*T", 4])
     ([0, 0, 32], [-1, 4])
@@ -138,12 +140,12 @@ def target(before: Sequence[Dim], after: Sequence[Dim]) -> list[int] | None:
 
 
 def _is_view(before: Sequence[Dim], after: Sequence[Dim]) -> bool:
-    """Whether shapes differ by axes of size one alone."""
+    """Whether two shapes differ only in axes of size one."""
     return [d for d in before if d != 1] == [d for d in after if d != 1]
 
 
 def reshaped(builder: Builder, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
-    """The same elements in another shape; the value itself where it has that shape."""
+    """Return a value reshaped to some dims; the value itself if it has them."""
     old = dims_of(value)
     if old is None or old == list(dims):
         return value
@@ -154,7 +156,7 @@ def reshaped(builder: Builder, value: ir.Value, dims: Sequence[Dim]) -> ir.Value
 
 
 def goes_into_transpose(value: ir.Value) -> bool:
-    """Whether a value goes into a Transpose alone, perhaps after a Reshape."""
+    """Whether the only use of a value is a Transpose, perhaps behind a Reshape."""
     while len(value.uses()) == 1 and not value.is_graph_output():
         ((user, _),) = value.uses()
         if is_op(user, "Transpose"):

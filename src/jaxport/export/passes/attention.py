@@ -1,18 +1,18 @@
-"""Attention (opset 23), from softmax(Q Kᵀ · scale + mask) V, however the axes lie.
+"""Recognise Attention (opset 23): softmax(Q Kᵀ · scale + mask) V, in any order of the axes.
 
-The two products of matrices around a Softmax are read as sums over labelled axes, so that it does not matter which
-operand was transposed, or whether heads are merged, split or grouped (fewer heads of keys than of queries).
+The two matrix products around a Softmax are read as sums over labelled axes, so it does not matter which operand was
+transposed, or whether heads are merged, split or grouped (fewer heads of keys than of queries).
 
-Of masks these are taken, with which the operator gives what the graph gave:
+These masks are accepted, since the operator gives the same result with them:
 1. `where(i >= j, scores, low)` of positions: the causal mask of the operator.
-2. `where(mask, scores, low)` with a finite low number: a bias that is 0 or -1e30. A row that is masked as a whole
-   then averages over all keys, as in the graph. A bias of -inf, or the lowest float, would give zeros there.
+2. `where(mask, scores, low)` with a finite low number: a bias that is 0 or -1e30. A fully masked row then averages over
+   all keys, as in the graph. A bias of -inf, or the lowest float, would give zeros there.
 3. A bias that is known to be finite, or to be `where(mask, finite, low)`.
 
 A program in half precision whose softmax is in float32 keeps it there: the operator is, too, and its weights are not
 rounded before they are multiplied with the values.
 
-Scores are taken to be smaller than 1e9 in size, where the low number hides what it is added to.
+Scores are assumed to be smaller than 1e9 in magnitude, so that adding the low number hides them.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ import onnx_ir as ir
 from jaxport.export.passes.arranging import Arrangement, atoms, goes_into_transpose, sizes_of
 from jaxport.export.passes.editing import Dim, constant_of, dims_of, integer, is_op
 from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse, obstacle
-from jaxport.export.passes.matching import VIEWS, Axis, Reduced, Seen, look
+from jaxport.export.passes.matching import Axis, Reduced, Seen, look
+from jaxport.onnx_facts import VIEWS
 
-#: What hides a score, and what is low enough to do so.
+#: The bias that hides a score, and the largest number that counts as hiding it.
 HIDDEN, LOW = -1e30, -1e9
 
 
@@ -45,12 +46,12 @@ def attention(model: ir.Model) -> str:
 
 @dataclass(frozen=True)
 class Axes:
-    """The labels of the axes of an attention; None for one that is not there.
+    """The labels of the axes of an attention; None for an absent axis.
 
     Attributes:
-      batch, heads, group: of the batch, of the heads of keys and values, and of the queries of each of these heads.
-      queries, keys: along the sequences.
-      inner, outer: along the vectors that are multiplied, and along those that are averaged.
+      batch, heads, group: the batch, the heads of keys and values, and the queries that share one of these heads.
+      queries, keys: the sequences.
+      inner, outer: the vectors of queries and keys, which are multiplied, and those of values, which are averaged.
     """
 
     batch: Axis
@@ -68,9 +69,9 @@ class Scores:
 
     Attributes:
       product: the scores without scale and mask.
-      query, key: what is multiplied.
+      query, key: the operands of the product.
       scale: the factor.
-      mask: what is added, or None.
+      mask: what is added to the scores, or None.
       sizes: the size along each axis.
     """
 
@@ -84,13 +85,13 @@ class Scores:
 
 @dataclass(frozen=True)
 class Mask:
-    """What is added to the scores: `seen` itself, or a number where it holds and another where it does not."""
+    """A mask of the scores: `seen` is the bias itself, or a condition that selects one of two numbers."""
 
     seen: Seen
     numbers: tuple[float, float] | None
 
     def is_causal(self, axes: Axes) -> bool:
-        """Whether it hides the keys after a query's own position."""
+        """Whether it hides exactly the keys after a query's own position."""
         operands = self.seen.operands("GreaterOrEqual") or (self.seen.operands("LessOrEqual") or [])[::-1]
         if len(operands) != 2 or self.numbers is None or not self.numbers[1] <= LOW < self.numbers[0] == 0:
             return False
@@ -146,7 +147,7 @@ def _scores(seen: Seen, keys: Axis) -> Scores | str | None:
 
 
 def _uncast(seen: Seen, *, narrowed: bool = False) -> Seen:
-    """A value in half precision before it was cast to float32; also in float32 before it was `narrowed`."""
+    """Return a half-precision value before its cast to float32, also if it was in float32 before being `narrowed`."""
     while seen.is_op("Cast"):
         before, after = seen.node.inputs[0].dtype, seen.value.dtype
         widens = before in HALVES and after == ir.DataType.FLOAT
@@ -157,7 +158,7 @@ def _uncast(seen: Seen, *, narrowed: bool = False) -> Seen:
 
 
 def _unscaled(seen: Seen) -> tuple[Seen, float]:
-    """A value without the numbers that it is multiplied with and divided by, and these."""
+    """Return a value without its constant factors and divisors, and their product."""
     scale = 1.0
     while len(seen.value.uses()) == 1 and not seen.value.is_graph_output():
         divided, factor = seen.operands("Div"), seen.commuted("Mul", lambda operand: operand.scalar)
@@ -171,7 +172,7 @@ def _unscaled(seen: Seen) -> tuple[Seen, float]:
 
 
 def _masked(seen: Seen) -> tuple[Seen, Mask | None] | str:
-    """Scores without their mask, and the mask."""
+    """Return the scores without their mask, and the mask."""
     chosen, added = seen.operands("Where"), seen.operands("Add")
     if chosen is not None:
         condition, one, other = chosen
@@ -187,7 +188,7 @@ def _masked(seen: Seen) -> tuple[Seen, Mask | None] | str:
 
 
 def _bias(seen: Seen) -> Mask | None:
-    """A bias that is known to be moderate, or to choose between two numbers."""
+    """Return the mask if a bias is known to be moderate, or to choose between two numbers."""
     condition, one, other = seen.operands("Where") or (None, None, None)
     if condition is not None and one.scalar is not None and other.scalar is not None:
         return Mask(condition, (one.scalar, other.scalar))
@@ -195,7 +196,7 @@ def _bias(seen: Seen) -> Mask | None:
 
 
 def _is_bounded(value: ir.Value) -> bool:
-    """Whether a value is a constant of moderate numbers, or picked from one."""
+    """Whether a value is a constant of moderate numbers, or gathered from one."""
     while is_op(value.producer(), "Gather", "Slice", "Transpose", "Reshape", "Unsqueeze", "Squeeze", "Expand"):
         value = value.producer().inputs[0]
     array = constant_of(value)
@@ -218,7 +219,7 @@ def _are_positions(seen: Seen) -> bool:
 
 
 def _axes(scores: Scores, value: Seen, keys: Axis) -> Axes | None:
-    """What each axis stands for."""
+    """Return the role of each axis."""
     query, key = atoms(scores.query.axes, scores.key.axes), atoms(scores.key.axes, scores.query.axes)
     values = atoms(value.axes, scores.query.axes)
     inner = Reduced(scores.product.node, len(scores.product.axes) - 1)  # pyright: ignore[reportArgumentType]
@@ -249,13 +250,13 @@ def _axes(scores: Scores, value: Seen, keys: Axis) -> Axes | None:
 
 
 def _are_merged(seen: Seen, first: Axis, second: Axis) -> bool:
-    """Whether two axes lie next to each other in one axis of a value."""
+    """Whether two axes are adjacent parts of one axis of a value."""
     pairs = [pair for axis in seen.axes for pair in itertools.pairwise(atoms([axis]))]
     return first is not None and (first, second) in pairs
 
 
 def _groups(axes: Axes, along: Axis, heads: list[Axis], vector: Axis, flat: bool) -> list[list[Axis]]:
-    """The axes of an operand: (batch, sequence, heads and vectors), or (batch, heads, sequence, vectors)."""
+    """Return the axes of an operand: (batch, sequence, heads and vectors), or (batch, heads, sequence, vectors)."""
     if flat:
         return [[axes.batch], [along], [*heads, vector]]
     return [[axes.batch], heads, [along], [vector]]
@@ -317,7 +318,7 @@ def _mask_groups(axes: Axes) -> list[list[Axis]]:
 
 
 def _mask_hindrance(mask: Mask, axes: Axes, sizes: dict[Axis, Dim], dtype: ir.DataType | None) -> str | None:
-    """Why a mask cannot be that of the operator, or None."""
+    """Return why the operator cannot take a mask, or None."""
     if dtype is not ir.DataType.FLOAT:
         return "a row that is masked as a whole is known to be right in single precision alone"
     if mask.numbers is not None and not np.isfinite(mask.numbers).all():
@@ -329,7 +330,7 @@ def _mask_hindrance(mask: Mask, axes: Axes, sizes: dict[Axis, Dim], dtype: ir.Da
 
 
 def _added(builder: Builder, mask: Mask, axes: Axes, sizes: dict[Axis, Dim]) -> ir.Value:
-    """The bias that stands for a mask, as the operator takes it: over all queries and keys."""
+    """Return a mask as the bias that the operator takes, expanded over all queries and keys."""
     how = Arrangement.of(dims_of(mask.seen.value) or (), mask.seen.axes, _mask_groups(axes), sizes)
     assert how is not None
     value = how.apply(builder, builder.now(mask.seen.value))

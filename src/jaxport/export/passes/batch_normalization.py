@@ -1,10 +1,12 @@
-"""BatchNormalization in evaluation: a product with `1 / sqrt(variance + epsilon)`, all of whose statistics are parameters.
+"""Recognise BatchNormalization in evaluation: a product with `1 / sqrt(variance + epsilon)` of known statistics.
 
 The factors are those of `normalized`, but mean and variance are weights along the axis of the channels. The operator
-wants channels second: where they are elsewhere, it pays for images, and next to a Transpose, as those of convolutions.
+wants channels second. If they are elsewhere, it pays off for images, and next to a Transpose such as those around
+convolutions.
 
-Runtimes scale, then shift: what is left is exact to the rounding of `x`, not of `x - mean`. That is much less where the
-mean is many deviations away from zero, so both have to be known, and it must not be.
+Runtimes scale, then shift, so the result is exact to the rounding of `x`, not of `x - mean`. If the mean is many
+standard deviations away from zero, that is much less exact; so mean and variance have to be constants, and the ratio
+moderate.
 """
 
 from __future__ import annotations
@@ -31,13 +33,13 @@ def batch_normalization(model: ir.Model) -> str:
 
 @dataclass(frozen=True)
 class BatchNormalized:
-    """What is normalized by statistics that are known.
+    """A value that is normalized by known statistics.
 
     Attributes:
-      x: what is normalized.
+      x: the value.
       channel: the axis along which the statistics vary.
       mean, variance: the statistics.
-      epsilon: what is added to the variance.
+      epsilon: the number added to the variance.
       scales: the other factors, at most one.
     """
 
@@ -78,18 +80,18 @@ def _normalized(node: ir.Node) -> BatchNormalized | None:
 
 
 def _centered(seen: Seen, channel: int) -> tuple[Seen, Seen] | None:
-    """`x` and the mean, where `seen` is their difference."""
+    """Return `x` and the mean if `seen` is their difference."""
     x, mean = seen.operands("Sub") or (None, None)
     return None if x is None or mean is None or not _is_parameter(mean, channel) else (x, mean)
 
 
 def _is_parameter(seen: Seen, channel: int) -> bool:
-    """Whether a value varies along the channels alone."""
+    """Whether a value varies along the channels only."""
     return [axis for axis in seen.axes if axis is not None] in ([], [channel])
 
 
 def _imprecision(found: BatchNormalized) -> str | None:
-    """Why scaling before shifting would be less exact than the program, or None."""
+    """Return why scaling before shifting would be less exact than the program, or None."""
     mean, variance = constant_of(found.mean.value), constant_of(found.variance.value)
     if mean is None or variance is None:
         return "its mean and variance are not known"

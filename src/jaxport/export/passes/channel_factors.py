@@ -1,10 +1,10 @@
-"""Factors of channels taken into the weights before them: layer scale, and BatchNormalization by known statistics.
+"""Fold factors per channel into the weights before them: layer scale, and BatchNormalization by known statistics.
 
-1. (x W + b) · factors, of a MatMul or a Conv, with or without its bias: x (W · factors) + b · factors.
+1. (x W + b) · factors, of a MatMul or a Conv, with or without a bias: x (W · factors) + b · factors.
 2. BatchNormalization of a Conv, all of whose statistics are constants: the Conv alone.
 
-Not among the passes that run by default: the weights have other values then than those of the model, under their names.
-Ask for it where the file is for a runtime alone: `to_onnx(fn, specs, passes=[*passes.DEFAULT, passes.channel_factors])`.
+Not a default pass, since the weights keep their names but not the values that they have in the model. Use it if the
+file is only for a runtime: `to_onnx(fn, specs, passes=[*passes.DEFAULT, passes.channel_factors])`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EXACT = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
 def channel_factors(model: ir.Model) -> str:
-    """Take factors of channels into weights, in the graph, its subgraphs and its functions."""
+    """Fold factors per channel into weights, in the graph, its subgraphs and its functions."""
     editor, made = Editor(model), collections.Counter()
     declined: dict[str, list[str | None]] = collections.defaultdict(list)
     for graph in graphs(model):
@@ -54,12 +54,12 @@ def channel_factors(model: ir.Model) -> str:
 
 @dataclass(frozen=True)
 class Scaled:
-    """A product with weights, and what its channels are multiplied with and shifted by afterwards.
+    """A product with weights, and the scale and shift that follow it per channel.
 
     Attributes:
       product: a MatMul or a Conv.
-      bias: the Add behind the MatMul, or None.
-      moved: the Transpose behind the Conv, or None.
+      bias: the Add after the MatMul, or None.
+      moved: the Transpose after the Conv, or None.
       last: the node that scales.
       factors, shift: one number per channel.
     """
@@ -72,7 +72,7 @@ class Scaled:
     shift: np.ndarray
 
     def hindrance(self) -> str | None:
-        """Why it stays as it is, or None."""
+        """Return why the factors cannot be folded, or None."""
         weights, offset = constant_of(self.product.inputs[1]), self.offset()
         nodes = [node for node in (self.product, self.bias, self.moved) if node is not None]
         if any(len(node.outputs[0].uses()) > 1 or node.outputs[0].is_graph_output() for node in nodes):
@@ -87,7 +87,7 @@ class Scaled:
         return None if finite else "a factor or weight is not finite"
 
     def offset(self) -> np.ndarray | None:
-        """The bias, one number per channel; None where it is not known."""
+        """Return the bias, one number per channel; None if it is not constant."""
         node, place = (self.product, 2) if self.bias is None else (self.bias, 1)
         given = operand(node, place)
         if given is None or (self.bias is None and is_op(self.product, "MatMul")):
@@ -95,7 +95,7 @@ class Scaled:
         return _per_channel(given, len(self.factors), len(dims_of(node.outputs[0]) or ()), -1 if self.bias else None)
 
     def take_in(self, editor: Editor) -> None:
-        """Multiply the weights, and let the node that scales go."""
+        """Multiply the weights, and remove the node that scales."""
         weights, offset = constant_of(self.product.inputs[1]), self.offset()
         assert weights is not None
         assert offset is not None
@@ -113,7 +113,7 @@ class Scaled:
 
 
 def _scaled(node: ir.Node) -> Scaled | None:
-    """The product with weights that a node scales the channels of."""
+    """Return the product with weights whose channels a node scales."""
     if is_op(node, "BatchNormalization"):
         before = source(node).producer()
         vectors = [constant_of(value) for value in node.inputs[1:]]
@@ -145,7 +145,7 @@ def _scaled(node: ir.Node) -> Scaled | None:
 
 
 def _per_channel(value: ir.Value | None, channels: int, rank: int, axis: int | None) -> np.ndarray | None:
-    """A constant that varies along one axis alone (None: of a vector), as a vector with a number for each channel."""
+    """Return a constant that varies along one axis only (None: a vector) as a vector with a number per channel."""
     array = constant_of(value)
     if array is None or array.ndim > rank:
         return None

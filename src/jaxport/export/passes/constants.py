@@ -1,11 +1,11 @@
-"""Nodes that could be computed now.
+"""Constant folding.
 
-1. Small constants: everything elementwise, and what moves, joins and picks elements.
-2. Large ones (weights): what only moves them, and slices of one that is used in slices alone, as NumPy views.
-3. Weights that are used in a narrower floating-point type alone (parameters of float32 of a model that computes in
-   float16): they are stored in it.
+1. Small constants: elementwise operators, and those that move, join and select elements.
+2. Large ones (weights): operators that only move elements, and slices of a weight that only slices use, as NumPy views.
+3. Weights that are only used in a narrower floating-point type (float32 parameters of a model that computes in
+   float16): they are stored in that type.
 
-`known` also computes larger ones, for passes that put them to use.
+`known` also computes larger ones, for passes that need their values.
 
 Integer and boolean arithmetic is exact, and so are the four operations and the square root of floats. Other functions
 of floats are computed in double precision and rounded, which is as good as any runtime.
@@ -24,12 +24,12 @@ from jaxport.export import folding
 from jaxport.export.passes.editing import Editor, constant_of, dims_of, graphs, is_op, substitute
 from jaxport.export.value import PARAMETER, SMALL
 
-#: So many bytes of a constant are computed while exporting, where a pass asks for it.
+#: The largest constant, in bytes, that is computed for a pass that asks for it.
 LARGE = 1 << 20
 
 
 def _reduction(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A reduction over axes that are an operand, or an attribute as in older operator sets; over all if there are none."""
+    """Return a reduction whose axes are an operand, or an attribute in older operator sets; over all if absent."""
 
     def reduced(x: np.ndarray, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
         if axes is None or not len(axes):
@@ -68,7 +68,7 @@ _FLOATS: dict[str, Callable[..., Any]] = {
 
 
 def constants(model: ir.Model) -> str:
-    """Compute what depends on constants alone, in the graph, its subgraphs and its functions."""
+    """Fold nodes that depend on constants only, in the graph, its subgraphs and its functions."""
     editor, folded = Editor(model), 0
     for graph in graphs(model):
         for node in list(graph):
@@ -87,7 +87,7 @@ def _folded(editor: Editor, node: ir.Node) -> bool:
     if result is None:
         return False
     weight = node.inputs[0]
-    if node.op_type in folding.MOVES and _is_own(weight) and len(weight.uses()) == 1:  # which keeps its name
+    if node.op_type in folding.MOVES and _is_own(weight) and len(weight.uses()) == 1:  # keeps the name
         weight.const_value = ir.Tensor(result, dtype=weight.dtype, name=weight.name)
         weight.shape = ir.Shape(result.shape)
         return substitute(node.outputs[0], weight)
@@ -118,15 +118,15 @@ def _recast(node: ir.Node) -> bool:
 
 
 def _is_own(weight: ir.Value) -> bool:
-    """Whether a constant is an initializer of the model's that may be stored in another form, under its name."""
+    """Whether a constant is an initializer of the model that may be stored in another form under its name."""
     return weight.is_initializer() and not weight.is_graph_output() and bool(weight.meta.get(PARAMETER))
 
 
 def _computed(node: ir.Node, arrays: list[np.ndarray | None], dtype: np.dtype) -> np.ndarray | None:
-    """The result where it is small, or a movement of what is not."""
+    """Return the result if the operands are small or are only moved, else None."""
     if node.op_type in folding.MOVES:
         return _result(node, arrays, dtype)
-    if node.op_type == "Range":  # which passes recognise
+    if node.op_type == "Range":  # passes recognise it
         return None
     if sum(array.nbytes for array in arrays if array is not None) > SMALL:
         return _result(node, arrays, dtype) if node.op_type == "Slice" and _only_sliced(node) else None
@@ -135,7 +135,7 @@ def _computed(node: ir.Node, arrays: list[np.ndarray | None], dtype: np.dtype) -
 
 
 def _result(node: ir.Node, arrays: list[np.ndarray | None], dtype: np.dtype) -> np.ndarray | None:
-    """What a node computes, of any size; None where that is left to the runtime."""
+    """Return the result of a node, of any size; None if it is left to the runtime."""
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     op_type, floating = node.op_type, dtype.kind not in "iub"
     moving = {**folding.MOVES, "Slice": folding.COMPUTES["Slice"]}
@@ -146,7 +146,7 @@ def _result(node: ir.Node, arrays: list[np.ndarray | None], dtype: np.dtype) -> 
     inexact = any(array is not None and array.dtype.kind not in "iub" for array in arrays)
     with np.errstate(all="ignore"):
         if op_type == "Cast":
-            risky = inexact and not floating and not _fits(arrays[0], dtype)  # the runtime's to say
+            risky = inexact and not floating and not _fits(arrays[0], dtype)  # for the runtime to decide
             return None if risky else arrays[0].astype(dtype)  # pyright: ignore[reportOptionalMemberAccess]
         if floating and op_type in _IN_DOUBLE:
             return _IN_DOUBLE[op_type](*(None if a is None else a.astype(np.float64) for a in arrays)).astype(dtype)
@@ -154,11 +154,11 @@ def _result(node: ir.Node, arrays: list[np.ndarray | None], dtype: np.dtype) -> 
         try:
             return None if function is None else np.asarray(function(*arrays, **attributes)).astype(dtype)
         except (ZeroDivisionError, IndexError, ValueError):
-            return None  # left to the runtime, whose error or value it is
+            return None  # the error or value is left to the runtime
 
 
 def _fits(array: np.ndarray | None, dtype: np.dtype) -> bool:
-    """Whether an integer dtype holds all elements of a float array, when they are truncated."""
+    """Whether an integer dtype holds all elements of a float array after truncation."""
     if array is None or dtype.kind not in "iu" or not np.isfinite(array).all():
         return False
     limits = np.iinfo(dtype)
@@ -167,9 +167,9 @@ def _fits(array: np.ndarray | None, dtype: np.dtype) -> bool:
 
 
 def known(value: ir.Value | None, memory: dict[ir.Value, np.ndarray | None]) -> np.ndarray | None:
-    """What a value is that depends on constants alone, none of which is a parameter; None where it is too large.
+    """Return the array of a value that depends on constants other than parameters only; None if it is too large.
 
-    `memory` holds what is known already of other values of the graph.
+    `memory` caches the arrays of other values of the graph.
     """
     stack = [] if value is None else [value]
     while stack:  # a chain of operations may be longer than Python's stack
@@ -186,7 +186,7 @@ def known(value: ir.Value | None, memory: dict[ir.Value, np.ndarray | None]) -> 
 
 
 def _may_be_known(value: ir.Value) -> bool:
-    """Whether a value is computed, and small enough to be so while exporting."""
+    """Whether a value is computed, and small enough to be folded."""
     node, dims = value.producer(), dims_of(value)
     if constant_of(value) is not None or node is None or node.domain or not node.inputs or len(node.outputs) != 1:
         return False
@@ -206,7 +206,7 @@ def _known(value: ir.Value, memory: dict[ir.Value, np.ndarray | None]) -> np.nda
 
 
 def _only_sliced(node: ir.Node) -> bool:
-    """Whether a weight is used in slices alone that are not larger than it together."""
+    """Whether a weight is only used in slices that together are not larger than it."""
     weight = node.inputs[0]
     users = [user for user, _ in weight.uses()]
     if weight.is_graph_output() or any(user.op_type != "Slice" or user.domain for user in users):

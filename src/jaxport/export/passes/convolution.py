@@ -1,6 +1,6 @@
-"""What stands around convolutions and pools and belongs into them.
+"""Fuse the operators around convolutions and pools into them.
 
-`average_pools`, before the layout pass, on what the rule for sums over windows emits (mean times size):
+`average_pools`, before the layout pass, on the mean times size that the rule for sums over windows emits:
 1. divided by the size again: AveragePool alone;
 2. divided by the same sum of ones: AveragePool that does not count the padding.
 
@@ -8,10 +8,10 @@
 3. Conv or ConvTranspose, plus or minus one number per channel: their bias.
 
 `global_pools`, after it too:
-4. the mean over all positions that a convolution takes, as in squeeze and excitation: GlobalAveragePool.
+4. a mean over all positions whose user is a convolution, as in squeeze and excitation: GlobalAveragePool.
 
 `padded_pools`, after it too:
-5. what is padded before a pool is said to be along these axes, which keeps ONNX Runtime from padding in the pool.
+5. Pad before a pool: its axes are named, which keeps ONNX Runtime from fusing it into the pool.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ from jaxport.export.passes.editing import (
 )
 from jaxport.export.passes.fusing import obstacle
 from jaxport.export.passes.matching import reduction_axes
+from jaxport.onnx_facts import MOVEMENTS
 
-#: The operator set from which on padding may name its axes.
+#: The first operator set whose Pad takes axes.
 AXES_OF_PAD = 18
 
 
@@ -50,10 +51,6 @@ def average_pools(model: ir.Model) -> str:
         for node in list(graph):
             found += node.graph is not None and is_op(node, "Div") and _average(editor, node)
     return f"{found} means recognised" if found else "nothing to do"
-
-
-#: What may stand between a sum and its division: movements, which the mean is moved by alike.
-MOVEMENTS = ("Transpose", "Reshape", "Squeeze", "Unsqueeze")
 
 
 @dataclass(frozen=True)
@@ -105,7 +102,7 @@ def _average(editor: Editor, node: ir.Node) -> bool:
 
 
 def _counts_elements(total: _WindowSum, counts: _WindowSum, quotient: ir.Value) -> bool:
-    """Whether one sum is that of ones over the same windows as another, moved alike: it counts their elements."""
+    """Whether one sum is that of ones over the same windows, moved in the same way: it counts their elements."""
     both = (total, counts)
     moves = [[permutation(move) if is_op(move, "Transpose") else move.op_type for move in s.moves] for s in both]
     attributes = [{name: a.value for name, a in s.pool.attributes.items()} for s in both]
@@ -131,7 +128,7 @@ def _is_one(value: ir.Value) -> bool:
 
 
 def convolution_biases(model: ir.Model) -> str:
-    """Make what is added to a convolution its bias."""
+    """Fuse additions after convolutions into their biases."""
     editor, found = Editor(model), 0
     for graph in graphs(model):
         for node in list(graph):
@@ -153,7 +150,7 @@ def _bias(editor: Editor, node: ir.Node) -> bool:
         axis = 1 if transpose is None else permutation(transpose).index(1)
         bias = _per_channel(editor, node, 1 - place, dims_of(value), axis, operand(convolution, 2))
         if bias is not None:
-            for moved in chain:  # to where the bias is known
+            for moved in chain:  # to the place at which the bias is known
                 graph.remove(moved)
                 graph.insert_before(node, moved)
             convolution.resize_inputs(3)
@@ -165,7 +162,9 @@ def _bias(editor: Editor, node: ir.Node) -> bool:
 def _per_channel(
     editor: Editor, node: ir.Node, place: int, dims: list[Dim] | None, axis: int, before: ir.Value | None
 ) -> ir.Value | None:
-    """The bias that an operand of `node` makes of the one before; None where it is no number per channel."""
+    """Return the bias that adding an operand of `node` to the one before gives; None if it is not one number per
+    channel.
+    """
     added, given = source(node, place), dims_of(node.inputs[place])
     if dims is None or given is None or len(given) > len(dims):
         return None
@@ -188,7 +187,7 @@ def _per_channel(
 
 
 def global_pools(model: ir.Model) -> str:
-    """Let means over the positions of images that convolutions take be pools, which stay in their layout."""
+    """Replace means over the positions of images that convolutions use by pools, which keep the layout."""
     found, opset = 0, model.opset_imports[""]
     for graph in graphs(model):
         for node in graph:
@@ -206,7 +205,7 @@ def global_pools(model: ir.Model) -> str:
 
 
 def _is_global(node: ir.Node) -> bool:
-    """Whether a mean is over all positions of an image, for a convolution."""
+    """Whether a node is the mean over all positions of an image, used by a convolution."""
     rank, axes = len(dims_of(source(node)) or ()), reduction_axes(node)
     users = [user for user, _ in node.outputs[0].uses()]
     over_positions = rank > 3 and axes == set(range(2, rank)) and integer(node, "keepdims", 1)
@@ -214,10 +213,10 @@ def _is_global(node: ir.Node) -> bool:
 
 
 def padded_pools(model: ir.Model) -> str:
-    """Keep apart what is padded and the pool behind it.
+    """Keep a Pad apart from the pool after it.
 
-    ONNX Runtime's optimizer joins them where padding names no axes. The largest of a window is then no zero that was padded,
-    and a pool refuses to pad by as much as its window is long.
+    ONNX Runtime's optimizer fuses the two if the Pad names no axes. The maximum of a window then ignores the zeros of
+    the padding, and a pool refuses a padding as long as its window.
     """
     if (model.opset_imports[""] or 0) < AXES_OF_PAD:
         return f"operator set {model.opset_imports['']} has no axes in Pad"

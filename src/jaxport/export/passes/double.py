@@ -1,8 +1,8 @@
-"""Factors of float64 products that ONNX Runtime would round to float32.
+"""Keep factors of float64 products from being rounded to float32 by ONNX Runtime.
 
-Where a MatMul stands next to a Mul or Div by one number, the runtime makes the two one operator whose factor is a
-float32 attribute. So in a model with such products the number is repeated along an axis of what it multiplies. Where that
-is a single number too, the two are multiplied as vectors, and the matrices are of another shape.
+The runtime fuses a MatMul next to a Mul or Div by one number into an operator whose factor is a float32 attribute. So
+in a model with such products the number is repeated along an axis of the other operand. If that is a single number too,
+the two are multiplied as vectors, which have another shape than the matrices.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jaxport.export.passes.editing import Editor, constant_of, dims_of, graphs, 
 
 
 def double_factors(model: ir.Model) -> str:
-    """Repeat the numbers that multiply float64 values, in models that have products of float64 matrices."""
+    """Repeat the numbers that multiply float64 values, in models with products of float64 matrices."""
     nodes = [node for graph in graphs(model) for node in graph]
     if not any(is_op(node, "MatMul") and _is_double(node.outputs[0]) for node in nodes):
         return "nothing to do"
@@ -29,7 +29,7 @@ def _is_double(value: ir.Value) -> bool:
 
 
 def _flattened(editor: Editor, node: ir.Node) -> bool:
-    """The product of two numbers next to one of matrices, as vectors."""
+    """Compute a product of two numbers next to a matrix product as one of vectors."""
     result, inputs = node.outputs[0], [source(node, 0), source(node, 1)]
     dims, users = dims_of(result), [user for user, _ in result.uses()]
     matrices = any(is_op(neighbour, "MatMul") for neighbour in (*(x.producer() for x in inputs), *users))
@@ -56,7 +56,7 @@ def _repeated(editor: Editor, node: ir.Node) -> bool:
         else:
             other = source(node, 1 - index)
             if dims_of(other) != dims:
-                continue  # the whole product is of numbers
+                continue  # the whole product is of scalars
             last = editor.insert(
                 node.graph, "Shape", [other], before=node, like=other, shape=[1], dtype=ir.DataType.INT64, start=-1
             )

@@ -1,4 +1,4 @@
-"""What passes share: reading nodes, and putting nodes and constants where they are needed."""
+"""Helpers of passes: read nodes, and insert nodes and constants."""
 
 from __future__ import annotations
 
@@ -9,26 +9,25 @@ from typing import Any, TypeGuard
 import numpy as np
 import onnx_ir as ir
 
+from jaxport.onnx_facts import CONTROL_FLOW
+
 Dim = int | str | ir.SymbolicDim
 
-#: The operators of the default domain that have subgraphs.
-WITH_SUBGRAPHS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
-
-#: Constants of at most so many bytes are told apart by their content.
+#: Constants of at most this many bytes are deduplicated by content.
 SMALL = 256
 
 
 def graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    """All graphs of a model: the main graph, the functions, and the subgraphs of both."""
+    """Yield all graphs of a model: the main graph, the functions, and the subgraphs of both."""
     for root in roots(model):
         yield root
         yield from subgraphs(root)
 
 
 def subgraphs(graph: ir.Graph) -> Iterator[ir.Graph]:
-    """All graphs inside a graph, at any depth, each before those inside it."""
+    """Yield all graphs nested in a graph, each before those inside it."""
     for node in graph:
-        if node.domain or node.op_type in WITH_SUBGRAPHS:
+        if node.domain or node.op_type in CONTROL_FLOW:
             for attribute in node.attributes.values():
                 own = attribute.as_graphs() if attribute.type is ir.AttributeType.GRAPHS else ()
                 for inner in (attribute.as_graph(),) if attribute.type is ir.AttributeType.GRAPH else own:
@@ -37,7 +36,7 @@ def subgraphs(graph: ir.Graph) -> Iterator[ir.Graph]:
 
 
 def roots(model: ir.Model) -> list[ir.Graph]:
-    """The main graph and the bodies of the functions."""
+    """Return the main graph and the bodies of the functions."""
     return [model.graph, *(function.graph for function in model.functions.values())]
 
 
@@ -47,51 +46,51 @@ def is_op(node: ir.Node | None, *op_types: str) -> TypeGuard[ir.Node]:
 
 
 def integer(node: ir.Node, name: str, default: int) -> int:
-    """An integer attribute, or the default."""
+    """Return an integer attribute, or the default."""
     return node.attributes[name].as_int() if name in node.attributes else default
 
 
 def integers(node: ir.Node, name: str) -> list[int] | None:
-    """A list of integers from an attribute, or None where it is not there."""
+    """Return a list of integers from an attribute, or None if it is absent."""
     return list(node.attributes[name].as_ints()) if name in node.attributes else None
 
 
 def operand(node: ir.Node, index: int) -> ir.Value | None:
-    """An input, or None where it is left out."""
+    """Return an input, or None if it is omitted."""
     return node.inputs[index] if index < len(node.inputs) else None
 
 
 def source(node: ir.Node, index: int = 0) -> ir.Value:
-    """An input that the operator cannot do without."""
+    """Return an input that the operator requires."""
     value = node.inputs[index]
     assert value is not None
     return value
 
 
 def permutation(node: ir.Node) -> tuple[int, ...]:
-    """What a Transpose does."""
+    """Return the permutation of a Transpose."""
     return tuple(node.attributes["perm"].as_ints())
 
 
 def constant_of(value: ir.Value | None) -> np.ndarray | None:
-    """The array of a constant, else None."""
+    """Return the array of a constant, else None."""
     tensor = None if value is None or value.is_graph_input() else ir.convenience.get_const_tensor(value)
     return None if tensor is None else tensor.numpy()
 
 
 def dims_of(value: ir.Value | None) -> list[Dim] | None:
-    """The dims of a value: integers, the text of an expression, or an unknown dim that equals only itself."""
+    """Return the dims of a value: integers, the text of an expression, or an unknown dim that equals only itself."""
     shape = None if value is None else value.shape
     return None if shape is None else [d if d.__class__ is int else d.value or d for d in shape.dims]
 
 
 def rank_of(value: ir.Value | None) -> int | None:
-    """The number of axes, or None where it is not known."""
+    """Return the number of axes, or None if it is unknown."""
     return None if value is None or value.shape is None else len(value.shape)
 
 
 def added_ones(short: Sequence[Dim], long: Sequence[Dim]) -> list[int] | None:
-    """The axes of size one that make `long` of `short`, or None where other axes differ too.
+    """Return the axes of size one that turn `short` into `long`, or None if other axes differ too.
 
     >>> added_ones(["B", 4], ["B", 1, 4, 1])
     [1, 3]
@@ -108,7 +107,7 @@ def added_ones(short: Sequence[Dim], long: Sequence[Dim]) -> list[int] | None:
 
 
 class Editor:
-    """Puts nodes and constants into the graphs of a model, under names that nothing else has."""
+    """Inserts nodes and constants into the graphs of a model, under unique names."""
 
     def __init__(self, model: ir.Model):
         self._model, self._main = model, model.graph
@@ -116,7 +115,7 @@ class Editor:
         self._small: dict[tuple, ir.Value] = {}
         self._shared: set[ir.Value] = set()
 
-    # Most passes find nothing to do in most models: what names there are is asked for at the first edit.
+    # Most passes change nothing in most models, so names are collected at the first edit.
 
     @functools.cached_property
     def _names(self) -> set[str | None]:
@@ -127,7 +126,7 @@ class Editor:
         return {graph: root for root in roots(self._model) for graph in (root, *subgraphs(root))}
 
     def unique(self, wish: str) -> str:
-        """A name that is not taken: `wish`, or with a number."""
+        """Return an unused name: `wish`, perhaps with a number."""
         name, count = wish, self._next.get(wish, 0)
         while name in self._names:
             count += 1
@@ -137,9 +136,9 @@ class Editor:
         return name
 
     def constant(self, graph: ir.Graph | None, array: np.ndarray, name: str) -> ir.Value:
-        """A constant that `graph` can use: an initializer of the main graph, or a node in a function.
+        """Return a constant that `graph` can use: an initializer of the main graph, or a node in a function.
 
-        Small constants of one content are stored once.
+        Small constants with the same content are stored once.
         """
         assert graph is not None
         root = self._root[graph]
@@ -147,7 +146,7 @@ class Editor:
         if key is not None and key in self._small:
             known = self._small[key]
             node = known.producer()
-            if node is None or node.graph is not None:  # not dropped meanwhile
+            if node is None or node.graph is not None:  # not removed in the meantime
                 return known
         name = self.unique(name)
         tensor = ir.Tensor(array, name=name)
@@ -164,7 +163,7 @@ class Editor:
         return value
 
     def replace_constant(self, node: ir.Node, index: int, array: np.ndarray) -> None:
-        """Give a node another constant instead of the one at `index`; a weight that only it uses keeps its name."""
+        """Replace the constant operand at `index`; a weight that only this node uses keeps its name."""
         value = source(node, index)
         assert value.dtype is not None
         array = array.astype(value.dtype.numpy(), copy=False)
@@ -194,7 +193,7 @@ class Editor:
           graph: the graph.
           op_type: an operator of the default domain.
           inputs: its inputs.
-          before, after: the node that it stands next to.
+          before, after: the node to insert it next to.
           like: the value that gives the name and, with its producer, the origin.
           shape: the shape of the result.
           dtype: the dtype of the result; by default that of `like`.
@@ -231,10 +230,12 @@ class Editor:
         before: ir.Node | None = None,
         after: ir.Node | None = None,
     ) -> ir.Value:
-        """`value` with other places for its axes of size one: the other dims are those of `value`, in their order."""
+        """Return `value` with its axes of size one in other places; the other dims are those of `value`, in their
+        order.
+        """
         old = dims_of(value) or []
         added, dropped = added_ones(old, dims), added_ones(dims, old)
-        if added is None and dropped is None:  # some here and some there
+        if added is None and dropped is None:  # some are added and some dropped
             kept = [dim for dim in dims if dim != 1]
             value = self.viewed(graph, value, kept, before=before, after=after)
             return self.viewed(graph, value, dims, before=before, after=value.producer() if after else None)
@@ -263,10 +264,10 @@ def _names(graph: ir.Graph) -> Iterator[str | None]:
 
 
 def substitute(old: ir.Value, new: ir.Value | None) -> bool:
-    """Let all users of `old` use `new`, and drop what only `old` needed.
+    """Replace all uses of `old` by `new`, and remove the nodes that only `old` needed.
 
-    Nothing happens, and False is returned, where `old` is an output of its graph that `new` cannot be: an input, a
-    value of another graph, or another output.
+    Do nothing and return False if `old` is an output of its graph that `new` cannot be: an input, a value of another
+    graph, or another output.
     """
     assert new is not None
     if old.is_graph_output() and (new.producer() is None or new.graph is not old.graph or new.is_graph_output()):
@@ -277,13 +278,13 @@ def substitute(old: ir.Value, new: ir.Value | None) -> bool:
 
 
 def discard(node: ir.Node | None) -> None:
-    """Remove a node that nothing uses, and what only it used."""
+    """Remove an unused node, and the nodes that only it used."""
     stack = [node]
     while stack:
         node = stack.pop()
         if node is None or node.graph is None or any(v.uses() or v.is_graph_output() for v in node.outputs):
             continue
         if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
-            continue  # values are used inside, too
+            continue  # subgraphs use values, too
         stack.extend(value.producer() for value in node.inputs if value is not None)
         node.graph.remove(node, safe=True)

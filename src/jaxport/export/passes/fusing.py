@@ -1,13 +1,13 @@
-"""What fusions share: one walk that finds them, checks that they pay, puts the operator in and says what it did.
+"""The machinery of fusions: find them, check that they pay off, insert the operator, and report.
 
-A fusion is a function of a node that may be the last one of what it looks for. It returns a `Fusion`, the reason why
-something that looks alike is left as it is, or None where there is nothing of the kind.
+A fusion is a function of a node that may be the last one of what it looks for. It returns a `Fusion`, the reason why a
+similar computation is left as it is, or None if nothing matches.
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,19 +16,20 @@ import onnx_ir as ir
 
 from jaxport.export import legalize, schema
 from jaxport.export.passes.editing import Dim, Editor, constant_of, dims_of, is_op, roots, subgraphs, substitute
-from jaxport.export.passes.matching import VIEWS, between
+from jaxport.export.passes.matching import between
+from jaxport.onnx_facts import VIEWS
 
 SHOWN = 5
 """So many values are named for each reason why a fusion was declined."""
 
 
 class Builder:
-    """Emits the operators that take the place of others, next to the node whose result is replaced.
+    """Emits the operators that replace others, next to the node whose result is replaced.
 
     Attributes:
       editor: puts constants where they belong.
       node: the node whose result is replaced.
-      root: the main graph, or the body of the function, that the node stands in.
+      root: the main graph or function body that contains the node.
     """
 
     def __init__(self, editor: Editor, root: ir.Graph, node: ir.Node, replaced: dict[ir.Value, ir.Value]):
@@ -43,7 +44,7 @@ class Builder:
         outputs: int = 1,
         **attributes: Any,
     ) -> Any:
-        """A node named after the scope of the node it replaces; its result, or a tuple of them."""
+        """Insert a node named after the scope of the node it replaces; return its result, or a tuple of results."""
         scope, _, _ = (self.node.name or "").rpartition("/")
         name = self.editor.unique(f"{scope}/{op_type}" if scope else op_type)
         dtype = self.node.outputs[0].dtype if dtype is None else dtype
@@ -60,45 +61,45 @@ class Builder:
         return results[0] if outputs == 1 else tuple(results)
 
     def now(self, value: ir.Value) -> ir.Value:
-        """What stands for a value that was matched: another fusion may have replaced it in the meantime."""
+        """Return the current replacement of a matched value: another fusion may have replaced it in the meantime."""
         while value in self._replaced:
             value = self._replaced[value]
         return value
 
     def owned(self, value: ir.Value) -> ir.Value:
-        """What stands for a value that was matched; a constant that is in no graph enters this one."""
+        """Return the current replacement of a matched value; a constant that is in no graph is added to this one."""
         array = constant_of(value)
         if array is None or value.is_initializer() or value.producer() is not None:
             return self.now(value)
         return self.constant(array, value.name or "constant")
 
     def constant(self, array: np.ndarray, name: str) -> ir.Value:
-        """A constant that the node can use."""
+        """Return a constant that the node can use."""
         return self.editor.constant(self.node.graph, array, name)
 
     def integers(self, numbers: Sequence[int], name: str) -> ir.Value:
-        """A vector of int64: axes, or a shape."""
+        """Return a vector of int64: axes, or a shape."""
         return self.constant(np.array(numbers, np.int64), name)
 
     def viewed(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
-        """A value with axes of size one in other places."""
+        """Return a value with its axes of size one in other places."""
         return self.editor.viewed(self.node.graph, self.now(value), dims, before=self.node)
 
     def transposed(self, value: ir.Value, order: Sequence[int]) -> ir.Value:
-        """A value with axis `i` taken from `order[i]`; the value itself where nothing moves."""
+        """Return a value with axis `i` taken from `order[i]`; the value itself if nothing moves."""
         value, dims = self.now(value), dims_of(value) or []
         if list(order) == sorted(order):
             return value
         return self.emit("Transpose", [value], [dims[axis] for axis in order], value.dtype, perm=order)
 
     def cast(self, value: ir.Value, dtype: ir.DataType | None) -> ir.Value:
-        """A value in another dtype; the value itself where it has that dtype."""
+        """Return a value in another dtype; the value itself if it has that dtype."""
         if dtype is None or value.dtype == dtype:
             return value
         return self.emit("Cast", [value], dims_of(value), dtype, to=int(dtype))
 
     def expanded(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
-        """A value broadcast to some dims; the value itself where it has them."""
+        """Return a value broadcast to some dims; the value itself if it has them."""
         old = dims_of(value) or []
         if old == list(dims):
             return value
@@ -106,7 +107,7 @@ class Builder:
         return self.emit("Expand", [value, self.shape(wanted)], dims, dtype=value.dtype)
 
     def shape(self, dims: Sequence[Dim]) -> ir.Value:
-        """Dims as a vector: those that are not integers are taken from an input of the graph that has them."""
+        """Return dims as a vector; symbolic ones are read from an input of the graph that has them."""
         if all(isinstance(d, int) for d in dims):
             return self.integers(dims, "shape")  # pyright: ignore[reportArgumentType]
         pieces = [self.integers([d], "dim") if isinstance(d, int) else self._dim(d) for d in dims]
@@ -117,11 +118,11 @@ class Builder:
         return self.emit("Shape", [carrier], [1], ir.DataType.INT64, start=axis, end=axis + 1)
 
     def has_dims(self, dims: Iterable[Dim]) -> bool:
-        """Whether `shape` can be told of these dims."""
+        """Whether `shape` can find all of these dims."""
         return all(isinstance(d, int) or any(True for _ in self._carriers(d)) for d in dims)
 
     def _carriers(self, dim: Dim) -> Iterator[tuple[ir.Value, int]]:
-        """The values that have a dim, and where: inputs of the graph, then what the node itself sees."""
+        """Yield the values that have a dim, with its axis: inputs of the graph, then operands of the node."""
         for value in (*self.root.inputs, *self.node.inputs):
             for axis, own in enumerate(dims_of(value) or () if value is not None else ()):
                 if own == dim:
@@ -130,10 +131,10 @@ class Builder:
 
 @dataclass(eq=False)
 class Fusion:
-    """Nodes that one operator, or a few, can take the place of.
+    """Nodes that one operator, or a few, can replace.
 
     Attributes:
-      operator: the name of what takes their place, for the report.
+      operator: the name of the replacement, for the report.
       result: the value that is computed another way.
       leaves: the values that it is computed from.
       build: emits the new computation and returns its result.
@@ -146,7 +147,7 @@ class Fusion:
     inner: set[ir.Node] = field(default_factory=set)
 
     def used_elsewhere(self, inside: set[ir.Node]) -> ir.Value | None:
-        """A value in between that a node outside needs, so that nothing would be saved; views cost nothing."""
+        """Return an intermediate value that a node outside uses, so that fusing saves nothing; views cost nothing."""
         for node in self.inner:
             for value in node.outputs:
                 if value is self.result or is_op(node, *VIEWS):
@@ -161,20 +162,20 @@ Find = Callable[[ir.Node], "Fusion | str | None"]
 
 @dataclass(frozen=True)
 class Anchor:
-    """Which nodes can be the last one of a fusion, so that nothing is matched from any other.
+    """The nodes from which matching starts: those that can be the last one of a fusion.
 
     Attributes:
       at: the operators of that node.
       below: an operator that the node has to depend on; any if empty.
-      through: the operators that may stand between the two.
+      through: the operators allowed between the two.
     """
 
-    at: tuple[str, ...]
-    below: tuple[str, ...] = ()
-    through: tuple[str, ...] = VIEWS
+    at: Collection[str]
+    below: Collection[str] = ()
+    through: Collection[str] = VIEWS
 
     def nodes(self, all_nodes: Sequence[ir.Node]) -> set[ir.Node]:
-        """Those among the nodes of a graph and its subgraphs."""
+        """Return the anchors among the nodes of a graph and its subgraphs."""
         if not self.below:
             return {node for node in all_nodes if is_op(node, *self.at)}
         reached: set[ir.Node] = set()
@@ -191,12 +192,12 @@ class Anchor:
 
 
 def fuse(model: ir.Model, find: Find, *anchors: Anchor) -> str:
-    """Replace all that `find` finds, in the graph, its subgraphs and its functions; returns the report.
+    """Replace all fusions that `find` returns, in the graph, its subgraphs and its functions; return the report.
 
     Args:
       model: changed in place.
       find: called with each node that one of `anchors` admits, in order.
-      anchors: where to look; everywhere if none is given.
+      anchors: the nodes to start from; all nodes if none is given.
     """
     editor = Editor(model)
     made: dict[str, int] = collections.Counter()
@@ -228,7 +229,7 @@ def fuse(model: ir.Model, find: Find, *anchors: Anchor) -> str:
 
 
 def _candidates(model: ir.Model, anchors: Sequence[Anchor]) -> Iterator[tuple[ir.Graph, list[ir.Node]]]:
-    """For each graph, the graph at its root and the nodes to start from, in order."""
+    """Yield each root graph with the nodes to start from, in order."""
     for root in roots(model):
         own = [list(graph) for graph in (root, *subgraphs(root))]
         all_nodes = [node for nodes in own for node in nodes]
@@ -238,14 +239,14 @@ def _candidates(model: ir.Model, anchors: Sequence[Anchor]) -> Iterator[tuple[ir
 
 
 def _delimited(fusion: Fusion) -> bool:
-    """Note the nodes of the graph that would go; those of graphs around it stay as they are."""
+    """Record the nodes of the result's graph that would be removed; nodes of enclosing graphs stay."""
     inner = between(fusion.result, fusion.leaves) or set()
     fusion.inner = {node for node in inner if node.graph is fusion.result.graph}
     return bool(inner)
 
 
 def _unprofitable(found: dict[ir.Value, Fusion]) -> Iterable[tuple[str, str | None]]:
-    """Drop the fusions after which their nodes would be needed still; what several of them share is no hindrance."""
+    """Drop the fusions whose nodes would still be needed afterwards, unless only other fusions share them."""
     before = None
     while before != len(found):
         before = len(found)
@@ -267,7 +268,7 @@ def _drop_parts(found: dict[ir.Value, Fusion]) -> None:
 
 
 def report(made: Mapping[str, int], declined: Mapping[str, Sequence[str | None]]) -> str:
-    """What a pass says of itself.
+    """Return the text that a pass reports.
 
     >>> report({"Softmax": 2}, {"it is over two axes": ["a/Div"]})
     '2 Softmax; 1 declined: it is over two axes (a/Div)'
@@ -280,7 +281,7 @@ def report(made: Mapping[str, int], declined: Mapping[str, Sequence[str | None]]
 
 
 def obstacle(op_type: str, dtype: ir.DataType | None, opset: int, numbers: Iterable[float] = ()) -> str | None:
-    """Why an operator cannot be used: the opset, the dtype, or numbers in its attributes; None where it can.
+    """Return why an operator cannot be used (the opset, the dtype, or numbers in its attributes), or None.
 
     >>> obstacle("Gelu", ir.DataType.FLOAT, 18)
     'Gelu needs opset 20'

@@ -1,13 +1,13 @@
-"""Normalization over groups of channels and all positions, by InstanceNormalization.
+"""Recognise normalization over groups of channels and all positions as InstanceNormalization.
 
-What is normalized is as in `normalized`: a product with `1 / sqrt(variance + epsilon)`. The axes that are left are
-those of batches and channels, or of batches and groups of channels:
+As in `normalized`, it is a product with `1 / sqrt(variance + epsilon)`. The axes that are not normalized are those of
+batches and channels, or of batches and groups of channels:
 
 1. Whole channels: InstanceNormalization.
-2. Groups of channels: the same, on the elements of each group in one row.
+2. Groups of channels: the same, with the elements of each group in one row.
 
 Runtimes compute InstanceNormalization faster than reductions or GroupNormalization. It wants channels before positions:
-the Transposes this takes meet those of the convolutions around.
+the Transposes for that cancel with those of the convolutions around it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jaxport.export.passes.normalized import Normalized, with_bias
 
 @dataclass(frozen=True)
 class Grouping:
-    """How channels are grouped.
+    """A grouping of channels.
 
     Attributes:
       channel: the axis of the channels.
@@ -39,12 +39,12 @@ class Grouping:
     whole: bool
 
     def is_parameter(self, seen: Seen) -> bool:
-        """Whether a value varies along the channels alone."""
+        """Whether a value varies along the channels only."""
         return [axis for axis in seen.axes if axis is not None] in ([], [self.channel])
 
 
 def grouped(found: Normalized, result: ir.Value, opset: int) -> Fusion | str | None:
-    """The fusion of what is normalized over positions, why there is none, or None if it is no such normalization."""
+    """Return the fusion of a normalization over positions, why it is declined, or None if it is none."""
     grouping = _grouping(found, dims_of(result) or [])
     if grouping is None or not all(map(grouping.is_parameter, found.scales)):
         return None
@@ -54,7 +54,7 @@ def grouped(found: Normalized, result: ir.Value, opset: int) -> Fusion | str | N
 
 
 def _grouping(found: Normalized, dims: list[Dim]) -> Grouping | None:
-    """How the channels are grouped, or None where this is no normalization over positions."""
+    """Return the grouping of the channels, or None if this is no normalization over positions."""
     others = {axis for axis, d in enumerate(dims) if d != 1} - {0}
     parts = [axis for axis in found.axes if isinstance(axis, Part)]
     if found.op_type != "LayerNormalization" or 0 in found.axes or len(dims) < 3 or dims[0] == 1:
@@ -99,6 +99,6 @@ def _fusion(found: Normalized, value: ir.Value, grouping: Grouping) -> Fusion | 
 
 
 def _row(dims: list[Dim], groups: int) -> Dim:
-    """The number of elements in a group."""
+    """Return the number of elements in a group."""
     channels, *positions = dims
     return product([channels // groups if isinstance(channels, int) else channels, *positions])

@@ -1,8 +1,8 @@
-"""What a loop's body computes anew in each step though nothing in it changes is computed once, before the loop.
+"""Loop-invariant code motion: nodes of a loop's body that do not depend on the step move before the loop.
 
-A mask, a table of positions, a weight in another dtype: XLA takes these out of a loop by itself, a runtime does not.
+A mask, a table of positions, a weight in another dtype: XLA hoists these by itself, a runtime does not.
 
-Not moved is what has a subgraph of its own, and what is a result of the body.
+Nodes with a subgraph stay, and so do nodes that compute a result of the body.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from jaxport.export.passes.editing import is_op, roots
-from jaxport.export.passes.repeated import RANDOM
+from jaxport.onnx_facts import RANDOM
 
 
 def hoisting(model: ir.Model) -> str:
-    """Move nodes out of the bodies of Loop and Scan, of nested ones as far out as they can go."""
+    """Move loop-invariant nodes out of the bodies of Loop and Scan, out of as many nested loops as possible."""
     moved = sum(_moved(root) for root in roots(model))
     return f"{moved} nodes moved out of loops" if moved else "nothing to do"
 
@@ -25,7 +25,7 @@ def _moved(graph: ir.Graph) -> int:
         for attribute in node.attributes.values():
             if attribute.type is ir.AttributeType.GRAPH:
                 body = attribute.as_graph()
-                moved += _moved(body)  # the inner loops first: what leaves them may leave this one too
+                moved += _moved(body)  # inner loops first: their nodes may leave this loop, too
                 moved += _out_of(body, node) if is_op(node, "Loop", "Scan") else 0
     return moved
 

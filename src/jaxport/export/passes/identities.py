@@ -1,4 +1,4 @@
-"""Identity nodes that stand for nothing.
+"""Remove redundant Identity nodes.
 
 1. The result is no output of its graph: its users take the input instead.
 2. The result is an output, and the input is computed in the same graph and is no output yet: it becomes the output.

@@ -1,13 +1,14 @@
-"""Move the transposes between layouts (NHWC and NCHW, mostly) through the graph until they meet and cancel.
+"""Move the Transposes between layouts (mostly NHWC and NCHW) through the graph until they meet and cancel.
 
-1. From a Transpose on, the values that could be stored in the layout on its other side are found: through every
-   operator that can work on permuted data, down to its users and up to its operands. That is a *region*.
+1. Starting from a Transpose, collect the values that could be stored in the layout on its other side: through every
+   operator that can work on permuted data, to its users and its operands. They form a *region*.
 2. In a region each operator works either on the values as they are or on permuted ones, and a value needs a Transpose
-   where its producer and a user differ. The choice with the fewest is a minimum cut.
-3. The operators that are better off permuted are adapted, Transposes that met are gone, and others stand at the border.
+   if its producer and a user differ. The choice with the fewest Transposes is a minimum cut.
+3. Adapt the operators that are cheaper permuted, remove Transposes that cancel, and insert those of the region's
+   border.
 
-Each region is built once per layout, so the time is linear in the graph. How an operator carries a layout stands in
-`layout_ops` and `layout_axes`.
+Each region is built once per layout, so the time is linear in the graph. `layout_ops` and `layout_axes` define how each
+operator carries a layout.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ from jaxport.export.passes.editing import (
 )
 from jaxport.export.passes.layout_ops import Carry, Layout, carry, inverse, moves_only_ones, permuted
 
-#: Moving Transposes out of the way may let others meet; so often the regions are looked at again.
+#: The number of times that regions are rebuilt, since moved Transposes may let others meet.
 ROUNDS = 3
-#: Matrices are left alone: a transposed operand of a product costs a runtime nothing, and the graph reads as written.
+#: Matrices are left alone: a transposed operand of a product costs a runtime nothing, and the graph stays as written.
 LEAST_RANK = 3
 AS_IS, PERMUTED = 0, 1
-#: What a Transpose costs that moves data, in those that move axes of size one alone, which are views.
+#: The cost of a Transpose that moves data, relative to one that only moves axes of size one, which is a view.
 MOVING = 64
 
 
 def layout(model: ir.Model) -> str:
-    """Move Transposes through the graph, its subgraphs and its functions, wherever that leaves fewer of them."""
+    """Move Transposes through the graph, its subgraphs and its functions if fewer of them remain."""
     editor = Editor(model)
     before = _count(model)
     moved = sum(_moved(editor, graph) for graph in graphs(model))
@@ -57,7 +58,7 @@ def _count(model: ir.Model) -> int:
 
 
 def _moved(editor: Editor, graph: ir.Graph) -> int:
-    """Improve one graph; returns how many operators work on permuted data now."""
+    """Improve one graph; return how many operators now work on permuted data."""
     moved = 0
     for _ in range(ROUNDS):
         seen: set[tuple[ir.Value, Layout]] = set()
@@ -82,8 +83,8 @@ class Region:
 
     Attributes:
       graph: the graph.
-      layouts: each value's layout: the permutation from what would be stored to the value.
-      carries: what would become of each operator.
+      layouts: the layout of each value: the permutation from its stored form to the value.
+      carries: how each operator would be adapted.
     """
 
     graph: ir.Graph
@@ -92,9 +93,9 @@ class Region:
 
     @classmethod
     def around(cls, graph: ir.Graph, value: ir.Value, layout: Layout, seen: Set[tuple[ir.Value, Layout]]) -> Region:
-        """The region that a value with a layout lies in, up to what was seen in another region.
+        """Return the region that contains a value with a layout, excluding what was seen in another region.
 
-        So each value is looked at once for each layout, however many Transposes want it.
+        So each value is visited once per layout, however many Transposes want it.
         """
         region = cls(graph, {value: layout})
         queue = collections.deque([value])
@@ -115,44 +116,45 @@ class Region:
         return region
 
     def neighbours(self, value: ir.Value) -> Iterator[ir.Node]:
-        """The producer and the users of a value in this graph."""
+        """Yield the producer and the users of a value in this graph."""
         producer = value.producer()
         if producer is not None and producer.graph is self.graph:
             yield producer
         yield from (node for node in dict.fromkeys(n for n, _ in value.uses()) if node.graph is self.graph)
 
     def improve(self, editor: Editor) -> int:
-        """Move the operators to the other layout that are better off there; returns how many."""
+        """Move the operators that are cheaper in the other layout; return their number."""
         chosen = self.cut() if self.carries else set()
         if chosen:
             _Move(self, editor, chosen).apply()
         return len(chosen)
 
     def carried(self, node: ir.Node, value: ir.Value) -> bool:
-        """Whether an operator has an operand or a result permuted where it works on permuted data."""
+        """Whether an operator, when it works on permuted data, has this operand or result permuted."""
         return node in self.carries and value in self.carries[node].layouts
 
-    # What stands at the border
+    # The border
 
     def matches(self, value: ir.Value) -> bool:
-        """Whether a value comes from a Transpose whose operand is what would be stored."""
+        """Whether a value is the result of a Transpose whose operand is the value's stored form."""
         node = value.producer()
         return is_op(node, "Transpose") and self.equivalent(value, permutation(node), self.layouts[value])
 
     def matched_by(self, value: ir.Value, node: ir.Node) -> bool:
-        """Whether a Transpose of a value gives what would be stored."""
+        """Whether a Transpose of a value gives its stored form."""
         return is_op(node, "Transpose") and self.equivalent(value, inverse(permutation(node)), self.layouts[value])
 
     def inside(self, node: ir.Node | None) -> bool:
-        """Whether a Transpose has its operand and its result in the region.
+        """Whether both the operand and the result of a Transpose are in the region.
 
-        Then it is not counted on: it vanishes where one of the two is permuted, but not where both are.
+        Its cost is then not counted as that of a border: it vanishes if one of the two is permuted, but not if both
+        are.
         """
         return is_op(node, "Transpose") and source(node) in self.layouts and node.outputs[0] in self.layouts
 
     @staticmethod
     def equivalent(value: ir.Value, one: Layout, other: Layout) -> bool:
-        """Whether two layouts of a value differ in the places of axes of size one alone."""
+        """Whether two layouts of a value differ only in the places of axes of size one."""
         dims = dims_of(value)
         if dims is None:
             return one == other
@@ -162,7 +164,7 @@ class Region:
     # The choice
 
     def cut(self) -> set[ir.Node]:
-        """The operators to move so that the fewest Transposes remain: a minimum cut; none where nothing is gained."""
+        """Return the operators to move for the fewest Transposes (a minimum cut); none if nothing is gained."""
         network = _Network({node: 2 + index for index, node in enumerate(self.carries)})
         for value in self.layouts:
             if constant_of(value) is None:
@@ -174,7 +176,7 @@ class Region:
         return {node for node in self.carries if network.places[node] in permuted_side}
 
     def source(self, network: _Network, value: ir.Value) -> int | None:
-        """The side on which a value is there without a Transpose; None where that is the same on both."""
+        """Return the side on which a value is available without a Transpose; None if it is available on both."""
         node = value.producer()
         if node is not None and self.carried(node, value):
             return network.places[node]
@@ -183,7 +185,7 @@ class Region:
         return None if is_op(node, "Transpose") else AS_IS
 
     def sinks(self, network: _Network, value: ir.Value) -> Iterator[int]:
-        """The sides on which a value is used."""
+        """Yield the sides on which a value is used."""
         if value.is_graph_output():
             yield AS_IS
         for node, index in value.uses():
@@ -196,11 +198,11 @@ class Region:
 
 
 class _Network:
-    """A flow network whose minimum cut parts operators that work on values as they are from those on permuted ones.
+    """A flow network whose minimum cut separates operators on values as they are from those on permuted ones.
 
     Attributes:
       places: the vertex of each operator; vertices 0 and 1 are the two sides.
-      now: what the Transposes cost that there are while all operators work on values as they are.
+      now: the cost of the Transposes while all operators work on values as they are.
     """
 
     def __init__(self, places: dict[ir.Node, int]):
@@ -210,7 +212,7 @@ class _Network:
         self._uncuttable: set[tuple[int, int]] = set()
 
     def add(self, source: int | None, sinks: Sequence[int], cost: int) -> None:
-        """A value: it costs one Transpose where any of its users is on the other side than its source."""
+        """Add a value, which costs one Transpose if any of its users is on the other side than its source."""
         sides = {sink == PERMUTED for sink in sinks}
         self.now += cost * (len(sides | (set() if source is None or not sinks else {source == PERMUTED})) > 1)
         if source is None:
@@ -230,7 +232,7 @@ class _Network:
         return self._count - 1
 
     def solve(self) -> tuple[int, set[int]]:
-        """The least that Transposes can cost, and the vertices on the permuted side then."""
+        """Return the least cost of Transposes, and the vertices on the permuted side of that cut."""
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
@@ -240,7 +242,7 @@ class _Network:
         amounts = np.array([*edges.values(), 0], np.int32)
         capacity = csr_array((amounts, (rows, columns)), shape=(self._count, self._count))
         flow = maximum_flow(capacity, AS_IS, PERMUTED)
-        left = csr_array((capacity - flow.flow).T)  # reversed: from where the permuted side can still be reached
+        left = csr_array((capacity - flow.flow).T)  # reversed: the vertices that still reach the permuted side
         left.eliminate_zeros()
         return int(flow.flow_value), set(breadth_first_order(left, PERMUTED, return_predecessors=False).tolist())
 
@@ -253,7 +255,7 @@ class _Move:
 
     def apply(self) -> None:
         """Rewire all values between the two sides, then adapt the operators."""
-        # Who uses what is noted before, since a value may be what another one is stored as.
+        # Uses are recorded first, since a value may be the stored form of another one.
         uses = {
             value: [(node, index) for node, index in value.uses() if self.moved(node, value)]
             for value in self.region.layouts
@@ -271,15 +273,15 @@ class _Move:
                     self.end(node, stored)
                 discard(producer)
         for node in self.region.carries:
-            if node in self.chosen and node.graph is not None:  # not that whose last user now takes what is stored
+            if node in self.chosen and node.graph is not None:  # not a node whose last user now takes the stored form
                 self.region.carries[node].adapt(self.editor)
 
     def moved(self, node: ir.Node, value: ir.Value) -> bool:
-        """Whether an operator is among the moved, and has that operand or result permuted."""
+        """Whether an operator is moved, and has that operand or result permuted."""
         return node in self.chosen and self.region.carried(node, value)
 
     def permute_result(self, value: ir.Value, along: Sequence[tuple[ir.Node, int]], ended: Sequence[ir.Node]) -> None:
-        """The producer of a value is moved: the value itself is what is stored now."""
+        """Turn the result of a moved operator into its stored form, for all its users."""
         layout, dims, rest = self.region.layouts[value], dims_of(value), []
         value.shape = None if dims is None else ir.Shape(permuted(dims, layout))
         for node, index in value.uses():
@@ -304,7 +306,7 @@ class _Move:
             self.end(node, value)
 
     def end(self, node: ir.Node, stored: ir.Value) -> None:
-        """A Transpose gives what is stored: its users take that, but for those that want its result permuted too."""
+        """Bypass a Transpose whose stored form is available; users that are moved keep its result."""
         result = node.outputs[0]
         dims, others = dims_of(result), [use for use in result.uses() if not self.moved(use[0], result)]
         if dims is not None and dims != dims_of(stored):
@@ -315,7 +317,7 @@ class _Move:
             user.replace_input_with(index, stored)
 
     def stored(self, value: ir.Value) -> ir.Value:
-        """A value that no moved operator computes, as it would be stored."""
+        """Return the stored form of a value that no moved operator computes."""
         layout, producer, dims = self.region.layouts[value], value.producer(), dims_of(value)
         back, array = inverse(layout), constant_of(value)
         if array is not None:

@@ -19,18 +19,19 @@ from jaxport.export.passes.editing import (
     source,
 )
 from jaxport.export.passes.layout_ops import Carry, Layout, carries, inverse, permuted
+from jaxport.onnx_facts import REDUCTIONS
 
 Groups = list[tuple[list[int], list[int]]]
 """Which axes of an input become which axes of the output, from the first to the last."""
 
 
 def across(groups: Groups, layout: Layout, side: int) -> Layout | None:
-    """The layout of one side of grouped axes from that of the other, or None where a group is torn apart.
+    """Return the layout of one side of grouped axes given that of the other, or None if a group is torn apart.
 
     Args:
       groups: the axes of both sides that belong together.
       layout: the layout of one side.
-      side: 0 where the layout is that of the input, 1 where it is that of the output.
+      side: 0 if the layout is that of the input, 1 if it is that of the output.
     """
     placed: list[tuple[float, int, list[int]]] = []
     position = -1.0
@@ -47,7 +48,7 @@ def across(groups: Groups, layout: Layout, side: int) -> Layout | None:
 def _carried(
     node: ir.Node, value: ir.Value, layout: Layout, groups: Groups, adapt: Callable[[Editor, Layout, Layout], None]
 ) -> Carry | None:
-    """A carry across grouped axes; an output whose axes stay in order is not permuted at all."""
+    """Return a carry across grouped axes; an output whose axes stay in order is not permuted."""
     side = 0 if value is node.inputs[0] else 1
     other = across(groups, layout, side)
     if other is None or (side == 1 and value is not node.outputs[0]):
@@ -58,12 +59,10 @@ def _carried(
     return Carry(layouts, lambda editor: adapt(editor, before, after))
 
 
-# Axes that vanish
-
-_REDUCTIONS = [f"Reduce{kind}" for kind in "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()]
+# Axes that are removed
 
 
-@carries(*_REDUCTIONS)
+@carries(*REDUCTIONS)
 def _reduce(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
     rank, given = rank_of(node.inputs[0]), operand(node, 1)
     axes = integers(node, "axes") if given is None else constant_of(given)
@@ -115,9 +114,9 @@ def _without(
     kept: int,
     adapt: Callable[[Editor, Layout, Layout], None],
 ) -> Carry | None:
-    """An operator that takes some axes away, or leaves them in their place."""
+    """Carry a layout through an operator that removes some axes, or keeps them in place."""
     if not kept and value is not node.inputs[0]:
-        return None  # where the axes that are gone would be stored, the output does not say
+        return None  # the output does not tell the places of the removed axes
     rank, groups, place = rank_of(node.inputs[0]) or 0, [], 0
     for axis in range(rank):
         stays = bool(kept) or axis not in hit
@@ -151,7 +150,7 @@ def _ones(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
 
 @carries("Reshape")
 def _reshape(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
-    """Axes that are split, merged next to each other, or of size one."""
+    """Carry a layout through axes that are split, merged with neighbours, or of size one."""
     old, new = dims_of(node.inputs[0]), dims_of(node.outputs[0])
     groups = None if old is None or new is None else axis_groups(old, new)
     if old is None or new is None or groups is None or value is node.inputs[1]:
@@ -175,7 +174,7 @@ def _reshape(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
 
 
 def _target(editor: Editor, node: ir.Node, dims: Sequence[int | tuple[int]]) -> ir.Value:
-    """The shape operand of a Reshape from sizes, and from the places of axes of its input for sizes not known."""
+    """Return the shape operand of a Reshape; an unknown size is given as the axis of its input that has it."""
     open_places = [place for place, dim in enumerate(dims) if isinstance(dim, tuple)]
     if not open_places or (len(open_places) == 1 and 0 not in dims):
         return editor.constant(node.graph, np.array([-1 if isinstance(d, tuple) else d for d in dims]), "shape")
@@ -209,7 +208,7 @@ def _target(editor: Editor, node: ir.Node, dims: Sequence[int | tuple[int]]) -> 
 
 
 def axis_groups(old: Sequence[Dim], new: Sequence[Dim]) -> Groups | None:
-    """Which axes of one shape become which axes of another with as many elements; None where that is not known.
+    """Return which axes of one shape become which of another with as many elements; None if that is unknown.
 
     >>> axis_groups([2, 6, 5], [2, 3, 2, 5])
     [([0], [0]), ([1], [1, 2]), ([2], [3])]
@@ -236,7 +235,7 @@ def axis_groups(old: Sequence[Dim], new: Sequence[Dim]) -> Groups | None:
 
 
 def _factors(old: Sequence[Dim], new: Sequence[Dim], i: int, j: int) -> tuple[list[int], list[int]] | None:
-    """The fewest axes from `i` and `j` on with equal products."""
+    """Return the shortest runs of axes from `i` and `j` on with equal products."""
     sides, products = ((old, i, []), (new, j, [])), [1, 1]
     while not all(axes for _, _, axes in sides) or products[0] != products[1]:
         side = 0 if products[0] < products[1] or not sides[0][2] else 1

@@ -1,9 +1,9 @@
 """How operators carry a permutation of their data: what is permuted with it, and what has to be adapted.
 
-A *layout* of a value is a permutation `p`: axis `i` of the value is axis `p[i]` of what is stored, so that the value is
+A *layout* of a value is a permutation `p`: axis `i` of the value is axis `p[i]` of its stored form, so the value is
 `Transpose(stored, perm=p)`. Each function here takes a node, one of its inputs or outputs and the layout of that; it
-returns the layouts of the other values that the node permutes along, and how to adapt the node, or None where the
-node cannot work on permuted data.
+returns the layouts of the other values that are permuted with it and how to adapt the node, or None if the node cannot
+work on permuted data.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from jaxport.export.passes.editing import (
     rank_of,
     source,
 )
+from jaxport.onnx_facts import ELEMENTWISE
 
 Layout = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Carry:
-    """What becomes of a node whose data is permuted.
+    """How a node changes if its data is permuted.
 
     Attributes:
       layouts: the inputs and outputs that are permuted, each with its layout.
@@ -47,7 +48,7 @@ CARRIES: dict[str, CarryFunction] = {}
 
 
 def carry(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
-    """What becomes of `node` where its input or output `value` has a layout, or None where it cannot work on it."""
+    """Return how `node` changes if its input or output `value` has a layout, or None if it cannot work on it."""
     function = None if node.domain else CARRIES.get(node.op_type)
     if function is None or rank_of(value) != len(layout):
         return None
@@ -65,7 +66,7 @@ def carries(*op_types: str) -> Callable[[CarryFunction], CarryFunction]:
 
 
 def inverse(layout: Sequence[int]) -> Layout:
-    """The layout of the stored value, if the value itself were what is stored.
+    """Return the inverse permutation: the layout of the stored form relative to the value.
 
     >>> inverse((0, 2, 3, 1))
     (0, 3, 1, 2)
@@ -74,12 +75,12 @@ def inverse(layout: Sequence[int]) -> Layout:
 
 
 def permuted(entries: Sequence, layout: Layout) -> list:
-    """What holds for each axis of a value, in the order of the stored axes."""
+    """Return one entry per axis of a value in the order of the stored axes."""
     return [entries[axis] for axis in inverse(layout)]
 
 
 def moves_only_ones(dims: Sequence[Dim] | None, layout: Layout) -> bool:
-    """Whether a value and its stored form differ in the places of axes of size one alone."""
+    """Whether a value and its stored form differ only in the places of axes of size one."""
     if dims is None:
         return list(layout) == sorted(layout)
     order = [layout[axis] for axis, dim in enumerate(dims) if dim != 1]
@@ -89,25 +90,17 @@ def moves_only_ones(dims: Sequence[Dim] | None, layout: Layout) -> bool:
 def _together(
     values: Sequence[ir.Value | None], layout: Layout, adapt: Callable[[Editor], None] = lambda editor: None
 ) -> Carry | None:
-    """Values of one rank that are permuted alike."""
+    """Carry one layout to several values of the same rank."""
     layouts = {value: layout for value in values if value is not None}
     return Carry(layouts, adapt) if all(rank_of(value) == len(layout) for value in layouts) else None
 
 
 # Elementwise
 
-_UNARY = """Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast Ceil Celu Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid
-HardSwish Identity IsInf IsNaN LeakyRelu Log Mish Neg Not Reciprocal Relu Round Selu Sigmoid Sign Sin Sinh Softplus
-Softsign Sqrt Tan Tanh ThresholdedRelu""".split()
-_BROADCASTING = """Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Clip Div Equal Greater GreaterOrEqual Less
-LessOrEqual Max Mean Min Mod Mul Or PRelu Pow Sub Sum Where Xor""".split()
-#: Operators that compute each element of the result from those of the operands at its place.
-ELEMENTWISE = frozenset([*_UNARY, *_BROADCASTING])
-
 
 @carries(*ELEMENTWISE)
 def _elementwise(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
-    """Operands of full rank are permuted along; smaller ones, which broadcast, and constants are adapted."""
+    """Permute operands of full rank; adapt constants and smaller operands, which broadcast."""
     along, small = [node.outputs[0]], []
     if rank_of(node.outputs[0]) != len(layout):
         return None
@@ -129,13 +122,13 @@ def _elementwise(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None
 
 
 def _aligned(value: ir.Value, layout: Layout) -> list[Dim]:
-    """The dims of an operand that broadcasts to the rank of a layout."""
+    """Return the dims of an operand, broadcast to the rank of a layout."""
     dims = dims_of(value) or []
     return [1] * (len(layout) - len(dims)) + dims
 
 
 def _spreads(value: ir.Value, layout: Layout) -> bool:
-    """Whether an operand that broadcasts can be adapted without moving its data."""
+    """Whether a broadcast operand can be adapted without moving its data."""
     return moves_only_ones(_aligned(value, layout), layout)
 
 
@@ -155,7 +148,7 @@ def _broadcast_operand(editor: Editor, node: ir.Node, index: int, layout: Layout
 
 # Operators with an axis
 
-#: The inputs that are permuted along, and the axis where the attribute is left out.
+#: The inputs that are permuted too, and the axis if the attribute is omitted.
 _AXIS = {
     "Concat": (None, None),
     "Softmax": ((0,), -1),
@@ -208,7 +201,7 @@ def _normalization(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | No
 
 @carries("BatchNormalization", "InstanceNormalization")
 def _over_positions(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
-    """What is the same for all positions does not depend on their order."""
+    """Carry an operator that treats all positions alike, so that their order does not matter."""
     return _together((node.inputs[0], node.outputs[0]), layout) if layout[:2] == (0, 1) else None
 
 
@@ -223,7 +216,7 @@ def _pad(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
 
 
 def _axes_operand(node: ir.Node, value: ir.Value, layout: Layout, place: int, entries: Sequence[int]) -> Carry | None:
-    """An operator whose operand at `place` says for which axes the operands at `entries` are meant."""
+    """Adapt an operator whose operand at `place` names the axes that the operands at `entries` are for."""
     axes = constant_of(operand(node, place))
     along = [node.inputs[0], node.outputs[0]]
     if value not in along or (axes is None and operand(node, place) is not None):
@@ -241,7 +234,7 @@ def _axes_operand(node: ir.Node, value: ir.Value, layout: Layout, place: int, en
 
 
 def per_axis(editor: Editor, node: ir.Node, index: int, layout: Layout) -> None:
-    """Put an operand with one entry per axis, or with two rows of entries, in the order of the stored axes."""
+    """Reorder an operand with one entry, or two rows of entries, per axis to match the stored axes."""
     vector = source(node, index)
     array, order = constant_of(vector), np.array(inverse(layout))
     (length,) = dims_of(vector) or [len(layout)]
@@ -267,7 +260,7 @@ def _tile(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
     return _together([v for v in (node.inputs[0], node.outputs[0]) if rank_of(v)], layout, adapt)
 
 
-#: The axes of images that runtimes interpolate along.
+#: The axes along which runtimes interpolate images.
 INTERPOLATED = ({1, 2}, {2, 3})
 
 
@@ -319,7 +312,7 @@ def _matmul(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
 
 
 def _as_convolution(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
-    """A product of the last axis with a constant matrix is a convolution of size one, where that axis is second."""
+    """Turn a product of the last axis with a constant matrix into a convolution of size one if that axis is second."""
     x, array = source(node), constant_of(node.inputs[1])
     if array is None or array.ndim != 2 or x.dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
         return None
@@ -333,7 +326,7 @@ def _as_convolution(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | N
 
 
 def _of_matrices(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
-    """Axes of the batch in another order, or the transpose of a product: the product of the transposes, swapped."""
+    """Reorder the axes of the batch, or turn a transposed product into the product of the swapped transposes."""
     swapped = layout[-1] < layout[-2]
     constants = {index: array for index in (0, 1) if (array := constant_of(node.inputs[index])) is not None}
     if any(array.ndim != 2 for array in constants.values()):

@@ -1,9 +1,9 @@
-"""Matching computations in a graph, whatever views stand in between and in whatever order operands are written.
+"""Match computations in a graph, through views and in any order of operands.
 
-A `Seen` is a value together with the axes along which it is seen from elsewhere: `axes[i]` is the label of its axis `i`,
-or None where it has size one. Unsqueeze, Squeeze, Transpose, Expand and Reshapes that move ones only change labels, so
-matchers look through them without mistaking one axis for another: the mean over the last axis is told from the mean
-over the one before, wherever it was kept, dropped, brought back or moved.
+A `Seen` is a value together with the axes along which it is seen from elsewhere: `axes[i]` is the label of its axis
+`i`, or None if it has size one. Unsqueeze, Squeeze, Transpose, Expand and Reshapes that move ones only change labels,
+so matchers look through them without confusing axes: the mean over the last axis differs from the mean over the one
+before, whether the axis was kept, dropped, restored or moved.
 
 >>> x = ir.Value(name="x", shape=ir.Shape(["B", 1, 4]), type=ir.TensorType(ir.DataType.FLOAT))
 >>> Seen.whole(x).axes
@@ -26,21 +26,21 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.export.passes.editing import Dim, constant_of, dims_of, integer, integers, is_op, operand, rank_of
+from jaxport.onnx_facts import VIEWS
 
 T = TypeVar("T")
 Axis = Hashable | None
-VIEWS = ("Identity", "Unsqueeze", "Squeeze", "Transpose", "Expand", "Reshape")
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A value, and the label of each of its axes as it is seen from elsewhere.
+    """A value with a label for each of its axes, as seen from a value computed from it.
 
     Attributes:
       value: the value behind all views.
       axes: the labels of its axes.
-      entry: the value that the views lead to, where it is looked at from.
-      sizes: the size along each label, also of those that the views merge and split on the way.
+      entry: the value from which the views lead to it.
+      sizes: the size along each label, including those that the views merge and split on the way.
     """
 
     value: ir.Value
@@ -53,7 +53,7 @@ class Seen:
 
     @classmethod
     def whole(cls, value: ir.Value) -> Seen | None:
-        """A value seen from itself: each axis has its position as its label. None where its rank is not known."""
+        """Return a value seen from itself, the axes labelled by their positions; None if its rank is unknown."""
         dims = dims_of(value)
         return None if dims is None else look(value, range(len(dims)))
 
@@ -68,7 +68,7 @@ class Seen:
 
     @property
     def scalar(self) -> float | None:
-        """The number that it is everywhere, or None."""
+        """The number that all its elements equal, or None."""
         array = constant_of(self.value)
         if array is None or not array.size or array.dtype == object:
             return None
@@ -76,9 +76,9 @@ class Seen:
         return float(first) if array.size == 1 or bool((array == first).all()) else None
 
     def operands(self, *op_types: str) -> list[Seen] | None:
-        """The operands of the elementwise operator that computes it, as they broadcast to it.
+        """Return the operands of the elementwise operator that computes it, as they broadcast to it.
 
-        None where it is computed by another operator than `op_types`, or an operand's axes cannot be told.
+        Return None if it is computed by another operator than `op_types`, or the axes of an operand are unknown.
         """
         if not self.is_op(*op_types):
             return None
@@ -87,7 +87,7 @@ class Seen:
         return None if dims is None or None in found else found  # pyright: ignore[reportReturnType]
 
     def commuted(self, op_type: str, wanted: Callable[[Seen], T | None]) -> tuple[T, Seen] | None:
-        """What `wanted` finds in one of two operands, and the other operand, whichever comes first."""
+        """Return what `wanted` returns for one of two operands, and the other operand, in either order."""
         for one, other in _orders(self.operands(op_type)):
             found = wanted(one)
             if found is not None and found is not False:
@@ -95,7 +95,7 @@ class Seen:
         return None
 
     def reduced(self, *op_types: str) -> Seen | None:
-        """The operand of the reduction that computes it; the axes that are reduced have labels of their own."""
+        """Return the operand of the reduction that computes it; the reduced axes get labels of their own."""
         if not self.is_op(*op_types):
             return None
         node = self.node
@@ -114,7 +114,7 @@ class Seen:
         return look(node.inputs[0], labels)
 
     def contracted(self) -> tuple[Seen, Seen] | None:
-        """The operands of the product of matrices that computes it; the axis that is summed has a label of its own."""
+        """Return the operands of the matrix product that computes it; the contracted axis gets a label of its own."""
         if not self.is_op("MatMul"):
             return None
         node, rank = self.node, len(self.axes)
@@ -127,7 +127,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Reduced:
-    """The label of an axis that a reduction or product takes away, by its place in the (first) operand."""
+    """The label of an axis that a reduction or product removes, by its place in the (first) operand."""
 
     node: ir.Node
     place: int
@@ -135,7 +135,7 @@ class Reduced:
 
 @dataclass(frozen=True)
 class Part:
-    """The label of an axis that is one of several which were merged into one."""
+    """The label of one of several axes that were merged into one."""
 
     whole: Axis
     place: int
@@ -150,7 +150,7 @@ class Joined:
 
 
 def joined(parts: Sequence[Axis]) -> Axis:
-    """The label of axes that were merged: that of the whole where they are all parts of one."""
+    """Return the label of merged axes: that of the whole if they are all parts of one."""
     first = parts[0]
     if isinstance(first, Part) and list(parts) == [Part(first.whole, i, first.count) for i in range(first.count)]:
         return first.whole
@@ -158,7 +158,7 @@ def joined(parts: Sequence[Axis]) -> Axis:
 
 
 def parts_of(whole: Axis, count: int) -> list[Axis]:
-    """The labels of the axes that were merged into one."""
+    """Return the labels of the axes that were merged into one."""
     if isinstance(whole, Joined) and len(whole.parts) == count:
         return list(whole.parts)
     return [Part(whole, place, count) for place in range(count)]
@@ -172,7 +172,7 @@ def _orders(operands: Sequence[Seen] | None) -> Iterable[tuple[Seen, Seen]]:
 
 
 def look(value: ir.Value, axes: Iterable[Axis]) -> Seen:
-    """What is seen through `value` and all views behind it, when its axes have these labels."""
+    """Look through `value` and all views behind it; `axes` are the labels of its axes."""
     entry, dims = value, dims_of(value)
     axes = _without_ones(dims, axes)
     sizes = dict(zip(axes, dims or (), strict=False))
@@ -194,7 +194,7 @@ def _without_ones(dims: Sequence[Dim] | None, axes: Iterable[Axis]) -> tuple[Axi
 
 
 def _through(node: ir.Node, source: ir.Value, axes: tuple[Axis, ...]) -> list[Axis] | None:
-    """The labels of a view's operand, given those of its result."""
+    """Return the labels of a view's operand, given those of its result."""
     if node.op_type == "Identity":
         return list(axes)
     if node.op_type == "Transpose":
@@ -210,7 +210,7 @@ def _through(node: ir.Node, source: ir.Value, axes: tuple[Axis, ...]) -> list[Ax
 
 
 def _relabelled(old: Sequence[Dim], new: Sequence[Dim], axes: Sequence[Axis]) -> list[Axis] | None:
-    """The labels of a reshaped operand, given those of the result."""
+    """Return the labels of a reshaped operand, given those of the result."""
     groups = regrouped(old, new)
     labels: list[Axis] = [None] * len(old)
     for before, after in groups or ():
@@ -225,9 +225,9 @@ def _relabelled(old: Sequence[Dim], new: Sequence[Dim], axes: Sequence[Axis]) ->
 
 
 def regrouped(old: Sequence[Dim], new: Sequence[Dim]) -> list[tuple[list[int], list[int]]] | None:
-    """Which axes become which in a reshape: each is kept, split, merged with others, or of size one.
+    """Return which axes become which in a reshape: each is kept, split, merged with others, or of size one.
 
-    None where it is otherwise: several axes become several others.
+    Return None if several axes become several others.
 
     >>> regrouped(["B", "T", 32], ["B", "T", 4, 8]), regrouped(["B", 1, "T"], ["B*T"])
     ([([0], [0]), ([1], [1]), ([2], [2, 3])], [([0, 1, 2], [0])])
@@ -254,7 +254,7 @@ def regrouped(old: Sequence[Dim], new: Sequence[Dim]) -> list[tuple[list[int], l
 
 
 def _equal_to(whole: Dim, dims: Sequence[Dim]) -> int | None:
-    """How many dims from the first on make a whole as their product."""
+    """Return how many leading dims have `whole` as their product."""
     target = _monomial(whole)
     for count in range(2, len(dims) + 1):
         factors = [_monomial(d) for d in dims[:count]]
@@ -265,7 +265,7 @@ def _equal_to(whole: Dim, dims: Sequence[Dim]) -> int | None:
 
 
 def _monomial(dim: Dim) -> tuple[int, tuple[str, ...]]:
-    """The coefficient and the symbols of a dim that is a product; what is none is a symbol of its own.
+    """Return the coefficient and the symbols of a dim that is a product; any other expression is one symbol.
 
     >>> _monomial("2*B*T"), _monomial("T + 1")
     ((2, ('B', 'T')), (1, ('T + 1',)))
@@ -283,7 +283,7 @@ def _monomial(dim: Dim) -> tuple[int, tuple[str, ...]]:
 def _broadcast(
     value: ir.Value | None, dims: Sequence[Dim] | None, axes: Sequence[Axis], behind: bool = True
 ) -> Seen | None:
-    """An operand that broadcasts to a result of some dims, seen along the result's axes."""
+    """Return an operand that broadcasts to some dims, seen along the axes of the result."""
     own = None if value is None else dims_of(value)
     if value is None or own is None or dims is None or len(own) > len(dims):
         return None
@@ -295,7 +295,7 @@ def _broadcast(
 
 
 def reduction_axes(node: ir.Node) -> set[int] | None:
-    """The axes that a reduction goes over, or None where they are not known."""
+    """Return the axes of a reduction, or None if they are unknown."""
     dims, given = dims_of(node.inputs[0]), operand(node, 1)
     axes = integers(node, "axes") if given is None else constant_of(given)
     if dims is None or (axes is None and (given is not None or integer(node, "noop_with_empty_axes", 0))):
@@ -304,9 +304,9 @@ def reduction_axes(node: ir.Node) -> set[int] | None:
 
 
 def over(reduced: Seen, of: Seen) -> tuple[Axis, ...] | None:
-    """The labels in `of` that a reduction goes over, where `reduced`, its operand, is the value that `of` is.
+    """Return the labels in `of` that a reduction goes over, if its operand `reduced` is the same value as `of`.
 
-    None where they are two values, or differ in an axis that is kept. Of an axis that was split, a part may be reduced.
+    Return None if they are two values, or differ in an axis that is kept. A part of a split axis may be reduced.
     """
     if reduced.value is not of.value:
         return None
@@ -322,7 +322,7 @@ def over(reduced: Seen, of: Seen) -> tuple[Axis, ...] | None:
 
 
 def between(result: ir.Value, leaves: Iterable[ir.Value]) -> set[ir.Node] | None:
-    """The nodes that compute `result` from `leaves` and constants; None where it depends on anything else."""
+    """Return the nodes that compute `result` from `leaves` and constants; None if it depends on anything else."""
     ends, nodes, stack = set(leaves), set(), [result]
     while stack:
         value = stack.pop()
@@ -339,7 +339,7 @@ def between(result: ir.Value, leaves: Iterable[ir.Value]) -> set[ir.Node] | None
 
 
 def close(one: float, other: float, dtype: ir.DataType | None) -> bool:
-    """Whether two numbers are one and the same, but for the rounding of a dtype.
+    """Whether two numbers are equal up to the rounding of a dtype.
 
     >>> close(0.1, float(np.float32(0.1)), ir.DataType.FLOAT)
     True

@@ -1,6 +1,6 @@
-"""Means: the sum of known many elements divided by their number is ReduceMean.
+"""Recognise ReduceMean: a sum divided by the number of its elements.
 
-It runs after what looks for means as parts of something larger.
+It runs after the passes that match means as parts of larger computations.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def means(model: ir.Model) -> str:
 
 def _find(node: ir.Node, opset: int) -> Fusion | str | None:
     result = node.outputs[0]
-    # A sum of integers wraps, and one in half precision is infinite early, before it is divided.
+    # A sum of integers wraps, and one in half precision overflows early, before the division.
     if result.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
         return None
     totals = [value for value in node.inputs if value is not None and is_op(value.producer(), "ReduceSum")]
@@ -37,7 +37,7 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
 
     def build(builder: Builder) -> ir.Value:
         dims = list(result.shape or ())
-        if opset < 18:  # then the axes became an operand
+        if opset < 18:  # from this opset on, the axes are an operand
             return builder.emit("ReduceMean", [x], dims, axes=sorted(axes), keepdims=keepdims)
         return builder.emit("ReduceMean", [x, builder.integers(sorted(axes), "axes")], dims, keepdims=keepdims)
 

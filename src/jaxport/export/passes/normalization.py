@@ -1,13 +1,14 @@
-"""LayerNormalization and RMSNormalization, from the many ways to write them.
+"""Recognise LayerNormalization and RMSNormalization in the many ways to write them.
 
 It is a product of factors in any order: `1 / sqrt(variance + epsilon)`, `x - mean(x)` (LayerNormalization) or `x`
-(RMSNormalization), and a scale that varies along the normalized axes alone; then a bias may be added.
+(RMSNormalization), and a scale that varies along the normalized axes only; then a bias may be added.
 
-1. The variance is `mean((x - mean(x))²)`, or `mean(x²) - mean(x)²`, perhaps kept from being negative.
-2. For RMSNormalization it is `mean(x²)`; the operator came with opset 23.
+1. The variance is `mean((x - mean(x))²)`, or `mean(x²) - mean(x)²`, perhaps clamped to be non-negative.
+2. For RMSNormalization it is `mean(x²)`; the operator needs opset 23.
 
-The normalized axes have to be the last ones, of known size. With the fast variance the operator is the more exact one.
-What normalizes positions, and groups of channels with them, is InstanceNormalization: see `group_normalization`.
+The normalized axes have to be the last ones, of known size. If the program uses the fast variance, the operator is more
+exact. Normalization over positions, and groups of channels with them, is InstanceNormalization: see
+`group_normalization`.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
     if hindrance is None:
         return _fusion(found, result)
     inside = (value.producer() for value in node.inputs if value is not None)
-    return None if any(map(normalized, inside)) else fusion or hindrance  # without a factor it is one
+    return None if any(map(normalized, inside)) else fusion or hindrance  # a factor of it is the match
 
 
 def _hindrance(found: Normalized, product: ir.Value, opset: int) -> str | None:
-    """Why the operator cannot compute this, or None."""
+    """Return why the operator cannot compute this, or None."""
     dims, x = dims_of(product) or [], found.x.entry
     if not all(isinstance(axis, int) for axis in found.axes):
         return "a part of an axis is normalized"
@@ -80,7 +81,7 @@ def _fusion(found: Normalized, product: ir.Value) -> Fusion:
 
 
 def _parameter(builder: Builder, seen: Seen, dims: list[Dim], first: int) -> ir.Value:
-    """A scale or bias in the shape of the normalized axes."""
+    """Return a scale or bias in the shape of the normalized axes."""
     shape = dims[first:]
     array = constant_of(seen.value)
     wanted = [d if axis in seen.axes else 1 for axis, d in enumerate(dims)][first:]

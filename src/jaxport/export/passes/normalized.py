@@ -1,8 +1,8 @@
-"""What normalizations have in common: a product with `1 / sqrt(variance + epsilon)`.
+"""The common part of normalizations: a product with `1 / sqrt(variance + epsilon)`.
 
-The factors come in any order: the root, `x - mean(x)` or `x`, and a scale that varies along some axes alone; then a bias
-may be added. The variance is `mean((x - mean(x))²)`, or `mean(x²) - mean(x)²`, perhaps kept from being negative; without a
-mean it is `mean(x²)`.
+The factors come in any order: the root, `x - mean(x)` or `x`, and a scale that varies along some axes only; then a bias
+may be added. The variance is `mean((x - mean(x))²)`, or `mean(x²) - mean(x)²`, perhaps clamped to be non-negative;
+without a mean it is `mean(x²)`.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ import onnx_ir as ir
 
 from jaxport.export.passes.editing import Dim, is_op
 from jaxport.export.passes.fusing import Anchor, same_dims
-from jaxport.export.passes.matching import VIEWS, Axis, Reduced, Seen, close, over
+from jaxport.export.passes.matching import Axis, Reduced, Seen, close, over
 from jaxport.export.value import PARAMETER
+from jaxport.onnx_facts import VIEWS
 
-#: A product that a root may be a factor of.
+#: A product that may have the root as a factor.
 PRODUCT = Anchor(at=("Mul", "Div"), below=("Sqrt", "Pow"), through=(*VIEWS, "Mul", "Div", "Reciprocal"))
 
 
 @dataclass(frozen=True)
 class Normalized:
-    """What a product of factors normalizes.
+    """A normalization, as a product of factors.
 
     Attributes:
       op_type: the operator.
-      x: what is normalized.
-      axes: along which axes.
-      epsilon: what is added to the variance.
+      x: the value that is normalized.
+      axes: the normalized axes.
+      epsilon: the number added to the variance.
       scales: the other factors.
       sizes: the size along each axis that a mean goes over or keeps.
     """
@@ -43,13 +44,13 @@ class Normalized:
     sizes: Mapping[Axis, Dim]
 
     def is_parameter(self, seen: Seen) -> bool:
-        """Whether a value varies along the normalized axes alone, in their order."""
+        """Whether a value varies along the normalized axes only, in their order."""
         along = [axis for axis in seen.axes if axis is not None]
         return along == [axis for axis in self.axes if axis in along]
 
 
 def normalized(node: ir.Node | None) -> Normalized | None:
-    """What a product normalizes."""
+    """Return the normalization that a product computes."""
     deviation, others = deviation_and_factors(node) or (None, [])
     if deviation is None:
         return None
@@ -68,7 +69,7 @@ def normalized(node: ir.Node | None) -> Normalized | None:
 
 
 def deviation_and_factors(node: ir.Node | None) -> tuple[tuple[Seen, float], list[Seen]] | None:
-    """Of a product with one `1 / sqrt(variance + epsilon)`: the variance and epsilon, and the other factors."""
+    """Return the variance and epsilon of a product with one `1 / sqrt(variance + epsilon)`, and its other factors."""
     whole = Seen.whole(node.outputs[0]) if node is not None and is_op(node, "Mul", "Div") else None
     factors = [] if whole is None else list(_factors(whole, 1))
     deviations = [(seen, exponent) for seen, exponent in factors if _is_deviation(seen, exponent)]
@@ -80,7 +81,7 @@ def deviation_and_factors(node: ir.Node | None) -> tuple[tuple[Seen, float], lis
 
 
 def _factors(seen: Seen, exponent: int) -> Iterator[tuple[Seen, int]]:
-    """The factors of a product, as far as nothing else needs the products in between."""
+    """Yield the factors of a product with their exponents; a product that is also used elsewhere is one factor."""
     operands = seen.operands("Mul", "Div", "Reciprocal") or []
     for index, given in enumerate(operands):
         divides = seen.is_op("Reciprocal") or (seen.is_op("Div") and index == 1)
@@ -88,12 +89,12 @@ def _factors(seen: Seen, exponent: int) -> Iterator[tuple[Seen, int]]:
         shared = len(given.value.uses()) > 1 or len(given.entry.uses()) > 1
         if given.is_op("Reciprocal") or (not shared and given.is_op("Mul", "Div")):
             yield from _factors(given, power)
-        elif given.scalar != 1 or given.value.meta.get(PARAMETER):  # a scale stays while it is what it began as
+        elif given.scalar != 1 or given.value.meta.get(PARAMETER):  # a scale stays even while it has its initial value
             yield given, power
 
 
 def _is_deviation(seen: Seen, exponent: int) -> bool:
-    """Whether a factor is the root of something, and divides."""
+    """Whether a factor is a square root in the denominator."""
     if seen.is_op("Sqrt"):
         return exponent == -1
     operands = seen.operands("Pow")
@@ -101,7 +102,7 @@ def _is_deviation(seen: Seen, exponent: int) -> bool:
 
 
 def _radicand(deviation: Seen) -> tuple[Seen, float] | None:
-    """The variance, and the epsilon added to it, under the root. A variance may be one number everywhere, too."""
+    """Return the variance and the epsilon under the root. A variance may also be one number."""
     under, *_ = deviation.operands("Sqrt", "Pow") or [None]
     if under is None:
         return None
@@ -111,7 +112,7 @@ def _radicand(deviation: Seen) -> tuple[Seen, float] | None:
 
 
 def mean_of(seen: Seen) -> Seen | None:
-    """The operand of a mean: the sum of known many elements divided by their number, or ReduceMean."""
+    """Return the operand of a mean: ReduceMean, or a sum divided by the number of its elements."""
     averaged = seen.reduced("ReduceMean")
     if averaged is not None:
         return averaged
@@ -127,13 +128,13 @@ def mean_of(seen: Seen) -> Seen | None:
 
 
 def _size(summed: Seen, total: Seen) -> int | None:
-    """The number of elements that go into each sum."""
+    """Return the number of elements in each sum."""
     sizes = [d for axis, d in summed.sizes.items() if isinstance(axis, Reduced) and axis.node is total.node]
     return math.prod(sizes) if all(isinstance(d, int) for d in sizes) else None  # pyright: ignore[reportArgumentType]
 
 
 def _square_of(seen: Seen) -> Seen | None:
-    """`x`, where `seen` is x²."""
+    """Return `x` if `seen` is x²."""
     operands = seen.operands("Mul")
     if operands is not None:
         return operands[0] if operands[0] == operands[1] else None
@@ -147,7 +148,7 @@ def _mean_square(seen: Seen) -> Seen | None:
 
 
 def _centered(seen: Seen) -> tuple[Seen, tuple[Axis, ...], Mapping[Axis, Dim]] | None:
-    """`x`, the axes of the mean and their sizes, where `seen` is x - mean(x)."""
+    """Return `x`, the axes of the mean and their sizes, if `seen` is x - mean(x)."""
     x, mean = seen.operands("Sub") or (None, None)
     averaged = None if mean is None else mean_of(mean)
     axes = None if averaged is None or x is None else over(averaged, x)
@@ -155,7 +156,7 @@ def _centered(seen: Seen) -> tuple[Seen, tuple[Axis, ...], Mapping[Axis, Dim]] |
 
 
 def _is_variance(variance: Seen, centered: Seen, x: Seen, axes: tuple[Axis, ...]) -> bool:
-    """Whether `variance` is that of `x` along `axes`, where `centered` is x - mean(x)."""
+    """Whether `variance` is that of `x` along `axes`, given `centered`, which is x - mean(x)."""
     clamped = variance.commuted("Max", lambda seen: seen.scalar == 0)
     variance = variance if clamped is None else clamped[1]
     deviation = _mean_square(variance)
@@ -169,14 +170,14 @@ def _is_variance(variance: Seen, centered: Seen, x: Seen, axes: tuple[Axis, ...]
 
 
 def _is_centered_alike(deviation: Seen, x: Seen, axes: tuple[Axis, ...]) -> bool:
-    """Whether `deviation`, which is reduced, is x minus its mean along the very axes that are reduced."""
+    """Whether `deviation`, the operand of a reduction, is x minus its mean along exactly the reduced axes."""
     inside, along, _ = _centered(deviation) or (None, (), {})
     reduced = len(along) == len(axes) and all(isinstance(axis, Reduced) for axis in along)
     return inside is not None and reduced and over(inside, x) == axes
 
 
 def with_bias(product: ir.Value, is_parameter: Callable[[Seen], bool]) -> tuple[ir.Value, Seen | None]:
-    """What a bias is added to a product to, and the bias; the product itself where none is."""
+    """Return the sum of a product and a bias, and the bias; the product itself and None if no bias is added."""
     if not product.is_graph_output() and len(product.uses()) == 1:
         ((user, place),) = product.uses()
         whole = Seen.whole(user.outputs[0]) if is_op(user, "Add") and same_dims(user.outputs[0], product) else None

@@ -1,7 +1,7 @@
-"""Constants as the second operand of what commutes: `c + x` becomes `x + c`.
+"""Make constants the second operand of commutative operators: `c + x` becomes `x + c`.
 
-Runtimes look for them there: ONNX Runtime takes a factor or a summand into the convolution before it only where it is
-the second operand. What is computed from constants alone counts as one, since a runtime computes it while loading.
+Runtimes look for them there: ONNX Runtime fuses a factor or a summand into the convolution before it only if it is the
+second operand. A value computed from constants only counts as one, since a runtime folds it while loading.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from jaxport.export.passes.editing import constant_of, roots
-from jaxport.export.passes.repeated import COMMUTATIVE, RANDOM
+from jaxport.onnx_facts import COMMUTATIVE, RANDOM
 
-#: Of 0.0 and -0.0, and of two NaN, these may return either.
+#: Not commutative: of 0.0 and -0.0, and of two NaN, these may return either.
 CHOOSING = frozenset({"Max", "Min"})
 
 
@@ -22,7 +22,7 @@ def operand_order(model: ir.Model) -> str:
 
 
 def _swapped(graph: ir.Graph, known: set[ir.Value]) -> int:
-    """Swap operands in a graph; `known` collects what is computed from constants alone."""
+    """Swap operands in a graph; `known` collects the values computed from constants only."""
 
     def is_known(value: ir.Value | None) -> bool:
         return value is None or value in known or constant_of(value) is not None

@@ -1,7 +1,7 @@
-"""Patterns that are JAX functions: what the exporter emits for a function is what is looked for in graphs.
+"""Patterns written as JAX functions: the nodes that the exporter emits for a function are matched in graphs.
 
-So a pattern follows the rules wherever they go. It is matched by meaning, not letter by letter: a product is the
-product of its factors, in whatever order and association and with the constants wherever they stand; so is a sum.
+So a pattern follows the export rules when they change. Matching is up to commutativity and associativity: a product is
+the product of its factors in any order and grouping, with its constants anywhere; so is a sum.
 
 >>> import jax.numpy as jnp
 >>> pattern = Pattern.of(lambda x: x * (1 + jnp.tanh(x)), np.dtype("float32"), 23)
@@ -29,16 +29,17 @@ from jaxport.export.passes.constants import constants
 from jaxport.export.passes.editing import constant_of, is_op
 from jaxport.export.passes.identities import identities
 from jaxport.export.passes.matching import close
-from jaxport.export.passes.repeated import COMMUTATIVE, repeated
+from jaxport.export.passes.repeated import repeated
 from jaxport.export.passes.simplify import simplify
 from jaxport.export.passes.tidy import tidy
 from jaxport.export.value import Scope, Value
+from jaxport.onnx_facts import COMMUTATIVE
 
 PRODUCTS = ("Mul", "Div", "Neg")
 SUMS = ("Add", "Sub")
-#: A pattern has no more factors, or terms, than this: longer products in graphs are not taken apart further.
+#: The largest number of factors or terms in a pattern: longer products in graphs are not split further.
 LIMIT = 8
-#: Of products and sums of more values than this it is not asked what they are made of.
+#: Products and sums of more values than this are not searched for operators.
 MANY = 32
 
 T = TypeVar("T")
@@ -47,7 +48,7 @@ Bindings = dict[ir.Value, "ir.Value | float"]
 
 @dataclass(frozen=True)
 class PatternMatch:
-    """What a pattern's argument is in a graph, and what its parameters are."""
+    """The value that matches a pattern's argument, and the numbers that match its parameters."""
 
     x: ir.Value
     parameters: dict[str, float]
@@ -60,7 +61,7 @@ class Pattern:
     Attributes:
       inputs: the array, then the numbers.
       names: the names of the numbers.
-      result: what is computed.
+      result: the computed value.
     """
 
     inputs: tuple[ir.Value, ...]
@@ -69,7 +70,7 @@ class Pattern:
 
     @classmethod
     def of(cls, function: Callable[..., Any], dtype: np.dtype, opset: int) -> Pattern:
-        """The pattern of a JAX function of an array, and of keyword-only parameters that are numbers."""
+        """Return the pattern of a JAX function of an array and keyword-only numeric parameters."""
         from jaxport.export.rules import RULES  # the rules may use passes
         from jaxport.export.walker import Place, Walker
 
@@ -93,19 +94,19 @@ class Pattern:
 
     @property
     def root(self) -> str:
-        """What the last operator has to be: products and sums go by the names of their kind."""
+        """The kind of the last operator: its name, or that of products and sums."""
         return _kind(self.result)
 
     @functools.cached_property
     def operators(self) -> frozenset[str]:
-        """The operators that the pattern's products and sums are of."""
+        """The operators whose results the pattern's products and sums combine."""
         return frozenset(operators_below(self.result) or ()) - {""}
 
     def match(self, value: ir.Value, below: Set[str] | None = None) -> PatternMatch | None:
-        """How a value of a graph is what the pattern computes, or None where it is not.
+        """Match a value of a graph with the pattern; return None if it differs.
 
-        `below` is what `operators_below` says of the value: where an operator of the pattern is not among them, it is not
-        looked at any further.
+        `below` is the result of `operators_below` for the value: if it lacks an operator of the pattern, it is no
+        match.
         """
         if _kind(value) != self.root or (below is not None and not below >= self.operators):
             return None
@@ -117,7 +118,7 @@ class Pattern:
         return None
 
     def _unify(self, own: ir.Value, value: ir.Value, bindings: Bindings) -> Iterator[Bindings]:
-        """All ways in which `value` is what the pattern computes as `own`."""
+        """Yield all bindings with which `value` is what the pattern computes as `own`."""
         known = bindings.get(own)
         if known is not None:
             if known is value or (isinstance(known, float) and _is_number(value, known)):
@@ -186,7 +187,7 @@ class Pattern:
     def _unify_factors(
         self, own: Sequence[tuple[ir.Value, int]], others: list[tuple[ir.Value, int]], bindings: Bindings
     ) -> Iterator[Bindings]:
-        """Each factor of the pattern with one of the graph, which has the same exponent."""
+        """Pair each factor of the pattern with a factor of the graph that has the same exponent."""
         if not own:
             yield bindings
             return
@@ -211,14 +212,14 @@ class Pattern:
 
 @dataclass
 class Product:
-    """A number times values to the power of integers."""
+    """A number times integer powers of values."""
 
     coefficient: float = 1.0
     factors: dict[ir.Value, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, value: ir.Value, depth: int) -> Product:
-        """The factors of a value, taking so many operators apart on the way to each."""
+        """Return the factors of a value, looking through `depth` operators."""
         product = cls()
         product._add(value, 1, depth, root=True)
         return product
@@ -247,7 +248,7 @@ class WeightedSum:
 
     @classmethod
     def of(cls, value: ir.Value, depth: int) -> WeightedSum:
-        """The terms of a value, taking so many operators apart on the way to each."""
+        """Return the terms of a value, looking through `depth` operators."""
         total = cls()
         total._add(value, 1, depth, root=True)
         return total
@@ -266,7 +267,7 @@ class WeightedSum:
 
 
 def _distinct(ways: Iterable[T]) -> Iterator[T]:
-    """The first of two ways to take a value apart, and the second where it differs."""
+    """Yield the first of two ways to split a value, and the second if it differs."""
     first, second = ways
     yield first
     if second != first:
@@ -281,7 +282,7 @@ def _kind(value: ir.Value) -> str:
 
 
 def operators_below(value: ir.Value) -> set[str] | None:
-    """The operators that a product or sum is of, at any depth of products and sums; None where these are too many."""
+    """Return the operators whose results a product or sum combines, through nested ones; None if there are too many."""
     found: set[str] = set()
     seen, waiting = {value}, [value]
     while waiting:
@@ -298,7 +299,7 @@ def operators_below(value: ir.Value) -> set[str] | None:
 
 
 def _number(value: ir.Value) -> float | None:
-    """The number that a constant is everywhere."""
+    """Return the number that all elements of a constant equal."""
     array = constant_of(value)
     if array is None or not array.size or array.size > 1:
         return None
@@ -320,6 +321,6 @@ def _attributes(node: ir.Node) -> dict[str, str]:
 
 @functools.lru_cache(maxsize=512)
 def pattern_of(function: Callable[..., Any], dtype: np.dtype, opset: int) -> Pattern:
-    """The pattern of a function, made once, whatever release the first model that needs it is made for."""
+    """Return the pattern of a function, independent of the runtime release of the model that first needs it; cached."""
     with legalize.made_for(legalize.OLDEST):
         return Pattern.of(function, dtype, opset)

@@ -1,7 +1,7 @@
-"""Pixels moved between positions and channels: `DepthToSpace` and `SpaceToDepth`.
+"""Recognise `DepthToSpace` and `SpaceToDepth`, which move pixels between positions and channels.
 
-Programs write both as a Reshape that splits axes, a Transpose, and a Reshape that merges others. What decides is where
-each axis of the result comes from, in whatever layout and through whatever views.
+Programs write both as a Reshape that splits axes, a Transpose, and a Reshape that merges others. Each axis of the
+result is traced to its origin, in any layout and through any views.
 
 1. Channels that hold blocks of pixels (rows, columns, rest: mode DCR; rest, rows, columns: mode CRD): DepthToSpace.
 2. Blocks of pixels that become channels (rows, columns, rest): SpaceToDepth.
@@ -36,11 +36,11 @@ def pixel_shuffle(model: ir.Model) -> str:
 
 @dataclass(frozen=True)
 class Shuffle:
-    """Pixels that change places with channels.
+    """A move of pixels between positions and channels.
 
     Attributes:
       operator: DepthToSpace or SpaceToDepth.
-      mode: the order in the channels; empty where the operator has no choice.
+      mode: the order in the channels; empty if the operator has no choice.
       size: the extent of a block.
       before, after: the axes of the operand, and of the result, that are batch, channels, rows and columns.
     """
@@ -64,7 +64,7 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
 
 
 def _to_space(seen: Seen) -> Shuffle | str | None:
-    """DepthToSpace: of two axes of the result, the second parts are in one axis of the operand."""
+    """Match DepthToSpace: the second parts of two axes of the result are in one axis of the operand."""
     inner: dict[Axis, int] = {}
     for place, axis in enumerate(seen.axes):
         if isinstance(axis, Part) and (axis.place, axis.count) == (0, 2):
@@ -87,7 +87,7 @@ def _to_space(seen: Seen) -> Shuffle | str | None:
 
 
 def _to_depth(seen: Seen) -> Shuffle | str | None:
-    """SpaceToDepth: two axes of the operand end in a part of one axis of the result."""
+    """Match SpaceToDepth: a part of each of two axes of the operand ends up in one axis of the result."""
     blocks: dict[Axis, int] = {}
     outer: dict[Axis, Axis] = {}
     for place, axis in enumerate(seen.axes):
@@ -113,7 +113,7 @@ def _to_depth(seen: Seen) -> Shuffle | str | None:
 
 
 def _placed(batch: Axis, channels: Axis, positions: Sequence[Axis]) -> tuple[int, ...] | None:
-    """The axes of the result by role; one of the two labels is None where the axis has size one."""
+    """Return the axes of the result by role; one of the two labels is None if that axis has size one."""
     free = [place for place in range(4) if place not in positions]
     for first, second in (free, free[::-1]) if len(free) == 2 else ():
         if batch in (first, None) and channels in (second, None):
@@ -147,7 +147,7 @@ def _fusion(seen: Seen, shuffle: Shuffle, result: ir.Value) -> Fusion:
 
 
 def plain_shuffles(model: ir.Model) -> str:
-    """Write out what moves channels there and back for itself alone."""
+    """Expand shuffles that are between Transposes of their own into Reshape, Transpose and Reshape."""
     editor, changed = Editor(model), 0
     for graph in graphs(model):
         for node in list(graph):

@@ -1,7 +1,7 @@
-"""Nodes that compute the same thing twice: one of them is enough.
+"""Common subexpression elimination: nodes that compute the same thing are merged.
 
-Two nodes are the same where operator, attributes and operands are, in whatever order where the order does not matter;
-small constants are compared by their content. A subgraph also uses what the graphs around it have computed before.
+Two nodes are the same if operator, attributes and operands are, in any order for commutative operators; small constants
+are compared by content. A subgraph also reuses what the graphs around it have computed before.
 """
 
 from __future__ import annotations
@@ -13,19 +13,13 @@ import onnx_ir as ir
 
 from jaxport.export.passes.editing import constant_of, roots, substitute
 from jaxport.export.value import SMALL
-
-COMMUTATIVE = frozenset(
-    "Add And BitwiseAnd BitwiseOr BitwiseXor Equal Max Mean Min Mul Or Sum Xor".split(),
-)
-RANDOM = frozenset(
-    "Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
-)
+from jaxport.onnx_facts import COMMUTATIVE, RANDOM
 
 Known = collections.ChainMap[tuple, ir.Node]
 
 
 def repeated(model: ir.Model) -> str:
-    """Compute each thing once, in the graph, its subgraphs and its functions."""
+    """Eliminate common subexpressions in the graph, its subgraphs and its functions."""
     removed = sum(_shared(root, collections.ChainMap()) for root in roots(model))
     return f"{removed} nodes removed" if removed else "nothing to do"
 
@@ -42,7 +36,7 @@ def _shared(graph: ir.Graph, known: Known) -> int:
             continue
         key = _key(node)
         first = known.get(key)
-        if first is None or first.graph is None:  # it may have gone together with what alone used it
+        if first is None or first.graph is None:  # it may have been removed together with its only user
             known[key] = node
         else:
             substituted = [substitute(old, new) for old, new in zip(node.outputs, first.outputs, strict=True)]
@@ -51,7 +45,7 @@ def _shared(graph: ir.Graph, known: Known) -> int:
 
 
 def _key(node: ir.Node) -> tuple:
-    """What tells a node's results from those of others."""
+    """Return a key that nodes share if and only if they compute the same results."""
     operands = [_operand_key(value) for value in node.inputs]
     if node.op_type in COMMUTATIVE:
         operands.sort(key=str)

@@ -1,7 +1,7 @@
-"""Reshapes that split axes or add some of size one, moved behind the arithmetic with constants that follows.
+"""Move Reshapes that split axes, or add some of size one, behind the arithmetic with constants that follows.
 
-A projection to several heads splits its result before a bias is added, and merges it again before it is used: with the
-Reshape behind the addition, product and bias stand next to each other, and two Reshapes meet.
+A projection to several heads splits its result before a bias is added, and merges it again before it is used. With the
+Reshape behind the addition, the product and its bias are adjacent, and the two Reshapes cancel.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _moved(editor: Editor, node: ir.Node) -> bool:
 
 
 def _merged(value: ir.Value | None, groups: list[tuple[list[int], list[int]]], new: list[Dim]) -> np.ndarray | None:
-    """A constant operand as it broadcasts to the shape before the split."""
+    """Return a constant operand in the form that broadcasts to the shape before the split."""
     array = constant_of(value)
     if array is None or array.ndim > len(new):
         return None

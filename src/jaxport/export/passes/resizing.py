@@ -1,16 +1,16 @@
-"""Images of another size: `Resize`, and the constants that a resize is computed with.
+"""Recognise `Resize`, and fold the constants that a resize is computed with.
 
-`jax.image.resize` interpolates by a product with a matrix of weights for each axis, or picks the nearest element of each
-axis; programs that upsample by whole numbers repeat elements. What decides is the matrix, or what is picked:
+`jax.image.resize` interpolates by a product with a matrix of weights for each axis, or picks the nearest element of
+each axis; programs that upsample by whole numbers repeat elements. The matrix, or the picked positions, decide:
 
-1. Matrices of products and vectors of positions that depend on constants alone, parameters excepted: computed.
+1. Matrices of products and vectors of positions that depend only on constants other than parameters: folded.
 2. Linear interpolation between the centers of pixels, without antialiasing, along two neighbouring axes of an image:
    Resize, half_pixel.
-3. Each element repeated so many times along two axes or more: Resize by nearest neighbours, asymmetric.
-4. The element nearest to the center along two axes or more: Resize by nearest neighbours, half_pixel. Not where a
-   center lies between two elements, which ONNX Runtime rounds either way, unless the factor is a power of two.
+3. Each element repeated along two axes or more: Resize by nearest neighbours, asymmetric.
+4. The element nearest to the center along two axes or more: Resize by nearest neighbours, half_pixel. Not if a center
+   lies between two elements, which ONNX Runtime rounds either way, unless the factor is a power of two.
 
-Cubic and antialiased interpolation remain products, of which ONNX Runtime's Resize takes a multiple of the time.
+Cubic and antialiased interpolation remain products, since ONNX Runtime's Resize is several times slower.
 
 https://onnx.ai/onnx/operators/onnx__Resize.html
 """
@@ -33,14 +33,14 @@ from jaxport.export.passes.layout_ops import INTERPOLATED
 from jaxport.export.passes.matching import Axis, Part, Seen, look
 from jaxport.export.value import PARAMETER
 
-#: What the rounding of float32 adds to a position, in units of the number of elements.
+#: The rounding error of a position in float32, relative to the number of elements.
 ROUNDING = 1e-6
-#: The operator set from which on Resize may name its axes.
+#: The first operator set whose Resize takes axes.
 NAMED_AXES = 18
 
 
 def resizing(model: ir.Model) -> str:
-    """Recognise Resize and compute constant matrices, in the graph, its subgraphs and its functions."""
+    """Recognise Resize and fold constant matrices, in the graph, its subgraphs and its functions."""
     editor, opset, computed = Editor(model), model.opset_imports[""], 0
     memory: dict[ir.Value, np.ndarray | None] = {}
     for graph in graphs(model):
@@ -51,7 +51,7 @@ def resizing(model: ir.Model) -> str:
 
 
 def _computed(editor: Editor, node: ir.Node, memory: dict[ir.Value, np.ndarray | None]) -> int:
-    """Store the matrix of a product, or the positions of a Gather, that constants alone decide."""
+    """Fold the matrix of a product, or the positions of a Gather, if it depends on constants only."""
     places = {"MatMul": (0, 1), "Gather": (1,)}.get("" if node.domain else node.op_type, ())
     stored = 0
     for place in places:
@@ -67,13 +67,13 @@ def _computed(editor: Editor, node: ir.Node, memory: dict[ir.Value, np.ndarray |
 
 @dataclass
 class Resized:
-    """An image, and what becomes of its axes.
+    """An image, and how its axes are resized.
 
     Attributes:
       seen: the image before; its axes have the labels of those of the result.
       weights: by axis of the result, the matrix that the axis is multiplied with.
       picked: by axis of the result, the positions that are picked.
-      repeated: by axis of the result, how many times each element comes.
+      repeated: by axis of the result, how often each element is repeated.
     """
 
     seen: Seen
@@ -91,7 +91,7 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
     result = node.outputs[0]
     if rank_of(result) not in (4, 5):
         return None
-    if is_op(node, "MatMul") and goes_into_transpose(result):  # which is the last node of it
+    if is_op(node, "MatMul") and goes_into_transpose(result):  # the last node of the resize
         return None
     found = _resized(result)
     if found is None or len(found.axes) < 2:
@@ -107,7 +107,7 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
 
 
 def _resized(result: ir.Value) -> Resized | None:
-    """Follow a result back to the image that it was resized from."""
+    """Trace a result back to the image that it was resized from."""
     seen = Seen.whole(result)
     if seen is None or len(dims_of(result) or ()) != len(seen.axes):
         return None
@@ -133,12 +133,12 @@ def _resized(result: ir.Value) -> Resized | None:
 
 
 def _held(value: ir.Value | None) -> np.ndarray | None:
-    """The array of a constant that is no parameter."""
+    """Return the array of a constant that is not a parameter."""
     return None if value is None or value.meta.get(PARAMETER) else constant_of(value)
 
 
 def _picked(found: Resized) -> Seen | None:
-    """The image that elements are picked from along one axis."""
+    """Return the image from which elements are picked along one axis."""
     seen = found.seen
     if not seen.is_op("Gather"):
         return None
@@ -154,7 +154,7 @@ def _picked(found: Resized) -> Seen | None:
 
 
 def _weighted(found: Resized) -> Seen | None:
-    """The image whose last axis, or the one before, is multiplied with a constant matrix."""
+    """Return the image whose last or second-to-last axis is multiplied with a constant matrix."""
     seen = found.seen
     if not seen.is_op("MatMul"):
         return None
@@ -183,7 +183,7 @@ def _linear(found: Resized, before: Mapping[Axis, Dim]) -> dict[str, Any] | str:
 
 
 def linear_weights(before: int, after: int) -> np.ndarray:
-    """The matrix of linear interpolation between the centers of pixels, which repeats those at the border.
+    """Return the matrix of linear interpolation between the centers of pixels, which repeats those at the border.
 
     >>> linear_weights(2, 4)
     array([[1.  , 0.75, 0.25, 0.  ],

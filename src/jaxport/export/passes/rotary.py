@@ -1,11 +1,11 @@
-"""RotaryEmbedding (opset 23): pairs of elements turned by angles that depend on the position.
+"""Recognise RotaryEmbedding (opset 23): pairs of elements rotated by angles that depend on the position.
 
-1. The halves of `x` as pairs: `concat(a cos - b sin, b cos + a sin)`.
-2. The same with the halves turned first: `x cos + concat(-b, a) sin`, with both tables repeated.
-3. Neighbours as pairs: `stack(a cos - b sin, b cos + a sin)` of every second element, merged into one axis.
+1. The halves of `x` paired: `concat(a cos - b sin, b cos + a sin)`.
+2. The same with the halves rotated first: `x cos + concat(-b, a) sin`, with both tables repeated.
+3. Neighbours paired: `stack(a cos - b sin, b cos + a sin)` of every second element, merged into one axis.
 
-The axes are those of batches, positions, heads and vectors, in whatever order; the tables are of positions, or of
-positions and batches.
+The axes are those of batches, positions, heads and vectors, in any order; the tables are of positions, or of positions
+and batches.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jaxport.export.passes.editing import Dim, constant_of, dims_of, integer, is
 from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse, obstacle
 from jaxport.export.passes.matching import Seen, look
 
-#: The label of the axis of vectors; the positions of the other axes are theirs.
+#: The label of the axis of vectors; the other axes are labelled by position.
 VECTOR = 3
 
 
@@ -33,13 +33,13 @@ def rotary(model: ir.Model) -> str:
 
 @dataclass(frozen=True)
 class Rotation:
-    """What is turned.
+    """A rotation of pairs of elements.
 
     Attributes:
-      result: what is computed; the labels of its axes are their positions.
-      x: what is turned.
+      result: the rotated value; the labels of its axes are their positions.
+      x: the operand.
       cos, sin: the tables, as they broadcast to half of `x`.
-      interleaved: whether neighbours are a pair, not the halves.
+      interleaved: whether pairs are neighbours instead of halves.
     """
 
     result: ir.Value
@@ -58,7 +58,7 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
     if len(dims) != 4 or not isinstance(dims[VECTOR], int):
         return "it is not of batches, heads and positions"
     along = {axis for axis in (*found.cos.axes, *found.sin.axes) if axis is not None} - {0, VECTOR}
-    along = along or {axis for axis in (1, 2) if dims[axis] == 1}  # a sequence of one
+    along = along or {axis for axis in (1, 2) if dims[axis] == 1}  # a sequence of length one
     sequence = next(iter(along), None)
     if len(along) != 1 or not isinstance(sequence, int):
         return "its angles depend on more than the position"
@@ -80,7 +80,7 @@ def _fusion(found: Rotation, dims: list[Dim], sequence: int) -> Fusion | str:
         result = Arrangement.of(dims, range(4), groups, sizes)
         if x is not None and result is not None:
             moves = x.moves + (result.moves != goes_into_transpose(found.result))
-            options.append((0 if dims[sequence] == 1 else moves, not flat, x, result))  # of a single step, views alone
+            options.append((0 if dims[sequence] == 1 else moves, not flat, x, result))  # with a single step, only views
     if not isinstance(heads, int) or None in tables or not options:
         return "its shapes cannot be told before it runs"
     _, _, x, result = min(options, key=lambda option: option[:2])
@@ -101,7 +101,7 @@ def _fusion(found: Rotation, dims: list[Dim], sequence: int) -> Fusion | str:
 
 
 def _joined(node: ir.Node, rank: int) -> Iterator[Rotation]:
-    """`a cos - b sin` and `b cos + a sin`, one after the other, or element by element in turn."""
+    """Match `a cos - b sin` and `b cos + a sin`, concatenated or interleaved."""
     result = node.outputs[0]
     stacked = len(node.inputs) == 2 and all(is_op(given.producer(), "Unsqueeze") for given in node.inputs)
     if len(node.inputs) != 2 or integer(node, "axis", 0) % rank != rank - 1:
@@ -122,7 +122,7 @@ def _joined(node: ir.Node, rank: int) -> Iterator[Rotation]:
 
 
 def _pairs(first: Seen, second: Seen) -> Iterator[tuple[Seen, Seen, Seen, Seen]]:
-    """`(a, b, cos, sin)` where what is given is `a cos - b sin` and `b cos + a sin`."""
+    """Yield `(a, b, cos, sin)` if the two values are `a cos - b sin` and `b cos + a sin`."""
     minus, plus = first.operands("Sub"), second.operands("Add")
     one, other = (operand.operands("Mul") for operand in minus or ()) if minus else (None, None)
     sums = [operand.operands("Mul") for operand in plus or ()]
@@ -136,7 +136,7 @@ def _pairs(first: Seen, second: Seen) -> Iterator[tuple[Seen, Seen, Seen, Seen]]
 
 
 def _turned(node: ir.Node, rank: int) -> Iterator[Rotation]:
-    """`x cos + concat(-b, a) sin`, with `a` and `b` the halves of `x`."""
+    """Match `x cos + concat(-b, a) sin`, with `a` and `b` the halves of `x`."""
     products = look(node.outputs[0], range(rank)).operands("Add") or []
     for straight, crossed in (products, products[::-1]) if products else ():
         one, other = straight.operands("Mul"), crossed.operands("Mul")
@@ -158,7 +158,7 @@ def _is_half_turned(seen: Seen, x: Seen) -> bool:
 
 
 def _parted(a: Seen, b: Seen, *, alternating: bool) -> Seen | None:
-    """What was parted along its vectors into `a` and `b`: two halves, or alternating elements."""
+    """Return the value whose vectors were split into `a` and `b`: two halves, or alternating elements."""
     one, other = a.node, b.node
     if a.axes != b.axes or VECTOR not in a.axes or one is None or other is None:
         return None
@@ -180,7 +180,7 @@ def _parted(a: Seen, b: Seen, *, alternating: bool) -> Seen | None:
 
 
 def _taken(node: ir.Node, place: int, width: int) -> range | None:
-    """Which elements a Slice takes along one axis, where it takes all along the others."""
+    """Return the elements that a Slice takes along one axis, if it takes all along the others."""
     arrays = [constant_of(value) for value in node.inputs[1:]]
     if any(array is None or array.size != 1 for array in arrays) or len(arrays) < 3:
         return None
@@ -191,7 +191,7 @@ def _taken(node: ir.Node, place: int, width: int) -> range | None:
 
 
 def _half_of(table: Seen) -> Seen | None:
-    """Half of a table whose vectors are repeated; that of a constant is no value of the graph yet."""
+    """Return half of a table whose vectors are repeated; half of a constant is not yet a value of the graph."""
     if VECTOR not in table.axes:
         return None
     place, rank = table.axes.index(VECTOR), len(table.axes)

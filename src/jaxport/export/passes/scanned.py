@@ -1,16 +1,16 @@
-"""Products of scanned rows with what no step changes are computed before the loop, for all steps at once.
+"""Compute products of scanned rows with loop-invariant operands before the loop, for all steps at once.
 
 A Scan multiplies each row of its inputs by the same weights, one small product per step; before the loop that is one
-large product. With it goes what it is computed from, and what is computed from it element by element.
+large product. Its operands' computation moves with it, and so do the elementwise operators that use its result.
 
-What leaves the body is stacked over all steps, so it has to be worth its memory. The rule:
+Values that leave the body are stacked over all steps, so they have to be worth their memory. The rule:
 
-1. A product leaves if one operand depends on scanned rows, and nothing in it on the state.
-2. So does what lies before a product that leaves, and elementwise nodes behind one (biases, activations) whose result
+1. A product leaves if one operand depends on scanned rows, and no operand on the state.
+2. So do the nodes before a product that leaves, and the elementwise nodes after one (biases, activations) whose result
    has no more elements than the product.
 3. Nothing leaves if its row is more than 64 times as large as the rows that it is computed from.
 
-What is a result of the body stays. Work that does not depend on the rows either is what `hoisting` moves.
+Nodes that compute a result of the body stay. `hoisting` moves work that does not depend on the rows either.
 """
 
 from __future__ import annotations
@@ -33,14 +33,12 @@ from jaxport.export.passes.editing import (
     roots,
     subgraphs,
 )
-from jaxport.export.passes.layout_ops import ELEMENTWISE
+from jaxport.onnx_facts import ELEMENTWISE, LED_BY_THE_FIRST
 
-#: So much larger may a row become.
+#: The largest factor by which a row may grow.
 MOST_GROWTH = 64
 
 PRODUCTS = frozenset({"MatMul"})
-#: Elementwise operators whose result has the shape of the first operand, whatever the others have.
-LED_BY_THE_FIRST = frozenset({"Clip", "PRelu"})
 
 
 def scanned(model: ir.Model) -> str:
@@ -58,13 +56,13 @@ def scanned(model: ir.Model) -> str:
 
 
 def _scans(root: ir.Graph) -> list[ir.Node]:
-    """The loops over rows of a graph and its subgraphs, the inner ones first."""
+    """Return the Scans of a graph and its subgraphs, inner ones first."""
     graphs = [root, *subgraphs(root)]
     return [node for graph in reversed(graphs) for node in graph if is_op(node, "Scan")]
 
 
 class _Loop:
-    """One Scan, and the values of its body that the rows alone decide."""
+    """One Scan, and the values of its body that depend on the rows only."""
 
     def __init__(self, editor: Editor, node: ir.Node):
         self.editor, self.node = editor, node
@@ -78,13 +76,13 @@ class _Loop:
         self.too_large = 0
 
     def is_simple(self) -> bool:
-        """Whether all rows are along the first axes, in one order."""
+        """Whether all rows are along the first axes, in forward order."""
         directions = set(integers(self.node, "scan_input_directions") or [0])
         axes = integers(self.node, "scan_input_axes") or [0]
         return len(directions) == 1 and not any(axes)
 
     def move(self) -> int:
-        """Move what is worth it; return how many nodes that is."""
+        """Move the nodes that are worth it; return their number."""
         for node in self.body:
             if not self._is_of_rows(node):
                 continue
@@ -132,7 +130,7 @@ class _Loop:
                 stack.extend(producer for producer in operands if producer is not None)
 
     def _copy(self, node: ir.Node, outside: dict[ir.Value, ir.Value]) -> None:
-        """Compute what a node of the body does before the loop, for all steps."""
+        """Copy a node of the body before the loop, to compute it for all steps."""
         change = _batched(node, {x for x in node.inputs if x is not None and x in self.sources})
         assert change is not None
         lead = (dims_of(next(iter(outside.values()))) or [None])[0]
@@ -151,7 +149,7 @@ class _Loop:
         )
 
     def _rescan(self, leaving: set[ir.Node], outside: dict[ir.Value, ir.Value]) -> None:
-        """Let the body take what was moved as rows, and no rows that it does not use any more."""
+        """Let the body take the moved values as rows, and drop the rows that it does not use any more."""
         added = []
         for node in self.nodes:
             (result,) = node.outputs
@@ -168,7 +166,7 @@ class _Loop:
         self._replace(state, kept)
 
     def _replace(self, state: Sequence[ir.Value | None], kept: Sequence[tuple[ir.Value, ir.Value | None]]) -> None:
-        """Put a Scan over other rows into the place of this one."""
+        """Replace this Scan by one over other rows."""
         self.node.resize_inputs(len(state) + len(kept))
         for index, value in enumerate([*state, *(stack for _, stack in kept)]):
             self.node.replace_input_with(index, value)
@@ -184,22 +182,22 @@ class _Loop:
 
 
 def _size(value: ir.Value) -> float:
-    """How many elements a value has; symbolic dims count as one, since rows and results share them."""
+    """Return the number of elements of a value; symbolic dims count as one, since rows and results share them."""
     return math.prod(dim if isinstance(dim, int) else 1 for dim in dims_of(value) or [])
 
 
-# How an operator is computed for all steps at once
+# Operators for all steps at once
 
 Change = Callable[[Editor, ir.Node, list, Dim], tuple[list, dict]]
 """From the editor, the loop, the operands and the number of steps to operands and attributes with an axis more."""
 
 
 def _batched(node: ir.Node, rows: set[ir.Value]) -> Change | None:
-    """How a node is computed for all steps; None where that is not known.
+    """Return how a node is computed for all steps; None if that is unknown.
 
     Args:
       node: a node of the body.
-      rows: the operands that get an axis more, as the first; the others stay as they are.
+      rows: the operands that get a new first axis; the others stay as they are.
     """
     ranks = {x: len(x.shape) if x.shape is not None else None for x in (*node.inputs, *node.outputs) if x is not None}
     if None in ranks.values() or len(node.outputs) != 1:
@@ -212,7 +210,7 @@ def _batched(node: ir.Node, rows: set[ir.Value]) -> Change | None:
     if node.op_type in ELEMENTWISE:
         highest = rank[node.outputs[0]]
         if any(rank[x] < highest for x in rows):
-            return None  # its axis of steps would meet another
+            return None  # the axis of steps would meet another axis
         if node.op_type in LED_BY_THE_FIRST and rows != {first}:
             return None
         return lambda _editor, _loop, operands, _lead: (operands, attributes)

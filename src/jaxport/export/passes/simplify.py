@@ -1,9 +1,9 @@
-"""What a value does not need to be computed from.
+"""Algebraic simplification: take a value from what it equals.
 
 1. `not not x`: x. `cast(b) == 0` of a boolean: not b; `cast(b) == 1`: b.
-2. Where whose condition is constant, or whose branches are one value: the branch.
-3. An operand that leaves the other one as it is (x + 0, x · 1, x and true, …): the other one.
-4. An operand that was expanded to the shape of the result, which the others have anyway: what was expanded.
+2. Where with a constant condition, or the same value in both branches: the branch.
+3. An identity operand (x + 0, x · 1, x and true, …): the other one.
+4. An operand expanded to the shape of the result, which the others have anyway: the value before the Expand.
 """
 
 from __future__ import annotations
@@ -15,17 +15,13 @@ import onnx_ir as ir
 from jaxport.export import folding
 from jaxport.export.passes.editing import Editor, constant_of, dims_of, discard, graphs, is_op, substitute
 from jaxport.export.passes.fusing import same_dims
-from jaxport.export.passes.matching import VIEWS, Seen
+from jaxport.export.passes.matching import Seen
 from jaxport.export.value import PARAMETER
-
-BROADCASTING = frozenset(
-    """Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min
-    Mod Mul Or PRelu Pow Sub Sum Where Xor""".split()
-)
+from jaxport.onnx_facts import BROADCASTING, VIEWS
 
 
 def simplify(model: ir.Model) -> str:
-    """Leave out what has no effect, in the graph, its subgraphs and its functions."""
+    """Simplify nodes in the graph, its subgraphs and its functions."""
     editor, changed = Editor(model), 0
     for graph in graphs(model):
         for node in list(graph):
@@ -46,7 +42,7 @@ def _not(node: ir.Node) -> ir.Value | None:
 
 
 def _equal(node: ir.Node) -> ir.Value | None:
-    """A boolean that was cast to numbers, compared with one of them: the node becomes Not where that is 0."""
+    """Simplify a cast boolean compared with a number: return the boolean for 1, make the node Not for 0."""
     for given, number in (node.inputs, node.inputs[::-1]):
         cast, array = given.producer(), constant_of(number)
         if not is_op(cast, "Cast") or cast.inputs[0].dtype != ir.DataType.BOOL or array is None or array.size != 1:
@@ -78,7 +74,7 @@ def _neutral(node: ir.Node) -> ir.Value | None:
     for place in (1, 0) if node.op_type in folding.NEUTRAL else (1,):
         array = constant_of(node.inputs[place]) if len(node.inputs) == 2 else None
         if array is None or array.size != 1 or node.inputs[place].meta.get(PARAMETER):
-            continue  # arrays may be parameters, which stay while they are what they were initialized with
+            continue  # a parameter stays even while it has its initial value
         neutral = _NEUTRAL[node.op_type](array.dtype)
         if neutral is not None and bool((array == neutral).all()):
             return node.inputs[1 - place]
@@ -89,7 +85,7 @@ RULES: dict[str, Callable[[ir.Node], ir.Value | None]] = {"Not": _not, "Equal": 
 
 
 def _spread(editor: Editor, node: ir.Node) -> bool:
-    """Take operands from before they were expanded."""
+    """Replace expanded operands by the values before the Expand."""
     if node.op_type not in BROADCASTING or not any(map(_is_expanded, node.inputs)):
         return False
     result, changed = Seen.whole(node.outputs[0]), False
@@ -117,7 +113,7 @@ def _spread(editor: Editor, node: ir.Node) -> bool:
 
 
 def _is_expanded(value: ir.Value | None) -> bool:
-    """Whether there is an Expand among the views that lead to a value."""
+    """Whether an Expand is among the views that lead to a value."""
     while value is not None and is_op(value.producer(), *VIEWS):
         if is_op(value.producer(), "Expand"):
             return True

@@ -1,11 +1,11 @@
-"""Softmax and LogSoftmax, from their definitions.
+"""Recognise Softmax and LogSoftmax from their definitions.
 
 1. `e / sum(e)` with `e = exp(x - max(x))`: Softmax.
 2. `s - log(sum(exp(s)))` with `s = x - max(x)`: LogSoftmax.
 
-The maximum may be the exact one, which is NaN where an element is, or the runtime's: Softmax is NaN there in any case.
-Sums and maxima over chosen elements alone (`where=`) are something else and stay, and so does an exponential without
-the maximum taken off, which overflows where Softmax does not.
+The maximum may be the exact one, which is NaN if an element is, or the runtime's: Softmax is NaN then in either case.
+Sums and maxima over selected elements (`where=`) do not match, and neither does an exponential without the maximum
+subtracted, which overflows when Softmax does not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import onnx_ir as ir
 
 from jaxport.export.passes.editing import dims_of
 from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse, obstacle, same_dims
-from jaxport.export.passes.matching import VIEWS, Axis, Seen, over
+from jaxport.export.passes.matching import Axis, Seen, over
+from jaxport.onnx_facts import VIEWS
 
 
 def softmax(model: ir.Model) -> str:
@@ -66,7 +67,7 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
 
 
 def axis_attribute(axis: Axis, x: ir.Value) -> int:
-    """An axis as people write it: the last one is -1."""
+    """Return an axis as people write it: -1 for the last one."""
     assert isinstance(axis, int)
     return -1 if axis == len(dims_of(x) or ()) - 1 else axis
 
@@ -77,7 +78,7 @@ def _operand(seen: Seen, op_type: str) -> Seen | None:
 
 
 def _summed(seen: Seen) -> Seen | None:
-    """The operand of a sum, also of one that is taken in a wider type, as JAX does for half precision."""
+    """Return the operand of a sum, also of one in a wider type, as JAX emits for half precision."""
     wide = None if seen.value.dtype is ir.DataType.FLOAT else _operand(seen, "Cast")
     if wide is None:
         return seen.reduced("ReduceSum")
@@ -86,13 +87,13 @@ def _summed(seen: Seen) -> Seen | None:
 
 
 def over_operand(summed: Seen, of: Seen) -> tuple[Axis, ...] | None:
-    """The axes that a sum goes over, which is that of a function of `of`."""
+    """Return the axes of a sum whose operand is a function of `of`."""
     inside = summed.operands("Exp")
     return over(inside[0], of) if inside else None
 
 
 def _shifted(seen: Seen, axes: tuple[Axis, ...]) -> Seen | None:
-    """`x`, where `seen` is `x - max(x)` over these axes."""
+    """Return `x` if `seen` is `x - max(x)` over these axes."""
     operands = seen.operands("Sub")
     if operands is None:
         return None
@@ -102,7 +103,7 @@ def _shifted(seen: Seen, axes: tuple[Axis, ...]) -> Seen | None:
 
 
 def maximum_of(seen: Seen) -> Seen | None:
-    """The operand of a maximum: that of the runtime, or the exact one, which is NaN where an element is."""
+    """Return the operand of a maximum: that of the runtime, or the exact one, which is NaN if an element is."""
     choice = seen.operands("Where")
     if choice is None:
         return seen.reduced("ReduceMax")

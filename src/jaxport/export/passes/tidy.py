@@ -1,12 +1,12 @@
-"""Movements that cancel: pairs of transposes, reshapes of reshapes, casts there and back.
+"""Remove movements that cancel: pairs of transposes, reshapes of reshapes, casts there and back.
 
 1. Transpose of a Transpose: one Transpose, or none.
 2. Reshape, Squeeze or Unsqueeze of another one of them: one of them, or none.
-3. Unsqueeze, or Reshape, that brings back the axes that a reduction took away: the reduction keeps them.
-4. Cast of a Cast to a dtype that holds all values: the last one, or none; Cast to the dtype at hand: none.
+3. Unsqueeze, or Reshape, that restores the axes that a reduction removed: the reduction keeps them.
+4. Cast of a Cast to a dtype that holds all values: the last one, or none; Cast to the operand's own dtype: none.
 
 `unit_axes`, after the layout pass, which wants Transposes:
-5. Transpose that moves axes of size one alone: a Squeeze and an Unsqueeze.
+5. Transpose that only moves axes of size one: a Squeeze and an Unsqueeze.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ from jaxport.export.passes.editing import (
     substitute,
 )
 from jaxport.export.passes.layout_ops import inverse, moves_only_ones
-
-VIEWS = ("Reshape", "Squeeze", "Unsqueeze")
-REDUCTIONS = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "ReduceLogSumExp")
+from jaxport.onnx_facts import REDUCTIONS, RESHAPING
 
 
 def tidy(model: ir.Model) -> str:
@@ -61,7 +59,7 @@ def _transpose(node: ir.Node) -> bool:
     if is_op(before, "Transpose"):
         data, perm = source(before), [permutation(before)[axis] for axis in perm]
     if perm == sorted(perm):
-        if not substitute(node.outputs[0], data):  # an output that has to be a value of its own
+        if not substitute(node.outputs[0], data):  # an output that must be a value of its own
             node.op_type = "Identity"
             node.attributes.clear()
             node.replace_input_with(0, data)
@@ -74,7 +72,7 @@ def _transpose(node: ir.Node) -> bool:
 
 
 def unit_axes(model: ir.Model) -> str:
-    """Let no Transpose stand that moves axes of size one alone, in the graph, its subgraphs and its functions."""
+    """Replace Transposes that only move axes of size one, in the graph, its subgraphs and its functions."""
     editor, changed = Editor(model), 0
     for graph in graphs(model):
         for node in list(graph):
@@ -88,7 +86,7 @@ def unit_axes(model: ir.Model) -> str:
 
 
 def _kept_axes(node: ir.Node) -> bool:
-    """A reduction that keeps its axes instead of a view that brings them back."""
+    """Let a reduction keep its axes instead of restoring them by a view."""
     reduced, dims = source(node), dims_of(node.outputs[0])
     reduction = reduced.producer()
     if dims is None or not is_op(reduction, *REDUCTIONS) or integer(reduction, "keepdims", 1):
@@ -108,9 +106,9 @@ def _kept_axes(node: ir.Node) -> bool:
 
 
 def _view(editor: Editor, node: ir.Node) -> bool:
-    """The same elements in another shape, straight from where the shape was changed first."""
+    """Reshape a value directly, without the reshapes in between."""
     data = source(node)
-    while is_op(view := data.producer(), *VIEWS):
+    while is_op(view := data.producer(), *RESHAPING):
         data = source(view)
     old, new = dims_of(data), dims_of(node.outputs[0])
     if old is None or new is None:
@@ -152,7 +150,7 @@ def holds(wide: ir.DataType, narrow: ir.DataType) -> bool:
     """Whether a dtype holds all values of another."""
     try:
         one, other = wide.numpy(), narrow.numpy()
-    except TypeError:  # a dtype that NumPy does not have
+    except TypeError:  # NumPy lacks the dtype
         return False
-    inexact = other.kind in "iu" and other.itemsize == 8 and one.kind not in "iu"  # which NumPy calls safe
+    inexact = other.kind in "iu" and other.itemsize == 8 and one.kind not in "iu"  # NumPy calls this safe
     return "O" not in (one.kind, other.kind) and np.can_cast(other, one, "safe") and not inexact

@@ -1,8 +1,8 @@
-"""Weights that are stored in several forms: one of them, and what moves it into the others.
+"""Store weights that have several forms once, and compute the other forms from it.
 
-A table of words is looked up, and transposed it is the head of the model. A transposed or reshaped weight is a view of
-the same memory, which tells it from one that is merely equal. The form that stays is the one in the order of the memory;
-runtimes compute the others while loading.
+A token embedding table is looked up, and its transpose is the head of the model. A transposed or reshaped weight is a
+view of the same memory, which distinguishes it from one that is merely equal. The stored form is the one in the order
+of the memory; runtimes compute the others while loading.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from jaxport.export.value import SMALL
 
 
 def tied(model: ir.Model) -> str:
-    """Store each weight of the main graph once; those of functions are constants inside of them."""
-    # The arrays are kept beside their values: while all of them live, no two that are not tied have the same memory.
+    """Store each weight of the main graph once; those of functions are constants inside them."""
+    # The arrays are kept with their values: while all are alive, two arrays share memory only if they are tied.
     forms: dict[tuple, list[tuple[ir.Value, np.ndarray]]] = collections.defaultdict(list)
     for value in model.graph.initializers.values():
         array = constant_of(value)
@@ -40,7 +40,7 @@ def tied(model: ir.Model) -> str:
 def _moved(
     editor: Editor, graph: ir.Graph, stored: ir.Value, memory: np.ndarray, value: ir.Value, array: np.ndarray
 ) -> ir.Value | None:
-    """A weight as that on the same memory, reshaped and transposed; None where it sees the memory another way."""
+    """Return a weight as a reshape and transpose of one with the same memory; None if no such view exists."""
     order = sorted(range(array.ndim), key=lambda axis: array.strides[axis], reverse=True)
     in_order = array.transpose(order)
     if not in_order.flags.c_contiguous:

@@ -1,4 +1,4 @@
-"""From what was traced to what the walker can take: jaxpr to jaxpr."""
+"""Rewrite a traced jaxpr into one that the walker can export."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jaxport.jaxprs import ClosedJaxpr
 
 @dataclass(frozen=True)
 class PreparedProgram:
-    """A closed jaxpr without constants, whose leading inputs are the weights, with the names of both ends."""
+    """A closed jaxpr without constants whose leading inputs are the weights, with the names of both ends."""
 
     jaxpr: ClosedJaxpr
     weights: Sequence[Any]
@@ -32,13 +32,13 @@ class PreparedProgram:
 
 @dataclass(frozen=True)
 class PreparationStep:
-    """A rewriting of the jaxpr, and whether a program with these contents can have anything for it to do."""
+    """A rewriting of jaxprs, and a predicate that tells from a program's contents whether it may apply."""
 
     rewrite: Callable[[ClosedJaxpr], ClosedJaxpr]
     concerns: Callable[[Contents], bool]
 
 
-#: In order, after what has no rule was replaced by its implementation.
+#: The steps, in order; they run after primitives without a rule were replaced by their implementations.
 STEPS: tuple[PreparationStep, ...] = (
     PreparationStep(without_references, lambda contents: bool(contents.effects) or "run_state" in contents.primitives),
     PreparationStep(with_interleaving, lambda contents: "pad" in contents.primitives),
@@ -50,7 +50,7 @@ STEPS: tuple[PreparationStep, ...] = (
 
 
 def rewritten(jaxpr: ClosedJaxpr, rules: Mapping[str, Rule]) -> ClosedJaxpr:
-    """A closed jaxpr after all steps; the same object where none of them has anything to do."""
+    """Run all steps on a closed jaxpr; return the same object if none applies."""
     contents = Contents.of(jaxpr)
     implemented = PreparationStep(
         lambda program: with_implementations(program, rules),
@@ -64,6 +64,6 @@ def rewritten(jaxpr: ClosedJaxpr, rules: Mapping[str, Rule]) -> ClosedJaxpr:
 
 
 def prepare(traced: Any, rules: Mapping[str, Rule]) -> PreparedProgram:
-    """The program that the walker exports by these rules."""
+    """Return the program that the walker exports with these rules."""
     outputs = (*traced.output_paths, *traced.state_outputs)
     return PreparedProgram(rewritten(traced.jaxpr, rules), traced.weights, tuple(traced.input_paths), outputs)

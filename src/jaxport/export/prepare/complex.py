@@ -1,8 +1,8 @@
-"""Complex numbers become pairs: two real variables for each complex one, everywhere inside of a program.
+"""Replace complex numbers by pairs: two real variables for each complex one, throughout a program.
 
 At the border, a complex input or output is one real array with a trailing axis of two, the real and the imaginary part.
-What a primitive does to pairs stands in `pairs`; many do the same to both parts. Loops, branches, calls and blocks pass
-on twice as many values. A rule that is a JAX function serves complex operands too: it is traced on them, and rewritten.
+`pairs` defines each primitive on pairs; many apply to both parts separately. Loops, branches, calls and blocks pass on
+twice as many values. A rule that is a JAX function serves complex operands too: it is traced on them, and rewritten.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from jaxport.export.prepare.rewriting import Atoms, Rewriting, call_of, holds_ja
 from jaxport.export.registry import RULES, Rule
 from jaxport.jaxprs import ClosedJaxpr, JaxprEqn, Primitive, Var, parameters, with_parameters
 
-#: What does the same to both parts: it moves numbers about, or it is linear over the real numbers.
+#: Primitives that apply to both parts separately: they move elements, or are linear over the real numbers.
 TWICE = frozenset(
     """
     add add_any broadcast_in_dim concatenate copy copy_p cumsum dynamic_slice dynamic_update_slice empty empty2 expand_dims
@@ -35,9 +35,9 @@ TWICE = frozenset(
     sharding_constraint slice split squeeze stack stop_gradient sub tie tile transpose unstack
     """.split()
 )
-#: What is linear in each of two operands: products.
+#: Primitives that are linear in each of two operands: products.
 PRODUCTS = frozenset({"conv_general_dilated", "dot_general", "ragged_dot_general"})
-#: What takes and gives any number of values, and does not look into them; and a rule that takes the parts of a number.
+#: Primitives that pass on any number of values unseen, and a rule that takes the parts of a number.
 PASSING = frozenset(
     """
     all_gather all_to_all dce_sink device_put fft optimization_barrier pbroadcast ppermute psum psum_invariant pvary
@@ -45,19 +45,19 @@ PASSING = frozenset(
     """.split()
 )
 
-#: The name that a rule for complex operands alone has, and that the user sees where there is none.
+#: The name of a rule for complex operands only, which the user sees if there is none.
 OF_COMPLEX = "%s of complex numbers"
 
 
 def is_known(primitive: str, avals: Sequence[Any], rules: Mapping[str, Any]) -> bool:
-    """Whether it is known what a primitive does to numbers of which some are complex."""
+    """Whether a primitive is defined on operands of which some are complex."""
     if not any(map(_is_complex, avals)):
         return False
     return OF_COMPLEX % primitive in rules or primitive in TWICE or primitive in FORMULAS or primitive in SCATTERS
 
 
 def without_complex(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The program on pairs; the same object where it has no complex numbers.
+    """Return the program on pairs; the same object if it has no complex numbers.
 
     >>> print(without_complex(jax.make_jaxpr(lambda z: jnp.abs(z))(jnp.ones(3, np.complex64))).in_avals)
     [ShapedArray(float32[3,2])]
@@ -67,7 +67,7 @@ def without_complex(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _with_border(inner: ClosedJaxpr, outer: Any) -> ClosedJaxpr:
-    """A program on pairs whose inputs and outputs are one array each."""
+    """Wrap a program on pairs so that each of its inputs and outputs is one array."""
     jaxpr = inner.jaxpr
     parts, results = iter(jaxpr.invars), iter(jaxpr.outvars)
     invars, entering, outvars, leaving = [], [], [], []
@@ -98,7 +98,7 @@ def _joined(re: Any, im: Any) -> Any:
 
 
 def is_complex(dtype: Any) -> bool:
-    """Whether a dtype is that of complex numbers."""
+    """Whether a dtype is complex."""
     return getattr(dtype, "kind", "") == "c"
 
 
@@ -134,15 +134,15 @@ class _OfComplex(Rewriting):
         name = equation.primitive.name
         if name in PASSING or any(map(holds_jaxpr, equation.params.values())):
             return with_parameters(equation, self.counts(equation), invars=invars, outvars=outvars)
-        refused = Primitive(OF_COMPLEX % name)  # which has no rule: the walker says so
+        refused = Primitive(OF_COMPLEX % name)  # without a rule: the walker refuses it
         refused.multiple_results = True
         return equation.replace(primitive=refused, invars=invars, outvars=outvars)
 
     def body(self, equation: JaxprEqn) -> ClosedJaxpr | None:
-        """What the primitive does to pairs; None where it only passes them on, or where that is not known."""
+        """Return the primitive's definition on pairs; None if it only passes them on, or is not defined on them."""
         name, operands = equation.primitive.name, [atom.aval for atom in equation.invars]
         pairs = [Pair(*self.avals(aval) or ()) if _is_complex(aval) else aval for aval in operands]
-        # A scatter that applies a function, which may not be linear.
+        # A scatter that applies a function, which may be nonlinear.
         applied = name == "scatter" and equation.params["update_jaxpr"] is not None
         if not applied and (name in TWICE or name in PRODUCTS):
             return traced(_by_parts(equation), pairs)
@@ -153,11 +153,11 @@ class _OfComplex(Rewriting):
             return None
         try:
             return self.closed(traced(definition, operands))
-        except Exception as error:  # whatever a rule raises, the user shall see its name
+        except Exception as error:  # whatever a rule raises, the user should see its name
             raise RuleError(f"the rule for `{OF_COMPLEX % name}` failed: {type(error).__name__}: {error}") from error
 
     def counts(self, equation: JaxprEqn) -> Mapping[str, Any]:
-        """The parameters of an equation that say how many of its operands are what."""
+        """Return the parameters that count operands by kind, for the operands of pairs."""
         sizes = [1 + _is_complex(atom.aval) for atom in equation.invars]
         params = parameters(equation)
         if equation.primitive is block_p:
@@ -177,7 +177,7 @@ class _OfComplex(Rewriting):
         return found
 
     def block(self, block: Any, sizes: Sequence[int], outvars: Sequence[Any]) -> Any:
-        """What a block says of its inputs and outputs, by their new places."""
+        """Return a block whose inputs and outputs are numbered by their new places."""
         starts = np.cumsum([0, *sizes]).tolist()
         weights = {
             starts[index] + part: path + suffix
@@ -192,12 +192,12 @@ class _OfComplex(Rewriting):
 
 
 def _suffixes(size: int) -> Sequence[str]:
-    """What the parts of a number are called."""
+    """Return the suffixes that name the parts of a number."""
     return ("",) if size == 1 else (".real", ".imag")
 
 
 def _function(rule: Rule | None, equation: JaxprEqn) -> Callable[..., Any] | None:
-    """The JAX function that a rule is, with the parameters of an equation; None where it is none, or refuses one."""
+    """Return the JAX function of a rule with an equation's parameters; None if it has none, or refuses one."""
     if rule is None or not rule.via:
         return None
     taken, refused = rule.arguments(parameters(equation))
@@ -205,9 +205,9 @@ def _function(rule: Rule | None, equation: JaxprEqn) -> Callable[..., Any] | Non
 
 
 def _by_parts(equation: JaxprEqn) -> Callable[..., Any]:
-    """What a primitive that is linear does to pairs."""
+    """Return the definition of a linear primitive on pairs."""
     primitive, params = equation.primitive, dict(equation.params)
-    if "update_jaxpr" in params:  # how a scatter combines two numbers is known from its name
+    if "update_jaxpr" in params:  # the primitive's name tells how a scatter combines
         params |= {"update_jaxpr": None, "update_consts": ()}
     for name in ("dtype", "out_dtype", "preferred_element_type"):
         if params.get(name) is not None:
@@ -217,7 +217,7 @@ def _by_parts(equation: JaxprEqn) -> Callable[..., Any]:
 
 
 def _twice(bind: Callable[..., Any], *operands: Any) -> Any:
-    """What an operation gives for the real parts, and for the imaginary parts; operands that are real go with both."""
+    """Apply an operation to the real parts and to the imaginary parts; real operands go with both."""
     parts = [bind(*(x[part] if isinstance(x, Pair) else x for x in operands)) for part in range(2)]
     if isinstance(parts[0], (list, tuple)):
         return [Pair(re, im) for re, im in zip(*parts, strict=True)]
@@ -225,7 +225,7 @@ def _twice(bind: Callable[..., Any], *operands: Any) -> Any:
 
 
 def _product(bind: Callable[..., Any], x: Any, y: Any, *more: Any) -> Pair:
-    """A product of arrays, of which one may be real."""
+    """Return a product of arrays, one of which may be real."""
     if not isinstance(x, Pair):
         return each(lambda part: bind(x, part, *more))(y)
     if not isinstance(y, Pair):

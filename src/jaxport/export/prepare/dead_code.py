@@ -1,4 +1,4 @@
-"""What no output depends on goes, also inside of loops, branches and calls.
+"""Dead-code elimination, also inside loops, branches and calls.
 
 A scan stacks rows that nobody reads, a counter only counts: the runtime would compute them, JAX does not.
 """
@@ -10,7 +10,7 @@ from jaxport.jaxprs import ClosedJaxpr
 
 
 def without_dead_code(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The program without what it does for nothing; its inputs stay.
+    """Eliminate dead code; the inputs of the program stay.
 
     >>> import jax
     >>> closed = jax.make_jaxpr(lambda x: jax.lax.scan(lambda c, row: (c + row, row * 2), 0.0, x)[0])(jax.numpy.ones(3))

@@ -1,7 +1,7 @@
-"""What a program computes from its dims in floating point is computed in double precision, as Python does.
+"""Compute floating-point functions of dims in double precision, as Python does.
 
-Where a size is a number, `256 / x.shape[0]` is Python's division, and rounded to float32 when it meets an array. Where it
-is a symbol, JAX computes the same in float32 from the start. Positions in an image are then wrong in the fifth digit.
+If a size is a number, `256 / x.shape[0]` is Python's division, rounded to float32 when it meets an array. If it is a
+symbol, JAX computes the same in float32 from the start. Positions in an image are then wrong in the fifth digit.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from jax.core import ShapedArray
 from jaxport.export.prepare.rewriting import Local
 from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, convert_element_type_p, new_jaxpr_eqn
 
-#: What Python's own arithmetic on numbers becomes.
+#: The primitives that Python arithmetic on dims is traced to.
 ARITHMETIC = frozenset("add sub mul div neg max min abs floor ceil integer_pow pow sqrt convert_element_type".split())
 DOUBLE = ShapedArray((), np.dtype(np.float64))
 
 
 def with_exact_dims(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with the arithmetic on its dims in float64; the same object where there is none.
+    """Return the program with the arithmetic on its dims in float64; the same object if it has none.
 
     >>> import jax
     >>> (b,) = jax.export.symbolic_shape("B")
@@ -32,7 +32,7 @@ def with_exact_dims(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 class _ExactDims(Local):
-    """The rewriting of each jaxpr by itself: what it gets from the ones around it is rounded already."""
+    """Rewrites each jaxpr separately: the values passed into it are rounded already."""
 
     def local(self, jaxpr: Jaxpr) -> Jaxpr:
         return _in_double(jaxpr)
@@ -70,7 +70,7 @@ def _is_variable(atom: Any) -> bool:
 
 
 def _is_known(equation: JaxprEqn, from_dims: set[Any], doubles: dict[Any, Var]) -> bool:
-    """Whether an equation computes with dims and numbers of the program's text alone."""
+    """Whether an equation computes with dims and literals only."""
     variables = list(filter(_is_variable, equation.invars))
     return bool(variables) and all(atom in from_dims or atom in doubles for atom in variables)
 
@@ -90,7 +90,7 @@ def _doubled(equation: JaxprEqn, doubles: dict[Any, Var]) -> JaxprEqn:
 
 
 def _rounded(equations: list[JaxprEqn], single: dict[Any, Any], used: set[Any]) -> list[JaxprEqn]:
-    """The equations with a conversion to float32 after each result that is used as such."""
+    """Return the equations with a conversion to float32 after each result that is used in float32."""
     found = []
     for equation in equations:
         found.append(equation)

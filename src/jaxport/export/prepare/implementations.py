@@ -1,8 +1,8 @@
-"""Primitives without a rule become what JAX itself takes them for: their implementation is traced in their place.
+"""Replace primitives without a rule by their implementations, which JAX traces.
 
-A jaxpr that such a primitive carries stays whole. It is replaced by one that makes a single opaque call; wherever the
-implementation runs it, once, twice or in a loop, a call of the original takes the place of the opaque one. So whatever
-only calls a jaxpr is a call of it, under any name, and the blocks in it stay.
+A jaxpr in a parameter of such a primitive stays whole. While tracing, it is replaced by one that makes a single opaque
+call; wherever the implementation runs it (once, twice or in a loop), a call of the original replaces the opaque one. So
+a primitive that only calls its jaxpr becomes a call of it, under any name, and its blocks are kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jaxport.export.registry import Rule
 from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive, Var, new_jaxpr_eqn
 from jaxport.jaxprs.implementations import implementations
 
-#: So deep may implementations of one primitive lie in one another: more is a recursion without an end.
+#: How deep implementations of one primitive may nest: more is an infinite recursion.
 DEEPEST = 20
 
 opaque_p = Primitive("opaque_call")
@@ -34,7 +34,7 @@ def _results_of_body(*_: Any, body: ClosedJaxpr) -> Any:
 
 
 def with_implementations(closed: ClosedJaxpr, rules: Mapping[str, Rule]) -> ClosedJaxpr:
-    """The program without primitives that have no rule and whose implementation JAX can trace.
+    """Return the program without primitives that have no rule and whose implementation JAX can trace.
 
     >>> import jax
     >>> from jaxport.jaxprs import Primitive
@@ -71,7 +71,7 @@ class _Implementations(_OfPrimitives):
             return False
         if complex_numbers.is_known(primitive.name, [atom.aval for atom in atoms], self.rules):
             return False
-        # Mutable arrays are no values: another step sees to them.
+        # Mutable arrays are no values: another step handles them.
         return all(isinstance(atom.aval, ShapedArray) for atom in atoms)
 
     def changed(self, equation: JaxprEqn, atoms: Atoms) -> JaxprEqn:  # noqa: ARG002
@@ -89,7 +89,7 @@ class _Implementations(_OfPrimitives):
 
 
 class _Opened(_OfPrimitives):
-    """Opaque calls become calls of what they stand for."""
+    """Replaces opaque calls by calls of the original jaxprs."""
 
     def concerns(self, equation: JaxprEqn) -> bool:
         return equation.primitive is opaque_p
@@ -101,7 +101,7 @@ class _Opened(_OfPrimitives):
 
 
 def _meaning(function: Callable[..., Any], equation: JaxprEqn) -> ClosedJaxpr | None:
-    """What an implementation does; None where it cannot be traced, or only hands the primitive to the compiler."""
+    """Return the jaxpr of an implementation; None if it cannot be traced, or only defers to the compiler."""
     params = {name: map_jaxprs(_opaque, value) for name, value in equation.params.items()}
     try:
         made = traced(lambda *operands: function(*operands, **params), [atom.aval for atom in equation.invars])
@@ -116,7 +116,7 @@ def _meaning(function: Callable[..., Any], equation: JaxprEqn) -> ClosedJaxpr | 
 
 
 def _opaque(jaxpr: Any) -> Any:
-    """A jaxpr of one opaque call, which stands for the one that is given; mutable arrays cannot be passed to it."""
+    """Return a jaxpr of one opaque call in place of the given one; mutable arrays cannot be passed to it."""
     closed = isinstance(jaxpr, ClosedJaxpr)
     inner = jaxpr.jaxpr if closed else jaxpr
     if any(not isinstance(variable.aval, ShapedArray) for variable in inner.invars) or (inner.constvars and not closed):
@@ -129,12 +129,12 @@ def _opaque(jaxpr: Any) -> Any:
 
 
 def _effects(body: ClosedJaxpr) -> set[Any]:
-    """The effects of a jaxpr, but for those on mutable arrays, which name an input."""
+    """Return the effects of a jaxpr except those on mutable arrays, which name an input."""
     return {effect for effect in body.effects if not hasattr(effect, "input_index")}
 
 
 def _equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
-    """The equations of a jaxpr, and of the jaxprs in it, but for what opaque calls stand for."""
+    """Yield the equations of a jaxpr and the jaxprs in it, except those behind opaque calls."""
     for equation in jaxpr.eqns:
         yield equation
         if equation.primitive is not opaque_p:
@@ -143,7 +143,7 @@ def _equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
 
 
 def _is_same(equation: JaxprEqn, primitive: Primitive, params: Mapping[str, Any]) -> bool:
-    """Whether an equation is that of a primitive with these parameters."""
+    """Whether an equation applies a primitive with these parameters."""
     return equation.primitive is primitive and all(
         value is params.get(name) or _equal(value, params.get(name)) for name, value in equation.params.items()
     )

@@ -1,4 +1,4 @@
-"""Two arrays whose elements take turns are joined side by side, not padded with zeros and added.
+"""Interleave two arrays by stacking them, instead of padding them with zeros and adding.
 
 `jax.lax.associative_scan` joins its even and odd elements by `pad(even, interior=1) + pad(odd, low=1, interior=1)`.
 """
@@ -19,7 +19,7 @@ SUMS = frozenset({"add", "or"})
 
 
 def with_interleaving(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with each such sum replaced; the same object if it has none.
+    """Return the program with each such sum replaced; the same object if it has none.
 
     >>> import jax
     >>> scan = jax.make_jaxpr(lambda x: lax.associative_scan(jnp.add, x))(np.ones(8, np.float32))
@@ -38,7 +38,7 @@ class _Interleaving(Local):
 
 
 def _joined(equation: JaxprEqn, pads: Mapping[Any, JaxprEqn]) -> JaxprEqn:
-    """The equation, or a call that joins what it adds."""
+    """Return the equation, or a call that interleaves the operands of the sum."""
     if equation.primitive.name not in SUMS or any(isinstance(atom, Literal) for atom in equation.invars):
         return equation
     terms = [pads.get(atom) for atom in equation.invars]
@@ -54,14 +54,15 @@ def _joined(equation: JaxprEqn, pads: Mapping[Any, JaxprEqn]) -> JaxprEqn:
 
 
 def _turns(even: JaxprEqn, odd: JaxprEqn) -> int | None:
-    """The axis along which the elements of two padded arrays take turns, zeros elsewhere; None if they do not."""
+    """Return the axis along which two padded arrays alternate, with zeros elsewhere; None if they do not."""
     if not all(isinstance(value := pad.invars[1], Literal) and np.all(value.val == 0) for pad in (even, odd)):
         return None
     found = None
     for axis, places in enumerate(zip(even.params["padding_config"], odd.params["padding_config"], strict=True)):
         if places == ((0, 0, 0), (0, 0, 0)):
             continue
-        # Of as many elements, or of one more: the second array ends with a zero where the first has its last element.
+        # They have as many elements, or the first has one more: the second then ends with a zero at the first's last
+        # element.
         if found is not None or places not in (((0, 1, 1), (1, 0, 1)), ((0, 0, 1), (1, 1, 1))):
             return None
         found = axis
@@ -69,7 +70,7 @@ def _turns(even: JaxprEqn, odd: JaxprEqn) -> int | None:
 
 
 def interleaved(even: Any, odd: Any, axis: int) -> Any:
-    """`even[0], odd[0], even[1], odd[1], …` along an axis; `even` has as many elements as `odd`, or one more.
+    """Return `even[0], odd[0], even[1], odd[1], …` along an axis; `even` is as long as `odd`, or longer by one.
 
     >>> interleaved(jnp.array([0, 2, 4]), jnp.array([1, 3]), 0)
     Array([0, 1, 2, 3, 4], dtype=int32)

@@ -1,8 +1,8 @@
-"""PRNG keys become what they are made of: an array of keys, a uint32 array with one more axis at the end.
+"""Replace PRNG keys by their data: an array of keys becomes a uint32 array with one more axis at the end.
 
-Only `jax.random`'s own primitives look into a key; they stay, and learn from a new parameter `impl` what their operand
-no longer says. Those that hold a jaxpr are rewritten inside. All other primitives only move keys about, which is the
-same as moving their words, one after the other: `vmap` over the new axis says how, for any of them.
+Only `jax.random`'s own primitives look into a key; they stay, with a new parameter `impl` that tells the
+implementation, which their operand no longer does. Primitives that hold a jaxpr are rewritten inside. All others only
+move keys, which is the same as moving their words one by one: `vmap` over the new axis does that for any of them.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from jaxport.jaxprs import ClosedJaxpr, JaxprEqn
 RANDOM = frozenset(
     f"random_{name}" for name in ("bits", "clone", "fold_in", "gamma", "seed", "split", "unwrap", "wrap")
 )
-#: Keys are equal where all of their words are.
+#: Keys are equal if all of their words are.
 COMPARISONS: Mapping[str, Callable[..., Any]] = {"eq": jnp.all, "ne": jnp.any}
 
 
 def without_keys(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The program on the words of its keys; the same object where it has no keys.
+    """Return the program on the words of its keys; the same object if it has no keys.
 
     >>> from jax import random
     >>> print(without_keys(jax.make_jaxpr(lambda key: random.split(key)[0])(random.key(0))).in_avals)
@@ -52,7 +52,7 @@ class _OfKeys(Rewriting):
             if _is_keys(operand.aval):
                 implementation = key_implementation(operand.aval.dtype)
                 equation = equation.replace(params={**equation.params, "impl": implementation})
-        elif not any(map(holds_jaxpr, equation.params.values())):  # else it passes keys on, or leaves them alone
+        elif not any(map(holds_jaxpr, equation.params.values())):  # others pass keys on, or do not touch them
             return call_of(_word_by_word(equation), invars, outvars, equation)
         return equation.replace(invars=invars, outvars=outvars)
 
@@ -66,7 +66,7 @@ def _words_aval(aval: Any) -> ShapedArray:
 
 
 def _word_by_word(equation: JaxprEqn) -> ClosedJaxpr:
-    """What a primitive does, for each word of its keys."""
+    """Return the definition of a primitive, applied to each word of its keys."""
     primitive = equation.primitive
     gives_keys = any(_is_keys(atom.aval) for atom in equation.outvars)
     if not gives_keys and primitive.name not in COMPARISONS:

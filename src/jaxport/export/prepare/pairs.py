@@ -1,7 +1,7 @@
-"""Complex numbers as pairs of real ones: what each primitive does to them.
+"""Complex numbers as pairs of real ones: the definition of each primitive.
 
 Every function takes a `Pair` for a complex operand and returns one for a complex result, and takes the parameters of
-its primitive as keywords. What a formula needs of other complex functions it takes from here.
+its primitive as keywords. Formulas that need other complex functions use those of this module.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Pair(NamedTuple):
 
 
 def real_dtype(dtype: Any) -> np.dtype:
-    """The dtype of the parts of a complex dtype.
+    """Return the dtype of the parts of a complex dtype.
 
     >>> real_dtype(np.complex64)
     dtype('float32')
@@ -39,7 +39,7 @@ def real_dtype(dtype: Any) -> np.dtype:
 
 
 def each(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of one or several operands, of both parts by themselves."""
+    """Return a function of one or several operands that applies to both parts separately."""
 
     def parts(*operands: Any) -> Pair:
         return Pair(function(*(x.re for x in operands)), function(*(x.im for x in operands)))
@@ -66,7 +66,7 @@ def mul(x, y):
 
 
 def scaled(x, factor):
-    """A complex number times a real one."""
+    """Multiply a complex number by a real one."""
     return Pair(x.re * factor, x.im * factor)
 
 
@@ -76,12 +76,12 @@ def square(x):
 
 
 def choose(condition, x, y):
-    """`x` where the condition holds, else `y`."""
+    """Return `x` if the condition holds, else `y`."""
     return Pair(jnp.where(condition, x.re, y.re), jnp.where(condition, x.im, y.im))
 
 
 def div(x, y):
-    """Smith's quotient, whose steps do not overflow; where it is NaN, what C says of zeros and infinities."""
+    """Divide by Smith's formula, whose steps do not overflow; if it gives NaN, follow C for zeros and infinities."""
     steep = jnp.abs(y.re) < jnp.abs(y.im)
     over, under = choose(steep, over_i(x), x), choose(steep, over_i(y), y)
     ratio = under.im / under.re
@@ -105,7 +105,7 @@ def infinite(x):
 
 
 def absolute(x, part=1.0):
-    """The distance from zero, or a part of it, without overflow."""
+    """Return the distance from zero, or a part of it, without overflow."""
     a, b = jnp.abs(x.re), jnp.abs(x.im)
     large, small = jnp.maximum(a, b), jnp.minimum(a, b)
     ratio = small / jnp.where(large == 0, 1, large)
@@ -114,7 +114,7 @@ def absolute(x, part=1.0):
 
 
 def modulus(x):
-    """`absolute`, of numbers with NaN as JAX has it."""
+    """Return `absolute`, with NaN as in JAX."""
     if not INFINITE_BESIDE_NAN:
         return absolute(x)
     return jnp.where(jnp.isinf(x.re) | jnp.isinf(x.im), np.asarray(np.inf, x.dtype), absolute(x))
@@ -127,7 +127,7 @@ def sign(x):
 
 
 def integer_pow(x, *, y):
-    """Repeated squaring."""
+    """Compute a power by repeated squaring."""
     if y == 0:
         return Pair(jnp.ones_like(x.re), jnp.zeros_like(x.im))
     result, power, count = None, x, abs(y)
@@ -143,7 +143,7 @@ def integer_pow(x, *, y):
 
 
 def times(size, wave):
-    """A product that is zero where its second factor is, however large the first."""
+    """Return a product that is zero if its second factor is, however large the first."""
     return jnp.where(wave == 0, wave, size * wave)
 
 
@@ -152,7 +152,7 @@ def polar(size, turn):
 
 
 def exp(x):
-    half = jnp.exp(x.re / 2)  # the whole may be infinite where a part of it is not
+    half = jnp.exp(x.re / 2)  # the result may be infinite although a part of it is not
     return Pair(half * jnp.cos(x.im) * half, times(half, times(half, jnp.sin(x.im))))
 
 
@@ -179,11 +179,11 @@ def log1p(x):
 
 
 def power(x, y):
-    """|x|^c e^(-d arg) at the angle c arg + d log|x|, for y = c + i d; a real or integer y has no d."""
+    """Return |x|^c e^(-d arg) at the angle c arg + d log|x|, for y = c + i d; a real or integer y has no d."""
     y = y if isinstance(y, Pair) else Pair(y.astype(x.dtype), jnp.zeros_like(y, x.dtype))
     size, turn = absolute(x), angle(x)
     found = polar(size**y.re * jnp.exp(-y.im * turn), y.re * turn + y.im * jnp.log(size))
-    # Of zero and of infinity there are powers with real exponents; others have no angle.
+    # Zero and infinity have powers with real exponents; other exponents have no angle.
     bare = (y.im == 0) & ((size == 0) | ((x.re == np.inf) & (x.im == 0)))
     limit = jnp.where((size == 0) & (y.re < 0), np.asarray(np.nan, x.dtype), size**y.re)
     found = choose(bare, Pair(limit, jnp.where(jnp.isnan(limit), limit, 0)), found)
@@ -196,13 +196,13 @@ def exp2(x):
 
 
 def logistic(x):
-    """1 / (1 + e^-x)"""
+    """Return 1 / (1 + e^-x)."""
     below = exp(neg(x))
     return reciprocal(Pair(1 + below.re, below.im))
 
 
 def sqrt(x):
-    """Kahan's: the half with the smaller part comes from the other by division."""
+    """Compute Kahan's square root: the part that would cancel is computed from the other by division."""
     large = 2 * jnp.sqrt(jnp.abs(x.re) / 8 + absolute(x, 1 / 8))
     small = jnp.abs(x.im) / (2 * jnp.where(large == 0, 1, large))
     small = jnp.where(jnp.isinf(x.im), large, jnp.where(jnp.isinf(large), 0, small))
@@ -213,7 +213,7 @@ def sqrt(x):
 
 def rsqrt(x):
     size = absolute(x, 1 / 4)
-    turn = jnp.where(size == 0, np.inf, angle(x) / -2)  # of zero it has none
+    turn = jnp.where(size == 0, np.inf, angle(x) / -2)  # zero has none
     found = polar(lax.rsqrt(size) / 2, turn)
     return Pair(jnp.where(size == 0, np.inf, jnp.where(infinite(x), 0, found.re)), jnp.where(infinite(x), 0, found.im))
 
@@ -230,7 +230,7 @@ def over_i(x):
 
 
 def rotated(function: Callable[[Pair], Pair]) -> Callable[[Pair], Pair]:
-    """f(i x) / i: what makes a circular function of a hyperbolic one, and the reverse."""
+    """Return f(i x) / i, which turns a circular function into a hyperbolic one, and the reverse."""
     return lambda x: over_i(function(times_i(x)))
 
 
@@ -243,7 +243,7 @@ def cosh(x):
 
 
 def tanh(x):
-    """The quotient by sinh² + cos², which has no cancellation; far out only its direction counts."""
+    """Divide by sinh² + cos², which has no cancellation; for large x only its direction counts."""
     limit = np.asarray(0.45 * np.log(np.finfo(x.dtype).max), x.dtype)
     a = jnp.clip(x.re, -limit, limit)
     sine, cosine = jnp.sin(x.im), jnp.cos(x.im)
@@ -258,7 +258,7 @@ def cos(x):
 
 
 def mirrored(function: Callable[[Pair], Pair]) -> Callable[[Pair], Pair]:
-    """A function whose values below the real axis are the conjugates of those above; on the axis it is that above."""
+    """Return a function that takes its values below the real axis as the conjugates of those above."""
 
     def everywhere(x: Pair) -> Pair:
         above = function(Pair(x.re, jnp.abs(x.im)))
@@ -268,12 +268,12 @@ def mirrored(function: Callable[[Pair], Pair]) -> Callable[[Pair], Pair]:
 
 
 def roots(x):
-    """The roots of x + 1, and of x - 1 or of 1 - x mirrored, from which Kahan has the inverse functions."""
+    """Return the roots of x + 1, and of x - 1 or of mirrored 1 - x, from which Kahan derives the inverse functions."""
     return sqrt(Pair(x.re + 1, x.im)), sqrt(Pair(x.re - 1, x.im)), sqrt(Pair(1 - x.re, x.im))
 
 
 def doubled_log(x):
-    """log(2 |x|) of large numbers, and where they are so large that the formulas for the others overflow."""
+    """Return log(2 |x|) of large numbers, and whether they are so large that the other formulas overflow."""
     a, b = jnp.abs(x.re), jnp.abs(x.im)
     swap = (b > a) | jnp.isinf(b)
     large, small = jnp.where(swap, b, a), jnp.where(swap, a, b)
@@ -307,7 +307,7 @@ def acosh(x):
 
 
 def atanh(x):
-    """Far from 1 and -1 the imaginary part is a right angle, and the real part that of 1/x."""
+    """Compute Kahan's formula; far from 1 and -1 the imaginary part is a right angle, and the real part that of 1/x."""
     a, b = jnp.abs(x.re), x.im
     limit = np.asarray(np.finfo(x.dtype).max ** (3 / 8), x.dtype)
     near = (a < limit) & (jnp.abs(b) < limit)
@@ -320,12 +320,12 @@ def atanh(x):
 
 
 def side(x):
-    """1 from zero on, -1 below."""
+    """Return 1 from zero on, -1 below."""
     return jnp.where(x >= 0, np.asarray(1, x.dtype), np.asarray(-1, x.dtype))
 
 
 def atan2(y, x):
-    """-i log((x + i y) / sqrt(x² + y²))"""
+    """Return -i log((x + i y) / sqrt(x² + y²))."""
     return over_i(log(div(add(x, times_i(y)), sqrt(add(mul(x, x), mul(y, y))))))
 
 
@@ -341,7 +341,7 @@ def ne(x, y):
 
 
 def first(before: Callable[[Any, Any], Any]) -> Callable[[Pair, Pair], Pair]:
-    """The one of two that comes first, by the real parts, then by the imaginary parts."""
+    """Return the smaller (or larger) of two numbers, by the real parts, then by the imaginary parts."""
 
     def chosen(x: Pair, y: Pair) -> Pair:
         takes = before(x.re, y.re) | ((x.re == y.re) & before(x.im, y.im))
@@ -368,18 +368,18 @@ def iota(*sizes, dtype, shape, dimension):
 
 
 def sort(*operands, dimension, is_stable, num_keys):
-    """By the real parts, then by the imaginary parts, which are keys of their own."""
+    """Sort by the real parts, then by the imaginary parts, as separate keys."""
     parts = [part for x in operands for part in (x if isinstance(x, Pair) else (x,))]
     keys = num_keys + sum(isinstance(x, Pair) for x in operands[:num_keys])
     moved = iter(lax.sort(parts, dimension=dimension, is_stable=is_stable, num_keys=keys))
     return [Pair(next(moved), next(moved)) if isinstance(x, Pair) else next(moved) for x in operands]
 
 
-# Along axes: what is no operation of real numbers is done one after the other
+# Along axes: operations that are not real ones run as scans
 
 
 def one_after_the_other(combine, start, x, axis, reverse=False):
-    """The last and all of what combining the slices along an axis gives, in turn."""
+    """Combine the slices along an axis in turn; return the last result, and all of them."""
     rows = Pair(*(jnp.moveaxis(part, axis, 0) for part in x))
 
     def step(before, row):
@@ -399,7 +399,7 @@ def cumulative(combine: Callable[..., Any], start: tuple[float, float]) -> Calla
 
 
 def log_add_exp(x, y):
-    """log(e^x + e^y), without overflow."""
+    """Return log(e^x + e^y), without overflow."""
     large, small = maximum(x, y), minimum(x, y)
     found = add(large, log1p(exp(sub(small, large))))
     return Pair(*(jnp.where(jnp.isneginf(small.re), known, new) for known, new in zip(large, found, strict=True)))
@@ -412,7 +412,7 @@ def reduce_prod(x, *, axes):
 
 
 def extremum(reduce: Callable[..., Any], worst: float) -> Callable[..., Any]:
-    """The extremum of the real parts, and of the imaginary parts that come with it."""
+    """Return the extremum of the real parts, and of the imaginary parts of the elements that attain it."""
 
     def reduced(x: Pair, *, axes: Any) -> Pair:
         re = reduce(x.re, axis=axes, keepdims=True)
@@ -423,7 +423,7 @@ def extremum(reduce: Callable[..., Any], worst: float) -> Callable[..., Any]:
 
 
 def of_devices(reduced: Callable[..., Any]) -> Callable[..., Any]:
-    """A reduction over axes of the array (left by `vmap`), and over named ones, along which there is one array."""
+    """Return a reduction over axes of the array (left by `vmap`), and over named axes with one array each."""
 
     def over_axes(x, *, axes, axis_index_groups=None):
         positions = tuple(axis for axis in axes if isinstance(axis, int))
@@ -432,7 +432,7 @@ def of_devices(reduced: Callable[..., Any]) -> Callable[..., Any]:
     return over_axes
 
 
-#: Primitives of one formula each.
+#: Primitives defined by one formula each.
 FORMULAS: dict[str, Rule] = {
     name: Rule(name, function, via=True, irrelevant=frozenset({"input_dtype", "weak_type"}))
     for name, function in {

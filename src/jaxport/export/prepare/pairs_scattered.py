@@ -1,4 +1,4 @@
-"""Complex numbers as pairs of real ones: the scatters that do not do the same to both parts."""
+"""Complex numbers as pairs of real ones: the scatters that do not apply to both parts separately."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PLAIN: dict[str, Any] = {"update_jaxpr": None, "update_consts": ()}
 
 
 def applied(x: Pair, indices: Any, updates: Pair, *, update_jaxpr: Any, update_consts: Any, **params: Any) -> Pair:
-    """A function of the elements, on pairs already, as often as their places come."""
+    """Apply a function, on pairs already, to each element as often as its place occurs in the indices."""
     scalar = jaxpr_as_fun(ClosedJaxpr(update_jaxpr, update_consts))
     function = jnp.vectorize(lambda re, im: tuple(scalar(re, im, jnp.zeros_like(re), jnp.zeros_like(im))))
     zeros, ones = jnp.zeros(x.re.shape, np.int32), jnp.ones(updates.re.shape, np.int32)
@@ -31,7 +31,7 @@ def applied(x: Pair, indices: Any, updates: Pair, *, update_jaxpr: Any, update_c
 
 
 def multiplied(x: Pair, indices: Any, updates: Pair, **params: Any) -> Pair:
-    """Products of sizes and sums of angles."""
+    """Multiply the moduli and add the angles."""
     ones, zeros = jnp.ones_like(x.re), jnp.zeros_like(x.im)
     params |= _PLAIN
     size = lax.scatter_mul_p.bind(ones, indices, absolute(updates), **params)
@@ -40,7 +40,7 @@ def multiplied(x: Pair, indices: Any, updates: Pair, **params: Any) -> Pair:
 
 
 def extremum(primitive: Any, worst: float) -> Callable[..., Any]:
-    """The extremum of the real parts that meet at a place, and of the imaginary parts that come with it."""
+    """Return the extremum of the real parts that meet at a place, and of the imaginary parts that come with it."""
 
     def scattered(x: Pair, indices: Any, updates: Pair, **params: Any) -> Pair:
         params |= _PLAIN
@@ -64,7 +64,7 @@ def extremum(primitive: Any, worst: float) -> Callable[..., Any]:
     return scattered
 
 
-#: The scatters by the names of their primitives; that which replaces elements is `scatter` too, and does the same to both.
+#: Scatters by the names of their primitives; `scatter`, which replaces elements, also applies to both parts separately.
 SCATTERS: dict[str, Rule] = {
     name: Rule(name, function, via=True)
     for name, function in {

@@ -1,4 +1,4 @@
-"""Mutable arrays (`jax.new_ref`) become values: each write makes a new one, which the reads after it see."""
+"""Replace mutable arrays (`jax.new_ref`) by values: each write makes a new value, which later reads see."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jaxport.jaxprs import ClosedJaxpr, JaxprEqn, discharge_state, internal_muta
 
 
 def without_references(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The program on values alone; the same object where it has no mutable arrays. Its blocks are dissolved.
+    """Return the program on values only; the same object if it has no mutable arrays. Its blocks are inlined.
 
     >>> import jax
     >>> def doubled(x):
@@ -28,7 +28,7 @@ def without_references(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 class _RunState(Rewriting):
-    """`run_state` has mutable arrays of its own, which it returns at the end."""
+    """Replaces `run_state`, which has mutable arrays of its own and returns them at the end."""
 
     def avals(self, aval: Any) -> Sequence[Any] | None:  # noqa: ARG002 (no kind of variable is replaced)
         return None

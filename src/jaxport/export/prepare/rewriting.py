@@ -1,4 +1,4 @@
-"""What the rewritings of a jaxpr share: variables of one kind become variables of another, everywhere in a program."""
+"""Base of jaxpr rewritings: replace variables of one kind by variables of another throughout a program."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Atoms = Callable[[Iterable[Any]], list[Any]]
 
 
 class Rewriting(abc.ABC):
-    """One rewriting. A jaxpr that several equations share is rewritten once, and shared again.
+    """One rewriting. A jaxpr that several equations share is rewritten once, and stays shared.
 
-    A subclass says which variables it concerns, and what becomes of the equations that use them.
+    A subclass says which variables it concerns, and how to rewrite the equations that use them.
     """
 
     def __init__(self) -> None:
@@ -27,25 +27,25 @@ class Rewriting(abc.ABC):
 
     @abc.abstractmethod
     def avals(self, aval: Any) -> Sequence[Any] | None:
-        """The abstract values of what stands for a variable; None where that is the variable itself."""
+        """Return the abstract values of a variable's replacements; None if the variable stays."""
 
     @abc.abstractmethod
     def values(self, value: Any) -> Sequence[Any]:
-        """What stands for a constant."""
+        """Return the replacements of a constant."""
 
     @abc.abstractmethod
     def changed(self, equation: JaxprEqn, atoms: Atoms) -> JaxprEqn:
-        """What becomes of an equation that the rewriting concerns, or that holds a jaxpr that it changed."""
+        """Rewrite an equation that has such a variable, or holds a jaxpr that changed."""
 
     def closed(self, closed: ClosedJaxpr) -> ClosedJaxpr:
-        """A closed jaxpr, rewritten; the same object where nothing in it is concerned."""
+        """Rewrite a closed jaxpr; return the same object if nothing in it is concerned."""
         jaxpr = self.jaxpr(closed.jaxpr)
         if jaxpr is closed.jaxpr:
             return closed
         return jaxprs.closed(jaxpr, [part for constant in closed.consts for part in self.values(constant)])
 
     def jaxpr(self, jaxpr: Jaxpr) -> Jaxpr:
-        """A jaxpr, rewritten; the same object where nothing in it is concerned."""
+        """Rewrite a jaxpr; return the same object if nothing in it is concerned."""
         if id(jaxpr) not in self._known:
             self._known[id(jaxpr)] = jaxpr, self._rewritten(jaxpr)
         return self._known[id(jaxpr)][1]
@@ -83,18 +83,18 @@ class Rewriting(abc.ABC):
         return any(self.avals(atom.aval) is not None for atom in (*equation.invars, *equation.outvars))
 
     def _replaced(self, value: Any) -> Any:
-        """A parameter with the jaxprs in it rewritten; the same object where that changes nothing."""
+        """Rewrite the jaxprs in a parameter; return the same object if nothing changes."""
         return map_jaxprs(
             lambda inner: self.closed(inner) if isinstance(inner, ClosedJaxpr) else self.jaxpr(inner), value
         )
 
 
 class Local(Rewriting):
-    """A rewriting of each jaxpr by itself: its inputs, outputs and their kinds stay."""
+    """A rewriting of each jaxpr separately, whose inputs, outputs and their kinds stay."""
 
     @abc.abstractmethod
     def local(self, jaxpr: Jaxpr) -> Jaxpr:
-        """A jaxpr, rewritten but for the jaxprs in it; the same object where nothing in it is concerned."""
+        """Rewrite a jaxpr except the jaxprs in it; return the same object if nothing in it is concerned."""
 
     def avals(self, aval: Any) -> Sequence[Any] | None:  # noqa: ARG002 (no kind of variable is replaced everywhere)
         return None
@@ -111,12 +111,12 @@ class Local(Rewriting):
 
 @dataclass(frozen=True)
 class Contents:
-    """What occurs in a program, at any depth: whoever has nothing to do with it need not look at each equation.
+    """The kinds of things in a program, at any depth, so that a step that does not apply need not visit each equation.
 
     Attributes:
       primitives: the names of its primitives.
       dtypes: the dtypes of its variables and literals.
-      effects: the effects of the whole.
+      effects: the effects of the whole program.
     """
 
     primitives: Set[str]
@@ -125,7 +125,7 @@ class Contents:
 
     @classmethod
     def of(cls, closed: ClosedJaxpr) -> Contents:
-        """The contents of a closed jaxpr; what several equations share is read once."""
+        """Collect the contents of a closed jaxpr; a shared jaxpr is visited once."""
         primitives: set[str] = set()
         dtypes: set[Any] = set()
         waiting, known = [closed.jaxpr], set()
@@ -144,7 +144,7 @@ class Contents:
 
 
 def map_jaxprs(function: Callable[[Any], Any], value: Any) -> Any:
-    """A parameter of an equation with each jaxpr in it replaced; the same object where that changes nothing."""
+    """Replace each jaxpr in a parameter of an equation; return the same object if nothing changes."""
     if isinstance(value, ClosedJaxpr | Jaxpr):
         return function(value)
     if not holds_jaxpr(value):
@@ -156,12 +156,12 @@ def map_jaxprs(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def holds_jaxpr(value: Any) -> bool:
-    """Whether a parameter of an equation is a jaxpr, or has one in it."""
+    """Whether a parameter of an equation is a jaxpr, or contains one."""
     return next(inner_jaxprs(value), None) is not None
 
 
 def inner_jaxprs(value: Any) -> Iterator[Jaxpr]:
-    """The jaxprs in a parameter of an equation."""
+    """Yield the jaxprs in a parameter of an equation."""
     if isinstance(value, tuple | list):
         for item in value:
             yield from inner_jaxprs(item)
@@ -172,7 +172,7 @@ def inner_jaxprs(value: Any) -> Iterator[Jaxpr]:
 
 
 def traced(function: Callable[..., Any], operands: Sequence[Any]) -> ClosedJaxpr:
-    """The jaxpr of a function, from the abstract values of its operands, or trees of them."""
+    """Return the jaxpr of a function, given the abstract values of its operands, or trees of them."""
     structs = jax.tree.map(lambda aval: jax.ShapeDtypeStruct(aval.shape, aval.dtype), list(operands))
     return jax.make_jaxpr(function)(*structs)
 
@@ -180,6 +180,6 @@ def traced(function: Callable[..., Any], operands: Sequence[Any]) -> ClosedJaxpr
 def call_of(
     body: ClosedJaxpr, invars: Sequence[Any], outvars: Sequence[Any], instead: JaxprEqn | None = None
 ) -> JaxprEqn:
-    """An equation that calls a jaxpr; it takes the source line of the one that it stands for."""
+    """Return an equation that calls a jaxpr, with the source line of the equation that it replaces."""
     source = None if instead is None else instead.source_info
     return new_jaxpr_eqn(invars, outvars, closed_call_p, {"call_jaxpr": body}, set(), source)

@@ -1,4 +1,4 @@
-"""Primitives on the bits of numbers: shifts, counts, and numbers read as others."""
+"""Primitives on the bits of numbers: shifts, counts, and bitcasts."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ elementwise = functools.partial(rule, broadcasts=True)
 
 
 def unsigned(dtype):
-    """The unsigned integer dtype of the same width."""
+    """Return the unsigned integer dtype of the same width."""
     return np.dtype(f"uint{8 * np.dtype(dtype).itemsize}")
 
 
 def shifted(op, x, by, direction):
-    """A shift of the bits. A shift by the width or more gives 0, as in JAX; in runtimes it gives anything."""
+    """Shift bits. A shift by the width or more gives 0, as in JAX; in runtimes it is undefined."""
     width, count = 8 * x.dtype.itemsize, op.cast(by, unsigned(x.dtype))
     bits = op.cast(op.BitShift(op.cast(x, unsigned(x.dtype)), count, direction=direction), x.dtype)
     if count.constant is not None and (count.constant < width).all():
@@ -40,7 +40,7 @@ def shift_right_logical(op, x, by):
 
 @elementwise("shift_right_arithmetic")
 def shift_right_arithmetic(op, x, by):
-    signed = op.cast(x, f"int{8 * x.dtype.itemsize}")  # the highest bit is the sign, of unsigned integers too
+    signed = op.cast(x, f"int{8 * x.dtype.itemsize}")  # the highest bit is the sign, also for unsigned integers
     negative, minus_one = op.Less(signed, 0), op.const(-1, signed.dtype)
     positive = op.Where(negative, op.Sub(minus_one, signed), signed)  # -1 - x has all bits of x inverted
     moved = shifted(op, positive, by, "RIGHT")
@@ -48,7 +48,7 @@ def shift_right_arithmetic(op, x, by):
 
 
 def _population_count(x):
-    """Sums of neighbouring groups of 1, 2, 4 … bits."""
+    """Count bits by sums of neighbouring groups of 1, 2, 4 … bits."""
     width = 8 * x.dtype.itemsize
     bits = lax.convert_element_type(x, unsigned(x.dtype))
     group = 1
@@ -60,7 +60,7 @@ def _population_count(x):
 
 
 def _count_leading_zeros(x):
-    """All bits below the highest one are set; the rest are the leading zeros."""
+    """Set all bits below the highest one, so that the rest are the leading zeros."""
     width = 8 * x.dtype.itemsize
     bits = lax.convert_element_type(x, unsigned(x.dtype))
     step = 1
@@ -88,7 +88,7 @@ def bitcast_convert_type(op, x, *, new_dtype):
 
 
 def _bitcast(x, *, new_dtype):
-    """The bits of `x` as another dtype, by arithmetic; narrower numbers are along a last axis, the lowest bits first."""
+    """Return the bits of `x` as another dtype, by arithmetic; narrower numbers go along a last axis, low bits first."""
     old, new = unsigned(x.dtype), unsigned(new_dtype)
     bits = _bits_of(x) if x.dtype.kind not in "iu" else lax.convert_element_type(x, old)
     count, width = max(old.itemsize // new.itemsize, new.itemsize // old.itemsize), 8 * min(old.itemsize, new.itemsize)
@@ -102,22 +102,22 @@ def _bitcast(x, *, new_dtype):
 
 
 def _layout(dtype):
-    """The number of mantissa bits and of exponent bits of a float dtype, and the exponent's bias."""
+    """Return the number of mantissa bits and of exponent bits of a float dtype, and the exponent's bias."""
     info = jnp.finfo(dtype)
     return info.nmant, info.nexp, (1 << (info.nexp - 1)) - 1
 
 
 def _powers(dtype, exponents):
-    """Powers of two as constants of a float dtype."""
+    """Return powers of two as constants of a float dtype."""
     powers = [math.ldexp(1.0, min(int(e), 1023)) if e > -1075 else 0.0 for e in exponents]
     with np.errstate(over="ignore"):
         return np.array(powers, np.float64).astype(dtype)
 
 
 def _from_bits(bits, dtype):
-    """The float with these bits: (2**m + mantissa) * 2**(exponent - bias - m), exact in every step."""
+    """Return the float with these bits: (2**m + mantissa) * 2**(exponent - bias - m), exact in every step."""
     mantissa_bits, exponent_bits, bias = _layout(dtype)
-    if np.dtype(dtype).itemsize == 2:  # half precision is computed in single, where all its values are normal
+    if np.dtype(dtype).itemsize == 2:  # half precision is computed in single, in which all its values are normal
         table_dtype = np.float32
     else:
         table_dtype = np.dtype(dtype)
@@ -136,7 +136,7 @@ def _from_bits(bits, dtype):
 
 
 def _bits_of(x):
-    """The bits of a float; every NaN gives the bits of the canonical one."""
+    """Return the bits of a float; every NaN gives the bits of the canonical one."""
     dtype, target = x.dtype, unsigned(x.dtype)
     mantissa_bits, exponent_bits, bias = _layout(dtype)
     work = np.dtype(np.float32) if dtype.itemsize == 2 else dtype

@@ -1,12 +1,12 @@
-"""Primitives that run a jaxpr once, or do nothing to their operands: they leave no trace in the graph."""
+"""Primitives that run a jaxpr once, or return their operands: they leave no trace in the graph."""
 
 from __future__ import annotations
 
 from jaxport.export.registry import rule
 from jaxport.jaxprs import closed_call_p
 
-#: Calls that JAX hands to its compiler or to Python, so that their implementation cannot be traced, and the parameter
-#: that holds the jaxpr. Other primitives that only call one need no rule: `prepare.implementations` finds that out.
+#: Calls that JAX passes to its compiler or to Python, so that their implementation cannot be traced, and the parameter
+#: that holds the jaxpr. Other primitives that only call a jaxpr need no rule: `prepare.implementations` traces them.
 BODIES = {
     "call": "call_jaxpr",
     "checkpoint": "jaxpr",
@@ -23,7 +23,7 @@ BODIES = {
 
 
 def runs(parameter):
-    """A rule that exports the jaxpr in one parameter in place."""
+    """Return a rule that exports the jaxpr in one parameter in place."""
 
     def run(op, *operands, **parameters):
         return op.inline(parameters[parameter], *operands)

@@ -1,6 +1,6 @@
-"""Control flow: branches become If, loops become Scan or Loop, or are written out.
+"""Control flow: branches become If; loops become Scan or Loop, or are unrolled.
 
-ONNX's Scan runs its body at half the cost of Loop, but not zero times, and only over arrays: Loop is for all else.
+ONNX's Scan runs its body at half the cost of Loop, but not zero times, and only over arrays: all else uses Loop.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from jaxport.export.registry import rule
 from jaxport.export.rules.recurrent import Unfit, recurrent_layer
 from jaxport.jaxprs import jaxprs_in_params
 
-#: By default a scan over layers is written out if that makes at most so many equations.
+#: By default a scan over layers is unrolled if that gives at most this many equations.
 MOST_EQUATIONS = 4000
 
 
 def stamps(values):
-    """Dtypes and shapes, of values or of abstract values."""
+    """Return dtypes and shapes, of values or of abstract values."""
     return [(v.dtype, tuple(v.shape)) for v in values]
 
 
 def emitted(op, op_type, *operands, results, **attributes):
-    """The results of one node, always as a list."""
+    """Emit a node; return its results, always as a list."""
     made = op.emit(op_type, *operands, outputs=len(results), results=results, **attributes)
     return list(made) if len(results) > 1 else [made]
 
@@ -39,7 +39,7 @@ def cond(op, index, *operands, branches):
 
 
 def branch(op, index, branches, operands, results, first=0):
-    """What the branch that `index` chooses gives, by halving; the first of `branches` has the number `first`."""
+    """Emit nested Ifs that choose a branch by `index`, halving the range; `first` is the number of `branches[0]`."""
     if len(branches) == 1:
         return op.inline(branches[0], *operands)
     half = len(branches) // 2
@@ -56,7 +56,7 @@ def branch(op, index, branches, operands, results, first=0):
 
 @rule("platform_index", broadcasts=True)
 def platform_index(op, *, platforms):
-    """The exported program computes what JAX computes on a CPU, unless a branch says that it is for `onnx`."""
+    """Return the index of the branch for `onnx` if there is one, else of JAX's branch for a CPU."""
     for platform in ("onnx", "cpu"):
         fitting = [i for i, names in enumerate(platforms) if names is not None and platform in names]
         if fitting:
@@ -87,7 +87,7 @@ def while_(op, *operands, cond_jaxpr, cond_nconsts, body_jaxpr, body_nconsts):
     going = goes_on(op, state)
     if going.rank == 0:
         return loop(op, step, state, condition=going)
-    # Under vmap each program goes on by itself: the loop ends with the last, those that have ended keep their state.
+    # Under vmap each program goes on by itself: the loop ends with the last one, and ended programs keep their state.
     return loop(op, batched_step, [going, *state], condition=op.call(jnp.any, going))[1:]
 
 
@@ -122,7 +122,7 @@ def scan(op, *operands, jaxpr, length, reverse, num_consts, num_carry, unroll):
         return None, state, extra
 
     stacked = stamps(op.outs[num_carry:])
-    # A loop of no steps does not know the inner sizes of what it has not stacked: they are said afterwards.
+    # A loop of no steps does not know the inner sizes of what it did not stack: they are set afterwards.
     sized = [dims.all_static(shape[1:]) for _, shape in stacked]
     unsized = [(dtype, shape if known else None) for (dtype, shape), known in zip(stacked, sized, strict=True)]
     state, made = divided(loop(op, numbered_step, state, count=op.dim(length), stacked=unsized), num_carry)
@@ -134,7 +134,7 @@ def scan(op, *operands, jaxpr, length, reverse, num_consts, num_carry, unroll):
 
 
 def longest(op, jaxpr, xs, unroll):
-    """The greatest length at which a scan with this body is written out."""
+    """Return the greatest length at which a scan with this body is unrolled."""
     wanted = op.walker.unroll_scans
     if wanted is None:
         wanted = MOST_EQUATIONS // equations(jaxpr.jaxpr) if any(map(is_stack_of_weights, xs)) else 0
@@ -142,29 +142,29 @@ def longest(op, jaxpr, xs, unroll):
 
 
 def is_stack_of_weights(x):
-    """Whether each step takes a matrix of its own, as a layer does; a step in time shares its weights with the others."""
+    """Whether each step takes a matrix of its own, as a layer does; steps in time share their weights."""
     return x.constant is not None and x.rank > 2
 
 
 def equations(jaxpr):
-    """How many equations a jaxpr stands for if its scans are written out; at least one."""
+    """Return the number of equations of a jaxpr with its scans unrolled; at least one."""
     inner = ((equation.params.get("length", 1), jaxprs_in_params(equation.params)) for equation in jaxpr.eqns)
     counts = (length * sum(map(equations, bodies)) if dims.is_static(length) else 1 for length, bodies in inner)
     return sum(max(1, count) for count in counts) or 1
 
 
 def flipped(op, x):
-    """`x` with its first axis reversed."""
+    """Return `x` with its first axis reversed."""
     return op.Slice(x, (-1,), (np.iinfo(np.int64).min,), (0,), (-1,), results=stamps([x]))
 
 
 def divided(values, count):
-    """The first `count` of some values, and the rest."""
+    """Return the first `count` of some values, and the rest."""
     return list(values[:count]), list(values[count:])
 
 
 def written_out(op, step, state, xs, order, stacked):
-    """The steps of a scan, one after the other."""
+    """Unroll the steps of a scan."""
     rows = {}
     for number in order:
         state, rows[number] = step(op, state, [row(op, x, number) for x in xs])
@@ -174,7 +174,7 @@ def written_out(op, step, state, xs, order, stacked):
 
 
 def row(op, x, number):
-    """`x[number]`; of a constant, a constant."""
+    """Return `x[number]`; a constant for a constant."""
     if x.constant is not None:
         return op.const(x.constant[number], name=f"{x.name}.{number}" if x.name else "")
     return op.Gather(x, op.const(number, np.int64), axis=0)
@@ -184,14 +184,14 @@ def row(op, x, number):
 
 
 def loop(op, step, state, *, condition=None, count=None, stacked=()):
-    """Emit a Loop, and return the last state and what each step adds, stacked.
+    """Emit a Loop; return the last state and the stacked results of the steps.
 
     Args:
-      step: called with an emitter of the body, the number of the step and the state; returns whether to go on (None
-        where the count decides), the new state, and what to stack.
-      state: the first state, whose dtypes and shapes stay.
-      condition: whether to take the first step, where the number of steps is not known before.
-      count: how many steps, an int64 scalar.
+      step: called with an emitter of the body, the number of the step and the state; returns whether to go on (None if
+        the count decides), the new state, and what to stack.
+      state: the initial state, whose dtypes and shapes stay.
+      condition: whether to take the first step, if the number of steps is not known in advance.
+      count: the number of steps, an int64 scalar.
       stacked: dtype and shape of each value that is stacked.
     """
 
@@ -203,12 +203,12 @@ def loop(op, step, state, *, condition=None, count=None, stacked=()):
     before = [(np.int64, (), "step"), (np.bool_, (), "running")]
     body, varying = body_of(op, build, before, state, [])
     if condition is None and not varying:
-        condition = op.const(True, np.bool_)  # an input that comes last cannot be left out
+        condition = op.const(True, np.bool_)  # a trailing input cannot be omitted
     return looped(op, "Loop", [count, condition], state, varying, [], stacked, body=body)
 
 
 def scanned(op, step, state, xs, stacked, reverse):
-    """Emit a Scan over the first axis of `xs`, and return the last state and what each step adds, stacked."""
+    """Emit a Scan over the first axis of `xs`; return the last state and the stacked results of the steps."""
 
     def build(inner, inputs):
         state, extra = step(inner, *divided(inputs, len(inputs) - len(xs)))
@@ -222,7 +222,7 @@ def scanned(op, step, state, xs, stacked, reverse):
 
 
 def looped(op, op_type, before, state, varying, xs, stacked, **attributes):
-    """Emit the node: what does not vary goes around it."""
+    """Emit the node; loop-invariant states bypass it."""
     results = [*stamps(state[k] for k in varying), *stacked]
     if not results:
         return state
@@ -232,13 +232,13 @@ def looped(op, op_type, before, state, varying, xs, stacked, **attributes):
 
 
 def body_of(op, build, before, state, after):
-    """The body of a loop, and the numbers of the state that varies: the rest is no state, the body sees it from outside.
+    """Return the body of a loop, and the indices of the states that vary; the body uses the others from outside.
 
     Args:
-      build: called with an emitter of the body and its inputs; returns lists: what comes before the state, the new
-        state, what comes after it.
+      build: called with an emitter of the body and its inputs; returns lists: the values before the state, the new
+        state, and the values after it.
       before, after: dtype, shape and name of each input before and after the state.
-      state: the first state.
+      state: the initial state.
     """
     varying = []
 

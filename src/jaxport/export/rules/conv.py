@@ -9,7 +9,7 @@ from jaxport.export import dims
 from jaxport.export.registry import rule
 from jaxport.export.rules.sliding import Window, attributes, fitted, gathered, padded, windows
 
-#: Lower than any axis is long: where a Slice with a negative step ends.
+#: Less than any index along an axis: the end of a Slice with a negative step.
 BEFORE_FIRST = np.iinfo(np.int64).min + 1
 
 
@@ -28,7 +28,7 @@ def conv_general_dilated(
     batch_group_count,
 ):
     if any(dims.same(size, 0) for size in (*x.shape, *kernel.shape, *op.out.shape)):
-        return op.expand(op.const(0, op.out.dtype), op.out.shape)  # a sum of no products
+        return op.expand(op.const(0, op.out.dtype), op.out.shape)  # an empty sum of products
     x_order, kernel_order, out_order = dimension_numbers
     x, kernel = op.transpose(x, x_order), op.transpose(kernel, kernel_order)
     window = windows(kernel.shape[2:], window_strides, padding, rhs_dilation, lhs_dilation)
@@ -38,29 +38,29 @@ def conv_general_dilated(
     groups = feature_group_count * batch_group_count  # one of them is 1
     if window:
         result = convolved(op, x, kernel, window, groups, shape)
-    else:  # Conv asks for a spatial axis
+    else:  # Conv requires a spatial axis
         x, kernel = op.unsqueeze(x, (2,)), op.unsqueeze(kernel, (2,))
         result = op.squeeze(convolved(op, x, kernel, [Window(1)], groups, [*shape, 1]), (2,))
     return op.transpose(op.cast(result, op.out.dtype), np.argsort(out_order))
 
 
 def batch_groups_as_features(op, x, groups):
-    """`(groups * N, C, ...)` as `(N, groups * C, ...)`: groups of the batch become groups of features."""
+    """Return `(groups * N, C, ...)` as `(N, groups * C, ...)`: groups of the batch become groups of features."""
     batch, features, *spatial = x.shape
     x = op.transpose(op.reshape(x, (groups, batch // groups, features, *spatial)), (1, 0, *range(2, x.rank + 1)))
     return op.reshape(x, (batch // groups, groups * features, *spatial))
 
 
 def convolved(op, x, kernel, window, groups, shape):
-    """`x` (N, C, ...) convolved with `kernel` (O, C / groups, ...), by an operator that takes the dtype."""
+    """Convolve `x` (N, C, ...) with `kernel` (O, C / groups, ...), by an operator that takes the dtype."""
     group = None if dims.same(groups, 1) else groups
-    known = dims.all_static([groups])  # not that of a `vmap` of kernels over a symbolic axis; `group` is an attribute
+    known = dims.all_static([groups])  # not for a `vmap` of kernels over a symbolic axis, as `group` is an attribute
     if known and x.dtype in (np.int8, np.uint8) and op.out.dtype.itemsize <= 4:
         x, options = fitted(op, x, window, 0)
         return op.ConvInteger(x, kernel, group=group, **options)
-    dtype = np.dtype(np.float32) if op.out.dtype == bool else op.out.dtype  # of booleans, whether any product is set
+    dtype = np.dtype(np.float32) if op.out.dtype == bool else op.out.dtype  # of booleans: whether any product is true
     x, kernel = op.cast(x, dtype), op.cast(kernel, dtype)
-    # Without a kernel in the runtime, and a wider dtype to compute in, it is a product.
+    # Without a kernel in the runtime and without a wider dtype to compute in, use a product.
     if not known or x.dtype == np.float64 or x.dtype.kind in "iu":
         x = gathered(op, padded(op, x, window, 0), window, shape[2:])
         return op.call(contracted, x, kernel, groups=groups)
@@ -72,7 +72,7 @@ def convolved(op, x, kernel, window, groups, shape):
 
 
 def contracted(x, kernel, *, groups):
-    """The product of what a window sees (N, C, places and elements of each axis) and a kernel."""
+    """Multiply the windows' elements (N, C, places and elements of each axis) with a kernel."""
     batch, _, *seen = x.shape
     outputs, features, *sizes = kernel.shape
     places, elements = "abcdefgh"[: len(sizes)], "ABCDEFGH"[: len(sizes)]
@@ -84,7 +84,7 @@ def contracted(x, kernel, *, groups):
 
 
 def scatter_attributes(window):
-    """The attributes of the ConvTranspose that a convolution over dilated data is, or None where it is none."""
+    """Return the attributes of the ConvTranspose that equals a convolution over dilated data, or None."""
     plain = all(w.stride == 1 and dims.all_static((w.size, *w.pads)) for w in window)
     if not plain or all(w.base_dilation == 1 for w in window):
         return None
@@ -98,7 +98,7 @@ def scatter_attributes(window):
 
 
 def scatter_kernel(op, kernel, groups):
-    """The kernel of a ConvTranspose, (C, O / groups, ...) and mirrored, from one of Conv, (O, C / groups, ...)."""
+    """Return the mirrored kernel (C, O / groups, ...) of a ConvTranspose from that of a Conv, (O, C / groups, ...)."""
     outputs, features, *sizes = kernel.shape
     split = op.reshape(mirrored(op, kernel), (groups, outputs // groups, features, *sizes))
     swapped = op.transpose(split, (0, 2, 1, *range(3, split.rank)))
@@ -106,7 +106,7 @@ def scatter_kernel(op, kernel, groups):
 
 
 def mirrored(op, kernel):
-    """A kernel with its spatial axes reversed; a view of a constant."""
+    """Reverse the spatial axes of a kernel; a view of a constant."""
     axes = tuple(range(2, kernel.rank))
     if kernel.constant is not None:
         return op.const(np.flip(kernel.constant, axes), name=kernel.name)

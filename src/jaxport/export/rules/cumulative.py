@@ -1,7 +1,7 @@
-"""What accumulates along an axis.
+"""Accumulations along an axis.
 
-ONNX has a cumulative sum, since opset 26 a cumulative product, and nothing for the rest: there each step doubles how
-far back an element has seen, so that log2(n) steps of three nodes do, in a Loop where n is symbolic.
+ONNX has a cumulative sum, a cumulative product from opset 26 on, and nothing for the rest. For these each step doubles
+the distance over which elements are combined, so that log2(n) steps of three nodes suffice, in a Loop if n is symbolic.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def cumlogsumexp(op, x, *, axis, reverse):
 
 
 def doubling(op, combine, identity, x, axis, reverse):
-    """The prefixes of `x` along an axis, combined; from the end where `reverse` is set."""
+    """Return the combined prefixes of `x` along an axis; from the end if `reverse` is set."""
 
     def step(op, x, distance):
         vector = op.unsqueeze(distance, (0,))

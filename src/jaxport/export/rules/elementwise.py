@@ -1,4 +1,4 @@
-"""Elementwise primitives. Operands may come before their broadcast: ONNX's elementwise operators broadcast too."""
+"""Elementwise primitives. Operands may have a deferred broadcast: ONNX's elementwise operators broadcast too."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def mul(op, x, y):
 
 @elementwise("max")
 def maximum(op, x, y):
-    if x.dtype == np.int64:  # the runtime's Max and Min compare its halves, with wrong results
+    if x.dtype == np.int64:  # the runtime's Max and Min compare int64 by halves, with wrong results
         return op.Where(op.Greater(x, y), x, y)
     return op.Or(x, y) if x.dtype == bool else op.Max(x, y)
 
@@ -86,12 +86,12 @@ def square(op, x):
     return op.Mul(x, x)
 
 
-# In the form in which JAX itself computes it: exact near 1 too.
+# JAX's own form: exact near 1 too.
 elementwise("one_minus_square", via=lambda x: (1 + x) * (1 - x))
 
 
 def polynomial(x, *coefficients, unroll=None):
-    """Horner's rule; the coefficient of the highest power is the last."""
+    """Evaluate a polynomial by Horner's rule; the coefficient of the highest power is the last."""
     return functools.reduce(lambda y, coefficient: y * x + coefficient, reversed(coefficients))
 
 
@@ -109,7 +109,7 @@ def rsqrt(op, x):
 
 
 def bitwise(logical: str, integer: str):
-    """Booleans have operators of their own."""
+    """Return a rule that uses one operator for booleans and another for integers."""
 
     def emits(op, *operands):
         return op.emit(logical if operands[0].dtype == bool else integer, *operands)
@@ -125,7 +125,7 @@ elementwise("not")(bitwise("Not", "BitwiseNot"))
 
 
 def divisible(op, x, y):
-    """`y` without the divisors that end the process or raise in a runtime, and where they are."""
+    """Replace the divisors that crash or raise in a runtime; return the divisor and masks of zero and minus one."""
     zero, minus_one = op.Equal(y, 0), op.Equal(y, -1) if y.dtype.kind == "i" else None
     special = zero if minus_one is None else op.Or(zero, minus_one)
     return op.Where(special, op.const(1, y.dtype), y), zero, minus_one
@@ -149,7 +149,7 @@ def rem(op, x, y):
         return op.Mod(x, y, fmod=1)
     constant = y.constant is not None and not np.isin(y.constant, (0, -1)).any()
     safe, zero, _ = (y, None, None) if constant else divisible(op, x, y)
-    # The runtime's integer fmod goes through double, and its Mod has the divisor's sign: take the quotient off.
+    # The runtime's integer fmod is computed in double, and its Mod has the divisor's sign, so subtract the quotient.
     remainder = op.Sub(x, op.Mul(op.Div(x, safe), safe)) if x.dtype.kind == "i" else op.Mod(x, safe)
     return remainder if zero is None else op.Where(zero, x, remainder)  # by -1 it is 0, as by 1
 
@@ -167,7 +167,7 @@ def integer_pow(op, x, *, y):
 
 
 def _multiply_out(x, *, exponent):
-    """The power by repeated squaring, as XLA computes it: exact for integers, which ONNX's Pow is not."""
+    """Compute a power by repeated squaring, as XLA does: exact for integers, which ONNX's Pow is not."""
     if exponent < 0:
         return 1 / _multiply_out(x, exponent=-exponent)
     result, base = None, x
@@ -193,20 +193,20 @@ def convert_element_type(op, x, *, new_dtype):
 
 
 def power_of_two(op, x, dtype):
-    """The nearest number of a type that has powers of two alone; nothing below zero."""
+    """Round to the nearest number of a type with powers of two only; NaN below zero."""
     x = op.cast(x, np.float32)
     x = op.Where(op.Less(x, 0.0), op.const(np.nan, np.float32), x)
     return op.Cast(x, to=dtype, round_mode="nearest")
 
 
 def wrapped(op, x, limits):
-    """Integers modulo the size of a type below 8 bits, as int8: what is out of range, ONNX leaves open."""
+    """Wrap integers to a type below 8 bits, as int8: ONNX leaves open what happens out of range."""
     size, low = op.const(1 << limits.bits, np.int8), op.const(limits.min, np.int8)
     return op.Add(op.Mod(op.Sub(op.cast(x, np.int8), low), size), low)
 
 
 def saturating_cast(op, x, dtype):
-    """Float to integer as JAX does it: NaN gives 0, what is out of range the nearest bound. ONNX leaves both open."""
+    """Cast float to integer as JAX does: NaN gives 0, out-of-range values the nearest bound. ONNX leaves both open."""
     if x.dtype not in (np.float32, np.float64):
         x = op.cast(x, np.float32)
     limits = jnp.iinfo(dtype)
@@ -214,8 +214,8 @@ def saturating_cast(op, x, dtype):
     x = op.Where(op.IsNaN(x), op.const(0, x.dtype), x)
     if int(high) == limits.max:
         x = op.Clip(x, op.const(low), op.const(high))
-        return op.cast(op.cast(x, np.int8) if limits.bits < 8 else x, dtype)  # into less, the runtime rounds
-    inside = op.cast(op.Max(x, op.const(low)), dtype)  # the upper bound is no float: choose it after the cast
+        return op.cast(op.cast(x, np.int8) if limits.bits < 8 else x, dtype)  # the runtime rounds narrower casts
+    inside = op.cast(op.Max(x, op.const(low)), dtype)  # the upper bound is no float: select it after the cast
     return op.Where(op.GreaterOrEqual(x, op.const(high)), op.const(limits.max, dtype), inside)
 
 
@@ -230,7 +230,7 @@ def select_n(op, which, *cases):
 
 
 def where(op, condition, x, y):
-    """`x` where the condition holds, else `y`; booleans by logic, which needs no cast."""
+    """Return `x` where the condition holds, else `y`; booleans by logic, which needs no cast."""
     if x.dtype == bool:
         kept = condition if _all(x, True) else op.And(condition, x)
         if _all(y, False):
@@ -241,7 +241,7 @@ def where(op, condition, x, y):
 
 
 def _all(x, value):
-    """Whether `x` is known to be `value` everywhere."""
+    """Whether all elements of `x` are known to be `value`."""
     return x.constant is not None and bool((x.constant == value).all())
 
 
@@ -255,7 +255,7 @@ def clamp(op, low, x, high):
 def round_(op, x, *, rounding_method):
     if rounding_method == lax.RoundingMethod.TO_NEAREST_EVEN:
         return op.Round(x)
-    # Half away from zero: floor(|x| + 1/2), except where |x| has no fraction left to round.
+    # Half away from zero: floor(|x| + 1/2), unless |x| has no fraction left to round.
     size = op.Abs(x)
     floor = op.Floor(size)
     up = op.GreaterOrEqual(op.Sub(size, floor), op.const(0.5, x.dtype))

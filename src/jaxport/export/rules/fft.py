@@ -1,8 +1,8 @@
-"""Fourier transforms, of complex numbers as pairs.
+"""Fourier transforms, with complex numbers as pairs.
 
 ONNX Runtime's DFT is exact to rounding for lengths that are powers of two. For others it is not: in single precision it
-is off by 2e-4 at a length of 1,000, and its inverse in double precision by 1e-8. So those are products with a matrix
-where they are short, or where the length is symbolic, and by Bluestein's convolution transforms of a power of two else.
+is off by 2e-4 at a length of 1,000, and its inverse in double precision by 1e-8. So short or symbolic lengths use a
+product with a matrix, and others Bluestein's convolution, which takes transforms of a power of two.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def is_long(length):
 
 
 def transformed(op, re, im, axis, length, inverse):
-    """The transform along one axis."""
+    """Transform along one axis."""
     if is_power_of_two(length):
         return by_operator(op, op.concat([op.unsqueeze(x, [re.rank]) for x in (re, im)], re.rank), axis, inverse)
     return op.call(bluestein if is_long(length) else by_matrix, re, im, axis=axis, inverse=inverse)
 
 
 def real_to_complex(op, x, length):
-    """The transform of real numbers along the last axis, without the half that the other one mirrors."""
+    """Transform real numbers along the last axis, without the half that mirrors the other one."""
     if is_power_of_two(length):
         return by_operator(op, op.unsqueeze(x, [x.rank]), x.rank - 1, False, onesided=1)
     if is_long(length):
@@ -57,7 +57,7 @@ def real_to_complex(op, x, length):
 
 
 def complex_to_real(op, re, im, length):
-    """The inverse transform of the half of a spectrum whose other half mirrors it; what it gives is real."""
+    """Invert the transform of half a spectrum whose other half mirrors it; the result is real."""
     if not is_power_of_two(length) and not is_long(length):
         return op.call(real_by_inverse_matrix, re, im, length=length)
     re, im = op.call(mirrored, re, im, length=length)
@@ -65,7 +65,7 @@ def complex_to_real(op, re, im, length):
 
 
 def by_operator(op, x, axis, inverse, onesided=None):
-    """ONNX's transform of an array whose last axis holds the parts."""
+    """Apply ONNX's transform to an array whose last axis holds the parts."""
     shape = list(x.shape[:-1])
     if onesided:
         shape[axis] = shape[axis] // 2 + 1
@@ -85,16 +85,16 @@ def by_operator(op, x, axis, inverse, onesided=None):
 
 
 def waves(rows, columns, length, dtype):
-    """Cos and sin of 2 pi j k / n; at export where n is known."""
+    """Return cos and sin of 2 pi j k / n; computed at export if n is known."""
     numbers = np if dims.is_static(length) else jnp
     turns = numbers.arange(rows)[:, None] * numbers.arange(columns) % length
-    turns = numbers.where(turns * 2 > length, turns - length, turns)  # the nearer to zero, the more exact
+    turns = numbers.where(turns * 2 > length, turns - length, turns)  # more exact nearer to zero
     angle = turns.astype(np.float64 if dims.is_static(length) else dtype) * (2 * np.pi / length)
     return numbers.cos(angle).astype(dtype), numbers.sin(angle).astype(dtype)
 
 
 def by_matrix(re, im, *, axis, inverse):
-    """The product of the parts, side by side, with a matrix."""
+    """Multiply the parts, side by side, with a matrix."""
     length = re.shape[axis]
     cosine, sine = waves(length, length, length, re.dtype)
     if inverse:
@@ -116,19 +116,19 @@ def real_by_inverse_matrix(re, im, *, length):
     cosine, sine = waves(half, length, length, re.dtype)
     numbers = np if dims.is_static(length) else jnp
     places = numbers.arange(half)
-    # What has no mirror image counts once, all else twice.
+    # Elements without a mirror image count once, all others twice.
     weights = (numbers.where((places == 0) | (places * 2 == length), 1, 2) / length).astype(re.dtype)[:, None]
     return re @ (cosine * weights) - im @ (sine * weights)
 
 
 def mirrored(re, im, *, length):
-    """The whole spectrum."""
+    """Return the whole spectrum."""
     rest = length - re.shape[-1]
     return [jnp.concatenate([x, sign * x[..., rest:0:-1]], axis=-1) for x, sign in ((re, 1), (im, -1))]
 
 
 def bluestein(re, im, *, axis, inverse):
-    """The transform as a convolution with a chirp, by transforms of a power of two (Bluestein, 1970)."""
+    """Transform by convolution with a chirp, using transforms of a power of two (Bluestein, 1970)."""
     rows = lax.complex(*(jnp.moveaxis(x, axis, -1) for x in (re, im)))
     found = jnp.moveaxis(convolved_with_chirp(rows, 1 if inverse else -1), -1, axis)
     found = found / re.shape[axis] if inverse else found

@@ -1,8 +1,8 @@
-"""Reading parts of an array: gather in all its generality, and dynamic slices.
+"""Reading parts of an array: gather in full generality, and dynamic slices.
 
-A gather cuts one window out of the operand for each element of the indices. What is not indexed needs no index: the
-general form is GatherND over the indexed axes alone, and one indexed axis is Gather, or GatherElements where all
-others are batch axes.
+A gather takes one window of the operand for each element of the indices. An axis without an index needs none: the
+general form is GatherND over the indexed axes only, and one indexed axis is Gather, or GatherElements if all others are
+batch axes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def dynamic_slice(op, x, *indices, slice_sizes):
 
 
 def one_window(op, x, starts, sizes):
-    """The window of `x` that begins at scalar `starts` (by axis, 0 where there is none) and has `sizes`."""
+    """Return the window of `x` that begins at scalar `starts` (by axis, 0 for missing ones) and has `sizes`."""
     moving = [axis for axis, start in starts.items() if start.constant is None]
     x = sliced(
         op, x, {a: int(starts[a].constant) if a in starts else 0 for a in range(x.rank) if a not in moving}, sizes
@@ -41,7 +41,7 @@ def one_window(op, x, starts, sizes):
 
 
 def sliced(op, x, begins, sizes):
-    """The part of `x` that begins at `begins` (dims, by axis) and has `sizes` on these axes."""
+    """Return the part of `x` that begins at `begins` (dims, by axis) and has `sizes` on these axes."""
     cut = [a for a, begin in begins.items() if not dims.same(begin, 0) or not dims.same(sizes[a], x.shape[a])]
     if not cut:
         return x
@@ -77,13 +77,14 @@ def gather(op, x, indices, *, dimension_numbers, slice_sizes, mode, fill_value):
 
 
 def many_windows(op, x, starts, shared, sizes):
-    """The windows that begin at `starts`, one for each element of the indices; `shared` are the batch axes.
+    """Return the windows that begin at `starts`, one for each element of the indices; `shared` are the batch axes.
 
     Returns:
-      The windows, and what their axes are: ("batch", i) is axis i of the indices, ("window", a) what the windows hold
-      of axis a of `x`; where that is one element, the axis may be missing.
+      The windows, and the labels of their axes: ("batch", i) is axis i of the indices, ("window", a) the window's
+        extent
+      along axis a of `x`; if that is one element, the axis may be missing.
     """
-    # Where all windows begin at the same place, the rest of the operand is cut off beforehand.
+    # If all windows begin at the same place on an axis, the rest of the operand is cut off beforehand.
     free = [i for i in range(len(starts.batch)) if i not in shared.values()]
     same = {a: int(c.flat[0]) for a, v in starts.at.items() if (c := v.constant) is not None and (c == c.flat[0]).all()}
     same = same if len(starts.at) > 1 else {}
@@ -114,21 +115,21 @@ def many_windows(op, x, starts, shared, sizes):
 
 
 def arranged(op, x, labels, wanted, shape):
-    """`x`, whose axes have labels, with the axes `wanted` in this order, as `shape`; axes of size one may be missing."""
+    """Return `x`, whose axes have labels, with the axes `wanted`, as `shape`; axes of size one may be missing."""
     x = op.squeeze(x, [i for i, label in enumerate(labels) if label not in wanted])
     labels = [label for label in labels if label in wanted]
     return op.reshape(op.transpose(x, [labels.index(label) for label in wanted if label in labels]), shape)
 
 
 def with_offsets(op, index, sizes, wide):
-    """One index per element of the window: an axis more for each of the `wide` axes."""
+    """Return one index per element of the window: a new axis for each of the `wide` axes."""
     for axis in wide:
         index = op.Add(op.unsqueeze(index, (index.rank,)), window_starts.positions(op, sizes[axis], index.dtype))
     return index
 
 
 def stacked(op, columns, axes, sizes, wide):
-    """The index of every row of every window, as GatherND and ScatterND take it: the axes last."""
+    """Return the index of every row of every window, as GatherND and ScatterND take it: the axes last."""
     batch = columns[0].shape
     full = (*batch, *[sizes[a] for a in wide])
     dtype = columns[0].dtype if len({c.dtype for c in columns}) == 1 else INT64
@@ -143,7 +144,7 @@ def stacked(op, columns, axes, sizes, wide):
 
 
 def without_axes(op, x, axes):
-    """`x` without axes of size one, where it is a gather along one of them, or None where it is not."""
+    """Return `x` without axes of size one if it is a gather along one of them, else None."""
     origin = x.origin
     if origin is None or origin.op_type != "Gather" or origin.attributes["axis"] not in axes:
         return None

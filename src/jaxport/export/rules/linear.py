@@ -13,7 +13,7 @@ from jaxport.export.registry import rule
 @rule("dot_general", irrelevant=("precision",))
 def dot_general(op, x, y, *, dimension_numbers, preferred_element_type):
     (x_contracted, y_contracted), (x_batch, y_batch) = dimension_numbers
-    if x_contracted:  # in whatever order they come, the sum is the same
+    if x_contracted:  # the sum is the same in any order
         lead = 0 if y.constant is not None else 1 if x.constant is not None else int(y.rank > x.rank)
         pairs = sorted(zip(x_contracted, y_contracted, strict=True), key=lambda pair: pair[lead])
         x_contracted, y_contracted = zip(*pairs, strict=True)
@@ -39,7 +39,7 @@ def dot_general(op, x, y, *, dimension_numbers, preferred_element_type):
 
 
 def scaled_dot(x, y, x_scale, y_scale, *, dimension_numbers, preferred_element_type):
-    """A product of operands that have a scale for each block of their contracted axes; in bfloat16, as in JAX."""
+    """Multiply operands that have a scale for each block of their contracted axes; in bfloat16, as in JAX."""
     (x_contracted, y_contracted), _ = dimension_numbers
     x, y = scaled(x, x_scale, x_contracted), scaled(y, y_scale, y_contracted)
     return lax.dot_general(x, y, dimension_numbers, preferred_element_type=preferred_element_type)
@@ -49,7 +49,7 @@ rule("scaled_dot", via=scaled_dot)
 
 
 def scaled_matmul(x, y, x_scale, y_scale, *, preferred_element_type):
-    """The same over batches of rows; a kernel on NVIDIA's GPUs, and on AMD's this."""
+    """Do the same over batches of rows; JAX has a kernel on NVIDIA's GPUs, and does this on AMD's."""
     dimension_numbers = (((2,), (2,)), ((0,), (0,)))
     return [
         lax.scaled_dot(
@@ -67,33 +67,33 @@ rule("scaled_matmul_wrapper", via=scaled_matmul)
 
 
 def scaled(x, scale, axes):
-    """`x` times its scales in bfloat16."""
-    scale = scale.astype(jnp.bfloat16)  # before it is moved: runtimes have few kernels of scales' own type
+    """Return `x` times its scales in bfloat16."""
+    scale = scale.astype(jnp.bfloat16)  # before the movement: runtimes have few kernels for the dtypes of scales
     for axis in axes:
         scale = jnp.repeat(scale, x.shape[axis] // scale.shape[axis], axis)
     return x.astype(jnp.bfloat16) * scale
 
 
 def accumulated(op, x, dtype):
-    """An operand in the dtype that the product is accumulated in, which ONNX does in the operands' own."""
+    """Cast an operand to the dtype of accumulation, since ONNX accumulates in the operands' own."""
     return op.cast(x, dtype)
 
 
 def size(x, axes):
-    """The product of some dims of `x`."""
+    """Return the product of some dims of `x`."""
     return math.prod([x.shape[a] for a in axes])
 
 
 def moved(x, rows, columns):
-    """What it costs to bring the axes of `x` into this order: nothing for a constant, little for a matrix."""
+    """Return the cost of reordering the axes of `x`: nothing for a constant, little for a matrix."""
     in_order = [*rows, *columns] == sorted([*rows, *columns])
     return 0 if in_order or x.constant is not None else min(x.rank, 3) - 1
 
 
 def times_matrix(op, x, free, contracted, matrix, rows, columns):
-    """`x` with its free axes as they are, times another operand as a matrix; one axis for the columns.
+    """Multiply `x`, keeping its free axes, by another operand as a matrix; the columns become one axis.
 
-    The matrix is never a vector: ONNX Runtime 1.31 joins a Transpose with a MatMul, and gets that one wrong.
+    The matrix is never a vector: ONNX Runtime 1.31 fuses a Transpose with a MatMul, and gets that one wrong.
     """
     x = op.transpose(x, (*free, *contracted))
     lead = x.shape[: len(free)]
@@ -105,7 +105,7 @@ def times_matrix(op, x, free, contracted, matrix, rows, columns):
 
 
 def flattened(op, x, batch, rows, columns):
-    """`x` as matrices: the batch axes, then the product of `rows`, then the product of `columns`."""
+    """Return `x` as matrices: the batch axes, then the product of `rows`, then the product of `columns`."""
     x = op.transpose(x, (*batch, *rows, *columns))
     lead = x.shape[: len(batch)]
     tail = x.shape[len(batch) :]

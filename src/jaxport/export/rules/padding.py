@@ -1,4 +1,4 @@
-"""Padding: around, between the elements, and by negative amounts, which cuts."""
+"""Padding: around, between the elements, and by negative amounts, which crop."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def not_negative(dim):
 
 
 def spread_out(op, x, value, gaps):
-    """`x` with as many padding elements after each element as `gaps` says for the axis."""
+    """Return `x` with padding elements inserted after each element, as many as `gaps` has for the axis."""
     apart, merged = [], []
     for axis, size in enumerate(x.shape):
         apart += [size, 1] if axis in gaps else [size]

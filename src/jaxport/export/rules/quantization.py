@@ -1,4 +1,4 @@
-"""Blocks that are what ONNX's quantization operators are."""
+"""Blocks that ONNX's quantization operators compute."""
 
 from __future__ import annotations
 

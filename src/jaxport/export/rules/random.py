@@ -1,6 +1,6 @@
 """Random numbers: the functions of a key's generator, on the words of the keys.
 
-The generators are JAX's own functions, so the bits are JAX's own bits; what ONNX has to compute is only their hash.
+The generators are JAX's own functions, so the bits are JAX's own; ONNX only has to compute their hash.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jaxport.jaxprs import random_gamma_p
 
 
 def mapped(function, rank):
-    """`function` mapped over `rank` leading axes of all its operands."""
+    """Map `function` over `rank` leading axes of all its operands."""
     return function if rank == 0 else jax.vmap(mapped(function, rank - 1))
 
 
@@ -67,11 +67,11 @@ PARITY = np.uint32(0x1BD11BDA)
 
 
 def threefry(pairs, rotations):
-    """Twenty rounds of add, rotate, xor; after every fourth the next words of the key are added.
+    """Hash by twenty rounds of add, rotate, xor; after every fourth the next words of the key are added.
 
     Args:
-      pairs: the places that are mixed in the even rounds, and in the odd ones.
-      rotations: of each pair in each round, again after eight.
+      pairs: the positions that are mixed in the even rounds, and in the odd ones.
+      rotations: the rotation of each pair in each round, repeated after eight rounds.
     """
 
     def threefry_hash(*words):
@@ -108,10 +108,10 @@ WEYL = (np.uint32(0x9E3779B9), np.uint32(0xBB67AE85))
 
 
 def philox(*multipliers):
-    """Ten rounds of multiplication to two words, of which the high one is mixed with the key and its neighbour.
+    """Hash by ten rounds of multiplication to two words, the high one of which is mixed with the key and its neighbour.
 
     Args:
-      multipliers: of the even words of the counter, which is twice as long as the key.
+      multipliers: those of the even words of the counter, which is twice as long as the key.
     """
 
     def philox_hash(*words):
@@ -147,7 +147,7 @@ def rng_bit_generator(op, key, *, algorithm, dtype, shape):
 
 
 def xla_threefry(state, *, shape):
-    """Words by XLA's ThreeFry: a state is a key and a counter of two words each, the low one first.
+    """Draw words by XLA's ThreeFry: a state is a key and a counter of two words each, the low one first.
 
     Both words of a hash are neighbours along the first even axis, else along the longest one, which is cut.
     """
@@ -167,7 +167,7 @@ def xla_threefry(state, *, shape):
 
 @rule("iota_2x32_shape", broadcasts=True)
 def iota_2x32_shape(op, *, shape):
-    """The positions of the elements as numbers of 64 bits, in two words: the high ones, and the low ones."""
+    """Return the positions of the elements as 64-bit numbers in two words: the high ones, and the low ones."""
     size = math.prod(shape)
     if dims.is_static(size) and size <= 2**32:
         low = iota(op, dtype=np.uint32, shape=(size,), dimension=0)

@@ -1,4 +1,4 @@
-"""Reductions and what accumulates along an axis."""
+"""Reductions and accumulations along an axis."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxport.jaxprs import jaxpr_as_fun
 
 
 def reduced(op, op_type, x, axes):
-    """A reduction operator over `axes`, which vanish."""
+    """Emit a reduction operator over `axes`, which are removed."""
     return op.emit(op_type, x, tuple(int(a) for a in axes), keepdims=0)
 
 
@@ -31,7 +31,7 @@ def reduce_sum(op, x, *, axes):
 
 
 def _sum_by_matmul(x, *, axes):
-    """A product with ones wraps exactly, where the runtime sums 64-bit integers in double."""
+    """Sum by a product with ones, which wraps exactly; the runtime sums 64-bit integers in double."""
     kept = [a for a in range(x.ndim) if a not in axes]
     matrix = x.transpose(*kept, *axes).reshape(*(x.shape[a] for a in kept), -1)
     return matrix @ jnp.ones(matrix.shape[-1], x.dtype)
@@ -50,12 +50,12 @@ def extremum(op_type):
             return x
         if x.dtype.kind in "iu" and x.dtype.itemsize == 8:  # the runtime compares int64 by halves, with wrong results
             return op.call(_at_position, x, axes=tuple(axes), position=position)
-        if x.dtype == np.uint32:  # nothing wider but int64
+        if x.dtype == np.uint32:  # only int64 is wider
             return op.cast(reduced(op, op_type, op.cast(x, np.float64), axes), np.uint32)
         result = reduced(op, op_type, x, axes)
         if x.dtype.kind not in "fV":
             return result
-        # A NaN anywhere makes the result NaN in JAX; the runtime sees only one that comes first.
+        # A NaN anywhere makes the result NaN in JAX; the runtime only sees one that comes first.
         any_nan = reduced(op, "ReduceMax", op.cast(op.IsNaN(x), np.uint8), axes)
         return op.Where(op.cast(any_nan, np.bool_), op.const(np.nan, x.dtype), result)
 
@@ -64,7 +64,7 @@ def extremum(op_type):
 
 
 def _at_position(x, *, axes, position):
-    """The element over some axes that `argmax` or `argmin` finds."""
+    """Return the element over some axes that `argmax` or `argmin` finds."""
     kept = [a for a in range(x.ndim) if a not in axes]
     rows = x.transpose(*kept, *axes).reshape(*(x.shape[a] for a in kept), -1)
     return jnp.take_along_axis(rows, position(rows, axis=-1, keepdims=True), -1).squeeze(-1)
@@ -75,7 +75,7 @@ rule("reduce_min")(extremum("ReduceMin"))
 
 
 def logical(op_type, combine):
-    """Of booleans an extremum; of integers, bit by bit, one after the other."""
+    """Return a reduction by bits: an extremum of booleans, a fold over integers."""
 
     def emits(op, x, *, axes):
         if not axes:
@@ -112,7 +112,7 @@ def reduce(op, *operands, jaxpr, dimensions):
 
 
 def _folded(*operands, axes, combine):
-    """Any reduction: the elements along `axes`, one after the other, from the initial values on."""
+    """Reduce by any function: fold the elements along `axes`, from the initial values on."""
     xs, firsts = operands[: len(operands) // 2], operands[len(operands) // 2 :]
     kept = [a for a in range(xs[0].ndim) if a not in axes]
     shape = [xs[0].shape[a] for a in kept]

@@ -1,4 +1,4 @@
-"""What no ONNX model can do: each primitive with the reason, and what the user can do instead."""
+"""Primitives that no ONNX model can compute, each with the reason and what the user can do instead."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ REASONS = {
 
 
 def refuses(why):
-    """A rule that refuses."""
+    """Return a rule that refuses."""
 
     def refuse(op, *operands, **_):
         op.refuse(why)
@@ -51,7 +51,7 @@ for _primitive, _why in REASONS.items():
     rule(_primitive, broadcasts=True)(refuses(_why))
 
 
-#: What to do about callbacks that a library makes, by the package that they come from.
+#: The advice for callbacks that a library makes, by package.
 CALLBACKS = {
     "equinox": "is a check of Equinox's that raises a Python error; set the environment variable EQX_ON_ERROR=off before "
     "Equinox is imported, which leaves these checks out",
@@ -60,7 +60,7 @@ CALLBACKS = {
 
 @rule("pure_callback", "io_callback", broadcasts=True)
 def callback(op, *operands, callback, **_):
-    """A function of Python's: a wrapped one says where it comes from."""
+    """Refuse a Python callback; a wrapped function tells its package."""
     function = getattr(callback, "callback_func", callback)
     package = (getattr(function, "__module__", None) or "").partition(".")[0]
     op.refuse(

@@ -1,8 +1,8 @@
-"""Writing parts of an array: scatters in all their generality, and dynamic updates.
+"""Writing parts of an array: scatters in full generality, and dynamic updates.
 
-A scatter writes one window into the operand for each element of the indices, combined with what is there. JAX drops
-a window that does not lie inside, as a whole, where ONNX fails: it is replaced by what changes nothing, or taken out
-of the updates. A single window is cut out, changed and put back; many go through ScatterElements or ScatterND.
+A scatter writes one window into the operand for each element of the indices, combined with the old elements. JAX drops
+a window that does not lie wholly inside, while ONNX fails: such an update is replaced by a neutral one, or removed. A
+single window is cut out, changed and put back; many are written by ScatterElements or ScatterND.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from jaxport.export.rules.starts import INT64
 from jaxport.export.rules.windows import highest, lowest
 from jaxport.jaxprs import ClosedJaxpr, jaxpr_as_fun
 
-#: From so many elements on, a row is better scattered as a whole than element by element.
+#: From this many elements on, a row is scattered as a whole rather than element by element.
 LONG_ROW = 8
-#: The opset that brought TensorScatter.
+#: The opset that introduced TensorScatter.
 TENSOR_SCATTER = 24
-#: The dtypes that ONNX Runtime scatters with a reduction in another one: it fails at run time on these.
+#: The dtypes for which ONNX Runtime's reducing scatters fail at run time, with the dtype to use.
 REDUCED_IN = {"bool": np.uint8, "float16": np.float32, "bfloat16": np.float32}
 
 
 @dataclass(frozen=True)
 class Combination:
-    """How an update is combined with what is there.
+    """How an update is combined with the old elements.
 
     Attributes:
       apply: `apply(op, old, update)`, element by element.
-      reduction: ONNX's name for it; None where it has none.
-      neutral: the update of a dtype that changes nothing, where there is one.
-      since: the opset that brought the reduction.
+      reduction: ONNX's name for it; None if it has none.
+      neutral: the update of a dtype that changes nothing, if there is one.
+      since: the opset that introduced the reduction.
     """
 
     apply: Callable[..., Any]
@@ -101,7 +101,7 @@ def scatter_sub(op, x, indices, updates, *, dimension_numbers, mode, unique_indi
 
 
 def combined(op, x, indices, updates, combination, numbers, mode, unique):
-    """The operand of a scatter with its windows combined into it."""
+    """Return the operand of a scatter with its windows combined into it."""
     batch, sizes = indices.shape[:-1], [1] * x.rank
     shared = dict(zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True))
     windows = [a for a in range(x.rank) if a not in numbers.inserted_window_dims and a not in shared]
@@ -125,7 +125,7 @@ def combined(op, x, indices, updates, combination, numbers, mode, unique):
     if starts.inside is not None and combination.neutral is not None:
         neutral = op.const(combination.neutral(x.dtype), x.dtype)
         many.settle(op.Where(many.inside(op), updates, neutral))
-    elif combination.neutral is None and len(shared) == len(batch):  # no two windows meet: each is a single one
+    elif combination.neutral is None and len(shared) == len(batch):  # no two windows overlap: each is a single one
         if starts.inside is not None or combination is not REPLACE:
             old = arranged(op, *many_windows(op, x, starts, shared, sizes), labels, updates.shape)
             new = combination.apply(op, old, updates)
@@ -139,7 +139,7 @@ def combined(op, x, indices, updates, combination, numbers, mode, unique):
 
 
 def one_update(op, x, update, starts, combination):
-    """`x` with one window combined into it, dropped where it does not lie inside."""
+    """Return `x` with one window combined into it, dropped unless it lies inside."""
     if starts.inside is not None or combination is not REPLACE:
         old = one_window(op, x, starts.at, update.shape)
         update = combination.apply(op, old, update)
@@ -159,12 +159,12 @@ def counts_from_end(op, x, sizes):
 
 
 def narrower(shape, whole):
-    """The axes on which a window of `shape` does not fill the whole."""
+    """Return the axes on which a window of `shape` does not span the whole."""
     return [axis for axis, (size, full) in enumerate(zip(shape, whole, strict=True)) if not dims.same(size, full)]
 
 
 def written(op, x, update, starts):
-    """`x` with a window written over it that begins at scalar `starts` (by axis, 0 where there is none)."""
+    """Return `x` overwritten by a window that begins at scalar `starts` (by axis, 0 for missing ones)."""
     narrow = narrower(update.shape, x.shape)
     if not narrow:
         return update
@@ -196,9 +196,9 @@ def written(op, x, update, starts):
 
 
 def rows_of(op, start, axis, shape):
-    """The index, as ScatterND takes it, of the rows of an array that a window of `shape` holds.
+    """Return the ScatterND index of the rows of an array that a window of `shape` covers.
 
-    The window begins at a scalar `start` on its last indexed axis, where it has size one, and fills the axes before.
+    The window begins at a scalar `start` on its last indexed axis, where it has size one, and spans the axes before.
     """
     leading = (*shape[:axis], 1)
     if dims.all_static(leading):
@@ -215,11 +215,11 @@ class Updates:
     """The many updates of a scatter.
 
     Attributes:
-      value: the updates, whose axes have labels: ("batch", i) is axis i of the indices, ("window", a) what the windows
-        hold of axis a of the operand.
+      value: the updates, whose axes have labels: ("batch", i) is axis i of the indices, ("window", a) the window's
+        extent along axis a of the operand.
       sizes: the size of a window on each axis of the operand.
-      starts: where the windows begin.
-      shared: by batch axis of the operand, the axis of the indices that it goes with.
+      starts: the starts of the windows.
+      shared: the axis of the indices for each batch axis of the operand.
     """
 
     value: Any
@@ -229,23 +229,23 @@ class Updates:
     shared: dict[int, int]
 
     def inside(self, op: Any) -> Any:
-        """Which updates lie inside, in a shape that broadcasts to theirs."""
+        """Return which updates lie inside, in a shape that broadcasts to theirs."""
         shown = [1 if label[0] == "window" else d for label, d in zip(self.labels, self.value.shape, strict=True)]
         return op.reshape(op.expand(self.starts.inside, self.starts.batch), shown)
 
     def settle(self, updates: Any) -> None:
-        """Take updates that change nothing where they do not lie inside."""
+        """Replace the updates by ones that change nothing if they lie outside."""
         self.value, self.starts.inside = updates, None
 
     def along_one_axis(self) -> bool:
-        """Whether ScatterElements does it, and the operand need not be transposed for ScatterND."""
+        """Whether ScatterElements suffices, and the operand would have to be transposed for ScatterND."""
         indexed = list(self.starts.at)
         if len(indexed) != 1 or not dims.same(self.sizes[indexed[0]], 1):
             return False
         return indexed[0] > 0 or bool(self.shared)
 
     def has_long_rows(self) -> bool:
-        """Whether ScatterND moves many elements for each index, with no axis of the operand to be transposed."""
+        """Whether ScatterND moves many elements for each index without transposing the operand."""
         last = max((*self.shared, *self.starts.at), default=-1)
         row = [size for size in self.sizes[last + 1 :] if dims.is_static(size)]
         return (
@@ -255,7 +255,7 @@ class Updates:
         )
 
     def elements(self, op: Any, x: Any, combination: Combination) -> Any:
-        """The scatter along the only axis that has an index."""
+        """Scatter along the only axis that has an index."""
         ((axis, start),) = self.starts.at.items()
         batch = self.starts.batch
         free = [i for i in range(len(batch)) if i not in self.shared.values()]
@@ -273,7 +273,7 @@ class Updates:
         )
 
     def rows(self, op: Any, x: Any, combination: Combination, unique: bool, lead: Sequence[int] = ()) -> Any:
-        """The scatter of whole rows: what a window holds of the axes that need no index, which `lead` may say."""
+        """Scatter whole rows: the window's extent along the axes that need no index; `lead` overrides which axes do."""
         batch, starts = self.starts.batch, self.starts
         lead = lead or [
             a for a in range(x.rank) if a in (*self.shared, *starts.at) or not dims.same(self.sizes[a], x.shape[a])
@@ -284,7 +284,7 @@ class Updates:
         updates = arranged(op, self.value, self.labels, labels, [*batch, *(self.sizes[a] for a in (*wide, *rest))])
         data = op.transpose(x, (*lead, *rest))
         columns = [op.expand(self.column(op, a), batch) for a in lead]
-        if not lead:  # every window is the whole: a row of a matrix with one row
+        if not lead:  # every window is the whole operand: a row of a matrix with one row
             data, columns = op.unsqueeze(data, (0,)), [op.expand(op.const(0, INT64), batch)]
         index = stacked(op, columns, lead or [-1], self.sizes, wide)
         kept = None if starts.inside is None else op.expand(starts.inside, batch)
@@ -294,7 +294,7 @@ class Updates:
         return op.transpose(result, [order.index(a) for a in range(x.rank)])
 
     def column(self, op: Any, axis: int) -> Any:
-        """The index on an axis of the operand, in a shape that broadcasts to that of the indices."""
+        """Return the index on an axis of the operand, in a shape that broadcasts to that of the indices."""
         if axis in self.shared:
             batch, place = self.starts.batch, self.shared[axis]
             return op.reshape(
@@ -304,12 +304,12 @@ class Updates:
 
 
 def scattered_rows(op, x, index, updates, batch_rank, kept, combination, unique):
-    """Rows combined into `x` at the places that `index` gives, as ScatterND takes it; those that are not kept are not."""
+    """Combine rows into `x` at the places in `index`, as ScatterND takes it; only rows with `kept` set, if given."""
     if combination.reduction is None and unique:
         updates, combination = combination.apply(op, op.GatherND(x, index), updates), REPLACE
     in_turn = not combination.reduces(op.opset)
     index_row, row = index.shape[batch_rank:], updates.shape[batch_rank:]
-    if kept is not None or in_turn:  # one axis for all of the batch
+    if kept is not None or in_turn:  # one axis for the whole batch
         count = math.prod(index.shape[:batch_rank])
         index, updates = op.reshape(index, (count, *index_row)), op.reshape(updates, (count, *row))
         if kept is not None:
@@ -322,7 +322,7 @@ def scattered_rows(op, x, index, updates, batch_rank, kept, combination, unique)
 
 
 def reduced(op, scatter, x, updates, combination):
-    """A scatter with ONNX's reduction, which loses a NaN that it compares with a number."""
+    """Scatter with ONNX's reduction, which loses a NaN when comparing it with a number."""
     if combination is REPLACE:
         return scatter(x, updates, None)
     result = scatter(x, updates, combination.reduction)
@@ -333,7 +333,9 @@ def reduced(op, scatter, x, updates, combination):
 
 
 def one_by_one(op, x, index, updates, combination):
-    """Updates combined into `x` in turn, each with what those before it left; `index` and `updates` with a row's shape."""
+    """Combine updates into `x` in turn, each with the result of those before; `index` and `updates` have a row's
+    shape.
+    """
 
     def body(op, turn, go_on, x):
         place, update = (op.emit("Gather", v, turn, results=[(v.dtype, shape)]) for v, shape in (index, updates))

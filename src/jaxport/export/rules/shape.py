@@ -1,4 +1,4 @@
-"""Primitives that move data, or make it from a shape."""
+"""Primitives that move data, or create it from a shape."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxport.export.rules.starts import positions
 
 @rule("broadcast_in_dim", broadcasts=True)
 def broadcast_in_dim(op, x, *dynamic_sizes, shape, broadcast_dimensions):
-    if x.broadcast is not None:  # the axes that x itself is broadcast along
+    if x.broadcast is not None:  # the axes along which x itself is broadcast
         missing = len(x.broadcast) - x.rank
         x = op.reshape(x.stored(), (1,) * missing + x.shape) if x.rank else x.stored()
     if x.rank == 0:
@@ -20,7 +20,7 @@ def broadcast_in_dim(op, x, *dynamic_sizes, shape, broadcast_dimensions):
     wide = [1] * len(shape)
     for axis, size in zip(broadcast_dimensions, x.shape, strict=True):
         wide[axis] = size
-    return op.reshape(x, wide[broadcast_dimensions[0] :])  # axes are aligned at the end: leading ones say nothing
+    return op.reshape(x, wide[broadcast_dimensions[0] :])  # axes are aligned at the end: leading ones do not matter
 
 
 @rule("iota", broadcasts=True)
@@ -42,7 +42,7 @@ def dim_as_value(op, *, dim):
 
 @rule("reshape", broadcasts=True)
 def reshape(op, x, *dynamic_sizes, new_sizes, dimensions=None):
-    if dimensions is not None:  # the order of the axes that the elements are taken in
+    if dimensions is not None:  # the order in which elements are taken
         return op.reshape(op.transpose(op.expanded(x), dimensions), new_sizes)
     added = len(new_sizes) - x.rank
     if x.broadcast is None and added >= 0 and all(map(dims.same, (*[1] * added, *x.shape), new_sizes)):

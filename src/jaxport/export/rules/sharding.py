@@ -1,7 +1,7 @@
-"""How arrays are laid out over devices, which a model that runs on one device need not know.
+"""Layouts of arrays over devices, which do not matter to a model that runs on one device.
 
-A mesh of one device is no obstacle: along each of its axes there is one array, so a collective returns what it was
-given. The rules for collectives see no other case, since a `shard_map` over several devices is refused as a whole.
+A mesh of one device is supported: each of its axes has one array, so a collective returns its operand. The rules for
+collectives see no other case, since a `shard_map` over several devices is refused as a whole.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def shard_map(op, *operands, mesh, jaxpr, **_):
 
 
 def reduced(reduce):
-    """A reduction over axes of the array (left by `vmap`), and over named ones, along which there is one array."""
+    """Return a reduction over axes of the array (left by `vmap`), and over named axes with one array each."""
 
     def over_axes(op, *xs, axes, axis_index_groups=None, **_):
         positions = tuple(axis for axis in axes if isinstance(axis, int))
@@ -67,7 +67,7 @@ rule("pmin", "unreduced_pmin")(reduced(lax.reduce_min))
     "unreduced_reduce_scatter",
 )
 def regrouped(op, *xs, **_):
-    """One array is cut into one piece, or one piece is joined: at most an axis of size one comes, goes or moves."""
+    """Split into one piece or concatenate one piece: at most an axis of size one is added, removed or moved."""
     return [op.reshape(x, aval.shape) for x, aval in zip(xs, op.outs, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""What convolutions and pools share: windows that slide over the last axes of a value."""
+"""Shared by convolutions and pools: windows that slide over the last axes of a value."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from jaxport.export.value import Value
 
 
 class Window(NamedTuple):
-    """How a window slides along one axis.
+    """A window that slides along one axis.
 
     Attributes:
-      size: how many elements the window takes.
+      size: the number of elements in the window.
       stride: the step from one place of the window to the next.
-      pads: how much is added before and after the elements of the axis; negative where it is taken away.
+      pads: the padding before and after the elements of the axis; negative to crop.
       dilation: the step between the elements of the window.
       base_dilation: the step between the elements of the axis, with padding in the gaps.
     """
@@ -36,7 +36,7 @@ class Window(NamedTuple):
 
     @property
     def padless(self) -> Window:
-        """The window where padding and gaps are in the data already."""
+        """The window on data that has its padding and gaps already."""
         return self._replace(pads=(0, 0), base_dilation=1)
 
     @property
@@ -46,18 +46,18 @@ class Window(NamedTuple):
 
     @property
     def slides(self) -> bool:
-        """Whether the window does anything: it is not just the element that it stands at."""
+        """Whether the window does anything other than returning each element."""
         return not (self.pads_nothing and self.stride == 1 and dims.same(self.size, 1))
 
 
 def windows(sizes, strides, padding, dilations, base_dilations) -> list[Window]:
-    """One window per axis, from the parameters of a primitive."""
+    """Return one window per axis, from the parameters of a primitive."""
     fields = zip(sizes, strides, map(tuple, padding), dilations, base_dilations, strict=True)
     return [Window(*entry) for entry in fields]
 
 
 def attributes(window) -> dict[str, list[int] | None]:
-    """The attributes that Conv and the pools share; None for those that are at their default."""
+    """Return the attributes that Conv and the pools share; None for defaults."""
     given = {
         "strides": [w.stride for w in window],
         "dilations": [w.dilation for w in window],
@@ -67,13 +67,13 @@ def attributes(window) -> dict[str, list[int] | None]:
 
 
 def fitted(op, x, window, value):
-    """`x` and the attributes of Conv or a pool; what the attributes cannot say is padded beforehand.
+    """Return `x` and the attributes of Conv or a pool; other padding is applied to `x` beforehand.
 
     Args:
       op: the emitter.
       x: a value whose last axes the window slides over.
       window: a `Window` per axis.
-      value: what is padded with, a number or a scalar value.
+      value: the padding value, a number or a scalar value.
     """
     auto_pad = same_padding(x.shape[-len(window) :], window)
     if auto_pad:
@@ -84,7 +84,7 @@ def fitted(op, x, window, value):
 
 
 def same_padding(sizes, window) -> str | None:
-    """The `auto_pad` that stands for padding that is not known now, or None where it is not that of SAME."""
+    """Return the `auto_pad` equivalent to symbolic padding, or None if that is not SAME."""
     symbolic = not all(dims.all_static(w.pads) for w in window)
     if not symbolic or any(w.dilation != 1 or w.base_dilation != 1 for w in window):
         return None
@@ -96,7 +96,7 @@ def same_padding(sizes, window) -> str | None:
 
 
 def padded(op, x, window, value: Any):
-    """`x` with the padding and the gaps that a window over its last axes asks for."""
+    """Return `x` with the padding and the gaps that a window over its last axes needs."""
     config = [(0, 0, 0)] * (x.rank - len(window)) + [(*w.pads, w.base_dilation - 1) for w in window]
     if all(w.pads_nothing for w in window):
         return x
@@ -105,7 +105,7 @@ def padded(op, x, window, value: Any):
 
 
 def gathered(op, x, window, counts):
-    """What a window over the last axes sees at each place, in data that is padded already.
+    """Return the elements of a window over the last axes at each place, in data that is padded already.
 
     `x` of shape `(..., H, W)` gives `(..., places in H, elements of H, places in W, elements of W)`.
     """
@@ -116,12 +116,12 @@ def gathered(op, x, window, counts):
 
 
 def seen(op, window, count):
-    """The indices that a window sees at each of `count` places: `(count, size)`."""
+    """Return the indices of a window at each of `count` places: `(count, size)`."""
     if dims.all_static((window.size, count)):
         return op.const(indices(window=window, count=count, namespace=np), np.int64)
     return op.call(indices, window=window, count=count)
 
 
 def indices(*, window, count, namespace=jnp):
-    """`place * stride + element * dilation` of each place and element."""
+    """Return `place * stride + element * dilation` of each place and element."""
     return namespace.arange(count)[:, None] * window.stride + namespace.arange(window.size) * window.dilation

@@ -1,9 +1,8 @@
-"""Sorting and selecting the largest, on ONNX's only operator that orders: TopK.
+"""Sorting and selecting the largest, by TopK, the only ONNX operator that orders.
 
-TopK is stable in both directions, but orders NaN and the unsigned integers of 64 bits wrongly or not at all. So
-values are ordered by keys that it does order as JAX orders the values, and several keys by one TopK each, from the
-least significant one on. JAX sorts -0.0 and 0.0 as equal; of equal elements top_k takes the first, as its
-documentation has it.
+TopK is stable in both directions, but orders NaN and the unsigned integers of 64 bits wrongly or not at all. So values
+are replaced by keys that TopK orders as JAX orders the values, and several keys are ordered by one TopK each, starting
+from the least significant one. JAX sorts -0.0 and 0.0 as equal; of equal elements top_k takes the first, as documented.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ def sort(op, *xs, dimension, num_keys):
     whole = [op.expanded(x) for x in xs[:num_keys]]
     keys = [key for x in whole for key in order_keys(op, x)]
     values, order = ranked(op, keys, dimension, op.outs[0].shape[dimension], largest=False)
-    if keys == [whole[0]]:  # the key itself is what TopK returns
+    if keys == [whole[0]]:  # TopK returns the key itself
         return [values, *(taken(op, x, order, dimension) for x in xs[1:])]
     return [taken(op, x, order, dimension) for x in xs]
 
@@ -59,7 +58,7 @@ rule("argmin")(position("ArgMin"))
 
 
 def chosen(op, x, k, axis, *, largest):
-    """The first `k` values along an axis in order, and their positions."""
+    """Return the first `k` values along an axis in order, and their positions."""
     keys = order_keys(op, x)
     values, order = ranked(op, keys, axis, k, largest=largest)
     values = values if keys == [x] else op.GatherElements(x, order, axis=axis)
@@ -67,7 +66,7 @@ def chosen(op, x, k, axis, *, largest):
 
 
 def order_keys(op, x):
-    """Keys that TopK orders as JAX orders `x`, the most significant first: NaN is above all, and equal to NaN."""
+    """Return keys that TopK orders as JAX orders `x`, the most significant first: NaN is largest, and equal to NaN."""
     if x.dtype == np.uint64:
         return [op.cast(op.Add(x, op.const(1 << 63, np.uint64)), np.int64)]
     if x.dtype.kind == "b":
@@ -77,13 +76,13 @@ def order_keys(op, x):
     nan, infinity = op.IsNaN(x), op.const(np.inf, WIDER_FLOAT.get(x.dtype.name, x.dtype))
     if x.dtype == np.float64:
         return [op.cast(nan, np.uint8), op.Where(nan, infinity, x)]
-    # In a wider dtype there is room for NaN above infinity.
+    # A wider dtype has room for NaN above infinity.
     largest = op.const(np.finfo(infinity.dtype).max, infinity.dtype)
     return [op.Where(nan, infinity, op.Min(op.cast(x, infinity.dtype), largest))]
 
 
 def ranked(op, keys, axis, count, *, largest):
-    """The values of the first key in order, and the positions that they and all that goes with them come from."""
+    """Return the values of the first key in order, and the positions that they come from."""
     values = order = None
     for number, key in reversed(list(enumerate(keys))):
         key = key if order is None else op.GatherElements(key, order, axis=axis)
@@ -96,7 +95,7 @@ def ranked(op, keys, axis, count, *, largest):
 
 
 def taken(op, x, order, axis):
-    """`x` in a new order along an axis; of an iota, the order itself."""
+    """Return `x` in a new order along an axis; for an iota, the order itself."""
     place = axis - (order.rank - x.rank)
     if (
         all(dims.same(d, 1) for a, d in enumerate(x.shape) if a != place)

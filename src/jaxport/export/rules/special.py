@@ -1,8 +1,8 @@
 """Special functions that ONNX has no operator for, as JAX functions.
 
-Where JAX itself computes a function by JAX code, that very code is the rule. The others are written here: Lanczos' sum
-for the gamma function and its derivative, Euler and Maclaurin's for zeta, Cody's and Cephes' rational functions for the
-error function, Giles' polynomials for its inverse (M. Giles, "Approximating the erfinv function", GPU Computing Gems 2),
+If JAX itself computes a function by JAX code, that code is the rule. The others are written here: Lanczos' sum for the
+gamma function and its derivative, Euler and Maclaurin's for zeta, Cody's and Cephes' rational functions for the error
+function, Giles' polynomials for its inverse (M. Giles, "Approximating the erfinv function", GPU Computing Gems 2),
 Chebyshev sums for the Bessel functions.
 """
 
@@ -19,7 +19,7 @@ from jaxport.jaxprs import DIGAMMA_AT_ZERO, definitions
 
 
 def in_single_precision(function):
-    """Half precision is computed in single: the coefficients have more digits than it holds."""
+    """Compute half precision in single: the coefficients have more digits than it holds."""
 
     @functools.wraps(function)
     def computed(*operands, **parameters):
@@ -33,7 +33,7 @@ def in_single_precision(function):
 
 
 def polynomial(x, coefficients):
-    """Horner's scheme, the highest power first, in the dtype of `x`."""
+    """Evaluate a polynomial by Horner's scheme, the highest power first, in the dtype of `x`."""
     result = jnp.full_like(x, coefficients[0])
     for coefficient in coefficients[1:]:
         result = result * x + np.asarray(coefficient, x.dtype)
@@ -68,7 +68,7 @@ def _erf_near_zero(x):
 
 
 def _erfc_of_large(size):
-    """1 - erf for arguments of at least 1."""
+    """Return 1 - erf for arguments of at least 1."""
     near = jnp.minimum(size, 8)
     below = polynomial(near, _ERFC_BELOW_8[0]) / polynomial(near, _ERFC_BELOW_8[1])
     inverse = 1 / jnp.maximum(size, 8)  # in powers of 1/x nothing overflows
@@ -78,7 +78,7 @@ def _erfc_of_large(size):
 
 @in_single_precision
 def erfc(x):
-    """1 - erf(x), with its relative precision in the tail."""
+    """Return 1 - erf(x), with full relative precision in the tail."""
     size = jnp.abs(x)
     tail = _erfc_of_large(jnp.maximum(size, 1))
     tail = jnp.where(jnp.isinf(size), 0, tail)
@@ -87,7 +87,7 @@ def erfc(x):
 
 
 def erf_in_double(x):
-    """erf(x) where the runtime has no kernel for the dtype."""
+    """Return erf(x) if the runtime has no kernel for the dtype."""
     size = jnp.abs(x)
     far = 1 - jnp.where(size > 6, 0, _erfc_of_large(jnp.clip(size, 1, 6)))
     near = _erf_near_zero(jnp.clip(x, -1, 1))
@@ -130,7 +130,7 @@ _ERF_INV_DOUBLE = (
 
 @in_single_precision
 def erf_inv(x):
-    """The inverse of erf, a polynomial of log(1 - x²) on each of a few intervals."""
+    """Return the inverse of erf, a polynomial of log(1 - x²) on each of a few intervals."""
     w = -jnp.log1p(-x * x)
     result = jnp.zeros_like(x)
     for limit, shift, root, coefficients in reversed(_ERF_INV_DOUBLE if x.dtype == np.float64 else _ERF_INV_SINGLE):
@@ -152,14 +152,14 @@ _LANCZOS_SUM = (
 
 @in_single_precision
 def lgamma(x):
-    """The logarithm of |gamma(x)|: Lanczos' sum, reflected for arguments below a half."""
+    """Return the logarithm of |gamma(x)|: Lanczos' sum, reflected for arguments below a half."""
     reflect = x < 0.5
     z = jnp.where(reflect, -x, x - 1)
     total = jnp.full_like(z, _LANCZOS_BASE)
     for index, coefficient in enumerate(_LANCZOS_SUM):
         total = total + np.asarray(coefficient, x.dtype) / (z + np.asarray(index + 1, x.dtype))
     t = z + np.asarray(_LANCZOS + 0.5, x.dtype)
-    # log(t) from 7.5 (1 + z / 7.5) keeps its digits where z is small.
+    # log(t) from 7.5 (1 + z / 7.5) keeps its digits if z is small.
     log_t = np.asarray(np.log(_LANCZOS + 0.5), x.dtype) + jnp.log1p(z / np.asarray(_LANCZOS + 0.5, x.dtype))
     half = np.asarray(0.5, x.dtype)
     value = (z + half - t / log_t) * log_t + np.asarray(np.log(2 * np.pi) / 2, x.dtype) + jnp.log(total)
@@ -172,7 +172,7 @@ def lgamma(x):
 
 @in_single_precision
 def digamma(x):
-    """The derivative of lgamma: that of Lanczos' sum, reflected for arguments below a half."""
+    """Return the derivative of lgamma: that of Lanczos' sum, reflected for arguments below a half."""
     reflect = x < 0.5
     z = jnp.where(reflect, -x, x - 1)
     numerator, denominator = jnp.zeros_like(z), jnp.full_like(z, _LANCZOS_BASE)
@@ -184,7 +184,7 @@ def digamma(x):
     log_t = np.asarray(np.log(_LANCZOS + 0.5), x.dtype) + jnp.log1p(z / np.asarray(_LANCZOS + 0.5, x.dtype))
     value = log_t + numerator / denominator - np.asarray(_LANCZOS, x.dtype) / t
     pi = np.asarray(np.pi, x.dtype)
-    # tan has the period 1 in units of pi: without the whole part it keeps its digits.
+    # tan(pi x) has period 1: without the integer part of x it keeps its digits.
     reduced = x + jnp.abs(jnp.floor(x + np.asarray(0.5, x.dtype)))
     reflected = value - pi * jnp.cos(pi * reduced) / jnp.sin(pi * reduced)
     result = jnp.where(reflect, reflected, value)
@@ -203,7 +203,7 @@ _ZETA = (
 
 @in_single_precision
 def zeta(x, q):
-    """Hurwitz' zeta function, the sum of (q + k)^-x: nine terms, and Euler and Maclaurin's sum for the rest."""
+    """Return Hurwitz' zeta function, the sum of (q + k)^-x: nine terms, and Euler and Maclaurin's sum for the rest."""
     terms = 9
     total = jnp.power(q, -x)
     a, b = q, total
@@ -217,7 +217,7 @@ def zeta(x, q):
         factor = factor * (x + np.asarray(2 * index, x.dtype))
         b = b / a
         term = factor * b / np.asarray(divisor, x.dtype)
-        # A sum that has converged stays: the factors of later terms overflow.
+        # A converged sum is kept: the factors of later terms overflow.
         live = live & (jnp.abs(term) > np.finfo(x.dtype).eps * jnp.abs(total))
         total = jnp.where(live, total + term, total)
         factor = factor * (x + np.asarray(2 * index + 1, x.dtype))
@@ -232,7 +232,7 @@ def zeta(x, q):
 
 @in_single_precision
 def polygamma(order, x):
-    """(-1)^(n+1) n! zeta(n + 1, x), and digamma for n = 0."""
+    """Return (-1)^(n+1) n! zeta(n + 1, x), and digamma for n = 0."""
     sign = 1 - 2 * ((order + 1) - 2 * jnp.floor((order + 1) / 2))
     value = sign * jnp.exp(lgamma(order + 1)) * zeta(order + 1, x)
     undefined = (order < 0) | (order != jnp.floor(order))
@@ -244,7 +244,7 @@ def polygamma(order, x):
 
 @functools.lru_cache(maxsize=2)
 def _i1e_coefficients():
-    """Chebyshev coefficients of I1e(x) / x on [0, 8], and of sqrt(x) I1e(x) over 1/x beyond."""
+    """Return Chebyshev coefficients of I1e(x) / x on [0, 8], and of sqrt(x) I1e(x) over 1/x beyond."""
     from scipy import special  # a dependency of JAX, and slow to import
 
     fit = np.polynomial.chebyshev.chebinterpolate
@@ -254,7 +254,7 @@ def _i1e_coefficients():
 
 
 def _chebyshev_sum(t, coefficients):
-    """Clenshaw's recurrence."""
+    """Evaluate a Chebyshev sum by Clenshaw's recurrence."""
     ahead, further = jnp.zeros_like(t), jnp.zeros_like(t)
     for coefficient in coefficients[:0:-1]:
         ahead, further = np.asarray(coefficient, t.dtype) + 2 * t * ahead - further, ahead
@@ -263,7 +263,7 @@ def _chebyshev_sum(t, coefficients):
 
 @in_single_precision
 def bessel_i1e(x):
-    """exp(-|x|) I1(x)."""
+    """Return exp(-|x|) I1(x)."""
     below, above = _i1e_coefficients()
     size = jnp.abs(x)
     near = size * _chebyshev_sum(jnp.minimum(size, 8) / 4 - 1, below)
@@ -273,7 +273,7 @@ def bessel_i1e(x):
 
 
 def by_jax(implementation):
-    """A definition of JAX's own, which takes operands of one shape and their dtype."""
+    """Return a definition of JAX's own, which takes operands of one shape and dtype."""
 
     @in_single_precision
     @functools.wraps(implementation)

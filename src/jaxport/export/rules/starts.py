@@ -1,8 +1,8 @@
-"""Where the windows of a gather, a scatter or a dynamic slice begin: one index per axis of the operand, made safe.
+"""Starts of the windows of a gather, scatter or dynamic slice: one index per axis of the operand, made safe.
 
-JAX clamps an index or drops it; ONNX fails at run time on one that is out of range, and counts a negative one from
-the end. So the clamp costs one node, none where the index is known to be in range, and JAX's own treatment of
-negative indices, three more nodes, is taken off where the operator does it by itself.
+JAX clamps or drops an index that is out of range; ONNX fails at run time, and counts a negative index from the end. So
+the clamp costs one node, or none if the index is known to be in range. JAX's own treatment of negative indices, three
+more nodes, is removed if the operator does the same.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from jaxport.export.value import Value, beside
 
 INT64 = np.dtype(np.int64)
 
-#: A range of at most so many elements is stored, not computed.
+#: A range of at most this many elements is stored, not computed.
 STORED_RANGE = 256
 
 
 @dataclass
 class Starts:
-    """Where windows begin in an operand.
+    """The starts of windows in an operand.
 
     Attributes:
       batch: the shape of the indices: one window for each of its elements.
-      at: by axis, the start on that axis, in range; its shape broadcasts to `batch`. The windows start at 0 on the
-        axes that are missing.
-      inside: whether the window lies inside the operand as it was asked for, in a shape that broadcasts to `batch`;
-        None where it always does.
+      at: by axis, the start on that axis, in range; its shape broadcasts to `batch`. On missing axes the windows start
+        at 0.
+      inside: whether the requested window lies inside the operand, in a shape that broadcasts to `batch`; None if it
+        always does.
     """
 
     batch: tuple[dims.Dim, ...]
@@ -50,7 +50,7 @@ def of(
     check: bool = False,
     negative: bool = True,
 ) -> Starts:
-    """Starts that are in range.
+    """Return starts that are in range.
 
     Args:
       op: the emitter.
@@ -58,8 +58,8 @@ def of(
       window: the window's size on each axis of the operand.
       columns: the index on each axis that has one; each broadcasts to `batch`.
       batch: the shape of the indices.
-      check: whether to say which windows lie inside as they stand (`Starts.inside`), before the clamp.
-      negative: whether a start where the window has size one may be negative, to be counted from the end.
+      check: whether to compute which windows lie inside before the clamp (`Starts.inside`).
+      negative: whether a start on an axis where the window has size one may be negative, counted from the end.
     """
     starts = Starts(tuple(batch))
     for axis, column in columns.items():
@@ -86,7 +86,7 @@ def of(
 
 
 def of_one_window(op: Any, starts: Starts) -> Starts:
-    """The starts of a single window as scalars."""
+    """Return the starts of a single window as scalars."""
     inside = None if starts.inside is None else op.reshape(starts.inside, ())
     return Starts((), {axis: op.reshape(start, ()) for axis, start in starts.at.items()}, inside)
 
@@ -94,9 +94,9 @@ def of_one_window(op: Any, starts: Starts) -> Starts:
 def counted(
     op: Any, columns: dict[int, Value], shape: Sequence[dims.Dim], window: Sequence[dims.Dim], batch: Sequence[dims.Dim]
 ) -> dict[int, int]:
-    """The axes whose index counts along an axis of the batch, as in `x[jnp.arange(n), i]`: batch axes, written out.
+    """Find the axes whose index counts along an axis of the batch, as in `x[jnp.arange(n), i]`: explicit batch axes.
 
-    They are taken out of `columns`.
+    They are removed from `columns`.
 
     Returns:
       By axis of the operand, the axis of the batch, each of them once.
@@ -126,7 +126,7 @@ def is_iota(value: Value) -> bool:
 
 
 def columns(op: Any, indices: Value, axes: Sequence[int]) -> dict[int, Value]:
-    """The last axis of an index tensor taken apart: for each of `axes` its index, as it was before it was stacked."""
+    """Split the last axis of an index tensor: return the index of each of `axes` as it was before it was stacked."""
     if not axes:
         return {}
     joined = _joined(indices)
@@ -141,15 +141,15 @@ def columns(op: Any, indices: Value, axes: Sequence[int]) -> dict[int, Value]:
 
 
 def signed(op: Any, index: Value) -> Value:
-    """An index as int32 or int64, which ONNX wants."""
-    if index.dtype == np.uint64:  # what int64 cannot hold is out of range in any case
+    """Return an index as int32 or int64, which ONNX requires."""
+    if index.dtype == np.uint64:  # what int64 cannot hold is out of range anyway
         index = op.Min(index, op.const(np.iinfo(INT64).max, np.uint64))
     small = index.dtype.itemsize < 4 or index.dtype == np.int32
     return op.cast(index, np.int32 if small else INT64)
 
 
 def _joined(indices: Value) -> list[Value] | None:
-    """The columns that a stack of indices was concatenated from, or None where it was not."""
+    """Return the columns that a stack of indices was concatenated from, or None if it was not."""
     if indices.constant is not None:
         array = indices.constant
         return [Value(array.dtype, (*array.shape[:-1], 1), constant=c) for c in np.split(array, array.shape[-1], -1)]
@@ -162,7 +162,7 @@ def _joined(indices: Value) -> list[Value] | None:
 
 
 def _unstacked(op: Any, column: Value) -> Value:
-    """A column without its last axis of size one, and as it was before it was broadcast to the batch."""
+    """Return a column without its last axis of size one, as it was before it was broadcast to the batch."""
     column = _unexpanded(column)
     whole = shape_of(column)[:-1]
     lean = whole
@@ -183,7 +183,7 @@ def _same_shape(a: Sequence[dims.Dim], b: Sequence[dims.Dim]) -> bool:
 
 
 def sources(value: Value, op_types: Sequence[str]) -> list[Value]:
-    """What a value was before some movements, the nearest first."""
+    """Return the operands of the movements that lead to a value, the nearest first."""
     found = []
     while value.origin is not None and value.origin.op_type in op_types:
         source = value.origin.operands[0]
@@ -193,7 +193,7 @@ def sources(value: Value, op_types: Sequence[str]) -> list[Value]:
 
 
 def _unwrapped(op: Any, index: Value, size: dims.Dim) -> Value | None:
-    """`i` of an index that is `where(i < 0, i + size, i)`, or None where it has another form."""
+    """Return `i` of an index that is `where(i < 0, i + size, i)`, or None if it has another form."""
     if index.origin is None or index.origin.op_type != "Where":
         return None
     condition, wrapped, plain = index.origin.operands
@@ -213,13 +213,13 @@ def _is_dim(op: Any, value: Value, dim: dims.Dim) -> bool:
 
 
 def vector(op: Any, starts: Sequence[Value]) -> Value:
-    """Scalar starts as one int64 vector."""
+    """Return scalar starts as one int64 vector."""
     dtype = INT64 if len({start.dtype for start in starts}) > 1 else starts[0].dtype
     return op.cast(op.concat([op.reshape(op.cast(start, dtype), (1,)) for start in starts], 0), INT64)
 
 
 def positions(op: Any, size: dims.Dim, dtype: Any) -> Value:
-    """0, 1, … size - 1."""
+    """Return 0, 1, … size - 1."""
     if dims.is_static(size) and size <= STORED_RANGE:
         return op.const(np.arange(int(size)), dtype)
     zero, one = op.const(0, INT64), op.const(1, INT64)

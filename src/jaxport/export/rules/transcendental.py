@@ -46,7 +46,7 @@ def _acos(x):
 
 def _sinh(x):
     u = jnp.expm1(jnp.abs(x))
-    half = jnp.exp(jnp.abs(x) / 2)  # its square does not overflow before the result does
+    half = jnp.exp(jnp.abs(x) / 2)  # its square overflows no earlier than the result
     return jnp.sign(x) * jnp.where(jnp.abs(x) > 30, half * (half / 2), (u + u / (u + 1)) / 2)
 
 
@@ -74,7 +74,7 @@ def _atanh(x):
 
 
 def _single_or(op_type, in_double):
-    """The operator, or in double precision the JAX function."""
+    """Return the operator, or in double precision the JAX function."""
 
     def emits(op, x):
         return op.call(in_double, x) if x.dtype == np.float64 else op.emit(op_type, x)
@@ -98,7 +98,7 @@ for _name, _op_type, _function in [
 
 
 def _atan2(y, x):
-    """The angle in the first octant, reflected into the others. The sign of a zero counts."""
+    """Compute the angle in the first octant and reflect it into the others. The sign of a zero counts."""
     size_x, size_y = jnp.abs(x), jnp.abs(y)
     larger, smaller = jnp.maximum(size_x, size_y), jnp.minimum(size_x, size_y)
     both_infinite = jnp.isinf(smaller)
@@ -111,7 +111,7 @@ def _atan2(y, x):
 
 
 def _cbrt(x):
-    """The root of the size by logarithms, and one step of Newton's method."""
+    """Compute the root of the absolute value by logarithms, and one step of Newton's method."""
     size = jnp.abs(x)
     regular = (size > 0) & (size < np.inf)
     safe = jnp.where(regular, size, 1)
@@ -134,7 +134,7 @@ def _expm1(x):
     """Accurate near zero: x * (u - 1) / log(u) with u = exp(x) corrects the rounding of the difference (Kahan)."""
     u = jnp.exp(x)
     log_u = jnp.log(u)
-    far = (u - 1 == -1) | jnp.isinf(u)  # there log(u) is of no use, and u - 1 as good as exact
+    far = (u - 1 == -1) | jnp.isinf(u)  # there log(u) is useless, and u - 1 accurate enough
     near = jnp.where(far | (u == 1), 1, (u - 1) / jnp.where(far | (u == 1), 1, log_u))
     return jnp.where(far, u - 1, x) * near
 
@@ -154,13 +154,13 @@ def exp2(op, x):
 
 
 def _next_after(x, y):
-    """The neighbor by rounding: a step of more than half a unit in the last place, and less than one and a half, is one.
+    """Find the neighbour by rounding: a step of more than half and less than one and a half ulp is one.
 
-    For what is so small that such a step is no normal number, the sum is taken at another scale. See Rump, Zimmermann,
-    Boldo and Melquiond, "Computing predecessor and successor in rounding to nearest", BIT 49 (2009).
+    If x is so small that such a step is subnormal, the sum is computed at another scale. See Rump, Zimmermann, Boldo
+    and Melquiond, "Computing predecessor and successor in rounding to nearest", BIT 49 (2009).
     """
     facts = jnp.finfo(x.dtype)
-    wide = x.dtype if facts.bits >= 32 else np.dtype(np.float32)  # one rounding, that to the narrow dtype
+    wide = x.dtype if facts.bits >= 32 else np.dtype(np.float32)  # a single rounding, to the narrow dtype
     unit, least = float(facts.eps) / 2, float(facts.smallest_subnormal)
     number = lambda value: np.asarray(value, wide)
     size = jnp.abs(x).astype(wide)
@@ -180,7 +180,7 @@ elementwise("nextafter", via=_next_after)
 
 
 def _reduce_precision(x, *, exponent_bits, mantissa_bits):
-    """Rounds the mantissa half to even; what is too large is infinite, what is too small is zero."""
+    """Round the mantissa half to even; too large values become infinite, too small ones zero."""
     info = jnp.finfo(x.dtype)
     if (exponent_bits, mantissa_bits) == (info.nexp, info.nmant):
         return x
@@ -207,7 +207,7 @@ elementwise("reduce_precision", via=_reduce_precision)
 
 
 def _total_order(compare):
-    """A comparison in which NaN equals NaN and is larger than all else."""
+    """Return a comparison in which NaN equals NaN and is larger than everything else."""
 
     def ordered(x, y):
         if not jnp.issubdtype(x.dtype, jnp.floating):
@@ -236,7 +236,7 @@ elementwise("le_to", via=_total_order(_less_or_equal))
 
 
 def _high_product(x, y):
-    """The high half of a product of 64-bit integers, from the products of their halves."""
+    """Return the high half of a product of 64-bit integers, from the products of their halves."""
     half, mask = np.array(32, np.uint64), np.array(2**32 - 1, np.uint64)
     a, b = (lax.convert_element_type(v, np.uint64) for v in (x, y))
     low = (a & mask) * (b & mask)
@@ -252,7 +252,7 @@ def _high_product(x, y):
 def mulhi(op, x, y):
     if x.dtype.itemsize == 8:
         return op.call(_high_product, x, y)
-    # Not in JAX: without `jax_enable_x64` it has no wider integers.
+    # Not in JAX, which has no wider integers without `jax_enable_x64`.
     wide = np.dtype(f"{'u' if x.dtype.kind == 'u' else ''}int64")
     product = op.Mul(op.cast(x, wide), op.cast(y, wide))
     shift = shift_right_logical if x.dtype.kind == "u" else shift_right_arithmetic

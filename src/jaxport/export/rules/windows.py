@@ -24,10 +24,10 @@ class Reduction:
     """A reduction over windows.
 
     Attributes:
-      identity: what is padded with, in a dtype.
+      identity: the padding value in a dtype.
       over_axes: the reduction over axes, a function of `jax.numpy`.
-      pool: the reduction by a pooling operator: `(op, x, attributes, exact)`, where integers are exact.
-      dtypes: the dtypes that are pooled by that operator, each with the one that it is computed in.
+      pool: the reduction by a pooling operator: `(op, x, attributes, exact)`; `exact` is set for integers.
+      dtypes: the dtypes that the operator pools, each with the one that it computes in.
     """
 
     identity: Callable[[np.dtype], Any]
@@ -37,24 +37,24 @@ class Reduction:
 
 
 def computed_in(**rows: str) -> dict[np.dtype, np.dtype]:
-    """A table of dtypes from their names, with several in one entry."""
+    """Return a table of dtypes from their names, with several in one entry."""
     named = lambda name: np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
     return {named(name): named(carrier) for carrier, names in rows.items() for name in names.split()}
 
 
 def window_over(*, window_dimensions, window_strides, padding, window_dilation=None, base_dilation=None):
-    """A `Window` per axis from the parameters of a primitive."""
+    """Return a `Window` per axis from the parameters of a primitive."""
     ones = (1,) * len(window_dimensions)
     return windows(window_dimensions, window_strides, padding, window_dilation or ones, base_dilation or ones)
 
 
 def pooled(op, x, window, reduction):
-    """A reduction over a window: by a pooling operator where it can, else axis by axis."""
+    """Reduce over a window: by a pooling operator if it can, else axis by axis."""
     out, identity = op.out.shape, reduction.identity(x.dtype)
     if any(dims.same(size, 0) for size in (*x.shape, *out)):
         return op.expand(op.const(identity, x.dtype), out)
     axes = [axis for axis, w in enumerate(window) if w.slides]
-    if all(window[axis] == Window(x.shape[axis], window[axis].stride) for axis in axes):  # there is but one place
+    if all(window[axis] == Window(x.shape[axis], window[axis].stride) for axis in axes):  # there is a single place
         return op.call(reduced, x, over_axes=reduction.over_axes, axes=tuple(axes)) if axes else x
     sliding = [window[axis] for axis in axes]
     if x.dtype in reduction.dtypes and poolable(op, sliding, reduction):
@@ -71,36 +71,36 @@ def pooled(op, x, window, reduction):
 
 
 def reduced(x, *, over_axes, axes, keepdims=True):
-    """A sum, maximum or minimum over axes in the dtype of `x`."""
+    """Sum, maximize or minimize over axes in the dtype of `x`."""
     return over_axes(x, axis=axes, keepdims=keepdims).astype(x.dtype)
 
 
 def poolable(op, window, reduction):
-    """Whether a pooling operator takes a window: up to three axes, and some of the data at each place."""
+    """Whether a pooling operator supports a window: at most three axes, and some of the data at each place."""
     if len(window) > 3 or not dims.all_static([w.size for w in window]):
         return False
     if reduction is SUM and op.opset < 19 and any(w.dilation != 1 for w in window):
-        return False  # AveragePool took no dilation before
-    # Not even where a Pad stands before it: ONNX Runtime makes the two one operator, which it refuses then.
+        return False  # AveragePool had no dilation before
+    # Not even with a Pad before it: ONNX Runtime fuses the two into one operator, which it then refuses.
     largest = lambda w: w.size - 1 if w.dilation == 1 else 0
     static = [w for w in window if dims.all_static(w.pads)]
     return all(w.base_dilation == 1 for w in window) and all(0 <= p <= largest(w) for w in static for p in w.pads)
 
 
 def channels_first(op, x, spatial):
-    """`x` as (N, C, ...): all axes before the spatial ones as two."""
+    """Return `x` as (N, C, ...): all axes before the spatial ones merged into two."""
     lead = x.shape[: x.rank - spatial]
     return op.reshape(x, (math.prod(lead[:-1]), math.prod(lead[-1:]), *x.shape[x.rank - spatial :]))
 
 
 def sum_pool(op, x, options, exact):
-    """A sum as the mean times the number of elements."""
+    """Compute a sum as the mean times the number of elements."""
     size = op.const(math.prod(options["kernel_shape"]), x.dtype)
     return op.Mul(op.AveragePool(x, count_include_pad=1, **options), size)
 
 
 def max_pool(op, x, options, exact):
-    """The maximum. The runtime's passes over NaN, and takes the lowest finite float32 for minus infinity."""
+    """Compute the maximum. The runtime's ignores NaN, and replaces minus infinity by the lowest finite float32."""
     if exact:
         return op.MaxPool(x, **options)
     if not op.walker.exact_nonfinite:
@@ -109,18 +109,18 @@ def max_pool(op, x, options, exact):
     any_nan = op.cast(op.MaxPool(op.cast(op.IsNaN(x), np.uint8), **options), np.bool_)
     if x.dtype == np.float64 or bounded_below(x.ir):
         result = op.MaxPool(x, **options)
-    else:  # of halves, none of which is the lowest float, and twice which is minus infinity
+    else:  # of halves: none is the lowest float, and doubling that gives minus infinity
         result = op.Mul(op.MaxPool(op.Mul(x, op.const(0.5, x.dtype)), **options), op.const(2, x.dtype))
     return op.Where(any_nan, op.const(np.nan, x.dtype), result)
 
 
 def min_pool(op, x, options, exact):
-    """The minimum, as the negative of the maximum of negatives."""
+    """Compute the minimum, as the negative of the maximum of negatives."""
     return op.Neg(max_pool(op, op.Neg(x), options, exact))
 
 
 def bounded_below(value):
-    """Whether a value is known not to be minus infinity, since it comes out of a `relu` or the like."""
+    """Whether a value is known not to be minus infinity, since it is the result of a `relu` or the like."""
     node = value.producer()
     if node is None:
         return value.const_value is not None and bool(np.isfinite(value.const_value.numpy()).all())
@@ -185,7 +185,7 @@ def reduce_window_min(op, x, **parameters):
 
 @rule("reduce_window")
 def reduce_window(op, *operands, jaxpr, consts, **parameters):
-    """Any monoid: what the window sees at each place is folded by halves."""
+    """Reduce by any monoid: fold the elements of each window by halves."""
     window, count = window_over(**parameters), len(operands) // 2
     xs, initial = operands[:count], operands[count:]
     views = [flat_views(op, x, window, start) for x, start in zip(xs, initial, strict=True)]
@@ -193,7 +193,7 @@ def reduce_window(op, *operands, jaxpr, consts, **parameters):
 
 
 def flat_views(op, x, window, fill):
-    """What a window sees at each place along a last axis: `(*places, elements)`."""
+    """Return the elements of a window at each place along a last axis: `(*places, elements)`."""
     axes = [axis for axis, w in enumerate(window) if w.slides]
     x = padded(op, x, window, fill)
     places = places_of(x.shape, window)
@@ -205,12 +205,12 @@ def flat_views(op, x, window, fill):
 
 
 def places_of(shape, window):
-    """How often a window fits into padded data of a shape."""
+    """Return the number of places of a window, by axis, in padded data of a shape."""
     return [(size - w.reach - 1) // w.stride + 1 for size, w in zip(shape, window, strict=True)]
 
 
 def folded(*operands, combine):
-    """The fold of the last axis of some arrays, starting from as many scalars, neighbours first."""
+    """Fold the last axis of some arrays, starting from as many scalars, neighbours first."""
     count = len(operands) // 2
     views, initial = list(operands[:count]), operands[count:]
     elements = views[0].shape[-1]
@@ -230,7 +230,7 @@ def folded(*operands, combine):
 
 @rule("select_and_gather_add")
 def select_and_gather_add(op, tangents, x, *, select_prim, **parameters):
-    """The tangent at the element of `x` that a window selects: the derivative of max and min pooling."""
+    """Return the tangent at the element of `x` that a window selects: the derivative of max and min pooling."""
     window = window_over(**parameters)
     views = [
         flat_views(op, value, window, fill) for value, fill in ((tangents, 0), (ascending(op, x, select_prim), -np.inf))
@@ -240,7 +240,7 @@ def select_and_gather_add(op, tangents, x, *, select_prim, **parameters):
 
 @rule("select_and_scatter_add")
 def select_and_scatter_add(op, source, x, *, select_prim, **parameters):
-    """Each element of `source` added where its window selects an element of `x`: max pooling backwards."""
+    """Add each element of `source` where its window selects an element of `x`: the transpose of max pooling."""
     window = window_over(**parameters)
     if any(dims.same(size, 0) for size in (*x.shape, *source.shape)):
         return op.expand(op.const(0, source.dtype), op.out.shape)
@@ -258,7 +258,7 @@ def select_and_scatter_add(op, source, x, *, select_prim, **parameters):
 def select_and_scatter(
     op, x, source, initial, *, select_jaxpr, select_consts, scatter_jaxpr, scatter_consts, **parameters
 ):
-    """Each element of `source` combined with what its window selects in `x`, one after the other."""
+    """Combine each element of `source` with the element that its window selects in `x`, in turn."""
     window = window_over(**parameters)
     inside = op.expand(op.const(True), x.shape)
     views = [flat_views(op, value, window, fill) for value, fill in ((x, 0), (inside, False))]
@@ -273,17 +273,17 @@ def select_and_scatter(
 
 
 def padded_shape(x, window):
-    """The shape of the data that a window slides over."""
+    """Return the shape of the data that a window slides over."""
     return tuple(size + sum(w.pads) for size, w in zip(x.shape, window, strict=True))
 
 
 def cropped(op, x, window):
-    """Padded data without its padding."""
+    """Remove the padding from padded data."""
     return padded(op, x, [Window(1, pads=(-w.pads[0], -w.pads[1])) for w in window], 0)
 
 
 def first_selected(views, inside, *, select):
-    """The element of the last axis that a comparison of the best one so far with the next one ends with."""
+    """Return the element of the last axis that remains after comparing the best one so far with each next one."""
     for _ in range(views.ndim - 1):
         select = jax.vmap(select)
 
@@ -298,7 +298,7 @@ def first_selected(views, inside, *, select):
 
 
 def combined(initial, index, source, *, scatter, size):
-    """Flat data in which each element of `source` is combined with the one at its index."""
+    """Combine each element of `source` with the element of flat data at its index."""
 
     def step(total, update):
         place, value = update
@@ -308,13 +308,15 @@ def combined(initial, index, source, *, scatter, size):
 
 
 def ascending(op, x, select_prim):
-    """`x`, or its negative where a window selects the smallest element, in a dtype that the runtime compares."""
+    """Return `x`, or its negative if a window selects the smallest element, in a dtype that the runtime compares."""
     x = op.cast(x, np.float32) if x.dtype.itemsize < 4 else x
     return op.Neg(x) if select_prim.name == "le" else x
 
 
 def selection(views):
-    """The element of the last axis that a scan with `>=` ends with: the first of the largest after the last NaN."""
+    """Return the element of the last axis that a scan with `>=` ends with: the first of the largest after the last
+    NaN.
+    """
     places, last, nan = jnp.arange(views.shape[-1]), views.shape[-1] - 1, jnp.isnan(views)
     last_nan = jnp.where(nan, places, -1).max(-1, keepdims=True)
     candidate = places > jnp.minimum(last_nan, last - 1)
@@ -323,13 +325,13 @@ def selection(views):
 
 
 def selected_tangent(tangents, views):
-    """The tangent at the selected element; none where nothing exceeds what a scan starts with."""
+    """Return the tangent at the selected element; zero if no element exceeds the initial value of the scan."""
     chosen = (jnp.arange(views.shape[-1]) == selection(views)[..., None]) & (views != -jnp.inf)
     return jnp.where(chosen, tangents, 0).sum(-1, dtype=tangents.dtype)
 
 
 def flat_index(op, chosen, window, shape):
-    """Where the chosen elements of the windows lie in the flattened data that the window slides over, one after the other."""
+    """Return the positions of the windows' chosen elements in the flattened padded data, in order."""
     index = op.call(index_of, chosen, window=tuple(window), shape=shape)
     return op.reshape(index, (math.prod(index.shape),))
 

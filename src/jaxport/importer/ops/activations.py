@@ -33,7 +33,7 @@ def hardmax(input, *, axis=-1):
 
 
 def _from(axis: int, x: Any) -> tuple[int, ...]:
-    """The axes that version 12 and older normalize over: `axis` and all that follow."""
+    """Return the axes that version 12 and older normalize over: `axis` and all that follow."""
     return tuple(range(axis % x.ndim if axis < 0 else axis, x.ndim))
 
 
@@ -123,7 +123,7 @@ def clip_between(input, *, min=-3.4028234663852886e38, max=3.4028234663852886e38
 
 
 def _dropped(data: Any, ratio: Any, key: Any) -> tuple[Any, Any]:
-    """`data` with a share of its elements zero and the others scaled up, and which were kept."""
+    """Return `data` with a share of its elements zero and the others scaled up, and the mask of kept elements."""
     kept = random.bernoulli(key, 1 - ratio, data.shape)
     return jnp.where(kept, data / (1 - ratio), 0), kept
 

@@ -1,4 +1,4 @@
-"""Moving data around as sizes say: splitting, padding, cropping, blocks to depth and back, columns to images."""
+"""Movements by given sizes: splitting, padding, cropping, blocks to depth and back, columns to images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxport.importer.registry import Host, OutputCount, op
 
 
 def _split_evenly(input: Any, count: int, axis: int) -> tuple[Any, ...]:
-    """`count` parts of the same size; the last one is smaller if it has to be."""
+    """Return `count` parts of the same size; the last one may be smaller."""
     size = -(-input.shape[axis] // count)
     return tuple(jnp.split(input, [size * i for i in range(1, count)], axis=axis))
 
@@ -58,7 +58,9 @@ MODES = ("constant", "reflect", "edge", "wrap")
 
 
 def _padded(data: Any, pads: Sequence[Any], axes: Sequence[int], mode: str, value: Any) -> Any:
-    """`data` with `pads` elements more (or fewer) before and after each axis: all befores, then all afters."""
+    """Return `data` with `pads` elements added (or removed) before and after each axis: all befores, then all
+    afters.
+    """
     if mode not in MODES:
         raise Unsupported(
             "an attribute has a value that ONNX does not define",
@@ -83,11 +85,11 @@ def _padded(data: Any, pads: Sequence[Any], axes: Sequence[int], mode: str, valu
 
 
 def _scalar(value: Any) -> Any:
-    """A fill value: as a Python number if it is known."""
+    """Return a fill value: as a Python number if it is known."""
     if value is None:
         return 0
     found = known(value)
-    if found is None or found.dtype == np.uint64:  # whose largest numbers Python's become no array of JAX
+    if found is None or found.dtype == np.uint64:  # JAX does not accept its largest numbers as Python integers
         return jnp.reshape(value, ())
     return found.item()
 

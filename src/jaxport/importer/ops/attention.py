@@ -15,30 +15,30 @@ from jaxport.importer.registry import OutputCount, earlier, op
 
 
 def split_heads(x: Any, heads: Any) -> Any:
-    """(batch, length, heads * size) as (batch, heads, length, size)."""
+    """Reshape (batch, length, heads * size) to (batch, heads, length, size)."""
     batch, length, width = x.shape
     return jnp.swapaxes(jnp.reshape(x, (batch, length, heads, width // heads)), 1, 2)
 
 
 def merge_heads(x: Any) -> Any:
-    """(batch, heads, length, size) as (batch, length, heads * size)."""
+    """Reshape (batch, heads, length, size) to (batch, length, heads * size)."""
     batch, heads, length, size = x.shape
     return jnp.reshape(jnp.swapaxes(x, 1, 2), (batch, length, heads * size))
 
 
 def positions(queries: Any, keys: Any, offset: Any = 0) -> Any:
-    """How far each key lies behind each query: (queries, keys), or (batch, 1, queries, keys) for an offset per sample."""
+    """Return the distance of each key behind each query: (queries, keys), or (batch, 1, queries, keys) per sample."""
     at = jnp.expand_dims(jnp.arange(queries), 1)
     return (at if isinstance(offset, int) and offset == 0 else at + offset) - jnp.arange(keys)
 
 
 def both(first: Any, second: Any) -> Any:
-    """Where both masks hold; None holds everywhere."""
+    """Return the conjunction of two masks; None holds everywhere."""
     return second if first is None else first if second is None else jnp.logical_and(first, second)
 
 
 def product(left: Any, right: Any) -> Any:
-    """`left @ right`, where each head of `right` serves as many heads of `left`, one after the other."""
+    """Return `left @ right`, where each head of `right` serves as many consecutive heads of `left`."""
     batch, heads, rows, size = left.shape
     shared = right.shape[1]
     if heads == shared:
@@ -48,7 +48,7 @@ def product(left: Any, right: Any) -> Any:
 
 
 def products(q: Any, k: Any, scale: float | None) -> Any:
-    """Scaled products of queries and keys; small types share the scale between both, lest the products overflow."""
+    """Return scaled products of queries and keys; small types split the scale between both to avoid overflow."""
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
     if q.dtype.itemsize >= 4:
         return product(q * scale, k.mT)
@@ -60,15 +60,13 @@ def lowest(dtype: np.dtype) -> float:
 
 
 def probabilities(scores: Any, allowed: Any = None, certain: bool = False) -> Any:
-    """Softmax over the keys that are allowed; zero everywhere for a query that may see none, unless that is `certain` not
-    to be.
-    """
+    """Return softmax over the allowed keys; zero for a query without any, unless `certain` excludes that."""
     if allowed is None:
         return nn.softmax(scores, axis=-1)
     host = known(allowed)
     if certain or (host is not None and not host.symbolic and np.all(np.any(host.data, axis=-1))):
         return nn.softmax(jnp.where(allowed, scores, -math.inf), axis=-1)
-    # Of nothing but infinities, softmax and its gradient are NaN; of equal numbers they are finite.
+    # Softmax and its gradient are NaN for infinities only, and finite for equal numbers.
     weights = nn.softmax(jnp.where(allowed, scores, lowest(scores.dtype)), axis=-1)
     return jnp.where(jnp.any(allowed, axis=-1, keepdims=True), weights, 0.0)
 
@@ -78,7 +76,7 @@ def capped(scores: Any, cap: float) -> Any:
 
 
 def _extended(mask: Any, keys: Any) -> Any:
-    """A mask that ends early, with the keys beyond its end masked."""
+    """Return a mask that ends early, with the keys beyond its end masked."""
     if mask.shape[-1] == keys:
         return mask
     fill = False if mask.dtype == bool else -math.inf
@@ -122,7 +120,7 @@ def attention(
     raw = products(q, k, scale)
     cap = capped(raw, softcap)
     scores = cap if mask is None or mask.dtype == bool else cap + mask
-    # Of what precedes it, each query may see the first key at least.
+    # Each query can see at least the first key before it.
     certain = mask is None and lengths is None and left_window_size < 0
     precise = scores if softmax_precision is None else cast(scores, dtype_of(softmax_precision))
     weights = cast(probabilities(precise, allowed, certain), q.dtype)
@@ -135,7 +133,7 @@ def attention(
 
 
 def _visible(queries: Any, keys: Any, before: Any, causal: int, left: int, right: int) -> Any:
-    """Which keys a query may see by their distance, or None where it may see all; `before` keys precede the first query."""
+    """Return which keys a query may see by their distance, or None for all; `before` keys precede the first query."""
     if not causal and left < 0 and right < 0:
         return None
     behind = positions(queries, keys, before)
@@ -162,7 +160,9 @@ def _modified(x: Any, modifier: Callable[..., tuple[Any]] | None) -> Any:
 
 @helper
 def linear_attention_scan(query, key, value, state, decay, beta):
-    """Attention as a recurrence over a matrix `state`: (batch, heads, length, size) each, heads as those of the state."""
+    """Compute attention as a recurrence over a matrix `state`: (batch, heads, length, size) each, heads as in the
+    state.
+    """
 
     def step(state, row):
         q, k, v, g, b = row
@@ -206,7 +206,9 @@ def linear_attention(
 
 
 def rotated(x: Any, cos: Any, sin: Any, interleaved: int, size: int = 0) -> Any:
-    """`x` with the pairs among its first `size` features (all if zero) turned by angles; a pair is two halves or two neighbours."""
+    """Return `x` with pairs among its first `size` features (all if zero) rotated; a pair is two halves or two
+    neighbours.
+    """
     x, rest = (x, None) if size in (0, x.shape[-1]) else (x[..., :size], x[..., size:])
     first, second = (x[..., 0::2], x[..., 1::2]) if interleaved else jnp.split(x, 2, axis=-1)
     parts = [cos * first - sin * second, sin * first + cos * second]

@@ -1,4 +1,4 @@
-"""Bits: shifting them, reading them as another type, and the infinities among floats."""
+"""Bits: shifts, bitcasts, and the infinities of floats."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def bit_cast(input, *, to):
             [Refusal("", "", f'the bits of {dtype} are needed: `jax.config.update("jax_enable_x64", True)`')],
         )
     if dtype.kind == "b" or input.dtype.kind == "b":
-        return cast(input, dtype)  # JAX has no bits of a bool; those of zero and one are the numbers themselves
+        return cast(input, dtype)  # JAX cannot bitcast a bool; the bits of zero and one are the numbers
     return lax.bitcast_convert_type(input, dtype)
 
 

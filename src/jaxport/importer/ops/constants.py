@@ -16,7 +16,7 @@ def constant_tensor(*, value):
 
 @op("Constant", since=11, until=11)
 def constant_dense_or_sparse(*, value=None, sparse_value=None):
-    return value  # the loader has written a sparse value dense
+    return value  # the loader has made a sparse value dense
 
 
 @op("Constant", since=12)

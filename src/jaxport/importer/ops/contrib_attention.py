@@ -36,13 +36,15 @@ def refuse(wrong: bool, what: str) -> None:
 
 
 def _filled(mask: Any, filter_value: float | None, dtype: np.dtype) -> Any:
-    """What a mask adds to the scores: nothing where it holds, a large negative number elsewhere."""
+    """Return the term that a mask adds to the scores: zero where it holds, a large negative number elsewhere."""
     filler = max(-10000.0 if filter_value is None else filter_value, lowest(dtype))
     return cast(jnp.where(mask, 0.0, filler), dtype)
 
 
 def _padding(mask: Any, batch: Any, keys: Any, filter_value: float | None, dtype: np.dtype) -> Any:
-    """A mask in one of its forms (lengths, ends and starts, one per key, one per query and key) as a term of the scores."""
+    """Return a mask in any of its forms (lengths, ends and starts, per key, per query and key) as a term of the
+    scores.
+    """
     if mask is None:
         return None
     refuse(mask.ndim == 4, "masks of rank 4; give one of (batch, queries, keys)")
@@ -68,16 +70,16 @@ def _attended(
     softcap: float = 0.0,
     sink: Any = None,
 ) -> tuple[Any, Any]:
-    """The result (batch, queries, width) and the scores.
+    """Return the result (batch, queries, width) and the scores.
 
-    `terms` are added to the scores, `causal` says what is visible: for each query one key at least.
+    `terms` are added to the scores, `causal` is the mask of visible keys: at least one for each query.
     """
     scores = capped(products(q, k, scale or None), softcap)
     for term in terms:
         scores = scores if term is None else scores + term
     if sink is None:
         return merge_heads(product(probabilities(scores, causal, certain=True), v)), scores
-    # A sink takes its share of the attention, and has no value.
+    # A sink takes its share of the attention, but has no value.
     column = jnp.broadcast_to(jnp.reshape(cast(sink, scores.dtype), (1, -1, 1, 1)), (*scores.shape[:3], 1))
     visible = scores if causal is None else jnp.where(causal, scores, -math.inf)
     weights = probabilities(jnp.concatenate([visible, column], axis=3))
@@ -138,7 +140,7 @@ def _self_attended(
     scale: float | None,
     unidirectional: int,
 ) -> tuple[Any, Any]:
-    """Attention of projections that have queries, keys and values side by side; the keys and values are stacked."""
+    """Compute attention from projections with queries, keys and values side by side; keys and values are stacked."""
     ends = None if sizes is None else [sizes[0], sizes[0] + sizes[1]]
     q, k, v = (split_heads(x, heads) for x in jnp.split(projected, 3 if ends is None else ends, axis=2))
     before = 0 if past is None else past.shape[3]
@@ -176,7 +178,7 @@ def quantized_attention(
 
 
 def _unpacked(query: Any, key: Any, value: Any, bias: Any, heads: int) -> tuple[Any, ...]:
-    """Queries, keys and values of shape (batch, heads, length, size), from any of the forms that they are given in."""
+    """Return queries, keys and values of shape (batch, heads, length, size), from any form of the inputs."""
     if query.ndim == 5:
         return tuple(jnp.swapaxes(query[:, :, :, part], 1, 2) for part in range(3))
     widths = [query.shape[2]]
@@ -338,9 +340,10 @@ def group_query_attention(
     k = _head_normalized(k, k_norm_weight, k_norm_epsilon or qk_norm_epsilon)
     new = q.shape[2]
     total = new if total_sequence_length is None else total_sequence_length.item()
-    # The new keys follow those that a sequence has already, which may be fewer than the cache has room for.
+    # The new keys follow those that a sequence already has, which may be fewer than the cache has room for.
     first = past_key is None or (query_seqlens is None and dims_compare("==", total, new))
-    # Of a chunk that is padded on the right only the first `query_seqlens` rows count; what the others give is undefined.
+    # Of a chunk padded on the right, only the first `query_seqlens` rows count; the results of the others are
+    # undefined.
     valid = new if query_seqlens is None else jnp.reshape(query_seqlens, (-1, 1, 1, 1))
     before = 0 if first else jnp.reshape(seqlens_k, (-1, 1, 1, 1)) + 1 - valid
     if do_rotary:
@@ -361,13 +364,13 @@ def group_query_attention(
 
 
 def _widened(term: Any, keys: Any) -> Any:
-    """A term of the scores for as many keys as the cache has room for; what lies beyond is not visible."""
+    """Return a term of the scores for as many keys as the cache has room for; those beyond are not visible."""
     missing = keys - term.shape[3]
     return jnp.pad(term, [(0, 0)] * 3 + [(0, missing)]) if missing else term
 
 
 def _cached(past: Any, new: Any, before: Any, total: Any) -> Any:
-    """The cache with the new rows at the end of each sequence; it is as long as the longest one, or as it was."""
+    """Return the cache with the new rows at the end of each sequence; it grows to the longest one if needed."""
     room = max(total, 0 if past is None else past.shape[2])
     if past is None or isinstance(before, int):  # the first rows
         return _lengthened(new, room)

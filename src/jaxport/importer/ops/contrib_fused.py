@@ -130,7 +130,7 @@ def skip_group_norm(X, gamma, beta, skip, bias=None, *, activation, channels_las
 
 
 def _activated(y: Any, name: str | None, parameters: Sequence[float] = ()) -> Any:
-    """`y` after the activation that is fused with what makes it."""
+    """Apply the activation that is fused with an operator to its result `y`."""
     functions = {
         None: lambda x: x,
         "": lambda x: x,

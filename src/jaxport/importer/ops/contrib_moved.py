@@ -1,4 +1,4 @@
-"""Operators of ONNX Runtime's own domain that became ONNX's later, and small ones that stand for one of its formulas."""
+"""Operators of ONNX Runtime's own domain that later became ONNX's, and small ones for a single formula."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def unfold_tensor(input, *, dim=-1, size, step=1):
 
 @helper
 def limited(scores, tokens, limits):
-    """Each row of `scores`, with the scores of these tokens no greater than these limits."""
+    """Return `scores` with those of the given tokens clipped to these limits in each row."""
     return jax.vmap(lambda row, at, limit: row.at[at].min(limit))(scores, tokens, limits)
 
 
@@ -155,7 +155,7 @@ def matmul_bnb4(A, B, absmax, *, K, N, block_size, quant_type, training_mode=0, 
 
 @helper
 def murmur_hash(x, seed, positive):
-    """MurmurHash3 (32 bits) of each number, from the bytes that it has."""
+    """Return MurmurHash3 (32 bits) of the bytes of each number."""
     words = lax.bitcast_convert_type(x, jnp.uint32)
     words = words[..., None] if words.ndim == x.ndim else words
     state, rotated = jnp.uint32(seed), lambda u, bits: (u << bits) | (u >> (32 - bits))

@@ -41,7 +41,9 @@ def _requantized(y: Any, scale: Any, zero_point: Any, dtype: np.dtype) -> Any:
 
 
 def _between(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of real numbers, as one of quantized ones: of (values, scale, zero point) for each operand and the result."""
+    """Turn a function of real numbers into one of quantized numbers: (values, scale, zero point) for each operand and
+    result.
+    """
 
     def quantized(*parts: Any) -> Any:
         *operands, scale, zero_point = parts
@@ -194,11 +196,11 @@ def dynamic_quantize_lstm(
 ):
     hidden, steps = R.shape[1], jnp.arange(X.shape[0])
     functions = lstm_activations(activations, activation_alpha, activation_beta, clip)
-    if sequence_lens is not None:  # what lies behind the longest sequence is not seen
+    if sequence_lens is not None:  # values behind the longest sequence do not count
         X = jnp.where(jnp.expand_dims(steps < jnp.max(sequence_lens), (1, 2)), X, 0)
 
     def product(weights: Any, scale: Any, zero_point: Any, d: int) -> Callable[[Any], Any]:
-        """Multiplies by the weights of a direction what is quantized on the scale of all that comes at once."""
+        """Multiply dynamically quantized values by the weights of a direction; one scale for all values of a call."""
         multiplied = product_with(weights[d], zero_point[d])
 
         def of(x: Any) -> Any:
@@ -213,7 +215,7 @@ def dynamic_quantize_lstm(
         recurrence = product(R, R_scale, R_zero_point, d)
         if sequence_lens is None or not named[0]:
             return rows, lambda row, h: row + recurrence(h)
-        # Where all states are returned, that of a sequence that has ended is seen once more; then what is seen is zero.
+        # If all states are returned, the last state of an ended sequence counts once more; after that, zeros do.
         seen = jnp.expand_dims(jnp.expand_dims(steps, 1) <= sequence_lens, 2)
         return (rows, seen), lambda row, h: row[0] + recurrence(jnp.where(row[1], h, 0))
 
@@ -244,7 +246,7 @@ def quantized_gemm(
 
 @helper
 def unpacked(packed, bits):
-    """The small numbers in bytes, the lowest bits first: (..., bytes) becomes (..., bytes * 8 // bits)."""
+    """Unpack small numbers from bytes, the lowest bits first: (..., bytes) becomes (..., bytes * 8 // bits)."""
     shifts = jnp.arange(0, 8, bits, dtype=jnp.uint8)
     return ((packed[..., None] >> shifts) & (2**bits - 1)).reshape(*packed.shape[:-1], -1)
 
@@ -312,7 +314,7 @@ def gather_block_quantized(
 
 
 def _first(x: Any, shape: Sequence[Any]) -> Any:
-    """The first elements along the last axis: packed zero points may have some to fill up a byte."""
+    """Return the first elements along the last axis: packed zero points may have padding to fill a byte."""
     return x if x.shape == tuple(shape) else x[..., : shape[-1]]
 
 

@@ -1,6 +1,6 @@
 """If, Loop and Scan.
 
-What is known on the host is decided there: one branch is taken, a short loop or one whose values change their shapes is
+Conditions known on the host are decided there: one branch is taken; a short loop, or one whose values change shape, is
 unrolled. The rest becomes `lax.cond`, `lax.scan` and `lax.while_loop`.
 """
 
@@ -18,13 +18,13 @@ from jaxport.importer.namespaces import jnp, known, lax, vmap
 from jaxport.importer.registry import SizeBound, op
 
 SHORT = 4
-"""Iterations up to which a loop is unrolled."""
+"""The largest number of iterations of an unrolled loop."""
 
 BOUNDED = 1000
-"""Iterations up to which a loop that may end earlier has a fixed length: unlike an open one it has a gradient."""
+"""The largest bound of a loop with early exit that gets a fixed length: unlike an open loop it has a gradient."""
 
 ENDLESS = 2**31 - 1
-"""A trip count of as much is none: exporters write the largest integer where only the condition ends a loop."""
+"""A trip count this large means none: exporters write the largest integer if only the condition ends a loop."""
 
 
 @op("If", since=1)
@@ -42,7 +42,7 @@ def if_(cond, *, then_branch, else_branch):
 
 
 class _Iteration:
-    """The body of a loop; its number of the iteration and its condition have the rank that it declares, 0 or 1."""
+    """The body of a loop; the iteration number and the condition have the rank that it declares, 0 or 1."""
 
     def __init__(self, body: Any):
         self.body, self.output_count, self.empty_output = body, body.output_count, body.empty_output
@@ -56,7 +56,7 @@ class _Iteration:
 
 
 class _NotStructured(Exception):
-    """The loop cannot be a loop of XLA: its values change their types, or its condition its meaning."""
+    """The loop cannot be a loop of XLA: its values change type, or its condition changes from known to unknown."""
 
 
 @op("Loop", since=1)
@@ -86,7 +86,7 @@ def loop(M=None, cond=None, *v_initial, body, bound: SizeBound = None):
 
 
 def _scanned(trips: int, state: Sequence[Any], body: Any) -> tuple[Any, ...]:
-    """A loop whose number of iterations is known and whose condition stays true."""
+    """Run a loop whose number of iterations is known and whose condition stays true."""
 
     def step(carry: Any, iteration: Any) -> Any:
         go, *results = body(iteration, host(True), *carry)
@@ -99,14 +99,14 @@ def _scanned(trips: int, state: Sequence[Any], body: Any) -> tuple[Any, ...]:
 
 
 def _ended(bound: int | None, M: Any, cond: Any, state: Sequence[Any], body: Any, first: int = 0) -> tuple[Any, ...]:
-    """A loop without stacked outputs that data ends; `first` iterations were done before."""
+    """Run a loop without stacked outputs whose end depends on data; `first` iterations were done before."""
     trips = None if M is None else known(M)
     most = bound if bound is not None or trips is None or int(trips) > BOUNDED else int(trips)
     return _while(M, cond, state, body, first) if most is None else _bounded(most, M, cond, state, body, first)
 
 
 def _while(M: Any, cond: Any, state: Sequence[Any], body: Any, first: int = 0) -> tuple[Any, ...]:
-    """A loop that ends when its condition says so, or after `M` iterations; `first` were done before."""
+    """Run a loop that ends by its condition, or after `M` iterations; `first` were done before."""
 
     def goes_on(carry: Any) -> Any:
         iteration, go, *_ = carry
@@ -123,7 +123,7 @@ def _while(M: Any, cond: Any, state: Sequence[Any], body: Any, first: int = 0) -
 
 
 def _bounded(bound: int, M: Any, cond: Any, state: Sequence[Any], body: Any, first: int = 0) -> tuple[Any, ...]:
-    """A loop of `bound` iterations from `first` on, of which those behind its end change nothing and give rows of zeros."""
+    """Run a loop for `bound` iterations from `first` on; those after its end change nothing and give rows of zeros."""
 
     def step(carry: Any, iteration: Any) -> Any:
         go, *values = carry
@@ -155,7 +155,7 @@ def _unrolled(
         go = known(goes_on)
         state, iteration = results[: len(state)], iteration + 1
         budget_in_force().iterate()
-        if go is None and not scans:  # the condition was known for the first iterations only
+        if go is None and not scans:  # only the first iterations had a known condition
             return _ended(bound, trips, goes_on, state, body, iteration)
         rows.append(results[len(state) :])
     columns = list(zip(*rows, strict=True)) if rows else [body.empty_output(index - scans) for index in range(scans)]
@@ -221,7 +221,7 @@ def scan_batched(sequence_lens=None, *initial_state_and_scan_inputs, body, num_s
         return scan(*values, body=body, num_scan_inputs=num_scan_inputs, scan_input_directions=backward)
 
     def to_its_length(length: Any, *values: Any) -> Any:
-        """One sequence, which stands still beyond its length; what it returns there is zero."""
+        """Scan one sequence, whose state stays unchanged beyond its length; its results there are zero."""
         times = jnp.arange(values[count].shape[0])
         within = times < length
         turned = jnp.where(within, length - 1 - times, times)

@@ -12,16 +12,16 @@ from jaxport.importer.namespaces import helper, jnp, lax, nn
 from jaxport.importer.registry import ChannelsLast, KernelLayout, op
 
 MOST_PRODUCTS = 64
-"""Elements that the kernel of a depthwise convolution may have to be computed as a sum of products."""
+"""The largest kernel of a depthwise convolution, in elements, that is computed as a sum of products."""
 
 MOST_GROUPS = 32
-"""Groups that are convolved one by one."""
+"""The largest number of groups that are convolved one by one."""
 
 AUTO_PADS = {"SAME_UPPER": "SAME", "SAME_LOWER": "SAME_LOWER", "VALID": "VALID"}
 
 
 def padding(auto_pad: str, pads: Sequence[int] | None, axes: int) -> Any:
-    """What `lax` calls the padding of `axes` spatial axes: a name, or the sizes before and after."""
+    """Return the padding of `axes` spatial axes as `lax` takes it: a name, or the sizes before and after."""
     if auto_pad != "NOTSET":
         return AUTO_PADS[auto_pad]
     pads = pads or (0,) * (2 * axes)
@@ -36,7 +36,7 @@ def with_bias(y: Any, bias: Any, channels_last: bool = False) -> Any:
 
 @helper
 def depthwise_convolution(x, kernel, strides, pads, *, feature_group_count, dimension_numbers=None, rhs_dilation=None):
-    """A convolution of each channel by itself.
+    """Convolve each channel separately.
 
     On CPUs it is a sum of products, one for each element of the kernel: XLA's convolution is ten times slower there.
     """
@@ -61,7 +61,7 @@ def depthwise_convolution(x, kernel, strides, pads, *, feature_group_count, dime
             (x.shape[axis] - span) // stride * stride + 1
             for axis, span, stride in zip(spatial, spans, strides, strict=True)
         ]
-        # Row by row: what a row is read for comes one after the other.
+        # Row by row: the accesses to a row are consecutive.
         total = 0.0
         for outer in np.ndindex(*sizes[:1]):
             row = part(x, first, outer[0] * steps[0], lengths[0], strides[0])
@@ -88,7 +88,7 @@ def depthwise_convolution(x, kernel, strides, pads, *, feature_group_count, dime
 
 @helper
 def grouped_convolution(x, kernel, strides, pads, *, feature_group_count, dimension_numbers, rhs_dilation=None):
-    """A convolution of groups of channels, of an image with the channels last.
+    """Convolve groups of channels, of an image with the channels last.
 
     On CPUs it is one convolution for each group: XLA's own is half as fast there.
     """
@@ -155,9 +155,9 @@ def _transposed_pads(
     output_padding: Sequence[int],
     output_shape: Sequence[int] | None,
 ) -> list[tuple[Any, Any]]:
-    """What a transposed convolution cuts off before and after each axis of an image of these sizes.
+    """Return how much a transposed convolution crops before and after each axis of an image of these sizes.
 
-    `kernel` is the size with its gaps.
+    `kernel` is the size of the dilated kernel.
     """
     axes = len(kernel)
     if output_shape is None and not auto_pad.startswith("SAME"):
@@ -174,7 +174,7 @@ def _transposed_pads(
 
 @helper
 def transposed_kernel(w, groups):
-    """A kernel of shape (in, out / groups, *spatial) as the forward convolution has it: (out, in / groups, *flipped)."""
+    """Turn a kernel (in, out / groups, *spatial) into that of the forward convolution: (out, in / groups, *flipped)."""
     w = jnp.flip(w, range(2, w.ndim))
     w = w.reshape(groups, w.shape[0] // groups, *w.shape[1:]).swapaxes(1, 2)
     return w.reshape(w.shape[0] * w.shape[1], *w.shape[2:])

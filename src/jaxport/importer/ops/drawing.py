@@ -12,7 +12,7 @@ from jaxport.importer.registry import RandomKey, ShapeOnly, op
 
 
 def _seeded(key: Any, seed: float | None) -> Any:
-    """`key`, told apart from the keys of other seeds."""
+    """Return `key`, made different for each seed."""
     return key if seed is None else random.fold_in(key, int.from_bytes(np.float32(seed).tobytes()))
 
 

@@ -1,4 +1,4 @@
-"""Element by element: arithmetic, comparisons, logic, bits, elementary functions."""
+"""Elementwise operators: arithmetic, comparisons, logic, bits, elementary functions."""
 
 from __future__ import annotations
 
@@ -51,14 +51,16 @@ def power(X, Y):
 
 
 def _aligned(A: Any, B: Any, axis: int | None, broadcast: int) -> Any:
-    """`B` with trailing axes of size one, so that its first axis meets `axis` of `A` (opset 6 and older)."""
+    """Return `B` with trailing axes of size one, so that its first axis aligns with `axis` of `A` (opset 6 and
+    older).
+    """
     if not broadcast or axis is None:
         return B
     return jnp.reshape(B, (*B.shape, *[1] * (A.ndim - axis % A.ndim - B.ndim)))
 
 
 def _legacy(name: str, since: int, function: Any) -> None:
-    """Registers the version of a binary operator that broadcasts only where an attribute says so."""
+    """Register the version of a binary operator that broadcasts only if an attribute says so."""
 
     @op(name, since=since, until=6)
     def aligned(A, B, *, axis=None, broadcast=0):

@@ -15,18 +15,18 @@ from jaxport.importer.registry import Host, op
 @op("Gather", since=1)
 def gather(data, indices, *, axis=0):
     if data.shape[axis] == 0 and indices.size:
-        # No position is valid: what stands there is what any position outside of an axis gives. A loop of no steps,
-        # which never gets here, is traced all the same.
+        # No position is valid: return what any position outside an axis gives. This is not reached at run time, but a
+        # loop of no steps is traced all the same.
         shape = [1 if at == axis % data.ndim else size for at, size in enumerate(data.shape)]
         data, indices = jnp.full(shape, np.nan if data.dtype.kind == "f" else 0, data.dtype), jnp.zeros_like(indices)
     return jnp.take(data, indices, axis=axis)
 
 
 def _sliced(data: Any, starts: Iterable[Any], ends: Iterable[Any], axes: Iterable[int], steps: Iterable[int]) -> Any:
-    """`data[start:end:step]` along some axes; ONNX clamps what lies outside as Python does."""
+    """Return `data[start:end:step]` along some axes; ONNX clamps positions outside as Python does."""
     starts, ends = list(starts), list(ends)
     if isinstance(data, HostValue) and any(map(is_dim, [*starts, *ends])):
-        data = jnp.asarray(data)  # how much of a known table is taken is not known
+        data = jnp.asarray(data)  # the extent taken from a known table is symbolic
     index: list[Any] = [slice(None)] * data.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         index[axis] = slice(start, None if _is_open(end, step) else end, None if step == 1 else step)

@@ -32,7 +32,7 @@ def one_hot(indices, depth: Host, values, *, axis=-1):
 
 
 def _window(size: Any, periodic: int, output_datatype: int, *coefficients: float) -> Any:
-    """A sum of cosines with these coefficients, over one period."""
+    """Return a sum of cosines with these coefficients, over one period."""
     angle = cast(jnp.arange(size), np.float32) * math.tau / (size if periodic else size - 1)
     window = sum(weight * jnp.cos(order * angle) for order, weight in enumerate(coefficients[1:], start=1))
     return cast(coefficients[0] + window, dtype_of(output_datatype))
@@ -69,7 +69,7 @@ def mel_weight_matrix(
     edges = (length + 1) * (700 * (10 ** (mels / 2595) - 1)) // int(sample_rate)
     left, center, right = edges[:-2], edges[1:-1], edges[2:]
     bin_ = np.arange(length // 2 + 1)[:, None]
-    # Each triangle rises to one at its center; one without width is its center alone.
+    # Each triangle rises to one at its center; one of zero width is its center only.
     rising = np.where(center > left, (bin_ - left) / np.maximum(center - left, 1), bin_ == center)
     falling = np.where(right > center, (right - bin_) / np.maximum(right - center, 1), bin_ == center)
     weights = np.where(bin_ <= center, rising * (bin_ >= left), falling * (bin_ < right))

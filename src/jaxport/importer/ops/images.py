@@ -1,4 +1,4 @@
-"""What happens to images before and after a network: decoding files, choosing among boxes."""
+"""Image operators around networks: decoding files, and non-maximum suppression of boxes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from jaxport.importer.registry import Host, Known, SizeBound, op
 
 @helper
 def best_apart(low, high, scores, good, most, threshold, count):
-    """The best boxes, `count` at most, that overlap no better one by more than `threshold` of their union.
+    """Return the best boxes, `count` at most, that overlap no better one by more than `threshold` of their union.
 
-    `low` and `high` are their corners, (n, 2); only those that are `good` count, and the first `most` of the chosen.
-    Where there is none, the result is n.
+    `low` and `high` are their corners, (n, 2); only `good` boxes count, and the first `most` of the chosen. Missing
+    ones are n.
     """
     n = scores.shape[0]
     area = jnp.prod(high - low, axis=1)
@@ -37,9 +37,10 @@ def best_apart(low, high, scores, good, most, threshold, count):
 
 @helper
 def suppressed(boxes, scores, most, iou_threshold, score_threshold, center, count, size):
-    """The rows (batch, class, box) that non-maximum suppression selects; `count` of a class and `size` in all, at most.
+    """Return the rows (batch, class, box) that non-maximum suppression selects; at most `count` per class and `size` in
+    all.
 
-    If `size` is given, the rows that fill it up lie outside of the scores: gathered, they count not.
+    If `size` is given, padding rows point outside the scores, so that gathers ignore them.
     """
     first, second = boxes[..., :2], boxes[..., 2:]
     if center:

@@ -1,4 +1,4 @@
-"""Version 1 of operators: what a later version computes, and the attribute `consumed_inputs` (or a type's name)."""
+"""Version 1 of operators: the function of a later version, and the attribute `consumed_inputs` (or a type's name)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ for _name in ("Exp", "Log", "Tanh"):
 for _name in ("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Mean", "LeakyRelu", "PRelu", "Elu", "HardSigmoid"):
     earlier(_name, since=1, until=5, ignored=CONSUMED)
 for _name in ("RNN", "LSTM"):
-    # Whether the first output is wanted; the node says so by naming it.
+    # Whether the first output is wanted; the node shows that by naming it.
     earlier(_name, since=1, until=6, ignored={"output_sequence": 0})
 earlier("GRU", since=3, until=6, ignored={"output_sequence": 0})
 earlier("GRU", since=1, until=2, without="linear_before_reset", direction="foward")

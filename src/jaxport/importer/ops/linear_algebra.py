@@ -13,7 +13,7 @@ renamed(since=1, MatMul=jnp.matmul)
 
 
 def scaled(x: Any, factor: float) -> Any:
-    """`x * factor`, or `x` itself where that is the same."""
+    """Return `x * factor`, or `x` itself if that is the same."""
     return x if factor == 1 else x * factor
 
 
@@ -34,5 +34,5 @@ def einsum(*Inputs, equation):
 
 @op("Det", since=11)
 def det(X):
-    # Factorizations exist in float32 and float64 only; the evaluator casts back.
+    # Factorizations only exist in float32 and float64; the evaluator casts back.
     return jnp.linalg.det(cast(X, np.float32) if X.dtype.itemsize < 4 else X)

@@ -60,7 +60,7 @@ def feature_vectorizer(*X, inputdimensions=None):
 
 
 def _of_width(x: Any, size: int) -> Any:
-    """As many columns of `x` as are declared, or zeros behind those that it has."""
+    """Return as many columns of `x` as are declared, padded with zeros if it has fewer."""
     given = x.shape[1]
     if given == size:
         return x
@@ -80,7 +80,7 @@ def one_hot_encoder(X, *, cats_int64s=None, cats_strings=None, zeros=1):
 
 
 def _mapped(X: Any, keys: HostValue, values: HostValue, default: HostValue) -> Any:
-    """Each element's partner in a table; the last of equal keys counts, and a key that is nan matches nan."""
+    """Look up each element in a table; the last of equal keys counts, and a NaN key matches NaN."""
     x = known(X) if X.dtype == STRING or values.dtype == STRING else X
     if x is None or isinstance(x, HostValue):
         return _mapped_on_host(for_strings(X), keys, values, default)
@@ -102,7 +102,7 @@ def _mapped_on_host(x: HostValue, keys: HostValue, values: HostValue, default: H
 
 
 def _one(*candidates: tuple[Any, Any]) -> tuple[HostValue, int]:
-    """The one attribute of several that is given, as an array of its type, and its position."""
+    """Return the single attribute that is given among several, as an array of its type, and its position."""
     for index, (values, dtype) in enumerate(candidates):
         if values is not None:
             given = values.data if isinstance(values, HostValue) else np.array(values, dtype=dtype)
@@ -140,7 +140,7 @@ earlier(DOMAIN, "LabelEncoder", since=2, until=3, without="default_tensor keys_t
 
 
 def _classes(X: Any, names: Sequence[str], numbers: Sequence[int], default_int64: int, default_string: str) -> Any:
-    """Names to numbers, or numbers to names, as the type of `X` is."""
+    """Map names to numbers, or numbers to names, depending on the type of `X`."""
     labels, ids = strings(list(names)), host(np.array(numbers, np.int64))
     if X.dtype == STRING:
         return _mapped(X, labels, ids, host(default_int64))

@@ -1,4 +1,4 @@
-"""Classifiers and regressors of `ai.onnx.ml` that are linear or support vector machines, and what becomes of scores."""
+"""Linear models and support vector machines of `ai.onnx.ml`, and transformations of scores."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ DOMAIN = "ai.onnx.ml"
 
 
 def transformed(scores: Any, transform: str) -> Any:
-    """Scores (samples, classes) as probabilities, or whatever else `post_transform` names."""
-    if transform == "SOFTMAX_ZERO":  # what is zero stays zero
+    """Return scores (samples, classes) as probabilities, or as `post_transform` says."""
+    if transform == "SOFTMAX_ZERO":  # zeros stay zero
         return jnp.where(scores == 0, 0.0, nn.softmax(scores, axis=1, where=scores != 0))
     functions = {
         "NONE": lambda x: x,
@@ -31,7 +31,7 @@ def transformed(scores: Any, transform: str) -> Any:
 
 
 def two_classes(score: Any, transform: str, opposite: float = 0.0) -> Any:
-    """The scores of both classes from the score (samples, 1) of the second: the first has `opposite - score`."""
+    """Return the scores of both classes from the score (samples, 1) of the second: the first has `opposite - score`."""
     if transform == "LOGISTIC":
         return nn.sigmoid(jnp.concatenate([-score, score], axis=1))
     scores = jnp.concatenate([opposite - score, score], axis=1)
@@ -39,12 +39,12 @@ def two_classes(score: Any, transform: str, opposite: float = 0.0) -> Any:
 
 
 def labelled(index: Any, integers: Sequence[int] | None, names: Sequence[str] | None) -> Any:
-    """The labels of classes by their index; labels that are strings need an index that is known."""
+    """Return the labels of classes by index; string labels need a known index."""
     return chosen(strings(list(names)) if names else host(list(integers or range(2))), index)
 
 
 def chosen(table: Any, index: Any, axis: int = 0) -> Any:
-    """The elements of a table at an index, which has to be known if they are strings.
+    """Return the elements of a table at an index, which has to be known if they are strings.
 
     Raises:
       ValueNotKnown: they are strings, and the index depends on values.
@@ -123,7 +123,7 @@ def svm_regressor(
 
 @helper
 def coupled_probabilities(pairs):
-    """Class probabilities from those of pairs (classes, classes), as Wu, Lin and Weng couple them."""
+    """Return class probabilities from those of pairs (classes, classes), coupled as by Wu, Lin and Weng."""
     count = pairs.shape[0]
     matrix = -pairs.T * pairs
     matrix = jnp.where(jnp.eye(count, dtype=bool), ((pairs.T**2) * (1 - jnp.eye(count))).sum(1), matrix)
@@ -185,7 +185,7 @@ def svm_classifier(
 
 
 def _of_pairs(coefficients: Sequence[float], sizes: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Any:
-    """The weights of the support vectors in the decision between two classes: (vectors, pairs)."""
+    """Return the weights of the support vectors in the decision between two classes: (vectors, pairs)."""
     table = np.array(coefficients, np.float32).reshape(len(sizes) - 1, -1)
     starts = np.cumsum([0, *sizes])
     weights = np.zeros((table.shape[1], len(pairs)), np.float32)

@@ -14,13 +14,13 @@ from jaxport.importer.ops.ml_scores import DOMAIN, labelled, transformed, two_cl
 from jaxport.importer.registry import earlier, op
 
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
-"""How a branch compares a feature with its threshold, by the number that `TreeEnsemble` gives it."""
+"""The comparison of a feature with its threshold, by its number in `TreeEnsemble`."""
 LEAF = -1
 TENSOR = "_as_tensor"
 
 
 class Trees(NamedTuple):
-    """Nodes of all trees, one row each: a leaf is its own child. `weights` (nodes, targets) is nan where a leaf has none."""
+    """Nodes of all trees, one row each: a leaf is its own child. `weights` (nodes, targets) is NaN for missing ones."""
 
     roots: np.ndarray
     features: np.ndarray
@@ -32,7 +32,7 @@ class Trees(NamedTuple):
     weights: np.ndarray
 
     def depth(self) -> int:
-        """The longest way from a root to a leaf."""
+        """Return the longest path from a root to a leaf."""
         at, steps = np.unique(self.roots), 0
         while np.any(self.modes[at] != LEAF):
             if steps > len(self.modes):
@@ -43,7 +43,7 @@ class Trees(NamedTuple):
 
 @helper
 def tree_leaves(x, roots, features, thresholds, modes, yes, no, missing, depth):
-    """The leaf of each tree at which each sample of `x` arrives; `modes` is one comparison, or one of six for each node."""
+    """Return the leaf of each tree for each sample of `x`; `modes` is one comparison, or one of six for each node."""
 
     def holds(value, threshold, mode):
         tests = [
@@ -68,7 +68,7 @@ def tree_leaves(x, roots, features, thresholds, modes, yes, no, missing, depth):
 
 
 def _scores(X: Any, trees: Trees, aggregate: str, base: Any) -> Any:
-    """What the trees say about each target together: (samples, targets)."""
+    """Aggregate the trees' weights for each target: (samples, targets)."""
     compared = np.unique(trees.modes[trees.modes != LEAF])
     modes = int(compared[0]) if len(compared) == 1 else host(np.asarray(trees.modes, np.int32)) if len(compared) else 0
     rows = (trees.roots, trees.features, trees.thresholds)
@@ -90,12 +90,14 @@ def _scores(X: Any, trees: Trees, aggregate: str, base: Any) -> Any:
 
 
 def _numbers(values: Any, tensor: Any, dtype: Any = np.float32) -> np.ndarray:
-    """An attribute that may be given as numbers or as a tensor."""
+    """Return an attribute that may be given as numbers or as a tensor."""
     return tensor.data if tensor is not None else np.array(values if values is not None else (), dtype)
 
 
 def _table(attributes: dict[str, Any], kind: str, targets: int) -> Trees:
-    """The trees of the older operators, whose nodes are named by tree and number; `kind` prefixes the leaves' attributes."""
+    """Build the trees of the older operators, which name nodes by tree and number; `kind` prefixes the leaves'
+    attributes.
+    """
     tree_of, number_of = (np.array(attributes[f"nodes_{name}"] or (), np.int64) for name in ("treeids", "nodeids"))
     row_of = {key: row for row, key in enumerate(zip(tree_of.tolist(), number_of.tolist(), strict=True))}
     names = np.array(attributes["nodes_modes"])
@@ -125,7 +127,7 @@ def _table(attributes: dict[str, Any], kind: str, targets: int) -> Trees:
 
 
 def _classified(X: Any, attributes: dict[str, Any], transform: str, integers: Any, names: Any) -> tuple[Any, Any]:
-    """Labels and scores. Of two classes, a model may have the scores of one only."""
+    """Return labels and scores. A model of two classes may have the scores of one only."""
     count = len(integers or names or ())
     base = _numbers(attributes["base_values"], attributes.get("base_values_as_tensor"))
     ids = set(attributes["class_ids"])
@@ -225,13 +227,13 @@ earlier(
 
 
 def _memberships(values: np.ndarray) -> list[np.ndarray]:
-    """The sets of the nodes that test membership, in their order: nan ends each."""
+    """Return the sets of the nodes that test membership, in their order: NaN ends each."""
     ends = np.flatnonzero(np.isnan(values))
     return [part[~np.isnan(part)] for part in np.split(values, ends + 1)][: len(ends)]
 
 
 def _unrolled(trees: Trees, sets: Sequence[np.ndarray]) -> Trees:
-    """The trees with each test of membership as a chain of tests of equality."""
+    """Replace each test of membership by a chain of tests of equality."""
     member, equal = MODES.index("BRANCH_MEMBER"), MODES.index("BRANCH_EQ")
     columns = {name: list(getattr(trees, name)) for name in ("features", "thresholds", "modes", "yes", "no", "missing")}
     weights = [trees.weights]

@@ -16,7 +16,7 @@ def _over(axes: Sequence[int]) -> dict[str, Any]:
 
 
 def standardized(x: Any, axes: Sequence[int], epsilon: float) -> tuple[Any, Any, Any]:
-    """`x` with mean zero and variance one over `axes`, the mean, and the inverse of the standard deviation."""
+    """Return `x` with mean zero and variance one over `axes`, the mean, and the inverse standard deviation."""
     mean = jnp.mean(x, **_over(axes))
     centered = x - mean
     inverse = lax.rsqrt(jnp.mean(centered * centered, **_over(axes)) + epsilon)
@@ -24,7 +24,7 @@ def standardized(x: Any, axes: Sequence[int], epsilon: float) -> tuple[Any, Any,
 
 
 def _at_least(x: Any, stash_type: int) -> Any:
-    """`x` in the type that statistics are computed in, unless its own is more precise."""
+    """Return `x` in the type that statistics are computed in, unless its own is more precise."""
     stash = dtype_of(stash_type)
     return x if x.dtype.itemsize > stash.itemsize else cast(x, stash)
 
@@ -104,7 +104,7 @@ def lrn(X, *, alpha=1e-4, beta=0.75, bias=1.0, size):
 def _batch_normalized(
     X: Any, scale: Any, B: Any, mean: Any, var: Any, epsilon: float, spatial: int = 1, channels_last: bool = False
 ) -> Any:
-    """`spatial=0`: the parameters are per element of a sample, not per channel."""
+    """Normalize by given statistics; with `spatial=0` the parameters are per element of a sample, not per channel."""
     scale, B, mean, var = (_per_channel(p, X, channels_last) if spatial else p for p in (scale, B, mean, var))
     return (X - mean) * (scale * lax.rsqrt(var + epsilon)) + B
 

@@ -24,7 +24,7 @@ def _windows(
     ceil_mode: int,
     channels_last: bool = False,
 ) -> tuple[Any, ...]:
-    """Window, strides, padding and dilation of `lax.reduce_window` over images."""
+    """Return window, strides, padding and dilation of `lax.reduce_window` over images."""
     axes = len(kernel)
     strides, dilations = strides or (1,) * axes, dilations or (1,) * axes
     around = padding(auto_pad, pads, axes)
@@ -46,14 +46,14 @@ def _sizes(X: Any, channels_last: bool) -> tuple[Any, ...]:
 
 
 def _inside(spatial: Iterable[Any], one: Any, channels_last: bool) -> tuple[Any, ...]:
-    """What there is for each spatial axis, with `one` for those of batch and channels."""
+    """Return the entries of the spatial axes, with `one` for those of batch and channels."""
     return (one, *spatial, one) if channels_last else (one, one, *spatial)
 
 
 def _clipped(size: Any, kernel: int, stride: int, dilation: int, around: tuple[int, int]) -> int:
-    """The length of a kernel without what of its only window lies behind the end: that would be computed for nothing.
+    """Crop a kernel with a single window to the input's end, since the rest would be computed for nothing.
 
-    Without `ceil_mode` there is such a window, too: ONNX and ONNX Runtime round its number towards zero, to one.
+    Without `ceil_mode` this occurs, too: ONNX and ONNX Runtime round the number of windows towards zero, to one.
     """
     if is_dim(size) or dilation > 1:
         return kernel
@@ -62,7 +62,7 @@ def _clipped(size: Any, kernel: int, stride: int, dilation: int, around: tuple[i
 
 
 def _rounded_up(size: Any, kernel: int, stride: int, dilation: int, around: tuple[int, int]) -> tuple[int, Any]:
-    """Padding with what a last, incomplete window needs; it has to start inside the input or the padding before it."""
+    """Return the padding with what a last, incomplete window needs; it has to start inside the input or its padding."""
     low, high = around
     span = (kernel - 1) * dilation + 1
     missing = (span - size - low - high) % stride
@@ -75,7 +75,7 @@ def _lowest(dtype: np.dtype) -> Any:
 
 @helper
 def max_pool_indices(x, window, strides, padding, dilation, column_major):
-    """Where in `x`, counted over all of its elements, the largest element of each window is."""
+    """Return the flat index in `x` of the largest element of each window."""
     spatial = x.shape[2:]
     if isinstance(padding, str):
         spans = [(k - 1) * d + 1 for k, d in zip(window, dilation, strict=True)]
@@ -152,7 +152,8 @@ def average_pool(
     total = lax.reduce_window(X, 0.0, lax.add, window, steps, around, **options)
     if around == "VALID" or (not isinstance(around, str) and not any(map(any, around))):
         return total / math.prod(window)
-    # An element counts where the input is, and where the padding is if that is asked for, not where rounding up put more.
+    # An element counts inside the input, and in the padding if that is requested, but not in the extra padding of
+    # rounding up.
     counted = jnp.ones(_inside(_sizes(X, channels_last), 1, channels_last), X.dtype)
     if count_include_pad:
         if isinstance(around, str):
@@ -216,7 +217,7 @@ def max_unpool(X, I, output_shape: Host | None = None, *, kernel_shape, pads=Non
         (n - 1) * stride + k - low - high
         for n, stride, k, low, high in zip(X.shape[2:], strides, kernel_shape, pads[:axes], pads[axes:], strict=True)
     ]
-    # The indices count the elements of what was pooled; a larger output only adds room at the end of each axis.
+    # The indices count elements of the pooled array; a larger output only adds room at the end of each axis.
     inferred = (*X.shape[:2], *sizes)
     flat = jnp.zeros((math.prod(inferred),), X.dtype)
     y = jnp.reshape(flat.at[jnp.reshape(I, (-1,))].set(jnp.reshape(X, (-1,))), inferred)

@@ -18,7 +18,9 @@ from jaxport.importer.registry import earlier, op
 
 
 def spread(parameter: Any, x: Any, axis: int, block_size: int = 0) -> Any:
-    """A scale or zero point as it broadcasts against `x`: one for all, one for each index of `axis`, or for each block."""
+    """Return a scale or zero point as it broadcasts against `x`: a single one, one per index of `axis`, or one per
+    block.
+    """
     if parameter.size == 1:
         return jnp.reshape(parameter, ())
     if parameter.ndim == 1 and not block_size:
@@ -30,13 +32,13 @@ def spread(parameter: Any, x: Any, axis: int, block_size: int = 0) -> Any:
 
 
 def is_zero(zero_point: Any) -> bool:
-    """Whether a zero point is absent, or known to be zero everywhere: then it need not be added."""
+    """Whether a zero point is absent, or known to be zero, and need not be added."""
     value = None if zero_point is None else known(zero_point)
     return zero_point is None or (value is not None and not np.any(np.asarray(value.data, np.float32)))
 
 
 def saturated(rounded: Any, zero_point: Any, dtype: np.dtype) -> Any:
-    """Whole numbers plus a zero point, clipped to the range of an integer type of at most 16 bits and converted to it."""
+    """Add a zero point to whole numbers, clip to the range of an integer type of at most 16 bits, and convert."""
     limits = ml_dtypes.iinfo(dtype)
     shifted = rounded if is_zero(zero_point) else rounded + cast(zero_point, rounded.dtype)
     clipped = jnp.clip(shifted, limits.min, limits.max)
@@ -82,10 +84,10 @@ earlier("DequantizeLinear", since=10, until=12, without="axis")
 
 @helper
 def extremes(x):
-    """The least and the greatest element, whose derivatives are those of one element each.
+    """Return the least and the greatest element, whose derivatives are those of one element each.
 
-    JAX divides the derivative of a maximum by how many elements equal it. That may be none: XLA computes `x` anew where it
-    compares them, and may round otherwise there.
+    JAX divides the derivative of a maximum by the number of elements that equal it. That may be zero: XLA recomputes
+    `x` for the comparison, and may round differently there.
     """
 
     @jax.custom_jvp
@@ -111,7 +113,7 @@ def dynamic_quantize(x):
 
 
 def centered(x: Any, zero_point: Any, axis: int) -> Any:
-    """`x - zero_point` as int32, with one zero point for all or one for each index of `axis`."""
+    """Return `x - zero_point` as int32, with a single zero point or one for each index of `axis`."""
     x = cast(x, np.int32)
     return x if is_zero(zero_point) else x - cast(_along(zero_point, x, axis), np.int32)
 
@@ -121,22 +123,23 @@ def _along(parameter: Any, x: Any, axis: int) -> Any:
 
 
 def _as_int8(x: Any) -> tuple[Any, int]:
-    """8-bit integers as int8, and how much less these are."""
+    """Return 8-bit integers as int8, and by how much these are less."""
     return (x, 0) if x.dtype.kind == "i" else (cast(cast(x, np.int32) - 128, np.int8), 128)
 
 
 def _offset(shift: int, zero_point: Any, x: Any, axis: int) -> Any:
-    """What is to be added to `x`, which is less by `shift` than it was, so that the zero point is zero; None for nothing."""
+    """Return what to add to `x`, which was lowered by `shift`, to make its zero point zero; None for nothing."""
     if is_zero(zero_point):
         return shift or None
     return shift - cast(_along(zero_point, x, axis), np.int32)
 
 
 def product_with(B: Any, b_zero_point: Any = None) -> Callable[..., Any]:
-    """The function that multiplies matrices of 8 bits, less their zero points, by `B`, less its own: exactly, as int32.
+    """Return a function that multiplies 8-bit matrices, less their zero points, by `B`, less its own: exactly, as
+    int32.
 
-    XLA multiplies int8 several times as fast as int32. What signs and zero points shift is made good by the sums of the
-    columns, which are computed once, and of the rows.
+    XLA multiplies int8 several times as fast as int32. The effect of signs and zero points is corrected by the sums of
+    the columns, which are computed once, and of the rows.
     """
     columns, shift = _as_int8(B)
     sums = jnp.sum(columns, axis=-2, keepdims=True, dtype=np.int32)
@@ -176,10 +179,10 @@ def _largest(x: Any, zero_point: Any) -> int:
 
 
 def whole_conv(x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, **options: Any) -> Any:
-    """The convolution of 8-bit integers less their zero points, exactly, as int32.
+    """Convolve 8-bit integers less their zero points, exactly, as int32.
 
-    XLA convolves integers slowly. In float32 whole numbers are exact up to 2**24: `x` is taken apart into digits so small
-    that no sum exceeds that; bfloat16, which some devices multiply in, holds all of them.
+    XLA convolves integers slowly. In float32 integers are exact up to 2**24: `x` is split into digits so small that no
+    sum exceeds that; bfloat16, in which some devices multiply, holds all of them.
     """
     values, kernel = centered(x, x_zero_point, 1), centered(w, w_zero_point, 0)
     largest = _largest(x, x_zero_point)

@@ -25,11 +25,11 @@ ACTIVATIONS: dict[str, tuple[Any, ...]] = {
     "softsign": (nn.soft_sign,),
     "softplus": (nn.softplus,),
 }
-"""Each activation by its name in lower case, with the defaults of the constants that it takes."""
+"""Activations by their names in lower case, with the defaults of their constants."""
 
 
 DIRECTIONS = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
-DIRECTIONS["foward"] = DIRECTIONS["forward"]  # the default of the first GRU is spelled so
+DIRECTIONS["foward"] = DIRECTIONS["forward"]  # the spelling of the first GRU's default
 
 
 def _activations(
@@ -38,7 +38,7 @@ def _activations(
     betas: Sequence[float] | None,
     clip: float | None,
 ) -> list[Activation]:
-    """The functions of both directions; constants are handed to those that take them, in order."""
+    """Return the functions of both directions; constants are consumed in order by those that take them."""
     alpha, beta = iter(alphas or ()), iter(betas or ())
     return [_activation(name.lower(), alpha, beta, clip) for name in names]
 
@@ -62,11 +62,11 @@ def _recurrent(
     cell: Callable[[Any, int], tuple[Any, Any]],
     together: bool = False,
 ) -> tuple[Any, ...]:
-    """All outputs of a recurrent operator: the rows of the first state, and each state after the last step.
+    """Return all outputs of a recurrent operator: the first state at each step, and each state after the last step.
 
-    `cell(x, d)` gives, for direction `d`, what the steps take of the whole sequence `x` (seq, batch, features), and the
-    step from states and a row of that to the next states. What one sequence gives may depend on what others are at in the
-    same step: then they have to start `together`, in both directions.
+    `cell(x, d)` returns, for direction `d`, the inputs of the steps from the whole sequence `x` (seq, batch, features),
+    and the step, from states and a row of these inputs to the next states. If the result for one sequence depends on
+    the others in the same step, they have to start `together`, in both directions.
     """
     if layout:
         X = jnp.swapaxes(X, 0, 1)
@@ -91,9 +91,10 @@ def _recurrent(
 def _scanned(
     step: Any, states: tuple[Any, ...], inputs: Any, steps: int, lengths: Any, reverse: bool
 ) -> tuple[Any, Any]:
-    """The first state at every step, and all states after the last; beyond its length a sequence stands still.
+    """Return the first state at every step, and all states after the last; beyond its length a sequence keeps its
+    state.
 
-    ONNX Runtime returns zeros for a sequence of no length, whatever its first states are.
+    ONNX Runtime returns zeros for a sequence of length zero, whatever its initial states.
     """
     options = {"reverse": True} if reverse else {}
     if lengths is None:
@@ -118,12 +119,12 @@ def _scanned(
 
 
 def biases(B: Any, d: int, size: int) -> tuple[Any, Any]:
-    """The biases of the input and of the recurrence in one direction; zero where there are none."""
+    """Return the biases of the input and of the recurrence in one direction; zero if there are none."""
     return (0.0, 0.0) if B is None else (B[d, :size], B[d, size:])
 
 
 def _transposed(weights: Any) -> Any:
-    """The weights of a recurrence as its steps multiply with them, transposed before the first: XLA would do it in each."""
+    """Return the weights of a recurrence transposed once before the steps; XLA would do it in each step."""
     return lax.optimization_barrier(weights.T)
 
 
@@ -209,7 +210,9 @@ def lstm_activations(
     betas: Sequence[float] | None,
     clip: float | None,
 ) -> list[Activation]:
-    """Of the gates, the candidate and the output, for both directions. As in ONNX Runtime, `clip` is not for the output's."""
+    """Return those of the gates, the candidate and the output, for both directions. As in ONNX Runtime, the output is
+    not clipped.
+    """
     names = names or ("Sigmoid", "Tanh", "Tanh") * 2
     clipped, free = (_activations(names, alphas, betas, limit) for limit in (clip, None))
     return [free[k] if k % 3 == 2 else clipped[k] for k in range(len(names))]
@@ -229,10 +232,11 @@ def lstm_layer(
     layout: int = 0,
     together: bool = False,
 ) -> tuple[Any, ...]:
-    """The outputs of an LSTM.
+    """Return the outputs of an LSTM.
 
-    `products(x, d)` gives, for direction `d`, what the steps take of the whole sequence `x`, and the function from a row of
-    that and from the state `h` to what the four gates are functions of, side by side. The rest is as in `_recurrent`.
+    `products(x, d)` returns, for direction `d`, the inputs of the steps from the whole sequence `x`, and the function
+    from a row of these and the state `h` to the arguments of the four gates, side by side. The rest is as in
+    `_recurrent`.
     """
 
     def cell(x: Any, d: int) -> Any:

@@ -11,7 +11,7 @@ from jaxport.importer.registry import Host, op
 
 
 def _of_nothing(x: Any, limit: str) -> dict[str, Any]:
-    """What the largest or smallest element of nothing is: the limit of the type."""
+    """Return the largest or smallest element of an empty array as an option: the limit of the type."""
     if 0 not in x.shape:
         return {}
     if x.dtype.kind == "b":
@@ -39,12 +39,12 @@ AXES_INPUT_SINCE = {"ReduceSum": 13}
 
 
 def _over(x: Any, axes: Any) -> tuple[int, ...] | None:
-    """The axes to reduce, or None for all of them: where none are given, and of a number, whatever is given."""
+    """Return the axes to reduce, or None for all: if none are given, and always for a scalar."""
     return tuple(axes) if axes is not None and len(axes) and x.ndim else None
 
 
 def _register(name: str, reduced: Any) -> None:
-    """Both forms of a reduction: with the axes as an attribute, and as an input."""
+    """Register both forms of a reduction: with the axes as an attribute, and as an input."""
     since = AXES_INPUT_SINCE.get(name, 18)
 
     @op(name, since=1, until=since - 1)

@@ -15,7 +15,7 @@ from jaxport.importer.registry import Host, earlier, op
 
 @helper
 def corner_terms(x, row, column):
-    """The four weighted neighbours of each position in maps (channels, rows, columns); zero outside of the maps."""
+    """Return the four weighted neighbours of each position in maps (channels, rows, columns); zero outside the maps."""
     height, width = x.shape[1:]
     terms = []
     for near_row in (jnp.floor(row), jnp.floor(row) + 1):
@@ -30,7 +30,7 @@ def corner_terms(x, row, column):
 
 @helper
 def roi_align(x, roi, batch, size, samples, scale, half_pixel, mode):
-    """One region of interest (x1, y1, x2, y2) of maps (batch, channels, rows, columns), pooled to `size`."""
+    """Pool one region of interest (x1, y1, x2, y2) of maps (batch, channels, rows, columns) to `size`."""
     (rows, columns), (height, width) = samples, x.shape[2:]
     first_x, first_y, last_x, last_y = roi * scale - (0.5 if half_pixel else 0.0)
     extent_y, extent_x = last_y - first_y, last_x - first_x
@@ -87,7 +87,9 @@ earlier("RoiAlign", since=10, until=15, fixed={"coordinate_transformation_mode":
 
 @helper
 def deformed_patches(x, offset, mask, kernel, strides, pads, dilations):
-    """What each tap of a kernel reads of maps (channels, rows, columns): (channels, *kernel, *output)."""
+    """Return the elements that each tap of a kernel reads from maps (channels, rows, columns): (channels, *kernel,
+    *output).
+    """
     offset = offset.reshape(*kernel, 2, *offset.shape[1:])
     mask = mask.reshape(*kernel, *mask.shape[1:])
     steps = [jnp.arange(n) * s - low for n, s, low in zip(mask.shape[2:], strides, pads, strict=True)]
@@ -129,7 +131,7 @@ def deform_conv(
 
 @helper
 def roi_max_pool(x, roi, size, scale):
-    """One region of interest (batch, x1, y1, x2, y2) of whole pixels of `x`; the largest element of each bin, or zero."""
+    """Pool one region of interest (batch, x1, y1, x2, y2) of whole pixels of `x`: the maximum of each bin, or zero."""
 
     def bins(first, last, count, length):
         first, last = jnp.round(first * scale), jnp.round(last * scale)
@@ -151,7 +153,7 @@ def max_roi_pool(X, rois, *, pooled_shape, spatial_scale=1.0):
 
 
 def _centers(size: Any, corners: int, dtype: np.dtype) -> Any:
-    """Where the elements of an axis lie between -1 and 1: from corner to corner, or at the centers of equal parts."""
+    """Return the positions of an axis's elements between -1 and 1: corner to corner, or the centers of equal parts."""
     steps = cast(jnp.arange(size), dtype)
     return steps * (2 / max(size - 1, 1)) - 1 if corners else (2 * steps + 1) / size - 1
 

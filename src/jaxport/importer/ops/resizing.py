@@ -15,7 +15,7 @@ from jaxport.importer.registry import REQUIRED, Host, earlier, op
 
 @helper
 def resized_positions(n, size, scale, transform, roi):
-    """Where in an axis of `n` elements each of the `size` elements of the result lies."""
+    """Return the position in an axis of `n` elements of each of the `size` elements of the result."""
     xp = np if isinstance(n, int) and isinstance(size, int) else jnp
     at, length = xp.arange(size) * 1.0, size if scale is None else scale * n
     scale = xp.true_divide(size, n) if scale is None else scale
@@ -39,7 +39,7 @@ def resized_positions(n, size, scale, transform, roi):
 
 @helper
 def cubic_weights(distance, a):
-    """Keys' kernel of cubic interpolation with the constant `a`."""
+    """Return Keys' kernel of cubic interpolation with the constant `a`."""
     xp = np if isinstance(distance, np.ndarray) else jnp
     x = xp.abs(distance)
     near, far = ((a + 2) * x - (a + 3)) * x * x + 1, ((x - 5) * x + 8) * a * x - 4 * a
@@ -61,7 +61,9 @@ def resized_along(
     roi=None,
     extrapolation=0.0,
 ):
-    """`x` with `size` elements along `axis`, by the rules of ONNX's Resize; `scale` is `size / x.shape[axis]` if None."""
+    """Resize `x` to `size` elements along `axis`, by the rules of ONNX's Resize; `scale` defaults to `size /
+    x.shape[axis]`.
+    """
     n = x.shape[axis]
     at = resized_positions(n, size, scale, transform, roi)
     xp = np if isinstance(at, np.ndarray) else jnp
@@ -97,7 +99,7 @@ def resized_along(
 
 
 def _scaled_size(n: Any, scale: float) -> Any:
-    """`floor(n * scale)`, rounded as single precision rounds it."""
+    """Return `floor(n * scale)`, rounded as in single precision."""
     if not is_dim(n):
         return int(np.float32(n) * np.float32(scale))
     below = next((q for q in range(1, 1025) if np.float32(round(scale * q) / q) == np.float32(scale)), None)
@@ -108,7 +110,7 @@ def _scaled_size(n: Any, scale: float) -> Any:
 
 
 def _kept_aspect(shape: Sequence[Any], sizes: Sequence[Any], policy: str) -> tuple[list[Any], list[Any]]:
-    """Sizes and scales of the resized axes; a scale of None is the quotient of the sizes."""
+    """Return sizes and scales of the resized axes; a scale of None is the quotient of the sizes."""
     if policy == "stretch":
         return list(sizes), [None] * len(sizes)
     ratios = [int(size) / int(n) for n, size in zip(shape, sizes, strict=True)]
@@ -174,7 +176,7 @@ def resize_scaled(X, scales: Host, *, mode="nearest"):
 
 
 def _resized_from_corner(X: Any, scales: Sequence[float], mode: str) -> Any:
-    """The resizing of opset 10 and older, whose coordinates start at the corner of the first element."""
+    """Resize as opset 10 and older do, with coordinates from the corner of the first element."""
     for axis, scale in enumerate(scales):
         if scale != 1:
             options = {"nearest": "ceil" if scale < 1 else "floor"} if mode == "nearest" else {}
@@ -202,17 +204,19 @@ def upsample_image(X, *, height_scale, mode="nearest", width_scale):
 
 @helper
 def grid_positions(at, n, align_corners, padding, rounded):
-    """Positions in an axis of `n` elements for grid values between -1 and 1, moved inside as `padding` says."""
+    """Return positions in an axis of `n` elements for grid values between -1 and 1, moved inside according to
+    `padding`.
+    """
     at = (at + 1) / 2 * (n - 1) if align_corners else ((at + 1) * n - 1) / 2
     at = jnp.round(at) if rounded else at
-    if padding == "border":  # three beyond the border, all taps of a cubic sample lie on it
+    if padding == "border":  # from three beyond the border on, all taps of a cubic sample are on it
         return jnp.clip(at, -3, n + 2)
     return reflected(at, n, align_corners) if padding == "reflection" else at
 
 
 @helper
 def reflected(at, n, align_corners):
-    """Positions reflected at both ends of an axis until they are inside."""
+    """Reflect positions at both ends of an axis until they are inside."""
     low, high = (0.0, n - 1.0) if align_corners else (-0.5, n - 0.5)
     if low == high:
         return jnp.zeros_like(at)
@@ -223,7 +227,7 @@ def reflected(at, n, align_corners):
 
 @helper
 def grid_sample(x, grid, mode, padding, align_corners):
-    """Samples of one array (channels, *spatial) at the positions of a grid (*points, axes), last axis first."""
+    """Sample one array (channels, *spatial) at the positions of a grid (*points, axes), last axis first."""
     spatial = x.shape[1:]
     taps, weights = [], []
     for axis, n in enumerate(spatial):

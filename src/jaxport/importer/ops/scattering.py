@@ -12,7 +12,7 @@ from jaxport.importer.registry import op
 @op("GatherElements", since=11)
 def gather_elements(data, indices, *, axis=0):
     axis %= data.ndim
-    # ONNX reads a corner of the other axes where there are fewer indices; JAX would repeat one index over them.
+    # ONNX reads a corner of the other axes if there are fewer indices; JAX would broadcast a single index over them.
     corner = [
         slice(None) if i == axis or size == count else slice(count)
         for i, (size, count) in enumerate(zip(data.shape, indices.shape, strict=True))
@@ -23,7 +23,7 @@ def gather_elements(data, indices, *, axis=0):
 
 @helper
 def gather_nd(data, indices, batch_dims):
-    """`data` at the positions in the last axis of `indices`; the first `batch_dims` axes of both go together."""
+    """Return `data` at the positions in the last axis of `indices`; the first `batch_dims` axes of both are paired."""
     batch = [lax.broadcasted_iota(indices.dtype, indices.shape[:-1], axis) for axis in range(batch_dims)]
     return jnp.asarray(data)[(*batch, *(indices[..., i] for i in range(indices.shape[-1])))]
 
@@ -40,7 +40,7 @@ def gather_at_without_batch(data, indices):
 
 @helper
 def scatter_elements(data, indices, updates, axis, update):
-    """`data` where the element of `updates` at each position was written to `indices` along `axis`."""
+    """Return `data` with each element of `updates` written to its position in `indices` along `axis`."""
     index = [lax.broadcasted_iota(indices.dtype, indices.shape, i) for i in range(indices.ndim)]
     index[axis] = indices
     return getattr(jnp.asarray(data).at[tuple(index)], update)(updates)
@@ -48,13 +48,13 @@ def scatter_elements(data, indices, updates, axis, update):
 
 @helper
 def scatter_nd(data, indices, updates, update):
-    """`data` where `updates` were written to the positions in the last axis of `indices`."""
+    """Return `data` with `updates` written to the positions in the last axis of `indices`."""
     index = tuple(indices[..., i] for i in range(indices.shape[-1]))
     return getattr(jnp.asarray(data).at[index], update)(updates)
 
 
 UPDATES = {"none": "set", "add": "add", "mul": "multiply", "max": "max", "min": "min"}
-"""What the methods of `x.at[index]` are called."""
+"""The names of the methods of `x.at[index]`."""
 
 
 def _update(operator: str, reduction: str) -> str:
@@ -91,7 +91,7 @@ op("Scatter", since=9, until=10)(_scatter_set)
 
 @helper
 def write_into_cache(cache, update, starts, axis, circular):
-    """`cache` with `update` written along `axis`, from its own start in each row of the batch."""
+    """Write `update` into `cache` along `axis`, from its own start in each row of the batch."""
     rows, update = jnp.moveaxis(cache, axis, 1), jnp.moveaxis(update, axis, 1)
     positions = starts[:, None] + jnp.arange(update.shape[1])
     if circular:
@@ -109,7 +109,7 @@ def tensor_scatter(past_cache, update, write_indices=None, *, axis=-2, mode="lin
 
 @helper
 def reverse_sequence(x, lengths, time_axis, batch_axis):
-    """`x` with the first `lengths[b]` steps of each sequence `b` in reverse order."""
+    """Return `x` with the first `lengths[b]` steps of each sequence `b` in reverse order."""
     steps = jnp.expand_dims(jnp.arange(x.shape[time_axis]), batch_axis)
     lengths = jnp.expand_dims(lengths, time_axis)
     source = jnp.where(steps < lengths, lengths - 1 - steps, steps)
@@ -123,7 +123,7 @@ def reversed_sequence(input, sequence_lens, *, batch_axis=1, time_axis=0):
 
 @helper
 def columns_to_image(x, image, block, dilations, pads, strides):
-    """The images whose blocks are the columns of `x` [N, C * prod(block), L]; where blocks overlap, they add up."""
+    """Return the images whose blocks are the columns of `x` [N, C * prod(block), L]; overlapping blocks add up."""
     rank = len(image)
     padded = [size + pads[i] + pads[i + rank] for i, size in enumerate(image)]
     counts = [

@@ -1,4 +1,4 @@
-"""Order and position: extremes, the largest k, running sums, and what depends on the data in its shape."""
+"""Order and position: extremes, the largest k, cumulative sums, and operators whose output shape depends on data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxport.importer.registry import Host, Known, SizeBound, op
 
 
 def _position(search: Any, data: Any, axis: int, keepdims: int, last: int) -> Any:
-    """Where the extreme element is; the last such if asked for."""
+    """Return the position of the extreme element; the last one if requested."""
     if not last:
         return search(data, axis=axis, keepdims=bool(keepdims))
     return data.shape[axis] - 1 - search(jnp.flip(data, axis), axis=axis, keepdims=bool(keepdims))
@@ -35,10 +35,10 @@ _register_search("ArgMin", jnp.argmin)
 @op("TopK", since=11)
 def top_k(X, K: Host, *, axis=-1, largest=1, sorted=1):
     if X.dtype.kind not in "iu":
-        X = jnp.where(X == 0, 0, X)  # XLA puts -0 before 0, where ONNX has two equal numbers
+        X = jnp.where(X == 0, 0, X)  # XLA sorts -0 before 0, which are equal in ONNX
     if largest:
         return tuple(lax.top_k(X, K.item(), axis=axis % X.ndim))
-    # `~` reverses the order of integers of any kind; `-` has no negative for the smallest one.
+    # `~` reverses the order of integers of any kind; `-` overflows for the smallest one.
     reverse = jnp.bitwise_not if X.dtype.kind in "iu" else jnp.negative
     values, indices = lax.top_k(reverse(X), K.item(), axis=axis % X.ndim)
     return reverse(values), indices
@@ -56,7 +56,7 @@ def top_k_attribute(X, *, axis=-1, k):
 
 def _running(x: Any, axis: int, neutral: int, exclusive: int, reverse: int, plain: Any, directed: Any) -> Any:
     axis %= x.ndim
-    if exclusive:  # one neutral element comes in, the element that no position includes falls out
+    if exclusive:  # prepend a neutral element, and drop the last one
         shift = (-1, 1, 0) if reverse else (1, -1, 0)
         x = lax.pad(x, jnp.full((), neutral, x.dtype), [shift if i == axis else (0, 0, 0) for i in range(x.ndim)])
     return directed(x, axis=axis, reverse=True) if reverse else plain(x, axis=axis)
@@ -75,7 +75,7 @@ def cumulative_product(x, axis: Host, *, exclusive=0, reverse=0):
 @op("NonZero", since=9)
 def nonzero(X: Known, *, bound: SizeBound = None):
     if bound is not None:
-        # The positions that fill it up lie outside of the array: gathered or scattered, they count not.
+        # Padding positions are outside the array, so that gathers and scatters ignore them.
         return jnp.stack(jnp.nonzero(X, size=bound, fill_value=X.shape))
     if X.ndim == 0:  # unlike NumPy: no axis, hence no row
         return host(np.zeros((0, int(bool(X))), np.int64))
@@ -100,7 +100,7 @@ def unique(X: Known, *, axis=None, sorted=1, bound: SizeBound = None):
         found = jnp.unique(X, True, True, True, axis=axis, size=bound)
     values, first, inverse, counts = found
     inverse = jnp.reshape(inverse, (-1,))
-    if not sorted:  # in the order of their first occurrence, those that fill it up last
+    if not sorted:  # in the order of first occurrence, padding last
         order = jnp.argsort(jnp.where(counts > 0, first, X.size))
         values, first, counts = jnp.take(values, order, axis or 0), jnp.take(first, order), jnp.take(counts, order)
         inverse = jnp.take(jnp.argsort(order), inverse)

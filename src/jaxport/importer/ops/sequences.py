@@ -1,4 +1,4 @@
-"""Sequences, which are Python lists on the host, and optionals, where None stands for an empty one."""
+"""Sequences, which are Python lists on the host, and optionals, for which None is an empty one."""
 
 from __future__ import annotations
 

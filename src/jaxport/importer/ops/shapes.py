@@ -1,4 +1,4 @@
-"""Shapes: reading them, and giving a tensor another one."""
+"""Shapes: reading and changing them."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def tile(input, repeats: Host):
 
 
 def _spaced(start: HostValue, limit: HostValue, delta: HostValue, dtype: Any) -> Any:
-    """`start`, `start + delta`, … up to `limit`, computed in `dtype`."""
+    """Return `start`, `start + delta`, … up to `limit`, computed in `dtype`."""
     # ONNX's own function bodies pass vectors of one element.
     start, limit, delta = (value.reshape(()) for value in (start, limit, delta))
     if start.dtype.kind in "iu":

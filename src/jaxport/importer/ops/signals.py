@@ -11,7 +11,7 @@ from jaxport.importer.registry import Host, op
 
 
 def _transformed(x: Any, length: Any, axis: int, inverse: int, onesided: int) -> Any:
-    """The transform along `axis` of `x`, whose last axis has one element (real) or two (real and imaginary part)."""
+    """Transform along `axis` of `x`, whose last axis has one element (real) or two (real and imaginary part)."""
     x = cast(x, np.float32) if x.dtype.itemsize < 4 else x  # there are no transforms of smaller types
     z = x[..., 0] if x.shape[-1] == 1 else lax.complex(x[..., 0], x[..., 1])
     axis %= x.ndim
@@ -25,7 +25,7 @@ def _transformed(x: Any, length: Any, axis: int, inverse: int, onesided: int) ->
 
 
 def _mirrored(half: Any, length: Any, axis: int) -> Any:
-    """The whole transform of a real signal: its second half has the conjugates of the first."""
+    """Return the whole transform of a real signal, whose second half has the conjugates of the first."""
     inner = lax.slice_in_dim(half, 1, (length + 1) // 2, axis=axis)
     return jnp.concatenate([half, jnp.conj(jnp.flip(inner, axis))], axis=axis)
 

@@ -16,7 +16,7 @@ from jaxport.importer.regular import Regular
 
 
 def strings(values: Any) -> HostValue:
-    """A tensor of strings from nested lists, or from an array of them."""
+    """Return a tensor of strings from nested lists, or from an array of them."""
     return HostValue(np.array(values, dtype=object), STRING)
 
 
@@ -54,7 +54,7 @@ def string_normalizer(X: Host, *, case_change_action="NONE", is_case_sensitive=0
 
 
 def _grams(pool: Sequence[Any], starts: Sequence[int]) -> list[tuple[Any, ...]]:
-    """The n-grams of a pool that has those of one element first, then those of two, and so on."""
+    """Return the n-grams of a pool, which has those of one element first, then those of two, and so on."""
     ends = [*starts[1:], len(pool)]
     return [
         tuple(pool[at : at + size])
@@ -64,7 +64,7 @@ def _grams(pool: Sequence[Any], starts: Sequence[int]) -> list[tuple[Any, ...]]:
 
 
 def _counted(row: Sequence[Any], grams: dict[tuple[Any, ...], int], sizes: range, skips: int) -> np.ndarray:
-    """How often each n-gram occurs in a row, its elements up to `skips` others apart."""
+    """Count the occurrences of each n-gram in a row, with up to `skips` elements between its own."""
     counts = np.zeros(max(grams.values()) + 1, np.float32)
     for size in sizes:
         for step in range(1, skips + 2) if size > 1 else (1,):
@@ -97,7 +97,7 @@ def tf_idf_vectorizer(
     counts = np.minimum(counts, 1) if mode == "IDF" else counts
     if mode == "TF" or weights is None:
         return host(counts)
-    # A weight belongs to an n-gram, as an index does.
+    # Weights belong to n-grams, as indices do.
     columns = np.zeros(counts.shape[-1], np.float32)
     columns[list(ngram_indexes)] = weights
     return host(counts * columns)

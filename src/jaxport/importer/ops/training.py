@@ -12,7 +12,9 @@ DOMAIN = "ai.onnx.preview.training"
 
 
 def _each(inputs: tuple[Any, ...], kinds: int, update: Callable[..., tuple[Any, ...]]) -> tuple[Any, ...]:
-    """`update` of every tensor; inputs and outputs have all tensors of one kind (parameters, gradients …) together."""
+    """Apply `update` to every tensor; inputs and outputs have all tensors of one kind (parameters, gradients …)
+    together.
+    """
     count = len(inputs) // kinds
     groups = [inputs[k * count : (k + 1) * count] for k in range(kinds)]
     updated = [update(*tensors) for tensors in zip(*groups, strict=True)]

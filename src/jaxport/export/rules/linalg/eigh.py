@@ -1,8 +1,7 @@
 """Eigenvalues of symmetric and Hermitian matrices by Jacobi's rotations.
 
-The rows and columns are paired as in a tournament: each round rotates all pairs at once, and a sweep of rounds has met
-every pair and has everything at its place again. The sign (phase) of an eigenvector is not that of LAPACK, which
-promises none.
+The rows and columns are paired as in a tournament: each round rotates all pairs at once, and a sweep of rounds visits
+every pair and restores the order. The sign (phase) of an eigenvector is not that of LAPACK, which promises none.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ MOST_SWEEPS = 30
 
 
 def pairing(size):
-    """The order that makes the next round: all but the first move on by one, through both halves of the table."""
+    """Return the permutation of the next round: all but the first move on by one, through both halves of the table."""
     half, place = size // 2, jnp.arange(size)
     onward = jnp.where(place < half, place - 1, place + 1)
     moved = jnp.where(place == 0, 0, jnp.where(place == 1, half, jnp.where(place == size - 1, half - 1, onward)))
@@ -26,7 +25,7 @@ def pairing(size):
 
 
 def rotation(p, q, x):
-    """Cosine and sine that make the matrix `[[p, x], [conj(x), q]]` diagonal."""
+    """Return the cosine and sine that diagonalize the matrix `[[p, x], [conj(x), q]]`."""
     size = jnp.abs(x)
     safe = jnp.where(size > 0, size, 1)
     slope = (q - p) / (2 * safe)
@@ -37,7 +36,7 @@ def rotation(p, q, x):
 
 
 def rotated(x, cosine, sine, order):
-    """The columns of a matrix after the rotation of each pair, in a new order; they are the rows of `x`."""
+    """Rotate each pair of columns of a matrix, which are the rows of `x`, and permute them."""
     half = cosine.shape[-1]
     first, second, cosine, sine = x[..., :half, :], x[..., half:, :], cosine[..., None], sine[..., None]
     pair = cosine * first - jnp.conj(sine) * second, sine * first + cosine * second
@@ -45,7 +44,7 @@ def rotated(x, cosine, sine, order):
 
 
 def swept(round_, unfinished, state, size):
-    """Sweeps of rounds until nothing is unfinished."""
+    """Run sweeps of rounds until nothing is unfinished."""
 
     def sweep(carry):
         count, state = carry
@@ -56,7 +55,7 @@ def swept(round_, unfinished, state, size):
 
 
 def eigh(a, *, lower, sort_eigenvalues, subset_by_index):
-    """Eigenvectors as columns, and the eigenvalues, which rise; all of them, or from one place to another."""
+    """Return eigenvectors as columns, and the eigenvalues in ascending order; all of them, or a range."""
     n = a.shape[-1]
     half = (n + 1) // 2
     size = 2 * half
@@ -73,12 +72,12 @@ def eigh(a, *, lower, sort_eigenvalues, subset_by_index):
     is_pair = jnp.take(jnp.take(jnp.abs(places[:, None] - places) == half, order, axis=0), order, axis=1)
 
     def round_(state):
-        # Both matrices are transposed: rows are moved faster than columns.
+        # Both matrices are transposed: moving rows is faster than moving columns.
         matrix, basis = state
         values = real(diagonal(matrix))
         angle = rotation(values[..., :half], values[..., half:], diagonal(matrix[..., half:, :half]))
         matrix = rotated(adjoint(rotated(matrix, *angle, order)), *angle, order)
-        # But for rounding the pairs vanish; were they left, no sweep would be the last.
+        # The rotated entries vanish up to rounding; if they were kept, the sweeps would not end.
         return jnp.where(is_pair, 0, matrix), rotated(basis, *angle, order)
 
     def unfinished(state):

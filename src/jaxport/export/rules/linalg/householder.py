@@ -11,10 +11,10 @@ from jaxport.export.rules.linalg.matrices import adjoint, length, real, square, 
 
 
 def reflector(column, k):
-    """The reflection `1 - tau v vᴴ` whose adjoint clears a column below row `k`.
+    """Return the reflection `1 - tau v vᴴ` whose adjoint clears a column below row `k`.
 
     Returns:
-      v, tau, and the column as LAPACK stores it: what is above, the new entry, and v below.
+      v, tau, and the column as LAPACK stores it: the entries above, the new entry, and v below.
     """
     rows = jnp.arange(column.shape[-1])
     corner = take(column, k, -1)
@@ -30,29 +30,29 @@ def reflector(column, k):
 
 
 def reflected(vector, tau, c):
-    """`(1 - tau v vᴴ) c`."""
+    """Return `(1 - tau v vᴴ) c`."""
     return c - vector[..., None] * (tau[..., None, None] * (jnp.conj(vector)[..., None, :] @ c))
 
 
 def with_column(a, k, column, others):
-    """`others` in the columns right of `k`, `column` at `k`, `a` before."""
+    """Return `others` in the columns right of `k`, `column` at `k`, `a` before."""
     columns = jnp.arange(a.shape[-1])
     return jnp.where(columns > k, others, jnp.where(columns == k, column[..., None], a))
 
 
 def triangularized(a, k):
-    """One column more below which there is nothing, and the factor of its reflection."""
+    """Clear one more column below the diagonal; return the matrix and the factor of the reflection."""
     vector, tau, column = reflector(take(a, k, -1), k)
     return with_column(a, k, column, reflected(vector, jnp.conj(tau), a)), tau
 
 
 def geqrf(a):
-    """R in the upper triangle, the reflectors below it; and their factors."""
+    """Return R in the upper triangle with the reflectors below it, and their factors."""
     return steps(triangularized, a, jnp.arange(core.min_dim(*a.shape[-2:])))
 
 
 def pivoted(a, order, fixed):
-    """Like `geqrf`, after the `fixed` first columns each time with the one that has most left; and their new order."""
+    """Do as `geqrf`, choosing the column with the largest remainder after `fixed` ones; return the order too."""
     rows, columns = (jnp.arange(size, dtype=np.int32) for size in a.shape[-2:])
 
     def step(state, k):
@@ -70,7 +70,7 @@ def pivoted(a, order, fixed):
 
 
 def geqp3(a, pivots):
-    """The factors of a matrix whose columns of non-zero pivots come first, and the order of columns, from one."""
+    """Factorize a matrix with the columns of non-zero pivots first; return the order of columns too, from one."""
     order = jnp.argsort(pivots == 0, axis=-1)
     a = jnp.take_along_axis(a, order[..., None, :], axis=-1)
     a, order, taus = pivoted(a, order.astype(np.int32), jnp.sum(pivots != 0, axis=-1, keepdims=True))
@@ -78,7 +78,7 @@ def geqp3(a, pivots):
 
 
 def ormqr(a, taus, c, *, left, transpose):
-    """The product of a matrix with Q or its adjoint, from the reflectors."""
+    """Multiply a matrix by Q or its adjoint, from the reflectors."""
     if not left:
         return adjoint(ormqr(a, taus, adjoint(c), left=True, transpose=not transpose))
     count = taus.shape[-1]
@@ -92,13 +92,13 @@ def ormqr(a, taus, c, *, left, transpose):
 
 
 def householder_product(a, taus):
-    """The first columns of Q, from the reflectors."""
+    """Return the first columns of Q, from the reflectors."""
     start = jnp.broadcast_to(jnp.eye(*a.shape[-2:], dtype=a.dtype), a.shape)
     return ormqr(a, taus, start, left=True, transpose=False)
 
 
 def qr(a, *, pivoting, full_matrices):
-    """Q and R, and the order of columns where that is chosen."""
+    """Return Q and R, and the order of columns if `pivoting`."""
     count = core.min_dim(*a.shape[-2:])
     columns = jnp.broadcast_to(jnp.arange(a.shape[-1], dtype=np.int32), (*a.shape[:-2], a.shape[-1]))
     packed, *order, taus = pivoted(a, columns, fixed=0) if pivoting else geqrf(a)
@@ -110,7 +110,7 @@ def qr(a, *, pivoting, full_matrices):
 
 
 def hessenberg(a):
-    """A similar matrix with nothing below the first subdiagonal, the reflectors below that; and their factors."""
+    """Return a similar matrix in Hessenberg form with the reflectors below the subdiagonal, and their factors."""
 
     def step(a, k):
         vector, tau, column = reflector(take(a, k, -1), k + 1)
@@ -122,7 +122,7 @@ def hessenberg(a):
 
 
 def to_hessenberg(a):
-    """A similar matrix with nothing below the first subdiagonal, and the unitary one that makes it so."""
+    """Return a similar matrix in Hessenberg form, and the unitary matrix of the similarity."""
     packed, taus = hessenberg(a)
     n = a.shape[-1]
     inner = ormqr(packed[1:, :-1], taus, jnp.eye(n - 1, dtype=a.dtype), left=True, transpose=False)

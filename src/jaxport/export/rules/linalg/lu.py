@@ -11,12 +11,12 @@ from jaxport.export.rules.linalg.matrices import steps, take
 
 
 def magnitude(x):
-    """What LAPACK chooses a pivot by: |x|, or |re| + |im|."""
+    """Return the magnitude by which LAPACK chooses a pivot: |x|, or |re| + |im|."""
     return jnp.abs(x) if jnp.isrealobj(x) else jnp.abs(x.real) + jnp.abs(x.imag)
 
 
 def lu(a):
-    """L and U in one matrix, the row that each row was exchanged with, and the order of rows that this makes."""
+    """Return L and U in one matrix, the row exchanged with each row, and the resulting order of rows."""
     rows, columns = (jnp.arange(size, dtype=np.int32) for size in a.shape[-2:])
 
     def eliminated(state, k):
@@ -39,13 +39,13 @@ def lu(a):
 
 
 def exchanged(order, first, chosen, k, pivot):
-    """A permutation with the entries at `k` and `pivot` exchanged, where `first` and `chosen` mark these places."""
+    """Exchange the entries of a permutation at `k` and `pivot`, which `first` and `chosen` mark."""
     other = jnp.take_along_axis(order, pivot[..., None], axis=-1)
     return jnp.where(first, other, jnp.where(chosen, take(order, k, -1)[..., None], order))
 
 
 def lu_pivots_to_permutation(pivots, *, permutation_size):
-    """The order of rows that a sequence of exchanges makes."""
+    """Return the order of rows after a sequence of exchanges."""
     rows = jnp.arange(permutation_size, dtype=np.int32)
 
     def step(order, k, pivot):

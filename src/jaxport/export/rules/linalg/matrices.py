@@ -1,4 +1,4 @@
-"""What the algorithms share: views of matrices, and the pieces of a loop over columns."""
+"""Shared helpers of the algorithms: views of matrices, and the parts of a loop over columns."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from jax import lax
 
 
 def transposed(x):
-    """The last two axes exchanged."""
+    """Exchange the last two axes."""
     return jnp.swapaxes(x, -1, -2)
 
 
 def adjoint(x):
-    """The conjugate transpose."""
+    """Return the conjugate transpose."""
     return jnp.conj(transposed(x))
 
 
 def square(x):
-    """|x|², as a real number."""
+    """Return |x|², as a real number."""
     return x * x if jnp.isrealobj(x) else x.real * x.real + x.imag * x.imag
 
 
 def real(x):
-    """The real part; `x` itself where it is real."""
+    """Return the real part; `x` itself if it is real."""
     return x if jnp.isrealobj(x) else x.real
 
 
 def take(x, index, axis):
-    """`x` at one index along an axis, which must be inside."""
+    """Return `x` at one index along an axis, which must be inside."""
     return lax.dynamic_index_in_dim(x, index, axis, keepdims=False)
 
 
 def steps(body, state, *sequences) -> tuple[Any, Any]:
-    """Run `body(state, *slices)` over the last axis of each sequence; what each step adds is stacked there too."""
+    """Run `body(state, *slices)` over the last axis of each sequence; the results are stacked there too."""
 
     def step(state, slices):
         return body(state, *slices)
@@ -45,14 +45,14 @@ def steps(body, state, *sequences) -> tuple[Any, Any]:
 
 
 def length(x):
-    """The norm of vectors along the last axis, without overflow."""
+    """Return the norm of vectors along the last axis, without overflow."""
     largest = jnp.max(jnp.abs(x), axis=-1, keepdims=True, initial=0)
     scale = jnp.where((largest > 0) & (largest < np.inf), largest, 1)
     return scale[..., 0] * jnp.sqrt(jnp.sum(square(x / scale), axis=-1))
 
 
 def of_moderate(factored):
-    """A factorization `t, z` of a matrix, where all of `t` grows with it, made for one whose largest element is one."""
+    """Scale a factorization `t, z`, with `t` proportional to the matrix, to one whose largest element is one."""
 
     def of_any(a):
         size = jnp.max(jnp.abs(a), initial=0)
@@ -64,12 +64,12 @@ def of_moderate(factored):
 
 
 def diagonal(x):
-    """The diagonal of square matrices."""
+    """Return the diagonal of square matrices."""
     place = jnp.arange(x.shape[-1])
     return jnp.sum(jnp.where(place[:, None] == place, x, 0), axis=-1)
 
 
 def where_ok(ok, x):
-    """Matrices (or vectors) where `ok` holds of their batch element, NaN elsewhere."""
+    """Return matrices (or vectors) where `ok` holds for their batch element, NaN elsewhere."""
     nan = np.nan if jnp.isrealobj(x) else complex(np.nan, np.nan)
     return jnp.where(ok.reshape(ok.shape + (1,) * (x.ndim - ok.ndim)), x, jnp.asarray(nan, x.dtype))

@@ -1,7 +1,7 @@
 """Schur's real form by Francis's QR algorithm with double shifts, which keeps pairs of complex eigenvalues together.
 
-A pair stands as a block of two rows with equal diagonal elements and others of different signs, as LAPACK has it.
-The order of the eigenvalues, and the signs of Schur's vectors, are those that are found: LAPACK promises neither.
+A pair is a block of two rows with equal diagonal elements and off-diagonal ones of different signs, as in LAPACK. The
+order of the eigenvalues and the signs of Schur's vectors may differ from LAPACK, which promises neither.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ MOST_STEPS = 30
 
 
 def mirrored(t, z, column, k):
-    """`P t P` and `z P` for the reflection P that clears a column below row `k`."""
+    """Return `P t P` and `z P` for the reflection P that clears a column below row `k`."""
     vector, tau, _ = reflector(column, k)
     t = reflected(vector, tau, t)
     return tuple(transposed(reflected(vector, tau, transposed(x))) for x in (t, z))
 
 
 def block(t, last):
-    """The elements of two rows and columns up to the last of them."""
+    """Return the elements of the block of two rows and columns that ends with `last`."""
     rows = [take(t, row, -2) for row in (last - 1, last)]
     return [[take(row, column, -1) for column in (last - 1, last)] for row in rows]
 
 
 def double_step(t, z, first, last, count):
-    """Two QR steps on the rows and columns from `first` to `last`: a bulge is made, and chased down the diagonal."""
+    """Do two QR steps on the rows and columns from `first` to `last`: chase a bulge down the diagonal."""
     rows = jnp.arange(t.shape[-1])
     (a, b), (c, d) = block(t, last)
-    size, other = jnp.abs(a) + jnp.abs(c), count % 10 == 9  # other shifts break what goes round in a circle
+    size, other = jnp.abs(a) + jnp.abs(c), count % 10 == 9  # other shifts break cycles
     total, product = jnp.where(other, 1.5 * size, a + d), jnp.where(other, size * size, a * d - b * c)
     column = jnp.where(rows >= first, take(t, first, -1), 0)
     bulge = t @ column - total * column + jnp.where(rows == first, product, 0)
@@ -48,7 +48,7 @@ def double_step(t, z, first, last, count):
 
 
 def split(t, z, last):
-    """The last two rows and columns turned: with nothing below the diagonal, or with equal elements on it."""
+    """Rotate the last two rows and columns: to zero below the diagonal, or to equal elements on it."""
     rows = jnp.arange(t.shape[-1])
     (a, b), (c, d) = block(t, last)
     half = (a - d) / 2
@@ -63,7 +63,7 @@ def split(t, z, last):
 
 @of_moderate
 def real_schur_of_one(a):
-    """A T of blocks on the diagonal and an orthogonal Z, with `a = Z T Zᵀ`, of one real matrix."""
+    """Return a block triangular T and an orthogonal Z, with `a = Z T Zᵀ`, of one real matrix."""
     n, eps = a.shape[-1], np.finfo(a.dtype).eps
     t, z = to_hessenberg(a)
     rows, least = jnp.arange(n), eps * length(a.ravel())

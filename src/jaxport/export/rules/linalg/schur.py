@@ -1,7 +1,6 @@
 """Schur's form and the eigenvalues of any matrix, by the QR algorithm on complex numbers.
 
-The eigenvalues come in the order in which they are found, and eigenvectors have a phase of their own: LAPACK promises
-neither, so nor are they the same as its.
+The order of eigenvalues and the phases of eigenvectors may differ from LAPACK, which promises neither.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ MOST_STEPS = 30
 
 
 def shift(t, last):
-    """The eigenvalue of the last two rows and columns that is closest to the corner."""
+    """Return the eigenvalue of the last two rows and columns that is closest to the corner."""
     above, row = take(t, last - 1, -2), take(t, last, -2)
     a, b, c, d = (take(x, k, -1) for x in (above, row) for k in (last - 1, last))
     middle = (a - d) / 2
@@ -30,7 +29,7 @@ def shift(t, last):
 
 
 def qr_step(t, z, last, by):
-    """`R Q + by` for `t - by = Q R`, where the rows and columns after `last` stay; and `z Q`."""
+    """Return `R Q + by` for `t - by = Q R`, where the rows and columns after `last` stay; and `z Q`."""
     n = t.shape[-1]
     places, eye = jnp.arange(n), jnp.eye(n, dtype=t.dtype)
 
@@ -57,7 +56,7 @@ def qr_step(t, z, last, by):
 
 @of_moderate
 def schur_of_one(a):
-    """An upper triangular T and a unitary Z, with `a = Z T Zᴴ`, of one complex matrix."""
+    """Return an upper triangular T and a unitary Z, with `a = Z T Zᴴ`, of one complex matrix."""
     n = a.shape[-1]
     t, z = to_hessenberg(a)
     places = jnp.arange(n)
@@ -73,7 +72,7 @@ def schur_of_one(a):
             return jnp.where((places == last)[:, None] & (places == last - 1), 0, t), z, last - 1, jnp.int32(0)
 
         def stepped(t, z):
-            usual, other = shift(t, last), take(row, last, -1) + beside  # the other breaks what goes round in a circle
+            usual, other = shift(t, last), take(row, last, -1) + beside  # the other one breaks cycles
             return *qr_step(t, z, last, jnp.where(count % 10 == 9, other, usual)), last, count + 1
 
         return lax.cond(done, deflated, stepped, t, z)
@@ -85,7 +84,7 @@ def schur_of_one(a):
 
 
 def over_batch(function, a):
-    """A function of one matrix, of all matrices of a batch."""
+    """Apply a function of one matrix to all matrices of a batch."""
     for _ in range(a.ndim - 2):
         function = jax.vmap(function)
     return function(a)
@@ -97,7 +96,7 @@ def schur(a, *, compute_schur_vectors):
 
 
 def triangular_vectors(t):
-    """Eigenvectors of an upper triangular matrix as columns, by back substitution."""
+    """Return the eigenvectors of an upper triangular matrix as columns, by back substitution."""
     n = t.shape[-1]
     places, values = jnp.arange(n), diagonal(t)
     least = np.finfo(t.dtype).eps * jnp.max(jnp.abs(t), initial=0)
@@ -110,13 +109,13 @@ def triangular_vectors(t):
         found = -(jnp.where(places > k, coefficients, 0) @ vectors) / gap
         found = jnp.where(places > k, found, (places == k).astype(t.dtype))
         vectors = jnp.where((places == k)[:, None], found, vectors)
-        return vectors / jnp.maximum(1, jnp.abs(found)).astype(t.dtype), None  # where eigenvalues agree they grow
+        return vectors / jnp.maximum(1, jnp.abs(found)).astype(t.dtype), None  # if eigenvalues agree, they grow
 
     return lax.scan(row, jnp.zeros_like(t), (places, t, values), reverse=True)[0]
 
 
 def normalized(vectors):
-    """Columns of length one, whose largest element is real."""
+    """Return columns of length one, whose largest element is real."""
     sizes = jnp.sum(square(vectors), axis=0)
     largest = jnp.argmax(square(vectors), axis=0)
     phase = jnp.conj(jnp.take_along_axis(vectors, largest[None], axis=0))[0]
@@ -135,7 +134,7 @@ def eig_of_one(a, left, right):
 
 
 def eig(a, *, compute_left_eigenvectors, compute_right_eigenvectors):
-    """Eigenvalues, and the left and right eigenvectors as columns, all complex."""
+    """Return eigenvalues, and the left and right eigenvectors as columns, all complex."""
     a = a.astype(jnp.result_type(a.dtype, np.complex64))
     return over_batch(lambda a: eig_of_one(a, compute_left_eigenvectors, compute_right_eigenvectors), a)
 

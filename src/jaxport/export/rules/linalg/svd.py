@@ -14,7 +14,7 @@ from jaxport.export.rules.linalg.matrices import adjoint, diagonal, square, tran
 
 
 def svd(a, *, full_matrices, compute_uv):
-    """The singular values, which fall; and the singular vectors, as columns of U and as rows of Vᴴ."""
+    """Return the singular values in descending order, and the singular vectors as columns of U and rows of Vᴴ."""
     m, n = a.shape[-2:]
     if dims.known(lambda: m < n):
         values, *vectors = svd(adjoint(a), full_matrices=full_matrices, compute_uv=compute_uv)
@@ -24,7 +24,7 @@ def svd(a, *, full_matrices, compute_uv):
     finite = jnp.all(jnp.isfinite(a), axis=(-2, -1))
     scale = jnp.max(jnp.abs(a), axis=(-2, -1), keepdims=True, initial=0)
     scale = jnp.where((scale > 0) & (scale < np.inf), scale, 1)
-    # The columns are rotated until they are orthogonal; they are kept as rows, and beside them those of the rotations.
+    # The columns are rotated until they are orthogonal; they are kept as rows, next to those of the rotations.
     state = transposed(a / scale.astype(a.dtype))
     state = jnp.concatenate([state, jnp.zeros((*a.shape[:-2], size - n, m), a.dtype)], axis=-2)
     if compute_uv:
@@ -42,7 +42,7 @@ def svd(a, *, full_matrices, compute_uv):
     def unfinished(state):
         products = state[..., :m] @ adjoint(state[..., :m])
         norms = jnp.sqrt(jnp.abs(diagonal(products)))
-        # Two columns at the level of rounding need not be orthogonal.
+        # Two columns at the level of rounding errors need not be orthogonal.
         noise = (eps * jnp.sqrt(jnp.sum(square(norms), axis=-1, keepdims=True))) ** 2
         bound = eps * jnp.sqrt(m).astype(norms.dtype) * (norms[..., :, None] * norms[..., None, :]) + noise[..., None]
         place = jnp.arange(size)
@@ -55,7 +55,7 @@ def svd(a, *, full_matrices, compute_uv):
     if not compute_uv:
         return (values,)
     state = jnp.take_along_axis(state, order[..., None], axis=-2)
-    # Orthogonal columns are their own QR factorization, up to signs, and Q completes those that vanish.
+    # Orthogonal columns are their own QR factorization up to signs, and Q completes those that vanish.
     q, r = qr(transposed(state[..., :rank, :m]), pivoting=False, full_matrices=full_matrices)
     sizes = diagonal(r[..., :rank, :])
     phases = jnp.where(sizes == 0, 1, sizes / jnp.where(sizes == 0, 1, jnp.abs(sizes)).astype(a.dtype))

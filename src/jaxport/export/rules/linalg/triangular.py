@@ -10,7 +10,7 @@ from jaxport.export.rules.linalg.matrices import real, steps, take, transposed, 
 
 
 def cholesky(a):
-    """The factor L of `a = L Lᴴ`, column by column; all NaN where `a` is not positive definite."""
+    """Return the factor L of `a = L Lᴴ`, column by column; all NaN if `a` is not positive definite."""
     places = jnp.arange(a.shape[-1])
 
     def column(factor, k, below):
@@ -25,7 +25,7 @@ def cholesky(a):
 
 
 def cholesky_update(r, z):
-    """The upper factor of `rᴴ r + z zᴴ`: one rotation of `z` with each row of `r`."""
+    """Return the upper factor of `rᴴ r + z zᴴ`: one rotation of `z` with each row of `r`."""
     places = jnp.arange(z.shape[-1])
 
     def rotated(z, k, row):
@@ -40,7 +40,7 @@ def cholesky_update(r, z):
 
 
 def triangular_solve(a, b, *, left_side, lower, transpose_a, conjugate_a, unit_diagonal):
-    """The solution of `op(a) x = b`, or of `x op(a) = b`, row by row."""
+    """Solve `op(a) x = b`, or `x op(a) = b`, row by row."""
     if not left_side:
         mirrored = triangular_solve(
             a,
@@ -70,7 +70,7 @@ def triangular_solve(a, b, *, left_side, lower, transpose_a, conjugate_a, unit_d
 
 
 def symmetric_product(a, c, *, alpha, beta):
-    """`alpha a aᵀ + beta c`."""
+    """Return `alpha a aᵀ + beta c`."""
     return alpha * (a @ transposed(a)) + beta * c
 
 

@@ -15,9 +15,9 @@ from jaxport.export.rules.linalg.matrices import adjoint, diagonal, real, steps,
 
 
 def tridiagonal_solve(lower, middle, upper, b, *, perturb_singular):
-    """The solution of a tridiagonal system, by elimination with row exchanges.
+    """Solve a tridiagonal system, by elimination with row exchanges.
 
-    Where the matrix is singular it is NaN, or that of a matrix nearby.
+    If the matrix is singular, the result is NaN, or the solution for a nearby matrix.
     """
     info = np.finfo(middle.dtype)
     sizes = [jnp.max(jnp.abs(x), axis=-1, initial=0) for x in (lower[..., 1:], middle, upper[..., :-1])]
@@ -60,9 +60,9 @@ def tridiagonal_solve(lower, middle, upper, b, *, perturb_singular):
 
 
 def tridiagonal(a, *, lower):
-    """A symmetric matrix as LAPACK reduces it: the reflectors, both diagonals, and the factors of the reflectors."""
+    """Reduce a symmetric matrix as LAPACK does: return the reflectors, both diagonals, and the reflectors' factors."""
     if not lower:
-        # The upper triangle is reduced from the other end: as the lower one of the matrix turned about.
+        # The upper triangle is reduced from the other end: as the lower triangle of the flipped matrix.
         found, *rest = tridiagonal(jnp.flip(a, (-2, -1)), lower=True)
         return jnp.flip(found, (-2, -1)), *(jnp.flip(x, -1) for x in rest)
     n = a.shape[-1]

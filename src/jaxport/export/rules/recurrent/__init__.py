@@ -1,9 +1,9 @@
-"""Scans over time that are recurrent layers, as the operators LSTM, GRU and RNN.
+"""Recognise scans over time that are recurrent layers: the operators LSTM, GRU and RNN.
 
-A cell is told by what it computes: the body of the scan is evaluated on symbols (`evaluating`), where a value
-is, block by block along its features, a polynomial of states, inputs, weights, their products and activations of such.
-Whatever order the gates have, however they are split or joined, and however a sigmoid is spelled, one cell is one
-polynomial, which `cells` compares with those of ONNX's operators; `scans` writes the operator.
+A cell is identified by what it computes. The body of the scan is evaluated symbolically (`evaluating`): block by block
+along its features, a value is a polynomial of states, inputs, weights, their products and activations of these. In any
+order of the gates, split or joined, and with any spelling of a sigmoid, one cell is one polynomial, which `cells`
+compares with those of ONNX's operators; `scans` emits the operator.
 """
 
 from jaxport.export.rules.recurrent.expressions import Unfit

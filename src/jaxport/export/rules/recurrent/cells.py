@@ -1,4 +1,4 @@
-"""What one step computes, compared with what ONNX's recurrent operators compute.
+"""Match the computation of one step with those of ONNX's recurrent operators.
 
 https://onnx.ai/onnx/operators/onnx__LSTM.html, onnx__GRU.html and onnx__RNN.html
 """
@@ -22,7 +22,7 @@ from jaxport.export.rules.recurrent.expressions import (
     only_atom,
 )
 
-#: Activations by the name that a polynomial has for them: the name in ONNX, with its alpha and beta.
+#: Activations by their names in polynomials: the name in ONNX, with its alpha and beta.
 ACTIVATIONS: Mapping[str, tuple[str, tuple[float, ...]]] = {
     "Clip": ("HardSigmoid", (1.0, 0.0)),
     "Relu": ("Relu", ()),
@@ -58,13 +58,13 @@ class Sum:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell that is an operator of ONNX.
+    """A cell that an ONNX operator computes.
 
     Attributes:
       op_type: `LSTM`, `GRU` or `RNN`.
       states: the numbers of the states `h` and, of an LSTM, `c`.
-      gates: what each gate is a function of, in ONNX's order.
-      activations: the functions, by our names.
+      gates: the argument of each gate, in ONNX's order.
+      activations: the functions, by their names in polynomials.
       recurrent: the part of the last gate of a GRU that the reset gate multiplies.
       options: attributes of the operator.
     """
@@ -78,10 +78,10 @@ class Cell:
 
 
 def cell_of(states: Mapping[int, Polynomial], size: int) -> Cell:
-    """The cell that computes new states, by their numbers, of `size` elements each.
+    """Return the cell that computes new states, by their numbers, of `size` elements each.
 
     Raises:
-      Unfit: it is no cell that ONNX has.
+      Unfit: ONNX has no such cell.
     """
     if len(states) == 2:
         (one, new_one), (other, new_other) = states.items()
@@ -98,7 +98,7 @@ def cell_of(states: Mapping[int, Polynomial], size: int) -> Cell:
 
 
 def _is_state(atom: Atom, number: int, size: int) -> bool:
-    """Whether an atom is a state as it is."""
+    """Whether an atom is exactly a state."""
     return atom == ElementLeaf("state", number, range(size))
 
 
@@ -109,7 +109,7 @@ def _activation(atom: Applied) -> str:
 
 
 def _other_factor(monomial: Monomial, one: Atom | None) -> Applied:
-    """The activation that one atom is multiplied by."""
+    """Return the activation that one atom is multiplied by."""
     found = _factors(monomial, one)
     if len(found) != 1 or one not in dict(monomial):
         raise Unfit(NO_CELL)
@@ -117,7 +117,7 @@ def _other_factor(monomial: Monomial, one: Atom | None) -> Applied:
 
 
 def _factors(monomial: Monomial, without: Atom | None = None) -> list[Applied]:
-    """The activations that a monomial is a product of, beside one other atom."""
+    """Return the activations in a monomial, without one other atom."""
     rest = [atom for atom, power in monomial for _ in range(power)]
     if without in rest:
         rest.remove(without)
@@ -128,7 +128,7 @@ def _factors(monomial: Monomial, without: Atom | None = None) -> list[Applied]:
 
 
 def _lstm(h: int, c: int, new_h: Polynomial, new_c: Polynomial, size: int) -> Cell:
-    """`c = f*c + i*g`, `h = o*tanh(c)`."""
+    """Match `c = f*c + i*g`, `h = o*tanh(c)`."""
     kept = [m for m in new_c.terms if any(_is_state(atom, c, size) for atom, _ in m)]
     added = [m for m in new_c.terms if m not in kept]
     if len(kept) != 1 or len(added) != 1 or set(new_c.terms.values()) != {1.0} or set(new_h.terms.values()) != {1.0}:
@@ -149,12 +149,12 @@ def _lstm(h: int, c: int, new_h: Polynomial, new_c: Polynomial, size: int) -> Ce
 
 
 def _key(gate: Applied) -> Any:
-    """What orders gates that could be exchanged: where in the weights they are."""
+    """Return a key that orders interchangeable gates: their position in the weights."""
     return min(((a.weight, *a.columns[:1]) for a in gate.argument.atoms() if isinstance(a, Dot)), default=())
 
 
 def _gru(h: int, new: Polynomial, size: int) -> Cell:
-    """`h = (1-z)*n + z*h`."""
+    """Match `h = (1-z)*n + z*h`."""
     state = ElementLeaf("state", h, range(size))
     alone = [m for m, c in new.terms.items() if c == 1.0 and only_atom(m)]
     plus = [m for m, c in new.terms.items() if c == 1.0 and m not in alone]
@@ -182,7 +182,7 @@ def _gru(h: int, new: Polynomial, size: int) -> Cell:
 
 
 def _complement(gate: Applied) -> Applied:
-    """One minus a gate."""
+    """Return one minus a gate."""
     if gate.function == "Sigmoid":
         return Applied("Sigmoid", gate.argument * -1.0)
     if gate.function == "Clip":
@@ -191,7 +191,7 @@ def _complement(gate: Applied) -> Applied:
 
 
 def _reset(argument: Polynomial, h: int, size: int) -> tuple[Applied, Sum, Sum | None]:
-    """The reset gate, the last gate without it, and what it multiplies, if that is a product with weights already."""
+    """Return the reset gate, the last gate without it, and its other factor if that is a product with weights."""
     state = ElementLeaf("state", h, range(size))
     resets: set[Applied] = set()
     rest: dict[Monomial, float] = {}
@@ -225,14 +225,14 @@ def _reset(argument: Polynomial, h: int, size: int) -> tuple[Applied, Sum, Sum |
 
 
 def _of_state(dot: Dot, state: ElementLeaf) -> Dot:
-    """A product of the gated state as one of the state."""
+    """Return a product of the gated state as one of the state."""
     if state not in dict(dot.vector) or any(power != 1 for _, power in dot.vector):
         raise Unfit(NO_CELL)
     return Dot(frozenset([(state, 1)]), dot.weight, dot.axes, dot.contracted, dot.rows, dot.columns)
 
 
 def _sum(argument: Polynomial, h: int, size: int) -> Sum:
-    """A polynomial as a sum of products and biases."""
+    """Return a polynomial as a sum of products and biases."""
     inputs: list[tuple[float, Dot]] = []
     states: list[tuple[float, Dot]] = []
     biases: list[tuple[float, ElementLeaf | Dot]] = []
@@ -255,7 +255,7 @@ def _sum(argument: Polynomial, h: int, size: int) -> Sum:
 
 
 def _why_no_sum(monomial: Monomial) -> str:
-    """What a gate depends on beside products and biases."""
+    """Return what a gate depends on other than products and biases."""
     kinds = {atom.kind for atom in atoms_of(monomial) if isinstance(atom, ElementLeaf)}
     atom = only_atom(monomial)
     if isinstance(atom, ElementLeaf) and atom.kind == "input":

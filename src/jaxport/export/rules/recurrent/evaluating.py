@@ -1,4 +1,4 @@
-"""The body of a scan evaluated on symbols."""
+"""Symbolic evaluation of the body of a scan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from jaxport.export.rules.recurrent.flattening import variables
 from jaxport.export.rules.recurrent.sheets import FEATURE, Sheet, elementwise
 from jaxport.jaxprs import Jaxpr, JaxprEqn, Literal, Var, parameters
 
-#: Equations that leave their operand as it is.
+#: Equations that return their operand unchanged.
 SAME = frozenset("copy copy_p name optimization_barrier stop_gradient".split())
 
 ELEMENTWISE: dict[str, Callable[..., Polynomial]] = {
@@ -45,13 +45,13 @@ ELEMENTWISE: dict[str, Callable[..., Polynomial]] = {
 
 
 class Evaluation:
-    """What the values of a body are.
+    """The symbolic values of a body.
 
     Attributes:
-      constant: the variables that do not change between steps.
-      values: of each other variable a sheet, or why it has none; of these too, if they are seen through.
-      invariants: what does not change between steps, by the number of its leaf.
-      inputs: what depends on the scanned arrays and on invariants alone, by the number of its leaf.
+      constant: the loop-invariant variables.
+      values: of each other variable a sheet, or why it has none; also of invariants that are looked through.
+      invariants: loop-invariant atoms, by the number of their leaf.
+      inputs: atoms that depend only on scanned arrays and invariants, by the number of their leaf.
     """
 
     def __init__(self, label: Callable[[Sequence[Any]], list[int]]):
@@ -63,12 +63,12 @@ class Evaluation:
         self._numbers: dict[Any, int] = {}
 
     def invariant(self, atom: Any) -> Sheet:
-        """The sheet of something that does not change between steps."""
+        """Return the sheet of a loop-invariant atom."""
         number = self._number(atom, self.invariants)
         return sheets.leaf("invariant", number, [FEATURE] * len(atom.aval.shape), atom.aval.shape)
 
     def input(self, atom: Any) -> Sheet:
-        """The sheet of something that the scanned arrays decide, and that can be computed for all steps at once."""
+        """Return the sheet of an atom that depends on scanned arrays, and can be computed for all steps at once."""
         if atom.aval.dtype != np.float32:
             raise Unfit(f"a step computes with {atom.aval.dtype}")
         return sheets.leaf("input", self._number(atom, self.inputs), self.label(atom.aval.shape), atom.aval.shape)
@@ -81,12 +81,12 @@ class Evaluation:
         return self._numbers[key]
 
     def weight(self, atom: Any) -> int | None:
-        """The number of an invariant; None of what changes between steps."""
+        """Return the number of an invariant; None for atoms that change between steps."""
         is_constant = isinstance(atom, Literal) or atom in self.constant
         return self._number(atom, self.invariants) if is_constant else None
 
     def read(self, atom: Any) -> Sheet:
-        """The sheet of a variable or a literal; raises the reason where there is none."""
+        """Return the sheet of a variable or a literal; raise the reason if there is none."""
         if isinstance(atom, Literal):
             value = np.asarray(atom.val)
             if value.ndim or value.dtype.kind not in "iuf":
@@ -111,10 +111,10 @@ def evaluated(
 
     Args:
       jaxpr: the body of a scan.
-      invariants: the inputs that are the same in each step.
+      invariants: the loop-invariant inputs.
       scanned: those that are slices of scanned arrays.
       states: the others.
-      label: the labels of the axes of an input, from its shape; raises `Unfit` where it has no such axes.
+      label: returns the labels of the axes of an input with a shape; raises `Unfit` if it has no such axes.
     """
     evaluation = Evaluation(label)
     constant, of_input = evaluation.constant, set(scanned)
@@ -138,7 +138,7 @@ def evaluated(
 
 
 def _seen_through(evaluation: Evaluation, equation: JaxprEqn) -> dict[Any, Sheet]:
-    """What an equation of invariants gives if that is a broadcast, or known indices put together."""
+    """Look through an equation of invariants if it is a broadcast, or a concatenation of known indices."""
     name = equation.primitive.name
     made = _tried(_equation, evaluation, equation, set()) if name in ("broadcast_in_dim", "concatenate") else None
     if not isinstance(made, list):
@@ -159,7 +159,7 @@ def _is_affine(sheet: Sheet | Unfit) -> bool:
 
 
 def _tried(function: Callable[..., Any], *operands: Any) -> Any:
-    """What a function returns, or why it does not."""
+    """Return the result of a function, or the `Unfit` that it raises."""
     try:
         return function(*operands)
     except Unfit as reason:
@@ -187,7 +187,7 @@ def _equation(evaluation: Evaluation, equation: JaxprEqn, of_input: set[Any]) ->
 
 
 def _moved(name: str, params: Any, first: Sheet, *rest: Sheet) -> list[Sheet]:
-    """The results of an equation that moves elements."""
+    """Return the results of an equation that moves elements."""
     match name:
         case "transpose":
             return [sheets.transposed(first, params["permutation"])]
@@ -213,7 +213,7 @@ def _moved(name: str, params: Any, first: Sheet, *rest: Sheet) -> list[Sheet]:
 
 
 def _gathered(sheet: Sheet, positions: Sheet, numbers: Any, sizes: Sequence[Any]) -> Sheet:
-    """One window at a known place, which is how JAX slices an array with a symbolic dim."""
+    """Return one window at a known place, which is how JAX slices an array with a symbolic dim."""
     kept = len(sheet.shape) - len(numbers.collapsed_slice_dims)
     if positions.labels != (FEATURE,) or numbers.operand_batching_dims or numbers.offset_dims != tuple(range(kept)):
         raise Unfit("a step computes `gather`")
@@ -226,7 +226,7 @@ def _gathered(sheet: Sheet, positions: Sheet, numbers: Any, sizes: Sequence[Any]
 
 
 def _window(sheet: Sheet, starts: Sequence[int], axes: Sequence[int], sizes: Sequence[Any]) -> Sheet:
-    """So many elements of each axis, from these starts on some of them, inside of the bounds."""
+    """Return the elements of each axis from these starts on, within bounds."""
     begin: list[Any] = [0] * len(sheet.shape)
     for axis, start in zip(axes, starts, strict=True):
         if start:
@@ -237,7 +237,7 @@ def _window(sheet: Sheet, starts: Sequence[int], axes: Sequence[int], sizes: Seq
 
 
 def _number(index: Sheet) -> int:
-    """An index that is known."""
+    """Return an index that is known."""
     polynomial = index.whole()
     number = None if polynomial is None else polynomial.constant
     if number is None:
@@ -246,7 +246,7 @@ def _number(index: Sheet) -> int:
 
 
 def _is_same(equation: JaxprEqn) -> bool:
-    """Whether a conversion leaves all values as they are."""
+    """Whether a conversion keeps all values unchanged."""
     (source,) = equation.invars
     return _dtype(source) == _dtype(equation.outvars[0]) or (isinstance(source, Literal) and not np.ndim(source.val))
 
@@ -273,7 +273,7 @@ def _dot_general(
 
 
 def _factor(evaluation: Evaluation, atom: Any, of_input: set[Any]) -> Sheet:
-    """An operand of a product; what inputs decide by more than movements is an input itself."""
+    """Return an operand of a product; a value that is more than a movement of inputs is an input itself."""
     sheet = evaluation.read(atom)
     if isinstance(atom, Var) and atom in of_input:
         atoms = [only_atom(monomial) for polynomial in sheet.polynomials for monomial in polynomial.terms]

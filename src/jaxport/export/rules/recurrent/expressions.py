@@ -1,7 +1,7 @@
-"""Polynomials over the values of a recurrent cell, equal where what they compute is.
+"""Polynomials over the values of a recurrent cell, which are equal if they compute the same.
 
-A polynomial stands for a vector. Its atoms are elements of the states, the inputs and the invariants of the scan,
-products of such with a matrix, and activations of polynomials. Sums and products are expanded, so that `z*h + (1-z)*n`
+A polynomial is the value of a vector. Its atoms are elements of the states, the inputs and the invariants of the scan,
+products of these with a matrix, and activations of polynomials. Sums and products are expanded, so that `z*h + (1-z)*n`
 and `n + z*(h-n)` are the same object, and so are the spellings of a sigmoid.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-#: No cell has so many terms; what has is not expanded further.
+#: No cell has this many terms; a polynomial that does is not expanded further.
 MOST_TERMS = 64
 
 Indices = range | tuple[int, ...]
@@ -20,11 +20,11 @@ Indices = range | tuple[int, ...]
 
 
 class Unfit(Exception):
-    """What is evaluated is not part of a recurrent layer that ONNX has an operator for; the message says why."""
+    """The evaluated code is not part of a recurrent layer that ONNX has an operator for; the message says why."""
 
 
 def indices(positions: np.ndarray) -> Indices:
-    """Positions in their one form.
+    """Return positions in their canonical form.
 
     >>> indices(np.array([2, 3, 4])), indices(np.array([1, 0, 2]))
     (range(2, 5), (1, 0, 2))
@@ -39,20 +39,20 @@ def indices(positions: np.ndarray) -> Indices:
 
 
 def picked(old: Indices, positions: np.ndarray) -> Indices:
-    """`old[positions]`."""
+    """Return `old[positions]`."""
     return indices(np.asarray(old, np.int64)[positions])
 
 
 @dataclass(frozen=True)
 class ElementLeaf:
-    """Elements of a state, of a scanned input or of an invariant (`kind`), flattened; which one is its `number`."""
+    """Elements of a state, of a scanned input or of an invariant (`kind`), flattened; `number` identifies it."""
 
     kind: str
     number: int
     elements: Indices
 
     def take(self, positions: np.ndarray) -> ElementLeaf:
-        """Some elements of the vector."""
+        """Return some elements of the vector."""
         return replace(self, elements=picked(self.elements, positions))
 
 
@@ -62,10 +62,10 @@ class Dot:
 
     Attributes:
       vector: the monomial that is multiplied.
-      weight: the number of the invariant that the matrix is made of.
+      weight: the number of the invariant that is reshaped into the matrix.
       axes: its axes, those of the rows first; both groups are flattened.
-      contracted: how many axes are of the rows.
-      rows, columns: which of them.
+      contracted: the number of axes of the rows.
+      rows, columns: the selected rows and columns.
     """
 
     vector: Monomial
@@ -76,7 +76,7 @@ class Dot:
     columns: Indices
 
     def take(self, positions: np.ndarray) -> Dot:
-        """Some elements of the vector."""
+        """Return some elements of the vector."""
         return replace(self, columns=picked(self.columns, positions))
 
 
@@ -88,7 +88,7 @@ class Applied:
     argument: Polynomial
 
     def take(self, positions: np.ndarray) -> Applied:
-        """Some elements of the vector."""
+        """Return some elements of the vector."""
         return replace(self, argument=self.argument.take(positions))
 
 
@@ -117,12 +117,12 @@ class Polynomial:
 
     @classmethod
     def of(cls, atom: Atom) -> Polynomial:
-        """A single atom."""
+        """Return the polynomial of a single atom."""
         return cls({frozenset([(atom, 1)]): 1.0})
 
     @classmethod
     def number(cls, value: float) -> Polynomial:
-        """A number."""
+        """Return the polynomial of a number."""
         return cls({ONE: float(value)})
 
     def __hash__(self) -> int:
@@ -154,7 +154,7 @@ class Polynomial:
     __radd__, __rmul__ = __add__, __mul__
 
     def take(self, positions: np.ndarray) -> Polynomial:
-        """Some elements of the vector; a number is one for any of them."""
+        """Return some elements of the vector; all elements of a number are the same."""
         return Polynomial({taken(monomial, positions): value for monomial, value in self.terms.items()})
 
     @property
@@ -171,7 +171,7 @@ class Polynomial:
         return only_atom(monomial) if coefficient == 1 else None
 
     def atoms(self) -> Iterator[Atom]:
-        """Its atoms, and those inside of them."""
+        """Yield its atoms, and those nested in them."""
         for monomial in self.terms:
             yield from atoms_of(monomial)
 
@@ -181,7 +181,7 @@ def _polynomial(value: Polynomial | float) -> Polynomial:
 
 
 def only_atom(monomial: Monomial) -> Atom | None:
-    """The atom of a monomial of degree one."""
+    """Return the atom of a monomial of degree one."""
     if len(monomial) != 1:
         return None
     ((atom, power),) = monomial
@@ -189,7 +189,7 @@ def only_atom(monomial: Monomial) -> Atom | None:
 
 
 def atoms_of(monomial: Monomial) -> Iterator[Atom]:
-    """The atoms of a monomial, and those inside of them."""
+    """Yield the atoms of a monomial, and those nested in them."""
     for atom, _ in monomial:
         yield atom
         if isinstance(atom, Dot):
@@ -199,7 +199,7 @@ def atoms_of(monomial: Monomial) -> Iterator[Atom]:
 
 
 def times(one: Monomial, another: Monomial) -> Monomial:
-    """The product of two monomials."""
+    """Return the product of two monomials."""
     powers = dict(one)
     for atom, power in another:
         powers[atom] = powers.get(atom, 0) + power
@@ -207,17 +207,17 @@ def times(one: Monomial, another: Monomial) -> Monomial:
 
 
 def taken(monomial: Monomial, positions: np.ndarray) -> Monomial:
-    """Some elements of the vector that a monomial stands for."""
+    """Return some elements of the vector that a monomial denotes."""
     return frozenset((atom.take(positions), power) for atom, power in monomial)
 
 
 def applied(function: str, argument: Polynomial) -> Polynomial:
-    """An elementwise function of a polynomial."""
+    """Return an elementwise function of a polynomial."""
     return Polynomial.of(Applied(function, argument))
 
 
 def divided(numerator: Polynomial, denominator: Polynomial) -> Polynomial:
-    """A quotient: by a number, or a logistic function or a softsign spelled as one.
+    """Return a quotient: by a number, or a logistic function or a softsign spelled as one.
 
     >>> x = Polynomial.of(Leaf("input", 0, range(2)))
     >>> divided(Polynomial.number(1), 1 + applied("Exp", x * -1.0)) == applied("Sigmoid", x)
@@ -236,7 +236,7 @@ def divided(numerator: Polynomial, denominator: Polynomial) -> Polynomial:
 
 
 def at_least(one: Polynomial, other: Polynomial) -> Polynomial:
-    """The maximum of something and zero."""
+    """Return the maximum of a polynomial and zero."""
     for value, bound in ((one, other), (other, one)):
         if bound.constant == 0:
             return applied("Relu", value)
@@ -244,7 +244,7 @@ def at_least(one: Polynomial, other: Polynomial) -> Polynomial:
 
 
 def at_most(one: Polynomial, other: Polynomial) -> Polynomial:
-    """The minimum of a number and something that is not negative; `Clip` is between zero and one."""
+    """Return the minimum of a number and a non-negative polynomial; `Clip` is between zero and one."""
     for value, bound in ((one, other), (other, one)):
         relu, limit = value.atom, bound.constant
         if limit and limit > 0 and isinstance(relu, Applied) and relu.function == "Relu":
@@ -253,7 +253,7 @@ def at_most(one: Polynomial, other: Polynomial) -> Polynomial:
 
 
 def _respelled(polynomial: Polynomial) -> Polynomial:
-    """A logistic function of a hyperbolic tangent, or the other way round, by its name."""
+    """Rewrite a logistic function of a hyperbolic tangent, or the reverse, by its name."""
     if len(polynomial.terms) != 2 or ONE not in polynomial.terms:
         return polynomial
     ((monomial, coefficient),) = ((m, c) for m, c in polynomial.terms.items() if m)

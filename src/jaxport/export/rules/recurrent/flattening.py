@@ -1,4 +1,4 @@
-"""The body of a scan without calls: what is in them takes their place."""
+"""Inline all calls in the body of a scan."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from jaxport.jaxprs import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var
 
 
 def flat(closed: ClosedJaxpr, look_at: Callable[[JaxprEqn], None]) -> Jaxpr:
-    """A jaxpr without calls and blocks that computes the same.
+    """Return a jaxpr without calls and blocks that computes the same.
 
     Args:
       closed: the body of a loop.
-      look_at: called with each equation; it raises if that must not be dissolved.
+      look_at: called with each equation; it raises if that must not be inlined.
     """
     flattening = _Flattening(look_at)
     jaxpr = closed.jaxpr
@@ -30,7 +30,7 @@ class _Flattening:
         self.equations: list[JaxprEqn] = []
 
     def walk(self, jaxpr: ClosedJaxpr | Jaxpr, operands: Sequence[Any]) -> list[Any]:
-        """Append the equations of a jaxpr on some atoms, and return its results; their variables are new ones."""
+        """Append the equations of a jaxpr, applied to some atoms, with fresh variables; return its results."""
         consts = jaxpr.consts if isinstance(jaxpr, ClosedJaxpr) else ()
         inner = jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
         constants = [Literal(value, v.aval) for value, v in zip(consts, inner.constvars, strict=True)]
@@ -51,7 +51,7 @@ class _Flattening:
 
 
 def body_of(equation: JaxprEqn) -> ClosedJaxpr | Jaxpr | None:
-    """What a call or a block runs once; None of any other equation."""
+    """Return the jaxpr that a call or a block runs once; None for any other equation."""
     if equation.primitive is block_p:
         return equation.params["jaxpr"]
     parameter = BODIES.get(equation.primitive.name)
@@ -59,9 +59,9 @@ def body_of(equation: JaxprEqn) -> ClosedJaxpr | Jaxpr | None:
 
 
 def needed(jaxpr: Jaxpr, invars: Sequence[Var], outvars: Sequence[Any]) -> Jaxpr:
-    """The part of a flat jaxpr that computes some of its values from others; its inputs are those of `invars` it uses.
+    """Return the part of a flat jaxpr that computes some values from others; its inputs are the `invars` that it uses.
 
-    Where these do not suffice, it uses inputs of the whole too.
+    If these do not suffice, it uses inputs of the whole jaxpr too.
     """
     given = set(invars)
     wanted = variables(outvars) - given
@@ -76,5 +76,5 @@ def needed(jaxpr: Jaxpr, invars: Sequence[Var], outvars: Sequence[Any]) -> Jaxpr
 
 
 def variables(atoms: Iterable[Any]) -> set[Var]:
-    """The variables among some atoms."""
+    """Return the variables among some atoms."""
     return {atom for atom in atoms if isinstance(atom, Var)}

@@ -1,4 +1,4 @@
-"""The weights of a recurrent operator, from those of the cell: computed now where all are constants, else by nodes."""
+"""The weights of a recurrent operator, from those of the cell: folded if all are constants, else computed by nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from jaxport.export.rules.recurrent.cells import Cell, Sum
 from jaxport.export.rules.recurrent.expressions import Dot, ElementLeaf, Indices, indices, only_atom
 
-#: So many slices are joined; more are one Gather.
+#: At most this many slices are concatenated; more become one Gather.
 MOST_SLICES = 8
 
 _COMPUTED: Mapping[str, Callable[..., Any]] = {
@@ -33,10 +33,10 @@ class Packing:
     Args:
       op: the emitter.
       cell: the cell.
-      size: how many elements a state has.
+      size: the number of elements of a state.
       invariants: the values of the invariants, by number.
       inputs: the numbers of the inputs that the operator gets side by side, with their sizes.
-      name: what the names of computed weights begin with.
+      name: the prefix of the names of computed weights.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Packing:
         )
 
     def operands(self) -> tuple[Any, Any, Any]:
-        """`W` (1, gates*size, features), `R` (1, gates*size, size) and `B` (1, 2*gates*size), or None for no biases."""
+        """Return `W` (1, gates*size, features), `R` (1, gates*size, size), and `B` (1, 2*gates*size) or None."""
         gates = self.cell.gates
         blocks = [
             self._block([_of(gate.inputs, number) for gate in gates], width) for number, width in self.inputs.items()
@@ -79,7 +79,7 @@ class Packing:
         return self._stored(self._do("Reshape", both, (1, 2 * count * self.size)), "B")
 
     def _vectors(self, gates: Sequence[Sum]) -> Any:
-        """The biases of some gates, side by side."""
+        """Return the biases of some gates, concatenated."""
         alone = [gate.biases[0] for gate in gates if len(gate.biases) == 1 and not gate.number]
         leaves = [bias for _, bias in alone if isinstance(bias, ElementLeaf)]
         if len(leaves) == len(gates) and len({(c, b.number) for (c, _), b in zip(alone, leaves, strict=True)}) == 1:
@@ -102,7 +102,7 @@ class Packing:
         return self._picked(self._do("Reshape", value, (count,)), bias.elements, 0)
 
     def _block(self, gates: Sequence[Sequence[tuple[float, Dot]]], height: int) -> Any:
-        """The matrix (height, gates*size) that one operand of all gates is multiplied with."""
+        """Return the matrix (height, gates*size) that multiplies one operand in all gates."""
         alone = [terms[0] for terms in gates if len(terms) == 1]
         if len(alone) == len(gates) and len({(c, d.vector, d.weight, d.axes, d.rows) for c, d in alone}) == 1:
             coefficient, dot = alone[0]
@@ -116,7 +116,7 @@ class Packing:
         return self._do("Concat", *columns, axis=1)
 
     def _placed(self, dot: Dot, coefficient: float, height: int) -> Any:
-        """The matrix of a product, with zeros in the rows of what is not multiplied."""
+        """Return the matrix of a product, with zeros in the rows of elements that it does not use."""
         matrix = self._times(self._matrix(dot), coefficient)
         leaf = only_atom(dot.vector)
         assert isinstance(leaf, ElementLeaf)
@@ -137,7 +137,7 @@ class Packing:
         return self._picked(self._picked(matrix, dot.rows, 0), dot.columns, 1)
 
     def _picked(self, value: Any, chosen: Indices, axis: int) -> Any:
-        """Some rows or columns."""
+        """Return some rows or columns."""
         if chosen == range(value.shape[axis]):
             return value
         positions = np.asarray(chosen, np.int64)
@@ -160,12 +160,12 @@ class Packing:
         return self.op.const(np.zeros(shape, np.float32))
 
     def _turned(self, matrix: Any) -> Any:
-        """A matrix transposed, with an axis for the only direction."""
+        """Return a matrix transposed, with an axis for the only direction."""
         turned = self._do("Transpose", matrix, perm=(1, 0))
         return self._do("Reshape", turned, (1, *turned.shape))
 
     def _do(self, op_type: str, *operands: Any, **attributes: Any) -> Any:
-        """What an operator gives: a constant if its operands are."""
+        """Apply an operator: return a constant if its operands are."""
         if op_type == "Concat" and len(operands) == 1:
             return operands[0]
         arrays = [getattr(x, "constant", None) if hasattr(x, "scope") else x for x in operands]
@@ -174,7 +174,7 @@ class Packing:
         return self.op.const(_COMPUTED[op_type](*arrays, **attributes))
 
     def _stored(self, value: Any, suffix: str) -> Any:
-        """A computed weight under its name; one that is computed twice is stored once."""
+        """Return a computed weight under its name; one that is computed twice is stored once."""
         if value.constant is None:
             return value
         array = np.ascontiguousarray(value.constant, np.float32)
@@ -183,7 +183,7 @@ class Packing:
 
 
 def _of(terms: Sequence[tuple[float, Dot]], number: int) -> list[tuple[float, Dot]]:
-    """The products of one input."""
+    """Return the products of one input."""
     return [
         (c, dot) for c, dot in terms if any(isinstance(a, ElementLeaf) and a.number == number for a, _ in dot.vector)
     ]

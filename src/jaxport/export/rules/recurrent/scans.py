@@ -1,4 +1,4 @@
-"""From a scan to the operator of its cell."""
+"""Turn a scan into the operator of its cell."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RN
 
 @dataclass(frozen=True)
 class ScanBody:
-    """The body of a scan without calls, and which of its inputs are what.
+    """The body of a scan without calls, and the roles of its inputs.
 
     Attributes:
       jaxpr: the body.
-      values: the operands of the scan, by the input that they are for.
-      invariants, scanned: inputs that do not change, and that are slices.
+      values: the operands of the scan, by input.
+      invariants, scanned: the loop-invariant inputs, and the slices of scanned arrays.
       states: the other inputs, with their places among the states.
-      first: the first states.
-      new, stacked: the new states, and what is stacked.
+      first: the initial states.
+      new, stacked: the new states, and the stacked results.
     """
 
     jaxpr: Jaxpr
@@ -54,7 +54,7 @@ class ScanBody:
 def recurrent_layer(
     op: Any, operands: Sequence[Any], *, jaxpr: Any, length: Any, reverse: bool, num_consts: int, num_carry: int
 ) -> list[Any]:
-    """The results of a scan whose body is the cell of a recurrent operator.
+    """Return the results of a scan whose body is the cell of a recurrent operator.
 
     Args:
       op: the emitter of the scan.
@@ -62,14 +62,14 @@ def recurrent_layer(
       jaxpr, length, reverse, num_consts, num_carry: its parameters.
 
     Raises:
-      Unfit: it is no such scan, for a reason that is empty where nobody would expect one; nothing was emitted.
+      Unfit: it is no such scan; the reason is empty if nobody would expect one. Nothing was emitted.
     """
     body = _body(op, operands, jaxpr, num_consts, num_carry)
     products = any(equation.primitive.name == "dot_general" for equation in body.jaxpr.eqns)
     if not products or any(
         value.constant is not None and value.rank > 2 for value in operands[num_consts + num_carry :]
     ):
-        raise Unfit("")  # nothing like it, or a loop over layers
+        raise Unfit("")  # not similar to one, or a loop over layers
     if not dims.known(lambda: length >= 1):
         raise Unfit("the loop may have no step")
     if op.walker.exact_nonfinite:
@@ -108,7 +108,7 @@ def _body(op: Any, operands: Sequence[Any], jaxpr: Any, num_consts: int, num_car
 
 
 class _RecurrentLayer:
-    """One scan with the features of its values in the last axes, or in the first."""
+    """One scan whose values have their features in the last axes, or in the first."""
 
     def __init__(self, op: Any, body: ScanBody, length: Any, reverse: bool, last: bool):
         self.op, self.body, self.length, self.reverse, self.last = op, body, length, reverse, last
@@ -124,7 +124,7 @@ class _RecurrentLayer:
         self.labels = self.label(shape)
 
     def label(self, shape: Sequence[Any]) -> list[int]:
-        """The labels of a state or an input: its axes of the batch are those of the states, in this order."""
+        """Return the labels of a state's or input's axes: those of the batch as in the states, and in their order."""
         count = len(self.batch)
         features = len(shape) - count
         batch = shape[:count] if self.last else shape[features:]
@@ -134,7 +134,7 @@ class _RecurrentLayer:
         return [*labels, *[FEATURE] * features] if self.last else [*[FEATURE] * features, *labels]
 
     def results(self) -> list[Any]:
-        """The results of the scan, from the operator.
+        """Return the results of the scan, from the operator.
 
         Raises:
           Unfit: there is no operator for it.
@@ -155,7 +155,7 @@ class _RecurrentLayer:
         return [*carried, *stacked]
 
     def _polynomial(self, sheet: Sheet) -> Polynomial:
-        """What a new state is, in the order of the old one."""
+        """Return the polynomial of a new state, in the order of the old one."""
         polynomial = sheet.whole()
         if polynomial is None or list(sheet.labels) != self.labels:
             raise Unfit("the parts of a state are computed in different ways")
@@ -164,10 +164,10 @@ class _RecurrentLayer:
     def _is(self, sheet: Sheet, hidden: Polynomial) -> bool:
         return list(sheet.labels) == self.labels and sheet.whole() == hidden
 
-    # What is computed outside of the loop
+    # Computations outside the loop
 
     def _after(self, same: Sequence[Var]) -> Jaxpr | None:
-        """What computes the stacked values from the new states; None where they are these."""
+        """Return the jaxpr that computes the stacked values from the new states; None if they are the same."""
         body = self.body
         if all(v in same for v in body.stacked):
             return None
@@ -179,7 +179,7 @@ class _RecurrentLayer:
         return after
 
     def _for_all_steps(self, jaxpr: Jaxpr, stacked: Mapping[Var, Any]) -> list[Any]:
-        """The results of a part of the body for all steps, stacked."""
+        """Return the results of a part of the body for all steps, stacked."""
         values = {**self.body.values, **stacked}
         axes = tuple(0 if v in stacked or v in self.body.scanned else None for v in jaxpr.invars)
         plain = jaxprs.jaxpr_as_fun(jaxprs.closed(jaxpr, ()))
@@ -191,7 +191,7 @@ class _RecurrentLayer:
         ]
 
     def _invariant(self, atom: Any) -> Any:
-        """The value of something that does not change: computed now from constants, else by nodes before the operator."""
+        """Return the value of a loop-invariant atom: folded from constants, else computed before the operator."""
         op, values = self.op, self.body.values
         if isinstance(atom, Literal):
             return op.const(np.asarray(atom.val), getattr(atom.aval, "dtype"))  # noqa: B009
@@ -205,7 +205,7 @@ class _RecurrentLayer:
         return op.expanded(op.inline(part, *operands)[0])
 
     def _input(self, atom: Any) -> Any:
-        """The rows of an input: a scanned array, or what is computed from such for all steps."""
+        """Return the rows of an input: a scanned array, or a value computed from such arrays for all steps."""
         if atom in self.body.values:
             return self.op.expanded(self.body.values[atom])
         part = needed(self.body.jaxpr, [*self.body.invariants, *self.body.scanned], [atom])
@@ -243,7 +243,7 @@ class _RecurrentLayer:
             cell.op_type,
             op.concat(inputs, 2),
             *weights,
-            None,  # the lengths of the sequences
+            None,  # no sequence lengths
             *initial,
             outputs=1 + len(states),
             results=[(np.float32, (self.length, 1, count, size)), *states],
@@ -254,11 +254,11 @@ class _RecurrentLayer:
         )
 
     def _width(self, shape: Sequence[Any]) -> int:
-        """How many features an input has."""
+        """Return the number of features of an input."""
         return math.prod(int(d) for d, label in zip(shape, self.label(shape), strict=True) if label == FEATURE)
 
     def _name(self, atoms: Sequence[Any]) -> str:
-        """The path that the names of the weights begin with which some invariants are computed from."""
+        """Return the common path of the weights that some invariants are computed from, to name the packed weights."""
         used = needed(self.body.jaxpr, self.body.invariants, atoms).invars
         names = [name for v in used if (name := self.body.values[v].name)]
         columns = itertools.takewhile(lambda column: len(set(column)) == 1, zip(*names, strict=False))
@@ -266,7 +266,7 @@ class _RecurrentLayer:
         return common[: max(common.rfind("."), common.rfind("/"), 0)]
 
     def _to_layer(self, x: Any, lead: int, shape: Sequence[Any]) -> Any:
-        """`x` with the batch before the features, in one axis each, behind `lead` axes that stay."""
+        """Return `x` with batch and features merged into one axis each, after `lead` leading axes."""
         rank = len(x.shape) - lead
         if not self.last:
             features = rank - len(self.batch)
@@ -275,7 +275,7 @@ class _RecurrentLayer:
         return self.op.reshape(x, shape)
 
     def _from_layer(self, y: Any, axis: int, lead: Sequence[Any]) -> Any:
-        """A result of the operator, whose axis of directions is at `axis`, as the scan has it."""
+        """Return a result of the operator, whose axis of directions is `axis`, in the layout of the scan."""
         y = self.op.reshape(self.op.squeeze(y, [axis]), (*lead, *self.batch, self.size))
         rank, first = len(self.batch) + 1, len(lead)
         order = [*range(rank)] if self.last else [rank - 1, *range(rank - 1)]
@@ -291,7 +291,7 @@ def _is_zero(value: Any) -> bool:
 
 
 def _activations(cell: Cell) -> dict[str, Any]:
-    """The attributes that say the activations, where they are not the usual ones."""
+    """Return the attributes that name the activations, unless these are the default ones."""
     if cell.activations == DEFAULTS[cell.op_type]:
         return {}
     known = [ACTIVATIONS[name] for name in cell.activations]

@@ -1,7 +1,7 @@
-"""Values of a step as arrays of symbols.
+"""Values of a step as symbolic arrays.
 
 Each axis of a `Sheet` is one of the batch, which the layer treats element by element, one of features, or *free*: the
-value is the same along it. What moves features moves the numbers of symbols, by NumPy.
+value is the same along it. Movements of features are applied to the indices of symbols, by NumPy.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ MOVED = "a step mixes the batch with the features"
 
 @dataclass(frozen=True, eq=False)
 class Sheet:
-    """An array of symbols.
+    """A symbolic array.
 
     Attributes:
       labels: for each axis the number of an axis of the batch, `FEATURE` or `FREE`.
       shape: its dims; those of features are integers.
-      part: for each element, over the axes of features alone, which polynomial it is an element of.
-      local: and which element of that.
+      part: for each element, over the axes of features only, the index of its polynomial.
+      local: and its index in that polynomial.
       polynomials: the vectors.
     """
 
@@ -45,11 +45,11 @@ class Sheet:
         return [axis for axis, label in enumerate(self.labels) if label == FEATURE]
 
     def with_features(self, move: Callable[[np.ndarray], np.ndarray], labels: Sequence[int], shape: Sequence) -> Sheet:
-        """The elements that `move` takes from an array over the features."""
+        """Return the elements that `move` takes from an array over the features."""
         return Sheet(tuple(labels), tuple(shape), move(self.part), move(self.local), self.polynomials)
 
     def pieces(self) -> list[tuple[np.ndarray, Polynomial]]:
-        """The polynomial of some of the elements, whose flat positions are given, for all elements."""
+        """Return the elements by polynomial: their flat positions, and the polynomial of these elements."""
         part, local = self.part.ravel(), self.local.ravel()
         found = []
         for number, polynomial in enumerate(self.polynomials):
@@ -59,20 +59,20 @@ class Sheet:
         return found
 
     def whole(self) -> Polynomial | None:
-        """The polynomial of all elements in order, if it is one."""
+        """Return the polynomial of all elements in order, if there is one."""
         pieces = self.pieces()
         return pieces[0][1] if len(pieces) == 1 else None
 
 
 def vector(polynomial: Polynomial, labels: Sequence[int], shape: Sequence[dims.Dim]) -> Sheet:
-    """A sheet of the elements of one polynomial, in order."""
+    """Return a sheet of the elements of one polynomial, in order."""
     sizes = [int(d) for d, label in zip(shape, labels, strict=True) if label == FEATURE]
     local = np.arange(int(np.prod(sizes)) if sizes else 1).reshape(sizes)
     return Sheet(tuple(labels), tuple(shape), np.zeros_like(local), local, (polynomial,))
 
 
 def leaf(kind: str, number: int, labels: Sequence[int], shape: Sequence[dims.Dim]) -> Sheet:
-    """A state, an input or an invariant as it is."""
+    """Return the sheet of a whole state, input or invariant."""
     count = 1
     for dim, label in zip(shape, labels, strict=True):
         if label == FEATURE:
@@ -86,7 +86,7 @@ def leaf(kind: str, number: int, labels: Sequence[int], shape: Sequence[dims.Dim
 
 
 def elementwise(function: Callable[..., Polynomial], *sheets: Sheet) -> Sheet:
-    """A function of the elements at the same place; sheets without axes are numbers."""
+    """Apply a function to the elements at the same place; sheets without axes are numbers."""
     with_axes = [sheet for sheet in sheets if sheet.shape]
     columns = zip(*(sheet.shape for sheet in with_axes), strict=True)
     shape = [next((dim for dim in column if not dims.same(dim, 1)), column[0]) for column in columns]
@@ -109,7 +109,7 @@ def elementwise(function: Callable[..., Polynomial], *sheets: Sheet) -> Sheet:
 
 
 def common_label(axes: Sequence[tuple[int, dims.Dim]]) -> int:
-    """The label of an axis of several sheets, from their labels and dims; features of size one adapt to the others."""
+    """Return the label of an axis of several sheets, from their labels and dims; features of size one broadcast."""
     labels = {label for label, _ in axes} - {FREE}
     if len(labels) > 1:
         labels -= {FEATURE} if all(label != FEATURE or dims.same(dim, 1) for label, dim in axes) else set()
@@ -119,7 +119,7 @@ def common_label(axes: Sequence[tuple[int, dims.Dim]]) -> int:
 
 
 def _spread(sheet: Sheet, labels: Sequence[int], sizes: Sequence[int]) -> tuple[np.ndarray, np.ndarray, Sheet]:
-    """The parts and places of a sheet over the features of `labels`."""
+    """Return the parts and places of a sheet over the features of `labels`."""
     part, local = sheet.part, sheet.local
     if sheet.shape:
         place = 0
@@ -137,14 +137,14 @@ def _spread(sheet: Sheet, labels: Sequence[int], sizes: Sequence[int]) -> tuple[
 
 
 def transposed(sheet: Sheet, permutation: Sequence[int]) -> Sheet:
-    """`sheet` with its axes in another order."""
+    """Return `sheet` with its axes in another order."""
     order = [sheet.features.index(axis) for axis in permutation if sheet.labels[axis] == FEATURE]
     labels, shape = ([values[axis] for axis in permutation] for values in (sheet.labels, sheet.shape))
     return sheet.with_features(lambda x: x.transpose(order), labels, shape)
 
 
 def reshaped(sheet: Sheet, shape: Sequence[dims.Dim]) -> Sheet:
-    """`sheet` with its features in other axes; those of the batch stay between the same ones."""
+    """Return `sheet` with its features in other axes; the axes of the batch keep their order among them."""
     sheet = as_features(sheet, [a for a, label in enumerate(sheet.labels) if label == FREE])
     labels: list[int] = []
     rest = list(shape)
@@ -170,7 +170,7 @@ def reshaped(sheet: Sheet, shape: Sequence[dims.Dim]) -> Sheet:
 
 
 def broadcast(sheet: Sheet, shape: Sequence[dims.Dim], axes: Sequence[int]) -> Sheet:
-    """`sheet` with axis `i` as axis `axes[i]` of `shape`, and the same along the others."""
+    """Return `sheet` with axis `i` as axis `axes[i]` of `shape`, and the same along the others."""
     labels = [FEATURE if dims.same(size, 1) else FREE for size in shape]
     drop = []
     for axis, (new, label) in enumerate(zip(axes, sheet.labels, strict=True)):
@@ -195,7 +195,7 @@ def broadcast(sheet: Sheet, shape: Sequence[dims.Dim], axes: Sequence[int]) -> S
 
 
 def squeezed(sheet: Sheet, axes: Sequence[int]) -> Sheet:
-    """`sheet` without some axes of size one."""
+    """Return `sheet` without some axes of size one."""
     if any(sheet.labels[axis] >= 0 for axis in axes):
         raise Unfit(MOVED)
     drop = tuple(sheet.features.index(axis) for axis in axes if sheet.labels[axis] == FEATURE)
@@ -205,7 +205,7 @@ def squeezed(sheet: Sheet, axes: Sequence[int]) -> Sheet:
 
 
 def sliced(sheet: Sheet, starts: Sequence, limits: Sequence, strides: Sequence[int] | None) -> Sheet:
-    """`sheet[start:limit:stride]`; of axes that are none of features, all."""
+    """Return `sheet[start:limit:stride]`; axes other than those of features are taken whole."""
     where, shape = [], list(sheet.shape)
     for axis, (start, limit) in enumerate(zip(starts, limits, strict=True)):
         stride = 1 if strides is None else strides[axis]
@@ -218,7 +218,7 @@ def sliced(sheet: Sheet, starts: Sequence, limits: Sequence, strides: Sequence[i
 
 
 def split(sheet: Sheet, sizes: Sequence[int], axis: int) -> list[Sheet]:
-    """`sheet` cut along an axis of features."""
+    """Split `sheet` along an axis of features."""
     found, start = [], 0
     for size in sizes:
         starts, limits = [0] * len(sheet.shape), list(sheet.shape)
@@ -229,7 +229,7 @@ def split(sheet: Sheet, sizes: Sequence[int], axis: int) -> list[Sheet]:
 
 
 def reversed_(sheet: Sheet, axes: Sequence[int]) -> Sheet:
-    """`sheet` with some axes of features turned around."""
+    """Reverse some axes of features."""
     if any(sheet.labels[axis] >= 0 for axis in axes):
         raise Unfit(MOVED)
     places = tuple(sheet.features.index(axis) for axis in axes if sheet.labels[axis] == FEATURE)
@@ -237,7 +237,7 @@ def reversed_(sheet: Sheet, axes: Sequence[int]) -> Sheet:
 
 
 def concatenated(sheets: Sequence[Sheet], axis: int) -> Sheet:
-    """Sheets joined along an axis of features."""
+    """Concatenate sheets along an axis of features."""
     sheets = [as_features(sheet, [axis]) for sheet in sheets]
     shape = [*sheets[0].shape]
     common = [common_label([(sheet.labels[a], sheet.shape[a]) for sheet in sheets]) for a in range(len(shape))]
@@ -255,7 +255,7 @@ def concatenated(sheets: Sequence[Sheet], axis: int) -> Sheet:
 
 
 def as_features(sheet: Sheet, axes: Sequence[int]) -> Sheet:
-    """`sheet` with these axes as axes of features."""
+    """Return `sheet` with these axes as axes of features."""
     for axis in axes:
         if sheet.labels[axis] == FREE and dims.is_static(sheet.shape[axis]):
             labels = [FEATURE if a == axis else label for a, label in enumerate(sheet.labels)]
@@ -278,7 +278,7 @@ def product(
     Args:
       sheet: the operand that depends on the step; its axes `contracted` are features.
       weight: the number of an invariant, which has the dims `dims_`, and is contracted along `rows`.
-      first: whether the axes that are left of `sheet` come before those of the matrix.
+      first: whether the remaining axes of `sheet` come before those of the matrix.
     """
     sheet = as_features(sheet, contracted)
     left = [axis for axis in range(len(sheet.shape)) if axis not in contracted]
