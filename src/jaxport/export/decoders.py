@@ -37,8 +37,8 @@ _IDS = {"input_ids": SEQUENCE, "attention_mask": TOTAL, "position_ids": SEQUENCE
 _OPTIONAL = frozenset({"position_ids"})
 _PAST, _PRESENT = re.compile(r"past_key_values\.(\d+)\.(key|value)"), re.compile(r"present\.(\d+)\.(key|value)")
 _SIDES = ("key", "value")
-#: What may write a row of a static cache into the buffer that it reads the others from.
-_WRITERS = frozenset({"ScatterND", "ScatterElements", "TensorScatter", "Concat"})
+#: What may write rows of a static cache into the buffer that it reads the others from.
+_IN_PLACE = frozenset({"ScatterND", "ScatterElements", "TensorScatter"})
 
 
 def decoder_inputs(
@@ -251,12 +251,12 @@ def _problems_of_sharing(model: ir.Model) -> Iterator[str]:
             continue
         result = results[(value.name or "").replace("past_key_values", "present")]
         writer = result.producer()
-        if writer is None or writer.op_type not in _WRITERS:
+        if writer is None or writer.op_type not in (*_IN_PLACE, "Concat"):
             yield f"`{result.name}` is not `{value.name}` with rows written into it (dynamic_update_slice, .at[].set)"
             continue
         for user in value.consumers():
             copied = user.op_type == "Slice" and all(reader is writer for reader in user.outputs[0].consumers())
-            in_place = user is writer and writer.op_type != "Concat" and _places(value, writer) == [0]
+            in_place = user is writer and writer.op_type in _IN_PLACE and _places(value, writer) == [0]
             if not (copied or in_place or user.op_type == "Shape"):
                 yield f"`{value.name}` is read by {user.op_type} beside the writing of `{result.name}`"
 
