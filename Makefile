@@ -44,11 +44,17 @@ NEWEST_LEFT_OUT := --ignore=tests/export/sweeps $(addprefix --ignore=tests/expor
 NEWEST_INSTALLED := .venv-newest/.installed
 # What `make test-runtimes` runs exported models in, beside the ONNX Runtime at hand. Each has a folder .venv-runtime-NAME;
 # the old releases have wheels for old Pythons only.
-RUNTIMES := 1.17 1.20 openvino
+RUNTIMES := 1.17 1.20 openvino genai
 runtime_1.17 := onnxruntime==1.17.3 'numpy<2'
 runtime_1.20 := onnxruntime==1.20.1
 runtime_openvino := openvino==2026.4.1
+runtime_genai := onnxruntime-genai==0.18.0
 runtime_python = $(firstword $(call python_of,3.11) $(call python_of,3.12) $(PYTHON))
+# Node, and with it onnxruntime-node and onnxruntime-web in a browser, where this machine has them.
+NODE ?= $(shell command -v node)
+BROWSER ?= $(and $(NODE),$(firstword $(shell command -v chromium chromium-browser google-chrome)))
+SCRIPTS := tests/runtimes/javascript
+SCRIPTS_INSTALLED := $(if $(NODE),$(SCRIPTS)/node_modules/.package-lock.json)
 # JAX looks for accelerators first and warns when it finds none that it can use: tests compare on the CPU.
 export JAX_PLATFORMS ?= cpu
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -139,8 +145,13 @@ test-clients: $(CLIENTS_INSTALLED) ## programs of third-party packages, in an en
 .venv-runtime-%/.installed: Makefile
 	$(call create_environment_of,$(runtime_python),3.11 or 3.12,$(@D),$(runtime_$*))
 
-test-runtimes: $(INSTALLED) $(RUNTIMES:%=.venv-runtime-%/.installed) ## functions and examples for each target, in ONNX Runtime 1.17, 1.20, the one at hand, and OpenVINO
-	@$(BIN)/python -m tests.runtimes newest=$(BIN)/python $(foreach name,$(RUNTIMES),$(name)=.venv-runtime-$(name)/bin/python)
+$(SCRIPTS)/node_modules/.package-lock.json: $(SCRIPTS)/package-lock.json
+	cd $(SCRIPTS) && npm ci --ignore-scripts --no-audit --no-fund --omit-lockfile-registry-resolved=true
+	touch $@
+
+test-runtimes: $(INSTALLED) $(RUNTIMES:%=.venv-runtime-%/.installed) $(SCRIPTS_INSTALLED) ## functions and examples for each target, in ONNX Runtime 1.17, 1.20, the one at hand, OpenVINO, onnxruntime-genai, Node and a browser
+	@$(BIN)/python -m tests.runtimes newest=$(BIN)/python $(foreach name,$(RUNTIMES),$(name)=.venv-runtime-$(name)/bin/python) \
+		node=$(NODE) web=$(BROWSER)
 
 # Its files are read, its code is not run: the wheel of any Python and platform does.
 $(OLDER_ONNX_INSTALLED): $(INSTALLED)
@@ -183,5 +194,5 @@ docs: $(INSTALLED) ## build the documentation strictly into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean: ## remove what the targets made, the environments too
-	rm -rf .venv .venv-* .onnx-* build dist site out .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* .onnx-* build dist site out .pytest_cache .ruff_cache .hypothesis $(SCRIPTS)/node_modules
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

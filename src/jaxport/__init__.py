@@ -36,6 +36,7 @@ from jaxport.errors import (
 if TYPE_CHECKING:
     from jaxport import mox
     from jaxport.export.api import to_onnx
+    from jaxport.export.decoders import decoder_inputs
     from jaxport.export.exported import Exported
     from jaxport.export.functions import onnx_function
     from jaxport.export.registry import rule
@@ -64,6 +65,7 @@ __all__ = [
     "Target",
     "Unsupported",
     "VerificationFailed",
+    "decoder_inputs",
     "from_onnx",
     "make_mox",
     "mox",
@@ -84,6 +86,7 @@ _LAZY = {
     "Limits": "jaxport.importer.limits",
     "Program": "jaxport.importer",
     "Target": "jaxport.export.targets",
+    "decoder_inputs": "jaxport.export.decoders",
     "from_onnx": "jaxport.importer",
     "onnx_function": "jaxport.export.functions",
     "op": "jaxport.importer",  # our operators are registered before the user's

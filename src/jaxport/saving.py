@@ -8,7 +8,7 @@ never held twice, whatever its memory layout.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeGuard
@@ -126,6 +126,31 @@ def save(model: ir.Model, path: str | os.PathLike[str], external_data: bool | No
         lambda file, data: _write(file, _message(_external(parts, data)) if data else pieces),
         (lambda file: _write(file, _aligned(parts.tensors))) if beside else None,
     )
+
+
+def save_folder(
+    model: ir.Model, folder: str | os.PathLike[str], texts: Mapping[str, str], external_data: bool | None = None
+) -> None:
+    """Write a model to `model.onnx` of a folder, and then some texts, by name, that describe it.
+
+    Args:
+      folder: it is made, if there is none, in a folder that exists; other files in it stay.
+
+    Raises:
+      SaveError: the folder or a file in it cannot be written.
+    """
+    place = Path(files.checked_path(folder, "the folder"))
+    try:
+        place.mkdir(exist_ok=True)
+    except OSError as error:
+        raise SaveError(
+            f"the folder `{place}` cannot be made",
+            why=error.strerror or str(error),
+            instead="give a path in a folder that exists and may be written",
+        ) from error
+    save(model, place / "model.onnx", external_data)
+    for name, text in texts.items():
+        files.publish(place / name, lambda path, _, text=text: _write(path, [text.encode()]))
 
 
 def _size(piece: Piece) -> int:

@@ -15,8 +15,8 @@ from jaxport.export import passes
 from jaxport.importer.registry import operators
 
 TESTS = Path(__file__).parents[1]
-#: Passes that a caller adds to `passes.DEFAULT` or gets by an option, and where the documentation has the word for it.
-ON_REQUEST = {"channel_factors": ("export.md", "channel_factors"), "dynamic_int8": ("deploying.md", "int8-dynamic")}
+#: Passes that a caller adds to `passes.DEFAULT` or gets by a target, and where the documentation has the word for it.
+ON_REQUEST = {"channel_factors": ("export.md", "channel_factors"), "untied": ("running.md", "stores both forms")}
 
 
 def defined_passes() -> dict[str, str]:

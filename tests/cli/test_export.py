@@ -55,6 +55,11 @@ def ones(ids):
 def ones_without_padding(ids):
     return jnp.where(ids == 0, 0, 1)
 
+def step(input_ids, attention_mask, position_ids, past_key_values):
+    rows = jnp.ones((input_ids.shape[0], 2, input_ids.shape[1], 4))
+    present = [{name: jnp.concatenate([past[name], rows], axis=2) for name in past} for past in past_key_values]
+    return {"logits": jax.nn.one_hot(input_ids, 5), "present": present}
+
 def masked(x, *, mask):
     return jnp.where(mask, x, 0)
 
@@ -100,6 +105,22 @@ def test_the_target_and_the_precision_are_those_of_the_command(capsys: pytest.Ca
     assert "MatMulInteger" in summary.operators
     assert "opset 18, IR 8, ONNX Runtime ≥ 1.17" in capsys.readouterr().out
     assert run("export", "nets:perceptron", "-i", "B,4", "--target", "moon", "-o", "m.onnx") == 2
+
+
+DECODER = "layers=1,kv_heads=2,head_size=4,context_length=8,eos_token_id=0"
+
+
+def test_a_step_of_a_decoder_becomes_a_folder(capsys: pytest.CaptureFixture[str]):
+    assert run("export", "nets:step", "--target", "genai", "--decoder", DECODER, "-o", "folder") == 0
+    assert sorted(path.name for path in Path("folder").iterdir()) == ["genai_config.json", "model.onnx"]
+    assert "present.0.key" in capsys.readouterr().out
+    for wrong in (
+        ["--target", "genai"],
+        ["--target", "web", "--decoder", DECODER],
+        ["--decoder", DECODER, "-i", "B"],
+        ["--decoder", "layers=1,depth=2"],
+    ):
+        assert run("export", "nets:step", *wrong, "-o", "folder") != 0
 
 
 def test_names_dtypes_and_expressions_reach_the_graph():

@@ -5,13 +5,17 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx_ir as ir
+import onnx_ir.passes.common as common
 import pytest
 from flax import nnx
 from jax import lax
 
 import jaxport
+from jaxport.export.passes.calibrated import calibrated_int8
 from jaxport.export.passes.dense import blocks_int4, columns_int8
 from jaxport.testing import f32, i32
+from jaxport.verify.runtime import Session
 
 GENERATOR = np.random.default_rng(0)
 DEEP, WIDE = (GENERATOR.normal(size=shape).astype(np.float32) / 8 for shape in ((64, 96), (96, 64)))
@@ -184,8 +188,8 @@ def test_a_transposed_matrix_is_a_stored_one():
 @pytest.mark.parametrize("weights", [np.zeros((3, 2), np.float32), np.float32([[1, -2], [0.5, 2], [3, 1e-3]])])
 def test_levels_and_scales_give_the_weights_back(weights):
     levels, scale = columns_int8(weights)
-    step = np.abs(weights).max(0) / 127
-    assert (np.abs((levels.astype(np.float32) - 128) * scale - weights) <= step / 2 + 1e-7).all()
+    step = np.abs(weights).max(0) / 64
+    assert (np.abs(levels.astype(np.float32) * scale - weights) <= step / 2 + 1e-7).all()
     levels, scale = blocks_int4(weights)
     found = ((levels.astype(np.float32) - 8) * scale[..., None]).reshape(2, -1)[:, :3].T
     assert (np.abs(found - weights) <= np.abs(weights).max(0) / 8 + 1e-7).all()
@@ -222,3 +226,98 @@ def test_contradictions_are_refused(options, text):
 def test_a_model_without_weights_has_no_precision(precision):
     with pytest.raises(jaxport.ExportError, match="nothing in `tanh` can be in the precision"):
         export(jnp.tanh, f32("B", 3), precision=precision)
+
+
+# Choices by query
+
+
+class Mixture(nnx.Module):
+    def __init__(self):
+        self.first, self.second = nnx.Linear(64, 96, rngs=nnx.Rngs(0)), nnx.Linear(96, 64, rngs=nnx.Rngs(1))
+        self.head = nnx.Linear(64, 48, rngs=nnx.Rngs(2))
+
+    def __call__(self, x):
+        return self.head(jax.nn.relu(self.second(jax.nn.relu(self.first(x)))))
+
+
+PRODUCTS = ("MatMulNBits", "MatMulInteger", "QuantizeLinear", "MatMul")
+CHOICES = {
+    "all but one": ({"//Linear": "int4", "head": "float32"}, [2, 0, 0, 1]),
+    "the later one holds": ({"head": "float32", "//Linear": "int4"}, [3, 0, 0, 0]),
+    "two": ({"first": "int4", "second": "int8-dynamic"}, [1, 1, 0, 1]),
+    "three": ({"first": "int4", "second": "int8-dynamic", "//*[@path='head']": "int8"}, [1, 1, 1, 1]),
+    "the model": ({"/Mixture": "int8-dynamic", "first": "float32"}, [0, 2, 0, 1]),
+}
+
+
+@pytest.mark.parametrize(("precision", "counts"), CHOICES.values(), ids=CHOICES)
+def test_modules_have_the_precision_that_is_chosen_for_them(precision, counts):
+    calibration = {"calibration": BATCHES} if "int8" in precision.values() else {}
+    exported = export(Mixture(), ("B", 64), precision=precision, target="onnxruntime", **calibration)
+    assert [operators(exported).count(op_type) for op_type in PRODUCTS] == counts
+    assert 0 < error(exported, sizes=[{"B": 3}]) < 0.3
+    chosen = exported.model.metadata_props["jaxport.precision"]
+    assert set(chosen.split(" and ")) == set(precision.values()) - {"float32"}
+
+
+@pytest.mark.parametrize(
+    ("precision", "options", "text"),
+    [
+        ({"//Linear": "float16"}, {}, "cannot be in 'float16' alone"),
+        ({"//Linear": "float32"}, {}, "no query has a precision of fewer bits"),
+        ({"//Linear": "int4"}, {"calibration": BATCHES}, "`calibration` is given"),
+        ({"//Linear": "int8"}, {}, "`calibration` is missing"),
+        ({"//dot_general": "int4"}, {}, "hits no module"),
+        ({"//Conv": "int4"}, {}, "Conv"),
+    ],
+)
+def test_choices_that_mean_nothing_are_refused(precision, options, text):
+    with pytest.raises((jaxport.InvalidArgument, jaxport.QueryError), match=text):
+        export(Mixture(), ("B", 64), precision=precision, target="onnxruntime", **options)
+
+
+@pytest.mark.parametrize(("turned", "bias"), [(0, True), (1, True), (1, False)])
+def test_a_gemm_is_quantized_with_its_bias(turned, bias):
+    x, result = (ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(shape)) for name, shape in (("x", [4, 64]), ("y", [4, 96])))  # fmt: skip
+    arrays = {"w": DEEP.T.copy() if turned else DEEP, "b": WIDE[:, 0].copy()}
+    held = [
+        ir.Value(name=n, const_value=ir.Tensor(a), type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(a.shape))
+        for n, a in arrays.items()
+    ][: 1 + bias]
+    node = ir.Node("", "Gemm", [x, *held], [ir.AttrInt64("transB", turned)], outputs=[result])
+    graph = ir.Graph([x], [result], nodes=[node], initializers=held, opset_imports={"": 21}, name="gemm")
+    model = ir.Model(graph, ir_version=10)
+    assert calibrated_int8(model, {"x": (float(BATCHES[0].min()), float(BATCHES[0].max()))}) == "1 Gemm of 8 bits"
+    common.RemoveUnusedNodesPass()(model)
+    (found,) = Session(model).run({"x": BATCHES[0]})
+    expected = BATCHES[0] @ DEEP + (arrays["b"] if bias else 0)
+    assert np.abs(found - expected).max() < 0.02 * np.abs(expected).max()
+
+
+# Tables
+
+TABLE = GENERATOR.normal(size=(400, 64)).astype(np.float32)
+
+
+def tied(ids):
+    table = jnp.asarray(TABLE)
+    return jax.nn.relu(table[ids] @ DEEP[:, :64]) @ table.T
+
+
+@pytest.mark.parametrize(
+    ("fn", "precision", "greatest_size", "lookups"),
+    [
+        (tied, "int8-dynamic", 0.28, 2),
+        (lambda ids: jnp.asarray(TABLE)[ids] @ DEEP, "int8-dynamic", 0.28, 2),
+        (tied, "int4", 0.45, 2),
+        (lambda ids: jnp.asarray(TABLE[:100])[ids] @ DEEP, "int8-dynamic", 0.7, 1),
+    ],
+)
+def test_a_large_table_is_stored_once_in_8_bits(fn, precision, greatest_size, lookups):
+    plain, exported = (export(fn, i32("T"), precision=p) for p in (None, precision))
+    assert size(exported) < greatest_size * size(plain)
+    assert operators(exported).count("Gather") == lookups
+    assert error(exported, sizes=[{"T": 5}], avoid={}) < 0.3
+    np.testing.assert_allclose(
+        exported(np.int32([-1, 3])), plain(np.int32([399, 3])), atol=0.3 * np.abs(plain(np.int32([3]))).max()
+    )

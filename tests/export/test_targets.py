@@ -95,7 +95,7 @@ def test_a_target_says_what_is_written(target, opset, ir_version):
 
 
 def test_every_target_is_given_kernels_that_its_oldest_release_has():
-    for target in targets.TARGETS.values():
+    for target in (target for target in targets.TARGETS.values() if not target.decoder):
         exported = export(lambda x: jnp.where(x > 1, x * 3 + x, x), spec(5, dtype=np.uint8), target=target)
         assert list(lacking(list(exported.model.graph.all_nodes()), target.opset, target.release)) == []
 

@@ -90,16 +90,24 @@ def _dense(x: Any) -> Any:
     return jax.nn.relu(x @ first) @ second
 
 
+def _tied(ids: Any) -> Any:
+    table = jnp.asarray(np.random.default_rng(3).normal(size=(400, 64)).astype(np.float32))
+    return jnp.tanh(table[ids]) @ table.T
+
+
 #: The rounding of a range, which is found at run time, may fall on another step.
-PRECISIONS = tuple(
-    Program(name, _dense, (f32("B", 64),), options={"precision": name, **options}, limit=0.02)
-    for name, options in (
-        ("float16", {}),
-        ("bfloat16", {}),
-        ("int8-dynamic", {}),
-        ("int4", {}),
-        ("int8", {"calibration": [np.random.default_rng(2).normal(size=(8, 64)).astype(np.float32)]}),
-    )
+PRECISIONS = (
+    Program("tied", _tied, (i32("B"),), options={"precision": "int8-dynamic"}, limit=0.02),
+    *(
+        Program(name, _dense, (f32("B", 64),), options={"precision": name, **options}, limit=0.02)
+        for name, options in (
+            ("float16", {}),
+            ("bfloat16", {}),
+            ("int8-dynamic", {}),
+            ("int4", {}),
+            ("int8", {"calibration": [np.random.default_rng(2).normal(size=(8, 64)).astype(np.float32)]}),
+        )
+    ),
 )
 
 

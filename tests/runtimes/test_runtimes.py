@@ -6,9 +6,11 @@ import json
 import re
 
 import numpy as np
+import onnx
 import pytest
 
-from tests.runtimes import running
+from examples.web import digits
+from tests.runtimes import javascript, running
 from tests.runtimes.programs import FUNCTIONS
 from tests.runtimes.writing import write
 
@@ -41,3 +43,29 @@ def test_what_differs_is_seen(tmp_path, outputs, text):
 def test_a_model_that_does_not_load_is_no_end(tmp_path):
     (tmp_path / "models.json").write_text(json.dumps({"none": {"cases": [], "limit": 1e-4}}))
     assert running.results(tmp_path, "onnxruntime")["none"]
+
+
+def test_what_node_and_the_browser_answer_is_compared(tmp_path):
+    np.savez(tmp_path / "case-outputs.npz", np.arange(3, dtype=np.int64))
+    np.savez(tmp_path / "case-inputs.npz", x=np.ones(2, np.float32))
+    models = {name: {"cases": ["case"], "limit": 1e-4} for name in ("right", "wrong", "fails", "silent")}
+    right, wrong = (
+        {"outputs": [javascript.encoded("", np.arange(start, start + 3))], "case": "case"} for start in (0, 1)
+    )
+    answers = [{"model": "right", **right}, {"model": "wrong", **wrong}, {"model": "fails", "error": "no kernel"}]
+    assert javascript.compared(tmp_path, models, answers) == {
+        "right": "",
+        "wrong": "an element is off by 1, where the largest is 2",
+        "fails": "no kernel",
+        "silent": "nothing was answered for case",
+    }
+
+
+def test_the_page_and_its_model_are_written(tmp_path):
+    digits.write(tmp_path, steps=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["digits.onnx", "index.html"]
+    model = onnx.load(tmp_path / "digits.onnx")
+    page = (tmp_path / "index.html").read_text()
+    assert [value.name for value in (*model.graph.input, *model.graph.output)] == ["image", "digits"]
+    assert "session.run({ image:" in page
+    assert "const { digits } =" in page

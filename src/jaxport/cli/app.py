@@ -11,12 +11,13 @@ import typer
 
 from jaxport import __version__
 from jaxport.cli import specs
+from jaxport.cli.decoders import DecoderOption, parse_decoder
 from jaxport.cli.importing import import_model, run_model
 from jaxport.cli.programs import show_account, show_query, show_tree, substitute, view
 from jaxport.cli.summary import summarize
 from jaxport.cli.tables import console, file_size, key_values, summary_view
 from jaxport.cli.targets import load_target
-from jaxport.errors import VerificationFailed
+from jaxport.errors import InvalidArgument, VerificationFailed
 
 __all__ = ["app"]
 
@@ -26,7 +27,11 @@ _TARGET_HELP = (
     "`module:attribute`: a model object, a function, a class or a function without parameters (both are called), "
     "or a call such as `models:resnet(depth=50)`."
 )
-_DESTINATION_HELP = 'Where the model shall run: "onnx", "portable", "web", "openvino" or "onnxruntime".'
+_DESTINATION_HELP = 'Where the model shall run: "onnx", "portable", "web", "openvino", "onnxruntime" or "genai".'
+_DECODER_HELP = (
+    "A step of a language model, in place of its inputs; a folder for onnxruntime-genai is written: "
+    '"layers=2,kv_heads=2,head_size=8,context_length=64,eos_token_id=0", and `cache=static`, `position_ids=False`.'
+)
 _PRECISION_HELP = 'Of the weights: "float16", "bfloat16", "int8-dynamic" or "int4"; "int8" needs data, from Python.'
 _INPUT_HELP = 'One input, in the order of the arguments: "B,224,224,3", "ids:int32[B,T]", "scale:float32[]".'
 _INPUT_PARAM_HELP = 'A keyword argument that becomes an input: "mask:bool[B,T]".'
@@ -86,6 +91,23 @@ def jaxport(
     """The bridge between JAX and ONNX."""
 
 
+def _check_decoder(step: DecoderOption | None, destination: str, positional: list[specs.InputSpec]) -> None:
+    """Refuse options that contradict `--decoder`, and the target "genai" without it."""
+    if step is None and destination == "genai":
+        raise InvalidArgument(
+            'the target "genai" needs to know the decoder',
+            where="`--target genai`",
+            instead='say `--decoder "layers=...,kv_heads=...,head_size=...,context_length=...,eos_token_id=..."`',
+        )
+    if step is not None and (positional or destination not in ("onnx", "genai")):
+        other = "--input" if positional else f"--target {destination}"
+        raise InvalidArgument(
+            f"`{other}` and `--decoder` are given",
+            why='`--decoder` declares the inputs, for the target "genai"',
+            instead="leave one of the two out",
+        )
+
+
 @app.command()
 def export(
     target: Target,
@@ -102,6 +124,7 @@ def export(
     avoid: Avoid,
     opset: Annotated[int | None, typer.Option(help="The operator set; that of the target if left out.")] = None,
     destination: Annotated[str, typer.Option("--target", metavar="NAME", help=_DESTINATION_HELP)] = "onnx",
+    decoder: Annotated[str | None, typer.Option(metavar="NAME=VALUE,…", help=_DECODER_HELP)] = None,
     precision: Annotated[str | None, typer.Option(metavar="NAME", help=_PRECISION_HELP)] = None,
     border: Annotated[
         str | None, typer.Option("--io", metavar="DTYPE", help="The dtype of inputs and outputs in float32.")
@@ -126,9 +149,11 @@ def export(
     import jaxport
 
     positional, keywords = specs.parse_inputs(inputs), specs.parse_input_params(input_params)
+    step = parse_decoder(decoder)
+    _check_decoder(step, destination, positional)
     exported = jaxport.to_onnx(
         load_target(target),
-        [spec.value for spec in positional],
+        step.inputs if step else [spec.value for spec in positional],
         input_params={name: spec.value for name, spec in keywords.items()},
         static_params=specs.parse_keyword(statics, "--static"),
         input_names=specs.input_names(positional, keywords),
@@ -137,7 +162,7 @@ def export(
         outputs_as_nchw=nchw_outputs,
         double_precision=double_precision,
         opset=opset,
-        target=destination,
+        target="genai" if step else destination,
         precision=precision,
         io=border,
         weights=weights,
@@ -156,7 +181,10 @@ def export(
         typer.echo(str(report))
         if not report.ok:
             raise VerificationFailed(f"`{output}` was not written", why="the exported model and the function differ")
-    exported.save(output, external_data=external_data)
+    if step:
+        output = step.save(exported, output, external_data)
+    else:
+        exported.save(output, external_data=external_data)
     summary = summarize(output)
     nodes = sum(summary.operators.values())
     console().print(

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from jaxport import blocks, collecting, jaxprs
 from jaxport.blocks.tracing import State
 from jaxport.errors import ExportError, InvalidArgument, JaxportError, Unsupported
-from jaxport.export import failures, legalize, passes as graph_passes, plugins, precisions, prepare, targets
+from jaxport.export import decoders, failures, legalize, passes as graph_passes, plugins, precisions, prepare, targets
 from jaxport.export.emitter import Emitter
 from jaxport.export.exported import Exported
 from jaxport.export.flags.tracing import traced_with_flags
@@ -51,7 +51,7 @@ def to_onnx(
     double_precision: bool = False,
     opset: int | None = None,
     target: str | Target = "onnx",
-    precision: str | None = None,
+    precision: str | Mapping[str, str] | None = None,
     calibration: Iterable[Any] | None = None,
     io: str | None = None,
     weights: Any = "constants",
@@ -82,10 +82,11 @@ def to_onnx(
       double_precision: trace with 64-bit types; bare shapes are float64 then.
       opset: the version of the default operator domain; by default that of the target.
       target: where the model runs: "onnx", which is any runtime of the standard, "portable" (ONNX Runtime from 1.17 on,
-        opset 18), "web", "openvino", "onnxruntime", or a `jaxport.Target`. Operators that cannot run there are refused.
+        opset 18), "web", "openvino", "onnxruntime", "genai" (a step of a decoder: see `jaxport.decoder_inputs`), or a
+        `jaxport.Target`. Operators that cannot run there are refused.
       precision: the precision of weights and products: "float16", "bfloat16", "int8-dynamic" (8 bits, ranges found at
         run time), "int8" (8 bits, ranges found by `calibration`) or "int4" (weights only); by default that of the
-        function.
+        function. A mapping chooses for the modules that queries hit: `{"//Linear": "int4", "//head": "float32"}`.
       calibration: for "int8", some batches: each is the positional argument of the function, or a tuple of several.
       io: the dtype that replaces float32 in inputs and outputs: "float16" or "bfloat16"; by default they stay float32.
       weights: "constants" stores parameters in the model; "inputs" makes them inputs of the graph, whose values stay
@@ -192,7 +193,9 @@ def export_traced(traced: blocks.Traced, options: Options) -> Exported:
         exported = _export(traced, options)
         if options.choice is not None:
             exported = precisions.applied(exported, options.choice, options.target)
-        _check_target(exported.model, options)
+        reports = graph_passes.run(exported.model, options.target.passes)
+        exported.pass_reports = (*exported.pass_reports, *reports)
+        _check_target(exported, options)
     return exported
 
 
@@ -253,9 +256,12 @@ def _export(traced: blocks.Traced, options: Options) -> Exported:
     )
 
 
-def _check_target(model: ir.Model, options: Options) -> None:
+def _check_target(exported: Exported, options: Options) -> None:
     """Refuse all operators that cannot run on the target; record the target if it is not the default."""
-    target = options.target
+    target, model = options.target, exported.model
+    if target.decoder:
+        decoders.Decoder.of(model, exported.inputs, exported.outputs)
+        decoders.name_dims(model)
     refusals = targets.refusals(model, target)
     if refusals:
         count = len(set(refusals))

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from jaxport import saving
 from jaxport.errors import InvalidArgument
-from jaxport.export import dims, functions, specs
+from jaxport.export import decoders, dims, functions, specs
 from jaxport.export.explain import Explanation
 from jaxport.export.ports import Port
 from jaxport.export.requirements import Requirements
@@ -117,6 +117,44 @@ class Exported:
             stays.
         """
         saving.save(self.model, path, external_data)
+
+    def save_genai(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        context_length: int,
+        eos_token_id: int | Sequence[int],
+        bos_token_id: int | None = None,
+        pad_token_id: int | None = None,
+        search: Mapping[str, Any] | None = None,
+        external_data: bool | None = None,
+    ) -> None:
+        """Write a step of a decoder as the folder that onnxruntime-genai loads: `model.onnx` and `genai_config.json`.
+
+        Files of the tokenizer belong into the same folder; they are yours.
+
+        Args:
+          folder: it is made, if there is none, in a folder that exists.
+          context_length: the most tokens that the model takes, those that it generates included.
+          eos_token_id: the token, or tokens, that end a text.
+          bos_token_id, pad_token_id: by default the (first) one that ends a text.
+          search: options of the search: `{"do_sample": True, "top_k": 50}`.
+          external_data: as in `save`.
+
+        Raises:
+          InvalidArgument: the model's inputs and outputs are not those of `jaxport.decoder_inputs`.
+          SaveError: the folder cannot be written.
+        """
+        decoder = decoders.Decoder.of(self.model, self.inputs, self.outputs)
+        text = decoders.config_text(
+            decoder,
+            context_length=context_length,
+            eos_token_id=eos_token_id,
+            bos_token_id=bos_token_id,
+            pad_token_id=pad_token_id,
+            search=search or {},
+        )
+        saving.save_folder(self.model, folder, {"genai_config.json": text}, external_data)
 
     def run(self, inputs: Mapping[str, Any]) -> list[np.ndarray]:
         """Run the model in ONNX Runtime on inputs in its own names and layout; return a list of arrays.

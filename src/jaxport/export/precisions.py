@@ -12,9 +12,9 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common
 
 from jaxport.errors import ExportError, InvalidArgument
-from jaxport.export import passes as graph_passes
+from jaxport.export import choosing, passes as graph_passes
 from jaxport.export.passes.calibrated import calibrated_int8, layers, observed
-from jaxport.export.passes.dense import MICROSOFT, block_int4, dynamic_int8
+from jaxport.export.passes.dense import MICROSOFT, Where, block_int4, dynamic_int8, everywhere
 from jaxport.export.passes.half import half
 from jaxport.export.passes.repeated import repeated
 from jaxport.export.passes.tidy import tidy
@@ -58,6 +58,10 @@ PRECISIONS: dict[str, Precision] = {
 }
 
 
+FLOAT32 = "float32"
+"""What leaves a block as it is."""
+
+
 @dataclass(frozen=True)
 class Choice:
     """A precision that was asked for, and what belongs to it.
@@ -66,15 +70,23 @@ class Choice:
       precision: which.
       batches: what the ranges of "int8" are observed on: positional arguments of the function.
       border: whether inputs and outputs are in half, too.
+      queries: the name of a precision for what each query of blocks hits, a later one before those that it overlaps;
+        nothing where `precision` is that of the whole model.
     """
 
     precision: Precision
     batches: tuple[tuple[Any, ...], ...] = ()
     border: bool = False
+    queries: tuple[tuple[str, str], ...] = ()
 
 
 def validated(
-    precision: str | None, calibration: Iterable[Any] | None, io: str | None, target: Target, opset: int, double: bool
+    precision: str | Mapping[str, str] | None,
+    calibration: Iterable[Any] | None,
+    io: str | None,
+    target: Target,
+    opset: int,
+    double: bool,
 ) -> Choice | None:
     """The precision that is asked for, or None for that of the function.
 
@@ -88,6 +100,8 @@ def validated(
                     f"`{name}` is given without a precision", f"to_onnx({name}=...)", "say `precision`, or leave it out"
                 )
         return None
+    if isinstance(precision, Mapping):
+        return _by_queries(precision, calibration, io, target, opset, double)
     if precision not in PRECISIONS:
         _refuse(f"there is no precision {precision!r}", "to_onnx(precision=...)", ", ".join(map(repr, PRECISIONS)))
     chosen = PRECISIONS[precision]
@@ -107,6 +121,35 @@ def validated(
     if precision == "int8" and not batches:
         _refuse("`calibration` has no batches", "to_onnx(calibration=...)", "pass at least one")
     return Choice(chosen, batches, border=io == precision)
+
+
+def _by_queries(
+    precision: Mapping[str, str],
+    calibration: Iterable[Any] | None,
+    io: str | None,
+    target: Target,
+    opset: int,
+    double: bool,
+) -> Choice:
+    """Precisions for what queries hit; a half has to be that of the whole model."""
+    where = "to_onnx(precision={...})"
+    names = [name for name, known in PRECISIONS.items() if known.half is None]
+    for query, name in precision.items():
+        if name not in (*names, FLOAT32):
+            _refuse(f"`{query}` cannot be in {name!r} alone", where, ", ".join(map(repr, (*names, FLOAT32))))
+    used = [name for name in names if name in precision.values()]
+    if not used:
+        _refuse("no query has a precision of fewer bits", where, "leave `precision` out")
+    parts = []
+    for name in used:
+        part = validated(name, calibration if name == "int8" else None, io, target, opset, double)
+        assert part is not None
+        parts.append(part)
+    if calibration is not None and "int8" not in used:
+        validated(used[0], calibration, io, target, opset, double)  # which refuses it
+    tolerance = max(part.precision.tolerance for part in parts)
+    both = Precision(" and ".join(used), tolerance, parts[0].precision.dtype)
+    return Choice(both, tuple(batch for part in parts for batch in part.batches), queries=tuple(precision.items()))
 
 
 def _check_target(chosen: Precision, target: Target, opset: int) -> None:
@@ -138,9 +181,9 @@ def applied(exported: Exported, choice: Choice, target: Target) -> Exported:
       InvalidArgument: the batches do not fit the model.
     """
     model, precision = exported.model, choice.precision
-    name, run = _rewriting(exported, choice, target)
     before = _weights(model)
-    report = run(model)
+    reports = [(name, run(model)) for name, run in _rewritings(exported, choice, target)]
+    report = "; ".join(text for _, text in reports)
     cleaned: tuple[graph_passes.Pass, ...] = (tidy, repeated, common.RemoveUnusedNodesPass())
     graph_passes.run(model, cleaned)
     after = _weights(model)
@@ -159,26 +202,48 @@ def applied(exported: Exported, choice: Choice, target: Target) -> Exported:
         precision=precision,
         inputs=tuple(ports(exported.inputs)),
         outputs=tuple(ports(exported.outputs)),
-        pass_reports=(*exported.pass_reports, graph_passes.PassReport(name, text)),
+        pass_reports=(*exported.pass_reports, graph_passes.PassReport(" and ".join(name for name, _ in reports), text)),
     )
 
 
-def _rewriting(exported: Exported, choice: Choice, target: Target) -> tuple[str, Callable[[ir.Model], str]]:
-    """The graph pass that a precision stands for, and its name."""
-    match choice.precision.name:
+Rewriting = tuple[str, Callable[[ir.Model], str]]
+
+
+def _rewritings(exported: Exported, choice: Choice, target: Target) -> list[Rewriting]:
+    """The graph passes that a choice stands for, and their names."""
+    if not choice.queries:
+        return [_rewriting(exported, choice.precision, choice, target, everywhere)]
+    names = choosing.chosen(exported, choice.queries)
+    # Nodes that one pass puts in have no name here: the next leaves them alone.
+    return [
+        _rewriting(exported, precision, choice, target, lambda node, name=name: names.get(node) == name)
+        for name, precision in PRECISIONS.items()
+        if name in dict(choice.queries).values()
+    ]
+
+
+def _rewriting(exported: Exported, precision: Precision, choice: Choice, target: Target, where: Where) -> Rewriting:
+    match precision.name:
         case "int8-dynamic":
-            return "dynamic_int8", dynamic_int8
+            return "dynamic_int8", functools.partial(dynamic_int8, where=where)
         case "int4":
-            return "block_int4", functools.partial(block_int4, contrib=target.has_domain(MICROSOFT))
+            return "block_int4", functools.partial(block_int4, contrib=target.has_domain(MICROSOFT), where=where)
         case "int8":
-            return "calibrated_int8", functools.partial(calibrated_int8, ranges=ranges_of(exported, choice.batches))
-    dtype = choice.precision.half
-    assert dtype is not None
-    return "half", functools.partial(half, dtype=dtype, border=choice.border)
+            ranges = ranges_of(exported, choice.batches, where)
+            return "calibrated_int8", functools.partial(calibrated_int8, ranges=ranges, where=where)
+    assert precision.half is not None
+    return "half", functools.partial(half, dtype=precision.half, border=choice.border)
 
 
-def ranges_of(exported: Exported, batches: Iterable[tuple[Any, ...]]) -> Mapping[str, tuple[float, float]]:
+def ranges_of(
+    exported: Exported, batches: Iterable[tuple[Any, ...]], where: Where
+) -> Mapping[str, tuple[float, float]]:
     """The least and the greatest element, over all batches, of each value that is to be quantized.
+
+    Args:
+      exported: the model.
+      batches: positional arguments of the function.
+      where: which nodes are to be changed.
 
     Raises:
       InvalidArgument: a batch is not what the function takes, or a value is not finite.
@@ -186,9 +251,9 @@ def ranges_of(exported: Exported, batches: Iterable[tuple[Any, ...]]) -> Mapping
     """
     from jaxport.verify.runtime import Session
 
-    if not layers(exported.model)[0]:
+    if not layers(exported.model, where)[0]:
         return {}
-    names = [value.name or "" for value in observed(exported.model)]
+    names = [value.name or "" for value in observed(exported.model, where)]
     model = exported.model.clone()
     known = {value.name: value for value in (*model.graph.inputs, *_values(model))}
     present = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}

@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import onnx_ir as ir
+import onnx_ir.passes.common as common
 
 from jaxport.errors import InvalidArgument, Refusal
 from jaxport.export import legalize, opsets, requirements
 from jaxport.export.kernels import RELEASES
+from jaxport.export.passes import Pass
 from jaxport.export.passes.editing import graphs
+from jaxport.export.passes.untied import untied
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class Target:
       domains: the operator sets beside ONNX's own that there are; None where any may be used.
       without_operators: operators that there are not, by name.
       without_dtypes: dtypes that no value may have, by name.
+      passes: graph passes that run after all others.
+      decoder: whether a model has to be a step of a decoder, under the names of `jaxport.decoder_inputs`.
     """
 
     name: str
@@ -45,6 +50,8 @@ class Target:
     domains: frozenset[str] | None = None
     without_operators: frozenset[str] = frozenset()
     without_dtypes: frozenset[str] = frozenset()
+    passes: tuple[Pass, ...] = ()
+    decoder: bool = False
 
     def __post_init__(self) -> None:
         if self.runtime is not None and self.runtime not in RELEASES:
@@ -88,6 +95,7 @@ TARGETS: dict[str, Target] = {
             domains=frozenset(),
             without_operators=frozenset({"DFT"}),  # half a spectrum has a wrong shape there
             without_dtypes=frozenset({"uint32", "uint64"}),  # which it shifts and compares as if they had a sign
+            passes=(untied, common.RemoveUnusedNodesPass()),
         ),
         Target("portable", opset=18, newest_opset=18, ir_version=8, runtime="1.17", domains=frozenset()),
         Target(
@@ -100,6 +108,13 @@ TARGETS: dict[str, Target] = {
             without_dtypes=_NARROW | {"complex64", "complex128"},
         ),
         Target("onnxruntime", newest_opset=RELEASES[legalize.OLDEST], runtime=legalize.OLDEST, domains=_MICROSOFT),
+        Target(
+            "genai",
+            newest_opset=RELEASES[legalize.OLDEST],
+            runtime=legalize.OLDEST,
+            domains=_MICROSOFT,
+            decoder=True,
+        ),
         Target("onnx"),
     )
 }
@@ -179,7 +194,8 @@ def larger(target: Target) -> Iterator[Target]:
     names = list(TARGETS)
     start = names.index(target.name) + 1 if TARGETS.get(target.name) == target else 0
     for name in names[start:]:
-        yield TARGETS[name]
+        if not TARGETS[name].decoder:
+            yield TARGETS[name]
 
 
 def _name(node: ir.Node) -> str:

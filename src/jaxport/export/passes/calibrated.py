@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.dense import MIDDLE, Dense, columns_int8
-from jaxport.export.passes.editing import Editor, constant_of, dims_of, is_op, operand, source
+from jaxport.export.passes.dense import Dense, Where, columns_int8, everywhere
+from jaxport.export.passes.editing import Editor, constant_of, dims_of, integer, is_op, operand, source
 from jaxport.export.passes.fusing import report
 
 Range = tuple[float, float]
@@ -42,11 +42,11 @@ class CalibratedLayer:
         return None if result.is_graph_output() else result
 
 
-def layers(model: ir.Model) -> tuple[list[CalibratedLayer], dict[str, list[str | None]]]:
+def layers(model: ir.Model, where: Where) -> tuple[list[CalibratedLayer], dict[str, list[str | None]]]:
     """What can be quantized in the main graph, and what is left in float32, by the reason."""
     found: list[CalibratedLayer] = []
     declined: dict[str, list[str | None]] = {}
-    for node in model.graph:
+    for node in filter(where, model.graph):
         layer = _layer(node)
         if isinstance(layer, CalibratedLayer):
             found.append(layer)
@@ -66,27 +66,34 @@ def _layer(node: ir.Node) -> CalibratedLayer | str | None:
     dense = Dense.of(node)
     if not isinstance(dense, Dense):
         return dense
-    return CalibratedLayer(node, dense.weights, 1) if node.op_type == "MatMul" else "it is a Gemm"
+    if node.op_type == "MatMul":
+        return CalibratedLayer(node, dense.weights, 1)
+    bias = constant_of(dense.bias)
+    if dense.bias is not None and (bias is None or bias.shape != dense.weights.shape[1:]):
+        return "the bias of a Gemm is no stored vector"
+    turned = bool(integer(node, "transB", 0))
+    return CalibratedLayer(node, dense.weights.T if turned else dense.weights, 0 if turned else 1)
 
 
-def observed(model: ir.Model) -> list[ir.Value]:
+def observed(model: ir.Model, where: Where) -> list[ir.Value]:
     """The values whose ranges are needed."""
     found: dict[ir.Value, None] = {}
-    for layer in layers(model)[0]:
+    for layer in layers(model, where)[0]:
         found.update(dict.fromkeys(value for value in (source(layer.node), layer.end) if value is not None))
     return list(found)
 
 
-def calibrated_int8(model: ir.Model, ranges: Mapping[str, Range]) -> str:
+def calibrated_int8(model: ir.Model, ranges: Mapping[str, Range], *, where: Where = everywhere) -> str:
     """Quantize products and convolutions of the main graph.
 
     Args:
       model: changed in place.
       ranges: the least and the greatest element of each of the `observed` values, by name.
+      where: which nodes may be changed.
     """
     editor = Editor(model)
-    found, declined = layers(model)
-    by_value = {value: ranges[value.name or ""] for value in observed(model)}
+    found, declined = layers(model, where)
+    by_value = {value: ranges[value.name or ""] for value in observed(model, where)}
     widened: dict[ir.Value, ir.Value] = {}
     scales: dict[ir.Value, float] = {}
     for layer in found:
@@ -98,7 +105,7 @@ def calibrated_int8(model: ir.Model, ranges: Mapping[str, Range]) -> str:
         _store(editor, layer, scales[source(node)])
         if end is not None:
             widened[end], scales[widened[end]] = _around(editor, end, by_value[end], list(end.consumers()))
-    made = {op_type: sum(layer.node.op_type == op_type for layer in found) for op_type in ("Conv", "MatMul")}
+    made = {op_type: sum(layer.node.op_type == op_type for layer in found) for op_type in ("Conv", "MatMul", "Gemm")}
     return report({f"{op_type} of 8 bits": count for op_type, count in made.items() if count}, declined)
 
 
@@ -134,7 +141,7 @@ def _store(editor: Editor, layer: CalibratedLayer, x_scale: float) -> None:
     # A bias counts in steps of both scales: beside weights of next to nothing it would need more of them than there are.
     least = 0.0 if bias is None else np.abs(bias.astype(np.float64)) / (2**30 * x_scale)
     levels, scale = columns_int8(layer.weights, layer.axis, least)
-    zero = np.full(scale.shape, MIDDLE, np.uint8)
+    zero = np.zeros(scale.shape, np.int8)
     _replace(editor, node, 1, f"{name}.int8", (levels, scale, zero), layer.axis)
     if bias is not None:
         both = (scale * np.float32(x_scale)).astype(np.float32)

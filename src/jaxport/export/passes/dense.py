@@ -2,14 +2,18 @@
 
 1. `dynamic_int8`: the weights in 8 bits with a scale per column, what they are multiplied with in 8 bits by its own range
    at run time (DynamicQuantizeLinear, MatMulInteger).
+   Large tables whose rows are looked up are stored in the same way, with a scale per row; a tied head shares the table.
 2. `block_int4`: the weights in 4 bits with a scale per 32 of a column (MatMulNBits of com.microsoft, or the standard's
    DequantizeLinear of blocks, which ONNX Runtime turns into that).
 
-Bytes are unsigned around 128: sums of signed ones saturate on processors without instructions of their own for them.
+Weights of 8 bits are signed, which runtimes multiply with unsigned bytes three times as fast as unsigned ones, and use the
+levels -64 to 64 alone: two products of 255 and 64 have a sum of 16 bits, where processors without instructions of their own
+for such products would saturate.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import ml_dtypes
@@ -20,9 +24,12 @@ from jaxport.export.passes.editing import constant_of, dims_of, integer, is_op, 
 from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse
 
 MICROSOFT = "com.microsoft"
+Where = Callable[[ir.Node], bool]
 BLOCK = 32
-MIDDLE = 128
-"""The byte that stands for zero."""
+LARGE = 2**14
+"""Tables of so many elements are stored in 8 bits."""
+LEVELS = 64
+"""The greatest level of a weight of 8 bits."""
 
 
 @dataclass(frozen=True)
@@ -77,28 +84,40 @@ def stored_matrix(value: ir.Value) -> np.ndarray | None:
     return array if finite else None
 
 
-def dynamic_int8(model: ir.Model) -> str:
-    """Compute products with stored weights in 8 bits, in the graph and its subgraphs."""
+def everywhere(_: ir.Node) -> bool:
+    """Admit any node."""
+    return True
+
+
+def dynamic_int8(model: ir.Model, *, where: Where = everywhere) -> str:
+    """Compute products with stored weights in 8 bits, in the graph and its subgraphs.
+
+    Args:
+      model: changed in place.
+      where: which nodes may be changed.
+    """
+    tables = Tables()
 
     def find(node: ir.Node) -> Fusion | str | None:
-        dense = Dense.of(node)
+        dense = Dense.of(node) if where(node) else None
         if not isinstance(dense, Dense):
-            return dense
+            return dense or tables.find(node, where)
         result = node.outputs[0]
-        return Fusion("MatMulInteger", result, dense.leaves, lambda builder: _dynamic(builder, dense, dims_of(result)))
+        return Fusion(
+            "MatMulInteger", result, dense.leaves, lambda builder: _dynamic(builder, dense, tables, dims_of(result))
+        )
 
-    return fuse(model, find, Anchor(at=("MatMul", "Gemm")))
+    return fuse(model, find, Anchor(at=("MatMul", "Gemm", "Gather")))
 
 
-def _dynamic(builder: Builder, dense: Dense, dims: list | None) -> ir.Value:
-    levels, scale = columns_int8(dense.weights)
+def _dynamic(builder: Builder, dense: Dense, tables: Tables, dims: list | None) -> ir.Value:
+    levels, scale = tables.columns(builder, dense)
     name = dense.held.name or "weights"
     x, x_scale, x_zero = builder.emit(
         "DynamicQuantizeLinear", [dense.x], dims_of(dense.x), ir.DataType.UINT8, outputs=3
     )
     x_scale.type, x_scale.shape, x_zero.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(()), ir.Shape(())
-    zero = builder.constant(np.full(scale.shape, MIDDLE, np.uint8), f"{name}.zero_point")
-    inputs = [x, builder.constant(levels, f"{name}.int8"), x_zero, zero]
+    inputs = [x, levels, x_zero]
     total = builder.emit("MatMulInteger", inputs, dims, ir.DataType.INT32)
     scales = builder.emit(
         "Mul", [x_scale, builder.constant(scale, f"{name}.scale")], list(scale.shape), ir.DataType.FLOAT
@@ -108,38 +127,87 @@ def _dynamic(builder: Builder, dense: Dense, dims: list | None) -> ir.Value:
     return result if dense.bias is None else builder.emit("Add", [result, dense.bias], dims, ir.DataType.FLOAT)
 
 
+class Tables:
+    """Tables whose rows are looked up, in 8 bits with a scale per row; a product with the transposed table shares them."""
+
+    def __init__(self) -> None:
+        self._found: set[ir.Value] = set()
+        self._stored: dict[ir.Value, tuple[ir.Value, np.ndarray]] = {}
+
+    def find(self, node: ir.Node, where: Where) -> Fusion | None:
+        """The look-up in a large table of float32 that a node is, or None."""
+        if not where(node) or not is_op(node, "Gather") or integer(node, "axis", 0) != 0:
+            return None
+        table, ids = source(node), source(node, 1)
+        array = constant_of(table) if table.is_initializer() and table.dtype is ir.DataType.FLOAT else None
+        if array is None or array.ndim != 2 or array.size < LARGE or not np.isfinite(array).all():
+            return None
+        self._found.add(table)
+        dims = dims_of(node.outputs[0])
+        return Fusion(
+            "Gather of 8 bits", node.outputs[0], [table, ids], lambda b: self._rows(b, table, array, ids, dims)
+        )
+
+    def _rows(self, builder: Builder, table: ir.Value, array: np.ndarray, ids: ir.Value, dims: list | None) -> ir.Value:
+        levels, scale = self._of(builder, table, array)
+        scales = builder.constant(scale[:, None], f"{table.name}.scale")
+        rows = builder.emit("Gather", [levels, ids], dims, ir.DataType.INT8, axis=0)
+        steps = builder.emit("Gather", [scales, ids], dims and [*dims[:-1], 1], ir.DataType.FLOAT, axis=0)
+        return builder.emit("Mul", [builder.cast(rows, ir.DataType.FLOAT), steps], dims, ir.DataType.FLOAT)
+
+    def columns(self, builder: Builder, dense: Dense) -> tuple[ir.Value, np.ndarray]:
+        """The weights of a product in 8 bits, and the scale of each column."""
+        producer = dense.held.producer()
+        if is_op(producer, "Transpose") and source(producer) in self._found:
+            table = source(producer)
+            array = constant_of(table)
+            if array is not None and np.array_equal(array.T, dense.weights):
+                levels, scale = self._of(builder, table, array)
+                return builder.transposed(levels, (1, 0)), scale
+        levels, scale = columns_int8(dense.weights)
+        return builder.constant(levels, f"{dense.held.name or 'weights'}.int8"), scale
+
+    def _of(self, builder: Builder, table: ir.Value, array: np.ndarray) -> tuple[ir.Value, np.ndarray]:
+        if table not in self._stored:
+            levels, scale = columns_int8(array, axis=0)
+            self._stored[table] = builder.editor.constant(builder.root, levels, f"{table.name}.int8"), scale
+        return self._stored[table]
+
+
 def columns_int8(weights: np.ndarray, axis: int = 1, least: np.ndarray | float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-    """Weights as bytes around 128, and the scale of each slice along `axis`, which is `least` or more.
+    """Weights as signed bytes, and the scale of each slice along `axis`, which is `least` or more.
 
     >>> levels, scale = columns_int8(np.float32([[1, 0], [-0.5, 0]]))
-    >>> levels.tolist(), (scale * 127).tolist()
-    ([[255, 128], [64, 128]], [1.0, 127.0])
+    >>> levels.tolist(), (scale * 64).tolist()
+    ([[64, 0], [-32, 0]], [1.0, 64.0])
     """
     others = tuple(i for i in range(weights.ndim) if i != axis)
-    scale = np.maximum(np.abs(weights).max(others) / 127, least).astype(np.float32)
+    scale = np.maximum(np.abs(weights).max(others) / LEVELS, least).astype(np.float32)
     scale[scale == 0] = 1
     shape = [-1 if i == axis else 1 for i in range(weights.ndim)]
-    levels = np.clip(np.rint(weights / scale.reshape(shape)), -127, 127) + MIDDLE
-    return levels.astype(np.uint8), scale
+    levels = np.clip(np.rint(weights / scale.reshape(shape)), -LEVELS, LEVELS)
+    return levels.astype(np.int8), scale
 
 
-def block_int4(model: ir.Model, *, contrib: bool) -> str:
-    """Store the weights of products in 4 bits, in the graph and its subgraphs.
+def block_int4(model: ir.Model, *, contrib: bool, where: Where = everywhere) -> str:
+    """Store the weights of products in 4 bits, in the graph and its subgraphs; tables in 8.
 
     Args:
       model: changed in place.
       contrib: whether the operator of ONNX Runtime may be used, or the standard's blocks.
+      where: which nodes may be changed.
     """
+    tables = Tables()
 
     def find(node: ir.Node) -> Fusion | str | None:
-        dense = Dense.of(node)
+        dense = Dense.of(node) if where(node) else None
         if not isinstance(dense, Dense):
-            return dense
+            return dense or tables.find(node, where)
         result, build = node.outputs[0], _by_bits if contrib else _by_blocks
         operator = "MatMulNBits" if contrib else "MatMul of 4 bits"
         return Fusion(operator, result, dense.leaves, lambda builder: build(builder, dense, dims_of(result)))
 
-    report = fuse(model, find, Anchor(at=("MatMul", "Gemm")))
+    report = fuse(model, find, Anchor(at=("MatMul", "Gemm", "Gather")))
     if contrib and any(node.domain == MICROSOFT for node in model.graph.all_nodes()):
         model.opset_imports[MICROSOFT] = 1
     return report

@@ -1,0 +1,47 @@
+"""Which nodes of a model each query of blocks means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from jaxport.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from jaxport.export.exported import Exported
+
+
+def chosen(exported: Exported, queries: Iterable[tuple[str, str]]) -> dict[ir.Node, str]:
+    """Return what is chosen for the nodes of the main graph and its subgraphs that a query means.
+
+    Args:
+      exported: the model, with what was traced.
+      queries: what is chosen for the blocks that an XPath expression, or a path, hits, and for all inside of them. Where
+        two overlap, the later one holds.
+
+    Raises:
+      QueryError: a query is malformed, or names what there is not.
+      InvalidArgument: it hits no block.
+    """
+    from jaxport.mox.mox import Mox
+
+    mox = Mox(exported.traced, name=exported.model.graph.name or "")
+    hits: list[tuple[frozenset[str], str]] = []
+    for query, name in queries:
+        blocks = [node.block for node in mox.select(query).nodes if node.block is not None]
+        if not blocks:
+            raise InvalidArgument(
+                f"`{query}` hits no module",
+                where="`to_onnx(precision=...)`",
+                instead="`print(jaxport.make_mox(fn)(*inputs))` shows what there is",
+            )
+        hits.append((frozenset(f"{block.path or block.name}: {block.target}" for block in blocks), name))
+    found: dict[ir.Node, str] = {}
+    for node in exported.model.graph.all_nodes():
+        around = set(node.metadata_props.get("namespace", "").split("/"))
+        for blocks_hit, name in hits:
+            if around & blocks_hit:
+                found[node] = name
+    return found

@@ -1,0 +1,277 @@
+"""Language models: a step of a decoder with a key-value cache, under the names that its callers look it up by.
+
+The names are those of Hugging Face, which `onnxruntime-genai`, Optimum and Transformers.js share: `input_ids`,
+`attention_mask`, `position_ids`, `past_key_values.N.key` and `.value` go in, `logits`, `present.N.key` and `.value` come
+out. A cache that grows comes out longer than it went in; a static one keeps its length, and `onnxruntime-genai` gives the
+model one buffer for both sides (https://onnxruntime.ai/docs/genai/reference/config.html).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.errors import InvalidArgument
+from jaxport.export import dims
+from jaxport.export.ports import Port
+
+Cache = Literal["growing", "static"]
+
+BATCH, SEQUENCE, TOTAL, PAST, LONGEST = (
+    "batch_size",
+    "sequence_length",
+    "total_sequence_length",
+    "past_sequence_length",
+    "max_sequence_length",
+)
+"""The dims: of the batch, of what goes in, of that with all before it, of what is before it, and of a static cache."""
+
+_IDS = {"input_ids": SEQUENCE, "attention_mask": TOTAL, "position_ids": SEQUENCE}
+_OPTIONAL = frozenset({"position_ids"})
+_PAST, _PRESENT = re.compile(r"past_key_values\.(\d+)\.(key|value)"), re.compile(r"present\.(\d+)\.(key|value)")
+_SIDES = ("key", "value")
+#: What may write rows of a static cache into the buffer that it reads the others from.
+_IN_PLACE = frozenset({"ScatterND", "ScatterElements", "TensorScatter"})
+
+
+def decoder_inputs(
+    layers: int,
+    kv_heads: int,
+    head_size: int,
+    *,
+    cache: Cache = "growing",
+    position_ids: bool = True,
+    dtype: Any = np.float32,
+) -> list[Any]:
+    """Return the specifications of the arguments of a decoder's step, for `to_onnx`.
+
+    The function is called as `step(input_ids, attention_mask, position_ids, past_key_values)`, with these names. The ids
+    are int64 of shape (batch_size, sequence_length), the mask int64 of shape (batch_size, total_sequence_length): 0 where
+    a row is padded, 1 elsewhere, those in the cache before the new ones. `past_key_values` has one `{"key", "value"}` for
+    each layer, of shape (batch_size, kv_heads, length, head_size). The function returns `{"logits", "present"}`:
+    `present` is as `past_key_values`, with the new rows in it.
+
+    The symbols are `batch_size`, `sequence_length` and `total_sequence_length`; the length of a growing cache is
+    `total_sequence_length - sequence_length`, which may be 0. That of a static one is `max_sequence_length`.
+
+    Args:
+      layers, kv_heads, head_size: of the model.
+      cache: "growing" or "static".
+      position_ids: whether the function has that argument.
+      dtype: of the cache.
+
+    Raises:
+      InvalidArgument: a number is not positive, or there is no such cache.
+
+    >>> decoder_inputs(1, 2, 8)[3][0]["key"]
+    ShapeDtypeStruct(shape=(batch_size, 2, total_sequence_length - sequence_length, 8), dtype=float32)
+    """
+    for name, number in (("layers", layers), ("kv_heads", kv_heads), ("head_size", head_size)):
+        if number < 1:
+            _refuse(f"{name} is {number}", "decoder_inputs", "give the number that the model has")
+    if cache not in ("growing", "static"):
+        _refuse(f"there is no cache {cache!r}", "decoder_inputs(cache=...)", '"growing" or "static"')
+    names, constraints = [BATCH, SEQUENCE, TOTAL], [f"{TOTAL} >= {SEQUENCE}"]
+    if cache == "static":
+        names.append(LONGEST)
+        constraints.append(f"{LONGEST} >= {TOTAL}")
+    symbols = dict(zip(names, jax.export.symbolic_shape(", ".join(names), constraints=constraints), strict=True))
+    length = symbols[LONGEST] if cache == "static" else symbols[TOTAL] - symbols[SEQUENCE]
+    rows = jax.ShapeDtypeStruct((symbols[BATCH], kv_heads, length, head_size), dtype)
+    ids = [
+        jax.ShapeDtypeStruct((symbols[BATCH], symbols[dim]), np.int64)
+        for name, dim in _IDS.items()
+        if position_ids or name != "position_ids"
+    ]
+    return [*ids, [dict.fromkeys(_SIDES, rows) for _ in range(layers)]]
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """What the border of a decoder's step says of it.
+
+    Attributes:
+      layers, kv_heads, head_size, vocabulary: of the model.
+      static: whether the cache keeps its length.
+      position_ids: whether it is an input.
+    """
+
+    layers: int
+    kv_heads: int
+    head_size: int
+    vocabulary: int
+    static: bool
+    position_ids: bool
+
+    @classmethod
+    def of(cls, model: ir.Model, inputs: Sequence[Port], outputs: Sequence[Port]) -> Decoder:
+        """Read the border of a model.
+
+        Raises:
+          InvalidArgument: it is not that of a decoder's step; all that is wrong is named.
+        """
+        given = {port.name: port for port in inputs if not port.weight}
+        returned = {port.name: port for port in outputs}
+        problems = [*_problems_of_names(given, returned)]
+        if not problems:
+            problems = [*_problems_of_types(given, returned)]
+        static = not problems and _lengths(given, returned) == "static"
+        if static:
+            problems = [*_problems_of_sharing(model)]
+        if problems:
+            raise InvalidArgument(
+                f"`{model.graph.name}` is no step of a decoder",
+                where='`to_onnx(target="genai")`',
+                why="\n".join(problems),
+                instead="declare the inputs by `jaxport.decoder_inputs(layers, kv_heads, head_size)`, name the arguments "
+                'as they are, and return {"logits": ..., "present": [{"key": ..., "value": ...}, ...]}',
+            )
+        _, heads, _, size = given["past_key_values.0.key"].shape
+        count = sum(_PAST.fullmatch(name) is not None for name in given) // len(_SIDES)
+        return cls(count, heads, size, returned["logits"].shape[2], static, "position_ids" in given)
+
+    def config(
+        self,
+        context_length: int,
+        eos_token_id: int | Sequence[int],
+        bos_token_id: int | None,
+        pad_token_id: int | None,
+        search: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """Return what `genai_config.json` says: https://onnxruntime.ai/docs/genai/reference/config.html."""
+        ends = eos_token_id if isinstance(eos_token_id, int) else list(eos_token_id)
+        first_end = ends if isinstance(ends, int) else ends[0]
+        ids = [name for name in _IDS if name not in _OPTIONAL or self.position_ids]
+        return {
+            "model": {
+                "type": "decoder",
+                "bos_token_id": first_end if bos_token_id is None else bos_token_id,
+                "eos_token_id": ends,
+                "pad_token_id": first_end if pad_token_id is None else pad_token_id,
+                "context_length": context_length,
+                "vocab_size": self.vocabulary,
+                "decoder": {
+                    "session_options": {"provider_options": []},
+                    "filename": "model.onnx",
+                    "head_size": self.head_size,
+                    "num_hidden_layers": self.layers,
+                    "num_key_value_heads": self.kv_heads,
+                    "inputs": {
+                        **{name: name for name in ids},
+                        **{f"past_{side}_names": f"past_key_values.%d.{side}" for side in _SIDES},
+                    },
+                    "outputs": {
+                        "logits": "logits",
+                        **{f"present_{side}_names": f"present.%d.{side}" for side in _SIDES},
+                    },
+                },
+            },
+            "search": {"max_length": context_length, "past_present_share_buffer": self.static, **search},
+        }
+
+
+def config_text(decoder: Decoder, **options: Any) -> str:
+    """Return `genai_config.json` as text."""
+    return json.dumps(decoder.config(**options), indent=2) + "\n"
+
+
+def name_dims(model: ir.Model) -> None:
+    """Give the length of a growing cache the name that callers know, in place of what it is computed from."""
+    for value in model.graph.inputs:
+        if _PAST.fullmatch(value.name or "") and value.shape is not None:
+            sizes = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
+            if sizes[2] == f"{TOTAL} - {SEQUENCE}":
+                value.shape = ir.Shape([*sizes[:2], PAST, sizes[3]])
+
+
+def _problems_of_names(given: Mapping[str, Port], returned: Mapping[str, Port]) -> Iterator[str]:
+    layers = max(1, sum(_PAST.fullmatch(name) is not None for name in given) // len(_SIDES))
+    numbered = [(number, side) for number in range(layers) for side in _SIDES]
+    wanted = {
+        "input": ([*_IDS, *(f"past_key_values.{number}.{side}" for number, side in numbered)], given),
+        "output": (["logits", *(f"present.{number}.{side}" for number, side in numbered)], returned),
+    }
+    for kind, (names, ports) in wanted.items():
+        for name in names:
+            if name not in ports and name not in _OPTIONAL:
+                yield f"there is no {kind} `{name}`"
+        for name in ports:
+            if name not in names:
+                yield f"the {kind} `{name}` is none that a caller knows"
+
+
+def _problems_of_types(given: Mapping[str, Port], returned: Mapping[str, Port]) -> Iterator[str]:
+    for name in _IDS:
+        port = given.get(name)
+        if port is not None and (port.model_dtype != np.int64 or len(port.shape) != 2):
+            yield f"the input `{name}` is {_shown(port)}, not int64 of rank 2"
+    if len(returned["logits"].shape) != 3 or not dims.is_static(returned["logits"].shape[2]):
+        yield f"the output `logits` is {_shown(returned['logits'])}, not ({BATCH}, {SEQUENCE}, vocabulary)"
+    first = given["past_key_values.0.key"]
+    for name, port in given.items():
+        if _PAST.fullmatch(name):
+            result = returned[name.replace("past_key_values", "present")]
+            if len(port.shape) != 4 or not (dims.is_static(port.shape[1]) and dims.is_static(port.shape[3])):
+                yield f"the input `{name}` is {_shown(port)}, not ({BATCH}, heads, length, size)"
+            elif _shown(port) != _shown(first):
+                yield f"the input `{name}` is {_shown(port)}, where `{first.name}` is {_shown(first)}"
+            elif result.model_dtype != port.model_dtype or _other_axes(result) != _other_axes(port):
+                yield f"the output `{result.name}` is {_shown(result)}, where `{name}` is {_shown(port)}"
+    if not _lengths(given, returned):
+        yield (
+            f"the cache is of length {dims.label(first.shape[2])} and comes out of length "
+            f"{dims.label(returned['present.0.key'].shape[2])}: it neither grows by what goes in, nor keeps its length"
+        )
+
+
+def _lengths(given: Mapping[str, Port], returned: Mapping[str, Port]) -> Cache | None:
+    """Whether the cache grows by what goes in or keeps its length; None where it does neither in every layer."""
+    found = set()
+    for name, port in given.items():
+        if _PAST.fullmatch(name):
+            result = returned[name.replace("past_key_values", "present")]
+            grown = dims.same(result.shape[2], port.shape[2] + given["input_ids"].shape[1])
+            kept = dims.same(result.shape[2], port.shape[2])
+            found.add("growing" if grown else "static" if kept else None)
+    return found.pop() if len(found) == 1 else None
+
+
+def _problems_of_sharing(model: ir.Model) -> Iterator[str]:
+    """What would be read from a static cache after it was written: both sides are one buffer."""
+    results = {value.name: value for value in model.graph.outputs}
+    for value in model.graph.inputs:
+        if not _PAST.fullmatch(value.name or ""):
+            continue
+        result = results[(value.name or "").replace("past_key_values", "present")]
+        writer = result.producer()
+        if writer is None or writer.op_type not in (*_IN_PLACE, "Concat"):
+            yield f"`{result.name}` is not `{value.name}` with rows written into it (dynamic_update_slice, .at[].set)"
+            continue
+        for user in value.consumers():
+            copied = user.op_type == "Slice" and all(reader is writer for reader in user.outputs[0].consumers())
+            in_place = user is writer and writer.op_type in _IN_PLACE and _places(value, writer) == [0]
+            if not (copied or in_place or user.op_type == "Shape"):
+                yield f"`{value.name}` is read by {user.op_type} beside the writing of `{result.name}`"
+
+
+def _places(value: ir.Value, node: ir.Node) -> list[int]:
+    return [index for index, operand in enumerate(node.inputs) if operand is value]
+
+
+def _other_axes(port: Port) -> list[str]:
+    return [str(dim) for axis, dim in enumerate(port.shape) if axis != 2]
+
+
+def _shown(port: Port) -> str:
+    return f"{port.model_dtype}[{', '.join(str(dims.label(dim)) for dim in port.shape)}]"
+
+
+def _refuse(problem: str, where: str, instead: str) -> None:
+    raise InvalidArgument(problem, where=f"`{where}`", instead=instead)

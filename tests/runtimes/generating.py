@@ -1,0 +1,27 @@
+"""Continues a prompt greedily in the onnxruntime-genai of this environment; needs no package of ours.
+
+python generating.py FOLDER LENGTH TOKEN …
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def continued(folder: str, length: int, prompt: list[int]) -> list[int]:
+    """The prompt and what follows, `length` tokens in all."""
+    import onnxruntime_genai
+
+    model = onnxruntime_genai.Model(folder)
+    parameters = onnxruntime_genai.GeneratorParams(model)
+    parameters.set_search_options(max_length=length, do_sample=False)
+    generator = onnxruntime_genai.Generator(model, parameters)
+    generator.append_tokens(prompt)
+    while not generator.is_done():
+        generator.generate_next_token()
+    return [int(token) for token in generator.get_sequence(0)]
+
+
+if __name__ == "__main__":
+    tokens = continued(sys.argv[1], int(sys.argv[2]), [int(word) for word in sys.argv[3:]])
+    sys.stdout.write(" ".join(map(str, tokens)))

@@ -1,0 +1,81 @@
+"""The models of a folder in Node and in a browser: hands the tensors over as JSON, and compares what comes back."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from examples.web import digits as page
+from tests.runtimes import running
+
+SCRIPTS = Path(__file__).with_name("javascript")
+
+
+def results(folder: Path, runtime: str, program: str) -> dict[str, str]:
+    """What is wrong with each model of a folder, in "node" or "web".
+
+    Args:
+      folder: what `writing.write` wrote.
+      runtime: which.
+      program: Node for "node", the browser for "web".
+    """
+    models = json.loads((folder / "models.json").read_text())
+    for case in {case for model in models.values() for case in model["cases"]}:
+        with np.load(folder / f"{case}-inputs.npz") as stored:
+            inputs = [encoded(name, stored[name]) for name in stored.files]
+        (folder / f"{case}-inputs.json").write_text(json.dumps(inputs))
+    node, more = (program, []) if runtime == "node" else ("node", [program])
+    command = [node, str(SCRIPTS / f"{runtime}.mjs"), str(folder), *more]
+    answer = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+    return compared(folder, models, map(json.loads, answer.stdout.splitlines()))
+
+
+def digits(folder: Path, program: str) -> dict[str, str]:
+    """What the page of the examples makes of digits that are drawn on it, which is a folder beside the models."""
+    place = folder / "digits"
+    place.mkdir()
+    page.write(place)
+    command = ["node", str(SCRIPTS / "digits.mjs"), str(place), program]
+    answer = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    return {f"a drawn {digit}": "" if digit == read else f"it reads {read}" for digit, read in answer.items()}
+
+
+def compared(folder: Path, models: Mapping[str, Any], answers: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """What is wrong with each model, given what was answered."""
+    found: dict[str, str] = {}
+    cases: dict[str, set[str]] = {}
+    for answer in answers:
+        name = answer["model"]
+        if "error" in answer:
+            found[name] = answer["error"]
+            continue
+        outputs = [decoded(tensor) for tensor in answer["outputs"]]
+        problem = running.problem(lambda _, given=outputs: given, folder, answer["case"], models[name]["limit"])
+        found[name] = found.get(name) or problem
+        cases.setdefault(name, set()).add(answer["case"])
+    for name, model in models.items():
+        missing = set(model["cases"]) - cases.get(name, set())
+        if missing and not found.get(name):
+            found[name] = f"nothing was answered for {', '.join(sorted(missing))}"
+    return found
+
+
+def encoded(name: str, array: np.ndarray) -> dict[str, Any]:
+    """An array as JSON takes it.
+
+    >>> encoded("x", np.ones(1, bool))
+    {'name': 'x', 'dtype': 'bool', 'shape': [1], 'data': 'AQ=='}
+    """
+    data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
+    return {"name": name, "dtype": array.dtype.name, "shape": list(array.shape), "data": data}
+
+
+def decoded(tensor: Mapping[str, Any]) -> np.ndarray:
+    """The array of such JSON."""
+    return np.frombuffer(base64.b64decode(tensor["data"]), tensor["dtype"]).reshape(tensor["shape"])
