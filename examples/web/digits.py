@@ -63,7 +63,7 @@ def trained(steps: int = STEPS) -> Digits:
     generator = np.random.default_rng(1)
     for _ in range(steps):
         chosen = generator.integers(0, 1500, BATCH)
-        step(model, optimizer, shifted(images[chosen], generator), labels[chosen])
+        step(model, optimizer, jnp.asarray(shifted(images[chosen], generator)), jnp.asarray(labels[chosen]))
     return model
 
 

@@ -21,8 +21,9 @@ from typing import Any
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs.defaults import changes_nothing
 
-#: Parameters that never affect the value: how it is laid out over devices.
-LAYOUT = frozenset({"sharding", "out_sharding"})
+#: Parameters that are hints, whatever the primitive: how a value is laid out over devices, and how many of its last
+#: bits the compiler may trade for speed.
+HINTS = frozenset({"sharding", "out_sharding", "accuracy"})
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Rule:
         for name, value in parameters.items():
             if name in self._named or self._open:  # pyright: ignore[reportAttributeAccessIssue]
                 taken[name] = value
-            elif name not in self.irrelevant and name not in LAYOUT and not self._is_default(name, value):
+            elif name not in self.irrelevant and name not in HINTS and not self._is_default(name, value):
                 refused.append(name)
         return taken, refused
 
