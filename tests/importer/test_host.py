@@ -12,6 +12,7 @@ from jaxport.errors import ModelError
 from jaxport.importer.folding import _ROWS, fold
 from jaxport.importer.host import HostValue, dims_compare, host
 from jaxport.importer.namespaces import cast, jnp as shared, known
+from jaxport.jaxprs import InconclusiveDimensionOperation
 
 BATCH, SEQ = jax.export.symbolic_shape("batch, seq")
 SHAPE = host([BATCH, SEQ, 8])
@@ -47,7 +48,7 @@ def test_shape_arithmetic_keeps_names(value: HostValue, text: str) -> None:
 def test_what_depends_on_the_sizes_is_refused() -> None:
     assert not dims_compare("==", BATCH, 0)
     assert dims_compare("!=", BATCH, BATCH + 1)
-    with pytest.raises(jax.errors.InconclusiveDimensionOperation, match="whether batch == 1 depends on the sizes"):
+    with pytest.raises(InconclusiveDimensionOperation, match="whether batch == 1 depends on the sizes"):
         dims_compare("==", BATCH, 1)
 
 

@@ -25,6 +25,7 @@ from jaxport.importer.registry import BOUND, CHANNELS, LAYOUT, Operator
 from jaxport.importer.resolve import tensor_value
 from jaxport.importer.scope import EvaluationScope, Held
 from jaxport.importer.segments import Item, Nested, Segment
+from jaxport.jaxprs import InconclusiveDimensionOperation
 
 __all__ = ["LARGE", "Observer", "Subgraph", "evaluate", "evaluate_blocks", "observed", "observing"]
 
@@ -206,7 +207,7 @@ def _run_node(node: BoundNode, scope: EvaluationScope) -> None:
             why=f"{error}"[:2000],
             instead="check the sizes and types of the inputs",
         ) from error
-    except jax.errors.InconclusiveDimensionOperation as error:
+    except InconclusiveDimensionOperation as error:
         raise ValueNotKnown(
             "sizes that only have names are not enough here",
             [Refusal(node.node.op_type, describe(node.node), str(error).partition("\n")[0])],

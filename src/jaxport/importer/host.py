@@ -19,6 +19,7 @@ import numpy as np
 
 from jaxport.errors import ModelError
 from jaxport.importer.dtypes import STRING, canonical
+from jaxport.jaxprs import InconclusiveDimensionOperation
 
 __all__ = ["HostValue", "dims_compare", "has_stand_ins", "host", "is_dim"]
 
@@ -199,7 +200,7 @@ def host(value: Any, dtype: Any = None) -> HostValue:
 def _cast(value: HostValue, dtype: np.dtype) -> HostValue:
     if value.symbolic:
         if dtype.kind not in "iu":
-            raise jax.errors.InconclusiveDimensionOperation(f"{value} has no value as {dtype} before sizes are known")
+            raise InconclusiveDimensionOperation(f"{value} has no value as {dtype} before sizes are known")
         return HostValue(value.data, dtype)
     if dtype == STRING and value.dtype != STRING:
         texts = [_text(element) for element in value.data.ravel().tolist()]
@@ -241,7 +242,7 @@ def dims_compare(symbol: str, left: Any, right: Any) -> bool:
     """Evaluate `left < right` and the like between integers and dims, if it is decidable.
 
     Raises:
-      jax.errors.InconclusiveDimensionOperation: it depends on the sizes.
+      InconclusiveDimensionOperation: it depends on the sizes.
 
     >>> dims_compare("==", jax.export.symbolic_shape("n")[0], -1)
     False
@@ -253,18 +254,18 @@ def dims_compare(symbol: str, left: Any, right: Any) -> bool:
         try:
             distinct = left > right
             distinct = distinct or left < right
-        except jax.errors.InconclusiveDimensionOperation:
+        except InconclusiveDimensionOperation:
             distinct = _never_greater(left, right)
         if distinct:
             return symbol == "!="
-        raise jax.errors.InconclusiveDimensionOperation(f"whether {left} == {right} depends on the sizes")
+        raise InconclusiveDimensionOperation(f"whether {left} == {right} depends on the sizes")
     return bool(_COMPARISONS[symbol](left, right))
 
 
 def _never_greater(left: Any, right: Any) -> bool:
     try:
         return bool(left < right)
-    except jax.errors.InconclusiveDimensionOperation:
+    except InconclusiveDimensionOperation:
         return False
 
 

@@ -39,6 +39,7 @@ from jaxport.jaxprs.versions import (
     TESTED,
     Release,
     failures_name_untested_jax,
+    high_product,
     release,
     untested,
 )

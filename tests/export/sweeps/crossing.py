@@ -20,6 +20,7 @@ import numpy as np
 from jax import export as jax_export
 
 from jaxport.errors import RuleError, RunError, Unsupported
+from jaxport.jaxprs import InconclusiveDimensionOperation
 from jaxport.testing import VARIANTS, check
 from tests.export.sweeps.cases import SIZES, Case
 
@@ -29,7 +30,7 @@ EXAMPLES = "E"
 #: What a user function or JAX raises for what it does not accept.
 _REFUSALS = (
     ArithmeticError, AssertionError, LookupError, NotImplementedError, TypeError, ValueError,
-    jax.errors.InconclusiveDimensionOperation, jax.errors.JaxRuntimeError,
+    InconclusiveDimensionOperation, jax.errors.JaxRuntimeError,
 )  # fmt: skip
 _CROSSED = dict.fromkeys(VARIANTS, "it is a cell of its own of the crossing")
 

@@ -6,6 +6,8 @@ import re
 import statistics
 from pathlib import Path
 
+import flax
+import jax
 import pytest
 
 from jaxport.export import schema
@@ -21,6 +23,12 @@ MEASURED = {
 }  # fmt: skip
 
 
+MEASURED_WITH = re.findall(r"^With jax (\S+), flax (\S+),", (DOCS / "coverage.md").read_text(), re.MULTILINE)[0]
+
+
+@pytest.mark.skipif(
+    (jax.__version__, flax.__version__) != MEASURED_WITH, reason="the page is that of another release of JAX or Flax"
+)
 @pytest.mark.parametrize("namespace", NAMESPACES, ids=lambda n: n.name)
 def test_the_page_has_what_the_table_has(namespace):
     """`make sweeps` writes the page anew."""
@@ -54,7 +62,7 @@ def test_what_is_not_as_listed_is_a_failure():
     assert failures([MEASURED]) == ["jax.nn.relu [int8, static, plain] wrong: 1 differs"]
     assert failures([{**MEASURED, "cells": {}}]) == ["jax.nn.relu: JAX accepts no cell"]
     assert len(failures([{**MEASURED, "namespace": "jax.lax", "name": "rng_uniform"}])) == 2
-    assert len(failures([{**MEASURED, "namespace": "jax.lax", "name": "precv"}])) == 2
+    assert len(failures([{**MEASURED, "namespace": "jax.lax", "name": "ragged_all_to_all"}])) == 2
 
 
 def test_results_are_kept_and_what_is_left_is_known(tmp_path):

@@ -45,6 +45,9 @@ ELEMENTWISE = {
     | {"broadcast_like": case(array("T"), X)},
     **each("acos asin atanh erf_inv", UNIT),
     **each("acosh", OVER_ONE),
+    "log2": case(PLUS, dtypes=FLOATS),
+    "one_minus_square": case(UNIT, dtypes=FLOATS),
+    "polynomial": case(UNIT, (0.5, -1.0, 2.0), dtypes=FLOATS),
     **each("digamma lgamma log log1p rsqrt sqrt", PLUS),
     **each(
         "add atan2 bitwise_and bitwise_or bitwise_xor div eq ge gt le lt max min mul mulhi ne nextafter rem sub "
@@ -285,6 +288,9 @@ REASONS = dict.fromkeys(
     "DotDimensionNumbers FftType GatherDimensionNumbers GatherScatterMode Precision PrecisionLike "
     "RaggedDotDimensionNumbers RandomAlgorithm RoundingMethod ScatterDimensionNumbers Tolerance".split(),
     "a type, no function of arrays",
+) | dict.fromkeys(
+    ("all_gather_start", "all_gather_done", "psum_scatter_start"),
+    "half of a transfer between devices, which `vmap` refuses",
 )
 REFUSED = {
     "rng_uniform": case(array(), array(), (4,), dtypes=FLOATS),

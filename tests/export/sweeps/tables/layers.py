@@ -78,6 +78,7 @@ NNX = {
     "OptimizedLSTMCell": of(4, 3, on=((array("B", 3), array("B", 3)), array("B", 4))),
     "PReLU": of(),
     "RMSNorm": of(4),
+    "RoPE": case(X, make=lambda cls, dtype: cls(embedding_size=4, max_seq_len=8), dtypes=FLOATS),
     "RNN": of(inner(nnx.GRUCell, 4, 3)),
     "Sequential": of(inner(nnx.Linear, 4, 4), jnp.tanh),
     "SimpleCell": of(4, 3, on=(array("B", 3), array("B", 4))),

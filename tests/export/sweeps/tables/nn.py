@@ -33,5 +33,9 @@ CASES = {
 REASONS = {
     "get_scaled_dot_general_config": "makes a configuration, no array",
 }
-# JAX has kernels of `scaled_matmul` for GPUs; its lowering for those of AMD is made of operations that a CPU has too.
-mlir.register_lowering(stablehlo._scaled_matmul_p, stablehlo._scaled_matmul_rocm_lowering, platform="cpu")
+# JAX has kernels of `scaled_matmul` for GPUs; its lowering for those of AMD, which older releases lack, is made of
+# operations that a CPU has too.
+_LOWERING = getattr(stablehlo, "_scaled_matmul_rocm_lowering", None)
+if _LOWERING is not None:
+    mlir.register_lowering(stablehlo._scaled_matmul_p, _LOWERING, platform="cpu")
+ELSEWHERE = {} if _LOWERING else {name: CASES.pop(name) for name in ("scaled_dot_general", "scaled_matmul")}

@@ -89,10 +89,11 @@ ELSEWHERE = each(
 REDUCTIONS = {
     **each(
         "all amax amin any argmax argmin count_nonzero max mean min nanargmax nanargmin nanmax nanmean nanmin "
-        "nanprod nanstd nansum nanvar prod ptp std sum var",
+        "minmax nanprod nanstd nansum nanvar prod ptp std sum var",
         X,
         axis=1,
     ),
+    "top_k": case(DISTINCT, 2, axis=1),
     **each("max min sum prod nanmax nanmin nansum nanprod amax amin", X, axis=1, keepdims=True, initial=3, where=MASK),
     **each("mean var std all any nanmean", X, axis=0, keepdims=True, where=MASK),
     **each("cumprod cumsum nancumprod nancumsum", X, axis=1),

@@ -33,6 +33,7 @@ SPECIAL = {
     **each("digamma gamma gammaln gammasgn loggamma", X, rtol=3e-5),
     **each("logit ndtri", HALF),
     **each("erfinv", UNIT),
+    **each("erfcinv", HALF),
     **each("log_softmax logsumexp softmax", X, axis=-1),
     **each("beta betaln", PLUS, MORE, rtol=3e-5),
     **each("gammainc gammaincc kl_div rel_entr xlogy xlog1py", PLUS, MORE),
