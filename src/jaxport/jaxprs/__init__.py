@@ -39,7 +39,6 @@ from jaxport.jaxprs.versions import (
     TESTED,
     Release,
     failures_name_untested_jax,
-    high_product,
     release,
     untested,
 )

@@ -8,7 +8,6 @@ from release                                what differs
 0.10                                        `jax.extend.core` exports `DebugInfo`, `DropVar`, `check_jaxpr`,
                                             `jaxprs_in_params`, `new_jaxpr_eqn`, `valid_jaxtype`,
                                             `InconclusiveDimensionOperation`; before, they are in `jax._src.core` alone.
-0.10                                        `jax.lax.mulhi` gives the high half of a product.
 0.10                                        `scan` has no parameters `linear` and `_split_transpose` any more.
 0.10                                        `discharge_state` takes and gives a closed jaxpr; before,
 `discharge_state2`.
@@ -44,7 +43,6 @@ __all__ = [
     "TESTED",
     "Release",
     "failures_name_untested_jax",
-    "high_product",
     "release",
     "untested",
 ]
@@ -110,19 +108,3 @@ def failures_name_untested_jax(note: str = untested()) -> Iterator[None]:
             _said.add(note)
             error.add_note(note)
         raise
-
-
-def high_product(x: jax.Array, y: jax.Array) -> jax.Array:
-    """Return the high half of the product of two unsigned integers of one dtype, elementwise.
-
-    >>> import jax.numpy as jnp
-    >>> high_product(jnp.uint32(2**31), jnp.uint32(6)).item()
-    3
-    """
-    if release >= (0, 10):
-        return jax.lax.mulhi(x, y)
-    half = x.dtype.itemsize * 4
-    mask = (1 << half) - 1
-    (x_high, x_low), (y_high, y_low) = ((z >> half, z & mask) for z in (x, y))
-    middle = x_high * y_low + (x_low * y_low >> half)
-    return x_high * y_high + (middle >> half) + ((middle & mask) + x_low * y_high >> half)

@@ -17,7 +17,7 @@ from jax import lax
 from jaxport.export import dims
 from jaxport.export.registry import rule
 from jaxport.export.rules.shape import iota
-from jaxport.jaxprs import high_product, random_gamma_p
+from jaxport.jaxprs import random_gamma_p
 
 
 def mapped(function, rank):
@@ -120,7 +120,7 @@ def philox(*multipliers):
             if number:
                 keys = [key + weyl for key, weyl in zip(keys, WEYL, strict=False)]
             products = [
-                (high_product(jnp.full_like(x, m), x), x * m) for m, x in zip(multipliers, counter[::2], strict=True)
+                (lax.mulhi(jnp.full_like(x, m), x), x * m) for m, x in zip(multipliers, counter[::2], strict=True)
             ]
             mixed = zip(products[::-1], counter[1::2], keys, strict=True)
             counter = [word for (high, low), x, key in mixed for word in (high ^ x ^ key, low)]
