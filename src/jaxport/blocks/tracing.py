@@ -121,15 +121,13 @@ def trace(
             why="it cannot be called",
             instead="give a module, a function or a method",
         )
-    trace = _Trace(fn, tuple(args), dict(kwargs or {}), state, tuple(functions), counters, operators)
-    trace.frameworks = frameworks
-    return trace.traced()
+    return _Trace(
+        fn, tuple(args), dict(kwargs or {}), state, tuple(functions), counters, operators, frameworks
+    ).traced()
 
 
 class _Trace:
     """One trace: the inputs, what the traced function leaves behind, and the result."""
-
-    frameworks: Sequence[Framework] | None = None
 
     def __init__(
         self,
@@ -140,9 +138,10 @@ class _Trace:
         functions: tuple[str, ...],
         counters: bool,
         operators: bool,
+        frameworks: Sequence[Framework] | None,
     ):
         self.fn, self.state, self.functions = fn, state, functions
-        self.counters, self.operators = counters, operators
+        self.counters, self.operators, self.frameworks = counters, operators, frameworks
         self.args, self.kwargs = args, kwargs
         leaves, self.in_tree = jax.tree.flatten((args, kwargs))
         self.inputs = {index: leaf for index, leaf in enumerate(leaves) if _is_input(leaf)}

@@ -14,7 +14,7 @@ import onnx_ir.passes.common as common
 from jaxport.errors import ExportError, InvalidArgument
 from jaxport.export import choosing, passes as graph_passes
 from jaxport.export.passes.calibrated import calibrated_int8, layers, observed
-from jaxport.export.passes.dense import MICROSOFT, Where, block_int4, dynamic_int8, everywhere
+from jaxport.export.passes.dense import MICROSOFT, NodeFilter, block_int4, dynamic_int8, everywhere
 from jaxport.export.passes.half import half
 from jaxport.export.passes.repeated import repeated
 from jaxport.export.passes.tidy import tidy
@@ -222,7 +222,9 @@ def _rewritings(exported: Exported, choice: Choice, target: Target) -> list[Rewr
     ]
 
 
-def _rewriting(exported: Exported, precision: Precision, choice: Choice, target: Target, where: Where) -> Rewriting:
+def _rewriting(
+    exported: Exported, precision: Precision, choice: Choice, target: Target, where: NodeFilter
+) -> Rewriting:
     match precision.name:
         case "int8-dynamic":
             return "dynamic_int8", functools.partial(dynamic_int8, where=where)
@@ -236,7 +238,7 @@ def _rewriting(exported: Exported, precision: Precision, choice: Choice, target:
 
 
 def ranges_of(
-    exported: Exported, batches: Iterable[tuple[Any, ...]], where: Where
+    exported: Exported, batches: Iterable[tuple[Any, ...]], where: NodeFilter
 ) -> Mapping[str, tuple[float, float]]:
     """The least and the greatest element, over all batches, of each value that is to be quantized.
 

@@ -150,7 +150,7 @@ def _written_out(scan: jaxprs.JaxprEqn, stack: _Stack | None) -> tuple[list[jaxp
     params = jaxprs.parameters(scan)
     length, consts, carried = params["length"], params["num_consts"], params["num_carry"]
     body = params["jaxpr"].jaxpr
-    given, carry, stacks = (
+    shared, carry, stacks = (
         scan.invars[:consts],
         scan.invars[consts : consts + carried],
         scan.invars[consts + carried :],
@@ -164,7 +164,7 @@ def _written_out(scan: jaxprs.JaxprEqn, stack: _Stack | None) -> tuple[list[jaxp
             written, (value,) = _traced(lambda x, step=step: lax.index_in_dim(x, step, keepdims=False), [atom], scan)
             equations += written
             slices.append(value)
-        names = dict(zip(body.invars, [*given, *carry, *slices], strict=True))
+        names = dict(zip(body.invars, [*shared, *carry, *slices], strict=True))
         for equation in _of_step(body.eqns, stack, step):
             outvars = [v if isinstance(v, jaxprs.DropVar) else Var(v.aval) for v in equation.outvars]
             invars = [_read(names, atom) for atom in equation.invars]

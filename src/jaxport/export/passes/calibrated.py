@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.dense import Dense, Where, columns_int8, everywhere
+from jaxport.export.passes.dense import Dense, NodeFilter, columns_int8, everywhere
 from jaxport.export.passes.editing import Editor, constant_of, dims_of, integer, is_op, operand, source
 from jaxport.export.passes.fusing import report
 
@@ -42,7 +42,7 @@ class CalibratedLayer:
         return None if result.is_graph_output() else result
 
 
-def layers(model: ir.Model, where: Where) -> tuple[list[CalibratedLayer], dict[str, list[str | None]]]:
+def layers(model: ir.Model, where: NodeFilter) -> tuple[list[CalibratedLayer], dict[str, list[str | None]]]:
     """What can be quantized in the main graph, and what is left in float32, by the reason."""
     found: list[CalibratedLayer] = []
     declined: dict[str, list[str | None]] = {}
@@ -75,7 +75,7 @@ def _layer(node: ir.Node) -> CalibratedLayer | str | None:
     return CalibratedLayer(node, dense.weights.T if turned else dense.weights, 0 if turned else 1)
 
 
-def observed(model: ir.Model, where: Where) -> list[ir.Value]:
+def observed(model: ir.Model, where: NodeFilter) -> list[ir.Value]:
     """The values whose ranges are needed."""
     found: dict[ir.Value, None] = {}
     for layer in layers(model, where)[0]:
@@ -83,7 +83,7 @@ def observed(model: ir.Model, where: Where) -> list[ir.Value]:
     return list(found)
 
 
-def calibrated_int8(model: ir.Model, ranges: Mapping[str, Range], *, where: Where = everywhere) -> str:
+def calibrated_int8(model: ir.Model, ranges: Mapping[str, Range], *, where: NodeFilter = everywhere) -> str:
     """Quantize products and convolutions of the main graph.
 
     Args:

@@ -24,7 +24,7 @@ from jaxport.export.passes.editing import constant_of, dims_of, integer, is_op, 
 from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse
 
 MICROSOFT = "com.microsoft"
-Where = Callable[[ir.Node], bool]
+NodeFilter = Callable[[ir.Node], bool]
 BLOCK = 32
 LARGE = 2**14
 """Tables of so many elements are stored in 8 bits."""
@@ -89,7 +89,7 @@ def everywhere(_: ir.Node) -> bool:
     return True
 
 
-def dynamic_int8(model: ir.Model, *, where: Where = everywhere) -> str:
+def dynamic_int8(model: ir.Model, *, where: NodeFilter = everywhere) -> str:
     """Compute products with stored weights in 8 bits, in the graph and its subgraphs.
 
     Args:
@@ -134,7 +134,7 @@ class Tables:
         self._found: set[ir.Value] = set()
         self._stored: dict[ir.Value, tuple[ir.Value, np.ndarray]] = {}
 
-    def find(self, node: ir.Node, where: Where) -> Fusion | None:
+    def find(self, node: ir.Node, where: NodeFilter) -> Fusion | None:
         """The look-up in a large table of float32 that a node is, or None."""
         if not where(node) or not is_op(node, "Gather") or integer(node, "axis", 0) != 0:
             return None
@@ -189,7 +189,7 @@ def columns_int8(weights: np.ndarray, axis: int = 1, least: np.ndarray | float =
     return levels.astype(np.int8), scale
 
 
-def block_int4(model: ir.Model, *, contrib: bool, where: Where = everywhere) -> str:
+def block_int4(model: ir.Model, *, contrib: bool, where: NodeFilter = everywhere) -> str:
     """Store the weights of products in 4 bits, in the graph and its subgraphs; tables in 8.
 
     Args:

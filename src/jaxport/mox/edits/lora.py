@@ -25,7 +25,7 @@ from jaxport.mox.uses import Kernel, Use, cast_of, is_passed_on, kernels, uses
 if TYPE_CHECKING:
     pass
 
-__all__ = ["GATE", "TARGET", "checked_name", "contracted", "factors", "lora", "no_weight", "update_of"]
+__all__ = ["GATE", "TARGET", "checked_name", "checked_scale", "contracted", "factors", "lora", "no_weight", "update_of"]
 
 TARGET = "jaxport.mox.lora"
 
@@ -84,10 +84,8 @@ def lora(
     >>> {path: value.shape for path, value in adapted.params.items()}
     {'weight': (4, 3), 'bias': (4,), 'lora_a': (3, 2), 'lora_b': (2, 4)}
     """
-    if rank < 1:
-        raise InvalidArgument(f"rank={rank} is no rank", where="`lora`", instead="give a positive number")
     before = checked_name(name, "`lora`")
-    scale = 1.0 if alpha is None else alpha / rank
+    scale = checked_scale(rank, alpha, "`lora`")
 
     def make(match: Match) -> Replacement:
         found = [kernel for kernel in kernels(match) if weights is None or weights(kernel.path)]
@@ -111,6 +109,17 @@ def lora(
         return Replacement(_apply(plans, scale, gate), params, name=TARGET, config=config, trainable=trained)
 
     return factory(make)
+
+
+def checked_scale(rank: int, alpha: float | None, where: str) -> float:
+    """Return the factor of an update of a rank.
+
+    Raises:
+      InvalidArgument: `rank` is not positive.
+    """
+    if rank < 1:
+        raise InvalidArgument(f"rank={rank} is no rank", where=where, instead="give a positive number")
+    return 1.0 if alpha is None else alpha / rank
 
 
 def checked_name(name: str, where: str) -> str:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxport.errors import InvalidArgument
-from jaxport.mox.edits.lora import GATE, TARGET, checked_name, contracted, factors, no_weight, update_of
+from jaxport.mox.edits.lora import GATE, TARGET, checked_name, checked_scale, contracted, factors, no_weight, update_of
 from jaxport.mox.match import Match
 from jaxport.mox.replacement import Factory, Original, Replacement, factory
 from jaxport.mox.uses import Kernel, is_passed_on, kernels
@@ -54,10 +54,8 @@ def dora(
     >>> {path: value.shape for path, value in adapted.params.items() if "lora" in path}
     {'lora_a': (3, 2), 'lora_b': (2, 4), 'lora_m': (4,)}
     """
-    if rank < 1:
-        raise InvalidArgument(f"rank={rank} is no rank", where="`dora`", instead="give a positive number")
     before = checked_name(name, "`dora`")
-    scale = 1.0 if alpha is None else alpha / rank
+    scale = checked_scale(rank, alpha, "`dora`")
 
     def make(match: Match) -> Replacement:
         found = _found(match, weights, "`dora`")
