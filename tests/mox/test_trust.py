@@ -304,7 +304,7 @@ MISTAKES = {
     "a path": (lambda mox: mox.with_params({"one.kernle": X}), r"there (is|are) `one.kernel`"),
     "a class": (
         lambda mox: mox.sub(nnx.Conv, quantize()),
-        "`flax.nnx.Conv` hits nothing, so nothing would be replaced",
+        "no module of the class `flax.nnx.Conv` is called",
     ),
 }
 
