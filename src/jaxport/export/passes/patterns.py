@@ -6,7 +6,7 @@ the product of its factors in any order and grouping, with its constants anywher
 >>> import jax.numpy as jnp
 >>> pattern = Pattern.of(lambda x: x * (1 + jnp.tanh(x)), np.dtype("float32"), 23)
 >>> written = Pattern.of(lambda x: (jnp.tanh(x) + 1) * x, np.dtype("float32"), 23)
->>> pattern.match(written.result) == Match(written.inputs[0], {})
+>>> pattern.match(written.result) == PatternMatch(written.inputs[0], {})
 True
 """
 

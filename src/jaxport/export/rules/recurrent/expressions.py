@@ -102,7 +102,7 @@ ONE: Monomial = frozenset()
 class Polynomial:
     """An immutable sum of monomials with their coefficients; equal to any other with the same terms.
 
-    >>> h, z = (Polynomial.of(Leaf("state", k, range(4))) for k in (0, 1))
+    >>> h, z = (Polynomial.of(ElementLeaf("state", k, range(4))) for k in (0, 1))
     >>> h + z * (1 - h) == z + (1 - z) * h
     True
     """
@@ -219,7 +219,7 @@ def applied(function: str, argument: Polynomial) -> Polynomial:
 def divided(numerator: Polynomial, denominator: Polynomial) -> Polynomial:
     """Return a quotient: by a number, or a logistic function or a softsign spelled as one.
 
-    >>> x = Polynomial.of(Leaf("input", 0, range(2)))
+    >>> x = Polynomial.of(ElementLeaf("input", 0, range(2)))
     >>> divided(Polynomial.number(1), 1 + applied("Exp", x * -1.0)) == applied("Sigmoid", x)
     True
     """
