@@ -17,7 +17,8 @@ import examples.models as models
 import jaxport
 from jaxport.export import passes
 from jaxport.export.passes import layout_ops
-from jaxport.export.passes.layout_axes import across, axis_groups
+from jaxport.export.passes.axis_groups import axis_groups
+from jaxport.export.passes.layout_axes import across
 from jaxport.testing import check, f32
 
 CHANNELS = 4
@@ -149,6 +150,18 @@ CHANGES_SHAPE = (
 def test_open_sizes():
     fn = lambda x: conv(group_norm(nnx.avg_pool(conv(x), (2, 2), (2, 2), "SAME")))
     assert len(transposes(check(fn, f32("B", "H", "W", CHANNELS)).model)) == 2
+
+
+@pytest.mark.parametrize("batch", [("B", "T"), ("B", 2), (3, "T"), (3, 2)], ids=str)
+def test_batches_of_several_axes(batch):
+    """Frames of videos: the axes are merged for each convolution, and split between them."""
+
+    def fn(x):
+        frames = conv(x.reshape(-1, *x.shape[2:]))
+        videos = jnp.tanh(frames.reshape(x.shape)) + jnp.arange(x.shape[1])[:, None, None, None]
+        return conv(videos.reshape(frames.shape)).reshape(x.shape)
+
+    assert len(transposes(check(fn, f32(*batch, 6, 6, CHANNELS)).model)) == 2
 
 
 def test_channels_first_needs_none():
@@ -328,7 +341,11 @@ AXES = {
     "merged": (["B", 3, 4], ["B", 12], [([0], [0]), ([1, 2], [1])]),
     "ones": ([1, "B", 1, 3], ["B", 3, 1], [([0], []), ([1], [0]), ([2], []), ([3], [1]), ([], [2])]),
     "regrouped": ([4, 6], [2, 12], [([0, 1], [0, 1])]),
-    "unknown": (["B", 6], ["2*B", 3], None),
+    "unknown": (["B", 6], ["C", 6], None),
+    "symbols merged": (["B", 1, "T", 3], ["B*T", 3], [([0, 1, 2], [0]), ([3], [1])]),
+    "symbols split": (["2*B*T"], ["T", 2, "B"], [([0], [0, 1, 2])]),
+    "symbols regrouped": (["B", 6], ["2*B", 3], [([0, 1], [0, 1])]),
+    "no product": (["B + 1", 6], ["B", 6, 1], None),
     "of size zero": ([0, 3], [3, 0], None),
 }
 

@@ -5,7 +5,9 @@ The table defines each operator by a JAX function; the patterns are the nodes th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import collections
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +19,7 @@ from jax import lax
 
 from jaxport.export.passes.editing import dims_of, graphs
 from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle, same_dims
-from jaxport.export.passes.patterns import PatternMatch, operators_below, pattern_of
+from jaxport.export.passes.patterns import Pattern, PatternMatch, kind, operators_below, pattern_of
 
 _TANH_GELU = (2 / np.pi) ** 0.5
 
@@ -99,13 +101,22 @@ def activations(model: ir.Model) -> str:
     present = {node.op_type for graph in graphs(model) for node in graph if not node.domain}
     wanted = [activation for activation in ACTIVATIONS if present.issuperset(activation.needs)]
 
+    @functools.cache
+    def patterns(dtype: np.dtype) -> Mapping[str, Sequence[tuple[Activation, Pattern]]]:
+        """Return the patterns by their last operator, in the order in which they are tried."""
+        by_root = collections.defaultdict(list)
+        for activation in wanted:
+            pattern = pattern_of(activation.function, dtype, opset)
+            by_root[pattern.root].append((activation, pattern))
+        return by_root
+
     def find(node: ir.Node) -> Fusion | str | None:
         result, hindrance = node.outputs[0], None
         if node.domain or result.dtype not in _FLOATS:
             return None
-        below = operators_below(result)
-        for activation in wanted:
-            pattern = pattern_of(activation.function, result.dtype.numpy(), opset)
+        candidates = patterns(result.dtype.numpy()).get(kind(result))
+        below = operators_below(result) if candidates else None
+        for activation, pattern in candidates or ():
             match = pattern.match(result, below)
             if match is not None and same_dims(match.x, result):
                 dtype = ir.DataType.FLOAT if result.dtype is ir.DataType.BFLOAT16 else result.dtype

@@ -14,6 +14,7 @@ operator carries a layout.
 from __future__ import annotations
 
 import collections
+import functools
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
@@ -159,7 +160,7 @@ class Region:
         if dims is None:
             return one == other
         order = [[layout[axis] for axis, dim in enumerate(dims) if dim != 1] for layout in (one, other)]
-        return bool((np.argsort(order[0]) == np.argsort(order[1])).all())
+        return inverse(order[0]) == inverse(order[1])
 
     # The choice
 
@@ -231,20 +232,35 @@ class _Network:
         self._count += 1
         return self._count - 1
 
-    def solve(self) -> tuple[int, set[int]]:
+    def solve(self) -> tuple[int, Set[int]]:
         """Return the least cost of Transposes, and the vertices on the permuted side of that cut."""
-        from scipy.sparse import csr_array
-        from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+        edges = {pair: cost for pair, cost in self._edges.items() if pair[0] != pair[1]}
+        return _minimum_cut(self._count, tuple(edges.items()), frozenset(self._uncuttable))
 
-        edges = {pair: count for pair, count in self._edges.items() if pair[0] != pair[1]}
-        edges |= dict.fromkeys(self._uncuttable, sum(edges.values()) + 1)
-        rows, columns = np.array([*edges, (AS_IS, PERMUTED)], np.int32).T
-        amounts = np.array([*edges.values(), 0], np.int32)
-        capacity = csr_array((amounts, (rows, columns)), shape=(self._count, self._count))
-        flow = maximum_flow(capacity, AS_IS, PERMUTED)
-        left = csr_array((capacity - flow.flow).T)  # reversed: the vertices that still reach the permuted side
-        left.eliminate_zeros()
-        return int(flow.flow_value), set(breadth_first_order(left, PERMUTED, return_predecessors=False).tolist())
+
+@functools.lru_cache(maxsize=256)  # equal layers of a model have equal networks
+def _minimum_cut(
+    count: int, edges: tuple[tuple[tuple[int, int], int], ...], uncuttable: Set[tuple[int, int]]
+) -> tuple[int, Set[int]]:
+    """Return the least cost that separates the two sides, and the vertices on the permuted one.
+
+    Args:
+      count: the number of vertices.
+      edges: the pairs of vertices that can be cut, with their costs.
+      uncuttable: the pairs that must stay together.
+    """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
+    costs = dict(edges)
+    costs |= dict.fromkeys(uncuttable, sum(costs.values()) + 1)
+    rows, columns = np.array([*costs, (AS_IS, PERMUTED)], np.int32).T
+    amounts = np.array([*costs.values(), 0], np.int32)
+    capacity = csr_array((amounts, (rows, columns)), shape=(count, count))
+    flow = maximum_flow(capacity, AS_IS, PERMUTED)
+    left = csr_array((capacity - flow.flow).T)  # reversed: the vertices that still reach the permuted side
+    left.eliminate_zeros()
+    return int(flow.flow_value), frozenset(breadth_first_order(left, PERMUTED, return_predecessors=False).tolist())
 
 
 class _Move:

@@ -7,22 +7,20 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from jaxport.export.passes.axis_groups import Groups, axis_groups
 from jaxport.export.passes.editing import (
-    Dim,
     Editor,
     constant_of,
     dims_of,
     integer,
     integers,
+    is_op,
     operand,
     rank_of,
     source,
 )
 from jaxport.export.passes.layout_ops import Carry, Layout, carries, inverse, permuted
 from jaxport.onnx_facts import REDUCTIONS
-
-Groups = list[tuple[list[int], list[int]]]
-"""Which axes of an input become which axes of the output, from the first to the last."""
 
 
 def across(groups: Groups, layout: Layout, side: int) -> Layout | None:
@@ -156,12 +154,15 @@ def _reshape(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
     if old is None or new is None or groups is None or value is node.inputs[1]:
         return None
     sources = {new_axis: old_axes[0] for old_axes, new_axes in groups if len(old_axes) == 1 for new_axis in new_axes}
-    if any(
-        not isinstance(dim, int) and (axis not in sources or old[sources[axis]] != dim) for axis, dim in enumerate(new)
-    ):
+    known = all(isinstance(dim, int) or (axis in sources and old[sources[axis]] == dim) for axis, dim in enumerate(new))
+    sizes = None if known else _sizes(node)
+    if not known and sizes is None:
         return None
 
     def adapt(editor: Editor, before: Layout, after: Layout) -> None:
+        if sizes is not None:
+            node.replace_input_with(1, _joined(editor, node, permuted(sizes, after)))
+            return
         stored = permuted(
             [dim if isinstance(dim, int) else (before[sources[axis]],) for axis, dim in enumerate(new)], after
         )
@@ -173,76 +174,40 @@ def _reshape(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
     return _carried(node, value, layout, groups, adapt)
 
 
+def _sizes(node: ir.Node) -> list[ir.Value | np.ndarray] | None:
+    """Return the entries of a Reshape's shape operand one by one, or None if they are not known as such."""
+    target = source(node, 1)
+    joined = target.producer()
+    sizes: list[ir.Value | np.ndarray] = []
+    for piece in joined.inputs if is_op(joined, "Concat") else (target,):
+        array = constant_of(piece)
+        if piece is None or (array is None and dims_of(piece) != [1]):
+            return None
+        if array is not None and 0 in array and not integer(node, "allowzero", 0):
+            return None  # the size of the operand's axis in this place, which will be another axis
+        sizes += [piece] if array is None else list(array[:, None])
+    return sizes
+
+
+def _joined(editor: Editor, node: ir.Node, sizes: Sequence[ir.Value | np.ndarray]) -> ir.Value:
+    """Return the shape operand of a Reshape that has these entries."""
+    if all(isinstance(size, np.ndarray) for size in sizes):
+        return editor.constant(node.graph, np.concatenate(sizes), "shape")
+    pieces = [x if isinstance(x, ir.Value) else editor.constant(node.graph, x, "size") for x in sizes]
+    return editor.insert(node.graph, "Concat", pieces, before=node, like=source(node, 1), shape=[len(sizes)], axis=0)
+
+
 def _target(editor: Editor, node: ir.Node, dims: Sequence[int | tuple[int]]) -> ir.Value:
     """Return the shape operand of a Reshape; an unknown size is given as the axis of its input that has it."""
-    open_places = [place for place, dim in enumerate(dims) if isinstance(dim, tuple)]
-    if not open_places or (len(open_places) == 1 and 0 not in dims):
-        return editor.constant(node.graph, np.array([-1 if isinstance(d, tuple) else d for d in dims]), "shape")
-    pieces, data = [], source(node)
-    for dim in dims:
-        if isinstance(dim, tuple):
-            size = editor.insert(
-                node.graph,
-                "Shape",
-                [data],
-                before=node,
-                like=data,
-                shape=[1],
-                dtype=ir.DataType.INT64,
-                start=dim[0],
-                end=dim[0] + 1,
-            )
-            pieces.append(size)
-        else:
-            pieces.append(editor.constant(node.graph, np.array([dim]), "size"))
-    return editor.insert(
-        node.graph,
-        "Concat",
-        pieces,
-        before=node,
-        like=node.outputs[0],
-        shape=[len(dims)],
-        dtype=ir.DataType.INT64,
-        axis=0,
-    )
+    inferred = sum(isinstance(dim, tuple) for dim in dims) == 1 and 0 not in dims
 
+    def size(dim: int | tuple[int]) -> ir.Value | np.ndarray:
+        if isinstance(dim, int) or inferred:
+            return np.array([dim if isinstance(dim, int) else -1])
+        data, (axis,) = source(node), dim
+        place = {"start": axis, "end": axis + 1}
+        return editor.insert(
+            node.graph, "Shape", [data], before=node, like=data, shape=[1], dtype=ir.DataType.INT64, **place
+        )
 
-def axis_groups(old: Sequence[Dim], new: Sequence[Dim]) -> Groups | None:
-    """Return which axes of one shape become which of another with as many elements; None if that is unknown.
-
-    >>> axis_groups([2, 6, 5], [2, 3, 2, 5])
-    [([0], [0]), ([1], [1, 2]), ([2], [3])]
-    >>> axis_groups(["B", 1, 4], ["B", 4])
-    [([0], [0]), ([1], []), ([2], [1])]
-    """
-    groups: Groups = []
-    i = j = 0
-    while i < len(old) or j < len(new):
-        left, right = (old[i] if i < len(old) else None), (new[j] if j < len(new) else None)
-        if left == right and left is not None:
-            groups.append(([i], [j]))
-        elif left == 1:
-            groups.append(([i], []))
-        elif right == 1:
-            groups.append(([], [j]))
-        else:
-            group = _factors(old, new, i, j)
-            if group is None:
-                return None
-            groups.append(group)
-        i, j = i + len(groups[-1][0]), j + len(groups[-1][1])
-    return groups
-
-
-def _factors(old: Sequence[Dim], new: Sequence[Dim], i: int, j: int) -> tuple[list[int], list[int]] | None:
-    """Return the shortest runs of axes from `i` and `j` on with equal products."""
-    sides, products = ((old, i, []), (new, j, [])), [1, 1]
-    while not all(axes for _, _, axes in sides) or products[0] != products[1]:
-        side = 0 if products[0] < products[1] or not sides[0][2] else 1
-        dims, start, axes = sides[side]
-        dim = dims[start + len(axes)] if start + len(axes) < len(dims) else None
-        if not isinstance(dim, int) or dim == 0:
-            return None
-        axes.append(start + len(axes))
-        products[side] *= dim
-    return sides[0][2], sides[1][2]
+    return _joined(editor, node, [size(dim) for dim in dims])

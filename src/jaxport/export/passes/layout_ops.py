@@ -71,7 +71,7 @@ def inverse(layout: Sequence[int]) -> Layout:
     >>> inverse((0, 2, 3, 1))
     (0, 3, 1, 2)
     """
-    return tuple(int(axis) for axis in np.argsort(layout))
+    return tuple(sorted(range(len(layout)), key=layout.__getitem__))
 
 
 def permuted(entries: Sequence, layout: Layout) -> list:

@@ -16,8 +16,6 @@ Seen(value=x, axes=('column', None, 'row'))
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -25,6 +23,7 @@ from typing import TypeVar
 import numpy as np
 import onnx_ir as ir
 
+from jaxport.export.passes.axis_groups import axis_groups
 from jaxport.export.passes.editing import Dim, constant_of, dims_of, integer, integers, is_op, operand, rank_of
 from jaxport.onnx_facts import VIEWS
 
@@ -211,9 +210,11 @@ def _through(node: ir.Node, source: ir.Value, axes: tuple[Axis, ...]) -> list[Ax
 
 def _relabelled(old: Sequence[Dim], new: Sequence[Dim], axes: Sequence[Axis]) -> list[Axis] | None:
     """Return the labels of a reshaped operand, given those of the result."""
-    groups = regrouped(old, new)
+    groups = axis_groups(old, new)
+    if groups is None:
+        return None
     labels: list[Axis] = [None] * len(old)
-    for before, after in groups or ():
+    for before, after in groups:
         wide = [axis for axis in before if old[axis] != 1]
         along = [axes[axis] for axis in after if new[axis] != 1]
         if len(wide) == 1 and along:
@@ -221,63 +222,9 @@ def _relabelled(old: Sequence[Dim], new: Sequence[Dim], axes: Sequence[Axis]) ->
         elif len(along) == 1:
             for axis, part in zip(wide, parts_of(along[0], len(wide)), strict=True):
                 labels[axis] = part
-    return None if groups is None else labels
-
-
-def regrouped(old: Sequence[Dim], new: Sequence[Dim]) -> list[tuple[list[int], list[int]]] | None:
-    """Return which axes become which in a reshape: each is kept, split, merged with others, or of size one.
-
-    Return None if several axes become several others.
-
-    >>> regrouped(["B", "T", 32], ["B", "T", 4, 8]), regrouped(["B", 1, "T"], ["B*T"])
-    ([([0], [0]), ([1], [1]), ([2], [2, 3])], [([0, 1, 2], [0])])
-    """
-    groups: list[tuple[list[int], list[int]]] = []
-    i = j = 0
-    while i < len(old) or j < len(new):
-        left, right = old[i] if i < len(old) else None, new[j] if j < len(new) else None
-        counts = (1, 1)
-        if left is None or right is None or left != right:
-            split = None if left is None else _equal_to(left, new[j:])
-            merged = None if right is None else _equal_to(right, old[i:])
-            if split is not None and left != 1:
-                counts = (1, split)
-            elif merged is not None and right != 1:
-                counts = (merged, 1)
-            elif left == 1 or right == 1:
-                counts = (int(left == 1), int(left != 1))
-            else:
-                return None
-        groups.append((list(range(i, i + counts[0])), list(range(j, j + counts[1]))))
-        i, j = i + counts[0], j + counts[1]
-    return groups
-
-
-def _equal_to(whole: Dim, dims: Sequence[Dim]) -> int | None:
-    """Return how many leading dims have `whole` as their product."""
-    target = _monomial(whole)
-    for count in range(2, len(dims) + 1):
-        factors = [_monomial(d) for d in dims[:count]]
-        product = math.prod(f[0] for f in factors), tuple(sorted(name for f in factors for name in f[1]))
-        if product == target:
-            return count
-    return None
-
-
-def _monomial(dim: Dim) -> tuple[int, tuple[str, ...]]:
-    """Return the coefficient and the symbols of a dim that is a product; any other expression is one symbol.
-
-    >>> _monomial("2*B*T"), _monomial("T + 1")
-    ((2, ('B', 'T')), (1, ('T + 1',)))
-    """
-    if isinstance(dim, int):
-        return dim, ()
-    text = dim if isinstance(dim, str) else f"unknown {id(dim)}"
-    factors = text.split("*")
-    if not all(re.fullmatch(r"\w+", factor) for factor in factors):
-        return 1, (text,)
-    numbers = [int(factor) for factor in factors if factor.isdigit()]
-    return math.prod(numbers), tuple(sorted(factor for factor in factors if not factor.isdigit()))
+        elif wide:  # several axes become several others
+            return None
+    return labels
 
 
 def _broadcast(

@@ -92,10 +92,10 @@ class Pattern:
             graph_pass(model)
         return cls(tuple(graph.inputs), names, graph.outputs[0])
 
-    @property
+    @functools.cached_property
     def root(self) -> str:
         """The kind of the last operator: its name, or that of products and sums."""
-        return _kind(self.result)
+        return kind(self.result)
 
     @functools.cached_property
     def operators(self) -> frozenset[str]:
@@ -108,7 +108,7 @@ class Pattern:
         `below` is the result of `operators_below` for the value: if it lacks an operator of the pattern, it is no
         match.
         """
-        if _kind(value) != self.root or (below is not None and not below >= self.operators):
+        if kind(value) != self.root or (below is not None and not below >= self.operators):
             return None
         for bindings in self._unify(self.result, value, {}):
             x = bindings.get(self.inputs[0])
@@ -274,7 +274,8 @@ def _distinct(ways: Iterable[T]) -> Iterator[T]:
         yield second
 
 
-def _kind(value: ir.Value) -> str:
+def kind(value: ir.Value) -> str:
+    """Return the operator that computes a value: its name, or that of products and sums; empty if there is none."""
     node = value.producer()
     if node is None or node.domain:
         return ""

@@ -11,8 +11,8 @@ import math
 import numpy as np
 import onnx_ir as ir
 
+from jaxport.export.passes.axis_groups import Groups, axis_groups
 from jaxport.export.passes.editing import Dim, Editor, constant_of, dims_of, graphs, is_op
-from jaxport.export.passes.matching import regrouped
 from jaxport.export.passes.simplify import BROADCASTING
 
 
@@ -33,7 +33,7 @@ def _moved(editor: Editor, node: ir.Node) -> bool:
     if old is None or new is None or len(result.uses()) != 1 or result.is_graph_output():
         return False
     ((user, place),) = result.uses()
-    groups = regrouped(old, new)
+    groups = axis_groups(old, new)
     if groups is None or user.graph is not node.graph or not is_op(user, *BROADCASTING):
         return False
     if any(len(before) > 1 for before, _ in groups) or dims_of(user.outputs[0]) != new:
@@ -53,7 +53,7 @@ def _moved(editor: Editor, node: ir.Node) -> bool:
     return True
 
 
-def _merged(value: ir.Value | None, groups: list[tuple[list[int], list[int]]], new: list[Dim]) -> np.ndarray | None:
+def _merged(value: ir.Value | None, groups: Groups, new: list[Dim]) -> np.ndarray | None:
     """Return a constant operand in the form that broadcasts to the shape before the split."""
     array = constant_of(value)
     if array is None or array.ndim > len(new):
