@@ -127,7 +127,7 @@ test-matrix: ## all tests with every supported release of JAX and with the lower
 	@failed=; for row in $(MATRIX); do echo "== $$row"; $(MAKE) --no-print-directory test-matrix-$$row || failed="$$failed $$row"; done; \
 	test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
 
-test-slow: $(INSTALLED) ## gradients of models, random programs, benchmarks' own checks
+test-slow: $(INSTALLED) ## the cases that `make test` leaves out, gradients of models, random programs, benchmarks' own checks
 	@$(BIN)/python -m pytest -n $(JOBS) -q -m slow $(ARGS)
 
 test-real: $(INSTALLED) ## every example at its published size

@@ -12,6 +12,8 @@ import pytest
 
 #: After so many tests what JAX compiled is dropped: all of it would be gigabytes, and slow down each further compilation.
 KEPT = 100
+#: A test with fewer cases than this many times the step of `sampled` runs with all of them.
+FEW = 3
 _tests = itertools.count(1)
 
 
@@ -33,20 +35,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Call the cases that `sampled` leaves out slow; with `--every N`, keep every N-th case of each test function.
 
-    The first case is always kept, and so are all tests with no more than N cases.
+    The first case is always kept, and so are all tests with no more than N cases, or `FEW` times as many if `sampled`.
     """
+    cases = Counter(item.nodeid.partition("[")[0] for item in items)
     sampled: Counter[str] = Counter()
     for item in items:
         mark = item.get_closest_marker("sampled")
-        if mark is not None:
-            name = item.nodeid.partition("[")[0]
+        name = item.nodeid.partition("[")[0]
+        if mark is not None and cases[name] >= FEW * mark.args[0]:
             if sampled[name] % mark.args[0]:
                 item.add_marker(pytest.mark.slow)
             sampled[name] += 1
     every = config.getoption("--every")
     if every == 1:
         return
-    cases = Counter(item.nodeid.partition("[")[0] for item in items)
     seen: Counter[str] = Counter()
     kept, left = [], []
     for item in items:

@@ -15,6 +15,8 @@ import jaxport
 from tests.codegen.structured import check, nameless
 from tests.codegen.test_structured import FRAMEWORKS, blocks, check_model, sampled
 
+pytestmark = pytest.mark.sampled(2)
+
 SIZES = {"batch": 3, "length": 5}
 
 

@@ -16,6 +16,8 @@ from examples.models import build
 from jaxport.errors import InvalidArgument, SaveError
 from tests.codegen.structured import check, imported, load
 
+pytestmark = pytest.mark.sampled(2)
+
 FRAMEWORKS = ("nnx", "equinox")
 
 

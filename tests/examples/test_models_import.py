@@ -11,6 +11,8 @@ from jaxport.jaxprs.compiling import QUICKLY
 from jaxport.verify import difference
 from jaxport.verify.importing import caller
 
+pytestmark = pytest.mark.sampled(2)
+
 #: Relative to the largest element of an output.
 LIMIT = 1e-5
 

@@ -17,6 +17,8 @@ from jax import lax
 import jaxport
 from jaxport.testing import check, expect_graph, f32
 
+pytestmark = pytest.mark.sampled(2)
+
 B, T = "B", "T"
 OPERATORS = ("LSTM", "GRU", "RNN", "Scan", "Loop")
 NO_FLOAT64 = {"float64": "ONNX Runtime has no float64 kernels of recurrent operators; the loop stays"}

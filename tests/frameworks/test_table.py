@@ -11,6 +11,8 @@ from jaxport.errors import StateChanged
 from tests.blocks.checks import assert_same, blocks, check_remarked, evaluate, shapes_of, weights_of
 from tests.frameworks.models import CELLS, nnx_subject
 
+pytestmark = pytest.mark.sampled(2)
+
 
 def _name(cell):
     subject, context, state = cell

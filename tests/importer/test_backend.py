@@ -8,6 +8,8 @@ from jaxport.importer import from_onnx
 from scripts import operator_table
 from tests.importer import backend, printed
 
+pytestmark = pytest.mark.sampled(3)
+
 CASES = backend.cases()
 
 

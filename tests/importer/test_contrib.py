@@ -24,6 +24,8 @@ from jaxport.importer.registry import Operator, operators
 from jaxport.verify.importing import Comparison, verify_program
 from tests.importer import printed
 
+pytestmark = pytest.mark.sampled(2)
+
 DOMAIN = "com.microsoft"
 SCHEMAS = {schema.name: schema for schema in native.get_all_operator_schema() if schema.domain == DOMAIN}
 #: Whether the installed release is one of those that the operators were written for.

@@ -13,6 +13,8 @@ from jaxport.importer import Program, layouts
 from jaxport.importer.registry import CHANNELS, operators
 from tests.importer.models import program
 
+pytestmark = pytest.mark.sampled(2)
+
 UNARY = (
     "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Celu Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid HardSwish Identity IsInf"
     " IsNaN LeakyRelu Mish Neg QuickGelu Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Swish"

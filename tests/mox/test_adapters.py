@@ -14,6 +14,8 @@ from jaxport.mox import dora, ia3, load_adapter, lora, merge_lora, quantize, sav
 from tests.mox.models import eqx_case, nnx_case
 from tests.mox.test_modules import STACKS
 
+pytestmark = pytest.mark.sampled(2)
+
 X = jnp.asarray(np.random.default_rng(0).normal(size=(2, 4)), jnp.float32)
 EDITS = {
     "lora": lora,

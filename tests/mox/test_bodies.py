@@ -11,6 +11,8 @@ from jax import lax
 import jaxport
 from jaxport.mox import Replacement, factory
 
+pytestmark = pytest.mark.sampled(2)
+
 X = jnp.asarray([0.3, -1.2, 0.7])
 ROWS = jnp.asarray(np.random.default_rng(0).normal(size=(4, 3)), jnp.float32)
 

@@ -11,6 +11,8 @@ from flax import linen as nn, nnx
 from jaxport.testing import boolean, check, f32, f64, spec
 from tests.export.passes.fusions import operators, report
 
+pytestmark = pytest.mark.sampled(2)
+
 Q, K = f32("B", "T", 2, 4), f32("B", "S", 2, 4)
 SIZES = ({"B": 2, "T": 5, "S": 3}, {"B": 1, "T": 2, "S": 4})
 LOW = float(np.finfo(np.float32).min)

@@ -21,6 +21,8 @@ from jaxport.export.passes.axis_groups import axis_groups
 from jaxport.export.passes.layout_axes import across
 from jaxport.testing import check, f32
 
+pytestmark = pytest.mark.sampled(2)
+
 CHANNELS = 4
 GENERATOR = np.random.default_rng(11)
 KERNEL = GENERATOR.normal(size=(3, 3, CHANNELS, CHANNELS)).astype(np.float32) / 6

@@ -13,6 +13,8 @@ from jaxport.export.prepare.complex import without_complex
 from jaxport.export.registry import RULES
 from jaxport.testing import check, f32, i32, spec
 
+pytestmark = pytest.mark.sampled(2)
+
 B, T = "B", "T"
 
 

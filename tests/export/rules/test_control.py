@@ -11,6 +11,8 @@ from jax import lax
 import jaxport
 from jaxport.testing import boolean, check, f32, i32, spec
 
+pytestmark = pytest.mark.sampled(2)
+
 B, T = "B", "T"
 
 

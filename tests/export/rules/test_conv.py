@@ -13,6 +13,8 @@ from jax import lax
 
 from jaxport.testing import check, expect_graph, f32, spec
 
+pytestmark = pytest.mark.sampled(2)
+
 NHWC = ("NHWC", "HWIO", "NHWC")
 
 

@@ -12,6 +12,8 @@ import jaxport
 from jaxport.testing import check, expect_graph, f32, spec
 from tests.export.rules.indices import DTYPES
 
+pytestmark = pytest.mark.sampled(2)
+
 FUNCTIONS = [lax.cumsum, lax.cumprod, lax.cummax, lax.cummin, lax.cumlogsumexp]
 every_function = pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
 

@@ -14,6 +14,8 @@ import jaxport
 from jaxport.jaxprs import release
 from jaxport.testing import check, f32, spec
 
+pytestmark = pytest.mark.sampled(3)
+
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
 SIGNED = ["int8", "int16", "int32", "int64"]
 UNSIGNED = ["uint8", "uint16", "uint32", "uint64"]

@@ -11,6 +11,8 @@ from jax.numpy import fft
 import jaxport
 from jaxport.testing import check, f32, spec
 
+pytestmark = pytest.mark.sampled(2)
+
 B, T = "B", "T"
 
 

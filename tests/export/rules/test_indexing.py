@@ -12,6 +12,8 @@ import jaxport
 from jaxport.testing import check, expect_graph, f32, i32, spec
 from tests.export.rules.indices import DTYPES, EMPTY, random_case
 
+pytestmark = pytest.mark.sampled(3)
+
 CUBE = f32(4, 5, 6)
 INDICES = np.array([1, 7, -2], np.int32)
 GRID = np.arange(12, dtype=np.float32).reshape(4, 3)

@@ -20,6 +20,8 @@ import jaxport
 from jaxport.jaxprs import release
 from jaxport.testing import check, f32, i32, spec
 
+pytestmark = pytest.mark.sampled(2)
+
 B, T = "B", "T"
 SINCE_10 = pytest.mark.skipif(release < (0, 10), reason="JAX 0.9 has no products with Q")
 #: Condition numbers here are below 100: two algorithms that are backward stable differ by some hundred roundings.

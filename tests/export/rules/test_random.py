@@ -14,6 +14,8 @@ import jaxport
 from jaxport.jaxprs import release
 from jaxport.testing import check, f32, i32, spec
 
+pytestmark = pytest.mark.sampled(2)
+
 KEY = random.key(42)
 SINCE_18 = {"static": "the hashes need BitwiseXor, of opset 18"}
 

@@ -12,6 +12,8 @@ import jaxport
 from jaxport.testing import check, expect_graph, f32, i32, spec
 from tests.export.rules.indices import DTYPES, EMPTY, random_case
 
+pytestmark = pytest.mark.sampled(3)
+
 CUBE = f32(4, 5, 6)
 HOW = ["set", "add", "multiply", "min", "max"]
 #: `how` is the method of `x.at[...]`. Sampled integers lie from -9 to 9: most are negative or out of range.

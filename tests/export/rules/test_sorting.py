@@ -12,6 +12,8 @@ import jaxport
 from jaxport.testing import check, expect_graph, f32, i32, spec
 from tests.export.rules.indices import DTYPES
 
+pytestmark = pytest.mark.sampled(2)
+
 SPECIAL = np.array([3, np.nan, -0.0, 0.0, np.nan, np.inf, -np.inf, 1, np.inf, 0.0, -0.0, 1], np.float32)
 
 

@@ -245,7 +245,7 @@ def test_every_public_function_has_a_case(namespace):
     assert set(NAMESPACES[namespace]) == public(namespace)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("fn", "specs"),
     [
