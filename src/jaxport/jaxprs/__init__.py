@@ -26,6 +26,7 @@ from jaxport.jaxprs.names import (
     jaxpr_as_fun,
     jaxprs_in_params,
     known_primitives,
+    nameless,
     new_jaxpr_eqn,
     random_gamma_p,
     source_info_util,

@@ -60,5 +60,10 @@ def closed(jaxpr: Jaxpr, consts: Sequence[Any]) -> ClosedJaxpr:
     return ClosedJaxpr(jaxpr, consts)
 
 
+def nameless(jaxpr: Jaxpr) -> DebugInfo:
+    """Return the debug information for a jaxpr made from this one with other inputs and outputs."""
+    return jaxpr.debug_info._replace(arg_names=None, result_paths=None)
+
+
 # Removes the mutable arrays of a closed jaxpr; before 0.10 the function of this name takes the constants separately.
 discharge_state = _discharge.discharge_state if release >= (0, 10) else getattr(_discharge, "discharge_state2")  # noqa: B009

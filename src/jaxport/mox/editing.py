@@ -155,7 +155,7 @@ class _Editor:
             outvars=outvars,
             eqns=body.equations,
             effects=_effects(body.equations, mox.jaxpr.jaxpr.effects),
-            debug_info=mox.jaxpr.jaxpr.debug_info._replace(arg_names=None, result_paths=None),
+            debug_info=jaxprs.nameless(mox.jaxpr.jaxpr),
         )
         names = (*mox.inputs, *(key.name for key in inputs))
         traced = replace(traced, jaxpr=jaxprs.closed(jaxpr, ()), weights=tuple(weights))
@@ -200,7 +200,7 @@ class _Editor:
                     outvars=outvars,
                     eqns=body.equations,
                     effects=_effects(body.equations, jaxpr.effects),
-                    debug_info=jaxpr.debug_info._replace(arg_names=None, result_paths=None),
+                    debug_info=jaxprs.nameless(jaxpr),
                 )
             )
             keys.append(list(body.inputs))
@@ -413,7 +413,7 @@ class _Editor:
         self.modules.pop(base, None)  # the last comes last
         self.modules[base] = template.module
         equations = [placing.placed_call(e, base, names) for e in template.jaxpr.eqns]
-        jaxpr = template.jaxpr.replace(eqns=equations, debug_info=placing.nameless(template.jaxpr))
+        jaxpr = template.jaxpr.replace(eqns=equations, debug_info=jaxprs.nameless(template.jaxpr))
         made.inline(jaxpr, [*equation.invars, *inputs], equation.outvars[:results])
         self.keep_escaping(made, equation, match, results)
 
@@ -424,7 +424,7 @@ class _Editor:
             self.gone.add(match.path)
             body = equation.params["jaxpr"].jaxpr
             made.inline(
-                body.replace(outvars=body.outvars[results:], debug_info=placing.nameless(body)),
+                body.replace(outvars=body.outvars[results:], debug_info=jaxprs.nameless(body)),
                 equation.invars,
                 escaping,
             )

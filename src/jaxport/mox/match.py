@@ -367,7 +367,7 @@ def _made(mox: Mox, node: Node, step: tuple[int, ...] | None) -> Match:
     jaxpr = jaxpr.replace(
         invars=invars,
         outvars=[jaxpr.outvars[index] for index in returned],
-        debug_info=jaxpr.debug_info._replace(arg_names=None, result_paths=None),
+        debug_info=jaxprs.nameless(jaxpr),
     )
     return Match(
         traced=Traced(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from jaxport import jaxprs
 from jaxport.blocks.block import FrozenMapping
@@ -14,12 +13,7 @@ from jaxport.mox.match import IN_PLACE, REPLACED
 from jaxport.mox.original import original_p
 from jaxport.mox.renaming import with_names
 
-__all__ = ["nameless", "placed", "placed_call", "with_original"]
-
-
-def nameless(jaxpr: jaxprs.Jaxpr) -> Any:
-    """The debug information of a body whose inputs and outputs are others now."""
-    return jaxpr.debug_info._replace(arg_names=None, result_paths=None)
+__all__ = ["placed", "placed_call", "with_original"]
 
 
 def placed(equation: jaxprs.JaxprEqn, base: str, names: Mapping[str, str]) -> jaxprs.JaxprEqn:

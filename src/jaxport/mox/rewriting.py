@@ -74,7 +74,7 @@ class TypeRewriting:
             invars=invars,
             outvars=[read(atom) for atom in jaxpr.outvars],
             eqns=equations,
-            debug_info=jaxpr.debug_info._replace(arg_names=None, result_paths=None),
+            debug_info=jaxprs.nameless(jaxpr),
         )
 
     def _equation(self, equation: jaxprs.JaxprEqn) -> jaxprs.JaxprEqn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 
 import jax
 import jax.numpy as jnp
@@ -272,3 +273,45 @@ def test_other_words_are_refused(key, dtype, algorithm, why):
     draw = lambda state: lax.rng_bit_generator(state, (4,), dtype, algorithm=lax.RandomAlgorithm[algorithm])
     with pytest.raises(jaxport.Unsupported, match=why):
         jaxport.to_onnx(draw, [spec(key, dtype="uint32")])
+
+
+def in_the_graph(exported):
+    """The operators that draw random numbers."""
+    return [node for node in exported.model.graph.all_nodes() if node.op_type.startswith("Bit")]
+
+
+def test_numbers_of_fixed_keys_are_constants():
+    def fn(x):
+        one, other = random.split(random.PRNGKey(7))
+        kept = random.bernoulli(one, 0.5, (2,))
+        weights = random.normal(random.fold_in(other, 3), (2, 4)) * 0.1
+        return jnp.where(kept, x, 0) @ weights + random.uniform(random.clone(other), (4,))
+
+    assert Counter(node.op_type for node in check(fn, f32("B", 2)).model.graph) == {"Where": 1, "MatMul": 1, "Add": 1}
+
+
+def test_numbers_of_fixed_keys_in_a_loop():
+    def fn(x):
+        def step(carry, row):
+            return carry + random.normal(random.key(1), (3,)) * row, None
+
+        return jax.lax.scan(step, jnp.zeros(3), x)[0]
+
+    assert not in_the_graph(check(fn, f32("T", 3)))
+
+
+def test_keys_themselves_and_outputs():
+    check(lambda: (random.key_data(random.key(0)), random.normal(random.key(1), (2,))))
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x[:, None] + random.normal(random.key(0), (300, 100)).sum(1)[:1],  # more than the file should hold
+        lambda x: x + random.normal(random.key(0), x.shape),  # the size is not known yet
+        lambda x: x + random.uniform(random.fold_in(random.key(0), x.sum().astype("uint32"))),
+    ],
+    ids=["large", "symbolic", "of inputs"],
+)
+def test_other_numbers_are_drawn_at_each_run(fn):
+    assert in_the_graph(check(fn, f32("B"), without=SINCE_18))

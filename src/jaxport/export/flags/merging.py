@@ -27,7 +27,7 @@ from jaxport.blocks import Block, FrozenMapping, block_p
 from jaxport.blocks.block import reference_of
 from jaxport.export.flags.alike import kind, same_avals, same_computation, same_literal
 from jaxport.export.registry import BLOCK_RULES
-from jaxport.jaxprs import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var
+from jaxport.jaxprs import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var, nameless
 
 #: If more equations than this lie between the common prefix and the common suffix, they are not compared.
 LONGEST = 4000
@@ -402,7 +402,7 @@ def _common(one: Block, other: Block) -> Block:
 def _closed(
     like: Jaxpr, invars: Sequence[Var], equations: Sequence[JaxprEqn], outvars: Sequence[Any], effects: set[Any]
 ) -> ClosedJaxpr:
-    debug_info = like.debug_info._replace(arg_names=None, result_paths=None)
+    debug_info = nameless(like)
     jaxpr = like.replace(
         constvars=[], invars=list(invars), outvars=list(outvars), eqns=list(equations), effects=effects,
         debug_info=debug_info,

@@ -25,7 +25,7 @@ from jaxport.export.flags.merging import FALSE, TRUE, Side, merged
 from jaxport.export.ports import is_key
 from jaxport.export.prepare.dead_code import without_dead_code
 from jaxport.export.specs import Inputs
-from jaxport.jaxprs import ClosedJaxpr, Var
+from jaxport.jaxprs import ClosedJaxpr, Var, nameless
 
 #: Each flag doubles the number of traces.
 MOST = 5
@@ -200,7 +200,7 @@ def merged_traces(flag: int, path: str, true: Traced, false: Traced) -> Traced:
     equations, outvars, effects = merged(variable, like, (sides[TRUE], sides[FALSE]))
     inputs.insert(arrays, variable)
     paths.insert(arrays, path)
-    debug_info = like.debug_info._replace(arg_names=None, result_paths=None)
+    debug_info = nameless(like)
     jaxpr = like.replace(
         constvars=[], invars=[*held, *inputs], outvars=outvars, eqns=equations, effects=effects, debug_info=debug_info
     )

@@ -11,9 +11,10 @@ from jaxport.export.ports import is_key
 from jaxport.export.prepare.complex import is_complex, without_complex
 from jaxport.export.prepare.dead_code import without_dead_code
 from jaxport.export.prepare.exact_dims import with_exact_dims
+from jaxport.export.prepare.fixed_keys import with_fixed_keys
 from jaxport.export.prepare.implementations import with_implementations
 from jaxport.export.prepare.interleaving import with_interleaving
-from jaxport.export.prepare.keys import without_keys
+from jaxport.export.prepare.keys import RANDOM, without_keys
 from jaxport.export.prepare.references import without_references
 from jaxport.export.prepare.rewriting import Contents
 from jaxport.export.registry import Rule
@@ -40,6 +41,7 @@ class PreparationStep:
 
 #: The steps, in order; they run after primitives without a rule were replaced by their implementations.
 STEPS: tuple[PreparationStep, ...] = (
+    PreparationStep(with_fixed_keys, lambda contents: not RANDOM.isdisjoint(contents.primitives)),
     PreparationStep(without_references, lambda contents: bool(contents.effects) or "run_state" in contents.primitives),
     PreparationStep(with_interleaving, lambda contents: "pad" in contents.primitives),
     PreparationStep(without_dead_code, lambda _: True),

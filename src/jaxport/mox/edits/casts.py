@@ -79,7 +79,7 @@ def _bordered(inner: jaxprs.ClosedJaxpr, outer: jaxprs.ClosedJaxpr) -> jaxprs.Ja
         invars=invars,
         outvars=outvars,
         eqns=[*before, *inner.jaxpr.eqns, *after],
-        debug_info=inner.jaxpr.debug_info._replace(arg_names=None, result_paths=None),
+        debug_info=jaxprs.nameless(inner.jaxpr),
     )
 
 

@@ -1,0 +1,81 @@
+"""Draw the random numbers of fixed keys once, in JAX, instead of at each run of the model.
+
+A key that is written in the program gives the same numbers each time. They are constants of the graph, and so is what
+is computed from nothing else; without that, each draw would be some two hundred operators on integers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Set
+
+import jax
+
+from jaxport.blocks import block_p
+from jaxport.export import dims
+from jaxport.export.prepare.keys import RANDOM
+from jaxport.export.prepare.rewriting import Local, inner_jaxprs
+from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, closed, jaxpr_as_fun, nameless
+
+#: Results of more bytes are drawn in the graph: its operators take less room than the numbers.
+LIMIT = 1 << 16
+
+
+def with_fixed_keys(program: ClosedJaxpr) -> ClosedJaxpr:
+    """Return the program with such numbers as literals; the same object if it has no fixed keys.
+
+    >>> import jax.numpy as jnp
+    >>> program = jax.make_jaxpr(lambda x: x + jax.random.normal(jax.random.key(0), (3,)))(jnp.ones(3))
+    >>> [equation.primitive.name for equation in with_fixed_keys(program).eqns]
+    ['add']
+    """
+    return _FixedKeys().closed(program)
+
+
+class _FixedKeys(Local):
+    def local(self, jaxpr: Jaxpr) -> Jaxpr:
+        fixed: list[JaxprEqn] = []
+        known: set[Var] = set()
+        for equation in jaxpr.eqns:
+            if _is_fixed(equation, known):
+                fixed.append(equation)
+                known.update(equation.outvars)
+        if not fixed:
+            return jaxpr
+        rest = [equation for equation in jaxpr.eqns if not known.issuperset(equation.outvars) or not equation.outvars]
+        ends = [*(atom for equation in rest for atom in equation.invars), *jaxpr.outvars]
+        wanted = list(dict.fromkeys(atom for atom in ends if not isinstance(atom, Literal) and atom in known))
+        part = jaxpr.replace(constvars=[], invars=[], outvars=wanted, eqns=fixed, debug_info=nameless(jaxpr))
+        with jax.enable_x64(True):  # the equations state their dtypes
+            drawn = jax.jit(jaxpr_as_fun(closed(part, [])))()
+        literals = {atom: Literal(value, atom.aval) for atom, value in zip(wanted, drawn, strict=True)}
+
+        def replaced(atoms: list) -> list:
+            return [atom if isinstance(atom, Literal) else literals.get(atom, atom) for atom in atoms]
+
+        equations = [equation.replace(invars=replaced(equation.invars)) for equation in rest]
+        return jaxpr.replace(eqns=equations, outvars=replaced(jaxpr.outvars))
+
+
+def _is_fixed(equation: JaxprEqn, known: Set[Var]) -> bool:
+    """Whether an equation draws from fixed keys, or computes with nothing but what was drawn."""
+    if equation.effects or equation.primitive is block_p or not all(map(_is_small, equation.outvars)):
+        return False
+    variables = [atom for atom in equation.invars if not isinstance(atom, Literal)]
+    if not known >= set(variables):
+        return False
+    return bool(variables) or not RANDOM.isdisjoint(_primitives(equation))
+
+
+def _is_small(variable: Var) -> bool:
+    """Whether a result has a fixed size below the limit."""
+    shape = getattr(variable.aval, "shape", None)
+    return shape is not None and dims.all_static(shape) and 4 * math.prod(shape) <= LIMIT
+
+
+def _primitives(equation: JaxprEqn) -> Iterator[str]:
+    """Yield the names of the primitive and of those inside it."""
+    yield equation.primitive.name
+    for inner in (inner for value in equation.params.values() for inner in inner_jaxprs(value)):
+        for nested in inner.eqns:
+            yield from _primitives(nested)
