@@ -12,6 +12,7 @@ from flax import linen, nnx
 
 from jaxport.blocks import trace
 from jaxport.errors import StateChanged
+from jaxport.jaxprs import release
 from tests.blocks.checks import blocks, check, paths
 
 V = jnp.linspace(-1.0, 1.0, 4)
@@ -74,7 +75,8 @@ EQX = {
 
 
 def check_layer(fn, args):
-    traced = check(fn, *args, jit=None)
+    # With JAX 0.9, XLA rounds the parts of a group norm in another way if they are compiled one by one.
+    traced = check(fn, *args, jit=None, units=4 if release < (0, 10) else 0)
     assert paths(traced.jaxpr.jaxpr)[0] == ""
     # Equinox keeps the tables of rotary embeddings outside of its modules.
     rotary = blocks(traced.jaxpr.jaxpr)[0].target == "equinox.nn.RotaryPositionalEmbedding"

@@ -9,8 +9,13 @@ from release                                what differs
                                             `jaxprs_in_params`, `new_jaxpr_eqn`, `valid_jaxtype`,
                                             `InconclusiveDimensionOperation`; before, they are in `jax._src.core` alone.
 0.10                                        `scan` has no parameters `linear` and `_split_transpose` any more.
-0.10                                        `discharge_state` takes and gives a closed jaxpr; before,
-`discharge_state2`.
+0.10                                        `discharge_state` takes and gives a closed jaxpr; before, that is
+                                            `discharge_state2`.
+0.10                                        An effect on a mutable reference names the variable; before, its place among
+                                            the operands.
+0.10                                        The type of a value says along which axes of a mesh it differs by
+                                            `manual_axis_type.varying`; before, by `vma`.
+0.10                                        `tridiagonal_solve` has a parameter `perturb_singular`.
 0.11                                        `ClosedJaxpr` and `Jaxpr` are one class: `closed.jaxpr` is `closed`, and an
                                             open jaxpr is one without constants.
 0.11                                        `scan` says what its operands and results are by `ft_in` and `ft_out`, trees

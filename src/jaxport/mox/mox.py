@@ -496,4 +496,4 @@ def _as_float(value: Any, dtype: Any) -> Any:
 
 def _axes_along(aval: Any) -> frozenset:
     """The manual axes along which a value differs."""
-    return frozenset(getattr(getattr(aval, "manual_axis_type", None), "varying", ()))
+    return frozenset(getattr(getattr(aval, "manual_axis_type", aval), "varying", getattr(aval, "vma", ())))

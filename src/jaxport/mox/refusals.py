@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxport.blocks.block import Block, reference_of
+from jaxport.blocks.block import Block, concerns_reference
 from jaxport.errors import Refusal
 from jaxport.mox.calls import DISSOLVED, body_names, is_widened
 from jaxport.mox.tree import Node
@@ -20,7 +20,7 @@ def refusal(node: Node) -> Refusal | None:
 
 def _of_equation(node: Node) -> str | None:
     equation = node.equation
-    if any(reference_of(effect) is not None for effect in equation.effects):
+    if any(map(concerns_reference, equation.effects)):
         return "reads or writes a mutable reference; trace it with the array itself"
     if node.block is not None and node.block.batched and not _shows_its_axes(node.block):
         return "is under a `vmap` that its arguments do not show; trace it without the `vmap`"

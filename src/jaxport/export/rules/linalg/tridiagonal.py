@@ -14,7 +14,7 @@ from jaxport.export.rules.linalg.lu import magnitude
 from jaxport.export.rules.linalg.matrices import adjoint, diagonal, real, steps, take, transposed, where_ok
 
 
-def tridiagonal_solve(lower, middle, upper, b, *, perturb_singular):
+def tridiagonal_solve(lower, middle, upper, b, *, perturb_singular=False):
     """Solve a tridiagonal system, by elimination with row exchanges.
 
     If the matrix is singular, the result is NaN, or the solution for a nearby matrix.
