@@ -13,7 +13,8 @@ import onnx_ir.passes.common as common
 
 from jaxport.errors import ExportError, InvalidArgument
 from jaxport.export import choosing, passes as graph_passes
-from jaxport.export.passes.calibrated import calibrated_int8, layers, observed
+from jaxport.export.calibration import Calibration, ranges_of, read_calibration
+from jaxport.export.passes.calibrated import calibrated_int8
 from jaxport.export.passes.dense import MICROSOFT, NodeFilter, block_int4, dynamic_int8, everywhere
 from jaxport.export.passes.half import half
 from jaxport.export.passes.repeated import repeated
@@ -68,21 +69,21 @@ class Choice:
 
     Attributes:
       precision: which.
-      batches: what the ranges of "int8" are observed on: positional arguments of the function.
+      calibration: what the ranges of "int8" are observed on, and how.
       border: whether inputs and outputs are in half, too.
       queries: the name of a precision for what each query of blocks hits, a later one before those that it overlaps;
         nothing where `precision` is that of the whole model.
     """
 
     precision: Precision
-    batches: tuple[tuple[Any, ...], ...] = ()
+    calibration: Calibration | None = None
     border: bool = False
     queries: tuple[tuple[str, str], ...] = ()
 
 
 def validated(
     precision: str | Mapping[str, str] | None,
-    calibration: Iterable[Any] | None,
+    calibration: Calibration | Iterable[Any] | None,
     io: str | None,
     target: Target,
     opset: int,
@@ -117,15 +118,12 @@ def validated(
         )  # fmt: skip
         _refuse(f"`calibration` {problem}", f"to_onnx(precision={precision!r})", instead)
     _check_target(chosen, target, opset)
-    batches = tuple(batch if isinstance(batch, tuple) else (batch,) for batch in calibration or ())
-    if precision == "int8" and not batches:
-        _refuse("`calibration` has no batches", "to_onnx(calibration=...)", "pass at least one")
-    return Choice(chosen, batches, border=io == precision)
+    return Choice(chosen, None if calibration is None else read_calibration(calibration), border=io == precision)
 
 
 def _by_queries(
     precision: Mapping[str, str],
-    calibration: Iterable[Any] | None,
+    calibration: Calibration | Iterable[Any] | None,
     io: str | None,
     target: Target,
     opset: int,
@@ -149,7 +147,8 @@ def _by_queries(
         validated(used[0], calibration, io, target, opset, double)  # which refuses it
     tolerance = max(part.precision.tolerance for part in parts)
     both = Precision(" and ".join(used), tolerance, parts[0].precision.dtype)
-    return Choice(both, tuple(batch for part in parts for batch in part.batches), queries=tuple(precision.items()))
+    read = next((part.calibration for part in parts if part.calibration is not None), None)
+    return Choice(both, read, queries=tuple(precision.items()))
 
 
 def _check_target(chosen: Precision, target: Target, opset: int) -> None:
@@ -231,65 +230,11 @@ def _rewriting(
         case "int4":
             return "block_int4", functools.partial(block_int4, contrib=target.has_domain(MICROSOFT), where=where)
         case "int8":
-            ranges = ranges_of(exported, choice.batches, where)
+            assert choice.calibration is not None
+            ranges = ranges_of(exported, choice.calibration, where)
             return "calibrated_int8", functools.partial(calibrated_int8, ranges=ranges, where=where)
     assert precision.half is not None
     return "half", functools.partial(half, dtype=precision.half, border=choice.border)
-
-
-def ranges_of(
-    exported: Exported, batches: Iterable[tuple[Any, ...]], where: NodeFilter
-) -> Mapping[str, tuple[float, float]]:
-    """The least and the greatest element, over all batches, of each value that is to be quantized.
-
-    Args:
-      exported: the model.
-      batches: positional arguments of the function.
-      where: which nodes are to be changed.
-
-    Raises:
-      InvalidArgument: a batch is not what the function takes, or a value is not finite.
-      NotInstalled: there is no ONNX Runtime.
-    """
-    from jaxport.verify.runtime import Session
-
-    if not layers(exported.model, where)[0]:
-        return {}
-    names = [value.name or "" for value in observed(exported.model, where)]
-    model = exported.model.clone()
-    known = {value.name: value for value in (*model.graph.inputs, *_values(model))}
-    present = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
-    model.graph.outputs.extend(known[name] for name in names if name not in present)
-    session = Session(model)
-    found: dict[str, tuple[float, float]] = {}
-    for batch in batches:
-        inputs = {**exported.defaults, **exported.flatten(batch, {})}
-        values = {**inputs, **dict(zip(session.output_names, session.run(inputs), strict=True))}
-        for name in names:
-            array = np.asarray(values[name])
-            if not array.size:
-                continue
-            least, greatest = float(array.min()), float(array.max())
-            if not np.isfinite([least, greatest]).all():
-                raise InvalidArgument(
-                    f"a calibration batch makes `{name}` infinite or NaN",
-                    where="`to_onnx(calibration=...)`",
-                    instead="give batches like those that the model will see",
-                )
-            old = found.get(name, (least, greatest))
-            found[name] = (min(old[0], least), max(old[1], greatest))
-    empty = [name for name in names if name not in found]
-    if empty:
-        raise InvalidArgument(
-            f"no calibration batch has an element of `{empty[0]}`",
-            where="`to_onnx(calibration=...)`",
-            instead="give batches that are not empty",
-        )
-    return found
-
-
-def _values(model: ir.Model) -> list[ir.Value]:
-    return [value for node in model.graph for value in node.outputs]
 
 
 def _weights(model: ir.Model) -> int:
