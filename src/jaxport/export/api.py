@@ -252,8 +252,20 @@ def _export(traced: blocks.Traced, options: Options) -> Exported:
         records=tuple(walker.records),
         function_calls=tuple(walker.functions.calls),
         pass_reports=tuple(reports),
-        again=lambda other, passes=None: export_traced(
-            other, replace(options, output_names=None, choice=None, passes=options.passes[:passes])
+        again=functools.partial(_again, options),
+    )
+
+
+def _again(options: Options, other: blocks.Traced, passes: int | None = None, reduced: bool = False) -> Exported:
+    """Export another trace of the function, which may have more outputs than a caller of the target knows."""
+    return export_traced(
+        other,
+        replace(
+            options,
+            output_names=None,
+            choice=options.choice if reduced else None,
+            target=replace(options.target, decoder=False),
+            passes=options.passes[:passes],
         ),
     )
 
