@@ -36,6 +36,7 @@ from jaxport.errors import (
 if TYPE_CHECKING:
     from jaxport import mox
     from jaxport.export.api import to_onnx
+    from jaxport.export.calibration import Calibration
     from jaxport.export.decoders import decoder_inputs
     from jaxport.export.exported import Exported
     from jaxport.export.functions import onnx_function
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from jaxport.sourcing import to_source
 
 __all__ = [
+    "Calibration",
     "ExportError",
     "Exported",
     "InvalidArgument",
@@ -80,6 +82,7 @@ __version__ = "0.1.0"
 
 #: The modules of the names that are loaded on first use.
 _LAZY = {
+    "Calibration": "jaxport.export.calibration",
     "Exported": "jaxport.export.exported",
     "make_mox": "jaxport.mox.tracing",
     "to_source": "jaxport.sourcing",

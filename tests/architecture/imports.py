@@ -30,7 +30,7 @@ MAY_SEE: dict[str, frozenset[str]] = {
 UPWARD: dict[tuple[str, str], str] = {
     ("blocks/window.py", "frameworks"): "by default, the frameworks that the process has imported are looked at",
     ("export/exported.py", "verify"): "`exported.verify()`, and `exported(x)`, which runs the model",
-    ("export/precisions.py", "verify"): "calibration runs the model on the user's batches",
+    ("export/calibration.py", "verify"): "calibration runs the model on the user's batches",
     ("export/sources.py", "frameworks"): "a line in a framework that is loaded is not the user's, wherever it lies",
     ("importer/program.py", "codegen"): "`program.to_source()`",
     ("importer/program.py", "verify"): "`program.verify()`",

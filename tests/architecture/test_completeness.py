@@ -16,7 +16,11 @@ from jaxport.importer.registry import operators
 
 TESTS = Path(__file__).parents[1]
 #: Passes that a caller adds to `passes.DEFAULT` or gets by a target, and where the documentation has the word for it.
-ON_REQUEST = {"channel_factors": ("export.md", "channel_factors"), "untied": ("running.md", "stores both forms")}
+ON_REQUEST = {
+    "channel_factors": ("export.md", "channel_factors"),
+    "inlining": ("running.md", "inlines all functions"),
+    "untied": ("running.md", "stores both forms"),
+}
 
 
 def defined_passes() -> dict[str, str]:

@@ -20,6 +20,7 @@ from jaxport import blocks, collecting, jaxprs
 from jaxport.blocks.tracing import State
 from jaxport.errors import ExportError, InvalidArgument, JaxportError, Unsupported
 from jaxport.export import decoders, failures, legalize, passes as graph_passes, plugins, precisions, prepare, targets
+from jaxport.export.calibration import Calibration
 from jaxport.export.emitter import Emitter
 from jaxport.export.exported import Exported
 from jaxport.export.flags.tracing import traced_with_flags
@@ -52,7 +53,7 @@ def to_onnx(
     opset: int | None = None,
     target: str | Target = "onnx",
     precision: str | Mapping[str, str] | None = None,
-    calibration: Iterable[Any] | None = None,
+    calibration: Calibration | Iterable[Any] | None = None,
     io: str | None = None,
     weights: Any = "constants",
     state: State = "refuse",
@@ -87,7 +88,8 @@ def to_onnx(
       precision: the precision of weights and products: "float16", "bfloat16", "int8-dynamic" (8 bits, ranges found at
         run time), "int8" (8 bits, ranges found by `calibration`) or "int4" (weights only); by default that of the
         function. A mapping chooses for the modules that queries hit: `{"//Linear": "int4", "//head": "float32"}`.
-      calibration: for "int8", some batches: each is the positional argument of the function, or a tuple of several.
+      calibration: for "int8", some batches: each is the positional argument of the function, or a tuple of several;
+        `jaxport.Calibration(batches, method="percentile")` leaves outliers out of the ranges.
       io: the dtype that replaces float32 in inputs and outputs: "float16" or "bfloat16"; by default they stay float32.
       weights: "constants" stores parameters in the model; "inputs" makes them inputs of the graph, whose values stay
         the defaults of the returned object; a path pattern, a list of them, or a predicate on paths selects some.
@@ -250,8 +252,20 @@ def _export(traced: blocks.Traced, options: Options) -> Exported:
         records=tuple(walker.records),
         function_calls=tuple(walker.functions.calls),
         pass_reports=tuple(reports),
-        again=lambda other, passes=None: export_traced(
-            other, replace(options, output_names=None, choice=None, passes=options.passes[:passes])
+        again=functools.partial(_again, options),
+    )
+
+
+def _again(options: Options, other: blocks.Traced, passes: int | None = None, reduced: bool = False) -> Exported:
+    """Export another trace of the function, which may have more outputs than a caller of the target knows."""
+    return export_traced(
+        other,
+        replace(
+            options,
+            output_names=None,
+            choice=options.choice if reduced else None,
+            target=replace(options.target, decoder=False),
+            passes=options.passes[:passes],
         ),
     )
 

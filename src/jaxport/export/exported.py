@@ -56,7 +56,8 @@ class Exported:
       function_calls: the calls of ONNX functions, and why each shares a function or has its own.
       pass_reports: the report of each graph pass.
       precision: the reduced precision of the model; None if it is that of the function.
-      again: exports another trace of the function with the same options; `passes=n` runs only the first `n` passes.
+      again: exports another trace of the function with the same options, in the precision of the function unless
+        `reduced=True`; `passes=n` runs only the first `n` passes.
     """
 
     model: ir.Model
@@ -246,6 +247,7 @@ class Exported:
         atol: float | None = None,
         avoid: Mapping[str, Iterable[int]] | None = None,
         seed: int = 0,
+        per_block: bool = False,
     ) -> Report:
         """Compare the JAX function and the model on the same inputs: see `jaxport.verify.verify`.
 
@@ -254,7 +256,9 @@ class Exported:
         """
         from jaxport.verify import verify
 
-        return verify(self, inputs, check=check, sizes=sizes, rtol=rtol, atol=atol, avoid=avoid, seed=seed)
+        return verify(
+            self, inputs, check=check, sizes=sizes, rtol=rtol, atol=atol, avoid=avoid, seed=seed, per_block=per_block
+        )
 
     def inlined(self) -> Exported:
         """Return the same export without ONNX functions: calls are replaced by their bodies, weights are not copied."""

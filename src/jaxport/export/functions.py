@@ -19,6 +19,7 @@ from jax.core import Tracer
 from jaxport import blocks
 from jaxport.errors import ExportError, InvalidArgument
 from jaxport.export import dim_values
+from jaxport.export.passes.inlining import inlining
 from jaxport.export.value import SMALL, Scope, Value
 
 if TYPE_CHECKING:
@@ -258,11 +259,8 @@ class FunctionBuilder:
 
 def inlined(model: ir.Model) -> ir.Model:
     """Return a copy of a model whose function calls are replaced by their bodies; the weights are not copied."""
-    import onnx_ir.passes.common as common
-
     copy = model.clone()
-    common.InlinePass()(copy)
-    common.RemoveUnusedOpsetsPass()(copy)
+    inlining(copy)
     return copy
 
 

@@ -13,6 +13,8 @@ from jaxport.export import legalize, opsets, requirements
 from jaxport.export.kernels import RELEASES
 from jaxport.export.passes import Pass
 from jaxport.export.passes.editing import graphs
+from jaxport.export.passes.inlining import inlining
+from jaxport.export.passes.tied import tied
 from jaxport.export.passes.untied import untied
 
 
@@ -95,7 +97,7 @@ TARGETS: dict[str, Target] = {
             domains=frozenset(),
             without_operators=frozenset({"DFT"}),  # half a spectrum has a wrong shape there
             without_dtypes=frozenset({"uint32", "uint64"}),  # which it shifts and compares as if they had a sign
-            passes=(untied, common.RemoveUnusedNodesPass()),
+            passes=(inlining, tied, untied, common.RemoveUnusedNodesPass()),
         ),
         Target("portable", opset=18, newest_opset=18, ir_version=8, runtime="1.17", domains=frozenset()),
         Target(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxport.errors import VerificationFailed
+from jaxport.verify.blockwise import BlockDifference
 from jaxport.verify.comparing import Difference
 
 
@@ -64,12 +65,14 @@ class Report:
       outputs: one per output and set of sizes.
       divergence: where the two sides diverge, if they do, and if that was found.
       precision: the reduced precision of the model, if any.
+      blocks: the difference of each block, the most costly first, if they were asked for.
     """
 
     name: str
     outputs: tuple[Output, ...]
     divergence: Divergence | None = None
     precision: str = ""
+    blocks: tuple[BlockDifference, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -101,9 +104,7 @@ class Report:
 
     def __str__(self) -> str:
         head = ("sizes", "output", "dtype", "shape", "max error", "relative", "ulps", "")
-        rows = [head, *map(_row, self.outputs)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        lines = _table([head, *map(_row, self.outputs)])
         verdict = "agrees" if self.ok else "differs"
         if self.ok and any(output.difference.note for output in self.outputs):
             verdict = "agrees where it is well-conditioned"
@@ -111,7 +112,15 @@ class Report:
         text = [f"`{self.name}` {verdict} in JAX and in ONNX Runtime{where}", *(f"  {line}" for line in lines)]
         if self.divergence is not None:
             text += ["first divergence:", *(f"  {line}" for line in str(self.divergence).splitlines())]
+        if self.blocks:
+            rows = [(b.path, b.target, f"{b.relative:.2g}", f"{b.added:.2g}") for b in self.blocks]
+            text += ["blocks:", *(f"  {line}" for line in _table([("block", "type", "relative", "added"), *rows]))]
         return "\n".join(text)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _row(output: Output) -> tuple[str, ...]:

@@ -33,12 +33,14 @@ class Tap:
       equation: the equation that computes it.
       around: the equations whose bodies the equation is in, the outermost first: blocks, scans, calls.
       order: its place in the computation: the position of each equation on the way to it; a scan puts its direction (1
-        or -1, as a `Step`) after its own position.
+        or -1, as a `StepPosition`) after its own position.
+      value: the variable, in the innermost body.
     """
 
     equation: jaxprs.JaxprEqn
     around: tuple[jaxprs.JaxprEqn, ...]
     order: tuple[Any, ...]
+    value: jaxprs.Var
 
     @property
     def steps(self) -> int:
@@ -111,19 +113,22 @@ class _Tapping:
         for position, equation in enumerate(jaxpr.eqns):
             outvars = [jaxprs.Var(v.aval) if nested or isinstance(v, jaxprs.DropVar) else v for v in equation.outvars]
             moved = equation.replace(invars=[_read(env, atom) for atom in equation.invars], outvars=outvars)
-            results, taps = self.equation(moved, around, out)
+            results, taps = self.equation(moved, around, out, self.choice(equation, around))
             env.update(zip(equation.outvars, results, strict=True))
             tapped_values += [(variable, replace(tap, order=(position, *tap.order))) for variable, tap in taps]
         return tapped_values
 
     def equation(
-        self, equation: jaxprs.JaxprEqn, around: tuple[jaxprs.JaxprEqn, ...], out: list[jaxprs.JaxprEqn]
+        self,
+        equation: jaxprs.JaxprEqn,
+        around: tuple[jaxprs.JaxprEqn, ...],
+        out: list[jaxprs.JaxprEqn],
+        wanted: bool,
     ) -> tuple[Sequence[Atom], list[_Tapped]]:
         """Append one equation to `out`; return its results and its taps, which follow those inside it."""
         name, params, results = equation.primitive.name, equation.params, equation.outvars
         source = equation
         bodies = list(jaxprs.jaxprs_in_params(params))
-        wanted = self.choice(equation, around)
         tapped_values: list[_Tapped] = []
         if equation.primitive is block_p:
             if params["block"].target not in self.closed:
@@ -143,7 +148,7 @@ class _Tapping:
                 return [_read(env, atom) for atom in bodies[0].outvars], tapped_values
         out.append(equation)
         if wanted:
-            tapped_values += [(v, Tap(source, around, (_LAST,))) for v in results if _is_array(v.aval)]
+            tapped_values += [(v, Tap(source, around, (_LAST,), v)) for v in results if _is_array(v.aval)]
         return results, tapped_values
 
     def _block(

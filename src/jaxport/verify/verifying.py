@@ -19,6 +19,7 @@ from jaxport.export import dims, specs
 from jaxport.export.flags.tracing import traced_with_flags, with_bools
 from jaxport.export.ports import Port, is_key, port_of, stored
 from jaxport.verify import conditioning, reference, sampling, sizes as size_choice
+from jaxport.verify.blockwise import BlockDifference, block_differences
 from jaxport.verify.comparing import compared_results
 from jaxport.verify.localizing import Localizer
 from jaxport.verify.precision import narrowest
@@ -42,6 +43,7 @@ def verify(
     atol: float | None = None,
     avoid: Mapping[str, Iterable[int]] | None = None,
     seed: int = 0,
+    per_block: bool = False,
 ) -> Report:
     """Run the JAX function and the exported model on the same inputs, and compare every output, dtype and shape.
 
@@ -62,6 +64,8 @@ def verify(
         are compared exactly if neither is given.
       avoid: by input, integers not to sample: `{"ids": [0]}` if 0 is padding.
       seed: the seed of the sampled inputs and sizes.
+      per_block: whether to measure the difference of each block, too, at the first of the sizes: `report.blocks`. For
+        that the model is exported again, with the results of all blocks as outputs.
 
     Returns:
       The report, which names the first block that diverges if the two sides disagree.
@@ -93,7 +97,7 @@ def verify(
         x64=exported.x64,
         exported=exported,
     )
-    return subject.report(inputs, sizes, rtol, atol, avoid, seed, check)
+    return subject.report(inputs, sizes, rtol, atol, avoid, seed, check, per_block)
 
 
 def verify_file(
@@ -218,9 +222,11 @@ class _Subject:
         avoid: Mapping[str, Iterable[int]] | None,
         seed: int,
         check: bool,
+        per_block: bool = False,
     ) -> Report:
         """Run both sides and compare."""
         outputs: list[Output] = []
+        blocks_found: tuple[BlockDifference, ...] = ()
         divergence: Divergence | None = None
         inside = narrowest(self.traced.jaxpr)
         precision = self.exported.precision if self.exported is not None else None
@@ -238,6 +244,8 @@ class _Subject:
                     Output(port.name, str(value.dtype), value.shape, run.sizes, how)
                     for port, value, how in zip(self.outputs, expected, found, strict=True)
                 ]
+                if per_block and self.exported is not None and not outputs:
+                    blocks_found = block_differences(self.exported, leaves, arrays)
                 outputs += compared
                 if (
                     divergence is None
@@ -246,7 +254,8 @@ class _Subject:
                     and not all(output.ok for output in compared)
                 ):
                     divergence = Localizer(self.exported, leaves, arrays, rtol, atol).divergence()
-        report = Report(self.name, tuple(outputs), divergence, precision.name if precision is not None else "")
+        in_precision = precision.name if precision is not None else ""
+        report = Report(self.name, tuple(outputs), divergence, in_precision, blocks_found)
         if check:
             report.raise_if_failed()
         return report

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 import pytest
+from flax import nnx
 
 import jaxport
 from jaxport.export.passes.untied import untied
@@ -33,6 +36,64 @@ def test_forms_of_weights(fn, count):
     assert exported.verify().ok
     assert report(exported) == (f"{count} forms of square weights" if count else "nothing to do")
     expect_graph(exported, counts={"Transpose": int(fn is FORMS["not square"][0])})
+
+
+class Tied(nnx.Module):
+    def __init__(self):
+        self.weight = nnx.Param(jnp.asarray(SQUARE))
+
+    def __call__(self, x):
+        return jnp.tanh(x @ self.weight) @ self.weight.T
+
+
+class Head(nnx.Module):
+    def __init__(self, body):
+        self.weight = body.weight
+
+    def __call__(self, x):
+        return x @ self.weight.T
+
+
+class Pair(nnx.Module):
+    def __init__(self):
+        self.body = Tied()
+        self.head = Head(self.body)
+
+    def __call__(self, x):
+        return self.head(jnp.tanh(x @ self.body.weight))
+
+
+@jaxport.onnx_function(unique=True)
+class Fixed(Tied):
+    """The weight is a constant of the function."""
+
+
+def twice(fixed):
+    return lambda x: fixed(fixed(x))
+
+
+FUNCTIONS = {
+    "both forms inside": (Tied, [Tied]),
+    "one inside, one outside": (Pair, [Head]),
+    "nested": (Pair, [Pair, Head]),
+    "constants inside": (lambda: twice(Fixed()), None),
+}
+
+
+@pytest.mark.parametrize(("build", "functions"), FUNCTIONS.values(), ids=FUNCTIONS)
+def test_functions_are_inlined_before_the_forms_are_told_apart(build, functions):
+    exported = jaxport.to_onnx(build(), [("B", 18)], target="openvino", functions=functions)
+    assert not exported.model.functions
+    assert exported.model.opset_imports.keys() == {""}
+    used = Counter(node.inputs[1].name for node in exported.model.graph if node.op_type == "MatMul")
+    assert len(used) == 2  # no weight is multiplied in both forms, and each form is stored once
+    expect_graph(exported, counts={"Transpose": 0})
+    assert exported.verify(sizes=[{"B": 3}]).ok
+
+
+def test_other_targets_keep_functions():
+    exported = jaxport.to_onnx(Tied(), [("B", 18)], target="portable", functions=Tied)
+    assert [function.name for function in exported.model.functions.values()] == ["Tied"]
 
 
 def test_other_targets_store_one_form():

@@ -1,14 +1,15 @@
-"""Products with stored weights in fewer bits: which there are, and what takes their place.
+"""Store the weights of products in fewer bits, and compute the products with them.
 
-1. `dynamic_int8`: the weights in 8 bits with a scale per column, what they are multiplied with in 8 bits by its own range
-   at run time (DynamicQuantizeLinear, MatMulInteger).
+1. `dynamic_int8`: the weights in 8 bits with a scale per column; the other operand is quantized to 8 bits at run time, by its
+   own range (DynamicQuantizeLinear, MatMulInteger).
    Large tables whose rows are looked up are stored in the same way, with a scale per row; a tied head shares the table.
-2. `block_int4`: the weights in 4 bits with a scale per 32 of a column (MatMulNBits of com.microsoft, or the standard's
-   DequantizeLinear of blocks, which ONNX Runtime turns into that).
+2. `block_int4`: the weights in 4 bits with a scale and a zero point per 32 of a column (MatMulNBits of com.microsoft, or the
+   standard's DequantizeLinear of blocks, which ONNX Runtime turns into that). A tied head shares the table in 8 bits: a
+   second copy in 4 bits would be larger, and further from float32.
 
-Weights of 8 bits are signed, which runtimes multiply with unsigned bytes three times as fast as unsigned ones, and use the
-levels -64 to 64 alone: two products of 255 and 64 have a sum of 16 bits, where processors without instructions of their own
-for such products would saturate.
+Weights of 8 bits are signed, because runtimes multiply unsigned bytes by signed ones three times as fast as by unsigned
+ones. They use only the levels from -64 to 64: the sum of two products of 255 and 64 fits into 16 bits, so that processors
+without dot products of bytes do not saturate.
 """
 
 from __future__ import annotations
@@ -27,20 +28,24 @@ MICROSOFT = "com.microsoft"
 NodeFilter = Callable[[ir.Node], bool]
 BLOCK = 32
 LARGE = 2**14
-"""Tables of so many elements are stored in 8 bits."""
+"""Tables with at least this many elements are stored in 8 bits."""
+CHUNK = 1024
+"""The number of columns whose levels are searched at a time, which bounds the memory of the search."""
+SHARES = (1.0, 0.92, 0.84, 0.76)
+"""The shares of a block's span that are tried for its 16 levels."""
 LEVELS = 64
-"""The greatest level of a weight of 8 bits."""
+"""The largest level of an 8-bit weight."""
 
 
 @dataclass(frozen=True)
 class Dense:
-    """A product with stored weights: `x @ weights`, and a bias where it is a Gemm.
+    """A product with stored weights: `x @ weights`, plus the bias of a Gemm.
 
     Attributes:
-      x: what is multiplied, in float32.
-      weights: of the shape [K, N].
+      x: the left operand, in float32.
+      weights: the right operand, [K, N].
       held: the value that the weights are read from.
-      bias: what is added, or None.
+      bias: the bias, or None.
     """
 
     x: ir.Value
@@ -50,7 +55,7 @@ class Dense:
 
     @classmethod
     def of(cls, node: ir.Node) -> Dense | str | None:
-        """The product that a node is; why it is left in float32; or None where it is none."""
+        """Return the product that a node computes, why it stays in float32, or None if it is no product."""
         if not is_op(node, "MatMul", "Gemm"):
             return None
         x, held = source(node), source(node, 1)
@@ -68,12 +73,12 @@ class Dense:
 
     @property
     def leaves(self) -> list[ir.Value]:
-        """The values that the product is computed from."""
+        """Return the values that the product is computed from."""
         return [self.x, self.held, *([self.bias] if self.bias is not None else [])]
 
 
 def stored_matrix(value: ir.Value) -> np.ndarray | None:
-    """A stored matrix, or the transpose of one; None where it is none."""
+    """Return a stored matrix or the transpose of one; None if the value is neither, or not finite."""
     producer = value.producer()
     if is_op(producer, "Transpose"):
         inner = constant_of(source(producer))
@@ -128,14 +133,14 @@ def _dynamic(builder: Builder, dense: Dense, tables: Tables, dims: list | None) 
 
 
 class Tables:
-    """Tables whose rows are looked up, in 8 bits with a scale per row; a product with the transposed table shares them."""
+    """Lookup tables in 8 bits with a scale per row, which products with the transposed table share."""
 
     def __init__(self) -> None:
         self._found: set[ir.Value] = set()
         self._stored: dict[ir.Value, tuple[ir.Value, np.ndarray]] = {}
 
     def find(self, node: ir.Node, where: NodeFilter) -> Fusion | None:
-        """The look-up in a large table of float32 that a node is, or None."""
+        """Return the fusion of a node that looks up rows of a large float32 table; None for any other node."""
         if not where(node) or not is_op(node, "Gather") or integer(node, "axis", 0) != 0:
             return None
         table, ids = source(node), source(node, 1)
@@ -155,15 +160,22 @@ class Tables:
         steps = builder.emit("Gather", [scales, ids], dims and [*dims[:-1], 1], ir.DataType.FLOAT, axis=0)
         return builder.emit("Mul", [builder.cast(rows, ir.DataType.FLOAT), steps], dims, ir.DataType.FLOAT)
 
-    def columns(self, builder: Builder, dense: Dense) -> tuple[ir.Value, np.ndarray]:
-        """The weights of a product in 8 bits, and the scale of each column."""
+    def shares(self, dense: Dense) -> bool:
+        """Whether the weights of a product are a transposed table, as those of a tied head are."""
         producer = dense.held.producer()
-        if is_op(producer, "Transpose") and source(producer) in self._found:
+        tied = is_op(producer, "Transpose") and source(producer) in self._found
+        return tied and permutation(producer) == (1, 0)
+
+    def columns(self, builder: Builder, dense: Dense) -> tuple[ir.Value, np.ndarray]:
+        """Return the weights of a product in 8 bits, and the scale of each column."""
+        if self.shares(dense):
+            producer = dense.held.producer()
+            assert producer is not None
             table = source(producer)
             array = constant_of(table)
-            if array is not None and np.array_equal(array.T, dense.weights):
-                levels, scale = self._of(builder, table, array)
-                return builder.transposed(levels, (1, 0)), scale
+            assert array is not None
+            levels, scale = self._of(builder, table, array)
+            return builder.transposed(levels, (1, 0)), scale
         levels, scale = columns_int8(dense.weights)
         return builder.constant(levels, f"{dense.held.name or 'weights'}.int8"), scale
 
@@ -175,7 +187,7 @@ class Tables:
 
 
 def columns_int8(weights: np.ndarray, axis: int = 1, least: np.ndarray | float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-    """Weights as signed bytes, and the scale of each slice along `axis`, which is `least` or more.
+    """Return weights as signed bytes, and the scale of each slice along `axis`, which is at least `least`.
 
     >>> levels, scale = columns_int8(np.float32([[1, 0], [-0.5, 0]]))
     >>> levels.tolist(), (scale * 64).tolist()
@@ -194,7 +206,7 @@ def block_int4(model: ir.Model, *, contrib: bool, where: NodeFilter = everywhere
 
     Args:
       model: changed in place.
-      contrib: whether the operator of ONNX Runtime may be used, or the standard's blocks.
+      contrib: whether to use ONNX Runtime's own operator rather than the standard's blocks.
       where: which nodes may be changed.
     """
     tables = Tables()
@@ -205,6 +217,8 @@ def block_int4(model: ir.Model, *, contrib: bool, where: NodeFilter = everywhere
             return dense or tables.find(node, where)
         result, build = node.outputs[0], _by_bits if contrib else _by_blocks
         operator = "MatMulNBits" if contrib else "MatMul of 4 bits"
+        if tables.shares(dense):
+            operator, build = "MatMulInteger", lambda builder, dense, dims: _dynamic(builder, dense, tables, dims)
         return Fusion(operator, result, dense.leaves, lambda builder: build(builder, dense, dims_of(result)))
 
     report = fuse(model, find, Anchor(at=("MatMul", "Gemm", "Gather")))
@@ -214,42 +228,87 @@ def block_int4(model: ir.Model, *, contrib: bool, where: NodeFilter = everywhere
 
 
 def _by_bits(builder: Builder, dense: Dense, dims: list | None) -> ir.Value:
-    levels, scale = blocks_int4(dense.weights)
+    levels, scale, zero = blocks_int4(dense.weights)
     name, (depth, count) = dense.held.name or "weights", dense.weights.shape
-    packed = (levels[:, :, ::2] | levels[:, :, 1::2] << 4).astype(np.uint8)
-    inputs = [dense.x, builder.constant(packed, f"{name}.int4"), builder.constant(scale.ravel(), f"{name}.scale")]
+    inputs = [
+        dense.x,
+        builder.constant(_pairs(levels), f"{name}.int4"),
+        builder.constant(scale.ravel(), f"{name}.scale"),
+        builder.constant(_pairs(zero).ravel(), f"{name}.zero_point"),
+    ]
     attributes = {"K": depth, "N": count, "bits": 4, "block_size": BLOCK}
     result = builder.emit("MatMulNBits", inputs, dims, ir.DataType.FLOAT, **attributes)
     result.producer().domain = MICROSOFT
     return result if dense.bias is None else builder.emit("Add", [result, dense.bias], dims, ir.DataType.FLOAT)
 
 
+def _pairs(levels: np.ndarray) -> np.ndarray:
+    """Pack 4-bit numbers along the last axis into bytes, the first of two in the lower half."""
+    odd = levels.shape[-1] % 2
+    even = np.concatenate([levels, np.zeros((*levels.shape[:-1], odd), levels.dtype)], -1)
+    return (even[..., ::2] | even[..., 1::2] << 4).astype(np.uint8)
+
+
 def _by_blocks(builder: Builder, dense: Dense, dims: list | None) -> ir.Value:
-    levels, scale = blocks_int4(dense.weights)
+    levels, scale, zero = blocks_int4(dense.weights)
     name, (depth, count) = dense.held.name or "weights", dense.weights.shape
     whole = (levels.astype(np.int8) - 8).reshape(count, -1)[:, :depth].T.astype(ml_dtypes.int4)
-    inputs = [builder.constant(whole, f"{name}.int4"), builder.constant(scale.T, f"{name}.scale")]
-    shape = [depth, count]
-    weights = builder.emit("DequantizeLinear", inputs, shape, ir.DataType.FLOAT, axis=0, block_size=BLOCK)
+    # ONNX Runtime looks for the weights only in the graph of the DequantizeLinear, so this one is not in a subgraph.
+    editor, root = builder.editor, builder.root
+    inputs = [
+        editor.constant(root, whole, f"{name}.int4"),
+        editor.constant(root, scale.T, f"{name}.scale"),
+        editor.constant(root, (zero.astype(np.int8) - 8).T.astype(ml_dtypes.int4), f"{name}.zero_point"),
+    ]
+    if builder.node.graph is root:
+        weights = builder.emit("DequantizeLinear", inputs, [depth, count], ir.DataType.FLOAT, axis=0, block_size=BLOCK)
+    else:
+        constants = {value.producer() for value in inputs}
+        last = next((node for node in reversed(root) if node in constants), None)
+        weights = editor.insert(
+            root, "DequantizeLinear", inputs, after=last, like=dense.held, shape=[depth, count],
+            dtype=ir.DataType.FLOAT, axis=0, block_size=BLOCK,
+        )  # fmt: skip
     result = builder.emit("MatMul", [dense.x, weights], dims, ir.DataType.FLOAT)
     return result if dense.bias is None else builder.emit("Add", [result, dense.bias], dims, ir.DataType.FLOAT)
 
 
-def blocks_int4(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Weights [K, N] as levels 0 to 15 around 8, [N, blocks, 32], and the scale of each block, [N, blocks].
+def blocks_int4(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return weights [K, N] as levels from 0 to 15, [N, blocks, 32], with scales and zero points of blocks, [N, blocks].
 
-    The element with the largest magnitude is at the end of the range that has one level more.
+    The levels of a block span its weights and zero, or, if the squared error is smaller, a little less than that: a few
+    weights at the ends are clipped, and the others are closer to a level.
 
-    >>> levels, scale = blocks_int4(np.float32([[2], [-1]]))
-    >>> levels[0, 0, :3].tolist(), scale.tolist()
-    ([0, 12, 8], [[-0.25]])
+    >>> levels, scale, zero = blocks_int4(np.float32([[2.5], [-1.25]]))
+    >>> levels[0, 0, :3].tolist(), scale.tolist(), zero.tolist()
+    ([15, 0, 5], [[0.25]], [[5]])
     """
     depth, count = weights.shape
     padded = np.zeros((count, -(-depth // BLOCK) * BLOCK), np.float32)
     padded[:, :depth] = weights.T
     blocks = padded.reshape(count, -1, BLOCK)
-    largest = np.take_along_axis(blocks, np.abs(blocks).argmax(-1)[..., None], -1)[..., 0]
-    scale = (largest / -8).astype(np.float32)
-    safe = np.where(scale == 0, 1, scale)
-    levels = np.clip(np.rint(blocks / safe[..., None]) + 8, 0, 15).astype(np.uint8)
-    return levels, safe
+    chunks = [_nearest_levels(blocks[start : start + CHUNK]) for start in range(0, count, CHUNK)]
+    levels, scale, zero = (np.concatenate(parts) for parts in zip(*chunks, strict=True))
+    return levels, scale, zero
+
+
+def _nearest_levels(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the levels, scales and zero points with the least squared error in each block."""
+    least, greatest = np.minimum(blocks.min(-1), 0), np.maximum(blocks.max(-1), 0)
+    span = ((greatest - least) / 15).astype(np.float32)
+    span[span == 0] = 1
+    zero = np.clip(np.rint(-least / span), 0, 15).astype(np.float32)[..., None]
+    levels, scale, error = np.empty(0), np.empty(0), np.full(span.shape, np.inf, np.float32)
+    for share in SHARES:
+        steps = np.clip(np.rint(blocks / (span * np.float32(share))[..., None]) + zero, 0, 15) - zero
+        squares = (steps * steps).sum(-1)
+        # The least-squares scale of these levels; it is undefined if all of them are the zero point.
+        fitted = np.where(squares > 0, (steps * blocks).sum(-1) / np.where(squares > 0, squares, 1), span)
+        fitted = np.where(fitted > 0, fitted, span).astype(np.float32)
+        found = ((steps * fitted[..., None] - blocks) ** 2).sum(-1)
+        better = found < error
+        if not levels.size:
+            levels, scale, error = steps, fitted, found
+        else:
+            levels[better], scale[better], error[better] = steps[better], fitted[better], found[better]
+    return (levels + zero).astype(np.uint8), scale, zero[..., 0].astype(np.uint8)

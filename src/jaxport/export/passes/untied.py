@@ -1,7 +1,7 @@
-"""Square weights that products use both as they are and transposed: stored in both forms, for OpenVINO.
+"""Store square weights that are multiplied both as they are and transposed in both forms, for OpenVINO.
 
-OpenVINO 2026.4 multiplies both times with the first form (`MatMul(x, w)` and `MatMul(y, Transpose(w))`, or a `Gemm` with
-`transB`, where `w` is a constant whose last two axes have one size). It does not where the two are constants of their own.
+OpenVINO 2026.4 multiplies with the first form both times (`MatMul(x, w)` and `MatMul(y, Transpose(w))`, or a `Gemm` with
+`transB`, where `w` is a constant whose last two axes have the same size). With two separate constants it does not.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ from jaxport.export.passes.editing import Editor, constant_of, dims_of, integer,
 
 
 def untied(model: ir.Model) -> str:
-    """Store such weights of the main graph once more, transposed or for the `Gemm`."""
+    """Store the other form of such weights: a transposed constant, or a copy for the `Gemm`.
+
+    Args:
+      model: changed in place; it has no functions, whose bodies would be shared by several weights (see `inlining`).
+    """
     editor, count = Editor(model), 0
     for weight in list(model.graph.initializers.values()):
         sizes = dims_of(weight)
@@ -23,19 +27,23 @@ def untied(model: ir.Model) -> str:
         turned = [(node, index) for node, index in weight.uses() if _turns(node, index)]
         if array is None or not turned:
             continue
-        name = weight.name or "weight"
+        forms: dict[tuple[int, ...], ir.Value] = {}
         for node, index in turned:
-            if node.op_type == "Transpose" and not node.outputs[0].is_graph_output():
-                form = np.ascontiguousarray(array.transpose(permutation(node)))
-                node.outputs[0].replace_all_uses_with(editor.constant(model.graph, form, name))
+            moves = node.op_type == "Transpose" and not node.outputs[0].is_graph_output()
+            order = permutation(node) if moves else tuple(range(array.ndim))
+            if order not in forms:
+                form = np.ascontiguousarray(array.transpose(order))
+                forms[order] = editor.constant(model.graph, form, weight.name or "weight")
+            if moves:
+                node.outputs[0].replace_all_uses_with(forms[order])
             else:
-                node.replace_input_with(index, editor.constant(model.graph, array, name))
+                node.replace_input_with(index, forms[order])
             count += 1
     return f"{count} forms of square weights" if count else "nothing to do"
 
 
 def _turns(node: ir.Node, index: int) -> bool:
-    """Whether a node takes an operand with its last two axes exchanged."""
+    """Whether a node exchanges the last two axes of an operand."""
     if node.domain:
         return False
     if node.op_type == "Transpose":

@@ -1,0 +1,125 @@
+"""Measure how far the result of each block is from that of the JAX function, and how much of that the block adds.
+
+The results of all blocks, and the values that they are computed from, are made outputs of the program, on both sides. A
+value that is an output cannot be fused into its user, so that the model that is measured may be less fused than the one
+that is saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxport import jaxprs
+from jaxport.blocks import Block, block_p
+from jaxport.export.rules import BLOCK_RULES
+from jaxport.verify import reference
+from jaxport.verify.taps import Tap, tapped
+
+if TYPE_CHECKING:
+    from jaxport.export.exported import Exported
+
+
+@dataclass(frozen=True)
+class BlockDifference:
+    """The difference of a block's results from those of the JAX function.
+
+    Attributes:
+      path: the path of the module; the name of the block if it has none.
+      target: the qualified name of the module's class, or of the function.
+      relative: the root mean square of the difference, in units of that of the expected values; the largest one if there
+        are several results. The calls of a scan count together.
+      added: what the block costs: `relative` without the largest such difference of the values that the block is computed
+        from, where both are taken as independent, so that their squares add up.
+    """
+
+    path: str
+    target: str
+    relative: float
+    added: float
+
+
+def block_differences(
+    exported: Exported, leaves: Sequence[Any], inputs: Mapping[str, np.ndarray]
+) -> tuple[BlockDifference, ...]:
+    """Return the differences of all blocks, the most costly first.
+
+    Args:
+      exported: the model; it is exported again, in the same precision, with more outputs.
+      leaves: the arguments of the JAX function, as operands of the traced program.
+      inputs: the same as inputs of the model.
+    """
+    traced = exported.traced
+    operands = set(_operands(traced.jaxpr.jaxpr))
+
+    def wanted(equation: jaxprs.JaxprEqn, _: Any) -> bool:
+        return equation.primitive is block_p or not operands.isdisjoint(equation.outvars)
+
+    jaxpr, taps = tapped(traced.jaxpr, wanted, frozenset(BLOCK_RULES))
+    if not taps:
+        return ()
+    names = (f"tap_{index}" for index in range(len(taps)))
+    paths = (*traced.output_paths, *traced.state_outputs, *names)
+    model = exported.again(replace(traced, jaxpr=jaxpr, output_paths=paths, state_outputs=()), reduced=True)
+    results = model.session.run({**model.defaults, **inputs})
+    actual = [port.to_jax(result) for port, result in zip(model.outputs, results, strict=True)][-len(taps) :]
+    expected = reference.run_program(jaxpr, [*(weight.value for weight in traced.weights), *leaves])[-len(taps) :]
+    relative = list(map(_relative, expected, actual))
+    by_value = {tap.value: error for tap, error in zip(taps, relative, strict=True)}
+    calls: dict[tuple[int, ...], list[Tap]] = {}
+    for tap in taps:
+        if tap.equation.primitive is block_p:
+            calls.setdefault(tuple(map(id, (*tap.around, tap.equation))), []).append(tap)
+    return tuple(sorted((_difference(own, by_value) for own in calls.values()), key=lambda found: -found.added))
+
+
+def _difference(own: Sequence[Tap], by_value: Mapping[jaxprs.Var, float]) -> BlockDifference:
+    """Return the difference of one call, whose results are tapped."""
+    block: Block = own[0].equation.params["block"]
+    relative = max(by_value[tap.value] for tap in own)
+    before = max((_known(atom, own[0].around, by_value) for atom in own[0].equation.invars), default=0.0)
+    added = max(0.0, relative**2 - before**2) ** 0.5
+    return BlockDifference(block.path or block.name, block.target, relative, added)
+
+
+def _known(atom: Any, around: Sequence[jaxprs.JaxprEqn], by_value: Mapping[jaxprs.Var, float]) -> float:
+    """Return the difference of an operand: that of the tapped value that it is; none if it is a constant or an input."""
+    if isinstance(atom, jaxprs.Literal):
+        return 0.0
+    for position in reversed(range(len(around))):
+        if atom in by_value:
+            break
+        outer = around[position]
+        body = next((b for b in jaxprs.jaxprs_in_params(outer.params) if atom in b.invars), None)
+        if body is None:
+            continue
+        # The operands of a body are the last ones of its equation: a branch has an index before them.
+        atom = outer.invars[body.invars.index(atom) - len(body.invars)]
+        if isinstance(atom, jaxprs.Literal):
+            return 0.0
+    return by_value.get(atom, 0.0)
+
+
+def _operands(jaxpr: jaxprs.Jaxpr) -> Iterator[jaxprs.Var]:
+    """Yield the values that blocks, and what has a body, are computed from."""
+    for equation in jaxpr.eqns:
+        bodies = list(jaxprs.jaxprs_in_params(equation.params))
+        if bodies:
+            yield from (atom for atom in equation.invars if not isinstance(atom, jaxprs.Literal))
+        for body in bodies:
+            yield from _operands(body)
+
+
+def _relative(expected: Any, actual: Any) -> float:
+    """Return the root mean square of the difference of two arrays, in units of that of the first."""
+    if not jnp.issubdtype(expected.dtype, np.inexact) or not expected.size:
+        return 0.0
+    wide = np.complex128 if jnp.issubdtype(expected.dtype, np.complexfloating) else np.float64
+    one, other = np.asarray(expected).astype(wide), np.asarray(actual).astype(wide)
+    finite = np.isfinite(one) & np.isfinite(other)
+    error, size = (float(np.sqrt(np.mean(np.abs(x[finite]) ** 2))) if finite.any() else 0.0 for x in (other - one, one))
+    return error / size if size else error
