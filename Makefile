@@ -171,7 +171,7 @@ sweeps: $(INSTALLED) ## every function of JAX in every dtype, static and symboli
 	@$(BIN)/python -m scripts.coverage --jobs $(JOBS) $(ARGS)
 
 bench: $(INSTALLED) $(PEERS_INSTALLED) ## the figures of the documentation, one after the other
-	@for benchmark in import layers memory examples importer; do $(BIN)/python -m benchmarks.bench_$$benchmark; done
+	@for benchmark in import layers memory "examples --measure" importer; do $(BIN)/python -m benchmarks.bench_$$benchmark; done
 
 bench-torch: $(TORCH_INSTALLED) ## the speed of imported models of PyTorch at their published sizes; writes its page
 	@$(TORCH_BIN)/python -m benchmarks.bench_torch --write $(ARGS)

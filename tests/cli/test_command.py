@@ -11,10 +11,21 @@ def test_the_version(capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().out == f"jaxport {jaxport.__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["", "export", "inspect", "verify"])
-def test_the_help_of_a_command(command: str, capsys: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize(
+    "command", ["", "export", "inspect", "verify", "import", "run", "tree", "view", "query", "sub", "account"]
+)
+def test_help_is_whole_on_80_columns(command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "80")
     assert run(*command.split(), "--help") == 0
-    assert f"Usage: jaxport {command}" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"Usage: jaxport {command}" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "..." not in shown.replace("[ARGS]...", ""), "a text is cut off"
+
+
+def test_completion_can_be_installed(capsys: pytest.CaptureFixture[str]):
+    assert run("--help") == 0
+    assert "--install-completion" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -21,16 +21,17 @@ from jaxport.errors import InvalidArgument, VerificationFailed
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+# Plain help: the boxes of rich cut words off in a terminal of 80 columns.
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 _TARGET_HELP = (
-    "`module:attribute`: a model object, a function, a class or a function without parameters (both are called), "
-    "or a call such as `models:resnet(depth=50)`."
+    "module:attribute: a model object, a function, a class or a function without parameters (both are called), "
+    "or a call such as models:resnet(depth=50)."
 )
 _DESTINATION_HELP = 'Where the model shall run: "onnx", "portable", "web", "openvino", "onnxruntime" or "genai".'
 _DECODER_HELP = (
     "A step of a language model, in place of its inputs; a folder for onnxruntime-genai is written: "
-    '"layers=2,kv_heads=2,head_size=8,context_length=64,eos_token_id=0", and `cache=static`, `position_ids=False`.'
+    '"layers=2,kv_heads=2,head_size=8,…", with context_length and eos_token_id; also cache=static, position_ids=False.'
 )
 _PRECISION_HELP = 'Of the weights: "float16", "bfloat16", "int8-dynamic" or "int4"; "int8" needs data, from Python.'
 _INPUT_HELP = 'One input, in the order of the arguments: "B,224,224,3", "ids:int32[B,T]", "scale:float32[]".'
@@ -207,7 +208,10 @@ def inspect(
     everything: Annotated[bool, typer.Option("--all", help="List every initializer.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the same as JSON.")] = False,
 ) -> None:
-    """Show the inputs, outputs, sizes, operators and modules of an ONNX file."""
+    """Show the contents of an ONNX file.
+
+    These are its inputs, outputs, sizes, operators and modules.
+    """
     summary = summarize(model)
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(summary), indent=2))
@@ -233,7 +237,10 @@ def verify(
     atol: AbsoluteTolerance = None,
     seed: Annotated[int, typer.Option(help="Of the sampled inputs and sizes.")] = 0,
 ) -> None:
-    """Compare an ONNX file with the JAX callable that it came from; the status is 1 where they differ."""
+    """Compare an ONNX file with the JAX callable it came from.
+
+    The status is 1 if they differ.
+    """
     from jaxport.verify import verify_file
 
     report = verify_file(

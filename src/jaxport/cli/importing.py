@@ -104,7 +104,10 @@ def run_model(
     atol: AbsoluteTolerance = None,
     seed: Seed = 0,
 ) -> None:
-    """Run an ONNX file in JAX and in ONNX Runtime: compare the values and the times. The status is 1 if they differ."""
+    """Run an ONNX file in JAX and in ONNX Runtime, and compare.
+
+    Values and times are printed; the status is 1 if the values differ.
+    """
     import jaxport
 
     program, load_seconds = _timed(lambda: jaxport.from_onnx(model))

@@ -76,13 +76,19 @@ def view(
     inputs: Inputs,
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("model.html"),
 ) -> None:
-    """Write a model as a page of HTML: a tree that unfolds and is searched by text or XPath."""
+    """Write a model as a page of HTML.
+
+    The page is a tree that unfolds, and can be searched by text or XPath.
+    """
     load_mox(model, inputs).show().save(output)
     typer.echo(f"{output}")
 
 
 def show_query(model: Model, query: Query, inputs: Inputs, expect: Expected = None) -> None:
-    """List what a query hits: its type, where it is, and the shapes of its inputs and outputs."""
+    """List what a query hits.
+
+    Each hit is printed with its type, its path, and the shapes of its inputs and outputs.
+    """
     selection = load_mox(model, inputs).select(query, expect=expect)
     shapes = lambda avals: ", ".join(aval.str_short(short_dtypes=True) for aval in avals)
     rows = [(m.type, m.path, shapes(m.in_avals), shapes(m.out_avals)) for m in selection]
@@ -90,7 +96,10 @@ def show_query(model: Model, query: Query, inputs: Inputs, expect: Expected = No
 
 
 def show_account(model: Model, inputs: Inputs) -> None:
-    """Show what each block costs: calls, parameters, bytes, operations, activations."""
+    """Show what each block costs.
+
+    Counted are calls, parameters, bytes, operations and activations.
+    """
     from jaxport.mox import account
 
     typer.echo(str(account(load_mox(model, inputs))))
@@ -104,7 +113,10 @@ def substitute(
     inputs: Inputs,
     expect: Expected = None,
 ) -> None:
-    """Replace what a query hits by a function, and write the model as ONNX."""
+    """Replace what a query hits with a function.
+
+    The edited model is written as ONNX.
+    """
     import jaxport
 
     mox = load_mox(model, inputs)
