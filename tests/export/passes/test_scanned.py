@@ -42,7 +42,7 @@ def over(step, **options):
 LEAVES = {
     "product": over(lambda h, x: jnp.tanh(x @ W + h @ R)),
     "reversed": over(lambda h, x: jnp.tanh(x @ W + h @ R), reverse=True),
-    "bias and activation": over(lambda h, x: jax.nn.silu(x @ W + V) * jnp.tanh(h @ R)),
+    "bias and activation": over(lambda h, x: jax.nn.softplus(x @ W + V) * jnp.tanh(h @ R)),
     "functions before it": over(lambda h, x: (jnp.tanh(x) * 2) @ W + h @ R * h),
     "transposed weights": over(lambda h, x: jnp.einsum("bd,hd->bh", x, W.T) * jnp.tanh(h @ R)),
     "of vectors": jax.vmap(lambda x: lax.scan(lambda h, r: (h + jnp.tanh(W.T @ r + R @ h), None), jnp.zeros(4), x)[0], 1),
