@@ -110,10 +110,10 @@ def every_state() -> onnx.ModelProto:
 LOOPS = {
     "separate caches": (
         separate_caches(),
-        ["for layer, layer_past_key, layer_past_value in zip(", "presents.extend(", "*presents"],
+        ["for layer, past_key, past_value in zip(", "presents.extend((past_key, past_value))", "return (x, *presents)"],
     ),
     "a stacked cache": (stacked_cache(), ["in zip(self.layers, cache, strict=True)", "jnp.stack(caches)"]),
-    "every state": (every_state(), ["for layer in self.layers:", "states.append(x)"]),
+    "every state": (every_state(), ["for layer in self.layers:", "states.append(", "*states)"]),
 }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from jaxport.codegen.dialect import Dialect
-from jaxport.codegen.fields import ROLES, Fields, key_of
+from jaxport.codegen.fields import ROLES, Fields, common_name, key_of
 from jaxport.codegen.flat import LONGEST_INLINE, Printer, default_name, leaves, needed
 from jaxport.codegen.literals import attribute, call, dtype_expression, name, number, restored
 from jaxport.codegen.structure.spellings import number as number_of
@@ -38,7 +38,8 @@ class CallPrinter(Printer):
       ties: where the layers are whose weights are read here.
       tables: the tensors that are no parameters and too large for the source, by attribute.
       called: what the results of layers are called.
-      roles: what values are called that each call of a loop has of its own: its arguments, and its results.
+      roles: what the arguments of modules are called where calls have different values for them.
+      results: what the results of the model are called.
       lists: the values that a list holds, by its name.
       result: what the module returns.
       started: the values that loops begin with.
@@ -51,6 +52,7 @@ class CallPrinter(Printer):
     tables: dict[str, HostValue] = field(default_factory=dict)
     called: dict[Variable, str] = field(default_factory=dict)
     roles: Mapping[Variable, str] = field(default_factory=dict)
+    results: Mapping[Variable, str] = field(default_factory=dict)
     lists: dict[str, list[Variable]] = field(default_factory=dict)
     result: Any = None
     started: set[Variable] = field(default_factory=set)
@@ -372,12 +374,10 @@ class CallPrinter(Printer):
 
     def _collected_name(self, loop: Loop, group: Sequence[int]) -> str:
         """What results of all calls are called: what the outputs of the model have in common, or `part`."""
-        found = {self.roles.get(call.outputs[output], "") for call in loop.calls for output in group}
+        found = {common_name([call.outputs[output] for call in loop.calls], self.results) for output in group}
         if not any(found):
-            formals = loop.calls[0].module.inputs
-            found = {
-                self.roles.get(formals[_replaced(loop)[output]], "") for output in group if output in _replaced(loop)
-            }
+            formals, replaced = loop.calls[0].module.inputs, _replaced(loop)
+            found = {self.roles.get(formals[replaced[output]], "") for output in group if output in replaced}
         parts = [one.split("_") for one in found]
         shared = [each[0] for each in zip(*parts, strict=False) if len({*each}) == 1]
         return identifier("_".join(shared), "part") if all(found) and shared else "part"

@@ -90,7 +90,7 @@ class Classes:
 
     def print(self, root: Module, base: str) -> str:
         """Makes all classes, and returns the name of the model's."""
-        self.roles = roles_of(root, {**self.inputs, **self.outputs})
+        self.roles = roles_of(root, self.inputs)
         by_height: dict[int, list[Module]] = {}
         heights: dict[int, int] = {}
         for module in [*root.walk()][::-1]:
@@ -128,6 +128,7 @@ class Classes:
             sizes={key: draft.sizes for key, draft in self.drafts.items()},
             ties={layer: self._layer_path(module, layer) for layer in _tied_layers(module)},
             roles=self.roles,
+            results=self.outputs,
         )
         printer.arguments(arguments)
         printer.keep(module)

@@ -12,7 +12,17 @@ from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Weight
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.recording import Variable
 
-__all__ = ["ROLES", "Fields", "argument_role", "class_name", "fields_of", "is_made_up", "key_of", "roles_of"]
+__all__ = [
+    "ROLES",
+    "Fields",
+    "argument_role",
+    "class_name",
+    "common_name",
+    "fields_of",
+    "is_made_up",
+    "key_of",
+    "roles_of",
+]
 
 Child = Module | Layer
 
@@ -176,14 +186,13 @@ def argument_role(variable: Variable) -> str:
 
 
 def roles_of(root: Module, names: Mapping[Variable, str]) -> dict[Variable, str]:
-    """What the arguments of modules are called where each call has another value for them, and what loops collect.
+    """What the arguments of modules are called where calls have different values for them.
 
-    Calls that differ have to agree: `past_0_key` and `past_1_key` are `past_key`, and what has no such name is called by
-    its dtype.
+    `past_0_key` and `past_1_key` are `past_key`; what has no such name is called by its dtype.
 
     Args:
       root: the model.
-      names: what its inputs and results are called.
+      names: what its inputs are called.
     """
     roles: dict[Variable, str] = {}
     for module in root.walk():
@@ -196,13 +205,9 @@ def roles_of(root: Module, names: Mapping[Variable, str]) -> dict[Variable, str]
                 formals = [call.module.inputs[position] for call in loop.calls]
                 roles |= {formal: argument_role(formal) for formal in formals}
             for position, row in loop.rows.items():
-                common = _common_name(row if isinstance(row, tuple) else (row,), names)
+                common = common_name(row if isinstance(row, tuple) else (row,), names)
                 formals = [call.module.inputs[position] for call in loop.calls]
                 roles |= {formal: common or argument_role(formal) for formal in formals}
-            for output in loop.collected:
-                made = [call.outputs[output] for call in loop.calls]
-                common = _common_name(made, names)
-                roles |= dict.fromkeys(made, common) if common else {}
     return roles
 
 
@@ -214,7 +219,7 @@ def _calls_of_one(module: Module) -> Iterable[list[Call]]:
     return (calls for calls in found.values() if len(calls) > 1)
 
 
-def _common_name(values: Iterable[Variable], names: Mapping[Variable, str]) -> str:
+def common_name(values: Iterable[Variable], names: Mapping[Variable, str]) -> str:
     """The name that values have but for numbers in it; empty if they have none in common."""
     found = {_without_numbers(names.get(value, "")) for value in values}
     return next(iter(found)) if len(found) == 1 else ""
