@@ -44,7 +44,7 @@ def _with_loops(module: Module, known: dict[int, Module]) -> Module:
     done: list[Item] = []
     index = 0
     while index < len(items):
-        run = _Run(items, index)
+        run = _Rounds(items, index)
         if len(run.calls) < 2:
             done.append(items[index])
             index += 1
@@ -58,7 +58,7 @@ MOST_BETWEEN = 64
 """Operators between two calls of a loop at most."""
 
 
-class _Run:
+class _Rounds:
     """The calls that a loop can be made of, from an item on.
 
     Attributes:
@@ -117,7 +117,7 @@ def _carried(before: Call, call: Call) -> dict[int, int]:
     return carried if len({*carried.values()}) == len(carried) else {}
 
 
-def _loop(run: _Run, uses: Mapping[Variable, int], makers: Mapping[Variable, Item]) -> Loop:
+def _loop(run: _Rounds, uses: Mapping[Variable, int], makers: Mapping[Variable, Item]) -> Loop:
     rows: dict[int, Variable | tuple[Variable, ...]] = {}
     for place in range(len(run.calls[0].inputs)):
         values = tuple(call.inputs[place] for call in run.calls)
