@@ -183,13 +183,11 @@ def _imports(text: str, dialect: Dialect) -> str:
     lines = ["import re"] * _uses(text, "re")
     lines.append(f"from collections.abc import {', '.join(name for name in ('Iterator', 'Mapping') if name in used)}")
     lines += ["from pathlib import Path"] + ["from typing import Any"] * ("Any" in used) + [""]
-    lines += list(dialect.imports)
-    lines += ["import jax"] * _uses(text, "jax") + ["import jax.numpy as jnp"] * _uses(text, "jnp")
-    lines += ["import numpy as np"] * _uses(text, "np")
     parts = [part for part in ("lax", "nn", "random") if _uses(text, part)]
-    lines.append(f"from jax import {', '.join(['Array', *parts])}")
-    lines.append("from safetensors.flax import load_file, save_file")
-    return "\n".join(lines)
+    others = [*dialect.imports, f"from jax import {', '.join(['Array', *parts])}"]
+    others += ["import jax"] * _uses(text, "jax") + ["import jax.numpy as jnp"] * _uses(text, "jnp")
+    others += ["import numpy as np"] * _uses(text, "np") + ["from safetensors.flax import load_file, save_file"]
+    return "\n".join([*lines, *sorted(others, key=lambda line: (line.startswith("from"), line))])
 
 
 def _uses(text: str, module: str) -> bool:
