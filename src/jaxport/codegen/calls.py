@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from jaxport.codegen.dialect import Dialect
-from jaxport.codegen.fields import ROLES, Fields
+from jaxport.codegen.fields import ROLES, Fields, common_name, key_of
 from jaxport.codegen.flat import LONGEST_INLINE, Printer, default_name, leaves, needed
 from jaxport.codegen.literals import attribute, call, dtype_expression, name, number, restored
 from jaxport.codegen.structure.spellings import number as number_of
@@ -38,6 +38,11 @@ class CallPrinter(Printer):
       ties: where the layers are whose weights are read here.
       tables: the tensors that are no parameters and too large for the source, by attribute.
       called: what the results of layers are called.
+      roles: what the arguments of modules are called where calls have different values for them.
+      results: what the results of the model are called.
+      lists: the values that a list holds, by its name.
+      result: what the module returns.
+      started: the values that loops begin with.
     """
 
     dialect: Dialect | None = None
@@ -46,6 +51,11 @@ class CallPrinter(Printer):
     ties: dict[Layer, str] = field(default_factory=dict)
     tables: dict[str, HostValue] = field(default_factory=dict)
     called: dict[Variable, str] = field(default_factory=dict)
+    roles: Mapping[Variable, str] = field(default_factory=dict)
+    results: Mapping[Variable, str] = field(default_factory=dict)
+    lists: dict[str, list[Variable]] = field(default_factory=dict)
+    result: Any = None
+    started: set[Variable] = field(default_factory=set)
     busy: dict[str, float] = field(default_factory=dict)
     last: dict[Variable, float] = field(default_factory=dict)
     now: float = -1
@@ -118,12 +128,14 @@ class CallPrinter(Printer):
 
     def body(self, items: Sequence[Item], result: Any) -> list[ast.stmt]:
         """The statements that compute a result."""
+        self.result = result
         loops: dict[int, Loop] = {}
         steps: list[Step] = []
         for item in items:
             step = self._step_of(item)
             if isinstance(item, Loop):
                 loops[id(step)] = item
+                self.started |= {item.calls[0].inputs[position] for position in item.carried}
             steps.append(step)
         steps, uses = needed(steps, result)
         for index, step in enumerate(steps):
@@ -188,10 +200,13 @@ class CallPrinter(Printer):
 
     def _default(self, step: Step) -> str:
         """What a result is called: after the layer that makes it; all that is like its input is `x`."""
+        if any(variable in self.started for variable in leaves(step.outputs)):
+            return "x"
         if isinstance(step.node, Layer | Call):
             part = step.node if isinstance(step.node, Layer) else step.node.module
-            found = [part for part in self.fields.paths[id(part)] if isinstance(part, str)]
-            chosen = found[-1] if len(found) == len(self.fields.paths[id(part)]) else "x"
+            place = self.fields.paths[key_of(part)]
+            found = [part for part in place if isinstance(part, str)]
+            chosen = found[-1] if len(found) == len(place) else "x"
             for variable in leaves(step.outputs):
                 self.called[variable] = chosen
             return chosen
@@ -214,6 +229,16 @@ class CallPrinter(Printer):
             return self.size(name(value))
         if isinstance(value, _Part) and self.dialect is not None:
             return self.dialect.cell(ast.parse(value, mode="eval").body)
+        if isinstance(value, tuple | list) and not hasattr(value, "_asdict"):
+            for chosen, made in self.lists.items():
+                begin = _begin_in(value, made)
+                if begin is None:
+                    continue
+                if len(value) == len(made):
+                    return name(chosen) if isinstance(value, list) else call("tuple", name(chosen))
+                parts = [*map(self.value, value[:begin]), ast.Starred(name(chosen), ast.Load())]
+                parts += map(self.value, value[begin + len(made) :])
+                return ast.Tuple(parts, ast.Load()) if isinstance(value, tuple) else ast.List(parts, ast.Load())
         return super().value(value)
 
     def expression(self, step: Step) -> ast.expr:
@@ -244,18 +269,74 @@ class CallPrinter(Printer):
         return call(short, shape, dtype) if short else call("jnp.full", shape, number(element.item()), dtype)
 
     def _loop(self, loop: Loop) -> list[ast.stmt]:
-        """`for layer in self.layers: x = layer(x, mask)`."""
+        """`for layer, cache in zip(self.layers, caches): x = layer(x, mask, cache)`."""
         first = loop.calls[0]
-        place = self.fields.paths[id(first.module)]
-        if len(place) < 2 or len({self.sizes.get(id(call.module), ()) for call in loop.calls}) > 1:
+        place = self.fields.paths[key_of(first.module)]
+        alike = all(call.module is first.module for call in loop.calls)
+        if (not alike and len(place) < 2) or len({self.sizes.get(id(call.module), ()) for call in loop.calls}) > 1:
             return [statement for call in loop.calls for statement in self._call(call)]
+        statements, names = self._carried(loop)
+        element = ""
+        iterated: list[tuple[str, ast.expr]] = []
+        if not alike:
+            element = self._free(_singular(str(place[0])))
+            iterated.append((element, self._listed(str(place[0]), int(place[1]), len(loop.calls))))
+        self.busy |= dict.fromkeys([element] if element else [], math.inf)
+        for position, row in loop.rows.items():
+            wanted = self.roles.get(first.module.inputs[position], "part")
+            if wanted in self.taken and element:
+                wanted = f"{element}_{wanted}"
+            names[position] = self._free(wanted)
+            self.busy[names[position]] = math.inf
+            iterated.append((names[position], self.value(row)))
+        arguments = [
+            name(names[position]) if position in names else self.value(variable)
+            for position, variable in enumerate(first.inputs)
+        ]
+        called = name(element) if element else ast.parse(self.fields.text(first.module), mode="eval").body
+        keywords = [ast.keyword(size, self.size(name(size))) for size in self.sizes.get(id(first.module), ())]
+        targets = {output: names[position] for position, output in loop.carried.items()}
+        for output in loop.collected:
+            if output not in targets:
+                replaced = _replaced(loop).get(output, -1)
+                targets[output] = names.get(replaced) or self._free(self._collected_name(loop, [output]))
+                self.busy[targets[output]] = math.inf
+        lists = self._lists(loop)
+        for chosen in lists:
+            statements.append(ast.Assign([ast.Name(chosen, ast.Store())], ast.List([], ast.Load()), lineno=0))
+        stored = [ast.Name(targets.get(index, "_"), ast.Store()) for index in range(len(first.outputs))]
+        target = stored[0] if len(stored) == 1 else ast.Tuple([*stored], ast.Store())
+        body: list[ast.stmt] = [ast.Assign([target], ast.Call(called, arguments, keywords), lineno=0)]
+        for chosen, places in lists.items():
+            values = [name(targets[output]) for output in places]
+            method = attribute(f"{chosen}.append") if len(values) == 1 else attribute(f"{chosen}.extend")
+            argument = values[0] if len(values) == 1 else ast.Tuple(values, ast.Load())
+            body.append(ast.Expr(ast.Call(method, [argument], [])))
+        statements.append(_for(iterated, len(loop.calls), body))
+        for chosen in [one for one, _ in iterated] + [targets[output] for output in loop.collected]:
+            self.busy[chosen] = self.now
+        for chosen, places in lists.items():
+            made = [call.outputs[output] for call in loop.calls for output in places]
+            self.lists[chosen] = made
+            self.busy[chosen] = max(self.last.get(variable, -1) for variable in made)
+            for index, variable in enumerate(made):
+                self.expressions[variable] = ast.Subscript(name(chosen), ast.Constant(index), ast.Load())
+        for position, output in loop.carried.items():
+            variable = loop.calls[-1].outputs[output]
+            if output not in loop.collected:
+                self.expressions[variable] = name(names[position])
+            self.busy[names[position]] = self.last.get(variable, self.now)
+        return statements
+
+    def _carried(self, loop: Loop) -> tuple[list[ast.stmt], dict[int, str]]:
+        """The names of what goes from call to call, and the statements that bind them."""
         statements: list[ast.stmt] = []
         names: dict[int, str] = {}
-        for position, variable in enumerate(loop.inputs):
-            if position not in loop.carried:
-                continue
+        inputs = loop.calls[0].inputs
+        for position in loop.carried:
+            variable = inputs[position]
             expression = self.expressions[variable]
-            alone = sum(other is variable for other in loop.inputs) == 1
+            alone = sum(other is variable for other in (*inputs, *loop.inputs)) == 2
             free = alone and isinstance(expression, ast.Name) and self.busy.get(expression.id, math.inf) <= self.now
             if free and isinstance(expression, ast.Name) and expression.id not in names.values():
                 names[position] = expression.id
@@ -265,30 +346,41 @@ class CallPrinter(Printer):
             self.busy[chosen] = math.inf
             statements.append(ast.Assign([ast.Name(chosen, ast.Store())], expression, lineno=0))
             names[position] = chosen
-        members = self.fields.lists[str(place[0])]
-        begin, end = int(place[1]), int(place[1]) + len(loop.calls)
-        listed: ast.expr = attribute(f"self.{place[0]}")
-        if (begin, end) != (0, len(members)):
-            bounds = ast.Slice(
-                ast.Constant(begin) if begin else None, ast.Constant(end) if end < len(members) else None
-            )
-            listed = ast.Subscript(listed, bounds, ast.Load())
-        element = self._free(_singular(str(place[0])))
-        self.busy[element] = self.now
-        arguments = [
-            name(names[position]) if position in names else self.value(variable)
-            for position, variable in enumerate(loop.inputs)
-        ]
-        keywords = [ast.keyword(size, self.size(name(size))) for size in self.sizes.get(id(first.module), ())]
-        by_output = {output: position for position, output in loop.carried.items()}
-        targets: list[ast.expr] = [ast.Name(names[by_output[index]], ast.Store()) for index in range(len(loop.outputs))]
-        target = targets[0] if len(targets) == 1 else ast.Tuple(targets, ast.Store())
-        assign = ast.Assign([target], ast.Call(name(element), arguments, keywords), lineno=0)
-        statements.append(ast.For(ast.Name(element, ast.Store()), listed, [assign], [], lineno=0))
-        for index, variable in enumerate(loop.outputs):
-            self.expressions[variable] = name(names[by_output[index]])
-            self.busy[names[by_output[index]]] = self.last.get(variable, self.now)
-        return statements
+        return statements, names
+
+    def _listed(self, field: str, begin: int, count: int) -> ast.expr:
+        """The modules of a list that a loop calls."""
+        members, end = self.fields.lists[field], begin + count
+        listed: ast.expr = attribute(f"self.{field}")
+        if (begin, end) == (0, len(members)):
+            return listed
+        bounds = ast.Slice(ast.Constant(begin) if begin else None, ast.Constant(end) if end < len(members) else None)
+        return ast.Subscript(listed, bounds, ast.Load())
+
+    def _lists(self, loop: Loop) -> dict[str, list[int]]:
+        """The lists in which the results of all calls are collected, each with the positions of what goes into it."""
+        if not loop.collected:
+            return {}
+        everything = [call.outputs[output] for call in loop.calls for output in loop.collected]
+        groups = [[output] for output in loop.collected]
+        if isinstance(self.result, tuple) and _begin_in(self.result, everything) is not None:
+            groups = [[*loop.collected]]
+        found: dict[str, list[int]] = {}
+        for group in groups:
+            chosen = self._free(_plural(self._collected_name(loop, group)))
+            self.busy[chosen] = math.inf
+            found[chosen] = group
+        return found
+
+    def _collected_name(self, loop: Loop, group: Sequence[int]) -> str:
+        """What results of all calls are called: what the outputs of the model have in common, or `part`."""
+        found = {common_name([call.outputs[output] for call in loop.calls], self.results) for output in group}
+        if not any(found):
+            formals, replaced = loop.calls[0].module.inputs, _replaced(loop)
+            found = {self.roles.get(formals[replaced[output]], "") for output in group if output in replaced}
+        parts = [one.split("_") for one in found]
+        shared = [each[0] for each in zip(*parts, strict=False) if len({*each}) == 1]
+        return identifier("_".join(shared), "part") if all(found) and shared else "part"
 
     def _call(self, call: Call) -> list[ast.stmt]:
         step = self._step_of(call)
@@ -297,6 +389,36 @@ class CallPrinter(Printer):
             self.last.setdefault(variable, math.inf)
         target = self.target(step.outputs, None, self._default(step))
         return [ast.Assign([target], expression, lineno=0)]
+
+
+def _for(iterated: Sequence[tuple[str, ast.expr]], count: int, body: list[ast.stmt]) -> ast.stmt:
+    """A loop over modules and values side by side; over nothing, `count` times."""
+    if not iterated:
+        return ast.For(ast.Name("_", ast.Store()), call("range", ast.Constant(count)), body, [], lineno=0)
+    targets: list[ast.expr] = [ast.Name(chosen, ast.Store()) for chosen, _ in iterated]
+    if len(targets) == 1:
+        return ast.For(targets[0], iterated[0][1], body, [], lineno=0)
+    together = call("zip", *(values for _, values in iterated), strict=ast.Constant(True))
+    return ast.For(ast.Tuple(targets, ast.Store()), together, body, [], lineno=0)
+
+
+def _replaced(loop: Loop) -> dict[int, int]:
+    """Which input of its own each call gives a new value for, such as the cache of a layer: by positions of outputs."""
+    first = loop.calls[0]
+    pairs = list(zip(loop.collected, loop.rows, strict=False))
+    alike = all(
+        (first.outputs[output].shape, first.outputs[output].dtype) == (first.inputs[row].shape, first.inputs[row].dtype)
+        for output, row in pairs
+    )
+    return dict(pairs) if alike and len(loop.collected) == len(loop.rows) else {}
+
+
+def _begin_in(values: Sequence[Any], part: Sequence[Variable]) -> int | None:
+    """Where values begin among others, in their order."""
+    for begin in range(len(values) - len(part) + 1):
+        if all(one is other for one, other in zip(values[begin:], part, strict=False)):
+            return begin
+    return None
 
 
 class _Name(str):
@@ -328,6 +450,10 @@ def _is_single(value: Any) -> bool:
 
 def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:
     return a is b or (a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
+
+
+def _plural(singular: str) -> str:
+    return f"{singular}s" if not singular.endswith("s") else f"{singular}_list"
 
 
 def _singular(plural: str) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxport.codegen.calls import CallPrinter
 from jaxport.codegen.dialect import Dialect, constant
-from jaxport.codegen.fields import Fields, class_name, fields_of, unique_arguments
+from jaxport.codegen.fields import Fields, class_name, fields_of, key_of, roles_of, unique_arguments
 from jaxport.codegen.literals import attribute, call, dtype_expression, name, storable
 from jaxport.codegen.sizes import size_statements, unreadable
 from jaxport.codegen.tree import Layer, Module, Weight
@@ -74,6 +74,7 @@ class Classes:
       inputs: what the arguments of the model are called.
       known_sizes: the names of sizes that arguments of the model have.
       result: what the model returns.
+      outputs: what its results are called.
     """
 
     dialect: Dialect
@@ -81,12 +82,15 @@ class Classes:
     inputs: Mapping[Variable, str]
     known_sizes: Collection[str]
     result: Any
+    outputs: Mapping[Variable, str]
+    roles: dict[Variable, str] = field(default_factory=dict)
     drafts: dict[int, Draft] = field(default_factory=dict)
     definitions: list[ast.ClassDef] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
 
     def print(self, root: Module, base: str) -> str:
         """Makes all classes, and returns the name of the model's."""
+        self.roles = roles_of(root, self.inputs)
         by_height: dict[int, list[Module]] = {}
         heights: dict[int, int] = {}
         for module in [*root.walk()][::-1]:
@@ -116,13 +120,15 @@ class Classes:
         taken = {"self", *self.reserved, *self.known_sizes}
         is_root = module is root
         variables = list(self.inputs) if is_root else module.inputs
-        arguments = dict(self.inputs) if is_root else unique_arguments(variables, self.inputs, set(taken))
+        arguments = dict(self.inputs) if is_root else self._arguments(variables, taken)
         printer = CallPrinter(
             {*taken, *arguments.values()},
             dialect=self.dialect,
             fields=fields,
             sizes={key: draft.sizes for key, draft in self.drafts.items()},
             ties={layer: self._layer_path(module, layer) for layer in _tied_layers(module)},
+            roles=self.roles,
+            results=self.outputs,
         )
         printer.arguments(arguments)
         printer.keep(module)
@@ -138,10 +144,13 @@ class Classes:
         name = base if is_root else class_name(module.type, module.path)
         return Draft(module, name, fields, init, method, sizes, printer.tables)
 
+    def _arguments(self, variables: Sequence[Variable], taken: set[str]) -> dict[Variable, str]:
+        return unique_arguments(variables, {**self.inputs, **self.roles}, set(taken))
+
     def _layer_path(self, module: Module, layer: Layer) -> str:
         """Where a layer is below a module: `self.transformer.embed`."""
         fields = fields_of(module, self.dialect.reserved)
-        if id(layer) in fields.paths:
+        if key_of(layer) in fields.paths:
             return fields.text(layer)
         for inner in (called.module for called in module.calls()):
             if any(item is layer for deeper in inner.walk() for item in deeper.items):

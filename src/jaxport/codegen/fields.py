@@ -12,7 +12,17 @@ from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Weight
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.recording import Variable
 
-__all__ = ["ROLES", "Fields", "argument_role", "class_name", "fields_of"]
+__all__ = [
+    "ROLES",
+    "Fields",
+    "argument_role",
+    "class_name",
+    "common_name",
+    "fields_of",
+    "is_made_up",
+    "key_of",
+    "roles_of",
+]
 
 Child = Module | Layer
 
@@ -27,7 +37,7 @@ class Fields:
     Attributes:
       single: modules and layers by attribute.
       lists: lists of such by attribute.
-      paths: where each module and layer is, below `self`: `("layers", 0)`; by identity.
+      paths: where each module and layer is, below `self`: `("layers", 0)`; by `key_of`.
       weights: the attributes of tensors.
       taken: the names in use.
     """
@@ -47,7 +57,12 @@ class Fields:
 
     def text(self, child: Child) -> str:
         """A part as the source has it: `self.layers[0]`."""
-        return "self" + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in self.paths[id(child)])
+        return "self" + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in self.paths[key_of(child)])
+
+
+def key_of(child: Child) -> int:
+    """What all calls of one module or layer have in common, by identity."""
+    return id(child.weights) if isinstance(child, Layer) else id(child)
 
 
 def fields_of(module: Module, reserved: Collection[str]) -> Fields:
@@ -56,8 +71,8 @@ def fields_of(module: Module, reserved: Collection[str]) -> Fields:
     labels: dict[int, str] = {}
     children: dict[int, Child] = {}
     for child in _children(module.items):
-        children.setdefault(id(child), child)
-        labels[id(child)] = _label(child, module)
+        children.setdefault(key_of(child), child)
+        labels[key_of(child)] = _label(child, module)
     lists = _lists(children, labels)
     for key, child in children.items():
         found = lists.get(key)
@@ -128,9 +143,17 @@ def weight_name(name: str) -> str:
     ('cls_token', 'weight', 'weight')
     """
     last = re.split(r"[./:]", name)[-1]
-    if re.fullmatch(r"(?i)(val|const|constant|onnx|matmul|add|mul|conv|gemm|_*v|tensor|arg|param|w)?_*\d*", last):
-        return "weight"
-    return identifier(re.sub(r"_\d+$", "", last), "weight")
+    return "weight" if is_made_up(last) else identifier(re.sub(r"_\d+$", "", last), "weight")
+
+
+def is_made_up(name: str) -> bool:
+    """Whether a name is one that exporters number values with.
+
+    >>> is_made_up("val_17"), is_made_up("cls_token")
+    (True, False)
+    """
+    numbered = r"(?i)(val|const|constant|onnx|matmul|add|mul|conv|gemm|_*v|tensor|arg|param|w)?_*\d*"
+    return re.fullmatch(numbered, name) is not None
 
 
 def class_name(type_name: str, path: str, default: str = "Block") -> str:
@@ -160,6 +183,50 @@ def argument_role(variable: Variable) -> str:
     if kind == "b":
         return "mask"
     return "indices" if kind in "iu" else "x"
+
+
+def roles_of(root: Module, names: Mapping[Variable, str]) -> dict[Variable, str]:
+    """What the arguments of modules are called where calls have different values for them.
+
+    `past_0_key` and `past_1_key` are `past_key`; what has no such name is called by its dtype.
+
+    Args:
+      root: the model.
+      names: what its inputs are called.
+    """
+    roles: dict[Variable, str] = {}
+    for module in root.walk():
+        for calls in _calls_of_one(module):
+            for formal, *values in zip(calls[0].module.inputs, *(call.inputs for call in calls), strict=True):
+                if any(value is not values[0] for value in values):
+                    roles[formal] = argument_role(formal)
+        for loop in (item for item in module.items if isinstance(item, Loop)):
+            for position in loop.carried:
+                formals = [call.module.inputs[position] for call in loop.calls]
+                roles |= {formal: argument_role(formal) for formal in formals}
+            for position, row in loop.rows.items():
+                common = common_name(row if isinstance(row, tuple) else (row,), names)
+                formals = [call.module.inputs[position] for call in loop.calls]
+                roles |= {formal: common or argument_role(formal) for formal in formals}
+    return roles
+
+
+def _calls_of_one(module: Module) -> Iterable[list[Call]]:
+    """The calls of each module that is called in another, if there are several."""
+    found: dict[int, list[Call]] = {}
+    for call in module.calls():
+        found.setdefault(id(call.module), []).append(call)
+    return (calls for calls in found.values() if len(calls) > 1)
+
+
+def common_name(values: Iterable[Variable], names: Mapping[Variable, str]) -> str:
+    """The name that values have but for numbers in it; empty if they have none in common."""
+    found = {_without_numbers(names.get(value, "")) for value in values}
+    return next(iter(found)) if len(found) == 1 else ""
+
+
+def _without_numbers(name: str) -> str:
+    return re.sub(r"_?\d+(?=_|$)", "", name)
 
 
 def unique_arguments(

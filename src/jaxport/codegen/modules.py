@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxport.codegen.checkpoint import pytorch_loading
 from jaxport.codegen.classes import Classes, Draft
 from jaxport.codegen.dialect import Dialect
 from jaxport.codegen.fields import class_name
@@ -31,7 +32,10 @@ from jaxport.importer.tracing import RecordedProgram
 
 __all__ = ["ModuleSource", "to_modules"]
 
-_RESERVED = "Array Any Path Iterator keys_from names_of load save load_file save_file jax jnp lax nn nnx eqx random np annotations Table self"
+_RESERVED = (
+    "Array Any Path Iterator Mapping Table annotations self jax jnp lax nn nnx eqx random np re "
+    "load load_pytorch save filled named abstract keys_from load_file save_file PYTORCH"
+)
 _GENERIC = re.compile(r"(?i)(main_?graph|graph|torch_?jit|model|main|jaxport|.*\d{4,})?")
 MARK = "imported from ONNX"
 """What the first line of a generated module says."""
@@ -110,6 +114,11 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect) -> ModuleSource:
     """
     program = recorded.program
     tree, result = build(recorded)
+    outputs = {
+        variable: variable_name(name)
+        for variable, name in zip(result, program.output_names, strict=True)
+        if isinstance(variable, Variable)
+    }
     result = result[0] if len(result) == 1 else tuple(result)
     sizes = size_names(recorded.inputs)
     reserved = {*_RESERVED.split(), *HELPERS, *dialect.definitions}
@@ -121,14 +130,14 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect) -> ModuleSource:
             instead="record the program with other names of sizes: `inputs={…}`",
         )
     inputs = _arguments(recorded, {*reserved, *sizes})
-    classes = Classes(dialect, reserved, inputs, sizes, result)
+    classes = Classes(dialect, reserved, inputs, sizes, result, outputs)
     made = classes.print(tree, _root_name(program.modules.type, program.name))
     body = "\n\n\n".join(ast.unparse(ast.fix_missing_locations(definition)) for definition in classes.definitions)
-    found = [*_tensors(tree, classes, dialect, "")]
-    tensors = {key: array for key, array, _ in found}
-    origins = {key: origin for key, _, origin in found if origin}
-    loading = dialect.loading.format(model=made)
-    parts = [*_definitions(dialect, body), *helper_sources(body), body, loading]
+    weights = dict(_weights(tree, classes, dialect, ""))
+    tensors = {key: weight.read() for key, weight in weights.items()}
+    origins = {key: weight.name for key, weight in weights.items() if weight.name}
+    loading = [dialect.loading.format(model=made), pytorch_loading(made, weights, program)]
+    parts = [*_definitions(dialect, body), *helper_sources(body), body, *filter(None, loading)]
     text = "\n\n\n".join(part.strip("\n") for part in parts)
     title = f'"""`{comment(program.name)}`, {MARK}."""\n\nfrom __future__ import annotations\n'
     code = formatted(f"{title}\n{_imports(text, dialect)}\n\n\n{text}\n")
@@ -171,39 +180,38 @@ def _definitions(dialect: Dialect, body: str) -> list[str]:
 
 def _imports(text: str, dialect: Dialect) -> str:
     used = set(re.findall(r"[A-Za-z_]\w*", text))
-    lines = ["from collections.abc import Iterator"] * ("Iterator" in used) + ["from pathlib import Path"]
-    lines += ["from typing import Any"] * ("Any" in used) + [""]
-    lines += list(dialect.imports)
-    lines += ["import jax"] * _uses(text, "jax") + ["import jax.numpy as jnp"] * _uses(text, "jnp")
-    lines += ["import numpy as np"] * _uses(text, "np")
+    lines = ["import re"] * _uses(text, "re")
+    lines.append(f"from collections.abc import {', '.join(name for name in ('Iterator', 'Mapping') if name in used)}")
+    lines += ["from pathlib import Path"] + ["from typing import Any"] * ("Any" in used) + [""]
     parts = [part for part in ("lax", "nn", "random") if _uses(text, part)]
-    lines.append(f"from jax import {', '.join(['Array', *parts])}")
-    lines.append("from safetensors.flax import load_file, save_file")
-    return "\n".join(lines)
+    others = [*dialect.imports, f"from jax import {', '.join(['Array', *parts])}"]
+    others += ["import jax"] * _uses(text, "jax") + ["import jax.numpy as jnp"] * _uses(text, "jnp")
+    others += ["import numpy as np"] * _uses(text, "np") + ["from safetensors.flax import load_file, save_file"]
+    return "\n".join([*lines, *sorted(others, key=lambda line: (line.startswith("from"), line))])
 
 
 def _uses(text: str, module: str) -> bool:
     return re.search(rf"(?<![.\w]){module}\.", text) is not None
 
 
-def _tensors(module: Module, classes: Classes, dialect: Dialect, prefix: str) -> Iterator[tuple[str, np.ndarray, str]]:
-    """The tensors of a module and of those inside it: the path of each, its elements, and its name in the file."""
+def _weights(module: Module, classes: Classes, dialect: Dialect, prefix: str) -> Iterator[tuple[str, Weight]]:
+    """The tensors of a module and of those inside it, each with its path, as the module keeps it."""
     draft: Draft = classes.drafts[id(module)]
     for variable, key in draft.fields.weights.items():
         weight = module.weights[variable]
         assert isinstance(weight, Weight)
-        yield prefix + key, weight.read(), weight.name
+        yield prefix + key, weight
     for key, value in draft.tables.items():
-        yield prefix + key, storable(value.data)[0], ""
+        table, _ = storable(value.data)
+        yield prefix + key, Weight("", table.shape, table.dtype, lambda table=table: table, trained=False)
     for child, path in _children(draft):
         inner = f"{prefix}{path}."
         if isinstance(child, Layer):
             for role, field in dialect.layers[child.kind].fields(child).items():
                 weight = child.weights[role]
-                array = weight.read() if field.axes is None else weight.read().transpose(field.axes)
-                yield inner + field.name, array, weight.name
+                yield inner + field.name, weight if field.axes is None else weight.transposed(field.axes)
         else:
-            yield from _tensors(child, classes, dialect, inner)
+            yield from _weights(child, classes, dialect, inner)
 
 
 def _children(draft: Draft) -> Iterator[tuple[Any, str]]:

@@ -7,8 +7,8 @@ that are known beside it, and the recorded calls that compute it in JAX, which t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ class Weight:
       dtype: its element type.
       read: gives the array; nothing is read before.
       trained: whether it is a parameter; a statistic or a table is not.
+      axes: the order of the axes that the file's tensor has here; None if more than their order differs.
     """
 
     name: str
@@ -35,6 +36,13 @@ class Weight:
     dtype: np.dtype
     read: Callable[[], np.ndarray]
     trained: bool = True
+    axes: tuple[int, ...] | None = None
+
+    def transposed(self, axes: Sequence[int]) -> Weight:
+        """The same tensor with its axes in another order."""
+        order = None if self.axes is None else tuple(self.axes[axis] for axis in axes)
+        shape = tuple(self.shape[axis] for axis in axes)
+        return replace(self, shape=shape, read=lambda: self.read().transpose(axes), axes=order)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +69,8 @@ class Layer:
     Attributes:
       kind: `Linear`, `Conv`, `ConvTranspose`, `Embed`, `LayerNorm`, `RMSNorm`, `BatchNorm`, `GroupNorm`, `LSTM` or `GRU`.
       config: its options, sizes included.
-      weights: its tensors by their role: `kernel` (inputs before outputs), `bias`, `scale`, `embedding`, `mean`, `var`.
+      weights: its tensors by their role: `kernel` (inputs before outputs), `bias`, `scale`, `embedding`, `mean`, `var`;
+        calls of one layer have the same mapping.
       inputs: the value that it is applied to; of a cell, the sequence and the first carry.
       outputs: its result; of a cell, those of the scan.
       label: its path below the module around it.
@@ -85,7 +94,13 @@ class Tie:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One call of a module."""
+    """One call of a module.
+
+    Attributes:
+      module: the module.
+      inputs: the values that it is called with, in the order of its own.
+      outputs: its results in this call.
+    """
 
     module: Module
     inputs: tuple[Variable, ...]
@@ -94,19 +109,33 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """Calls of modules that follow one another, each with the results of the one before.
+    """Calls of a module, or of the modules of a list, that follow one another, each with results of the one before.
 
     Attributes:
       calls: the calls, in order.
       carried: which inputs of a call are results of the one before: positions of inputs by those of outputs.
-      inputs: the inputs of the first call.
-      outputs: the results of the last one.
+      rows: the inputs that each call has of its own, by position: the value of each call, or the array whose parts along
+        the first axis they are.
+      collected: the positions of the outputs of which others than the next call read those of each call.
     """
 
     calls: tuple[Call, ...]
     carried: Mapping[int, int]
-    inputs: tuple[Variable, ...]
-    outputs: tuple[Variable, ...]
+    rows: Mapping[int, Variable | tuple[Variable, ...]]
+    collected: tuple[int, ...]
+
+    @property
+    def inputs(self) -> tuple[Variable, ...]:
+        """The values that it reads, which are there before."""
+        first = [variable for place, variable in enumerate(self.calls[0].inputs) if place not in self.rows]
+        rows = [row if isinstance(row, tuple) else (row,) for row in self.rows.values()]
+        return tuple(dict.fromkeys([*first, *(variable for row in rows for variable in row)]))
+
+    @property
+    def outputs(self) -> tuple[Variable, ...]:
+        """The results of the last call, and those of each call that are collected."""
+        before = [call.outputs[place] for call in self.calls[:-1] for place in self.collected]
+        return (*before, *self.calls[-1].outputs)
 
 
 Leaf = Op | Layer

@@ -57,8 +57,11 @@ class Weights:
 
     def host_array(self, name: str) -> np.ndarray:
         """Return a parameter in the model's own type and in its stored layout."""
-        array = tensor_value(self.tensor(name)).data
-        return array.transpose(HWIO) if self.values[name] in self.kernels else array
+        return tensor_value(self.tensor(name)).data.transpose(self.axes(name))
+
+    def axes(self, name: str) -> tuple[int, ...]:
+        """Return the order in which the axes of a parameter's initializer are stored."""
+        return HWIO if self.values[name] in self.kernels else tuple(range(len(self.tensor(name).shape)))
 
     @property
     def specs(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -66,9 +69,8 @@ class Weights:
         specs = {}
         for name, value in self.values.items():
             tensor = self.body.initializers[value]
-            shape = tensor.shape.numpy()
-            if value in self.kernels:
-                shape = tuple(shape[axis] for axis in HWIO)
+            sizes = tensor.shape.numpy()
+            shape = tuple(sizes[axis] for axis in self.axes(name))
             specs[name] = jax.ShapeDtypeStruct(shape, canonical(np.dtype(tensor.dtype.numpy())))
         return specs
 

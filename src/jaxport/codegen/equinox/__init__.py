@@ -10,34 +10,43 @@ from jaxport.codegen.literals import call
 
 __all__ = ["EQUINOX"]
 
-_LOADING = '''def keys_from(seed: int) -> Iterator[Array]:
+_LOADING = '''def load(path: str | Path | None = None) -> {model}:
+    """The model with its weights: those beside this module, or those of another file of the same names."""
+    return filled(load_file(Path(__file__).with_name("model.safetensors") if path is None else path))
+
+
+def save(model: {model}, path: str | Path) -> None:
+    """Write the weights of the model, as `load` reads them."""
+    save_file(named(model), path)
+
+
+def filled(tensors: Mapping[str, Array]) -> {model}:
+    """The model with weights by path."""
+    model = abstract()
+    for name, leaf in named(model).items():
+        if name not in tensors or tensors[name].shape != leaf.shape:
+            raise ValueError(f"the file has no tensor `{{name}}` of shape {{leaf.shape}}")
+    weights = [jnp.asarray(tensors[name]) for name in named(model)]
+    return jax.tree.unflatten(jax.tree.structure(model), weights)
+
+
+def named(model: {model}) -> dict[str, Array]:
+    """The weights of the model by path, in the order of `jax.tree.leaves`."""
+    leaves = jax.tree_util.tree_leaves_with_path(model)
+    return {{".".join(str(getattr(key, "name", getattr(key, "idx", key))) for key in path): leaf for path, leaf in leaves}}
+
+
+def abstract() -> {model}:
+    """The model with shapes in place of its weights."""
+    return eqx.filter_eval_shape(lambda: {model}(keys=keys_from(0)))
+
+
+def keys_from(seed: int) -> Iterator[Array]:
     """Random keys, one for each layer."""
     key = jax.random.key(seed)
     while True:
         key, other = jax.random.split(key)
         yield other
-
-
-def names_of(model: {model}) -> list[str]:
-    """The path of each tensor of the model, in the order of `jax.tree.leaves`."""
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(model)]
-    return [".".join(str(getattr(key, "name", getattr(key, "idx", key))) for key in path) for path in paths]
-
-
-def load(path: str | Path | None = None) -> {model}:
-    """The model with its weights: those beside this module, or those of another file of the same names."""
-    model = eqx.filter_eval_shape(lambda: {model}(keys=keys_from(0)))
-    tensors = load_file(Path(__file__).with_name("model.safetensors") if path is None else path)
-    leaves, structure = jax.tree.flatten(model)
-    for name, leaf in zip(names_of(model), leaves, strict=True):
-        if name not in tensors or tensors[name].shape != leaf.shape:
-            raise ValueError(f"the file has no tensor `{{name}}` of shape {{leaf.shape}}")
-    return jax.tree.unflatten(structure, [jnp.asarray(tensors[name]) for name in names_of(model)])
-
-
-def save(model: {model}, path: str | Path) -> None:
-    """Writes the weights of the model, as `load` reads them."""
-    save_file(dict(zip(names_of(model), jax.tree.leaves(model), strict=True)), path)
 '''
 
 

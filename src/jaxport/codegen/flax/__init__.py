@@ -16,20 +16,32 @@ _TABLE = '''class Table(nnx.Variable):
 
 _LOADING = '''def load(path: str | Path | None = None) -> {model}:
     """The model with its weights: those beside this module, or those of another file of the same names."""
-    model = nnx.eval_shape(lambda: {model}(rngs=nnx.Rngs(0)))
-    graph, state = nnx.split(model)
-    tensors = load_file(Path(__file__).with_name("model.safetensors") if path is None else path)
-    for key, variable in nnx.to_flat_state(state):
-        name = ".".join(map(str, key))
-        if name not in tensors or tensors[name].shape != variable.shape:
-            raise ValueError(f"the file has no tensor `{{name}}` of shape {{variable.shape}}")
-        variable.set_value(jnp.asarray(tensors[name]))
-    return nnx.merge(graph, state)
+    return filled(load_file(Path(__file__).with_name("model.safetensors") if path is None else path))
 
 
 def save(model: {model}, path: str | Path) -> None:
-    """Writes the weights of the model, as `load` reads them."""
-    save_file({{".".join(map(str, key)): variable[...] for key, variable in nnx.to_flat_state(nnx.state(model))}}, path)
+    """Write the weights of the model, as `load` reads them."""
+    save_file({{name: variable[...] for name, variable in named(model).items()}}, path)
+
+
+def filled(tensors: Mapping[str, Array]) -> {model}:
+    """The model with weights by path."""
+    model = abstract()
+    for name, variable in named(model).items():
+        if name not in tensors or tensors[name].shape != variable.shape:
+            raise ValueError(f"the file has no tensor `{{name}}` of shape {{variable.shape}}")
+        variable.set_value(jnp.asarray(tensors[name]))
+    return model
+
+
+def named(model: {model}) -> dict[str, nnx.Variable]:
+    """The weights of the model by path."""
+    return {{".".join(map(str, key)): variable for key, variable in nnx.to_flat_state(nnx.state(model))}}
+
+
+def abstract() -> {model}:
+    """The model with shapes in place of its weights."""
+    return nnx.eval_shape(lambda: {model}(rngs=nnx.Rngs(0)))
 '''
 
 _RESERVED = "train eval sow perturb set_attributes iter_modules iter_children init rngs"

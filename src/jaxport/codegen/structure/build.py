@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from jaxport.codegen.structure.idioms import rewritten
 from jaxport.codegen.structure.layers import LayerWeights, recognised
 from jaxport.codegen.structure.loops import with_loops
 from jaxport.codegen.structure.mining import mine
+from jaxport.codegen.structure.repeats import further_calls, separated, united
 from jaxport.codegen.structure.scopes import (
     Chain,
     chain_of,
@@ -23,7 +24,7 @@ from jaxport.codegen.structure.scopes import (
 )
 from jaxport.codegen.structure.steps import operators, variables
 from jaxport.codegen.structure.ties import element_of_all, shared
-from jaxport.codegen.tree import Call, Item, Layer, Leaf, Module, Op, Tie, Weight
+from jaxport.codegen.tree import Call, Item, Layer, Module, Op, Tie, Weight
 from jaxport.importer.recording import Variable
 from jaxport.importer.tracing import RecordedProgram
 
@@ -38,45 +39,75 @@ def build(recorded: RecordedProgram) -> tuple[Module, Any]:
     steps, result = rewritten(ops, result, names, lambda variable: element_of_all(program, names[variable]))
     ops, result = operators(steps, result, names)
     results = list(dict.fromkeys(variables(result)))
-    places = program.places
-    nodes, node_chain = node_chains(places)
+    nodes, node_chain = node_chains(program.places)
     plain = plain_paths(path for chain in node_chain.values() for path in chain)
     node_chain = {key: tuple(plain[path] for path in chain) for key, chain in node_chain.items()}
-    ties = shared(ops, names, program)
-    weights = LayerWeights(program, names, ties, nodes)
+    types = {plain.get(module.path, module.path): module.type for module in program.modules.walk()}
+    own = {variable for variable in names if element_of_all(program, names[variable]) is None}
+    kept: set[str] = set()
+    while True:
+        chains = {id(op): node_chain.get(op.step.node, ()) for op in ops}
+        chains, repeated = separated(ops, chains, own, kept)
+        weights = LayerWeights(program, names, shared(ops, names, program, chains), nodes)
+        root = united(_module(ops, results, weights, chains, types), names)
+        failed = further_calls(root)
+        if not failed and not _are_doubled(root, weights, own):
+            break
+        kept |= failed & repeated or repeated
+    return with_loops(_with_weights(root, weights)), result
+
+
+def _module(
+    ops: Sequence[Op],
+    results: Sequence[Variable],
+    weights: LayerWeights,
+    op_chains: Mapping[int, Chain],
+    types: Mapping[str, str],
+) -> Module:
+    """The tree of operators, without its weights."""
     leaves = recognised(ops, results, weights)
     made_by = {variable: op for op in ops for variable in op.outputs}
-    chains: dict[int, Chain] = {}
-    for leaf in leaves:
-        chain = node_chain.get(made_by[leaf.outputs[0]].step.node, ())
-        chains[id(leaf)] = chain_of(leaf, chain)
+    chains = {id(leaf): chain_of(leaf, op_chains[id(made_by[leaf.outputs[0]])]) for leaf in leaves}
     imply_elements(chains)
     without_containers(chains)
-    hoist(leaves, chains, names)
-    mined = mine(leaves, chains, results, [*names])
+    hoist(leaves, chains, weights.names)
+    mined = mine(leaves, chains, results, [*weights.names])
     order = {id(leaf): index for index, leaf in enumerate(leaves)}
-    types = {plain.get(module.path, module.path): module.type for module in program.modules.walk()} | mined
-    closing = Closing(chains, order, names.keys(), ties.keys(), types, results)
-    root = closing.module("", leaves, 0, set(results))
-    return with_loops(
-        _with_weights(root, weights, _tied(leaves, {names[variable]: variable for variable in ties}))
-    ), result
+    closing = Closing(chains, order, weights.names.keys(), weights.shared.keys(), {**types, **mined}, results)
+    return closing.module("", leaves, 0, set(results))
 
 
-def _tied(leaves: Sequence[Leaf], names: Mapping[str, Variable]) -> dict[Variable, Tie]:
+def _are_doubled(root: Module, weights: LayerWeights, own: Collection[Variable]) -> bool:
+    """Whether a parameter that is no tie is in several modules."""
+    holders: dict[str, set[int]] = {}
+    single = {weights.names[variable] for variable in own if variable not in weights.shared}
+    for module in root.walk():
+        for item in module.items:
+            if isinstance(item, Layer):
+                for weight in item.weights.values():
+                    holders.setdefault(weight.name, set()).add(id(item.weights))
+            elif isinstance(item, Op):
+                for variable in item.inputs:
+                    if variable in weights.names:
+                        holders.setdefault(weights.names[variable], set()).add(id(module))
+    return any(len(holders.get(name, ())) > 1 for name in single)
+
+
+def _ties(root: Module, weights: LayerWeights) -> dict[Variable, Tie]:
     """The parameters that a layer keeps and others read."""
+    names = {weights.names[variable]: variable for variable in weights.shared}
     return {
-        names[leaf.weights["embedding"].name]: Tie(leaf, "embedding")
-        for leaf in leaves
-        if isinstance(leaf, Layer) and leaf.kind == "Embed" and leaf.weights["embedding"].name in names
+        names[layer.weights["embedding"].name]: Tie(layer, "embedding")
+        for layer in _layers(root)
+        if layer.kind == "Embed" and layer.weights["embedding"].name in names
     }
 
 
-def _with_weights(root: Module, weights: LayerWeights, ties: Mapping[Variable, Tie]) -> Module:
+def _with_weights(root: Module, weights: LayerWeights) -> Module:
     """The tree with each parameter in the innermost module around all that reads it, handed down from there."""
     found: dict[Variable, list[tuple[Module, ...]]] = {}
-    layers = {layer.outputs: layer for layer in _layers(root)}
-    owners = {layers[tie.layer.outputs].outputs: variable for variable, tie in ties.items()}
+    ties = _ties(root, weights)
+    owners = {tie.layer.outputs: variable for variable, tie in ties.items()}
 
     def visit(module: Module, around: tuple[Module, ...]) -> None:
         inside = (*around, module)
@@ -96,10 +127,8 @@ def _with_weights(root: Module, weights: LayerWeights, ties: Mapping[Variable, T
         if variable in weights.shared or variable in ties:
             chains = [chains[0][: len(_common(chains))]]
         for chain in chains:
-            tie = ties.get(variable)
-            holder = Tie(layers[tie.layer.outputs], tie.role) if tie is not None else weights.weight(variable)
-            kept.setdefault(id(chain[-1]), {})[variable] = holder
-    return _rebuilt(root, kept)[0]
+            kept.setdefault(id(chain[-1]), {})[variable] = ties.get(variable) or weights.weight(variable)
+    return _rebuilt(root, kept, {})
 
 
 def _common(chains: Sequence[tuple[Module, ...]]) -> Chain:
@@ -110,16 +139,20 @@ def _layers(module: Module) -> list[Layer]:
     return [item for inner in module.walk() for item in inner.items if isinstance(item, Layer)]
 
 
-def _rebuilt(module: Module, kept: Mapping[int, Mapping[Variable, Weight | Tie]]) -> tuple[Module, list[Variable]]:
+def _rebuilt(module: Module, kept: Mapping[int, Mapping[Variable, Weight | Tie]], done: dict[int, Module]) -> Module:
     """The module with its weights, and without them among its inputs."""
+    if id(module) in done:
+        return done[id(module)]
     own = kept.get(id(module), {})
     items: list[Item] = []
     for item in module.items:
         if isinstance(item, Call):
-            inner, inputs = _rebuilt(item.module, kept)
-            items.append(Call(inner, tuple(inputs), item.outputs))
+            given = dict(zip(item.module.inputs, item.inputs, strict=True))
+            inner = _rebuilt(item.module, kept, done)
+            items.append(Call(inner, tuple(given.get(variable, variable) for variable in inner.inputs), item.outputs))
         else:
             items.append(item)
     made = {variable for item in items for variable in item.outputs}
-    inputs = list(dict.fromkeys(v for item in items for v in item.inputs if v not in made and v not in own))
-    return replace(module, items=tuple(items), inputs=tuple(inputs), weights=dict(own)), inputs
+    inputs = dict.fromkeys(v for item in items for v in item.inputs if v not in made and v not in own)
+    done[id(module)] = replace(module, items=tuple(items), inputs=tuple(inputs), weights=dict(own))
+    return done[id(module)]

@@ -117,6 +117,7 @@ class _Rewriting:
             "/": (self._softmax, self.channels.together),
             "==": (self._lower_triangle,),
             "nn.softmax": (self._mask_of,),
+            "jnp.concatenate": (self._stack,),
             "jnp.cos": (self._angle,),
             "jnp.sin": (self._angle,),
         }.get(step.name, ())
@@ -124,6 +125,19 @@ class _Rewriting:
     def _make(self, like: Step, name: str, args: tuple[Any, ...], shape: Sequence[Any], **kwargs: Any) -> Variable:
         """A further value, by a call, of the dtype of what a step makes."""
         return self._made(Step("call", name, args, kwargs, Variable(tuple(shape), like.outputs.dtype), like.node))
+
+    def _stack(self, step: Step) -> Step | None:
+        """`concatenate([expand_dims(a, 0), expand_dims(b, 0)], axis=0)` is `stack([a, b], axis=0)`."""
+        added = [self.spellings.step(part, "jnp.expand_dims") for part in step.args[0]]
+        axis, rank = step.kwargs.get("axis", 0), len(step.outputs.shape)
+        if len(step.args) != 1 or step.kwargs.keys() - {"axis"} or len(added) < 2:
+            return None
+        if any(one is None or _only_axis(one) != axis % rank for one in added):
+            return None
+        parts = [one.args[0] for one in added if one is not None]
+        if not all(isinstance(part, Variable) for part in parts):
+            return None
+        return Step("call", "jnp.stack", (parts,), {"axis": axis} if axis else {}, step.outputs, step.node)
 
     def _matmul(self, step: Step) -> Step | None:
         return _operator(step, "@", *step.args) if not step.kwargs else None

@@ -39,17 +39,13 @@ class LayerWeights:
     def weight(self, variable: Variable, axes: Sequence[int] | None = None) -> Weight:
         """A parameter, with its axes in another order."""
         name, weights = self.names[variable], self.program.weights
-
-        def read() -> np.ndarray:
-            array = weights.host_array(name)
-            return array if axes is None else array.transpose(axes)
-
-        shape = variable.shape if axes is None else tuple(variable.shape[axis] for axis in axes)
-        return Weight(name, shape, np.dtype(variable.dtype), read)
+        dtype, order = np.dtype(variable.dtype), weights.axes(name)
+        weight = Weight(name, variable.shape, dtype, lambda: weights.host_array(name), axes=order)
+        return weight if axes is None else weight.transposed(axes)
 
     def constant(self, value: HostValue, trained: bool = False) -> Weight:
         """A tensor that is no parameter of the program."""
-        return Weight(value.name, value.shape, value.dtype, lambda: value.data, trained)
+        return Weight(value.name, value.shape, value.dtype, lambda: value.data, trained, tuple(range(value.ndim)))
 
     def initializer(self, node: BoundNode, index: int) -> Weight | None:
         """The tensor that a node has as an input, if it is one of the file."""
@@ -60,7 +56,8 @@ class LayerWeights:
         name, trained = value.name or "", value.name in self.program.weights.values
         tensor = body.initializers[value]
         shape = tuple(tensor.shape.numpy())
-        return Weight(name, shape, np.dtype(tensor.dtype.numpy()), lambda: tensor_value(tensor).data, trained)
+        dtype, axes = np.dtype(tensor.dtype.numpy()), tuple(range(len(shape)))
+        return Weight(name, shape, dtype, lambda: tensor_value(tensor).data, trained, axes)
 
 
 class Matcher:
@@ -116,7 +113,9 @@ class Matcher:
         shaped = self.step(value, "jnp.reshape")
         if shaped is not None and shaped.outputs[0].shape == (size,):
             whole = self.parameter(shaped.step.args[0], turned=False)
-            return None if whole is None else replace(whole, shape=(size,), read=lambda: whole.read().reshape(size))
+            if whole is None or whole.shape == (size,):
+                return whole
+            return replace(whole, shape=(size,), read=lambda: whole.read().reshape(size), axes=None)
         weight = self.parameter(value, turned=False)
         return weight if weight is not None and weight.shape == (size,) else None
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxport.codegen.structure.loops import element_of
-from jaxport.codegen.structure.scopes import Chain
+from jaxport.codegen.structure.scopes import Chain, called
 from jaxport.codegen.tree import Layer, Leaf
 from jaxport.importer.names import unique
 from jaxport.importer.recording import Variable
@@ -38,7 +38,7 @@ def mine(
     Returns:
       The types of the new modules, by path.
     """
-    if any(element_of(path) is not None for chain in chains.values() for path in chain):
+    if any(element_of(path) or path != called(path) for chain in chains.values() for path in chain):
         return {}
     sequence = _sequence(leaves, frozenset(weights))
     tokens = _tokens(sequence, frozenset(weights))

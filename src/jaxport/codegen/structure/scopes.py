@@ -14,6 +14,7 @@ from jaxport.importer.recording import Variable
 
 __all__ = [
     "Chain",
+    "called",
     "chain_of",
     "common",
     "hoist",
@@ -26,6 +27,15 @@ __all__ = [
 
 Chain = tuple[str, ...]
 """The paths of the modules around something, from the outside in."""
+
+
+def called(path: str) -> str:
+    """The module that a path is a call of: further calls of a module are numbered.
+
+    >>> called("encoder@1.layers.0@2")
+    'encoder.layers.0'
+    """
+    return re.sub(r"@\d+", "", path)
 
 
 def common(chains: Iterable[Chain]) -> Chain:
@@ -69,13 +79,13 @@ def chain_of(leaf: Leaf, chain: Chain) -> Chain:
         return chain
     around = chain[-1] if chain else ""
     weight = next(iter(leaf.weights.values()))
-    path = weight.name.rpartition(".")[0]
-    if path == around or not path.startswith(f"{around}." if around else ""):
+    path, begin = weight.name.rpartition(".")[0], f"{called(around)}." if around else ""
+    if path == called(around) or not path.startswith(begin):
         return chain
     if not all(part.isidentifier() or part.isdigit() for part in path.split(".")):
         return chain
     steps: list[str] = []
-    parts = path.removeprefix(f"{around}." if around else "").split(".")
+    parts = path.removeprefix(begin).split(".")
     for index, part in enumerate(parts):
         whole = ".".join([*([around] if around else []), *parts[: index + 1]])
         if part.isdigit() and steps:
@@ -92,7 +102,7 @@ def plain_paths(paths: Iterable[str]) -> dict[str, str]:
     {'net': 'net', 'net.net.0': 'net.0', 'net.net.0.fc': 'net.0.fc'}
     """
     paths = list(dict.fromkeys(paths))
-    plain = {path: re.sub(r"(?<![^.])([^.]+)\.(?=\1\.\d+(?![^.]))", "", path) for path in paths}
+    plain = {path: re.sub(r"(?<![^.])([^.]+)\.(?=\1\.\d+(?:_\d+)?(?![^.]))", "", path) for path in paths}
     return plain if len({*plain.values()}) == len(plain) else dict(zip(paths, paths, strict=True))
 
 

@@ -12,7 +12,7 @@ from jaxport.codegen.tree import Op
 from jaxport.importer.host import HostValue
 from jaxport.importer.recording import Function, Recordable, Step, Variable, map_leaves
 
-__all__ = ["operators", "reads", "renamed", "variables"]
+__all__ = ["leaf_key", "operators", "reads", "renamed", "variables"]
 
 SMALL = 64
 """Elements up to which constants are compared by value."""
@@ -101,13 +101,14 @@ def renamed(step: Step, names: Mapping[Variable, Variable]) -> Step:
 def _key(step: Step) -> Any:
     """What equal steps have in common; None for a step that is not compared."""
     leaves, structure = jax.tree.flatten((step.args, sorted(step.kwargs.items())))
-    parts = [_leaf_key(leaf) for leaf in leaves]
+    parts = [leaf_key(leaf) for leaf in leaves]
     if any(part is None for part in parts):
         return None
     return (step.form, step.name, str(structure), tuple(parts))
 
 
-def _leaf_key(leaf: Any) -> Any:
+def leaf_key(leaf: Any) -> Any:
+    """What equal arguments of steps have in common; None for one that is not compared."""
     if isinstance(leaf, Variable):
         return ("variable", id(leaf))
     if isinstance(leaf, HostValue):
@@ -124,7 +125,7 @@ def _leaf_key(leaf: Any) -> Any:
     if isinstance(leaf, Recordable):
         return ("function", leaf.name)
     if isinstance(leaf, slice):
-        parts = tuple(_leaf_key(part) for part in (leaf.start, leaf.stop, leaf.step))
+        parts = tuple(leaf_key(part) for part in (leaf.start, leaf.stop, leaf.step))
         return None if any(part is None for part in parts) else ("slice", *parts)
     if isinstance(leaf, Function | np.ndarray) or callable(leaf):
         return None

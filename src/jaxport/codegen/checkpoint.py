@@ -1,0 +1,167 @@
+"""Loading a checkpoint of PyTorch into printed modules: which entry of the state dict each of their weights is.
+
+PyTorch's exporters call an initializer what the state dict calls it, but for those that they compute: the transposed
+weight of a `Linear`, for example. A name is believed only if the nodes that read the tensor are where the name says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from jaxport.codegen.fields import is_made_up
+from jaxport.codegen.structure.scopes import nodes_of, plain_paths
+from jaxport.codegen.tree import Weight
+from jaxport.importer.graph import BoundNode
+from jaxport.importer.program import Program
+
+__all__ = ["pytorch_loading"]
+
+PRODUCER = "pytorch"
+WEIGHTS = {
+    "torch.nn.modules.linear.Linear": ("MatMul", 1, (1, 0)),
+    "torch.nn.modules.sparse.Embedding": ("Gather", 0, (0, 1)),
+}
+"""Of modules of PyTorch: the operator that takes their `weight`, at which place, and the order of its axes there."""
+COUNTER = "num_batches_tracked"
+"""What a batch normalization of PyTorch counts; nothing is computed from it."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of a state dict.
+
+    Attributes:
+      name: its name.
+      axes: the order of its axes in a tensor that is made of it.
+    """
+
+    name: str
+    axes: tuple[int, ...]
+
+
+def pytorch_loading(model: str, weights: Mapping[str, Weight], program: Program) -> str:
+    """The source of `load_pytorch`; nothing unless it is known for each weight which entry it is.
+
+    Args:
+      model: the name of the model's class.
+      weights: the model's weights by path.
+      program: the imported model.
+    """
+    known = _entries(program)
+    entries: dict[str, Entry] = {}
+    for path, weight in weights.items():
+        if not weight.name and not weight.trained:  # a table of the program
+            continue
+        entry = known.get(weight.name)
+        if entry is None or weight.axes is None:
+            return ""
+        entries[path] = Entry(entry.name, tuple(entry.axes[axis] for axis in weight.axes))
+    if not entries or len({entry.name for entry in entries.values()}) < len(entries):
+        return ""  # equal tensors may have been merged
+    counted = any(path.endswith(".mean") for path in entries)
+    has_tables = len(entries) < len(weights)
+    lines = "\n".join(f'    "{path}": ("{entry.name}", {entry.axes}),' for path, entry in _templates(entries).items())
+    return _LOADING.format(
+        model=model,
+        entries=lines,
+        tables=_TABLES if has_tables else "{}",
+        skipped=_SKIPPED if has_tables else "",
+        counters=f' and not name.endswith(".{COUNTER}")' if counted else "",
+    )
+
+
+def _entries(program: Program) -> dict[str, Entry]:
+    """The entries that tensors of the file are, by the names of the tensors."""
+    if program.model.producer_name != PRODUCER:
+        return {}
+    places = [*nodes_of(program.places)]
+    plain = plain_paths(path for _, chain in places for path in chain)
+    readers: dict[ir.Value, list[tuple[BoundNode, str]]] = {}
+    for node, chain in places:
+        for value in node.inputs:
+            if value is not None and value in program.body.initializers:
+                readers.setdefault(value, []).append((node, plain[chain[-1]] if chain else ""))
+    types = {plain.get(module.path, module.path): module.type for module in program.modules.walk()}
+    entries: dict[str, Entry] = {}
+    for value, found in readers.items():
+        name, rank = value.name or "", len(program.body.initializers[value].shape)
+        owners = {path for _, path in found}
+        if _is_of(name, owners):
+            entries[name] = Entry(name, tuple(range(rank)))
+        elif len(owners) == 1 and rank == 2:
+            (path,) = owners
+            operator, place, axes = WEIGHTS.get(types.get(path, ""), ("", 0, ()))
+            if all(_takes(node, operator, place, value) for node, _ in found):
+                entries[name] = Entry(f"{path}.weight", axes)
+    return entries
+
+
+def _is_of(name: str, owners: set[str]) -> bool:
+    """Whether a tensor has the name of a state dict: of what is in each of the modules that read it."""
+    if re.fullmatch(r"(\w+\.)*[A-Za-z_]\w*", name, re.ASCII) is None or is_made_up(name):
+        return False
+    around = name.rpartition(".")[0]
+    return all(not path or path == around or around.startswith(f"{path}.") for path in owners)
+
+
+def _takes(node: BoundNode, operator: str, place: int, value: ir.Value) -> bool:
+    """Whether a node is an operator that takes a value at a place, and nowhere else."""
+    is_operator = node.node.op_type == operator and node.node.domain in ("", "ai.onnx")
+    return is_operator and [at for at, given in enumerate(node.inputs) if given is value] == [place]
+
+
+def _templates(entries: Mapping[str, Entry]) -> dict[str, Entry]:
+    """The entries with one row for the elements of lists: `blocks.{}.up.kernel`, where all numbers agree."""
+    rows: dict[str, dict[str, Entry]] = {}
+    for path, entry in entries.items():
+        rows.setdefault(NUMBER.sub("{}", path), {})[path] = entry
+    found: dict[str, Entry] = {}
+    for template, row in rows.items():
+        names = {Entry(NUMBER.sub("{}", entry.name), entry.axes) for entry in row.values()}
+        same = all(NUMBER.findall(path) == NUMBER.findall(entry.name) for path, entry in row.items())
+        found |= {template: next(iter(names))} if same and len(names) == 1 else row
+    return found
+
+
+NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+_TABLES = 'load_file(Path(__file__).with_name("model.safetensors"))'
+_SKIPPED = """        if path not in PYTORCH and template not in PYTORCH:
+            continue  # what is no weight stays as it is
+"""
+_LOADING = '''#: The entries of PyTorch's state dict by the paths of weights, with the order of their axes.
+PYTORCH: dict[str, tuple[str, tuple[int, ...]]] = {{
+{entries}
+}}
+
+
+def load_pytorch(state_dict: Mapping[str, Any]) -> {model}:
+    """The model with the weights of a checkpoint of PyTorch: tensors or arrays by the names of its state dict.
+
+    Raises:
+      ValueError: entries are missing, have no place in the model, or have another shape.
+    """
+    tensors, problems, used = {tables}, [], set()
+    for path, weight in named(abstract()).items():
+        template = re.sub(r"(?<=\\.)\\d+(?=\\.)", "{{}}", path)
+{skipped}        name, axes = PYTORCH.get(path) or PYTORCH[template]
+        name = name.format(*re.findall(r"(?<=\\.)\\d+(?=\\.)", path))
+        used.add(name)
+        if name not in state_dict:
+            problems.append(f"`{{name}}` is missing")
+            continue
+        array = np.asarray(state_dict[name])
+        shape = tuple(weight.shape[axes.index(axis)] for axis in range(len(axes)))
+        if array.shape != shape:
+            problems.append(f"`{{name}}` has shape {{array.shape}}, not {{shape}}")
+        else:
+            tensors[path] = jnp.asarray(array.transpose(axes), weight.dtype)
+    unexpected = [name for name in state_dict if name not in used{counters}]
+    problems += [f"`{{name}}` has no place in the model" for name in unexpected]
+    if problems:
+        raise ValueError("the state dict is of another model: " + "; ".join(problems))
+    return filled(tensors)
+'''

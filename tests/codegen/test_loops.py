@@ -1,0 +1,215 @@
+"""Loops over layers that have values of their own, and modules that are called several times: one instance, equal in value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import jaxport
+from tests.codegen.structured import check
+from tests.codegen.test_structured import FRAMEWORKS, check_model
+
+RANDOM = np.random.default_rng(0)
+
+
+class Graph:
+    """A model as PyTorch's exporter writes it: each node with the path of its module.
+
+    Args:
+      shapes: the inputs.
+    """
+
+    def __init__(self, **shapes: list[int | str]):
+        self.inputs = [onnx.helper.make_tensor_value_info(name, 1, shape) for name, shape in shapes.items()]
+        self.nodes: list[onnx.NodeProto] = []
+        self.tensors: dict[str, np.ndarray] = {}
+
+    def node(self, operator: str, inputs: list[str], path: str = "", **attributes: object) -> str:
+        output = f"value_{len(self.nodes)}"
+        node = onnx.helper.make_node(operator, inputs, [output], **attributes)
+        parts = path.split(".") if path else []
+        paths = [".".join(parts[: end + 1]) for end in range(len(parts)) if parts[end] != "layers"]
+        node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=str(["", *paths, operator]))
+        types = ["my.Model", *(f"my.{one.split('.')[-1].title()}" for one in paths), operator]
+        node.metadata_props.add(key="pkg.torch.onnx.class_hierarchy", value=str(types))
+        self.nodes.append(node)
+        return output
+
+    def weight(self, name: str, *shape: int) -> str:
+        if name not in self.tensors:
+            self.tensors[name] = (0.3 * RANDOM.standard_normal(shape)).astype(np.float32)
+        return name
+
+    def linear(self, x: str, path: str) -> str:
+        product = self.node("MatMul", [x, self.weight(f"{path}.weight", 8, 8)], path)
+        return self.node("Add", [product, self.weight(f"{path}.bias", 8)], path)
+
+    def block(self, x: str, path: str) -> str:
+        y = self.node("Tanh", [self.linear(x, f"{path}.up")], path)
+        return self.node("Add", [x, self.linear(y, f"{path}.down")], path)
+
+    def model(self, **outputs: str) -> onnx.ModelProto:
+        for name, value in outputs.items():
+            self.nodes.append(onnx.helper.make_node("Identity", [value], [name]))
+        results = [onnx.helper.make_empty_tensor_value_info(name) for name in outputs]
+        for result in results:
+            result.type.tensor_type.elem_type = 1
+        tensors = [onnx.numpy_helper.from_array(array, name) for name, array in self.tensors.items()]
+        graph = onnx.helper.make_graph(self.nodes, "main_graph", self.inputs, results, tensors)
+        return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
+
+
+X: list[int | str] = ["batch", 8]
+LAYERS = 3
+
+
+def cached(graph: Graph, x: str, cache: str, path: str) -> tuple[str, str]:
+    """A layer that adds to its cache what it computes, and returns both."""
+    kept = graph.node("Add", [cache, graph.linear(x, f"{path}.up")], path)
+    return graph.node("Add", [x, graph.linear(graph.node("Tanh", [kept], path), f"{path}.down")], path), kept
+
+
+def separate_caches() -> onnx.ModelProto:
+    """Each layer has two inputs of the model, and gives two outputs."""
+    names = [f"past_{layer}_{part}" for layer in range(LAYERS) for part in ("key", "value")]
+    graph = Graph(x=X, **dict.fromkeys(names, X))
+    x, outputs = "x", {}
+    for layer in range(LAYERS):
+        path = f"layers.{layer}"
+        x, key = cached(graph, x, f"past_{layer}_key", path)
+        outputs[f"present_{layer}_key"] = key
+        outputs[f"present_{layer}_value"] = graph.node("Mul", [x, f"past_{layer}_value"], path)
+    return graph.model(y=x, **outputs)
+
+
+def stacked_cache() -> onnx.ModelProto:
+    """One array has the caches of all layers, and so has one result."""
+    graph = Graph(x=X, cache=[LAYERS, "batch", 8])
+    graph.tensors["axes"] = np.array([0])
+    x, made = "x", []
+    for layer in range(LAYERS):
+        graph.tensors[f"at_{layer}"] = np.array(layer)
+        row = graph.node("Gather", ["cache", f"at_{layer}"], axis=0)
+        x, kept = cached(graph, x, row, f"layers.{layer}")
+        made.append(graph.node("Unsqueeze", [kept, "axes"]))
+    return graph.model(y=x, new_cache=graph.node("Concat", made, axis=0))
+
+
+def every_state() -> onnx.ModelProto:
+    """The results of all layers are outputs."""
+    graph = Graph(x=X)
+    states = ["x"]
+    for layer in range(LAYERS):
+        states.append(graph.block(states[-1], f"layers.{layer}"))
+    return graph.model(y=graph.node("Sum", states), **{f"state_{at}": one for at, one in enumerate(states[1:])})
+
+
+LOOPS = {
+    "separate caches": (
+        separate_caches(),
+        ["for layer, past_key, past_value in zip(", "presents.extend((past_key, past_value))", "return (x, *presents)"],
+    ),
+    "a stacked cache": (stacked_cache(), ["in zip(self.layers, cache, strict=True)", "jnp.stack(caches)"]),
+    "every state": (every_state(), ["for layer in self.layers:", "states.append(", "*states)"]),
+}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("case", LOOPS)
+def test_layers_with_values_of_their_own_are_a_loop(case: str, framework: str, tmp_path: Path) -> None:
+    model, parts = LOOPS[case]
+    code = check_model(model, tmp_path, framework)
+    for part in parts:
+        assert part in code
+    assert code.count("    for layer") == 1
+
+
+def test_a_layer_that_needs_what_is_made_later_ends_the_loop(tmp_path: Path) -> None:
+    """What goes into the last layer beside its input is computed from the result of the first."""
+    graph = Graph(x=X, cache=X)
+    x, _ = cached(graph, "x", "cache", "layers.0")
+    later = graph.node("Sigmoid", [x])
+    x, _ = cached(graph, x, "cache", "layers.1")
+    x, _ = cached(graph, x, later, "layers.2")
+    code = check_model(graph.model(y=x), tmp_path, "nnx")
+    assert "self.layers[2](" in code
+
+
+def one_layer() -> onnx.ModelProto:
+    graph = Graph(a=X, b=X)
+    first = graph.linear("a", "shared")
+    return graph.model(y=graph.node("Mul", [first, graph.linear(graph.node("Relu", ["b"]), "shared")]))
+
+
+def a_block() -> onnx.ModelProto:
+    graph = Graph(a=X, b=X)
+    first = graph.block("a", "shared")
+    return graph.model(y=graph.node("Mul", [first, graph.block("b", "shared")]))
+
+
+def a_stack() -> onnx.ModelProto:
+    graph = Graph(a=X, b=X)
+    found = []
+    for x in ("a", "b"):
+        for layer in range(LAYERS):
+            x = graph.block(x, f"tower.layers.{layer}")
+        found.append(x)
+    return graph.model(y=graph.node("Sub", found))
+
+
+def in_turns() -> onnx.ModelProto:
+    graph = Graph(x=X)
+    x = "x"
+    for _ in range(LAYERS):
+        x = graph.block(x, "shared")
+    return graph.model(y=x)
+
+
+def around_others() -> onnx.ModelProto:
+    """The results of one call are used more often than those of another."""
+    graph = Graph(x=X)
+    first = graph.block("x", "shared")
+    second = graph.block(graph.linear(first, "between"), "shared")
+    return graph.model(y=graph.node("Add", [first, second]), z=second)
+
+
+REPEATED = {
+    "a layer": (one_layer(), "self.shared(", 2),
+    "a block": (a_block(), "self.shared(", 2),
+    "a stack": (a_stack(), "self.tower(", 2),
+    "in turns": (in_turns(), "for _ in range(3):", 1),
+    "around others": (around_others(), "self.shared(", 2),
+}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("case", REPEATED)
+def test_a_module_that_is_called_several_times_is_one(case: str, framework: str, tmp_path: Path) -> None:
+    model, text, count = REPEATED[case]
+    code = check_model(model, tmp_path, framework)
+    assert code.count(text) == count
+    source = jaxport.from_onnx(model).to_source(framework=framework)
+    assert len(source.tensors) == len(model.graph.initializer)
+
+
+def test_calls_that_differ_keep_their_weights_together(tmp_path: Path) -> None:
+    """Two calls on the same weights that compute different things are no calls of one module: nothing is doubled."""
+    graph = Graph(a=X, b=X)
+    first = graph.node("Tanh", [graph.linear("a", "shared.up")], "shared")
+    second = graph.node("Sigmoid", [graph.linear("b", "shared.up")], "shared")
+    x = graph.node("Mul", [graph.linear(first, "shared.down"), graph.linear(second, "shared.down")])
+    model = graph.model(y=x)
+    check_model(model, tmp_path, "nnx")
+    assert len(jaxport.from_onnx(model).to_source(framework="nnx").tensors) == 4
+
+
+def test_nothing_but_the_number_of_rows_decides(tmp_path: Path) -> None:
+    """Of an array with more rows than layers the rows are taken one by one."""
+    model = stacked_cache()
+    model.graph.input[1].type.tensor_type.shape.dim[0].dim_value = LAYERS + 1
+    inputs = {"x": np.ones((2, 8), np.float32), "cache": RANDOM.standard_normal((4, 2, 8)).astype(np.float32)}
+    code = check(model, inputs, tmp_path)
+    assert "cache[2]" in code
