@@ -209,6 +209,8 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     ("operator", "options"), [(name, options) for name in CASES for options in OPTIONS.get(name, [{}])]
 )
 def test_equals_onnx_runtime(operator: str, options: dict[str, Any]) -> None:
+    if operator not in SCHEMAS:
+        pytest.skip("newer than the installed ONNX Runtime")
     check(operator, *CASES[operator], **options)
 
 

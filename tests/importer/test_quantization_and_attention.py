@@ -17,7 +17,7 @@ from onnx.reference import ReferenceEvaluator
 from jaxport.errors import NotInstalled, ValueNotKnown
 from jaxport.importer import from_onnx
 from jaxport.importer.ops import images
-from tests.importer.models import model, program
+from tests.importer.models import model, needs_newest_onnx, program
 
 GENERATOR = np.random.default_rng(0)
 
@@ -334,6 +334,7 @@ MASKS = {
 }
 
 
+@needs_newest_onnx
 @pytest.mark.parametrize(
     ("options", "mask", "opset"),
     [
@@ -355,6 +356,7 @@ def test_products_are_given_before_they_are_capped() -> None:
     np.testing.assert_allclose(raw, q @ q.mT, rtol=1e-5)
 
 
+@needs_newest_onnx
 @pytest.mark.parametrize("window", [(-1, -1), (1, -1), (-1, 0), (2, 1)])
 @pytest.mark.parametrize("causal", [0, 1])
 def test_windows_and_lengths(window: tuple[int, int], causal: int) -> None:
