@@ -14,7 +14,7 @@ from jaxport.export.registry import Rule
 from jaxport.testing import SIZES, check, check_declared, check_model, f32, f64, i32, sample, seeded, spec
 
 
-def only(condition, right="Sin", wrong="Cos"):
+def only(condition, right="Sin", wrong="Neg"):
     """A rule for `sin` that is wrong where a condition on the operand holds."""
     return {"sin": lambda op, x: op.emit(wrong if condition(op, x) else right, x)}
 

@@ -204,7 +204,9 @@ def _problem(wrong: np.ndarray, error: np.ndarray, finite: np.ndarray, expected:
         where = special[0]
         return f"{count}; one is {actual.flat[where]} where {expected.flat[where]} is expected"
     where = int(np.argmax(np.where(wrong, error, -1)))
-    return f"{count}, by up to {error.flat[where]:.3g} where {expected.flat[where]:.6g} is expected"
+    wanted = expected.flat[where]
+    number = wanted if isinstance(wanted, np.number) else float(wanted)  # a narrow float may know no format
+    return f"{count}, by up to {error.flat[where]:.3g} where {number:.6g} is expected"
 
 
 def _ulps(expected: np.ndarray, actual: np.ndarray) -> int:
