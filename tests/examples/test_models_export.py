@@ -24,7 +24,7 @@ def check(name, framework, size):
     return exported
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("name", "framework"), cells())
 def test_small(name, framework):
     check(name, framework, "small")

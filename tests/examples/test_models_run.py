@@ -81,7 +81,7 @@ def sample(example, seed=0, sizes=-1):
     return example.sample(np.random.default_rng(seed), example.sizes[sizes])
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("name", "framework"), cells())
 def test_the_symbolic_program_computes_what_the_model_computes(name, framework):
     example = built(name, framework)
@@ -106,7 +106,7 @@ def test_the_symbolic_program_computes_what_the_model_computes(name, framework):
             assert has_changed(example.fn, expected[1]) == (example.options == {"state": "outputs"})
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("name", "framework"), cells())
 def test_no_weight_is_at_its_initial_value(name, framework):
     for path, leaf in jax.tree_util.tree_leaves_with_path(built(name, framework).weights):

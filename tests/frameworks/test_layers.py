@@ -15,6 +15,8 @@ from jaxport.errors import StateChanged
 from jaxport.jaxprs import release
 from tests.blocks.checks import blocks, check, paths
 
+pytestmark = pytest.mark.sampled(2)
+
 V = jnp.linspace(-1.0, 1.0, 4)
 X = jnp.linspace(-1.0, 1.0, 24).reshape(2, 3, 4)
 IMAGE = jnp.linspace(-1.0, 1.0, 2 * 6 * 6 * 3).reshape(2, 6, 6, 3)

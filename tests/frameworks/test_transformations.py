@@ -17,6 +17,8 @@ from jax import lax
 from tests.blocks.checks import blocks, check, weights_of
 from tests.frameworks.models import WIDTH, EqxModel, NnxModel, X, layer_blocks
 
+pytestmark = pytest.mark.sampled(2)
+
 EXPECTED = [
     ("Model", ""),
     *layer_blocks("layers.0", "none", ("Layer", "Linear", "BatchNorm", "Dropout")),

@@ -9,7 +9,7 @@ from scripts import operator_table
 from tests.importer import backend, printed
 from tests.importer.models import needs_newest_onnx
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(4)
 
 CASES = backend.cases()
 

@@ -13,7 +13,7 @@ from jaxport.importer import Program, layouts
 from jaxport.importer.registry import CHANNELS, operators
 from tests.importer.models import program
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(4)
 
 UNARY = (
     "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Celu Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid HardSwish Identity IsInf"

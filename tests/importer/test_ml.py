@@ -14,6 +14,8 @@ from onnx import TensorProto, helper
 from jaxport.errors import ValueNotKnown
 from jaxport.importer import from_onnx
 
+pytestmark = pytest.mark.sampled(3)
+
 DOMAIN = "ai.onnx.ml"
 X = np.random.default_rng(0).standard_normal((6, 3)).astype(np.float32)
 TYPES = {np.dtype(object): TensorProto.STRING}

@@ -19,6 +19,8 @@ from jaxport.importer import from_onnx
 from jaxport.importer.ops import images
 from tests.importer.models import model, needs_newest_onnx, program
 
+pytestmark = pytest.mark.sampled(3)
+
 GENERATOR = np.random.default_rng(0)
 
 

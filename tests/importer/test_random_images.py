@@ -17,6 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from jaxport.importer import from_onnx
 
+pytestmark = pytest.mark.sampled(2)
+
 BATCH = 2
 Image = tuple[str, tuple[int, int, int]]
 """A name, and the numbers of channels, rows and columns."""

@@ -26,6 +26,8 @@ from jaxport.mox import (
 from tests.blocks.checks import assert_same
 from tests.mox.models import CASES
 
+pytestmark = pytest.mark.sampled(2)
+
 RNG = np.random.default_rng(0)
 X = jnp.asarray(RNG.normal(size=(2, 6, 6, 3)), jnp.float32)
 ROWS = jnp.asarray(RNG.normal(size=(5, 8)), jnp.float32)

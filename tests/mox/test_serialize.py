@@ -16,6 +16,8 @@ from tests.blocks.checks import assert_same
 from tests.mox.models import CASES
 from tests.mox.test_bodies import PROGRAMS, WRAPPERS, X
 
+pytestmark = pytest.mark.sampled(2)
+
 FORMATS = ("json", "yson", "xml")
 
 

@@ -12,6 +12,8 @@ import jaxport
 from jaxport.testing import f32, i32
 from jaxport.verify import Divergence
 
+pytestmark = pytest.mark.sampled(2)
+
 
 def wrong_tanh(op, x):
     return op.Tanh(op.Mul(x, 1.01))

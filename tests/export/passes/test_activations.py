@@ -12,6 +12,8 @@ from jax import lax
 from jaxport.testing import check, f32, f64, spec
 from tests.export.passes.fusions import operators, report
 
+pytestmark = pytest.mark.sampled(2)
+
 OLD = tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 31)
 NO_QUICK_GELU = "before 1.31 ONNX Runtime makes a QuickGelu of float64, for which it has no kernel"
 ROOT = (2 / np.pi) ** 0.5

@@ -11,6 +11,8 @@ from jax import lax
 from jaxport.testing import check, f32, f64
 from tests.export.passes.fusions import operators, report
 
+pytestmark = pytest.mark.sampled(2)
+
 LAYER, RMS = {"LayerNormalization": 1}, {"RMSNormalization": 1}
 
 

@@ -10,7 +10,7 @@ from jax import lax
 
 from jaxport.testing import check, f32, i32
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(4)
 
 X, S = f32(4, 5), f32("B", "T")
 AXES = {"empty": "JAX refuses an axis without elements"}

@@ -9,6 +9,8 @@ from jax import lax
 
 from jaxport.testing import check, spec
 
+pytestmark = pytest.mark.sampled(2)
+
 LINE = np.concatenate([np.linspace(-30, 30, 401), np.linspace(-3, 3, 200), [0.0, -0.0, np.inf, -np.inf, np.nan]])
 UNIT = np.concatenate([np.linspace(-1, 1, 201), 1 - np.logspace(-6, -1, 50)])
 POSITIVE = np.linspace(0.05, 30, 400)

@@ -42,7 +42,7 @@ def test_the_share_that_is_exported(namespace, record_property):
 
 
 @quiet
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("subject", SUBJECTS, ids=identity)
 def test_function(subject, record_property):
     namespace = subject[0]
@@ -59,7 +59,7 @@ def test_a_refusal(subject):
 
 
 @quiet
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("subject", ELSEWHERE, ids=identity)
 def test_what_jax_itself_cannot_run_here(subject):
     assert outcome_of(*subject).status == "unaccepted"
@@ -78,6 +78,7 @@ def sampled():
 
 
 @quiet
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("subject", sampled(), ids=identity)
 def test_sample_of_the_crossing(subject, record_property):
     namespace, name, case = subject
