@@ -126,3 +126,9 @@ def test_a_decoder_is_measured():
     sizes = [{"batch_size": 1, "sequence_length": 2, "total_sequence_length": 3}]
     report = exported.verify(sizes=sizes, check=False, per_block=True)
     assert [b.target.rpartition(".")[2] for b in report.blocks] == ["Dense"]
+
+
+def test_an_overflow_is_no_small_difference():
+    finite, overflowed = np.float32([1, 2]), np.float32([1, np.inf])
+    assert blockwise._relative(finite, overflowed) == np.inf
+    assert blockwise._relative(overflowed, overflowed) == 0

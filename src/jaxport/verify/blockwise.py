@@ -115,11 +115,16 @@ def _operands(jaxpr: jaxprs.Jaxpr) -> Iterator[jaxprs.Var]:
 
 
 def _relative(expected: Any, actual: Any) -> float:
-    """Return the root mean square of the difference of two arrays, in units of that of the first."""
+    """Return the root mean square of the difference of two arrays, in units of that of the first.
+
+    It is infinite if one is infinite or NaN where the other is not; integers and booleans do not count.
+    """
     if not jnp.issubdtype(expected.dtype, np.inexact) or not expected.size:
         return 0.0
     wide = np.complex128 if jnp.issubdtype(expected.dtype, np.complexfloating) else np.float64
     one, other = np.asarray(expected).astype(wide), np.asarray(actual).astype(wide)
     finite = np.isfinite(one) & np.isfinite(other)
+    if not np.array_equal(one[~finite], other[~finite], equal_nan=True):
+        return float("inf")  # an overflow, for example
     error, size = (float(np.sqrt(np.mean(np.abs(x[finite]) ** 2))) if finite.any() else 0.0 for x in (other - one, one))
     return error / size if size else error

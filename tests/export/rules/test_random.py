@@ -315,3 +315,12 @@ def test_keys_themselves_and_outputs():
 )
 def test_other_numbers_are_drawn_at_each_run(fn):
     assert in_the_graph(check(fn, f32("B"), without=SINCE_18))
+
+
+def test_a_rule_of_the_user_draws_the_numbers_of_fixed_keys():
+    def words(op, key, **_):
+        return key
+
+    program = lambda x: x + random.bits(random.key(5), (2,)).astype("float32")
+    exported = jaxport.to_onnx(program, [(2,)], rules={"random_bits": words})
+    np.testing.assert_array_equal(exported(np.zeros(2, np.float32)), [0, 5])

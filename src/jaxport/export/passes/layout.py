@@ -238,7 +238,7 @@ class _Network:
         return _minimum_cut(self._count, tuple(edges.items()), frozenset(self._uncuttable))
 
 
-@functools.lru_cache(maxsize=256)  # equal layers of a model have equal networks
+@functools.lru_cache(maxsize=16)  # equal layers of a model have equal networks
 def _minimum_cut(
     count: int, edges: tuple[tuple[tuple[int, int], int], ...], uncuttable: Set[tuple[int, int]]
 ) -> tuple[int, Set[int]]:

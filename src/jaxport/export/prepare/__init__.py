@@ -39,9 +39,8 @@ class PreparationStep:
     concerns: Callable[[Contents], bool]
 
 
-#: The steps, in order; they run after primitives without a rule were replaced by their implementations.
+#: The steps, in order; they run after the two that depend on the rules: implementations, and the numbers of fixed keys.
 STEPS: tuple[PreparationStep, ...] = (
-    PreparationStep(with_fixed_keys, lambda contents: not RANDOM.isdisjoint(contents.primitives)),
     PreparationStep(without_references, lambda contents: bool(contents.effects) or "run_state" in contents.primitives),
     PreparationStep(with_interleaving, lambda contents: "pad" in contents.primitives),
     PreparationStep(without_dead_code, lambda _: True),
@@ -58,7 +57,11 @@ def rewritten(jaxpr: ClosedJaxpr, rules: Mapping[str, Rule]) -> ClosedJaxpr:
         lambda program: with_implementations(program, rules),
         lambda contents: not contents.primitives <= {*rules, block_p.name},
     )
-    for step in (implemented, *STEPS):
+    fixed = PreparationStep(
+        lambda program: with_fixed_keys(program, rules),
+        lambda contents: not RANDOM.isdisjoint(contents.primitives),
+    )
+    for step in (implemented, fixed, *STEPS):
         if step.concerns(contents):
             before, jaxpr = jaxpr, step.rewrite(jaxpr)
             contents = contents if jaxpr is before else Contents.of(jaxpr)

@@ -7,7 +7,8 @@ is computed from nothing else; without that, each draw would be some two hundred
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
+from typing import Any
 
 import jax
 
@@ -15,29 +16,37 @@ from jaxport.blocks import block_p
 from jaxport.export import dims
 from jaxport.export.prepare.keys import RANDOM
 from jaxport.export.prepare.rewriting import Local, inner_jaxprs
+from jaxport.export.registry import RULES, Rule
 from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, closed, jaxpr_as_fun, nameless
 
 #: Results of more bytes are drawn in the graph: its operators take less room than the numbers.
 LIMIT = 1 << 16
 
 
-def with_fixed_keys(program: ClosedJaxpr) -> ClosedJaxpr:
+def with_fixed_keys(program: ClosedJaxpr, rules: Mapping[str, Rule] = RULES) -> ClosedJaxpr:
     """Return the program with such numbers as literals; the same object if it has no fixed keys.
+
+    Primitives for which `rules` has another rule than the package stay: the user wants that rule to export them.
 
     >>> import jax.numpy as jnp
     >>> program = jax.make_jaxpr(lambda x: x + jax.random.normal(jax.random.key(0), (3,)))(jnp.ones(3))
     >>> [equation.primitive.name for equation in with_fixed_keys(program).eqns]
     ['add']
     """
-    return _FixedKeys().closed(program)
+    replaced = {name for name, rule in rules.items() if rule is not RULES.get(name)}
+    return _FixedKeys(replaced).closed(program)
 
 
 class _FixedKeys(Local):
+    def __init__(self, replaced: Set[str]):
+        super().__init__()
+        self.replaced = replaced
+
     def local(self, jaxpr: Jaxpr) -> Jaxpr:
         fixed: list[JaxprEqn] = []
         known: set[Var] = set()
         for equation in jaxpr.eqns:
-            if _is_fixed(equation, known):
+            if _is_fixed(equation, known) and self.replaced.isdisjoint(_primitives(equation)):
                 fixed.append(equation)
                 known.update(equation.outvars)
         if not fixed:
@@ -69,8 +78,9 @@ def _is_fixed(equation: JaxprEqn, known: Set[Var]) -> bool:
 
 def _is_small(variable: Var) -> bool:
     """Whether a result has a fixed size below the limit."""
-    shape = getattr(variable.aval, "shape", None)
-    return shape is not None and dims.all_static(shape) and 4 * math.prod(shape) <= LIMIT
+    aval: Any = variable.aval
+    shape = getattr(aval, "shape", None)
+    return shape is not None and dims.all_static(shape) and aval.dtype.itemsize * math.prod(shape) <= LIMIT
 
 
 def _primitives(equation: JaxprEqn) -> Iterator[str]:
