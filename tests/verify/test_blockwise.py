@@ -11,6 +11,7 @@ from jax import lax
 
 import jaxport
 from jaxport.export.decoders import decoder_inputs
+from jaxport.verify import blockwise
 
 GENERATOR = np.random.default_rng(8)
 X = GENERATOR.normal(size=(16, 32)).astype(np.float32)

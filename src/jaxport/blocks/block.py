@@ -14,7 +14,7 @@ from typing import Any
 
 from jaxport import jaxprs
 
-__all__ = ["Block", "FrozenMapping", "block_p", "concerns_reference", "freeze", "reference_of"]
+__all__ = ["Block", "FrozenMapping", "block_p", "freeze"]
 
 
 class FrozenMapping(Mapping[Any, Any]):
@@ -154,28 +154,9 @@ def _abstract_eval(*_: Any, jaxpr: jaxprs.ClosedJaxpr, **__: Any) -> tuple[list,
     effects = set()
     for effect in jaxpr.effects:
         # An abstract evaluation names positions; references made inside the block have no effect outside.
-        reference = reference_of(effect)
+        reference = jaxprs.reference_of(effect)
         if reference is None:
             effects.add(effect)
         elif reference in positions:
             effects.add(effect.replace(positions[reference]))
     return list(jaxpr.out_avals), effects
-
-
-def concerns_reference(effect: Any) -> bool:
-    """Whether an effect of an equation reads or writes a mutable reference. jax has no public name for such effects.
-
-    >>> import jax
-    >>> jaxpr = jax.make_jaxpr(lambda x: jax.new_ref(x)[...])(1.0)
-    >>> [concerns_reference(effect) for equation in jaxpr.eqns for effect in equation.effects][-1]
-    True
-    """
-    return hasattr(effect, "input") or hasattr(effect, "input_index")
-
-
-def reference_of(effect: Any) -> jaxprs.Var | None:
-    """Return the mutable reference that an effect names; None for effects that name none.
-
-    Before JAX 0.10 an effect has the place of the reference among the operands, which stays as it is.
-    """
-    return getattr(effect, "input", None)

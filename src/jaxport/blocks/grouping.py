@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxport import jaxprs
-from jaxport.blocks.block import Block, FrozenMapping, block_p, reference_of
+from jaxport.blocks.block import Block, FrozenMapping, block_p
 from jaxport.blocks.labels import Flow, Label, Labels, bodies, labels_of, replace_bodies
 from jaxport.blocks.markers import BlockCall, EnclosingModule, block_enter_p, block_exit_p
 from jaxport.blocks.places import Places, joined
@@ -330,7 +330,7 @@ class _Body:
             for equation in frame.equations
             for effect in equation.effects
             # An effect on a reference made inside does not leave the block.
-            if reference_of(effect) is None or reference_of(effect) in closed_over
+            if jaxprs.reference_of(effect) is None or jaxprs.reference_of(effect) in closed_over
         }
         levels = entered.params["axes"], left.params["axes"]
         described = self.describe(call, frame.path, invars, len(results), levels)

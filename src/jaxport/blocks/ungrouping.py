@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from jaxport import jaxprs
-from jaxport.blocks.block import block_p, reference_of
+from jaxport.blocks.block import block_p
 from jaxport.blocks.labels import bodies, replace_bodies
 from jaxport.blocks.markers import BlockCall, block_enter_p, block_exit_p
 from jaxport.blocks.values import is_value
@@ -81,7 +81,9 @@ class _Ungrouping:
         # The effect of reading or writing a reference names its variable.
         effects: set[Any] = {
             effect if reference is None else effect.replace(env.get(reference, reference))
-            for effect, reference in ((effect, reference_of(effect)) for effect in cast("set[Any]", equation.effects))
+            for effect, reference in (
+                (effect, jaxprs.reference_of(effect)) for effect in cast("set[Any]", equation.effects)
+            )
         }
         out.append(equation.replace(invars=invars, outvars=outvars, params=params, effects=effects))
 

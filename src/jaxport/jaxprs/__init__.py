@@ -6,6 +6,7 @@ our own primitives under JAX's transformations; `implementations` returns the im
 `defaults` tells which of its parameters have no effect.
 """
 
+from jaxport.jaxprs.effects import concerns_reference, reference_of
 from jaxport.jaxprs.names import (
     ClosedJaxpr,
     DebugInfo,
@@ -31,6 +32,7 @@ from jaxport.jaxprs.names import (
     random_gamma_p,
     source_info_util,
     valid_jaxtype,
+    varying_axes,
 )
 from jaxport.jaxprs.parameters import native, parameters, with_parameters
 from jaxport.jaxprs.rules import ad, batching, dce_jaxpr, liveness_rule, mlir, partial_eval_rules

@@ -65,5 +65,12 @@ def nameless(jaxpr: Jaxpr) -> DebugInfo:
     return jaxpr.debug_info._replace(arg_names=None, result_paths=None)
 
 
+def varying_axes(aval: Any) -> frozenset[str]:
+    """Return the manual axes of a mesh along which a value differs; before 0.10 its type has them as `vma`."""
+    if release < (0, 10):
+        return frozenset(getattr(aval, "vma", ()))
+    return frozenset(getattr(getattr(aval, "manual_axis_type", None), "varying", ()))
+
+
 # Removes the mutable arrays of a closed jaxpr; before 0.10 the function of this name takes the constants separately.
 discharge_state = _discharge.discharge_state if release >= (0, 10) else getattr(_discharge, "discharge_state2")  # noqa: B009

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import core as jax_core
 
 from jaxport import blocks, jaxprs
-from jaxport.blocks.block import Block, FrozenMapping, block_p, reference_of
+from jaxport.blocks.block import Block, FrozenMapping, block_p
 from jaxport.blocks.labels import bodies
 from jaxport.blocks.naming import unused
 from jaxport.blocks.places import joined
@@ -105,7 +105,7 @@ class _EditedBody:
             return equation
         found: Any = equation.effects
         effects = {
-            effect if (reference := reference_of(effect)) is None else effect.replace(self.read(reference))
+            effect if (reference := jaxprs.reference_of(effect)) is None else effect.replace(self.read(reference))
             for effect in found
         }
         return equation.replace(invars=[self.read(atom) for atom in equation.invars], effects=effects)
@@ -496,4 +496,4 @@ def _aval(value: Any) -> Any:
 def _effects(equations: Iterable[JaxprEqn], before: Any) -> Any:
     """The effects of a body: those that it had, and those of new equations that concern no reference."""
     new = itertools.chain.from_iterable(equation.effects for equation in equations)
-    return set(before) | {effect for effect in new if reference_of(effect) is None}
+    return set(before) | {effect for effect in new if jaxprs.reference_of(effect) is None}

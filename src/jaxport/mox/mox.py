@@ -146,7 +146,7 @@ class Mox:
         ]
         operands = [*values, *self._arguments(args, kwargs), *(added[name] for name in self.inputs)]
         program = self.fitting(operands)
-        if any(_axes_along(jax.typeof(operand)) for operand in operands):
+        if any(jaxprs.varying_axes(jax.typeof(operand)) for operand in operands):
             raise InvalidArgument(
                 f"`{self.name}` is called inside a `shard_map` that tracks along which axes values differ",
                 where="the call of a Mox",
@@ -492,8 +492,3 @@ def _as_float(value: Any, dtype: Any) -> Any:
     if value.dtype == dtype or not (jnp.issubdtype(value.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.floating)):
         return value
     return jnp.asarray(value).astype(dtype)
-
-
-def _axes_along(aval: Any) -> frozenset:
-    """The manual axes along which a value differs."""
-    return frozenset(getattr(getattr(aval, "manual_axis_type", aval), "varying", getattr(aval, "vma", ())))

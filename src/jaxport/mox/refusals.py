@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from jaxport.blocks.block import Block, concerns_reference
+from jaxport.blocks.block import Block
 from jaxport.errors import Refusal
+from jaxport.jaxprs import concerns_reference
 from jaxport.mox.calls import DISSOLVED, body_names, is_widened
 from jaxport.mox.tree import Node
 

@@ -12,7 +12,7 @@ from jax import lax
 
 from jaxport import jaxprs
 from jaxport.blocks import dims
-from jaxport.blocks.block import Block, FrozenMapping, concerns_reference
+from jaxport.blocks.block import Block, FrozenMapping
 from jaxport.blocks.labels import bodies, replace_bodies
 from jaxport.blocks.places import joined
 from jaxport.errors import InvalidArgument, QueryError, Refusal, Unsupported
@@ -68,7 +68,7 @@ def _refusal(scan: Node) -> Refusal | None:
     params, where = jaxprs.parameters(scan.equation), f"`{scan.path}`"
     if not dims.is_static(params["length"]):
         return Refusal("scan", where, f"has a symbolic number of steps, {params['length']}; trace it with a number")
-    if any(map(concerns_reference, scan.equation.effects)):
+    if any(map(jaxprs.concerns_reference, scan.equation.effects)):
         return Refusal("scan", where, "reads or writes a mutable reference; trace it with the array itself")
     return None
 

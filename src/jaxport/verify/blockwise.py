@@ -126,5 +126,6 @@ def _relative(expected: Any, actual: Any) -> float:
     finite = np.isfinite(one) & np.isfinite(other)
     if not np.array_equal(one[~finite], other[~finite], equal_nan=True):
         return float("inf")  # an overflow, for example
-    error, size = (float(np.sqrt(np.mean(np.abs(x[finite]) ** 2))) if finite.any() else 0.0 for x in (other - one, one))
+    one, other = one[finite], other[finite]
+    error, size = (float(np.sqrt(np.mean(np.abs(x) ** 2))) if x.size else 0.0 for x in (other - one, one))
     return error / size if size else error

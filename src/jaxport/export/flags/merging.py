@@ -24,10 +24,9 @@ import numpy as np
 from jax import lax
 
 from jaxport.blocks import Block, FrozenMapping, block_p
-from jaxport.blocks.block import reference_of
 from jaxport.export.flags.alike import kind, same_avals, same_computation, same_literal
 from jaxport.export.registry import BLOCK_RULES
-from jaxport.jaxprs import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var, nameless
+from jaxport.jaxprs import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var, nameless, reference_of
 
 #: If more equations than this lie between the common prefix and the common suffix, they are not compared.
 LONGEST = 4000
