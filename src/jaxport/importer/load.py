@@ -68,13 +68,11 @@ def _own_tensors(model: ir.Model, limits: Limits) -> ir.Model:
 def _replaceable(path: Path, limits: Limits) -> ir.Model:
     """Load the model of a file, even if a save replaces it, and its data file, in the meantime."""
     while True:
-        before = os.stat(path)
         buffer, folders = Buffer(path), (path.parent.resolve(), path.resolve().parent)
         try:
             return _loaded(_parse(buffer, f"`{path}`"), Gate(buffer, folders, f"`{path}`", Budget(limits)))
-        except ModelError:
-            after = os.stat(path)
-            if (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns):
+        except (ModelError, OSError):  # the data may vanish after it was located, and before it is opened
+            if buffer.status is None or os.path.samestat(buffer.status, os.stat(path)):
                 raise
 
 

@@ -19,16 +19,20 @@ class Buffer:
 
     Args:
       data: the bytes, or the path of the file.
+
+    Attributes:
+      status: that of the file when it was opened. While it is mapped, no other file gets its inode number.
     """
 
     def __init__(self, data: bytes | Path):
         self._file: mmap.mmap | None = None
+        self.status: os.stat_result | None = None
         if isinstance(data, Path):
             with data.open("rb") as file:
-                status = os.fstat(file.fileno())
-                if not stat.S_ISREG(status.st_mode):
+                self.status = os.fstat(file.fileno())
+                if not stat.S_ISREG(self.status.st_mode):
                     raise OSError(errno.EINVAL, "it is no regular file", str(data))
-                if status.st_size:
+                if self.status.st_size:
                     self._file = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             self.view = memoryview(self._file or b"")
         else:
