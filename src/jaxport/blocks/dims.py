@@ -156,6 +156,8 @@ def same(a: Dim, b: Dim) -> bool:
 
 def surely_differ(a: Dim, b: Dim) -> bool:
     """Whether two dims differ for every value of their symbols; False if that is unknown."""
+    if a is b:  # the most frequent case, and JAX's subtraction is slow
+        return False
     if is_static(a) and is_static(b):
         return int(a) != int(b)
     difference = a - b
