@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 from jax import lax
 
-from jaxport.export.passes.editing import dims_of, graphs
+from jaxport.export.passes.editing import dims_of, graphs, numpy_dtype
 from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle, same_dims
 from jaxport.export.passes.patterns import Pattern, PatternMatch, kind, operators_below, pattern_of
 
@@ -114,7 +114,7 @@ def activations(model: ir.Model) -> str:
         result, hindrance = node.outputs[0], None
         if node.domain or result.dtype not in _FLOATS:
             return None
-        candidates = patterns(result.dtype.numpy()).get(kind(result))
+        candidates = patterns(numpy_dtype(result)).get(kind(result))
         below = operators_below(result) if candidates else None
         for activation, pattern in candidates or ():
             match = pattern.match(result, below)
@@ -140,7 +140,7 @@ def _fusion(activation: Activation, match: PatternMatch, result: ir.Value) -> Fu
             return builder.emit(op_type, inputs, dims, wide, **attributes)
 
         def number(value: float) -> ir.Value:
-            return builder.constant(np.asarray(value, wide.numpy()), "scalar")
+            return builder.constant(np.asarray(value, np.float32 if narrow else numpy_dtype(match.x)), "scalar")
 
         x = op("Cast", match.x, to=wide) if narrow else match.x
         value = activation.emits(op, x, match.parameters)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from jaxport.export.passes.editing import Dim, dims_of, is_op
+from jaxport.export.passes.editing import Dim, dims_of, is_op, source
 from jaxport.export.passes.fusing import Builder
 from jaxport.export.passes.matching import Axis, Joined, Part, Reduced, Seen, parts_of
 
@@ -35,8 +35,9 @@ def sizes_of(*seen: Seen) -> dict[Axis, Dim]:
     for one in seen:
         sizes.update(one.sizes)
         if one.is_op("MatMul"):
-            left = dims_of(one.node.inputs[0]) or (None,)
-            sizes[Reduced(one.node, len(one.axes) - 1)] = left[-1]
+            left = dims_of(source(one.node))
+            if left:
+                sizes[Reduced(one.node, len(one.axes) - 1)] = left[-1]
     for label in list(sizes):  # the size of the whole and one of two parts give the other
         if isinstance(label, Part) and label.count == 2 and label.whole in sizes:
             other = Part(label.whole, 1 - label.place, 2)

@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from jaxport.export.passes.arranging import Arrangement, atoms, goes_into_transpose, sizes_of
-from jaxport.export.passes.editing import Dim, constant_of, dims_of, integer, is_op
+from jaxport.export.passes.editing import Dim, constant_of, dims_of, integer, is_op, source, static_dims
 from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse, obstacle
 from jaxport.export.passes.matching import Axis, Reduced, Seen, look
 from jaxport.onnx_facts import VIEWS
@@ -111,7 +112,7 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
         keys = weights.axes[integer(weights.node, "axis", -1)]
         if keys not in value.axes or keys in result.axes or keys is None:
             continue
-        scores = _scores(look(weights.node.inputs[0], weights.axes), keys)
+        scores = _scores(look(source(weights.node), weights.axes), keys)
         if isinstance(scores, str) or scores is None:
             return scores
         axes = _axes(scores, value, keys)
@@ -149,11 +150,11 @@ def _scores(seen: Seen, keys: Axis) -> Scores | str | None:
 def _uncast(seen: Seen, *, narrowed: bool = False) -> Seen:
     """Return a half-precision value before its cast to float32, also if it was in float32 before being `narrowed`."""
     while seen.is_op("Cast"):
-        before, after = seen.node.inputs[0].dtype, seen.value.dtype
+        before, after = source(seen.node).dtype, seen.value.dtype
         widens = before in HALVES and after == ir.DataType.FLOAT
         if not widens and not (narrowed and before == ir.DataType.FLOAT and after in HALVES):
             break
-        seen = look(seen.node.inputs[0], seen.axes)
+        seen = look(source(seen.node), seen.axes)
     return seen
 
 
@@ -165,7 +166,7 @@ def _unscaled(seen: Seen) -> tuple[Seen, float]:
         if divided is not None and divided[1].scalar:
             seen, scale = divided[0], scale / divided[1].scalar
         elif factor is not None:
-            seen, scale = factor[1], scale * factor[0]  # pyright: ignore[reportOperatorIssue]
+            seen, scale = factor[1], scale * factor[0]
         else:
             break
     return seen, scale
@@ -189,16 +190,18 @@ def _masked(seen: Seen) -> tuple[Seen, Mask | None] | str:
 
 def _bias(seen: Seen) -> Mask | None:
     """Return the mask if a bias is known to be moderate, or to choose between two numbers."""
-    condition, one, other = seen.operands("Where") or (None, None, None)
-    if condition is not None and one.scalar is not None and other.scalar is not None:
-        return Mask(condition, (one.scalar, other.scalar))
+    chosen = seen.operands("Where")
+    if chosen is not None:
+        condition, one, other = chosen[0], chosen[1].scalar, chosen[2].scalar
+        if one is not None and other is not None:
+            return Mask(condition, (one, other))
     return Mask(seen, None) if _is_bounded(seen.value) else None
 
 
 def _is_bounded(value: ir.Value) -> bool:
     """Whether a value is a constant of moderate numbers, or gathered from one."""
-    while is_op(value.producer(), "Gather", "Slice", "Transpose", "Reshape", "Unsqueeze", "Squeeze", "Expand"):
-        value = value.producer().inputs[0]
+    while is_op(node := value.producer(), "Gather", "Slice", "Transpose", "Reshape", "Unsqueeze", "Squeeze", "Expand"):
+        value = source(node)
     array = constant_of(value)
     return array is not None and array.dtype.kind == "f" and float(np.abs(array).max(initial=0)) < -HIDDEN
 
@@ -222,7 +225,7 @@ def _axes(scores: Scores, value: Seen, keys: Axis) -> Axes | None:
     """Return the role of each axis."""
     query, key = atoms(scores.query.axes, scores.key.axes), atoms(scores.key.axes, scores.query.axes)
     values = atoms(value.axes, scores.query.axes)
-    inner = Reduced(scores.product.node, len(scores.product.axes) - 1)  # pyright: ignore[reportArgumentType]
+    inner = Reduced(scores.product.node, len(scores.product.axes) - 1)
     shared = [axis for axis in query if axis in key and axis != inner]
     alone = [axis for axis in query if axis not in key]
     outer = [axis for axis in values if axis not in (*shared, keys)]
@@ -267,9 +270,10 @@ def _fusion(
 ) -> Fusion | str:
     sizes = scores.sizes | sizes_of(result, weights, value) | {None: 1}
     many, few = [axes.heads, axes.group], [axes.heads]
-    counts = [sizes.get(axis) for axis in (axes.heads, axes.group)]
-    if not all(isinstance(size, int) for size in (*counts, sizes.get(axes.inner), sizes.get(axes.outer))):
+    known = static_dims([sizes.get(axis) for axis in (axes.heads, axes.group, axes.inner, axes.outer)])
+    if known is None:
         return "the number or size of its heads is not known"
+    kv_heads, per_head, *_ = known
     options = []
     for flat in (True, False):
         sides = (
@@ -279,10 +283,15 @@ def _fusion(
             (result, axes.queries, many, axes.outer),
         )
         arranged = [
-            Arrangement.of(dims_of(seen.value) or (), seen.axes, _groups(axes, along, heads, vector, flat), sizes)
+            how
             for seen, along, heads, vector in sides
+            if (
+                how := Arrangement.of(
+                    dims_of(seen.value) or (), seen.axes, _groups(axes, along, heads, vector, flat), sizes
+                )
+            )
         ]
-        if None not in arranged:
+        if len(arranged) == len(sides):
             turned = goes_into_transpose(result.value)
             options.append((sum(a.moves for a in arranged[:3]) + (arranged[3].moves != turned), not flat, arranged))
     causal = scores.mask is not None and scores.mask.is_causal(axes)
@@ -291,13 +300,12 @@ def _fusion(
         return hindrance or "its shapes cannot be told before it runs"
     _, _, arranged = min(options, key=lambda option: option[:2])
     inputs = [scores.query.value, scores.key.value, value.value]
-    kv_heads, per_head = counts
 
     def build(builder: Builder) -> ir.Value:
         arranging = zip(arranged[:3], inputs, strict=True)
         given = [builder.cast(how.apply(builder, builder.now(one)), dtype) for how, one in arranging]
         flat = len(arranged[0].merged) == 3
-        attributes = {"q_num_heads": kv_heads * per_head, "kv_num_heads": kv_heads} if flat else {}
+        attributes: dict[str, Any] = {"q_num_heads": kv_heads * per_head, "kv_num_heads": kv_heads} if flat else {}
         if causal:
             attributes["is_causal"] = 1
         elif scores.mask is not None:
@@ -336,7 +344,7 @@ def _added(builder: Builder, mask: Mask, axes: Axes, sizes: dict[Axis, Dim]) -> 
     value = how.apply(builder, builder.now(mask.seen.value))
     if mask.numbers is not None:
         numbers = [
-            builder.constant(np.float32(max(number, HIDDEN)), "hidden" if number <= LOW else "seen")
+            builder.constant(np.asarray(max(number, HIDDEN), np.float32), "hidden" if number <= LOW else "seen")
             for number in mask.numbers
         ]
         value = builder.emit("Where", [value, *numbers], how.merged, ir.DataType.FLOAT)

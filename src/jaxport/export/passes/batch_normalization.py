@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.editing import constant_of, dims_of, is_op
+from jaxport.export.passes.editing import constant_of, dims_of, is_op, numpy_dtype
 from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle, same_dims
 from jaxport.export.passes.matching import Seen
 from jaxport.export.passes.normalized import PRODUCT, deviation_and_factors, with_bias
@@ -106,18 +106,19 @@ def _is_worth_moving(x: ir.Value, channel: int) -> bool:
     return channel == 1 or (channel > 1 and (len(dims_of(x) or []) > 3 or is_op(x.producer(), "Transpose")))
 
 
-def _fusion(found: BatchNormalized, product: ir.Value) -> Fusion:
+def _fusion(found: BatchNormalized, product: ir.Value) -> Fusion | str:
     result, bias = with_bias(product, lambda seen: _is_parameter(seen, found.channel))
     parameters = [*found.scales, found.mean, found.variance, *([bias] if bias else [])]
     dims, x = dims_of(product) or [], found.x.entry
     order = [0, found.channel, *(axis for axis in range(1, len(dims)) if axis != found.channel)]
     channels = dims[found.channel]
+    if not isinstance(channels, int):
+        return "the number of channels is not known"
 
     def build(builder: Builder) -> ir.Value:
         def vector(seen: Seen | None, number: int) -> ir.Value:
             if seen is None:
-                dtype = x.dtype.numpy()  # pyright: ignore[reportOptionalMemberAccess]
-                return builder.constant(np.full(channels, number, dtype), "ones" if number else "zeros")
+                return builder.constant(np.full(channels, number, numpy_dtype(x)), "ones" if number else "zeros")
             own = channels if found.channel in seen.axes else 1
             return builder.expanded(builder.viewed(seen.value, [own]), [channels])
 

@@ -111,7 +111,7 @@ def calibrated_int8(model: ir.Model, ranges: Mapping[str, Range], *, where: Node
 
 def _around(editor: Editor, value: ir.Value, found: Range, users: Sequence[ir.Node]) -> tuple[ir.Value, float]:
     """Quantize a value and widen it again, for some of its users; returns the result and the scale."""
-    graph = users[0].graph if value.producer() is None else value.producer().graph
+    graph = (value.producer() or users[0]).graph
     least, greatest = min(found[0], 0.0), max(found[1], 0.0)
     scale = np.float32((greatest - least) / 255 or 1.0)
     zero = np.uint8(np.clip(np.rint(-least / scale), 0, 255))

@@ -21,7 +21,17 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.export import folding
-from jaxport.export.passes.editing import Editor, constant_of, dims_of, graphs, is_op, substitute
+from jaxport.export.passes.editing import (
+    Editor,
+    constant_of,
+    dims_of,
+    graphs,
+    is_op,
+    numpy_dtype,
+    source,
+    static_dims,
+    substitute,
+)
 from jaxport.export.value import PARAMETER, SMALL
 
 #: The largest constant, in bytes, that is computed for a pass that asks for it.
@@ -86,12 +96,12 @@ def _folded(editor: Editor, node: ir.Node) -> bool:
     result = None if dtype is None else _computed(node, arrays, dtype.numpy())
     if result is None:
         return False
-    weight = node.inputs[0]
+    weight = source(node)
     if node.op_type in folding.MOVES and _is_own(weight) and len(weight.uses()) == 1:  # keeps the name
         weight.const_value = ir.Tensor(result, dtype=weight.dtype, name=weight.name)
         weight.shape = ir.Shape(result.shape)
         return substitute(node.outputs[0], weight)
-    wish = node.inputs[0].name if node.op_type in folding.MOVES or node.op_type == "Slice" else node.outputs[0].name
+    wish = weight.name if node.op_type in folding.MOVES or node.op_type == "Slice" else node.outputs[0].name
     constant = editor.constant(node.graph, result, wish or "constant")
     return substitute(node.outputs[0], constant)
 
@@ -178,7 +188,7 @@ def known(value: ir.Value | None, memory: dict[ir.Value, np.ndarray | None]) -> 
             stack.pop()
         elif not _may_be_known(last):
             memory[last] = None if last.meta.get(PARAMETER) else constant_of(last)
-        elif unseen := [x for x in last.producer().inputs if x is not None and x not in memory]:
+        elif unseen := [x for x in _node_of(last).inputs if x is not None and x not in memory]:
             stack += unseen
         else:
             memory[last] = _known(last, memory)
@@ -187,31 +197,32 @@ def known(value: ir.Value | None, memory: dict[ir.Value, np.ndarray | None]) -> 
 
 def _may_be_known(value: ir.Value) -> bool:
     """Whether a value is computed, and small enough to be folded."""
-    node, dims = value.producer(), dims_of(value)
+    node, dims = value.producer(), static_dims(dims_of(value))
     if constant_of(value) is not None or node is None or node.domain or not node.inputs or len(node.outputs) != 1:
         return False
-    if value.dtype is None or dims is None or not all(isinstance(dim, int) for dim in dims):
-        return False
-    return math.prod(dims) * value.dtype.itemsize <= LARGE  # pyright: ignore[reportArgumentType]
+    return value.dtype is not None and dims is not None and math.prod(dims) * value.dtype.itemsize <= LARGE
 
 
 def _known(value: ir.Value, memory: dict[ir.Value, np.ndarray | None]) -> np.ndarray | None:
-    node = value.producer()
-    assert node is not None
-    assert value.dtype is not None
+    node = _node_of(value)
     arrays = [None if x is None else memory[x] for x in node.inputs]
     if any(x is not None and array is None for x, array in zip(node.inputs, arrays, strict=True)):
         return None
-    return _result(node, arrays, value.dtype.numpy())
+    return _result(node, arrays, numpy_dtype(value))
+
+
+def _node_of(value: ir.Value) -> ir.Node:
+    node = value.producer()
+    assert node is not None
+    return node
 
 
 def _only_sliced(node: ir.Node) -> bool:
     """Whether a weight is only used in slices that together are not larger than it."""
-    weight = node.inputs[0]
+    weight = source(node)
     users = [user for user, _ in weight.uses()]
     if weight.is_graph_output() or any(user.op_type != "Slice" or user.domain for user in users):
         return False
-    sizes = [dims_of(user.outputs[0]) or [None] for user in users]
-    if any(not isinstance(dim, int) for dims in sizes for dim in dims):
-        return False
-    return sum(map(math.prod, sizes)) <= math.prod(dims_of(weight) or [])  # pyright: ignore[reportArgumentType]
+    slices = [dims for user in users if (dims := static_dims(dims_of(user.outputs[0]))) is not None]
+    whole = static_dims(dims_of(weight))
+    return len(slices) == len(users) and whole is not None and sum(map(math.prod, slices)) <= math.prod(whole)

@@ -163,8 +163,7 @@ class Tables:
     def shares(self, dense: Dense) -> bool:
         """Whether the weights of a product are a transposed table, as those of a tied head are."""
         producer = dense.held.producer()
-        tied = is_op(producer, "Transpose") and source(producer) in self._found
-        return tied and permutation(producer) == (1, 0)
+        return is_op(producer, "Transpose") and source(producer) in self._found and permutation(producer) == (1, 0)
 
     def columns(self, builder: Builder, dense: Dense) -> tuple[ir.Value, np.ndarray]:
         """Return the weights of a product in 8 bits, and the scale of each column."""

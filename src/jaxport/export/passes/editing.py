@@ -67,6 +67,17 @@ def source(node: ir.Node, index: int = 0) -> ir.Value:
     return value
 
 
+def sources(node: ir.Node) -> list[ir.Value]:
+    """Return the inputs of an operator that requires all of them."""
+    return [source(node, index) for index in range(len(node.inputs))]
+
+
+def numpy_dtype(value: ir.Value) -> np.dtype:
+    """Return the dtype of a value, which has to be known."""
+    assert value.dtype is not None
+    return value.dtype.numpy()
+
+
 def permutation(node: ir.Node) -> tuple[int, ...]:
     """Return the permutation of a Transpose."""
     return tuple(node.attributes["perm"].as_ints())
@@ -81,7 +92,17 @@ def constant_of(value: ir.Value | None) -> np.ndarray | None:
 def dims_of(value: ir.Value | None) -> list[Dim] | None:
     """Return the dims of a value: integers, the text of an expression, or an unknown dim that equals only itself."""
     shape = None if value is None else value.shape
-    return None if shape is None else [d if d.__class__ is int else d.value or d for d in shape.dims]
+    return None if shape is None else [d if isinstance(d, int) else d.value or d for d in shape.dims]
+
+
+def static_dims(dims: Sequence[Dim | None] | None) -> list[int] | None:
+    """Return dims if all of them are integers, else None.
+
+    >>> static_dims([2, 3]), static_dims(["B", 3]), static_dims(None)
+    ([2, 3], None, None)
+    """
+    known = [d for d in dims or () if isinstance(d, int)]
+    return None if dims is None or len(known) < len(dims) else known
 
 
 def rank_of(value: ir.Value | None) -> int | None:

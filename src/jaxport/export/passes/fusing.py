@@ -55,6 +55,7 @@ class Builder:
         results[0].shape = None if shape is None else ir.Shape(shape)
         origin = {key: text for key, text in self.node.metadata_props.items() if key != "jaxport.primitive"}
         operands = [None if value is None else self.now(value) for value in inputs]
+        assert self.node.graph is not None
         self.node.graph.insert_before(
             self.node, ir.node(op_type, operands, attributes, outputs=results, name=name, metadata_props=origin)
         )
@@ -124,8 +125,8 @@ class Builder:
     def _carriers(self, dim: Dim) -> Iterator[tuple[ir.Value, int]]:
         """Yield the values that have a dim, with its axis: inputs of the graph, then operands of the node."""
         for value in (*self.root.inputs, *self.node.inputs):
-            for axis, own in enumerate(dims_of(value) or () if value is not None else ()):
-                if own == dim:
+            for axis, own in enumerate(dims_of(value) or ()):
+                if value is not None and own == dim:
                     yield value, axis
 
 

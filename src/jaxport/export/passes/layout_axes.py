@@ -191,8 +191,9 @@ def _sizes(node: ir.Node) -> list[ir.Value | np.ndarray] | None:
 
 def _joined(editor: Editor, node: ir.Node, sizes: Sequence[ir.Value | np.ndarray]) -> ir.Value:
     """Return the shape operand of a Reshape that has these entries."""
-    if all(isinstance(size, np.ndarray) for size in sizes):
-        return editor.constant(node.graph, np.concatenate(sizes), "shape")
+    arrays = [size for size in sizes if isinstance(size, np.ndarray)]
+    if len(arrays) == len(sizes):
+        return editor.constant(node.graph, np.concatenate(arrays), "shape")
     pieces = [x if isinstance(x, ir.Value) else editor.constant(node.graph, x, "size") for x in sizes]
     return editor.insert(node.graph, "Concat", pieces, before=node, like=source(node, 1), shape=[len(sizes)], axis=0)
 
@@ -205,9 +206,16 @@ def _target(editor: Editor, node: ir.Node, dims: Sequence[int | tuple[int]]) -> 
         if isinstance(dim, int) or inferred:
             return np.array([dim if isinstance(dim, int) else -1])
         data, (axis,) = source(node), dim
-        place = {"start": axis, "end": axis + 1}
         return editor.insert(
-            node.graph, "Shape", [data], before=node, like=data, shape=[1], dtype=ir.DataType.INT64, **place
+            node.graph,
+            "Shape",
+            [data],
+            before=node,
+            like=data,
+            shape=[1],
+            dtype=ir.DataType.INT64,
+            start=axis,
+            end=axis + 1,
         )
 
     return _joined(editor, node, [size(dim) for dim in dims])

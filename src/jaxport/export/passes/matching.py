@@ -24,7 +24,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.export.passes.axis_groups import axis_groups
-from jaxport.export.passes.editing import Dim, constant_of, dims_of, integer, integers, is_op, operand, rank_of
+from jaxport.export.passes.editing import Dim, constant_of, dims_of, integer, integers, is_op, operand, rank_of, source
 from jaxport.onnx_facts import VIEWS
 
 T = TypeVar("T")
@@ -57,13 +57,15 @@ class Seen:
         return None if dims is None else look(value, range(len(dims)))
 
     @property
-    def node(self) -> ir.Node | None:
-        """The node that computes it."""
-        return self.value.producer()
+    def node(self) -> ir.Node:
+        """The node that computes it, which has to be known: `is_op` tells of which operator it is."""
+        node = self.value.producer()
+        assert node is not None
+        return node
 
     def is_op(self, *op_types: str) -> bool:
         """Whether it is computed by one of these operators of the default domain."""
-        return is_op(self.node, *op_types)
+        return is_op(self.value.producer(), *op_types)
 
     @property
     def scalar(self) -> float | None:
@@ -110,7 +112,7 @@ class Seen:
             else:
                 label = next(kept)
                 labels.append(Reduced(node, axis) if axis in axes else label)
-        return look(node.inputs[0], labels)
+        return look(source(node), labels)
 
     def contracted(self) -> tuple[Seen, Seen] | None:
         """Return the operands of the matrix product that computes it; the contracted axis gets a label of its own."""
@@ -120,8 +122,8 @@ class Seen:
         if rank < 2 or any(value is None or rank_of(value) != rank for value in node.inputs):
             return None
         batch, summed = self.axes[:-2], Reduced(node, rank - 1)
-        left, right = node.inputs
-        return look(left, (*batch, self.axes[-2], summed)), look(right, (*batch, summed, self.axes[-1]))
+        left, right = (*batch, self.axes[-2], summed), (*batch, summed, self.axes[-1])
+        return look(source(node), left), look(source(node, 1), right)
 
 
 @dataclass(frozen=True)
@@ -176,11 +178,10 @@ def look(value: ir.Value, axes: Iterable[Axis]) -> Seen:
     axes = _without_ones(dims, axes)
     sizes = dict(zip(axes, dims or (), strict=False))
     while is_op(node := value.producer(), *VIEWS):
-        source = node.inputs[0]
-        behind = None if source is None else _through(node, source, axes)
+        behind = _through(node, source(node), axes)
         if behind is None:
             break
-        value, dims = source, dims_of(source)
+        value, dims = source(node), dims_of(source(node))
         axes = _without_ones(dims, behind)
         sizes.update(zip(axes, dims or (), strict=False))
     return Seen(value, axes, entry, sizes)
@@ -192,18 +193,18 @@ def _without_ones(dims: Sequence[Dim] | None, axes: Iterable[Axis]) -> tuple[Axi
     return tuple(None if d == 1 else a for d, a in zip(dims, axes, strict=True))
 
 
-def _through(node: ir.Node, source: ir.Value, axes: tuple[Axis, ...]) -> list[Axis] | None:
+def _through(node: ir.Node, viewed: ir.Value, axes: tuple[Axis, ...]) -> list[Axis] | None:
     """Return the labels of a view's operand, given those of its result."""
     if node.op_type == "Identity":
         return list(axes)
     if node.op_type == "Transpose":
         order = integers(node, "perm") or list(range(len(axes)))[::-1]
         return [axes[order.index(axis)] for axis in range(len(axes))]
-    old, new = dims_of(source), dims_of(node.outputs[0])
+    old, new = dims_of(viewed), dims_of(node.outputs[0])
     if old is None or new is None:
         return None
     if node.op_type == "Expand":
-        broadcast = _broadcast(source, new, axes, behind=False)
+        broadcast = _broadcast(viewed, new, axes, behind=False)
         return None if broadcast is None else list(broadcast.axes)
     return _relabelled(old, new, axes)
 

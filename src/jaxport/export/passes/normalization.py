@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.editing import Dim, constant_of, dims_of
+from jaxport.export.passes.editing import Dim, constant_of, dims_of, numpy_dtype, static_dims
 from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle, same_dims
 from jaxport.export.passes.group_normalization import grouped
 from jaxport.export.passes.matching import Seen
@@ -71,8 +71,9 @@ def _fusion(found: Normalized, product: ir.Value) -> Fusion:
         if found.scales:
             scale = _parameter(builder, found.scales[0], dims, first)
         else:
-            dtype = found.x.entry.dtype.numpy()  # pyright: ignore[reportOptionalMemberAccess]
-            scale = builder.constant(np.ones([int(d) for d in dims[first:]], dtype), "ones")
+            shape = static_dims(dims[first:])
+            assert shape is not None
+            scale = builder.constant(np.ones(shape, numpy_dtype(found.x.entry)), "ones")
         inputs = [found.x.entry, scale, *([_parameter(builder, bias, dims, first)] if bias else [])]
         axis = axis_attribute(first, found.x.entry)
         return builder.emit(found.op_type, inputs, dims, axis=axis, epsilon=found.epsilon)
@@ -89,4 +90,7 @@ def _parameter(builder: Builder, seen: Seen, dims: list[Dim], first: int) -> ir.
         return builder.expanded(builder.viewed(seen.value, wanted), shape)
     if list(array.shape) == shape:
         return seen.value
-    return builder.constant(np.broadcast_to(array.reshape(wanted), shape), seen.value.name or "parameter")
+    own, whole = static_dims(wanted), static_dims(shape)
+    assert own is not None
+    assert whole is not None
+    return builder.constant(np.broadcast_to(array.reshape(own), whole), seen.value.name or "parameter")

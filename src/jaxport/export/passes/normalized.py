@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from jaxport.export.passes.editing import Dim, is_op
+from jaxport.export.passes.editing import Dim, is_op, static_dims
 from jaxport.export.passes.fusing import Anchor, same_dims
 from jaxport.export.passes.matching import Axis, Reduced, Seen, close, over
 from jaxport.export.value import PARAMETER
@@ -133,8 +133,9 @@ def mean_of(seen: Seen) -> Seen | None:
 
 def _size(summed: Seen, total: Seen) -> int | None:
     """Return the number of elements in each sum."""
-    sizes = [d for axis, d in summed.sizes.items() if isinstance(axis, Reduced) and axis.node is total.node]
-    return math.prod(sizes) if all(isinstance(d, int) for d in sizes) else None  # pyright: ignore[reportArgumentType]
+    reduction = total.value.producer()
+    sizes = static_dims([d for axis, d in summed.sizes.items() if isinstance(axis, Reduced) and axis.node is reduction])
+    return None if sizes is None else math.prod(sizes)
 
 
 def _square_of(seen: Seen) -> Seen | None:

@@ -26,7 +26,7 @@ import onnx_ir as ir
 from jaxport.export import legalize
 from jaxport.export.emitter import Emitter
 from jaxport.export.passes.constants import constants
-from jaxport.export.passes.editing import constant_of, is_op
+from jaxport.export.passes.editing import constant_of, is_op, sources
 from jaxport.export.passes.identities import identities
 from jaxport.export.passes.matching import close
 from jaxport.export.passes.repeated import repeated
@@ -229,7 +229,7 @@ class Product:
         if number is not None:
             self.coefficient *= number**exponent if number or exponent > 0 else math.inf
         elif depth and is_op(node, *PRODUCTS) and (root or len(value.uses()) == 1) and len(self.factors) < LIMIT:
-            first, *second = node.inputs
+            first, *second = sources(node)
             self._add(first, exponent, depth - 1)
             if second:
                 self._add(second[0], -exponent if node.op_type == "Div" else exponent, depth - 1)
@@ -258,8 +258,9 @@ class WeightedSum:
         if number is not None:
             self.constant += sign * number
         elif depth and is_op(node, *SUMS) and (root or len(value.uses()) == 1) and len(self.terms) < LIMIT:
-            self._add(node.inputs[0], sign, depth - 1)
-            self._add(node.inputs[1], -sign if node.op_type == "Sub" else sign, depth - 1)
+            first, second = sources(node)
+            self._add(first, sign, depth - 1)
+            self._add(second, -sign if node.op_type == "Sub" else sign, depth - 1)
         else:
             term = Product.of(value, LIMIT if len(value.uses()) == 1 else 0)
             term.coefficient *= sign

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -88,16 +89,16 @@ def _to_space(seen: Seen) -> Shuffle | str | None:
 
 def _to_depth(seen: Seen) -> Shuffle | str | None:
     """Match SpaceToDepth: a part of each of two axes of the operand ends up in one axis of the result."""
-    blocks: dict[Axis, int] = {}
-    outer: dict[Axis, Axis] = {}
+    blocks: dict[Part, int] = {}
+    outer: dict[Part, Axis] = {}
     for place, axis in enumerate(seen.axes):
         parts = atoms([axis])
         if len(parts) == 2 and isinstance(parts[1], Part) and isinstance(parts[0], int):
             blocks[parts[1]], outer[parts[1]] = place, parts[0]
-    order = sorted(blocks, key=lambda part: part.place)  # pyright: ignore[reportAttributeAccessIssue]
-    if len(order) != 2 or len({part.whole for part in order}) > 1:  # pyright: ignore[reportAttributeAccessIssue]
+    order = sorted(blocks, key=lambda part: part.place)
+    if len(order) != 2 or len({part.whole for part in order}) > 1:
         return None
-    whole, count = order[0].whole, order[0].count  # pyright: ignore[reportAttributeAccessIssue]
+    whole, count = order[0].whole, order[0].count
     if order != [Part(whole, 0, count), Part(whole, 1, count)]:
         return "the channels come before the blocks, which SpaceToDepth has no mode for"
     rest = Part(whole, 2, 3) if count == 3 else None
@@ -135,7 +136,7 @@ def _shuffle(
 
 def _fusion(seen: Seen, shuffle: Shuffle, result: ir.Value) -> Fusion:
     dims = dims_of(result) or []
-    attributes = {"mode": shuffle.mode} if shuffle.mode else {}
+    attributes: dict[str, Any] = {"mode": shuffle.mode} if shuffle.mode else {}
 
     def build(builder: Builder) -> ir.Value:
         data = builder.transposed(seen.value, shuffle.before)
@@ -174,7 +175,7 @@ def _written_out(editor: Editor, node: ir.Node) -> bool:
     if any(target(*step) is None for step in steps):
         return False
 
-    def put(op_type: str, value: ir.Value, shape: Sequence[Dim], **attributes: Sequence[int]) -> ir.Value:
+    def put(op_type: str, value: ir.Value, shape: Sequence[Dim], **attributes: Any) -> ir.Value:
         given = [value] if attributes else [value, vector(dims_of(value) or (), shape)]
         return editor.insert(node.graph, op_type, given, before=users[0], like=result, shape=shape, **attributes)
 

@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.export.passes.axis_groups import Groups, axis_groups
-from jaxport.export.passes.editing import Dim, Editor, constant_of, dims_of, graphs, is_op
+from jaxport.export.passes.editing import Dim, Editor, constant_of, dims_of, graphs, is_op, source, static_dims
 from jaxport.export.passes.simplify import BROADCASTING
 
 
@@ -28,28 +28,29 @@ def reshapes(model: ir.Model) -> str:
 
 def _moved(editor: Editor, node: ir.Node) -> bool:
     """Move a Reshape or Unsqueeze behind its only user."""
-    source, result = node.inputs[0], node.outputs[0]
-    old, new = dims_of(source), dims_of(result)
+    graph, whole, result = node.graph, source(node), node.outputs[0]
+    old, new = dims_of(whole), dims_of(result)
     if old is None or new is None or len(result.uses()) != 1 or result.is_graph_output():
         return False
     ((user, place),) = result.uses()
     groups = axis_groups(old, new)
-    if groups is None or user.graph is not node.graph or not is_op(user, *BROADCASTING):
+    if groups is None or graph is None or user.graph is not graph or not is_op(user, *BROADCASTING):
         return False
     if any(len(before) > 1 for before, _ in groups) or dims_of(user.outputs[0]) != new:
         return False
-    merged = {i: _merged(x, groups, new) for i, x in enumerate(user.inputs) if i != place}
-    if any(array is None for array in merged.values()):
+    constants = [i for i in range(len(user.inputs)) if i != place]
+    merged = {i: array for i in constants if (array := _merged(user.inputs[i], groups, new)) is not None}
+    if len(merged) < len(constants):
         return False
     for index, array in merged.items():
         editor.replace_constant(user, index, array)
-    user.replace_input_with(place, source)
+    user.replace_input_with(place, whole)
     after = user.outputs[0]
     after.replace_all_uses_with(result, replace_graph_outputs=True)
-    after.shape, result.dtype = ir.Shape(old), after.dtype
+    after.shape, result.type = ir.Shape(old), after.type
     node.replace_input_with(0, after)
-    node.graph.remove(node)
-    user.graph.insert_after(user, node)
+    graph.remove(node)
+    graph.insert_after(user, node)
     return True
 
 
@@ -62,13 +63,13 @@ def _merged(value: ir.Value | None, groups: Groups, new: list[Dim]) -> np.ndarra
     spread, dims = list(aligned.shape), []
     for before, after in groups:
         if any(aligned.shape[axis] != 1 for axis in after):
-            if not all(isinstance(new[axis], int) for axis in after):
+            sizes = static_dims([new[axis] for axis in after])
+            if sizes is None:
                 return None
-            for axis in after:
-                spread[axis] = new[axis]  # pyright: ignore[reportArgumentType]
+            for axis, size in zip(after, sizes, strict=True):
+                spread[axis] = size
         size = math.prod(spread[axis] for axis in after)
         dims.extend([size] if before else [])
     merged = np.broadcast_to(aligned, spread).reshape(dims)
-    while merged.ndim and merged.shape[0] == 1:
-        merged = merged[0]
-    return merged
+    leading = next((axis for axis, size in enumerate(merged.shape) if size != 1), merged.ndim)
+    return merged.reshape(merged.shape[leading:])

@@ -27,7 +27,18 @@ import onnx_ir as ir
 
 from jaxport.export.passes.arranging import goes_into_transpose, sizes_of
 from jaxport.export.passes.constants import known
-from jaxport.export.passes.editing import Dim, Editor, constant_of, dims_of, discard, graphs, integer, is_op, rank_of
+from jaxport.export.passes.editing import (
+    Dim,
+    Editor,
+    constant_of,
+    dims_of,
+    discard,
+    graphs,
+    integer,
+    is_op,
+    rank_of,
+    source,
+)
 from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse, obstacle
 from jaxport.export.passes.layout_ops import INTERPOLATED
 from jaxport.export.passes.matching import Axis, Part, Seen, look
@@ -142,7 +153,7 @@ def _picked(found: Resized) -> Seen | None:
     seen = found.seen
     if not seen.is_op("Gather"):
         return None
-    data, indices = seen.node.inputs[0], _held(seen.node.inputs[1])
+    data, indices = source(seen.node), _held(source(seen.node, 1))
     axis = integer(seen.node, "axis", 0) % len(seen.axes)
     label, dims = seen.axes[axis], dims_of(data)
     if data is None or dims is None or indices is None or indices.ndim != 1 or not isinstance(dims[axis], int):
@@ -159,7 +170,7 @@ def _weighted(found: Resized) -> Seen | None:
     if not seen.is_op("MatMul"):
         return None
     for place, axis in ((1, -1), (0, -2)):
-        matrix, data, label = _held(seen.node.inputs[place]), seen.node.inputs[1 - place], seen.axes[axis]
+        matrix, data, label = _held(source(seen.node, place)), source(seen.node, 1 - place), seen.axes[axis]
         if matrix is None or data is None or matrix.ndim != 2 or rank_of(data) != len(seen.axes):
             continue
         if isinstance(label, int) and label not in found.axes:
@@ -226,14 +237,14 @@ def _nearest_centers(found: Resized, before: Mapping[Axis, Dim]) -> dict[str, An
 def _fusion(found: Resized, result: ir.Value, attributes: dict[str, Any]) -> Fusion:
     dims, axes = dims_of(result) or [], sorted(found.axes)  # pyright: ignore[reportArgumentType]
     scales = attributes.pop("scales", None)
-    order = np.argsort(found.seen.axes).tolist()  # pyright: ignore[reportCallIssue, reportArgumentType]
+    order = np.argsort(found.seen.axes).tolist()  # pyright: ignore[reportArgumentType]
 
     def build(builder: Builder) -> ir.Value:
         image = builder.transposed(found.seen.value, order)
         if scales is not None:
             factors = builder.constant(np.array(scales, np.float32), "scales")
             return builder.emit("Resize", [image, None, factors], dims, **attributes)
-        sizes = builder.integers([dims[axis] for axis in axes], "sizes")  # pyright: ignore[reportArgumentType]
+        sizes = builder.integers([dims[axis] for axis in axes], "sizes")
         return builder.emit("Resize", [image, None, None, sizes], dims, axes=axes, **attributes)
 
     return Fusion("Resize", result, [found.seen.value], build)

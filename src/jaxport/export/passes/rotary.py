@@ -10,16 +10,18 @@ and batches.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from jaxport.export.passes.arranging import Arrangement, goes_into_transpose
-from jaxport.export.passes.editing import Dim, constant_of, dims_of, integer, is_op
+from jaxport.export.passes.editing import Dim, constant_of, dims_of, integer, is_op, source, sources
 from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse, obstacle
-from jaxport.export.passes.matching import Seen, look
+from jaxport.export.passes.matching import Axis, Seen, look
 
 #: The label of the axis of vectors; the other axes are labelled by position.
 VECTOR = 3
@@ -67,11 +69,13 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
 
 def _fusion(found: Rotation, dims: list[Dim], sequence: int) -> Fusion | str:
     heads, width = dims[3 - sequence], dims[VECTOR]
-    sizes = dict(enumerate(dims))
-    table = [dims[0], dims[sequence], int(width) // 2]  # pyright: ignore[reportArgumentType]
+    assert isinstance(width, int)
+    sizes: dict[Axis, Dim] = dict(enumerate(dims))
+    table, halved = [dims[0], dims[sequence], width // 2], sizes | {VECTOR: width // 2}
     tables = [
-        Arrangement.of(dims_of(seen.value) or (), seen.axes, [[0], [sequence], [VECTOR]], sizes | {VECTOR: table[2]})
+        (seen, how)
         for seen in (found.cos, found.sin)
+        if (how := Arrangement.of(dims_of(seen.value) or (), seen.axes, [[0], [sequence], [VECTOR]], halved))
     ]
     options = []
     for flat in (True, False):
@@ -81,16 +85,13 @@ def _fusion(found: Rotation, dims: list[Dim], sequence: int) -> Fusion | str:
         if x is not None and result is not None:
             moves = x.moves + (result.moves != goes_into_transpose(found.result))
             options.append((0 if dims[sequence] == 1 else moves, not flat, x, result))  # with a single step, only views
-    if not isinstance(heads, int) or None in tables or not options:
+    if not isinstance(heads, int) or len(tables) < 2 or not options:
         return "its shapes cannot be told before it runs"
     _, _, x, result = min(options, key=lambda option: option[:2])
 
     def build(builder: Builder) -> ir.Value:
-        caches = [
-            builder.expanded(how.apply(builder, builder.owned(seen.value)), table)
-            for how, seen in zip(tables, (found.cos, found.sin), strict=True)
-        ]
-        attributes = {"interleaved": 1} if found.interleaved else {}
+        caches = [builder.expanded(how.apply(builder, builder.owned(seen.value)), table) for seen, how in tables]
+        attributes: dict[str, Any] = {"interleaved": 1} if found.interleaved else {}
         attributes |= {"num_heads": heads} if len(x.merged) == 3 else {}
         given = x.apply(builder, builder.now(found.x.value))
         turned = builder.emit("RotaryEmbedding", [given, *caches], x.merged, **attributes)
@@ -103,7 +104,7 @@ def _fusion(found: Rotation, dims: list[Dim], sequence: int) -> Fusion | str:
 def _joined(node: ir.Node, rank: int) -> Iterator[Rotation]:
     """Match `a cos - b sin` and `b cos + a sin`, concatenated or interleaved."""
     result = node.outputs[0]
-    stacked = len(node.inputs) == 2 and all(is_op(given.producer(), "Unsqueeze") for given in node.inputs)
+    stacked = len(node.inputs) == 2 and all(is_op(x.producer(), "Unsqueeze") for x in sources(node))
     if len(node.inputs) != 2 or integer(node, "axis", 0) % rank != rank - 1:
         return
     if stacked:
@@ -140,26 +141,26 @@ def _turned(node: ir.Node, rank: int) -> Iterator[Rotation]:
     products = look(node.outputs[0], range(rank)).operands("Add") or []
     for straight, crossed in (products, products[::-1]) if products else ():
         one, other = straight.operands("Mul"), crossed.operands("Mul")
-        for x, cos in (one, one[::-1]) if one and other else ():
-            for turned, sin in (other, other[::-1]):
-                halves = [_half_of(table) for table in (cos, sin)]
-                if _is_half_turned(turned, x) and None not in halves:
-                    yield Rotation(node.outputs[0], x, *halves, interleaved=False)
+        if one is None or other is None:
+            continue
+        for (x, cos), (turned, sin) in itertools.product((one, one[::-1]), (other, other[::-1])):
+            cosines, sines = _half_of(cos), _half_of(sin)
+            if _is_half_turned(turned, x) and cosines is not None and sines is not None:
+                yield Rotation(node.outputs[0], x, cosines, sines, interleaved=False)
 
 
 def _is_half_turned(seen: Seen, x: Seen) -> bool:
     """Whether a value is `concat(-b, a)`, with `a` and `b` the halves of `x`."""
-    node = seen.node
-    if not seen.is_op("Concat") or len(node.inputs) != 2 or seen.axes[integer(node, "axis", 0)] != VECTOR:
+    if not seen.is_op("Concat") or len(seen.node.inputs) != 2 or seen.axes[integer(seen.node, "axis", 0)] != VECTOR:
         return False
-    negative, a = (look(given, seen.axes) for given in node.inputs)
+    negative, a = (look(half, seen.axes) for half in sources(seen.node))
     b = (negative.operands("Neg") or [None])[0]
     return b is not None and _parted(a, b, alternating=False) == x
 
 
 def _parted(a: Seen, b: Seen, *, alternating: bool) -> Seen | None:
     """Return the value whose vectors were split into `a` and `b`: two halves, or alternating elements."""
-    one, other = a.node, b.node
+    one, other = a.value.producer(), b.value.producer()
     if a.axes != b.axes or VECTOR not in a.axes or one is None or other is None:
         return None
     place = a.axes.index(VECTOR)
@@ -176,13 +177,13 @@ def _parted(a: Seen, b: Seen, *, alternating: bool) -> Seen | None:
         is_split = [_taken(node, place, width) for node in (one, other)] == wanted
     else:
         is_split = False
-    return look(one.inputs[0], a.axes) if is_split else None
+    return look(source(one), a.axes) if is_split else None
 
 
 def _taken(node: ir.Node, place: int, width: int) -> range | None:
     """Return the elements that a Slice takes along one axis, if it takes all along the others."""
-    arrays = [constant_of(value) for value in node.inputs[1:]]
-    if any(array is None or array.size != 1 for array in arrays) or len(arrays) < 3:
+    arrays = [array for value in node.inputs[1:] if (array := constant_of(value)) is not None and array.size == 1]
+    if len(arrays) < max(3, len(node.inputs) - 1):
         return None
     start, end, axis, *step = (int(array.ravel()[0]) for array in arrays)
     if axis % len(dims_of(node.inputs[0]) or ()) != place:
@@ -195,7 +196,7 @@ def _half_of(table: Seen) -> Seen | None:
     if VECTOR not in table.axes:
         return None
     place, rank = table.axes.index(VECTOR), len(table.axes)
-    array, node = constant_of(table.value), table.node
+    array = constant_of(table.value)
     if array is not None:
         if array.shape[place] % 2:
             return None
@@ -203,9 +204,12 @@ def _half_of(table: Seen) -> Seen | None:
         half = ir.Value(name=table.value.name, type=table.value.type, shape=ir.Shape(first.shape))
         half.const_value = ir.Tensor(first, name=table.value.name)
         return Seen(half, table.axes, half) if np.array_equal(first, second) else None
-    if table.is_op("Concat"):
+    if not table.is_op("Concat", "Tile"):
+        return None
+    node = table.node
+    if node.op_type == "Concat":
         repeated = [*node.inputs] == [node.inputs[0]] * 2 and integer(node, "axis", 0) % rank == place
     else:
-        repeats = constant_of(node.inputs[1]) if table.is_op("Tile") else None
+        repeats = constant_of(node.inputs[1])
         repeated = repeats is not None and repeats.tolist() == [1 + (axis == place) for axis in range(rank)]
-    return look(node.inputs[0], table.axes) if repeated else None
+    return look(source(node), table.axes) if repeated else None

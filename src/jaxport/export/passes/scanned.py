@@ -133,7 +133,7 @@ class _Loop:
         """Copy a node of the body before the loop, to compute it for all steps."""
         change = _batched(node, {x for x in node.inputs if x is not None and x in self.sources})
         assert change is not None
-        lead = (dims_of(next(iter(outside.values()))) or [None])[0]
+        lead, *_ = dims_of(next(iter(outside.values()))) or []
         operands, attributes = change(
             self.editor, self.node, [outside.get(x, x) if x else None for x in node.inputs], lead
         )
@@ -144,7 +144,7 @@ class _Loop:
             operands,
             before=self.node,
             like=result,
-            shape=[lead, *(dims_of(result) or [])],  # pyright: ignore[reportArgumentType]
+            shape=[lead, *(dims_of(result) or [])],
             **attributes,
         )
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from jaxport.export import folding
-from jaxport.export.passes.editing import Editor, constant_of, dims_of, discard, graphs, is_op, substitute
+from jaxport.export.passes.editing import Editor, constant_of, dims_of, discard, graphs, is_op, source, substitute
 from jaxport.export.passes.fusing import same_dims
 from jaxport.export.passes.matching import Seen
 from jaxport.export.value import PARAMETER
@@ -37,22 +37,22 @@ def _replaced(node: ir.Node) -> bool:
 
 
 def _not(node: ir.Node) -> ir.Value | None:
-    before = node.inputs[0].producer()
-    return before.inputs[0] if is_op(before, "Not") else None
+    before = source(node).producer()
+    return source(before) if is_op(before, "Not") else None
 
 
 def _equal(node: ir.Node) -> ir.Value | None:
     """Simplify a cast boolean compared with a number: return the boolean for 1, make the node Not for 0."""
-    for value, number in (node.inputs, node.inputs[::-1]):
-        cast, array = value.producer(), constant_of(number)
-        if not is_op(cast, "Cast") or cast.inputs[0].dtype != ir.DataType.BOOL or array is None or array.size != 1:
+    for place in (0, 1):
+        cast, array = source(node, place).producer(), constant_of(node.inputs[1 - place])
+        if not is_op(cast, "Cast") or source(cast).dtype != ir.DataType.BOOL or array is None or array.size != 1:
             continue
         if float(array.ravel()[0]) == 1:
-            return cast.inputs[0]
-        if float(array.ravel()[0]) == 0 and same_dims(cast.inputs[0], node.outputs[0]):
+            return source(cast)
+        if float(array.ravel()[0]) == 0 and same_dims(source(cast), node.outputs[0]):
             node.op_type = "Not"
             node.resize_inputs(1)
-            node.replace_input_with(0, cast.inputs[0])
+            node.replace_input_with(0, source(cast))
             return None
     return None
 
@@ -73,7 +73,7 @@ _NEUTRAL = {**folding.NEUTRAL, **folding.NEUTRAL_SECOND}
 def _neutral(node: ir.Node) -> ir.Value | None:
     for place in (1, 0) if node.op_type in folding.NEUTRAL else (1,):
         array = constant_of(node.inputs[place]) if len(node.inputs) == 2 else None
-        if array is None or array.size != 1 or node.inputs[place].meta.get(PARAMETER):
+        if array is None or array.size != 1 or source(node, place).meta.get(PARAMETER):
             continue  # a parameter stays even while it has its initial value
         neutral = _NEUTRAL[node.op_type](array.dtype)
         if neutral is not None and bool((array == neutral).all()):
@@ -96,16 +96,17 @@ def _spread(editor: Editor, node: ir.Node) -> bool:
         if not _is_expanded(x) or not _spans(node, place, dims):
             continue
         seen = (result.operands(node.op_type) or [None] * len(node.inputs))[place]
-        along = [axis for axis in seen.axes if axis is not None] if seen is not None else []
-        if seen is None or not all(isinstance(axis, int) for axis in along) or along != sorted(along):
+        if x is None or seen is None:
             continue
-        source = dims_of(seen.value) or []
-        if constant_of(seen.value) is not None and not along:
-            value = editor.constant(node.graph, constant_of(seen.value).reshape(()), "scalar")
+        along = [axis for axis in seen.axes if isinstance(axis, int)]
+        if any(axis is not None and axis not in along for axis in seen.axes) or along != sorted(along):
+            continue
+        own, array = dims_of(seen.value) or [], constant_of(seen.value)
+        if array is not None and not along:
+            value = editor.constant(node.graph, array.reshape(()), "scalar")
         else:
-            first = min(along, default=len(dims))  # pyright: ignore[reportArgumentType]
-            wanted = [d if axis in along else 1 for axis, d in enumerate(dims)][first:]
-            value = seen.value if source == wanted else editor.viewed(node.graph, seen.value, wanted, before=node)
+            wanted = [d if axis in along else 1 for axis, d in enumerate(dims)][min(along, default=len(dims)) :]
+            value = seen.value if own == wanted else editor.viewed(node.graph, seen.value, wanted, before=node)
         node.replace_input_with(place, value)
         discard(x.producer())
         changed = True
@@ -114,10 +115,10 @@ def _spread(editor: Editor, node: ir.Node) -> bool:
 
 def _is_expanded(value: ir.Value | None) -> bool:
     """Whether an Expand is among the views that lead to a value."""
-    while value is not None and is_op(value.producer(), *VIEWS):
-        if is_op(value.producer(), "Expand"):
+    while value is not None and is_op(node := value.producer(), *VIEWS):
+        if node.op_type == "Expand":
             return True
-        value = value.producer().inputs[0]
+        value = node.inputs[0]
     return False
 
 

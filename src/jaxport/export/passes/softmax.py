@@ -29,10 +29,11 @@ def softmax(model: ir.Model) -> str:
 
 def _find(node: ir.Node, opset: int) -> Fusion | str | None:
     seen = Seen.whole(node.outputs[0])
-    operands = None if seen is None else seen.operands("Div", "Sub")
-    if operands is None or seen.value is not node.outputs[0]:
+    if seen is None or seen.value is not node.outputs[0]:
         return None
-    first, second = operands
+    first, second = seen.operands("Div", "Sub") or (None, None)
+    if first is None or second is None:
+        return None
     if node.op_type == "Div":
         exponential, total, op_type = first, second, "Softmax"
     else:
@@ -46,10 +47,10 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
     else:
         axes = over(summed, exponential)
         shifted = _operand(exponential, "Exp")
-    found = None if axes is None or shifted is None else _shifted(shifted, axes)
-    if found is None:
+    whole = None if axes is None or shifted is None else _shifted(shifted, axes)
+    if axes is None or whole is None:
         return None
-    x = found.entry
+    x, axis = whole.entry, axes[0]
     if len(axes) > 1:
         return f"{op_type} is over one axis, this is over {len(axes)}"
     if not same_dims(x, node.outputs[0]):
@@ -61,9 +62,9 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
         return hindrance
 
     def build(builder: Builder) -> ir.Value:
-        return builder.emit(op_type, [x], node.outputs[0].shape, axis=axis_attribute(axes[0], x))
+        return builder.emit(op_type, [x], dims_of(node.outputs[0]), axis=axis_attribute(axis, x))
 
-    return Fusion(op_type, node.outputs[0], [found.value], build)
+    return Fusion(op_type, node.outputs[0], [whole.value], build)
 
 
 def axis_attribute(axis: Axis, x: ir.Value) -> int:
