@@ -36,7 +36,7 @@ matrix_0.10 := 3.12 jax==0.10.2
 matrix_0.11 := 3.12 jax==0.11.2
 matrix_0.12 := 3.13 jax==0.12.0.1
 matrix_lower := 3.11 --constraint tests/matrix/lower-bounds.txt
-# What `make test-newest` runs: what depends on JAX most, and every sixth case of each other test that has so many, but
+# What `make test-newest` runs: what depends on JAX most, and every ninth case of each other test that has so many, but
 # for the longest files; `make test-matrix-0.12` runs all.
 NEWEST_TESTS := tests/architecture tests/blocks tests/frameworks tests/jaxprs tests/programs
 NEWEST_SAMPLED := tests/mox tests/export tests/testing
@@ -108,7 +108,7 @@ test-newest: ## what depends on JAX most, with the newest Python here and the ne
 		$(MAKE) --no-print-directory $(NEWEST_INSTALLED) && \
 		.venv-newest/bin/python -c 'import jax, sys; print("Python", sys.version.split()[0], "with jax", jax.__version__)' && \
 		.venv-newest/bin/python -m pytest -n $(JOBS) -q $(NEWEST_TESTS) $(ARGS) && \
-		.venv-newest/bin/python -m pytest -n $(JOBS) -q --every 6 $(NEWEST_SAMPLED) $(NEWEST_LEFT_OUT) $(ARGS); \
+		.venv-newest/bin/python -m pytest -n $(JOBS) -q --every 9 $(NEWEST_SAMPLED) $(NEWEST_LEFT_OUT) $(ARGS); \
 	else \
 		echo "There is no Python newer than 3.11 on PATH or under ~/.pyenv/versions: the newest JAX was not tested."; \
 		test "$${CI:-}" != true; \
