@@ -27,20 +27,20 @@ _AS_A_NUMBER = ("_DimExpr", "requires a constant", "expected a sequence of integ
 _VALUE_NEEDED = (jax.errors.ConcretizationTypeError, jax.errors.NonConcreteBooleanIndexError)
 
 
-def explained(error: Exception, name: str, fn: Callable[..., Any], given: Inputs) -> ExportError:
+def explained(error: Exception, name: str, fn: Callable[..., Any], inputs: Inputs) -> ExportError:
     """Return the error that tells why a function cannot be traced.
 
     Args:
       error: the exception raised.
       name: the name of the function.
       fn: the function.
-      given: its arguments.
+      inputs: its arguments.
     """
-    why, instead = _reason(error, _Trial(fn, given), fn, given)
-    inputs = ", ".join(map(_shown, jax.tree.leaves((given.args, given.kwargs))))
+    why, instead = _reason(error, _Trial(fn, inputs), fn, inputs)
+    shown = ", ".join(map(_shown, jax.tree.leaves((inputs.args, inputs.kwargs))))
     return ExportError(
         f"`{name}` cannot be traced with these inputs: {type(error).__name__}",
-        where="\n".join(text for text in (place_of(error), f"inputs {inputs or 'none'}") if text),
+        where="\n".join(text for text in (place_of(error), f"inputs {shown or 'none'}") if text),
         why=why,
         instead=instead,
     )
@@ -60,11 +60,11 @@ def _shown(leaf: Any) -> str:
     return f"{getattr(leaf.dtype, 'name', leaf.dtype)}[{', '.join(map(str, leaf.shape))}]"
 
 
-def _reason(error: Exception, trial: _Trial, fn: Callable[..., Any], given: Inputs) -> tuple[str, str]:
+def _reason(error: Exception, trial: _Trial, fn: Callable[..., Any], inputs: Inputs) -> tuple[str, str]:
     """Return why tracing failed, and what to do instead."""
     message = _without_links(str(error))
     if isinstance(error, _VALUE_NEEDED):
-        paths = input_paths(fn, given.args, given.kwargs)
+        paths = input_paths(fn, inputs.args, inputs.kwargs)
         needed = [f"`{paths[int(index)]}`" for index in dict.fromkeys(re.findall(r"\binputs\[(\d+)\]", str(error)))]
         of_inputs = f"; it depends on the input{'s' * (len(needed) > 1)} {' and '.join(needed)}" if needed else ""
         return f"{message.splitlines()[0].rstrip('.:')}{of_inputs}", (
@@ -130,8 +130,8 @@ def _given(sizes: Mapping[str, int]) -> str:
 class _Trial:
     """A function to trace again with other dims."""
 
-    def __init__(self, fn: Callable[..., Any], given: Inputs):
-        self.fn, self.inputs = fn, with_flags(given.args, given.kwargs, dict.fromkeys(given.flags, True))
+    def __init__(self, fn: Callable[..., Any], inputs: Inputs):
+        self.fn, self.inputs = fn, with_flags(inputs.args, inputs.kwargs, dict.fromkeys(inputs.flags, True))
         shapes = [leaf.shape for leaf in jax.tree.leaves(self.inputs) if hasattr(leaf, "shape")]
         self._dims = [dim for shape in shapes for dim in shape if not dims.is_static(dim)]
         self.symbols = sorted({name for dim in self._dims for name in dims.symbols(str(dim))})

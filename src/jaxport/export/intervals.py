@@ -67,8 +67,8 @@ def _limits(dtype: np.dtype) -> Interval:
     return Interval(int(bounds.min), int(bounds.max))
 
 
-def _fits(found: Interval, limits: Interval) -> bool:
-    return all(not dims.is_static(end) or limits.low <= end <= limits.high for end in found)
+def _fits(interval: Interval, limits: Interval) -> bool:
+    return all(not dims.is_static(end) or limits.low <= end <= limits.high for end in interval)
 
 
 def _at_most(a: dims.Dim, b: dims.Dim) -> bool:

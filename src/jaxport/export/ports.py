@@ -123,9 +123,9 @@ class Port:
             raise self._wrong_dtype(dtype if self.declared is None else self.declared, array.dtype)
         return array.astype(dtype)
 
-    def _wrong_dtype(self, wanted: Any, found: Any) -> InvalidArgument:
+    def _wrong_dtype(self, wanted: Any, actual: Any) -> InvalidArgument:
         return InvalidArgument(
-            f"the input `{self.name}` has dtype {found}",
+            f"the input `{self.name}` has dtype {actual}",
             why=f"it was exported as {wanted}",
             instead=f"pass {'PRNG keys' if is_key(wanted) else 'an array'} of that dtype",
         )

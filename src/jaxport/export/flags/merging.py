@@ -325,10 +325,10 @@ class _Merge:
 
         def emit() -> None:
             of_sides = {old: new for side in self.sides for old, new in side.env.items()}
-            given = [of_sides.get(atom, atom) if isinstance(atom, Var) else atom for atom in operands]
+            operands_of_true = [of_sides.get(atom, atom) if isinstance(atom, Var) else atom for atom in operands]
             params = {**true.params, "jaxpr": body, "block": block}
             self.equations.append(
-                true.replace(invars=[*given, self.flag], outvars=results, params=params, effects=effects)
+                true.replace(invars=[*operands_of_true, self.flag], outvars=results, params=params, effects=effects)
             )
 
         return emit

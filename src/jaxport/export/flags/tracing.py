@@ -32,7 +32,7 @@ MOST = 5
 
 
 def traced_with_flags(
-    fn: Callable[..., Any], given: Inputs, *, name: str, state: State, functions: Sequence[str] = ()
+    fn: Callable[..., Any], inputs: Inputs, *, name: str, state: State, functions: Sequence[str] = ()
 ) -> tuple[Traced, frozenset[int]]:
     """Trace a function; the flags among its inputs become inputs of the program that choose inside it.
 
@@ -40,7 +40,7 @@ def traced_with_flags(
 
     Args:
       fn: the function.
-      given: its arguments.
+      inputs: its arguments.
       name: the name of the function, for messages.
       state, functions: as `jaxport.blocks.trace` takes them.
 
@@ -51,10 +51,10 @@ def traced_with_flags(
       ExportError: the results differ in structure, dtype or shape between the values of a flag.
       InvalidArgument: there are too many flags.
     """
-    traces = _Traces(fn, given, name, state, functions)
-    if given.flags:
+    traces = _Traces(fn, inputs, name, state, functions)
+    if inputs.flags:
         try:
-            return traces.split(sorted(given.flags)), given.flags
+            return traces.split(sorted(inputs.flags)), inputs.flags
         except JaxportError:
             raise
         except Exception as error:  # noqa: BLE001 - it may want the flag as an array
@@ -65,7 +65,7 @@ def traced_with_flags(
     try:
         return traces.plain(), frozenset()
     except jax.errors.ConcretizationTypeError:
-        leaves = jax.tree.leaves((given.args, given.kwargs))
+        leaves = jax.tree.leaves((inputs.args, inputs.kwargs))
         booleans = [index for index, leaf in enumerate(leaves) if leaf.shape == () and leaf.dtype == np.bool_]
         for flags in [*([index] for index in booleans), *([booleans] if len(booleans) > 1 else [])]:
             if len(flags) <= MOST and traces.succeeds(flags):
@@ -76,14 +76,14 @@ def traced_with_flags(
 @dataclass(frozen=True)
 class _Traces:
     fn: Callable[..., Any]
-    given: Inputs
+    inputs: Inputs
     name: str
     state: State
     functions: Sequence[str]
 
     def plain(self, flags: Mapping[int, bool] | None = None) -> Traced:
         """Return the trace with these values of flags."""
-        args, kwargs = with_flags(self.given.args, self.given.kwargs, flags or {})
+        args, kwargs = with_flags(self.inputs.args, self.inputs.kwargs, flags or {})
         return blocks.trace(self.fn, args, kwargs, state=self.state, functions=self.functions)
 
     def succeeds(self, flags: Sequence[int]) -> bool:
@@ -110,7 +110,7 @@ class _Traces:
         flag, *others = flags
         traces = (self.split(others, {**(values or {}), flag: value}) for value in (True, False))
         true, false = (replace(traced, jaxpr=without_dead_code(traced.jaxpr)) for traced in traces)
-        path = input_paths(self.fn, self.given.args, self.given.kwargs)[flag]
+        path = input_paths(self.fn, self.inputs.args, self.inputs.kwargs)[flag]
         check_alike(true, false, path, self.name)
         return merged_traces(flag, path, true, false)
 

@@ -303,15 +303,15 @@ def _fusion(
 
     def build(builder: Builder) -> ir.Value:
         arranging = zip(arranged[:3], inputs, strict=True)
-        given = [builder.cast(how.apply(builder, builder.now(one)), dtype) for how, one in arranging]
+        operands = [builder.cast(how.apply(builder, builder.now(one)), dtype) for how, one in arranging]
         flat = len(arranged[0].merged) == 3
         attributes: dict[str, Any] = {"q_num_heads": kv_heads * per_head, "kv_num_heads": kv_heads} if flat else {}
         if causal:
             attributes["is_causal"] = 1
         elif scores.mask is not None:
-            given.append(_added(builder, scores.mask, axes, sizes))
+            operands.append(_added(builder, scores.mask, axes, sizes))
         shape = arranged[3].merged
-        attended = builder.emit("Attention", given, shape, dtype, scale=scores.scale, **attributes)
+        attended = builder.emit("Attention", operands, shape, dtype, scale=scores.scale, **attributes)
         return arranged[3].revert(builder, builder.cast(attended, result.value.dtype))
 
     leaves = [*inputs, *([scores.mask.seen.value] if scores.mask is not None else [])]

@@ -71,7 +71,7 @@ def _normalized(node: ir.Node) -> BatchNormalized | None:
     (channel, *more) = [axis for axis in variance.axes if axis is not None] or [None]
     if more or not isinstance(channel, int):
         return None
-    centered = [(seen, found) for seen in factors if (found := _centered(seen, channel)) is not None]
+    centered = [(seen, difference) for seen in factors if (difference := _centered(seen, channel)) is not None]
     scales = tuple(seen for seen in factors if not centered or seen is not centered[0][0])
     if len(centered) != 1 or len(scales) > 1 or not all(_is_parameter(seen, channel) for seen in scales):
         return None
@@ -90,15 +90,15 @@ def _is_parameter(seen: Seen, channel: int) -> bool:
     return [axis for axis in seen.axes if axis is not None] in ([], [channel])
 
 
-def _imprecision(found: BatchNormalized) -> str | None:
+def _imprecision(match: BatchNormalized) -> str | None:
     """Return why scaling before shifting would be less exact than the program, or None."""
-    mean, variance = constant_of(found.mean.value), constant_of(found.variance.value)
+    mean, variance = constant_of(match.mean.value), constant_of(match.variance.value)
     if mean is None or variance is None:
         return "its mean and variance are not known"
-    if found.x.value.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+    if match.x.value.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
         return "it is in half precision"
     with np.errstate(invalid="ignore", divide="ignore"):
-        away = np.abs(mean.ravel()) / np.sqrt(variance.ravel() + found.epsilon)
+        away = np.abs(mean.ravel()) / np.sqrt(variance.ravel() + match.epsilon)
     return None if (away <= MOST_DEVIATIONS).all() else "its mean is many deviations away from zero"
 
 
@@ -106,12 +106,12 @@ def _is_worth_moving(x: ir.Value, channel: int) -> bool:
     return channel == 1 or (channel > 1 and (len(dims_of(x) or []) > 3 or is_op(x.producer(), "Transpose")))
 
 
-def _fusion(found: BatchNormalized, product: ir.Value) -> Fusion | str:
-    result, bias = with_bias(product, lambda seen: _is_parameter(seen, found.channel))
-    parameters = [*found.scales, found.mean, found.variance, *([bias] if bias else [])]
-    dims, x = dims_of(product) or [], found.x.entry
-    order = [0, found.channel, *(axis for axis in range(1, len(dims)) if axis != found.channel)]
-    channels = dims[found.channel]
+def _fusion(match: BatchNormalized, product: ir.Value) -> Fusion | str:
+    result, bias = with_bias(product, lambda seen: _is_parameter(seen, match.channel))
+    parameters = [*match.scales, match.mean, match.variance, *([bias] if bias else [])]
+    dims, x = dims_of(product) or [], match.x.entry
+    order = [0, match.channel, *(axis for axis in range(1, len(dims)) if axis != match.channel)]
+    channels = dims[match.channel]
     if not isinstance(channels, int):
         return "the number of channels is not known"
 
@@ -119,15 +119,15 @@ def _fusion(found: BatchNormalized, product: ir.Value) -> Fusion | str:
         def vector(seen: Seen | None, number: int) -> ir.Value:
             if seen is None:
                 return builder.constant(np.full(channels, number, numpy_dtype(x)), "ones" if number else "zeros")
-            own = channels if found.channel in seen.axes else 1
+            own = channels if match.channel in seen.axes else 1
             return builder.expanded(builder.viewed(seen.value, [own]), [channels])
 
-        scale = found.scales[0] if found.scales else None
-        vectors = [vector(scale, 1), vector(bias, 0), vector(found.mean, 0), vector(found.variance, 1)]
+        scale = match.scales[0] if match.scales else None
+        vectors = [vector(scale, 1), vector(bias, 0), vector(match.mean, 0), vector(match.variance, 1)]
         first = [dims[axis] for axis in order]
         normal = builder.emit(
-            "BatchNormalization", [builder.transposed(x, order), *vectors], first, epsilon=found.epsilon
+            "BatchNormalization", [builder.transposed(x, order), *vectors], first, epsilon=match.epsilon
         )
         return builder.transposed(normal, np.argsort(order).tolist())
 
-    return Fusion("BatchNormalization", result, [found.x.value, *(seen.value for seen in parameters)], build)
+    return Fusion("BatchNormalization", result, [match.x.value, *(seen.value for seen in parameters)], build)

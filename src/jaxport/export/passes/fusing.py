@@ -1,6 +1,6 @@
 """The machinery of fusions: find them, check that they pay off, insert the operator, and report.
 
-A fusion is found by a function of a node, which may be the last node of a match. It returns a `Fusion`, the reason why
+A fusion is fusions by a function of a node, which may be the last node of a match. It returns a `Fusion`, the reason why
 a similar computation is left as it is, or None if nothing matches.
 """
 
@@ -246,26 +246,26 @@ def _delimited(fusion: Fusion) -> bool:
     return bool(inner)
 
 
-def _unprofitable(found: dict[ir.Value, Fusion]) -> Iterable[tuple[str, str | None]]:
+def _unprofitable(fusions: dict[ir.Value, Fusion]) -> Iterable[tuple[str, str | None]]:
     """Drop the fusions whose nodes would still be needed afterwards, unless only other fusions share them."""
     before = None
-    while before != len(found):
-        before = len(found)
-        inside = {node for fusion in found.values() for node in fusion.inner}
-        for result, fusion in list(found.items()):
+    while before != len(fusions):
+        before = len(fusions)
+        inside = {node for fusion in fusions.values() for node in fusion.inner}
+        for result, fusion in list(fusions.items()):
             needed = fusion.used_elsewhere(inside)
             if needed is not None:
-                del found[result]
+                del fusions[result]
                 yield f"`{needed.name}` in it is used elsewhere too", result.name
 
 
-def _drop_parts(found: dict[ir.Value, Fusion]) -> None:
+def _drop_parts(fusions: dict[ir.Value, Fusion]) -> None:
     """Drop the fusions that are parts of larger ones."""
     owners = {
-        node: fusion for fusion in found.values() for node in fusion.inner if node is not fusion.result.producer()
+        node: fusion for fusion in fusions.values() for node in fusion.inner if node is not fusion.result.producer()
     }
-    for result in [result for result in found if result.producer() in owners]:
-        del found[result]
+    for result in [result for result in fusions if result.producer() in owners]:
+        del fusions[result]
 
 
 def report(made: Mapping[str, int], declined: Mapping[str, Sequence[str | None]]) -> str:

@@ -43,39 +43,39 @@ class Grouping:
         return [axis for axis in seen.axes if axis is not None] in ([], [self.channel])
 
 
-def grouped(found: Normalized, result: ir.Value, opset: int) -> Fusion | str | None:
+def grouped(match: Normalized, result: ir.Value, opset: int) -> Fusion | str | None:
     """Return the fusion of a normalization over positions, why it is declined, or None if it is none."""
-    grouping = _grouping(found, dims_of(result) or [])
-    if grouping is None or not all(map(grouping.is_parameter, found.scales)):
+    grouping = _grouping(match, dims_of(result) or [])
+    if grouping is None or not all(map(grouping.is_parameter, match.scales)):
         return None
-    if not same_dims(found.x.entry, result):
-        return f"`{found.x.entry.name}` is broadcast to the shape of the result"
-    return obstacle("InstanceNormalization", found.x.value.dtype, opset) or _fusion(found, result, grouping)
+    if not same_dims(match.x.entry, result):
+        return f"`{match.x.entry.name}` is broadcast to the shape of the result"
+    return obstacle("InstanceNormalization", match.x.value.dtype, opset) or _fusion(match, result, grouping)
 
 
-def _grouping(found: Normalized, dims: list[Dim]) -> Grouping | None:
+def _grouping(match: Normalized, dims: list[Dim]) -> Grouping | None:
     """Return the grouping of the channels, or None if this is no normalization over positions."""
     others = {axis for axis, d in enumerate(dims) if d != 1} - {0}
-    parts = [axis for axis in found.axes if isinstance(axis, Part)]
-    if found.op_type != "LayerNormalization" or 0 in found.axes or len(dims) < 3 or dims[0] == 1:
+    parts = [axis for axis in match.axes if isinstance(axis, Part)]
+    if match.op_type != "LayerNormalization" or 0 in match.axes or len(dims) < 3 or dims[0] == 1:
         return None
     if parts:
         (part, *more) = parts
-        fits = not more and (part.place, part.count) == (1, 2) and others - {part.whole} == {*found.axes} - {part}
-        channel, groups = part.whole, found.sizes.get(Part(part.whole, 0, 2))
+        fits = not more and (part.place, part.count) == (1, 2) and others - {part.whole} == {*match.axes} - {part}
+        channel, groups = part.whole, match.sizes.get(Part(part.whole, 0, 2))
     else:
-        channel, *more = others - set(found.axes) or (None,)
+        channel, *more = others - set(match.axes) or (None,)
         groups = dims[channel] if isinstance(channel, int) else None
-        fits = not more and (len(found.axes) > 1 or any(channel in scale.axes for scale in found.scales))
+        fits = not more and (len(match.axes) > 1 or any(channel in scale.axes for scale in match.scales))
     if not fits or not isinstance(channel, int) or not isinstance(groups, int):
         return None
     return Grouping(channel, groups, whole=not parts)
 
 
-def _fusion(found: Normalized, value: ir.Value, grouping: Grouping) -> Fusion | str:
+def _fusion(match: Normalized, value: ir.Value, grouping: Grouping) -> Fusion | str:
     result, bias = with_bias(value, grouping.is_parameter)
-    parameters = [*found.scales, *([bias] if bias else [])]
-    dims, x = dims_of(value) or [], found.x.entry
+    parameters = [*match.scales, *([bias] if bias else [])]
+    dims, x = dims_of(value) or [], match.x.entry
     order = [0, grouping.channel, *(axis for axis in range(1, len(dims)) if axis != grouping.channel)]
     first = [dims[axis] for axis in order]
     rows = first if grouping.whole else [first[0], grouping.groups, _row(first[1:], grouping.groups)]
@@ -88,14 +88,14 @@ def _fusion(found: Normalized, value: ir.Value, grouping: Grouping) -> Fusion | 
         one = builder.constant(np.ones(grouping.groups, dtype), "ones")
         zero = builder.constant(np.zeros(grouping.groups, dtype), "zeros")
         normal = builder.emit(
-            "InstanceNormalization", [reshaped(builder, moved, rows), one, zero], rows, epsilon=found.epsilon
+            "InstanceNormalization", [reshaped(builder, moved, rows), one, zero], rows, epsilon=match.epsilon
         )
         normal = builder.transposed(reshaped(builder, normal, first), np.argsort(order).tolist())
-        for scale in found.scales:
+        for scale in match.scales:
             normal = builder.emit("Mul", [normal, scale.entry], dims)
         return builder.emit("Add", [normal, bias.entry], dims) if bias else normal
 
-    return Fusion("InstanceNormalization", result, [found.x.value, *(seen.value for seen in parameters)], build)
+    return Fusion("InstanceNormalization", result, [match.x.value, *(seen.value for seen in parameters)], build)
 
 
 def _row(dims: list[Dim], groups: int) -> Dim:

@@ -192,9 +192,9 @@ class _Halving:
 
 def subgraphs_of(node: ir.Node) -> list[ir.Graph]:
     """The subgraphs of a node, at any depth."""
-    found = []
+    bodies = []
     for attribute in node.attributes.values():
         own = attribute.as_graphs() if attribute.type is ir.AttributeType.GRAPHS else ()
         for inner in (attribute.as_graph(),) if attribute.type is ir.AttributeType.GRAPH else own:
-            found += [inner, *subgraphs(inner)]
-    return found
+            bodies += [inner, *subgraphs(inner)]
+    return bodies

@@ -282,7 +282,7 @@ def between(result: ir.Value, leaves: Iterable[ir.Value]) -> set[ir.Node] | None
         if node not in nodes:
             nodes.add(node)
             data = node.inputs[:1] if is_op(node, *VIEWS) else node.inputs
-            stack.extend(given for given in data if given is not None)
+            stack.extend(operand for operand in data if operand is not None)
     return nodes
 
 

@@ -44,41 +44,41 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
     return None if any(map(normalized, inside)) else fusion or hindrance  # a factor of it is the match
 
 
-def _hindrance(found: Normalized, product: ir.Value, opset: int) -> str | None:
+def _hindrance(match: Normalized, product: ir.Value, opset: int) -> str | None:
     """Return why the operator cannot compute this, or None."""
-    dims, x = dims_of(product) or [], found.x.entry
-    if not all(isinstance(axis, int) for axis in found.axes):
+    dims, x = dims_of(product) or [], match.x.entry
+    if not all(isinstance(axis, int) for axis in match.axes):
         return "a part of an axis is normalized"
-    first = min(axis for axis in found.axes if isinstance(axis, int))
-    if any(axis not in found.axes and dim != 1 for axis, dim in enumerate(dims) if axis >= first):
+    first = min(axis for axis in match.axes if isinstance(axis, int))
+    if any(axis not in match.axes and dim != 1 for axis, dim in enumerate(dims) if axis >= first):
         return "the normalized axes are not the last ones"
     if not same_dims(x, product):
         return f"`{x.name}` is broadcast to the shape of the result"
-    if len(found.scales) > 1 or not all(map(found.is_parameter, found.scales)):
+    if len(match.scales) > 1 or not all(map(match.is_parameter, match.scales)):
         return "it is scaled along other axes than the normalized ones"
-    return obstacle(found.op_type, x.dtype, opset, [found.epsilon])
+    return obstacle(match.op_type, x.dtype, opset, [match.epsilon])
 
 
-def _fusion(found: Normalized, product: ir.Value) -> Fusion:
+def _fusion(match: Normalized, product: ir.Value) -> Fusion:
     result, bias = product, None
-    if found.op_type == "LayerNormalization":
-        result, bias = with_bias(product, found.is_parameter)
-    given = [found.x, *found.scales, *([bias] if bias else [])]
+    if match.op_type == "LayerNormalization":
+        result, bias = with_bias(product, match.is_parameter)
+    leaves = [match.x, *match.scales, *([bias] if bias else [])]
     dims = dims_of(product) or []
-    first = min(axis for axis in found.axes if isinstance(axis, int))
+    first = min(axis for axis in match.axes if isinstance(axis, int))
 
     def build(builder: Builder) -> ir.Value:
-        if found.scales:
-            scale = _parameter(builder, found.scales[0], dims, first)
+        if match.scales:
+            scale = _parameter(builder, match.scales[0], dims, first)
         else:
             shape = static_dims(dims[first:])
             assert shape is not None
-            scale = builder.constant(np.ones(shape, numpy_dtype(found.x.entry)), "ones")
-        inputs = [found.x.entry, scale, *([_parameter(builder, bias, dims, first)] if bias else [])]
-        axis = axis_attribute(first, found.x.entry)
-        return builder.emit(found.op_type, inputs, dims, axis=axis, epsilon=found.epsilon)
+            scale = builder.constant(np.ones(shape, numpy_dtype(match.x.entry)), "ones")
+        inputs = [match.x.entry, scale, *([_parameter(builder, bias, dims, first)] if bias else [])]
+        axis = axis_attribute(first, match.x.entry)
+        return builder.emit(match.op_type, inputs, dims, axis=axis, epsilon=match.epsilon)
 
-    return Fusion(found.op_type, result, [seen.value for seen in given], build)
+    return Fusion(match.op_type, result, [seen.value for seen in leaves], build)
 
 
 def _parameter(builder: Builder, seen: Seen, dims: list[Dim], first: int) -> ir.Value:

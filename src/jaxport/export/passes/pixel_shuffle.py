@@ -176,8 +176,8 @@ def _written_out(editor: Editor, node: ir.Node) -> bool:
         return False
 
     def put(op_type: str, value: ir.Value, shape: Sequence[Dim], **attributes: Any) -> ir.Value:
-        given = [value] if attributes else [value, vector(dims_of(value) or (), shape)]
-        return editor.insert(node.graph, op_type, given, before=users[0], like=result, shape=shape, **attributes)
+        operands = [value] if attributes else [value, vector(dims_of(value) or (), shape)]
+        return editor.insert(node.graph, op_type, operands, before=users[0], like=result, shape=shape, **attributes)
 
     def vector(shape: Sequence[Dim], wanted: Sequence[Dim]) -> ir.Value:
         return editor.constant(node.graph, np.array(target(shape, wanted)), "shape")

@@ -148,9 +148,9 @@ def _held(value: ir.Value | None) -> np.ndarray | None:
     return None if value is None or value.meta.get(PARAMETER) else constant_of(value)
 
 
-def _picked(found: Resized) -> Seen | None:
+def _picked(resized: Resized) -> Seen | None:
     """Return the image from which elements are picked along one axis."""
-    seen = found.seen
+    seen = resized.seen
     if not seen.is_op("Gather"):
         return None
     data, indices = source(seen.node), _held(source(seen.node, 1))
@@ -158,37 +158,37 @@ def _picked(found: Resized) -> Seen | None:
     label, dims = seen.axes[axis], dims_of(data)
     if data is None or dims is None or indices is None or indices.ndim != 1 or not isinstance(dims[axis], int):
         return None
-    if not isinstance(label, int) or label in found.axes:
+    if not isinstance(label, int) or label in resized.axes:
         return None
-    found.picked[label] = np.where(indices < 0, indices + dims[axis], indices)
+    resized.picked[label] = np.where(indices < 0, indices + dims[axis], indices)
     return look(data, seen.axes)
 
 
-def _weighted(found: Resized) -> Seen | None:
+def _weighted(resized: Resized) -> Seen | None:
     """Return the image whose last or second-to-last axis is multiplied with a constant matrix."""
-    seen = found.seen
+    seen = resized.seen
     if not seen.is_op("MatMul"):
         return None
     for place, axis in ((1, -1), (0, -2)):
         matrix, data, label = _held(source(seen.node, place)), source(seen.node, 1 - place), seen.axes[axis]
         if matrix is None or data is None or matrix.ndim != 2 or rank_of(data) != len(seen.axes):
             continue
-        if isinstance(label, int) and label not in found.axes:
-            found.weights[label] = matrix if place else matrix.T
+        if isinstance(label, int) and label not in resized.axes:
+            resized.weights[label] = matrix if place else matrix.T
             return look(data, seen.axes)
     return None
 
 
-def _linear(found: Resized, before: Mapping[Axis, Dim]) -> dict[str, Any] | str:
-    if found.picked or found.repeated:
+def _linear(resized: Resized, before: Mapping[Axis, Dim]) -> dict[str, Any] | str:
+    if resized.picked or resized.repeated:
         return "elements are picked along one axis and interpolated along another"
-    for label, matrix in found.weights.items():
+    for label, matrix in resized.weights.items():
         expected = linear_weights(*matrix.shape)
         if before[label] != len(matrix) or not np.allclose(matrix, expected, rtol=0, atol=ROUNDING * max(matrix.shape)):
             return "the weights are not those of linear interpolation"
-    if found.seen.value.dtype != ir.DataType.FLOAT:
+    if resized.seen.value.dtype != ir.DataType.FLOAT:
         return "it interpolates in another type than float32"
-    if len(found.seen.axes) != 4 or found.axes not in INTERPOLATED:
+    if len(resized.seen.axes) != 4 or resized.axes not in INTERPOLATED:
         return "the runtime interpolates neighbouring axes of images alone"
     return {"mode": "linear"}
 
@@ -204,25 +204,25 @@ def linear_weights(before: int, after: int) -> np.ndarray:
     return np.maximum(0, 1 - np.abs(center - np.arange(before)[:, None]))
 
 
-def _nearest(found: Resized, before: Mapping[Axis, Dim], after: list[Dim]) -> dict[str, Any] | str:
+def _nearest(resized: Resized, before: Mapping[Axis, Dim], after: list[Dim]) -> dict[str, Any] | str:
     factors = [1.0] * len(after)
-    for label, positions in found.picked.items():
+    for label, positions in resized.picked.items():
         size = before[label]
         assert isinstance(size, int)
         factor = len(positions) // size if size else 0
         if not factor or not np.array_equal(positions, np.repeat(np.arange(size), factor)):
-            return _nearest_centers(found, before)
+            return _nearest_centers(resized, before)
         factors[label] = factor  # pyright: ignore[reportArgumentType, reportCallIssue]
-    for label, factor in found.repeated.items():
+    for label, factor in resized.repeated.items():
         factors[label] = factor  # pyright: ignore[reportArgumentType, reportCallIssue]
     options = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     return {**options, "scales": factors}
 
 
-def _nearest_centers(found: Resized, before: Mapping[Axis, Dim]) -> dict[str, Any] | str:
-    if found.repeated:
+def _nearest_centers(resized: Resized, before: Mapping[Axis, Dim]) -> dict[str, Any] | str:
+    if resized.repeated:
         return "elements are repeated along one axis and picked along another"
-    for label, positions in found.picked.items():
+    for label, positions in resized.picked.items():
         size, count = before[label], len(positions)
         assert isinstance(size, int)
         centers = (np.arange(count) + 0.5) * size / count
@@ -234,17 +234,17 @@ def _nearest_centers(found: Resized, before: Mapping[Axis, Dim]) -> dict[str, An
     return {"mode": "nearest", "nearest_mode": "round_prefer_ceil"}
 
 
-def _fusion(found: Resized, result: ir.Value, attributes: dict[str, Any]) -> Fusion:
-    dims, axes = dims_of(result) or [], sorted(found.axes)  # pyright: ignore[reportArgumentType]
+def _fusion(resized: Resized, result: ir.Value, attributes: dict[str, Any]) -> Fusion:
+    dims, axes = dims_of(result) or [], sorted(resized.axes)  # pyright: ignore[reportArgumentType]
     scales = attributes.pop("scales", None)
-    order = np.argsort(found.seen.axes).tolist()  # pyright: ignore[reportArgumentType]
+    order = np.argsort(resized.seen.axes).tolist()  # pyright: ignore[reportArgumentType]
 
     def build(builder: Builder) -> ir.Value:
-        image = builder.transposed(found.seen.value, order)
+        image = builder.transposed(resized.seen.value, order)
         if scales is not None:
             factors = builder.constant(np.array(scales, np.float32), "scales")
             return builder.emit("Resize", [image, None, factors], dims, **attributes)
         sizes = builder.integers([dims[axis] for axis in axes], "sizes")
         return builder.emit("Resize", [image, None, None, sizes], dims, axes=axes, **attributes)
 
-    return Fusion("Resize", result, [found.seen.value], build)
+    return Fusion("Resize", result, [resized.seen.value], build)

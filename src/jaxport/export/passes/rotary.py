@@ -67,23 +67,23 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
     return obstacle("RotaryEmbedding", rotation.x.value.dtype, opset) or _fusion(rotation, dims, sequence)
 
 
-def _fusion(found: Rotation, dims: list[Dim], sequence: int) -> Fusion | str:
+def _fusion(rotation: Rotation, dims: list[Dim], sequence: int) -> Fusion | str:
     heads, width = dims[3 - sequence], dims[VECTOR]
     assert isinstance(width, int)
     sizes: dict[Axis, Dim] = dict(enumerate(dims))
     table, halved = [dims[0], dims[sequence], width // 2], sizes | {VECTOR: width // 2}
     tables = [
         (seen, how)
-        for seen in (found.cos, found.sin)
+        for seen in (rotation.cos, rotation.sin)
         if (how := Arrangement.of(dims_of(seen.value) or (), seen.axes, [[0], [sequence], [VECTOR]], halved))
     ]
     options = []
     for flat in (True, False):
         groups = [[0], [sequence], [3 - sequence, VECTOR]] if flat else [[0], [3 - sequence], [sequence], [VECTOR]]
-        x = Arrangement.of(dims_of(found.x.value) or (), found.x.axes, groups, sizes)
+        x = Arrangement.of(dims_of(rotation.x.value) or (), rotation.x.axes, groups, sizes)
         result = Arrangement.of(dims, range(4), groups, sizes)
         if x is not None and result is not None:
-            moves = x.moves + (result.moves != goes_into_transpose(found.result))
+            moves = x.moves + (result.moves != goes_into_transpose(rotation.result))
             options.append((0 if dims[sequence] == 1 else moves, not flat, x, result))  # with a single step, only views
     if not isinstance(heads, int) or len(tables) < 2 or not options:
         return "its shapes cannot be told before it runs"
@@ -91,14 +91,14 @@ def _fusion(found: Rotation, dims: list[Dim], sequence: int) -> Fusion | str:
 
     def build(builder: Builder) -> ir.Value:
         caches = [builder.expanded(how.apply(builder, builder.owned(seen.value)), table) for seen, how in tables]
-        attributes: dict[str, Any] = {"interleaved": 1} if found.interleaved else {}
+        attributes: dict[str, Any] = {"interleaved": 1} if rotation.interleaved else {}
         attributes |= {"num_heads": heads} if len(x.merged) == 3 else {}
-        given = x.apply(builder, builder.now(found.x.value))
-        turned = builder.emit("RotaryEmbedding", [given, *caches], x.merged, **attributes)
+        arranged = x.apply(builder, builder.now(rotation.x.value))
+        turned = builder.emit("RotaryEmbedding", [arranged, *caches], x.merged, **attributes)
         return result.revert(builder, turned)
 
-    leaves = [found.x.value, found.cos.value, found.sin.value]
-    return Fusion("RotaryEmbedding", found.result, leaves, build)
+    leaves = [rotation.x.value, rotation.cos.value, rotation.sin.value]
+    return Fusion("RotaryEmbedding", rotation.result, leaves, build)
 
 
 def _joined(node: ir.Node, rank: int) -> Iterator[Rotation]:
@@ -115,7 +115,7 @@ def _joined(node: ir.Node, rank: int) -> Iterator[Rotation]:
         dims, half = dims_of(result) or [], dims_of(node.inputs[0]) or []
         if len(dims) != VECTOR + 1 or dims[:-1] != half[:-2] or dims[-1] != 2 * half[-2]:
             return
-    first, second = (look(given, range(rank)) for given in node.inputs)  # pyright: ignore[reportArgumentType]
+    first, second = (look(x, range(rank)) for x in sources(node))
     for a, b, cos, sin in _pairs(first, second):
         x = _parted(a, b, alternating=stacked)
         if x is not None:

@@ -79,12 +79,12 @@ def _with_border(inner: ClosedJaxpr, outer: Any) -> ClosedJaxpr:
             taken = [joined]
         invars += taken
     for var in outer.outvars:
-        given = [next(results) for _ in range(1 + _is_complex(var.aval))]
-        if len(given) == 2:
+        values = [next(results) for _ in range(1 + _is_complex(var.aval))]
+        if len(values) == 2:
             joined = Var(_pair_aval(var.aval))
-            leaving.append(call_of(traced(_joined, [part.aval for part in given]), given, [joined]))
-            given = [joined]
-        outvars += given
+            leaving.append(call_of(traced(_joined, [value.aval for value in values]), values, [joined]))
+            values = [joined]
+        outvars += values
     jaxpr = jaxpr.replace(invars=invars, eqns=[*entering, *jaxpr.eqns, *leaving], outvars=outvars)
     return ClosedJaxpr(jaxpr, inner.consts)
 

@@ -53,8 +53,8 @@ class Rewriting(abc.ABC):
     def _rewritten(self, jaxpr: Jaxpr) -> Jaxpr:
         renamed: dict[Var, list[Var]] = {}
 
-        def atoms(given: Iterable[Any]) -> list[Any]:
-            return [part for atom in given for part in self._parts(atom, renamed)]
+        def atoms(whole: Iterable[Any]) -> list[Any]:
+            return [part for atom in whole for part in self._parts(atom, renamed)]
 
         constvars, invars = atoms(jaxpr.constvars), atoms(jaxpr.invars)
         equations = [self._equation(equation, atoms) for equation in jaxpr.eqns]

@@ -69,7 +69,7 @@ def by_operator(op, x, axis, inverse, onesided=None):
     shape = list(x.shape[:-1])
     if onesided:
         shape[axis] = shape[axis] // 2 + 1
-    found = op.emit(
+    transform = op.emit(
         "DFT",
         x,
         None,
@@ -78,7 +78,7 @@ def by_operator(op, x, axis, inverse, onesided=None):
         onesided=onesided,
         results=[(x.dtype, (*shape, 2))],
     )
-    return [op.Gather(found, op.const(part, np.int64), axis=len(shape)) for part in range(2)]
+    return [op.Gather(transform, op.const(part, np.int64), axis=len(shape)) for part in range(2)]
 
 
 # As JAX functions
@@ -130,14 +130,14 @@ def mirrored(re, im, *, length):
 def bluestein(re, im, *, axis, inverse):
     """Transform by convolution with a chirp, using transforms of a power of two (Bluestein, 1970)."""
     rows = lax.complex(*(jnp.moveaxis(x, axis, -1) for x in (re, im)))
-    found = jnp.moveaxis(convolved_with_chirp(rows, 1 if inverse else -1), -1, axis)
-    found = found / re.shape[axis] if inverse else found
-    return found.real, found.imag
+    transform = jnp.moveaxis(convolved_with_chirp(rows, 1 if inverse else -1), -1, axis)
+    transform = transform / re.shape[axis] if inverse else transform
+    return transform.real, transform.imag
 
 
 def half_of_bluestein(x):
-    found = convolved_with_chirp(lax.complex(x, jnp.zeros_like(x)), -1)[..., : x.shape[-1] // 2 + 1]
-    return found.real, found.imag
+    transform = convolved_with_chirp(lax.complex(x, jnp.zeros_like(x)), -1)[..., : x.shape[-1] // 2 + 1]
+    return transform.real, transform.imag
 
 
 def convolved_with_chirp(x, direction):

@@ -106,10 +106,10 @@ def triangular_vectors(t):
         k, coefficients, value = slices
         gap = value - values
         gap = jnp.where(jnp.abs(gap) < jnp.abs(least), least, gap)
-        found = -(jnp.where(places > k, coefficients, 0) @ vectors) / gap
-        found = jnp.where(places > k, found, (places == k).astype(t.dtype))
-        vectors = jnp.where((places == k)[:, None], found, vectors)
-        return vectors / jnp.maximum(1, jnp.abs(found)).astype(t.dtype), None  # if eigenvalues agree, they grow
+        vector = -(jnp.where(places > k, coefficients, 0) @ vectors) / gap
+        vector = jnp.where(places > k, vector, (places == k).astype(t.dtype))
+        vectors = jnp.where((places == k)[:, None], vector, vectors)
+        return vectors / jnp.maximum(1, jnp.abs(vector)).astype(t.dtype), None  # if eigenvalues agree, they grow
 
     return lax.scan(row, jnp.zeros_like(t), (places, t, values), reverse=True)[0]
 

@@ -17,8 +17,8 @@ def cholesky(a):
         row = jnp.conj(take(factor, k, -2))
         rest = below - (factor @ row[..., None])[..., 0]
         pivot = real(take(rest, k, -1))
-        found = jnp.where(places < k, 0, rest / jnp.sqrt(pivot)[..., None].astype(a.dtype))
-        return jnp.where(places == k, found[..., None], factor), pivot > 0
+        column = jnp.where(places < k, 0, rest / jnp.sqrt(pivot)[..., None].astype(a.dtype))
+        return jnp.where(places == k, column[..., None], factor), pivot > 0
 
     factor, positive = steps(column, jnp.zeros_like(a), places, a)
     return where_ok(jnp.all(positive, axis=-1), factor)
@@ -60,10 +60,10 @@ def triangular_solve(a, b, *, left_side, lower, transpose_a, conjugate_a, unit_d
         k, coefficients, right = slices
         known = (places < k) if lower else (places > k)
         done = (jnp.where(known, coefficients, 0)[..., None, :] @ solution)[..., 0, :]
-        found = right - done
+        solved = right - done
         if not unit_diagonal:
-            found = found / take(coefficients, k, -1)[..., None]
-        return jnp.where((places == k)[:, None], found[..., None, :], solution), None
+            solved = solved / take(coefficients, k, -1)[..., None]
+        return jnp.where((places == k)[:, None], solved[..., None, :], solution), None
 
     rows = places, jnp.moveaxis(a, -2, 0), jnp.moveaxis(b, -2, 0)
     return lax.scan(row, jnp.zeros_like(b), rows, reverse=not lower)[0]

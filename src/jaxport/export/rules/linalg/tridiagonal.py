@@ -50,12 +50,12 @@ def tridiagonal_solve(lower, middle, upper, b, *, perturb_singular=False):
     def substituted(known, row):
         next_, after = known
         first, upper, beyond, right = row
-        found = (right - upper[..., None] * next_ - beyond[..., None] * after) / first[..., None]
-        return (found, next_), found
+        solved = (right - upper[..., None] * next_ - beyond[..., None] * after) / first[..., None]
+        return (solved, next_), solved
 
-    _, found = lax.scan(substituted, (end, jnp.zeros_like(end)), rows, reverse=True)
+    _, solved = lax.scan(substituted, (end, jnp.zeros_like(end)), rows, reverse=True)
     regular = jnp.all(rows[0] != 0, axis=0) & (corner != 0)
-    solution = jnp.concatenate([found, end[None]], axis=0)
+    solution = jnp.concatenate([solved, end[None]], axis=0)
     return where_ok(regular, jnp.moveaxis(solution, 0, middle.ndim - 1))
 
 
@@ -63,8 +63,8 @@ def tridiagonal(a, *, lower):
     """Reduce a symmetric matrix as LAPACK does: return the reflectors, both diagonals, and the reflectors' factors."""
     if not lower:
         # The upper triangle is reduced from the other end: as the lower triangle of the flipped matrix.
-        found, *rest = tridiagonal(jnp.flip(a, (-2, -1)), lower=True)
-        return jnp.flip(found, (-2, -1)), *(jnp.flip(x, -1) for x in rest)
+        reduced, *rest = tridiagonal(jnp.flip(a, (-2, -1)), lower=True)
+        return jnp.flip(reduced, (-2, -1)), *(jnp.flip(x, -1) for x in rest)
     n = a.shape[-1]
     places = jnp.arange(n)
     triangle = jnp.tril(a, -1)
