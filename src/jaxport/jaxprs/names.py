@@ -24,13 +24,14 @@ from jax.extend.core import (
 from jax.extend.core.primitives import closed_call_p, convert_element_type_p, random_gamma_p
 from jax.interpreters import ad, batching, mlir, partial_eval
 
+from jaxport.jaxprs import Array, PyTree
 from jaxport.jaxprs.versions import release
 
 if TYPE_CHECKING:
     from jax.extend.core import ClosedJaxpr
 
-    Inline: Any
-    flattree: Any
+    Inline: PyTree
+    flattree: PyTree
 else:
     # The class of a jaxpr with its constants; the same as `Jaxpr` from 0.11 on.
     ClosedJaxpr = getattr(_core, "ClosedJaxpr", Jaxpr)
@@ -53,7 +54,7 @@ valid_jaxtype = _core.valid_jaxtype
 internal_mutable_array_effect = _core.internal_mutable_array_effect
 
 
-def closed(jaxpr: Jaxpr, consts: Sequence[Any]) -> ClosedJaxpr:
+def closed(jaxpr: Jaxpr, consts: Sequence[Array]) -> ClosedJaxpr:
     """Return a jaxpr with its constants; the same object if it has them already, so that sharing is kept."""
     if isinstance(jaxpr, ClosedJaxpr) and list(map(id, jaxpr.consts)) == list(map(id, consts)):
         return jaxpr

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import onnx_ir as ir
 
 from jaxport.export import dims
 from jaxport.export.exported import Exported
+from jaxport.jaxprs import Parameters
 from jaxport.testing.structure import shape_of
 from jaxport.verify.runtime import Session
 
 
-def check_declared(exported: Exported, inputs: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+def check_declared(exported: Exported, inputs: Parameters, sizes: Mapping[str, int]) -> None:
     """Assert that every declared shape and dtype of the main graph is that of the value.
 
     Args:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import onnx_ir as ir
 
 from jaxport.export.exported import Exported
+from jaxport.jaxprs import PyTree
 
 
 def expect_graph(
@@ -23,7 +23,7 @@ def expect_graph(
     *,
     exact: bool = False,
     counts: Mapping[str, int] | None = None,
-    shapes: Mapping[str, Sequence[Any]] | None = None,
+    shapes: Mapping[str, Sequence[PyTree]] | None = None,
     functions: Mapping[str, int] | None = None,
 ) -> None:
     """Assert the structure of a model.
@@ -118,7 +118,7 @@ def name(node: ir.Node) -> str:
     return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
 
 
-def shape_of(value: ir.Value) -> tuple[Any, ...] | None:
+def shape_of(value: ir.Value) -> tuple[PyTree, ...] | None:
     """Return the declared shape: sizes, and names or expressions as text."""
     return None if value.shape is None else tuple(d if isinstance(d, int) else d.value for d in value.shape)
 
@@ -172,7 +172,7 @@ def _used_once(node: ir.Node) -> bool:
     return len(set(users)) == 1 and not any(value.is_graph_output() for value in node.outputs)
 
 
-def _quoted(value: Any) -> str:
+def _quoted(value: PyTree) -> str:
     return repr(value).replace("'", '"')
 
 

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import jax
 import numpy as np
@@ -17,6 +16,7 @@ from jaxport.export import dims
 from jaxport.export.ports import Port
 from jaxport.importer import Program
 from jaxport.importer.tracing import input_specs, with_constraints
+from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree
 from jaxport.verify import conditioning, sampling, sizes as size_choice
 from jaxport.verify.comparing import compared_results
 from jaxport.verify.precision import narrowest
@@ -28,7 +28,7 @@ __all__ = ["Comparison", "Run", "caller", "verify_program"]
 
 def verify_program(
     program: Program,
-    inputs: Sequence[Any] | Mapping[str, Any] | None = None,
+    inputs: Sequence[PyTree] | Parameters | None = None,
     *,
     check: bool = True,
     sizes: Sequence[Mapping[str, int]] | None = None,
@@ -93,7 +93,7 @@ class Run:
 
     sizes: dict[str, int]
     arrays: dict[str, np.ndarray]
-    inside: Sequence[Any] = ()
+    inside: Sequence[PyTree] = ()
 
 
 class Comparison:
@@ -113,13 +113,13 @@ class Comparison:
         self.session = Session(program.model, threads=threads, optimize=not self.quantized)
 
     @cached_property
-    def _specs(self) -> dict[str, Any]:
+    def _specs(self) -> dict[str, PyTree]:
         with jax.enable_x64(True):
             return input_specs(self.program)
 
     def runs(
         self,
-        inputs: Sequence[Any] | Mapping[str, Any] | None,
+        inputs: Sequence[PyTree] | Parameters | None,
         sizes: Sequence[Mapping[str, int]] | None,
         seed: int,
         avoid: Mapping[str, Iterable[int]] | None = None,
@@ -191,14 +191,14 @@ class Comparison:
         with jax.enable_x64(True):
             leaves, tree = jax.tree.flatten((program.params, passed))
 
-            def apply(*leaves: Any) -> Any:
+            def apply(*leaves: PyTree) -> PyTree:
                 params, arrays = jax.tree.unflatten(tree, leaves)
                 return program.apply(params, **arrays, **closed_over)
 
             count = len(jax.tree.leaves(program.params))
             return conditioning.spread(jax.make_jaxpr(apply)(*leaves), leaves, count)
 
-    def _given(self, inputs: Sequence[Any] | Mapping[str, Any] | None) -> dict[str, np.ndarray]:
+    def _given(self, inputs: Sequence[PyTree] | Parameters | None) -> dict[str, np.ndarray]:
         if not isinstance(inputs, Mapping):
             inputs = dict(zip(self.program.input_names, inputs or (), strict=False))
         declared = {value.name: value for value in self.program.inputs}
@@ -232,7 +232,7 @@ class Comparison:
         def attempt(constraints: Sequence[str]) -> jaxprs.ClosedJaxpr:
             specs = {name: s for name, s in input_specs(program, constraints).items() if name not in known}
 
-            def call(params: Mapping[str, Any], *arrays: Any) -> Any:
+            def call(params: Parameters, *arrays: Array) -> PyTree:
                 return program.apply(params, **dict(zip(specs, arrays, strict=True)), **known)
 
             return jax.make_jaxpr(call)(program.param_specs, *specs.values())
@@ -245,7 +245,7 @@ class Comparison:
 
 
 def caller(
-    program: Program, arrays: Mapping[str, np.ndarray], options: Mapping[str, Any] | None = None
+    program: Program, arrays: Mapping[str, np.ndarray], options: Parameters | None = None
 ) -> Callable[[], list[np.ndarray]]:
     """Return a call of a program on arrays of the model's own types, already compiled unless a shape depends on values.
 
@@ -257,15 +257,13 @@ def caller(
     closed_over = {name: arrays[name] for name in program.static_inputs}
     passed = {name: value for name, value in arrays.items() if name not in closed_over}
 
-    def apply(params: Mapping[str, Any], passed: Mapping[str, Any]) -> Any:
+    def apply(params: Parameters, passed: Parameters) -> PyTree:
         return program.apply(params, **passed, **closed_over)
 
     with jax.enable_x64(True):
         params = program.params
         try:
-            run: Callable[..., Any] = (
-                jax.jit(apply, compiler_options=dict(options or {})).lower(params, passed).compile()
-            )
+            run: PythonFunction = jax.jit(apply, compiler_options=dict(options or {})).lower(params, passed).compile()
         except ValueNotKnown:
             run = apply
 

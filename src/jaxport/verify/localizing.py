@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from jaxport.blocks import Block, block_p
 from jaxport.export.exported import Exported
 from jaxport.export.rules import BLOCK_RULES
 from jaxport.export.sources import source_lines
+from jaxport.jaxprs import PyTree
 from jaxport.verify import reference
 from jaxport.verify.comparing import FAILURES, difference
 from jaxport.verify.precision import narrowest
@@ -37,7 +37,7 @@ class Localizer:
     """
 
     exported: Exported
-    leaves: Sequence[Any]
+    leaves: Sequence[PyTree]
     inputs: Mapping[str, np.ndarray]
     rtol: float | None = None
     atol: float | None = None
@@ -77,11 +77,11 @@ class Localizer:
                 return Divergence(cause, "", "the graph agrees before it, and each equation by itself")
         return Divergence("not localized", "", "exported once more, the model agrees")
 
-    def _in_jax(self, jaxpr: jaxprs.ClosedJaxpr) -> list[Any]:
+    def _in_jax(self, jaxpr: jaxprs.ClosedJaxpr) -> list[PyTree]:
         weights = [weight.value for weight in self.exported.traced.weights]
         return reference.run_program(jaxpr, [*weights, *self.leaves])
 
-    def _run(self, model: Exported) -> list[Any]:
+    def _run(self, model: Exported) -> list[PyTree]:
         results = model.session.run({**model.defaults, **self.inputs})
         return [port.to_jax(result) for port, result in zip(model.outputs, results, strict=True)]
 
@@ -99,7 +99,7 @@ class Localizer:
         found = map(self._compared, taps, map(np.asarray, expected), actual, inside)
         return min((f for f in found if f is not None), key=_Found.time, default=None)
 
-    def _compared(self, tap: Tap, expected: np.ndarray, actual: np.ndarray, inside: Any) -> _Found | None:
+    def _compared(self, tap: Tap, expected: np.ndarray, actual: np.ndarray, inside: PyTree) -> _Found | None:
         """Return the first step in which a value differs."""
         whole = difference(expected, actual, self.rtol, self.atol, inside=inside).problem
         if not whole or expected.shape != actual.shape:

@@ -18,6 +18,7 @@ from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
 from jaxport.export import dims
 from jaxport.export.ports import Port, is_key, key_implementation
+from jaxport.jaxprs import PyTree
 
 #: The range of integers without bounds.
 FREE = (-4, 12)
@@ -84,9 +85,9 @@ class _Flow:
         """Return the origins of the results of a body, given those of its inputs."""
         key = id(jaxpr), tuple(origins)
         if key not in self._done:
-            env: dict[Any, _ValueOrigin] = dict(zip(jaxpr.invars, origins, strict=True))
+            env: dict[PyTree, _ValueOrigin] = dict(zip(jaxpr.invars, origins, strict=True))
 
-            def read(atom: Any) -> _ValueOrigin:
+            def read(atom: PyTree) -> _ValueOrigin:
                 return _NOWHERE if isinstance(atom, jaxprs.Literal) else env.get(atom, _NOWHERE)
 
             for equation in jaxpr.eqns:
@@ -173,7 +174,7 @@ def sample(
     generator: np.random.Generator,
     valid: Iterable[Range] = (),
     avoid: Iterable[int] = (),
-) -> Any:
+) -> PyTree:
     """Sample an argument for an input: an array in JAX's layout and dtype, or an array of PRNG keys.
 
     Args:
@@ -254,6 +255,6 @@ def avoided(avoid: Mapping[str, Iterable[int]] | None, names: Iterable[str]) -> 
     return {name: tuple(map(int, values)) for name, values in (avoid or {}).items()}
 
 
-def _dtype(aval: Any) -> Any:
+def _dtype(aval: Any) -> PyTree:
     dtype = getattr(aval, "dtype", np.dtype(np.float32))
     return np.dtype(np.float32) if is_key(dtype) else dtype
