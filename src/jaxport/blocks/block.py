@@ -145,12 +145,12 @@ block_p.multiple_results = True
 
 
 @block_p.def_impl
-def _refuse_to_run(*_: PyTree, block: Block, **__: PyTree) -> None:
+def _refuse_to_run(*_: object, block: Block, **__: object) -> None:
     raise TypeError(f"the block `{block.target}` is data and cannot be run; `ungroup` the jaxpr first")
 
 
 @block_p.def_effectful_abstract_eval
-def _abstract_eval(*_: PyTree, jaxpr: jaxprs.ClosedJaxpr, **__: PyTree) -> tuple[list, set]:
+def _abstract_eval(*_: object, jaxpr: jaxprs.ClosedJaxpr, **__: object) -> tuple[list, set]:
     positions = {variable: index for index, variable in enumerate(jaxpr.jaxpr.invars)}
     effects = set()
     for effect in jaxpr.effects:

@@ -16,10 +16,10 @@ from jaxport.jaxprs import Array, PyTree
 
 __all__ = ["hoisted"]
 
-_VariableOf = Callable[[PyTree], jaxprs.Var]
+_VariableOf = Callable[[Array], jaxprs.Var]
 
 
-def hoisted(closed: jaxprs.ClosedJaxpr) -> tuple[jaxprs.Jaxpr, list[PyTree]]:
+def hoisted(closed: jaxprs.ClosedJaxpr) -> tuple[jaxprs.Jaxpr, list[Array]]:
     """Return a jaxpr without consts, and the arrays that are its new inputs.
 
     The arrays are the leading inputs, before those of `closed`. Arrays in bodies of primitives that bind their arity
@@ -40,8 +40,8 @@ class _Hoisting:
     """Lifts consts body by body: those of a body become new *leading* operands of the equation that calls it."""
 
     def __init__(self) -> None:
-        self._lifted: dict[tuple, tuple[jaxprs.Jaxpr, list[PyTree]]] = {}
-        self._kept: list[PyTree] = []  # so that no id is reused
+        self._lifted: dict[tuple, tuple[jaxprs.Jaxpr, list[Array]]] = {}
+        self._kept: list[Array] = []  # so that no id is reused
         self._needs: dict[int, bool] = {}
 
     def needs(self, jaxpr: jaxprs.Jaxpr) -> bool:
@@ -56,7 +56,7 @@ class _Hoisting:
             ) or any(self.needs(body) for equation in jaxpr.eqns for body in bodies(equation.params))
         return self._needs[id(jaxpr)]
 
-    def lifted(self, jaxpr: jaxprs.Jaxpr, consts: Sequence[Array]) -> tuple[jaxprs.Jaxpr, list[PyTree]]:
+    def lifted(self, jaxpr: jaxprs.Jaxpr, consts: Sequence[Array]) -> tuple[jaxprs.Jaxpr, list[Array]]:
         """Return `jaxpr` with its consts, and those of its bodies, as leading inputs, and the arrays."""
         key = id(jaxpr), *map(id, consts)
         if key in self._lifted:
@@ -104,7 +104,7 @@ class _Hoisting:
         return rule(self, equation, variable_of)
 
 
-def _closed(hoisting: _Hoisting, body: jaxprs.ClosedJaxpr) -> tuple[jaxprs.ClosedJaxpr, list[PyTree]]:
+def _closed(hoisting: _Hoisting, body: jaxprs.ClosedJaxpr) -> tuple[jaxprs.ClosedJaxpr, list[Array]]:
     if not body.consts and not hoisting.needs(body.jaxpr):
         return body, []
     jaxpr, arrays = hoisting.lifted(body.jaxpr, body.consts)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from jaxport.blocks.block import freeze
 from jaxport.blocks.values import is_array
-from jaxport.jaxprs import Parameters, PythonFunction, PyTree
+from jaxport.jaxprs import Module, Parameters, PythonFunction, PyTree
 
 if TYPE_CHECKING:
     from jaxport.blocks.recorder import Recorder
@@ -74,7 +74,7 @@ class OwnPlace:
     `leaves()` gives some arrays of the body, each with the name of its collection.
     """
 
-    body: PyTree
+    body: Module
     body_path: str
     path: str
     leaves: Callable[[], list[tuple[str, Leaf]]]
@@ -111,7 +111,7 @@ class Look:
 
     nodes: Sequence[PyTree]
     leaves: Sequence[Leaf]
-    submodules: Sequence[tuple[str, PyTree]]
+    submodules: Sequence[tuple[str, Module]]
 
 
 class Framework:
@@ -175,24 +175,24 @@ class Framework:
         """
         return nullcontext()
 
-    def submodules(self, module: PyTree) -> Iterator[tuple[str, PyTree]]:
+    def submodules(self, module: Module) -> Iterator[tuple[str, Module]]:
         """Yield the module and all modules below it, with their paths; shared ones once, at their first path."""
         raise NotImplementedError
 
-    def leaves(self, module: PyTree) -> list[Leaf]:
+    def leaves(self, module: Module) -> list[Leaf]:
         """Return all arrays of the module and of the modules below it."""
         raise NotImplementedError
 
-    def config(self, module: PyTree) -> dict[str, PyTree]:
+    def config(self, module: Module) -> dict[str, PyTree]:
         """Return the static fields of a module."""
         raise NotImplementedError
 
-    def own_place(self, module: PyTree) -> OwnPlace | None:
+    def own_place(self, module: Module) -> OwnPlace | None:
         """Return the place that the module reports for itself, or None if it does not know."""
         del module
         return None
 
-    def parameters(self, module: PyTree) -> list[PyTree]:
+    def parameters(self, module: Module) -> list[PyTree]:
         """Return the arrays that are the module's own parameters although they reach the trace as arguments."""
         del module
         return []
@@ -201,7 +201,7 @@ class Framework:
         """Copy what is attached to an array of a call to the marker's result for it."""
         del before, after
 
-    def named_by(self, module: PyTree, method: str) -> Callable | None:
+    def named_by(self, module: Module, method: str) -> Callable | None:
         """Return the function whose signature names the arguments of a method that hides its own."""
         del module, method
         return None
@@ -217,25 +217,25 @@ class Framework:
     #: whether `lift` takes a tuple of models, too, which may share parts
     lifts_together = False
 
-    def lift(self, module: PyTree) -> Lifted | None:
+    def lift(self, module: Module) -> Lifted | None:
         """Return the module decomposed, or None if a call cannot change it."""
         del module
         return None
 
-    def nodes(self, module: PyTree) -> Iterator[PyTree]:
+    def nodes(self, module: Module) -> Iterator[PyTree]:
         """Yield all objects below the module, itself included, that a copy of it copies, in the same order."""
         return (node for _, node in self.submodules(module))
 
-    def look(self, module: PyTree) -> Look:
+    def look(self, module: Module) -> Look:
         """All that there is to see in a module."""
         return Look(list(self.nodes(module)), self.leaves(module), list(self.submodules(module)))
 
-    def part(self, value: PyTree, original: PyTree, copy: PyTree) -> PyTree | None:
+    def part(self, value: PyTree, original: Module, copy: Module) -> PyTree | None:
         """Return the part of `copy` that corresponds to the part `value` of `original`, or None if it is no part."""
         del value, original, copy
         return None
 
-    def with_part(self, model: PyTree, old: PyTree, part: PyTree) -> PyTree | None:
+    def with_part(self, model: Module, old: Module, part: Module) -> PyTree | None:
         """The model with another module in all places of an old one; None if it cannot hold one there.
 
         A model that can change is a copy of the user's, and is changed.

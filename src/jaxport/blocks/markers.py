@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxport import jaxprs
 from jaxport.blocks.block import Block, FrozenMapping
-from jaxport.jaxprs import Parameters, PyTree, ad, batching, mlir, partial_eval_rules
+from jaxport.jaxprs import Module, Parameters, PyTree, ad, batching, mlir, partial_eval_rules
 
 __all__ = ["BlockCall", "EnclosingModule", "block_enter_p", "block_exit_p"]
 
@@ -52,11 +52,11 @@ class BlockCall:
     target: str
     kind: str
     method: str
-    owner: PyTree = None
+    owner: Module = None
     anchor: EnclosingModule | None = None
     path: str = ""
     key: Any = field(default_factory=object)
-    around: PyTree = None
+    around: Module = None
     config: Parameters = field(default_factory=FrozenMapping)
     options: Parameters = field(default_factory=FrozenMapping)
     arguments: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ def _marker(name: str) -> jaxprs.Primitive:
         results = marker.bind(*operands, axes=(*axes, tuple(batched)), extra=extra, call=call)
         return results, batched
 
-    def transpose(cotangents: Sequence, *operands: PyTree, extra: int, **_: PyTree) -> list:
+    def transpose(cotangents: Sequence, *operands: PyTree, extra: int, **_: object) -> list:
         through = [*cotangents, *[None] * extra]
         return [c if ad.is_undefined_primal(o) else None for c, o in zip(through, operands, strict=True)]
 

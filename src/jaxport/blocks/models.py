@@ -12,7 +12,7 @@ copied at its start.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import jax
@@ -24,7 +24,7 @@ from jaxport.blocks.held import held
 from jaxport.blocks.naming import dotted, unused
 from jaxport.blocks.places import Places, Types, joined
 from jaxport.blocks.values import contents, is_array, is_tracer
-from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, get_opaque_trace_state
+from jaxport.jaxprs import Array, Module, PythonFunction, PyTree, get_opaque_trace_state
 
 __all__ = ["Argument", "Changes", "MetLate", "Models", "arguments", "merged"]
 
@@ -33,7 +33,7 @@ __all__ = ["Argument", "Changes", "MetLate", "Models", "arguments", "merged"]
 class Changes:
     """The changes of a call to module state: new values of arrays, by path, and the paths of everything else."""
 
-    arrays: Parameters
+    arrays: Mapping[str, Array]
     others: tuple[str, ...]
 
 
@@ -80,7 +80,7 @@ class MetLate(BaseException):
     It is not an `Exception`, since it passes through the user's code.
     """
 
-    def __init__(self, model: PyTree):
+    def __init__(self, model: Module):
         self.model = model
 
 
@@ -105,7 +105,7 @@ class _Copied:
     lifted: Lifted
     arrays: Sequence[Array]
     together: bool
-    copy: PyTree = None
+    copy: Module = None
 
     def path(self, path: str) -> str:
         """Return the whole path of a `path` relative to the decomposed roots."""
@@ -129,7 +129,7 @@ class Models:
         self._copies: dict[int, tuple[PyTree, PyTree]] = {}
         self._originals: dict[int, tuple[PyTree, PyTree]] = {}
         self._own: dict[int, PyTree] = {}
-        self._arrays: dict[PyTree, Leaf] = {}
+        self._arrays: dict[Hashable, Leaf] = {}
         items = held(fn, self._types)
         names = {id(value): name for name, value in items}
         items += [(type(value).__name__, value) for value in known if id(value) not in names]
@@ -243,7 +243,7 @@ class Models:
         self._copy(copied)
         return self._copies[id(value)][1]
 
-    def original(self, module: PyTree) -> PyTree:
+    def original(self, module: Module) -> PyTree:
         """Return the user's module of a copy; any other is itself."""
         known = self._originals.get(id(module))
         return module if known is None else known[1]
@@ -314,7 +314,7 @@ def _level() -> PyTree:
 
 
 def _changes(
-    path_of: Callable[[str], str], copy: PyTree, before: Lifted, arrays: Sequence[Array], counters: bool
+    path_of: Callable[[str], str], copy: Module, before: Lifted, arrays: Sequence[Array], counters: bool
 ) -> Changes:
     old = dict(zip((leaf.path for leaf in before.leaves), arrays, strict=True))
     after = before.snapshot(copy)
@@ -364,7 +364,7 @@ def _is_numpy(array: object) -> bool:
     return isinstance(array, np.ndarray | np.generic)
 
 
-def _identity(array: PyTree) -> PyTree:
+def _identity(array: PyTree) -> Hashable:
     """Return a key that an array and JAX's constant for it share."""
     if isinstance(array, jax.Array):
         return id(array)

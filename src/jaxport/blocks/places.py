@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from jaxport.blocks.framework import Framework
-from jaxport.jaxprs import PyTree
+from jaxport.jaxprs import Module, PyTree
 
 __all__ = ["Places", "Types", "joined", "kind_of"]
 
@@ -68,28 +68,28 @@ class Places:
         self.types = types
         self._paths: dict[int, tuple[PyTree, str]] = {}
         self._expected: dict[int, PyTree] = {}
-        self._by_kind: dict[PyTree, list[str]] | None = None
+        self._by_kind: dict[Hashable, list[str]] | None = None
 
-    def register(self, module: PyTree, path: str) -> None:
+    def register(self, module: Module, path: str) -> None:
         """Record the path of a module and of all modules below it; known modules keep their path."""
         for below, submodule in self.below(module):
             self._paths.setdefault(id(submodule), (submodule, joined(path, below)))
         self._by_kind = None
 
-    def expect(self, module: PyTree) -> None:
+    def expect(self, module: Module) -> None:
         """Record that the module will be registered, when the names of all models are known."""
         self._expected[id(module)] = module
 
-    def knows(self, module: PyTree) -> bool:
+    def knows(self, module: Module) -> bool:
         """Whether the module is registered, or will be."""
         return id(module) in self._expected or id(module) in self._paths
 
-    def below(self, module: PyTree) -> Iterator[tuple[str, PyTree]]:
+    def below(self, module: Module) -> Iterator[tuple[str, Module]]:
         """Yield the module and the modules below it, with their relative paths."""
         framework = self.types.root_framework_of(module)
         return iter(()) if framework is None else framework.submodules(module)
 
-    def find(self, module: PyTree) -> str | None:
+    def find(self, module: Module) -> str | None:
         """Return the path of a module, None if it is unknown."""
         known = self._paths.get(id(module))
         return None if known is None else known[1]
@@ -106,7 +106,7 @@ class Places:
         return self._by_kind.get(kind) or self._by_kind.get(kind[0]) or ()
 
 
-def kind_of(framework: Framework, module: PyTree) -> tuple:
+def kind_of(framework: Framework, module: Module) -> tuple:
     """Return the type and the config of a module as a comparable key."""
     config = framework.config(module)
     return type(module), repr(sorted(config.items(), key=lambda item: item[0]))

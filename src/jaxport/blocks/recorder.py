@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -17,7 +17,7 @@ from jaxport.blocks.markers import BlockCall, EnclosingModule, block_enter_p, bl
 from jaxport.blocks.models import Models
 from jaxport.blocks.places import Places, Types, kind_of
 from jaxport.blocks.values import Found, exchange, find, put_back
-from jaxport.jaxprs import Array, PythonFunction, PyTree, source_info_util
+from jaxport.jaxprs import Array, Module, PythonFunction, PyTree, source_info_util
 
 __all__ = ["Boundary", "Recorder", "calls_left"]
 
@@ -48,7 +48,7 @@ class _RunningCall:
     """A running call: the object and method it is on, and the function that was entered."""
 
     key: Any
-    owner: PyTree
+    owner: Module
     method: str
     function: PythonFunction
 
@@ -57,7 +57,7 @@ class _RunningCall:
 class _Origin:
     """The place that a call gives for its module, and the arrays that prove it."""
 
-    owner: PyTree = None
+    owner: Module = None
     anchor: EnclosingModule | None = None
     path: str = ""
     anchored: EnclosingModule | None = None
@@ -77,7 +77,7 @@ class Recorder:
         self,
         frameworks: Sequence[Framework],
         functions: Mapping[int, tuple[PyTree, str]],
-        boundaries: Mapping[PyTree, Boundary],
+        boundaries: Mapping[Hashable, Boundary],
         operators: bool = False,
     ):
         self.types = Types(frameworks)
@@ -99,7 +99,7 @@ class Recorder:
         """Return the running trace's copy of a module, or of another object with state."""
         return value if self.models is None else self.models.stand_in(value)
 
-    def _origin(self, framework: Framework, module: PyTree) -> _Origin:
+    def _origin(self, framework: Framework, module: Module) -> _Origin:
         own = framework.own_place(module)
         if own is not None:
             known_body = self._bodies.get(id(own.body))
@@ -140,7 +140,7 @@ class Recorder:
 
     def call_method(
         self,
-        owner: PyTree,
+        owner: Module,
         method: str,
         function: Callable,
         args: tuple,

@@ -14,7 +14,7 @@ from types import FunctionType, MethodType, ModuleType
 from jaxport.blocks.framework import LIBRARIES, Framework, Prepare, package_of
 from jaxport.blocks.recorder import Boundary, Recorder
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import PyTree, source_info_util
+from jaxport.jaxprs import Module, PyTree, source_info_util
 
 __all__ = [
     "BOUNDARY",
@@ -224,7 +224,7 @@ def resolve_target(target: str) -> tuple[PyTree, str, PyTree]:
     parts = target.split(".")
     for depth in range(len(parts) - 1, 0, -1):
         try:
-            owner: PyTree = importlib.import_module(".".join(parts[:depth]))
+            owner: Module = importlib.import_module(".".join(parts[:depth]))
         except ModuleNotFoundError:
             continue
         *between, name = parts[depth:]

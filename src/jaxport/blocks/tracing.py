@@ -9,6 +9,7 @@ from typing import Literal
 
 import jax
 from jax import core as jax_core
+from jax.tree_util import PyTreeDef
 
 from jaxport import jaxprs
 from jaxport.blocks.constants import hoisted
@@ -65,8 +66,8 @@ class Traced:
 
     jaxpr: jaxprs.ClosedJaxpr
     weights: tuple[TracedWeight, ...]
-    in_tree: PyTree
-    out_tree: PyTree
+    in_tree: PyTreeDef
+    out_tree: PyTreeDef
     input_paths: tuple[str, ...]
     output_paths: tuple[str, ...]
     state_outputs: tuple[str, ...]

@@ -13,7 +13,7 @@ from jaxport.blocks.framework import Framework, Leaf, OwnPlace, static_items
 from jaxport.blocks.recorder import Recorder
 from jaxport.blocks.targets import BOUNDARY
 from jaxport.blocks.values import is_array
-from jaxport.jaxprs import PyTree, source_info_util
+from jaxport.jaxprs import Module, PyTree, source_info_util
 
 __all__ = ["framework"]
 
@@ -42,7 +42,7 @@ class Haiku(Framework):
 
         return haiku.intercept_methods(intercept)
 
-    def own_place(self, module: PyTree) -> OwnPlace:
+    def own_place(self, module: Module) -> OwnPlace:
         """Return the place below the root of the running transformation's parameters, by the name of the module."""
         params = base.current_frame().params
 
@@ -51,21 +51,21 @@ class Haiku(Framework):
 
         return OwnPlace(params, "", _dotted(module.module_name), leaves)
 
-    def submodules(self, module: PyTree) -> Iterator[tuple[str, PyTree]]:
+    def submodules(self, module: Module) -> Iterator[tuple[str, Module]]:
         """Yield only the module: those below it are recreated in each call."""
         yield "", module
 
-    def leaves(self, module: PyTree) -> list[Leaf]:
+    def leaves(self, module: Module) -> list[Leaf]:
         """Return no leaves: parameters are arguments."""
         del module
         return []
 
-    def parameters(self, module: PyTree) -> list[PyTree]:
+    def parameters(self, module: Module) -> list[PyTree]:
         """Return the arrays under the name of the module; those of its submodules are found in their own calls."""
         own = base.current_frame().params.get(module.module_name, {})
         return [value for value in own.values() if is_array(value)]
 
-    def config(self, module: PyTree) -> dict[str, PyTree]:
+    def config(self, module: Module) -> dict[str, PyTree]:
         """Return the public attributes that hold no arrays or modules."""
         return static_items({k: v for k, v in vars(module).items() if k not in _NAMES}, self.is_opaque)
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxport.blocks.framework import Framework, Leaf
 from jaxport.importer.modules import NodeModule
 from jaxport.importer.program import Program
-from jaxport.jaxprs import Parameters, PythonFunction, PyTree
+from jaxport.jaxprs import Module, Parameters, PythonFunction, PyTree
 
 __all__ = ["framework"]
 
@@ -24,19 +24,19 @@ class Imported(Framework):
         """Whether it is a program, or a module of one."""
         return isinstance(value, Program | NodeModule)
 
-    def submodules(self, module: PyTree) -> Iterator[tuple[str, PyTree]]:
+    def submodules(self, module: Module) -> Iterator[tuple[str, Module]]:
         """Yield the program, then its modules, parents first."""
         yield "", module
         if isinstance(module, Program):
             yield from ((inner.path, inner) for inner in module.modules.walk() if inner.path)
 
-    def leaves(self, module: PyTree) -> list[Leaf]:
+    def leaves(self, module: Module) -> list[Leaf]:
         """Return the parameters, under the names of the initializers."""
         if not isinstance(module, Program):
             return []
         return [Leaf(name, array, jnp.issubdtype(array.dtype, jnp.inexact)) for name, array in module.params.items()]
 
-    def config(self, module: PyTree) -> dict[str, PyTree]:
+    def config(self, module: Module) -> dict[str, PyTree]:
         """Return nothing: the static fields of a module of a graph are in its nodes."""
         del module
         return {}

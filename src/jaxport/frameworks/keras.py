@@ -14,7 +14,7 @@ from jaxport.blocks.framework import Framework, Leaf, static_items
 from jaxport.blocks.places import joined
 from jaxport.blocks.targets import subclasses
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import PyTree
+from jaxport.jaxprs import Module, PyTree
 
 __all__ = ["framework"]
 
@@ -62,7 +62,7 @@ class Keras(Framework):
         if mask is not None:
             set_keras_mask(after, mask)
 
-    def named_by(self, module: PyTree, method: str) -> Callable | None:
+    def named_by(self, module: Module, method: str) -> Callable | None:
         """Return `call`, whose arguments `__call__` takes."""
         return module.call if method == "__call__" else None
 
@@ -83,7 +83,7 @@ class Keras(Framework):
                 instead="call the model once, or build it (`model.build(input_shape)`), before",
             )
 
-    def submodules(self, module: PyTree) -> Iterator[tuple[str, PyTree]]:
+    def submodules(self, module: Module) -> Iterator[tuple[str, Module]]:
         """Yield the module and those below it, parents first; a layer's key is its name."""
         seen: set[int] = set()
         waiting = [("", module)]
@@ -95,12 +95,12 @@ class Keras(Framework):
                 below = layer._flatten_layers(include_self=False, recursive=False)  # only a model has `layers`
                 waiting += [(joined(path, child.name), child) for child in reversed(below)]
 
-    def leaves(self, module: PyTree) -> list[Leaf]:
+    def leaves(self, module: Module) -> list[Leaf]:
         """Return the variables under the paths that Keras gives them: `dense/kernel`."""
         variables = [module] if isinstance(module, keras.Variable) else module.variables
         return [_leaf(variable, variable.value) for variable in variables if variable._value is not None]
 
-    def config(self, module: PyTree) -> dict[str, PyTree]:
+    def config(self, module: Module) -> dict[str, PyTree]:
         """Return the public attributes that describe the layer itself: numbers, names, functions."""
         plain = {k: v for k, v in vars(module).items() if isinstance(v, _PLAIN) and k not in _OF_EVERY_LAYER}
         return static_items(plain, self.is_opaque)

@@ -15,7 +15,7 @@ from jaxport.blocks.framework import Framework, Leaf, Lifted, OwnPlace, Snapshot
 from jaxport.blocks.recorder import Recorder
 from jaxport.blocks.targets import BOUNDARY
 from jaxport.blocks.values import is_array
-from jaxport.jaxprs import Parameters, PyTree, source_info_util
+from jaxport.jaxprs import Module, Parameters, PyTree, source_info_util
 
 __all__ = ["framework"]
 
@@ -64,7 +64,7 @@ class Linen(Framework):
 
         return linen.intercept_methods(intercept)
 
-    def own_place(self, module: PyTree) -> OwnPlace:
+    def own_place(self, module: Module) -> OwnPlace:
         """Return the path of a bound module; a lifted transformation gives its body a root scope of its own."""
         root = module.scope.root
 
@@ -75,20 +75,20 @@ class Linen(Framework):
 
         return OwnPlace(root, ".".join(root.path), ".".join(module.path[len(root.path) :]), leaves)
 
-    def submodules(self, module: PyTree) -> Iterator[tuple[str, PyTree]]:
+    def submodules(self, module: Module) -> Iterator[tuple[str, Module]]:
         """Yield only the module: those below it are recreated in each call."""
         yield "", module
 
-    def leaves(self, module: PyTree) -> list[Leaf]:
+    def leaves(self, module: Module) -> list[Leaf]:
         """Return no leaves: variables are arguments."""
         del module
         return []
 
-    def parameters(self, module: PyTree) -> list[PyTree]:
+    def parameters(self, module: Module) -> list[PyTree]:
         """Return the arrays of the module's own scope; those of its submodules are found in their own calls."""
         return [value for values in module.variables.values() for value in values.values() if is_array(value)]
 
-    def lift(self, module: PyTree) -> Lifted | None:
+    def lift(self, module: Module) -> Lifted | None:
         """Lift a bound module: it holds variables, which a call may change."""
         if module.scope is None:
             return None
@@ -109,7 +109,7 @@ class Linen(Framework):
 
         return Lifted(leaves, {}, rebuild, snapshot)
 
-    def part(self, value: PyTree, original: PyTree, copy: PyTree) -> PyTree | None:
+    def part(self, value: PyTree, original: Module, copy: Module) -> PyTree | None:
         """Return a directly called submodule of a bound module, bound to the copy of its variables."""
         if value.scope is None or value is original or value.scope.root is not original.scope.root:
             return None
@@ -140,7 +140,7 @@ class Linen(Framework):
         # A default before an input without one is dropped: only the names matter.
         return inspect.Signature([p.replace(default=inspect.Parameter.empty) for p in order])
 
-    def config(self, module: PyTree) -> dict[str, PyTree]:
+    def config(self, module: Module) -> dict[str, PyTree]:
         """Return the dataclass fields."""
         values = {field.name: getattr(module, field.name, None) for field in fields(module)}
         return static_items({k: v for k, v in values.items() if k not in ("name", "parent")}, self.is_opaque)

@@ -15,7 +15,7 @@ from jaxport.blocks.naming import dotted
 from jaxport.blocks.places import joined
 from jaxport.blocks.targets import public_methods, subclasses
 from jaxport.blocks.values import children, is_array
-from jaxport.jaxprs import PyTree
+from jaxport.jaxprs import Module, PyTree
 
 __all__ = ["framework"]
 
@@ -55,21 +55,21 @@ class Nnx(Framework):
             for cls in (base, *subclasses(base)):
                 yield from ((cls, name, _PREPARED.get(name)) for name in names if name in vars(cls))
 
-    def submodules(self, module: PyTree) -> Iterator[tuple[str, PyTree]]:
+    def submodules(self, module: Module) -> Iterator[tuple[str, Module]]:
         """Yield parents first; a shared module is at the first of its paths in the order of their names."""
         return iter(_modules_of(_visited(module)[0]))
 
-    def leaves(self, module: PyTree) -> list[Leaf]:
+    def leaves(self, module: Module) -> list[Leaf]:
         """Return one leaf per array of a Variable, and the arrays that are attributes themselves."""
         return [leaf for path, node in _visited(module)[0] for leaf in _leaves_of(path, node)]
 
-    def config(self, module: PyTree) -> dict[str, PyTree]:
+    def config(self, module: Module) -> dict[str, PyTree]:
         """Return the attributes that hold no arrays, Variables or modules."""
         return static_items(vars(module), self.is_opaque)
 
     lifts_together = True
 
-    def lift(self, module: PyTree) -> Lifted:
+    def lift(self, module: Module) -> Lifted:
         """Split outside and merge inside the trace, so that counts and statistics never leak into the user's module."""
         graphdef, flat = graphlib.flatten(module, graph=True)
         nodes = list(flat)
@@ -100,17 +100,17 @@ class Nnx(Framework):
 
         return Lifted(leaves, attributes, rebuild, self._snapshot, restore, _nodes_of(visited))
 
-    def nodes(self, module: PyTree) -> Iterator[PyTree]:
+    def nodes(self, module: Module) -> Iterator[PyTree]:
         """Yield all graph nodes and Variables, each once."""
         return iter(_nodes_of(_visited(module)[0]))
 
-    def look(self, module: PyTree) -> Look:
+    def look(self, module: Module) -> Look:
         """Return all of it from one walk."""
         visited = _visited(module)[0]
         leaves = [leaf for path, node in visited for leaf in _leaves_of(path, node)]
         return Look(_nodes_of(visited), leaves, _modules_of(visited))
 
-    def with_part(self, model: PyTree, old: PyTree, part: PyTree) -> PyTree | None:
+    def with_part(self, model: Module, old: Module, part: Module) -> PyTree | None:
         """The model, which is a copy, with a field changed; a module that is shared changes in all of its places."""
         if not isinstance(old, nnx.Module) or not isinstance(part, nnx.Module):
             return None
@@ -125,7 +125,7 @@ class Nnx(Framework):
                     changed = True
         return model if changed else None
 
-    def is_outside(self, module: PyTree, known: Sequence[bool]) -> bool:
+    def is_outside(self, module: Module, known: Sequence[bool]) -> bool:
         """NNX only lets objects be changed at the level of the transformation that made them, and so records it.
 
         A Variable of a state that the callable holds is read in place.
@@ -135,7 +135,7 @@ class Nnx(Framework):
         state = module if isinstance(module, nnx.Variable) else module._pytree__state
         return not state._trace_state.is_valid()
 
-    def _snapshot(self, copy: PyTree) -> Snapshot:
+    def _snapshot(self, copy: Module) -> Snapshot:
         visited, attributes = _visited(copy)
         return Snapshot({leaf.path: leaf for path, node in visited for leaf in _leaves_of(path, node)}, attributes)
 
@@ -176,7 +176,7 @@ def _category(value: PyTree) -> str:
     return known
 
 
-def _visited(module: PyTree) -> tuple[list[tuple[str, PyTree]], dict[str, PyTree]]:
+def _visited(module: Module) -> tuple[list[tuple[str, PyTree]], dict[str, PyTree]]:
     """Return all graph nodes, Variables and arrays of a module, each once, and its other attributes, by path.
 
     Parents come first, and a shared node is at the first of its paths in the order of their names.
@@ -223,7 +223,7 @@ def _nodes_of(visited: Sequence[tuple[str, PyTree]]) -> list[PyTree]:
     return [node for _, node in visited if _category(node) in ("node", "variable")]
 
 
-def _modules_of(visited: Sequence[tuple[str, PyTree]]) -> list[tuple[str, PyTree]]:
+def _modules_of(visited: Sequence[tuple[str, PyTree]]) -> list[tuple[str, Module]]:
     """The modules among what a walk has found, with their paths."""
     return [(path, node) for path, node in visited if _category(node) == "node" and isinstance(node, nnx.Module)]
 

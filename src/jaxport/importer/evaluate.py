@@ -11,7 +11,16 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.blocks import Boundary, current_recorder
-from jaxport.errors import InvalidArgument, JaxportError, ModelError, Refusal, Unsupported, ValueNotKnown, noted
+from jaxport.errors import (
+    LONGEST_REASON,
+    InvalidArgument,
+    JaxportError,
+    ModelError,
+    Refusal,
+    Unsupported,
+    ValueNotKnown,
+    noted,
+)
 from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.foreseeing import check_results, foresee
 from jaxport.importer.graph import Body, BodyFunction, BoundNode, Reference, SchemaFunction, describe
@@ -157,6 +166,45 @@ def _run_nodes(nodes: Sequence[BoundNode], scope: EvaluationScope) -> None:
             scope.forget(value)
 
 
+_OF_INPUTS = (
+    AttributeError,  # of an omitted input
+    TypeError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    AssertionError,
+    MemoryError,
+    RuntimeError,
+)
+"""What JAX, NumPy and Python raise for inputs that an operator cannot take."""
+
+
+def _explained(error: Exception, node: BoundNode) -> Exception:
+    """Return the error to raise for an error of a node: one that names the node, or the same one if it does already."""
+    where = describe(node.node)
+    match error:
+        case Unsupported(refusals=(Refusal(where=""), *_)):
+            return _placed(error, node)
+        case ModelError(where="") | InvalidArgument(where=""):
+            return type(error)(error.refused, where=where, why=error.why, instead=error.instead)
+        case JaxportError():
+            return error
+        case jax.errors.ConcretizationTypeError() | jax.errors.TracerArrayConversionError():
+            return _not_known(node, "a value inside it")
+        case _ if isinstance(error, _OF_INPUTS):
+            return ModelError(
+                f"`{node.node.op_type}` cannot be computed",
+                where=where,
+                why=f"{error}"[:LONGEST_REASON],
+                instead="check the sizes and types of the inputs",
+            )
+        case InconclusiveDimensionOperation():
+            refusal = Refusal(node.node.op_type, where, str(error).partition("\n")[0])
+            return ValueNotKnown("sizes that only have names are not enough here", [refusal])
+    noted(error, where)
+    return error
+
+
 def _run_node(node: BoundNode, scope: EvaluationScope) -> None:
     recording, arrangement = active(), None
     if recording is not None:
@@ -182,42 +230,11 @@ def _run_node(node: BoundNode, scope: EvaluationScope) -> None:
         check_results(node, outputs)
         for output in outputs:
             _check_held(output)
-    except Unsupported as error:
-        if error.refusals and not error.refusals[0].where:
-            raise _placed(error, node) from error
-        raise
-    except (ModelError, InvalidArgument) as error:
-        if error.where:
-            raise
-        raise type(error)(error.refused, where=describe(node.node), why=error.why, instead=error.instead) from error
-    except JaxportError:
-        raise
-    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
-        raise _not_known(node, "a value inside it") from error
-    except (
-        AttributeError,  # of an omitted input
-        TypeError,
-        ValueError,
-        LookupError,
-        ArithmeticError,
-        AssertionError,
-        MemoryError,
-        RuntimeError,
-    ) as error:
-        raise ModelError(
-            f"`{node.node.op_type}` cannot be computed",
-            where=describe(node.node),
-            why=f"{error}"[:2000],
-            instead="check the sizes and types of the inputs",
-        ) from error
-    except InconclusiveDimensionOperation as error:
-        raise ValueNotKnown(
-            "sizes that only have names are not enough here",
-            [Refusal(node.node.op_type, describe(node.node), str(error).partition("\n")[0])],
-        ) from error
     except Exception as error:
-        noted(error, describe(node.node))
-        raise
+        explained = _explained(error, node)
+        if explained is error:
+            raise
+        raise explained from error
     outputs = tuple(_typed(output, kind, inputs) for output, kind in zip(outputs, node.output_types, strict=False))
     if recording is not None:
         _suggest_names(node.outputs, outputs)

@@ -1,14 +1,15 @@
 """A uniform interface to JAX beyond its public one, the same for every release of JAX.
 
-`aliases` names the types of values; `versions` lists what differs between releases; `names` has the names that are private or move, `definitions` JAX's own
-definitions of primitives; `parameters` reads and makes the parameters of primitives; `rules` registers the behaviour of
-our own primitives under JAX's transformations; `implementations` returns the implementation of a primitive, and
-`defaults` tells which of its parameters have no effect.
+`aliases` names the types of values; `versions` lists what differs between releases; `names` has the names that are
+private or move, `definitions` JAX's own definitions of primitives; `parameters` reads and makes the parameters of
+primitives; `rules` registers the behaviour of our own primitives under JAX's transformations; `implementations` returns
+the implementation of a primitive, and `defaults` tells which of its parameters have no effect.
 """
 
-from jaxport.jaxprs.aliases import Array, Dim, Parameters, PythonFunction, PyTree, Shape
+from jaxport.jaxprs.aliases import Array, Dim, Module, Parameters, PythonFunction, PyTree, Shape
 from jaxport.jaxprs.effects import concerns_reference, reference_of
 from jaxport.jaxprs.names import (
+    Atom,
     ClosedJaxpr,
     DebugInfo,
     DropVar,

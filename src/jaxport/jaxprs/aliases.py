@@ -8,10 +8,13 @@ from typing import Any
 import jax
 import numpy as np
 
-__all__ = ["Array", "Dim", "Parameters", "PyTree", "PythonFunction", "Shape"]
+__all__ = ["Array", "Dim", "Module", "Parameters", "PyTree", "PythonFunction", "Shape"]
 
 PyTree = Any
 """What a user's function takes or returns, or holds: arrays in containers, modules, or objects of any other type."""
+
+Module = Any
+"""An object of a framework that is called and may hold weights; frameworks share no class for it."""
 
 Array = jax.Array | np.ndarray
 """An array of JAX, a tracer, or an array of NumPy."""

@@ -41,6 +41,8 @@ else:
     else:
         flattree = Inline = None
 
+# What an equation reads: a variable, or a number that is written in the program.
+Atom = Var | Literal
 # Public from 0.10 on, in `jax.extend.core`.
 DebugInfo = _core.DebugInfo
 DropVar = _core.DropVar

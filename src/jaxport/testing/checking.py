@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import onnx.checker
 import onnx.shape_inference
+from jax.typing import DTypeLike
 
 from jaxport import blocks
 from jaxport.errors import InvalidArgument
@@ -20,7 +21,7 @@ from jaxport.export.flags.tracing import with_bools
 from jaxport.export.ports import is_key
 from jaxport.export.specs import is_shape
 from jaxport.importer import from_onnx
-from jaxport.jaxprs import Dim, Parameters, PythonFunction, PyTree
+from jaxport.jaxprs import Array, Dim, Parameters, PythonFunction, PyTree
 from jaxport.jaxprs.compiling import QUICKLY
 from jaxport.testing.declared import check_declared
 from jaxport.testing.specs import sample
@@ -56,8 +57,8 @@ def check(
     atol: float | None = None,
     without: Mapping[str, str] | None = None,
     opsets: Sequence[int] | None = None,
-    shapes: Sequence[Sequence[PyTree]] | None = None,
-    dtypes: Sequence[PyTree] | None = None,
+    shapes: Sequence[Sequence[Dim]] | None = None,
+    dtypes: Sequence[DTypeLike] | None = None,
     function_count: int | None = None,
     changes_state: bool = False,
     **options: PyTree,
@@ -141,7 +142,7 @@ class _Case:
     rtol: float | None
     atol: float | None
     changes_state: bool
-    _expected: dict[tuple, list[PyTree]] = field(default_factory=dict)
+    _expected: dict[tuple, list[Array]] = field(default_factory=dict)
 
     def run(self, variant: _Variant, seed: str = "") -> Exported:
         """Export a variant, run both sides, compare."""
@@ -194,7 +195,7 @@ class _Case:
         ]
         return jax.tree.unflatten(exported.traced.in_tree, leaves)
 
-    def _in_jax(self, exported: Exported, args: Sequence[PyTree], kwargs: Parameters) -> list[PyTree]:
+    def _in_jax(self, exported: Exported, args: Sequence[PyTree], kwargs: Parameters) -> list[Array]:
         with jax.enable_x64(exported.x64):
             if exported.state == "refuse" and not self.changes_state and not exported.flags:
                 try:

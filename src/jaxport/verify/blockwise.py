@@ -17,7 +17,7 @@ import numpy as np
 from jaxport import jaxprs
 from jaxport.blocks import Block, block_p
 from jaxport.export.rules import BLOCK_RULES
-from jaxport.jaxprs import PyTree
+from jaxport.jaxprs import Array, Atom, PyTree
 from jaxport.verify import reference
 from jaxport.verify.taps import Tap, tapped
 
@@ -45,7 +45,7 @@ class BlockDifference:
 
 
 def block_differences(
-    exported: Exported, leaves: Sequence[PyTree], inputs: Mapping[str, np.ndarray]
+    exported: Exported, leaves: Sequence[Array], inputs: Mapping[str, np.ndarray]
 ) -> tuple[BlockDifference, ...]:
     """Return the differences of all blocks, the most costly first.
 
@@ -87,7 +87,7 @@ def _difference(own: Sequence[Tap], by_value: Mapping[jaxprs.Var, float]) -> Blo
     return BlockDifference(block.path or block.name, block.target, relative, added)
 
 
-def _known(atom: PyTree, around: Sequence[jaxprs.JaxprEqn], by_value: Mapping[jaxprs.Var, float]) -> float:
+def _known(atom: Atom, around: Sequence[jaxprs.JaxprEqn], by_value: Mapping[jaxprs.Var, float]) -> float:
     """Return the difference of an operand: that of the tapped value that it is; none if it is a constant or an input."""
     if isinstance(atom, jaxprs.Literal):
         return 0.0

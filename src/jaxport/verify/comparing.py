@@ -45,7 +45,7 @@ class Difference:
     note: str = ""
 
 
-def tolerances(dtype: DTypeLike, inside: PyTree = None) -> tuple[float, float]:
+def tolerances(dtype: DTypeLike, inside: DTypeLike | None = None) -> tuple[float, float]:
     """Return how much an element may differ: relative to itself, and relative to the largest element.
 
     Args:
@@ -70,7 +70,7 @@ def difference(
     rtol: float | None = None,
     atol: float | None = None,
     *,
-    inside: PyTree = None,
+    inside: DTypeLike | None = None,
     spread: np.ndarray | None = None,
     scaled: float | None = None,
 ) -> Difference:
@@ -146,7 +146,7 @@ def compared_results(
     actual: Sequence[np.ndarray],
     rtol: float | None,
     atol: float | None,
-    inside: Sequence[PyTree],
+    inside: Sequence[DTypeLike | None],
     spread: Callable[[], Sequence[np.ndarray]],
     scaled: float | None = None,
 ) -> list[Difference]:

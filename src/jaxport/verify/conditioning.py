@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxport import blocks, jaxprs
-from jaxport.jaxprs import Array, PyTree
+from jaxport.jaxprs import Array, Atom, PyTree
 from jaxport.verify.precision import MOVES
 
 #: The number of runs.
@@ -24,7 +24,7 @@ RUNS = 6
 _CALLS = frozenset(("checkpoint", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "jit", "remat2"))
 
 
-def spread(jaxpr: jaxprs.ClosedJaxpr, operands: Sequence[PyTree], count: int) -> list[np.ndarray]:
+def spread(jaxpr: jaxprs.ClosedJaxpr, operands: Sequence[Array], count: int) -> list[np.ndarray]:
     """Return the largest change of each element of the results, in runs with different rounding.
 
     Args:
@@ -40,7 +40,7 @@ def spread(jaxpr: jaxprs.ClosedJaxpr, operands: Sequence[PyTree], count: int) ->
     plain = blocks.ungroup(jaxpr)
 
     @jax.jit
-    def run(key: Any, *operands: PyTree) -> list[PyTree]:
+    def run(key: Any, *operands: PyTree) -> list[Array]:
         rounding = _Rounding(key)
         inputs = [rounding(value) for value in operands[count:]]
         return rounding.through(plain.jaxpr, plain.consts, [*operands[:count], *inputs])
@@ -90,11 +90,11 @@ class _Rounding:
         is_exact = (value == jnp.round(value)) & (jnp.abs(value) < 1 / eps)
         return jnp.where(is_exact, value, changed)
 
-    def through(self, jaxpr: jaxprs.Jaxpr, consts: Sequence[Array], operands: Sequence[PyTree]) -> list[PyTree]:
+    def through(self, jaxpr: jaxprs.Jaxpr, consts: Sequence[Array], operands: Sequence[Array]) -> list[Array]:
         """Return the results of a program with rounding changed in each equation, and after each loop or branch."""
-        env: dict[PyTree, PyTree] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *operands), strict=True))
+        env: dict[Atom, Array] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *operands), strict=True))
 
-        def read(atom: PyTree) -> PyTree:
+        def read(atom: Atom) -> PyTree:
             return atom.val if isinstance(atom, jaxprs.Literal) else env[atom]
 
         for equation in jaxpr.eqns:
@@ -110,7 +110,7 @@ class _Rounding:
         return [read(atom) for atom in jaxpr.outvars]
 
 
-def _evaluated(equation: jaxprs.JaxprEqn, given: Sequence[PyTree], like: jaxprs.Jaxpr) -> list[PyTree]:
+def _evaluated(equation: jaxprs.JaxprEqn, given: Sequence[PyTree], like: jaxprs.Jaxpr) -> list[Array]:
     """Return the results of one equation, by a program of only that equation."""
     invars: list[PyTree] = [jaxprs.Var(atom.aval) for atom in equation.invars]
     outvars = [jaxprs.Var(variable.aval) for variable in equation.outvars]

@@ -9,6 +9,7 @@ from functools import cached_property
 
 import jax
 import numpy as np
+from jax.typing import DTypeLike
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument, ModelError, ValueNotKnown
@@ -93,7 +94,7 @@ class Run:
 
     sizes: dict[str, int]
     arrays: dict[str, np.ndarray]
-    inside: Sequence[PyTree] = ()
+    inside: Sequence[DTypeLike | None] = ()
 
 
 class Comparison:

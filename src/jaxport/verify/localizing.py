@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from jax.typing import DTypeLike
 
 from jaxport import jaxprs
 from jaxport.blocks import Block, block_p
 from jaxport.export.exported import Exported
 from jaxport.export.rules import BLOCK_RULES
 from jaxport.export.sources import source_lines
-from jaxport.jaxprs import PyTree
+from jaxport.jaxprs import Array
 from jaxport.verify import reference
 from jaxport.verify.comparing import FAILURES, difference
 from jaxport.verify.precision import narrowest
@@ -37,7 +38,7 @@ class Localizer:
     """
 
     exported: Exported
-    leaves: Sequence[PyTree]
+    leaves: Sequence[Array]
     inputs: Mapping[str, np.ndarray]
     rtol: float | None = None
     atol: float | None = None
@@ -77,11 +78,11 @@ class Localizer:
                 return Divergence(cause, "", "the graph agrees before it, and each equation by itself")
         return Divergence("not localized", "", "exported once more, the model agrees")
 
-    def _in_jax(self, jaxpr: jaxprs.ClosedJaxpr) -> list[PyTree]:
+    def _in_jax(self, jaxpr: jaxprs.ClosedJaxpr) -> list[Array]:
         weights = [weight.value for weight in self.exported.traced.weights]
         return reference.run_program(jaxpr, [*weights, *self.leaves])
 
-    def _run(self, model: Exported) -> list[PyTree]:
+    def _run(self, model: Exported) -> list[Array]:
         results = model.session.run({**model.defaults, **self.inputs})
         return [port.to_jax(result) for port, result in zip(model.outputs, results, strict=True)]
 
@@ -99,7 +100,7 @@ class Localizer:
         found = map(self._compared, taps, map(np.asarray, expected), actual, inside)
         return min((f for f in found if f is not None), key=_Found.time, default=None)
 
-    def _compared(self, tap: Tap, expected: np.ndarray, actual: np.ndarray, inside: PyTree) -> _Found | None:
+    def _compared(self, tap: Tap, expected: np.ndarray, actual: np.ndarray, inside: DTypeLike | None) -> _Found | None:
         """Return the first step in which a value differs."""
         whole = difference(expected, actual, self.rtol, self.atol, inside=inside).problem
         if not whole or expected.shape != actual.shape:

@@ -9,10 +9,10 @@ from jax import export
 
 from jaxport import blocks, jaxprs
 from jaxport.export import dims
-from jaxport.jaxprs import PyTree
+from jaxport.jaxprs import Array, PyTree
 
 
-def run_program(jaxpr: jaxprs.ClosedJaxpr, operands: Sequence[PyTree]) -> list[PyTree]:
+def run_program(jaxpr: jaxprs.ClosedJaxpr, operands: Sequence[Array]) -> list[Array]:
     """Return the results of a program, which may have blocks and symbolic dims, for concrete operands."""
     plain = blocks.ungroup(jaxpr)
     function = jax.jit(jaxprs.jaxpr_as_fun(plain))
@@ -23,6 +23,6 @@ def run_program(jaxpr: jaxprs.ClosedJaxpr, operands: Sequence[PyTree]) -> list[P
     return list(export.export(function)(*specs).call(*operands))
 
 
-def run_traced(traced: blocks.Traced, inputs: Sequence[PyTree]) -> list[PyTree]:
+def run_traced(traced: blocks.Traced, inputs: Sequence[PyTree]) -> list[Array]:
     """Return the outputs of a traced program, including those of the state."""
     return run_program(traced.jaxpr, [*(weight.value for weight in traced.weights), *inputs])

@@ -6,6 +6,7 @@ import ctypes
 import importlib
 import math
 import os
+from collections.abc import Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -13,7 +14,7 @@ import onnx_ir as ir
 from jaxport import saving
 from jaxport.errors import NotInstalled, RunError
 from jaxport.export import opsets
-from jaxport.jaxprs import Parameters, PyTree
+from jaxport.jaxprs import Array, PyTree
 
 _IN_MEMORY = "weights of this process"
 
@@ -76,7 +77,7 @@ class Session:
         self.input_names = [value.name for value in self._session.get_inputs()]
         self.output_names = [value.name for value in self._session.get_outputs()]
 
-    def run(self, inputs: Parameters) -> list[np.ndarray]:
+    def run(self, inputs: Mapping[str, Array]) -> list[np.ndarray]:
         """Return the outputs for these inputs, by name.
 
         Args:

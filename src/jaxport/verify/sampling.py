@@ -18,7 +18,7 @@ from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
 from jaxport.export import dims
 from jaxport.export.ports import Port, is_key, key_implementation
-from jaxport.jaxprs import PyTree
+from jaxport.jaxprs import Atom, PyTree
 
 #: The range of integers without bounds.
 FREE = (-4, 12)
@@ -85,9 +85,9 @@ class _Flow:
         """Return the origins of the results of a body, given those of its inputs."""
         key = id(jaxpr), tuple(origins)
         if key not in self._done:
-            env: dict[PyTree, _ValueOrigin] = dict(zip(jaxpr.invars, origins, strict=True))
+            env: dict[Atom, _ValueOrigin] = dict(zip(jaxpr.invars, origins, strict=True))
 
-            def read(atom: PyTree) -> _ValueOrigin:
+            def read(atom: Atom) -> _ValueOrigin:
                 return _NOWHERE if isinstance(atom, jaxprs.Literal) else env.get(atom, _NOWHERE)
 
             for equation in jaxpr.eqns:

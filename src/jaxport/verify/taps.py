@@ -17,12 +17,10 @@ import jax.numpy as jnp
 from jaxport import jaxprs
 from jaxport.blocks import block_p
 from jaxport.export.ports import is_key
-from jaxport.jaxprs import PyTree
+from jaxport.jaxprs import Atom, PyTree
 
 #: Primitives that run one body once: they are replaced by its equations.
 _CALLS = frozenset(("checkpoint", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "jit", "remat2"))
-
-Atom = jaxprs.Var | jaxprs.Literal
 
 
 @dataclass(frozen=True)

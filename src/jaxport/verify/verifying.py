@@ -18,7 +18,7 @@ from jaxport.errors import InvalidArgument
 from jaxport.export import dims, specs
 from jaxport.export.flags.tracing import traced_with_flags, with_bools
 from jaxport.export.ports import Port, is_key, port_of, stored
-from jaxport.jaxprs import Parameters, PythonFunction, PyTree
+from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree
 from jaxport.verify import conditioning, reference, sampling, sizes as size_choice
 from jaxport.verify.blockwise import BlockDifference, block_differences
 from jaxport.verify.comparing import compared_results
@@ -261,19 +261,19 @@ class _Subject:
             report.raise_if_failed()
         return report
 
-    def _in_jax(self, leaves: Sequence[PyTree]) -> list[PyTree]:
+    def _in_jax(self, leaves: Sequence[Array]) -> list[Array]:
         """Return the outputs of the JAX side."""
         traced, leaves = self._concrete(leaves)
         results = reference.run_traced(traced, leaves)
         return results if traced.state_outputs == self.traced.state_outputs else self._with_old_state(traced, results)
 
-    def _spread(self, leaves: Sequence[PyTree]) -> list[np.ndarray]:
+    def _spread(self, leaves: Sequence[Array]) -> list[np.ndarray]:
         """Return the change of each output in JAX itself under different rounding."""
         traced, leaves = self._concrete(leaves)
         weights = [weight.value for weight in traced.weights]
         return conditioning.spread(traced.jaxpr, [*weights, *leaves], len(weights))
 
-    def _concrete(self, leaves: Sequence[PyTree]) -> tuple[blocks.Traced, Sequence[PyTree]]:
+    def _concrete(self, leaves: Sequence[Array]) -> tuple[blocks.Traced, Sequence[PyTree]]:
         """Return the trace to run in JAX; if dims are symbolic or there are flags, the function is traced again."""
         traced = self.traced
         if self.flags or not all(dims.all_static(port.shape) for port in self.inputs):
@@ -286,7 +286,7 @@ class _Subject:
             traced = replace(again, weights=tuple(exported.get(weight.path, weight) for weight in again.weights))
         return traced, leaves
 
-    def _with_old_state(self, traced: blocks.Traced, results: Sequence[PyTree]) -> list[PyTree]:
+    def _with_old_state(self, traced: blocks.Traced, results: Sequence[Array]) -> list[Array]:
         """Return the outputs with the old values of state that only changes for other values of the flags."""
         count = len(traced.output_paths)
         old = {weight.path: weight.value for weight in self.traced.weights}
@@ -298,7 +298,7 @@ class _Subject:
         count = self.traced.in_tree.num_leaves
         return [position for position in range(count) if position not in self.traced.static_inputs][index]
 
-    def _with_static(self, leaves: Sequence[PyTree]) -> list[PyTree]:
+    def _with_static(self, leaves: Sequence[Array]) -> list[Array]:
         static, arrays = self.traced.static_inputs, iter(leaves)
         count = self.traced.in_tree.num_leaves
         return [static[index] if index in static else next(arrays) for index in range(count)]

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jax.typing import DTypeLike
 
 from jaxport.errors import ModelError
 from jaxport.importer.host import Attribute, HostValue, RuntimeValue, Tensor, host
@@ -90,7 +89,7 @@ def _scores(X: Tensor, trees: Trees, aggregate: str, base: Tensor | HostValue | 
     return y if base is None else y + base
 
 
-def _numbers(values: Attribute, tensor: Attribute, dtype: DTypeLike = np.float32) -> np.ndarray:
+def _numbers(values: Attribute, tensor: Attribute, dtype: type[np.generic] = np.float32) -> np.ndarray:
     """Return an attribute that may be given as numbers or as a tensor."""
     return tensor.data if tensor is not None else np.array(values if values is not None else (), dtype)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from jax.typing import DTypeLike
 
 from jaxport.importer.dtypes import dtype_of
 from jaxport.importer.host import HostValue, Tensor, host
@@ -93,7 +92,7 @@ def tile(input, repeats: Host):
     return jnp.tile(input, repeats.tolist())
 
 
-def _spaced(start: HostValue, limit: HostValue, delta: HostValue, dtype: DTypeLike) -> Tensor:
+def _spaced(start: HostValue, limit: HostValue, delta: HostValue, dtype: np.dtype) -> Tensor:
     """Return `start`, `start + delta`, … up to `limit`, computed in `dtype`."""
     # ONNX's own function bodies pass vectors of one element.
     start, limit, delta = (value.reshape(()) for value in (start, limit, delta))
