@@ -41,7 +41,7 @@ class _Hoisting:
 
     def __init__(self) -> None:
         self._lifted: dict[tuple, tuple[jaxprs.Jaxpr, list[Array]]] = {}
-        self._kept: list[Array] = []  # so that no id is reused
+        self._kept: list[object] = []  # so that no id is reused
         self._needs: dict[int, bool] = {}
 
     def needs(self, jaxpr: jaxprs.Jaxpr) -> bool:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 from jax import core as jax_core
-from jax.tree_util import PyTreeDef
 
 from jaxport import jaxprs
 from jaxport.blocks.constants import hoisted
@@ -66,8 +65,8 @@ class Traced:
 
     jaxpr: jaxprs.ClosedJaxpr
     weights: tuple[TracedWeight, ...]
-    in_tree: PyTreeDef
-    out_tree: PyTreeDef
+    in_tree: Any  # `jax.tree_util.PyTreeDef`, which type checkers do not take as a type
+    out_tree: Any
     input_paths: tuple[str, ...]
     output_paths: tuple[str, ...]
     state_outputs: tuple[str, ...]

@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
-from jax.typing import DTypeLike
 
 from jaxport.errors import RuleError
 from jaxport.importer.dtypes import canonical
@@ -52,7 +51,7 @@ class Variable:
     """A recorded array: its shape and dtype, and the ONNX name that suggests its name."""
 
     shape: tuple[Dim, ...]
-    dtype: DTypeLike
+    dtype: np.dtype
     hint: str = ""
 
 
@@ -296,32 +295,16 @@ def _unary(symbol: str, function: Callable[[RuntimeValue], RuntimeValue]) -> Cal
     return lambda self: _run("operator", symbol, function, self)
 
 
-for _name, _symbol, _function in (
-    ("add", "+", operator.add),
-    ("sub", "-", operator.sub),
-    ("mul", "*", operator.mul),
-    ("truediv", "/", operator.truediv),
-    ("floordiv", "//", operator.floordiv),
-    ("mod", "%", operator.mod),
-    ("pow", "**", operator.pow),
-    ("matmul", "@", operator.matmul),
-    ("and", "&", operator.and_),
-    ("or", "|", operator.or_),
-    ("xor", "^", operator.xor),
-    ("lshift", "<<", operator.lshift),
-    ("rshift", ">>", operator.rshift),
-):
+_ARITHMETIC = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
+    "and": "&", "or": "|", "xor": "^", "lshift": "<<", "rshift": ">>",
+}  # fmt: skip
+_COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+for _name, _symbol in (_ARITHMETIC | _COMPARISONS).items():
+    _function = getattr(operator, f"__{_name}__")
     setattr(Recorded, f"__{_name}__", _binary(_symbol, _function, swapped=False))
-    setattr(Recorded, f"__r{_name}__", _binary(_symbol, _function, swapped=True))
-for _name, _symbol, _function in (
-    ("eq", "==", operator.eq),
-    ("ne", "!=", operator.ne),
-    ("lt", "<", operator.lt),
-    ("le", "<=", operator.le),
-    ("gt", ">", operator.gt),
-    ("ge", ">=", operator.ge),
-):
-    setattr(Recorded, f"__{_name}__", _binary(_symbol, _function, swapped=False))
+    if _name in _ARITHMETIC:
+        setattr(Recorded, f"__r{_name}__", _binary(_symbol, _function, swapped=True))
 Recorded.__neg__ = _unary("-", operator.neg)  # type: ignore[attr-defined]
 Recorded.__invert__ = _unary("~", operator.invert)  # type: ignore[attr-defined]
 

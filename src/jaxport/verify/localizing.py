@@ -100,7 +100,7 @@ class Localizer:
         found = map(self._compared, taps, map(np.asarray, expected), actual, inside)
         return min((f for f in found if f is not None), key=_Found.time, default=None)
 
-    def _compared(self, tap: Tap, expected: np.ndarray, actual: np.ndarray, inside: DTypeLike | None) -> _Found | None:
+    def _compared(self, tap: Tap, expected: np.ndarray, actual: Array, inside: DTypeLike | None) -> _Found | None:
         """Return the first step in which a value differs."""
         whole = difference(expected, actual, self.rtol, self.atol, inside=inside).problem
         if not whole or expected.shape != actual.shape:

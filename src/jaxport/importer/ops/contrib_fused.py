@@ -247,8 +247,8 @@ def nhwc_fused_conv(
     strides=None,
 ):
     options = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
-    y = conv(X, W, B, **options, channels_last=True)
-    return _activated(y if Z is None else y + Z, activation, activation_params or ())
+    activated = {"activation": activation, "activation_params": activation_params}
+    return fused_conv(X, W, B, Z, **activated, **options, channels_last=True)
 
 
 @op(DOMAIN, "NhwcConv", since=1)

@@ -41,6 +41,10 @@ def if_(cond, *, then_branch, else_branch):
         ) from error
 
 
+LoopInput = Tensor | HostValue | None
+"""The number of iterations or the condition of a loop, which may be absent."""
+
+
 class _Iteration:
     """The body of a loop; the iteration number and the condition have the rank that it declares, 0 or 1."""
 
@@ -100,8 +104,8 @@ def _scanned(trips: int, state: Sequence[RuntimeValue], body: PythonFunction) ->
 
 def _ended(
     bound: int | None,
-    M: Tensor | HostValue | None,
-    cond: Tensor | HostValue | None,
+    M: LoopInput,
+    cond: LoopInput,
     state: Sequence[RuntimeValue],
     body: PythonFunction,
     first: int = 0,
@@ -113,11 +117,7 @@ def _ended(
 
 
 def _while(
-    M: Tensor | HostValue | None,
-    cond: Tensor | HostValue | None,
-    state: Sequence[RuntimeValue],
-    body: PythonFunction,
-    first: int = 0,
+    M: LoopInput, cond: LoopInput, state: Sequence[RuntimeValue], body: PythonFunction, first: int = 0
 ) -> tuple[Tensor, ...]:
     """Run a loop that ends by its condition, or after `M` iterations; `first` were done before."""
 
@@ -136,12 +136,7 @@ def _while(
 
 
 def _bounded(
-    bound: int,
-    M: Tensor | HostValue | None,
-    cond: Tensor | HostValue | None,
-    state: Sequence[RuntimeValue],
-    body: PythonFunction,
-    first: int = 0,
+    bound: int, M: LoopInput, cond: LoopInput, state: Sequence[RuntimeValue], body: PythonFunction, first: int = 0
 ) -> tuple[Tensor, ...]:
     """Run a loop for `bound` iterations from `first` on; those after its end change nothing and give rows of zeros."""
 
