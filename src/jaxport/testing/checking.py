@@ -110,11 +110,13 @@ def check(
     if "imported" not in left_out:
         case.run_imported(first, exported)
     if shapes is not None:
-        found = [tuple(map(dims.label, port.shape)) for port in exported.outputs]
-        assert found == [tuple(shape) for shape in shapes], f"the outputs have the shapes {found}, not {shapes}"
+        declared = [tuple(map(dims.label, port.shape)) for port in exported.outputs]
+        assert declared == [tuple(shape) for shape in shapes], f"the outputs have the shapes {declared}, not {shapes}"
     if dtypes is not None:
-        found = [port.dtype for port in exported.outputs]
-        assert found == [np.dtype(dtype) for dtype in dtypes], f"the outputs have the dtypes {found}, not {dtypes}"
+        declared = [port.dtype for port in exported.outputs]
+        assert declared == [np.dtype(dtype) for dtype in dtypes], (
+            f"the outputs have the dtypes {declared}, not {dtypes}"
+        )
     if function_count is not None:
         functions = [f"{domain}.{name}" for domain, name, _ in exported.model.functions]
         assert len(functions) == function_count, f"there are {len(functions)} functions: {functions}"
@@ -185,10 +187,10 @@ class _Case:
     ) -> tuple[Sequence[PyTree], Parameters]:
         """Return the arguments to run on: those of the case, the others sampled."""
         generator = np.random.default_rng(0)
-        given = iter(jax.tree.leaves(variant.values))
+        remaining = iter(jax.tree.leaves(variant.values))
         ports = [port for port in exported.inputs if not port.weight]
         leaves = [
-            next(given, None)
+            next(remaining, None)
             if variant.values is not None
             else port.to_jax(sample(generator, [dims.evaluate(d, sizes) for d in port.model_shape], port.model_dtype))
             for port in ports
@@ -212,13 +214,13 @@ class _Case:
         if jax.dtypes.issubdtype(expected.dtype, np.inexact):
             precision = jax.numpy.finfo(expected.dtype)
             relative, absolute = (float(precision.eps) * units for units in _UNITS[precision.bits])
-        found = difference(
+        compared = difference(
             expected,
             actual,
             relative if self.rtol is None else self.rtol,
             absolute if self.atol is None else self.atol,
         )
-        assert not found.problem, f"{what}: {found.problem}\nexpected {expected}\ngot {actual}"
+        assert not compared.problem, f"{what}: {compared.problem}\nexpected {expected}\ngot {actual}"
 
 
 def _key(exported: Exported, sizes: Mapping[str, int]) -> tuple:
@@ -250,7 +252,7 @@ def _variants(
     everything = [list(specs), dict(options.get("input_params") or {})]
     names = sorted({name for leaf in _leaves(everything) for dim in leaf.shape for name in _names(dim)})
     runs = [
-        {name: _size(name, given) for name in names} for given in (sizes if names and values is None else sizes[:1])
+        {name: _size(name, chosen) for name in names} for chosen in (sizes if names and values is None else sizes[:1])
     ]
     yield _Variant("as given", specs, options, runs, values)
 

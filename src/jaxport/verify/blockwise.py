@@ -75,7 +75,9 @@ def block_differences(
     for tap in taps:
         if tap.equation.primitive is block_p:
             calls.setdefault(tuple(map(id, (*tap.around, tap.equation))), []).append(tap)
-    return tuple(sorted((_difference(own, by_value) for own in calls.values()), key=lambda found: -found.added))
+    return tuple(
+        sorted((_difference(own, by_value) for own in calls.values()), key=lambda difference: -difference.added)
+    )
 
 
 def _difference(own: Sequence[Tap], by_value: Mapping[jaxprs.Var, float]) -> BlockDifference:

@@ -110,7 +110,7 @@ class _Rounding:
         return [read(atom) for atom in jaxpr.outvars]
 
 
-def _evaluated(equation: jaxprs.JaxprEqn, given: Sequence[PyTree], like: jaxprs.Jaxpr) -> list[Array]:
+def _evaluated(equation: jaxprs.JaxprEqn, operands: Sequence[PyTree], like: jaxprs.Jaxpr) -> list[Array]:
     """Return the results of one equation, by a program of only that equation."""
     invars: list[PyTree] = [jaxprs.Var(atom.aval) for atom in equation.invars]
     outvars = [jaxprs.Var(variable.aval) for variable in equation.outvars]
@@ -122,4 +122,4 @@ def _evaluated(equation: jaxprs.JaxprEqn, given: Sequence[PyTree], like: jaxprs.
         effects=set(),
         debug_info=like.debug_info._replace(arg_names=None, result_paths=None),
     )
-    return list(jaxprs.jaxpr_as_fun(jaxprs.closed(body, ()))(*given))
+    return list(jaxprs.jaxpr_as_fun(jaxprs.closed(body, ()))(*operands))

@@ -126,8 +126,8 @@ class Comparison:
         avoid: Mapping[str, Iterable[int]] | None = None,
     ) -> Iterator[Run]:
         """Yield the inputs to run on, at each set of sizes."""
-        given = self._given(inputs)
-        missing = [name for name in self.program.static_inputs if name not in given]
+        by_name = self._by_name(inputs)
+        missing = [name for name in self.program.static_inputs if name not in by_name]
         if missing:
             raise InvalidArgument(
                 f"the input `{missing[0]}` cannot be sampled",
@@ -136,9 +136,9 @@ class Comparison:
                 instead="give an array for it",
             )
         with jax.enable_x64(True):
-            traced = self._traced(given)
+            traced = self._traced(by_name)
         conditions = size_choice.Conditions(traced)
-        known = self._known_sizes(given)
+        known = self._known_sizes(by_name)
         sets = size_choice.checked(conditions, sizes) if sizes else size_choice.chosen(conditions, known, seed=seed)
         names = [name for name in self._specs if name not in self.program.static_inputs]
         bounds = sampling.bounds(traced)
@@ -148,8 +148,8 @@ class Comparison:
             generator = np.random.default_rng([seed, number])
             arrays = {}
             for name in self._specs:
-                if name in given:
-                    arrays[name] = given[name]
+                if name in by_name:
+                    arrays[name] = by_name[name]
                     continue
                 spec, valid = self._specs[name], bounds.get(first + names.index(name), ())
                 arrays[name] = sampling.sample(
@@ -199,7 +199,7 @@ class Comparison:
             count = len(jax.tree.leaves(program.params))
             return conditioning.spread(jax.make_jaxpr(apply)(*leaves), leaves, count)
 
-    def _given(self, inputs: Sequence[PyTree] | Parameters | None) -> dict[str, np.ndarray]:
+    def _by_name(self, inputs: Sequence[PyTree] | Parameters | None) -> dict[str, np.ndarray]:
         if not isinstance(inputs, Mapping):
             inputs = dict(zip(self.program.input_names, inputs or (), strict=False))
         declared = {value.name: value for value in self.program.inputs}
@@ -217,18 +217,18 @@ class Comparison:
             arrays[name] = array if dtype is None or hasattr(value, "dtype") else array.astype(dtype.numpy())
         return arrays
 
-    def _known_sizes(self, given: Mapping[str, np.ndarray]) -> dict[str, int]:
+    def _known_sizes(self, by_name: Mapping[str, np.ndarray]) -> dict[str, int]:
         return {
             str(size): length
-            for name, array in given.items()
+            for name, array in by_name.items()
             for size, length in zip(self._specs[name].shape, array.shape, strict=False)
             if not dims.is_static(size) and str(size).isidentifier()
         }
 
-    def _traced(self, given: Mapping[str, np.ndarray]) -> jaxprs.ClosedJaxpr:
+    def _traced(self, by_name: Mapping[str, np.ndarray]) -> jaxprs.ClosedJaxpr:
         """Return the program with symbolic sizes, to see how inputs are used; if that fails, only its inputs."""
         program = self.program
-        known = {name: given[name] for name in program.static_inputs}
+        known = {name: by_name[name] for name in program.static_inputs}
 
         def attempt(constraints: Sequence[str]) -> jaxprs.ClosedJaxpr:
             specs = {name: s for name, s in input_specs(program, constraints).items() if name not in known}

@@ -150,7 +150,7 @@ def _onnxruntime() -> PyTree:
 def _failures() -> tuple[type[Exception], ...]:
     """Return the runtime's exceptions: several classes without a common base, and those of its binding."""
     state = vars(importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state"))
-    own = [found for found in state.values() if isinstance(found, type) and issubclass(found, Exception)]
+    own = [value for value in state.values() if isinstance(value, type) and issubclass(value, Exception)]
     return (*own, RuntimeError, ValueError)
 
 

@@ -141,20 +141,20 @@ def verify_file(
     session = Session(path)
     bound = functools.partial(fn, **static_params) if static_params else fn
     with jax.enable_x64(double_precision or _x64()):
-        given = specs.read_inputs(inputs, input_params, constraints, double_precision)
-        traced, flags = traced_with_flags(bound, given, name=Path(path).name, state=state)
+        specified = specs.read_inputs(inputs, input_params, constraints, double_precision)
+        traced, flags = traced_with_flags(bound, specified, name=Path(path).name, state=state)
         x64 = _x64()
     weights = {weight.path: stored(weight.value) for weight in traced.weights if weight.path in session.input_names}
     names = [name for name in session.input_names if name not in weights]
     if set(names) == set(traced.input_paths):
         names = list(traced.input_paths)
-    for kind, found, wanted in (
+    for kind, in_file, wanted in (
         ("inputs", names, traced.input_paths),
         ("outputs", session.output_names, (*traced.output_paths, *traced.state_outputs)),
     ):
-        if len(found) != len(wanted):
+        if len(in_file) != len(wanted):
             raise InvalidArgument(
-                f"the file has the {kind} {', '.join(found)}",
+                f"the file has the {kind} {', '.join(in_file)}",
                 where=f"`{path}`",
                 why=f"the function has {', '.join(wanted)}",
                 instead="give the inputs and the parameters that the file was exported with",
@@ -164,7 +164,7 @@ def verify_file(
         name=Path(path).name,
         fn=bound,
         traced=traced,
-        inputs=_ports(names, avals, inputs_as_nchw, given.declared),
+        inputs=_ports(names, avals, inputs_as_nchw, specified.declared),
         outputs=_ports(session.output_names, traced.jaxpr.out_avals, outputs_as_nchw),
         session=session,
         defaults=weights,
@@ -240,10 +240,10 @@ class _Subject:
                 results = self.session.run({**self.defaults, **arrays})
                 actual = [_plain(port.to_jax(result)) for port, result in zip(self.outputs, results, strict=True)]
                 spread = functools.partial(self._spread, leaves)
-                found = compared_results(expected, actual, rtol, atol, inside, spread, scaled)
+                comparisons = compared_results(expected, actual, rtol, atol, inside, spread, scaled)
                 compared = [
                     Output(port.name, str(value.dtype), value.shape, run.sizes, how)
-                    for port, value, how in zip(self.outputs, expected, found, strict=True)
+                    for port, value, how in zip(self.outputs, expected, comparisons, strict=True)
                 ]
                 if per_block and self.exported is not None and not outputs:
                     blocks_found = block_differences(self.exported, leaves, arrays)
@@ -311,17 +311,19 @@ class _Subject:
         seed: int,
     ) -> Iterator[_Run]:
         """Yield the arguments to run on, at each set of sizes."""
-        given, sampler = self._given(inputs)
+        by_name, sampler = self._by_name(inputs)
         ports = {port.name: port for port in self.inputs}
         avoided = sampling.avoided(avoid, ports)
-        known = specs.sizes_of({name: ports[name].shape for name in given}, given)
+        known = specs.sizes_of({name: ports[name].shape for name in by_name}, by_name)
         conditions = size_choice.Conditions(self.traced.jaxpr)
         if sizes:
             sets = size_choice.checked(conditions, sizes)
         else:
             sets = size_choice.chosen(conditions, known, seed=seed)
         bounds, first = sampling.bounds(self.traced.jaxpr), len(self.traced.weights)
-        flags = [name for index, name in enumerate(ports) if self._position(index) in self.flags and name not in given]
+        flags = [
+            name for index, name in enumerate(ports) if self._position(index) in self.flags and name not in by_name
+        ]
         values = [
             dict(zip(flags, chosen, strict=True)) for chosen in itertools.product((True, False), repeat=len(flags))
         ]
@@ -329,7 +331,7 @@ class _Subject:
         runs += [(at, values[number % len(values)]) for number, at in enumerate(sets[1:], 1)]
         for number, (at, chosen) in enumerate(runs):
             generator = np.random.default_rng([seed, number])
-            leaves = {**given, **{name: np.asarray(value) for name, value in chosen.items()}}
+            leaves = {**by_name, **{name: np.asarray(value) for name, value in chosen.items()}}
             for index, (name, port) in enumerate(ports.items()):
                 if name not in leaves and sampler is not None:
                     leaves[name] = sampler(port, at, generator)
@@ -340,7 +342,7 @@ class _Subject:
             specs.sizes_of({name: port.shape for name, port in ports.items()}, leaves)
             yield _Run({**at, **chosen}, leaves)
 
-    def _given(self, inputs: PyTree) -> tuple[dict[str, PyTree], Sampler | None]:
+    def _by_name(self, inputs: PyTree) -> tuple[dict[str, PyTree], Sampler | None]:
         """Return the arguments that the user gives, by the names of their ports, and the sampler."""
         if inputs is None or callable(inputs):
             return {}, inputs
