@@ -7,7 +7,6 @@ the implementation of a primitive, and `defaults` tells which of its parameters 
 """
 
 from jaxport.jaxprs.aliases import Array, Dim, Module, Parameters, PythonFunction, PyTree, Shape
-from jaxport.jaxprs.effects import concerns_reference, reference_of
 from jaxport.jaxprs.names import (
     Atom,
     ClosedJaxpr,
@@ -22,6 +21,7 @@ from jaxport.jaxprs.names import (
     check_jaxpr,
     closed,
     closed_call_p,
+    concerns_reference,
     convert_element_type_p,
     discharge_state,
     get_opaque_trace_state,
@@ -32,6 +32,7 @@ from jaxport.jaxprs.names import (
     nameless,
     new_jaxpr_eqn,
     random_gamma_p,
+    reference_of,
     source_info_util,
     valid_jaxtype,
     varying_axes,

@@ -75,5 +75,24 @@ def varying_axes(aval: Any) -> frozenset[str]:
     return frozenset(getattr(getattr(aval, "manual_axis_type", None), "varying", ()))
 
 
+def concerns_reference(effect: object) -> bool:
+    """Whether an effect of an equation reads or writes a mutable reference.
+
+    >>> import jax
+    >>> jaxpr = jax.make_jaxpr(lambda x: jax.new_ref(x)[...])(1.0)
+    >>> [concerns_reference(effect) for equation in jaxpr.eqns for effect in equation.effects][-1]
+    True
+    """
+    return hasattr(effect, "input") or hasattr(effect, "input_index")
+
+
+def reference_of(effect: object) -> Var | None:
+    """Return the mutable reference that an effect names; None for effects that name none.
+
+    Before JAX 0.10 an effect has the place of the reference among the operands, which stays as it is.
+    """
+    return getattr(effect, "input", None)
+
+
 # Removes the mutable arrays of a closed jaxpr; before 0.10 the function of this name takes the constants separately.
 discharge_state = _discharge.discharge_state if release >= (0, 10) else getattr(_discharge, "discharge_state2")  # noqa: B009

@@ -23,8 +23,8 @@ from jaxport.export.specs import is_shape
 from jaxport.importer import from_onnx
 from jaxport.jaxprs import Array, Dim, Parameters, PythonFunction, PyTree
 from jaxport.jaxprs.compiling import QUICKLY
-from jaxport.testing.declared import check_declared
 from jaxport.testing.specs import sample
+from jaxport.testing.structure import check_declared
 from jaxport.verify.comparing import difference
 from jaxport.verify.importing import caller
 from jaxport.verify.reference import run_traced

@@ -1,4 +1,4 @@
-"""Assertions on the structure of a graph, in terms that survive a change of its details.
+"""Assertions on the structure of a graph, in terms that survive a change of its details, and on the shapes it declares.
 
 A path is written `Transpose -> Conv -> Relu`: nodes of these operators, each of which uses a result of the one before
 it. A shape may follow an operator, `Conv[B, 8, 6, 6]`: that of the node's first result, with `?` for any dim. Operators
@@ -13,8 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
+from jaxport.export import dims
 from jaxport.export.exported import Exported
-from jaxport.jaxprs import PyTree
+from jaxport.jaxprs import Parameters, PyTree
+from jaxport.verify.runtime import Session
 
 
 def expect_graph(
@@ -178,3 +180,31 @@ def _quoted(value: PyTree) -> str:
 
 def _listed(paths: Sequence[Sequence[ir.Node]]) -> str:
     return "\n".join("  " + " -> ".join(map(name, path)) for path in paths)
+
+
+def check_declared(exported: Exported, inputs: Parameters, sizes: Mapping[str, int]) -> None:
+    """Assert that every declared shape and dtype of the main graph is that of the value.
+
+    Args:
+      exported: the model.
+      inputs: its inputs, by name.
+      sizes: the sizes of the symbolic dims in these inputs.
+
+    Raises:
+      AssertionError: a declaration is stale.
+    """
+    model = exported.model.clone()
+    values = [value for node in model.graph for value in node.outputs if value.name]
+    inside = [value for value in values if not value.is_graph_output() and value.type is not None]
+    model.graph.outputs.extend(inside)
+    declared = {value.name: value for value in model.graph.outputs}
+    session = Session(model, threads=1)
+    results = session.run({**exported.defaults, **inputs})
+    for name, result in zip(session.output_names, results, strict=True):
+        value = declared[name]
+        shape = shape_of(value)
+        if shape is not None:
+            wanted = tuple(d if d is None else dims.evaluate(d, sizes) for d in shape)
+            fits = len(wanted) == result.ndim and all(w in (None, n) for w, n in zip(wanted, result.shape, strict=True))
+            assert fits, f"`{name}` declares {shape}, which is {wanted}, and has {result.shape}"
+        assert value.dtype == ir.DataType.from_numpy(result.dtype), f"`{name}` declares {value.dtype}: {result.dtype}"
