@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
 
 import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument
 from jaxport.export.api import to_onnx
 from jaxport.importer.program import Program, from_onnx
+from jaxport.jaxprs import PyTree
 
 __all__ = ["to_source"]
 
 
 def to_source(
-    model: Any,
+    model: PyTree,
     folder: str | os.PathLike[str] | None = None,
     *,
-    inputs: Any = None,
+    inputs: PyTree = None,
     framework: str = "nnx",
-    **options: Any,
-) -> Any:
+    **options: PyTree,
+) -> PyTree:
     """A model as source and a weights file, which need JAX, the framework and safetensors only.
 
     A model of JAX is exported to ONNX, and what was exported is printed: a Linen model becomes one of NNX, an edited Mox

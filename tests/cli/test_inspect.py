@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from jaxport.cli.summary import NAMESPACE, ModuleRow, Summary, Tensor, load_model, summarize
+from jaxport.cli.summary import NAMESPACE, ModuleRow, Summary, TensorRow, load_model, summarize
 from jaxport.cli.tables import file_size
 from jaxport.errors import ModelError
 from tests.cli.running import run
@@ -62,9 +62,9 @@ def test_a_model_is_summarized(path: Path):
         ir_version=10,
         opsets={"ai.onnx": 22, "my.pkg": 1},
         producer="somebody 1.2",
-        inputs=[Tensor("x", "float32", ("B", 3))],
-        outputs=[Tensor("y", "float32", ("B", 4))],
-        initializers=[Tensor("layers.0.kernel", "float32", (3, 4), 48)],
+        inputs=[TensorRow("x", "float32", ("B", 3))],
+        outputs=[TensorRow("y", "float32", ("B", 4))],
+        initializers=[TensorRow("layers.0.kernel", "float32", (3, 4), 48)],
         operators={"MatMul": 1, "Relu": 1},
         functions={"my.pkg::Activation": 1},
         modules=[

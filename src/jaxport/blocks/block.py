@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxport import jaxprs
+from jaxport.jaxprs import Parameters, PyTree
 
 __all__ = ["Block", "FrozenMapping", "block_p", "freeze"]
 
@@ -28,10 +29,10 @@ class FrozenMapping(Mapping[Any, Any]):
 
     __slots__ = ("_items",)
 
-    def __init__(self, items: Mapping | None = None, /, **more: Any):
+    def __init__(self, items: Mapping | None = None, /, **more: PyTree):
         self._items = dict(items or {}, **more)
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: Any) -> PyTree:
         return self._items[key]
 
     def __iter__(self) -> Iterator:
@@ -62,7 +63,7 @@ class FrozenMapping(Mapping[Any, Any]):
         return FrozenMapping, (self._items,)
 
 
-def freeze(value: Any) -> Any:
+def freeze(value: PyTree) -> PyTree:
     """Return `value` with its lists, dicts and sets, also nested ones, replaced by immutable ones.
 
     >>> freeze({"axes": [0, 1]})
@@ -113,9 +114,9 @@ class Block:
     path: str = ""
     kind: str = "module"
     method: str = "__call__"
-    config: Mapping[str, Any] = field(default_factory=FrozenMapping)
+    config: Parameters = field(default_factory=FrozenMapping)
     weights: Mapping[int, str] = field(default_factory=FrozenMapping)
-    options: Mapping[str, Any] = field(default_factory=FrozenMapping)
+    options: Parameters = field(default_factory=FrozenMapping)
     arguments: tuple[str, ...] = ()
     results: int = 1
     batched: int = 0
@@ -144,12 +145,12 @@ block_p.multiple_results = True
 
 
 @block_p.def_impl
-def _refuse_to_run(*_: Any, block: Block, **__: Any) -> None:
+def _refuse_to_run(*_: object, block: Block, **__: object) -> None:
     raise TypeError(f"the block `{block.target}` is data and cannot be run; `ungroup` the jaxpr first")
 
 
 @block_p.def_effectful_abstract_eval
-def _abstract_eval(*_: Any, jaxpr: jaxprs.ClosedJaxpr, **__: Any) -> tuple[list, set]:
+def _abstract_eval(*_: object, jaxpr: jaxprs.ClosedJaxpr, **__: object) -> tuple[list, set]:
     positions = {variable: index for index, variable in enumerate(jaxpr.jaxpr.invars)}
     effects = set()
     for effect in jaxpr.effects:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from collections.abc import Callable
+from typing import TypeVar, cast
 
 from jaxport.blocks.block import FrozenMapping
 from jaxport.blocks.framework import public_name
@@ -11,6 +11,7 @@ from jaxport.blocks.recorder import Boundary
 from jaxport.blocks.targets import declare, with_markers
 from jaxport.blocks.window import current_recorder
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import Parameters
 
 __all__ = ["boundary"]
 
@@ -21,7 +22,7 @@ def boundary(
     thing: Decorated,
     *,
     target: str | None = None,
-    options: Mapping[str, Any] | None = None,
+    options: Parameters | None = None,
     prepare: Callable[[dict], dict] = dict,
 ) -> Decorated:
     """Make each call of `thing` a block, wherever it is called from while a trace is running.

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 
 from jaxport import jaxprs
 from jaxport.blocks.labels import bodies
+from jaxport.jaxprs import Array, PyTree
 
 __all__ = ["hoisted"]
 
-_VariableOf = Callable[[Any], jaxprs.Var]
+_VariableOf = Callable[[Array], jaxprs.Var]
 
 
-def hoisted(closed: jaxprs.ClosedJaxpr) -> tuple[jaxprs.Jaxpr, list[Any]]:
+def hoisted(closed: jaxprs.ClosedJaxpr) -> tuple[jaxprs.Jaxpr, list[Array]]:
     """Return a jaxpr without consts, and the arrays that are its new inputs.
 
     The arrays are the leading inputs, before those of `closed`. Arrays in bodies of primitives that bind their arity
@@ -40,8 +40,8 @@ class _Hoisting:
     """Lifts consts body by body: those of a body become new *leading* operands of the equation that calls it."""
 
     def __init__(self) -> None:
-        self._lifted: dict[tuple, tuple[jaxprs.Jaxpr, list[Any]]] = {}
-        self._kept: list[Any] = []  # so that no id is reused
+        self._lifted: dict[tuple, tuple[jaxprs.Jaxpr, list[Array]]] = {}
+        self._kept: list[object] = []  # so that no id is reused
         self._needs: dict[int, bool] = {}
 
     def needs(self, jaxpr: jaxprs.Jaxpr) -> bool:
@@ -56,7 +56,7 @@ class _Hoisting:
             ) or any(self.needs(body) for equation in jaxpr.eqns for body in bodies(equation.params))
         return self._needs[id(jaxpr)]
 
-    def lifted(self, jaxpr: jaxprs.Jaxpr, consts: Sequence[Any]) -> tuple[jaxprs.Jaxpr, list[Any]]:
+    def lifted(self, jaxpr: jaxprs.Jaxpr, consts: Sequence[Array]) -> tuple[jaxprs.Jaxpr, list[Array]]:
         """Return `jaxpr` with its consts, and those of its bodies, as leading inputs, and the arrays."""
         key = id(jaxpr), *map(id, consts)
         if key in self._lifted:
@@ -64,7 +64,7 @@ class _Hoisting:
         self._kept += [jaxpr, *consts]
         # One input per array, however often the program uses it.
         variables: dict[int, jaxprs.Var] = {}
-        arrays: list[Any] = []
+        arrays: list[Array] = []
         alias: dict[jaxprs.Var, jaxprs.Var] = {}
         for variable, const in zip(jaxpr.constvars, consts, strict=True):
             if id(const) in variables:
@@ -73,7 +73,7 @@ class _Hoisting:
                 variables[id(const)] = variable
                 arrays.append(const)
 
-        def variable_of(array: Any) -> jaxprs.Var:
+        def variable_of(array: Array) -> jaxprs.Var:
             if id(array) not in variables:
                 variables[id(array)] = jaxprs.Var(jax.typeof(array))
                 arrays.append(array)
@@ -104,7 +104,7 @@ class _Hoisting:
         return rule(self, equation, variable_of)
 
 
-def _closed(hoisting: _Hoisting, body: jaxprs.ClosedJaxpr) -> tuple[jaxprs.ClosedJaxpr, list[Any]]:
+def _closed(hoisting: _Hoisting, body: jaxprs.ClosedJaxpr) -> tuple[jaxprs.ClosedJaxpr, list[Array]]:
     if not body.consts and not hoisting.needs(body.jaxpr):
         return body, []
     jaxpr, arrays = hoisting.lifted(body.jaxpr, body.consts)
@@ -123,7 +123,7 @@ def _jit(hoisting: _Hoisting, equation: jaxprs.JaxprEqn, variable_of: _VariableO
 
 
 @functools.cache
-def _unspecified() -> dict[str, Any]:
+def _unspecified() -> dict[str, PyTree]:
     """Return the parameters of a `jit` equation for an operand without specifications."""
     params = jax.make_jaxpr(jax.jit(lambda x: x))(0.0).eqns[0].params
     return {name: params[name][0] for name in ("in_shardings", "in_layouts", "donated_invars")}

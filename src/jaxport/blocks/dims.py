@@ -9,13 +9,12 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from jax.core import max_dim, min_dim
 from jax.export import is_symbolic_dim
 
 from jaxport.blocks.dim_text import FUNCTIONS, Expression, parse, symbols
-from jaxport.jaxprs import InconclusiveDimensionOperation
+from jaxport.jaxprs import Dim, InconclusiveDimensionOperation
 
 __all__ = [
     "FUNCTIONS",
@@ -33,10 +32,7 @@ __all__ = [
     "symbols",
 ]
 
-Dim = Any
-"""An `int`, or a symbolic dimension expression of `jax.export`."""
-
-_FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
+_FUNCTIONS: dict[str, Callable[[Dim, Dim], Dim]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
@@ -48,7 +44,7 @@ _FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def _method(a: Any, b: Any, name: str, of_dims: Callable[[Any, Any], Any]) -> Any:
+def _method(a: Dim, b: Dim, name: str, of_dims: Callable[[Dim, Dim], Dim]) -> Dim:
     if is_symbolic_dim(a) or is_symbolic_dim(b):
         return of_dims(a, b)
     return getattr(a, name)(b) if hasattr(a, name) else getattr(b, name)(a)
@@ -73,7 +69,7 @@ def label(dim: Dim) -> str | int:
     return int(dim) if is_static(dim) else str(dim)
 
 
-def evaluate(dim: Dim, values: Mapping[str, Any]) -> Any:
+def evaluate(dim: Dim, values: Mapping[str, Dim]) -> Dim:
     """Return the value of `dim` given `values` of its symbols: integers, dims, or objects with integer operators.
 
     The objects may have methods `maximum(other)` and `minimum(other)` for `max` and `min`.
@@ -89,7 +85,7 @@ def evaluate(dim: Dim, values: Mapping[str, Any]) -> Any:
     if is_static(dim):
         return int(dim)
 
-    def visit(node: Expression) -> Any:
+    def visit(node: Expression) -> Dim:
         match node.form:
             case "number":
                 return node.value
@@ -108,7 +104,7 @@ class _Linear:
     def __init__(self, scale: int, offset: int):
         self.scale, self.offset = scale, offset
 
-    def __add__(self, other: Any) -> _Linear:
+    def __add__(self, other: Dim) -> _Linear:
         if isinstance(other, _Linear):
             return _Linear(self.scale + other.scale, self.offset + other.offset)
         return _Linear(self.scale, self.offset + other)
@@ -118,7 +114,7 @@ class _Linear:
             raise TypeError("not linear")
         return _Linear(self.scale * other, self.offset * other)
 
-    def __sub__(self, other: Any) -> _Linear:
+    def __sub__(self, other: Dim) -> _Linear:
         return self + other * -1
 
     def __rsub__(self, other: int) -> _Linear:

@@ -8,10 +8,11 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jaxport.blocks.block import freeze
 from jaxport.blocks.values import is_array
+from jaxport.jaxprs import Module, Parameters, PythonFunction, PyTree
 
 if TYPE_CHECKING:
     from jaxport.blocks.recorder import Recorder
@@ -36,7 +37,7 @@ LIBRARIES = frozenset(
 )
 
 
-def package_of(thing: Any) -> str:
+def package_of(thing: PyTree) -> str:
     """Return the top-level package in which a class or function was defined.
 
     >>> package_of(Leaf)
@@ -47,7 +48,7 @@ def package_of(thing: Any) -> str:
 
 
 # Maps the object, the arguments and the keyword arguments of a call to those that the call is made with.
-Prepare = Callable[[Any, tuple, dict], tuple[tuple, dict]]
+Prepare = Callable[[PyTree, tuple, dict], tuple[tuple, dict]]
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Leaf:
     """
 
     path: str
-    value: Any
+    value: PyTree
     trainable: bool = True
     counter: bool = False
     anonymous: bool = False
@@ -73,7 +74,7 @@ class OwnPlace:
     `leaves()` gives some arrays of the body, each with the name of its collection.
     """
 
-    body: Any
+    body: Module
     body_path: str
     path: str
     leaves: Callable[[], list[tuple[str, Leaf]]]
@@ -84,7 +85,7 @@ class Snapshot:
     """The contents of a module: its arrays, and its other attributes, by path."""
 
     leaves: Mapping[str, Leaf]
-    attributes: Mapping[str, Any]
+    attributes: Parameters
 
 
 @dataclass(frozen=True)
@@ -97,20 +98,20 @@ class Lifted:
     """
 
     leaves: tuple[Leaf, ...]
-    attributes: Mapping[str, Any]
-    rebuild: Callable[[Sequence[Any]], Any]
-    snapshot: Callable[[Any], Snapshot]
+    attributes: Parameters
+    rebuild: Callable[[Sequence[PyTree]], PyTree]
+    snapshot: Callable[[PyTree], Snapshot]
     restore: Callable[[], None] = lambda: None
-    nodes: Sequence[Any] | None = None
+    nodes: Sequence[PyTree] | None = None
 
 
 @dataclass(frozen=True)
 class Look:
     """What one walk through a module finds: see `Framework.nodes`, `Framework.leaves` and `Framework.submodules`."""
 
-    nodes: Sequence[Any]
+    nodes: Sequence[PyTree]
     leaves: Sequence[Leaf]
-    submodules: Sequence[tuple[str, Any]]
+    submodules: Sequence[tuple[str, Module]]
 
 
 class Framework:
@@ -119,19 +120,19 @@ class Framework:
     #: the public names of the framework's namespaces, in the order in which they are searched
     namespaces: tuple[str, ...] = ()
 
-    def is_module(self, value: Any) -> bool:
+    def is_module(self, value: object) -> bool:
         """Whether `value` is a module of this framework."""
         raise NotImplementedError
 
-    def is_opaque(self, value: Any) -> bool:
+    def is_opaque(self, value: object) -> bool:
         """Whether an argument of a call is to be left alone: modules and other objects with identity."""
         return self.is_module(value)
 
-    def is_root(self, value: Any) -> bool:
+    def is_root(self, value: object) -> bool:
         """Whether `value` is a model, or a piece of one, that a callable may hold."""
         return self.is_module(value)
 
-    def is_variable(self, value: Any) -> bool:
+    def is_variable(self, value: object) -> bool:
         """Whether `value` is a box around an array, without a name of its own in paths."""
         del value
         return False
@@ -159,7 +160,7 @@ class Framework:
         """
         return iter(())
 
-    def interception(self, recorder: Callable[[], Recorder | None]) -> AbstractContextManager[Any]:
+    def interception(self, recorder: Callable[[], Recorder | None]) -> AbstractContextManager[PyTree]:
         """Return a context in which the framework itself reports each call of a module, in this thread only.
 
         `recorder()` is the one to pass the call to (`Recorder.call_method`), None if no window is open any more.
@@ -174,38 +175,38 @@ class Framework:
         """
         return nullcontext()
 
-    def submodules(self, module: Any) -> Iterator[tuple[str, Any]]:
+    def submodules(self, module: Module) -> Iterator[tuple[str, Module]]:
         """Yield the module and all modules below it, with their paths; shared ones once, at their first path."""
         raise NotImplementedError
 
-    def leaves(self, module: Any) -> list[Leaf]:
+    def leaves(self, module: Module) -> list[Leaf]:
         """Return all arrays of the module and of the modules below it."""
         raise NotImplementedError
 
-    def config(self, module: Any) -> dict[str, Any]:
+    def config(self, module: Module) -> dict[str, PyTree]:
         """Return the static fields of a module."""
         raise NotImplementedError
 
-    def own_place(self, module: Any) -> OwnPlace | None:
+    def own_place(self, module: Module) -> OwnPlace | None:
         """Return the place that the module reports for itself, or None if it does not know."""
         del module
         return None
 
-    def parameters(self, module: Any) -> list[Any]:
+    def parameters(self, module: Module) -> list[PyTree]:
         """Return the arrays that are the module's own parameters although they reach the trace as arguments."""
         del module
         return []
 
-    def carry(self, before: Any, after: Any) -> None:
+    def carry(self, before: PyTree, after: PyTree) -> None:
         """Copy what is attached to an array of a call to the marker's result for it."""
         del before, after
 
-    def named_by(self, module: Any, method: str) -> Callable | None:
+    def named_by(self, module: Module, method: str) -> Callable | None:
         """Return the function whose signature names the arguments of a method that hides its own."""
         del module, method
         return None
 
-    def signature(self, fn: Any, keywords: Mapping[str, Any]) -> inspect.Signature | None:
+    def signature(self, fn: PythonFunction, keywords: Parameters) -> inspect.Signature | None:
         """Return the signature of a callable of the framework that hides the names of its arguments, else None.
 
         `keywords` are always passed to it.
@@ -216,25 +217,25 @@ class Framework:
     #: whether `lift` takes a tuple of models, too, which may share parts
     lifts_together = False
 
-    def lift(self, module: Any) -> Lifted | None:
+    def lift(self, module: Module) -> Lifted | None:
         """Return the module decomposed, or None if a call cannot change it."""
         del module
         return None
 
-    def nodes(self, module: Any) -> Iterator[Any]:
+    def nodes(self, module: Module) -> Iterator[PyTree]:
         """Yield all objects below the module, itself included, that a copy of it copies, in the same order."""
         return (node for _, node in self.submodules(module))
 
-    def look(self, module: Any) -> Look:
+    def look(self, module: Module) -> Look:
         """All that there is to see in a module."""
         return Look(list(self.nodes(module)), self.leaves(module), list(self.submodules(module)))
 
-    def part(self, value: Any, original: Any, copy: Any) -> Any | None:
+    def part(self, value: PyTree, original: Module, copy: Module) -> PyTree | None:
         """Return the part of `copy` that corresponds to the part `value` of `original`, or None if it is no part."""
         del value, original, copy
         return None
 
-    def with_part(self, model: Any, old: Any, part: Any) -> Any | None:
+    def with_part(self, model: Module, old: Module, part: Module) -> PyTree | None:
         """The model with another module in all places of an old one; None if it cannot hold one there.
 
         A model that can change is a copy of the user's, and is changed.
@@ -242,7 +243,7 @@ class Framework:
         del model, old, part
         return None
 
-    def is_outside(self, module: Any, known: Sequence[bool]) -> bool:
+    def is_outside(self, module: object, known: Sequence[bool]) -> bool:
         """Whether a module that is used in a trace existed before it.
 
         Its arrays are concrete; `known` tells for each whether it belongs to a known model.
@@ -251,7 +252,7 @@ class Framework:
         return bool(known) and not any(known)
 
 
-def public_name(thing: Any, namespaces: Sequence[str]) -> str:
+def public_name(thing: PyTree, namespaces: Sequence[str]) -> str:
     """Return the qualified name of a class or function, as users spell it if one of `namespaces` has it.
 
     >>> import jax
@@ -268,7 +269,7 @@ def public_name(thing: Any, namespaces: Sequence[str]) -> str:
     return f"{getattr(thing, '__module__', type(thing).__module__)}.{name}"
 
 
-def static_items(fields: Mapping[str, Any], is_dynamic: Callable[[Any], bool]) -> dict[str, Any]:
+def static_items(fields: Parameters, is_dynamic: Callable[[PyTree], bool]) -> dict[str, PyTree]:
     """Return the public fields without those that hold arrays or are `is_dynamic`, with their values frozen.
 
     >>> import numpy as np
@@ -287,7 +288,7 @@ def static_items(fields: Mapping[str, Any], is_dynamic: Callable[[Any], bool]) -
 _SIMPLE = frozenset({int, float, str, bool, type(None), type, types.FunctionType, types.BuiltinFunctionType})
 
 
-def _holds(value: Any, predicate: Callable[[Any], bool]) -> bool:
+def _holds(value: PyTree, predicate: Callable[[PyTree], bool]) -> bool:
     if type(value) in _SIMPLE:
         return False
     if isinstance(value, list | tuple | set):

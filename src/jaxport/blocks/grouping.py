@@ -10,13 +10,13 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from jaxport import jaxprs
 from jaxport.blocks.block import Block, FrozenMapping, block_p
 from jaxport.blocks.labels import Flow, Label, Labels, bodies, labels_of, replace_bodies
 from jaxport.blocks.markers import BlockCall, EnclosingModule, block_enter_p, block_exit_p
 from jaxport.blocks.places import Places, joined
+from jaxport.jaxprs import PyTree
 
 __all__ = ["Grouped", "Roots", "group"]
 
@@ -163,7 +163,7 @@ class _Body:
         if isinstance(new, jaxprs.Var):
             self.last_use[new] = max(self.last_use.get(new, -1), self.last_use.get(old, -1))
 
-    def params(self, equation: jaxprs.JaxprEqn, labels: Labels) -> dict[str, Any]:
+    def params(self, equation: jaxprs.JaxprEqn, labels: Labels) -> dict[str, PyTree]:
         """Return the params of an equation with the bodies in them grouped."""
         inner = bodies(equation.params)
         if not any(map(self.grouping.is_marked, inner)):

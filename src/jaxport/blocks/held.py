@@ -12,12 +12,12 @@ import inspect
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from jaxport.blocks.framework import LIBRARIES, package_of
 from jaxport.blocks.naming import dotted
 from jaxport.blocks.places import Types, joined
 from jaxport.blocks.values import contents, is_array
+from jaxport.jaxprs import PythonFunction, PyTree
 
 __all__ = ["held", "restored", "static_attribute"]
 
@@ -27,7 +27,7 @@ __all__ = ["held", "restored", "static_attribute"]
 _WITHOUT = type | types.ModuleType | types.BuiltinFunctionType | str | bytes | int | float
 
 
-def static_attribute(thing: Any, name: str) -> Any:
+def static_attribute(thing: PyTree, name: str) -> PyTree:
     """Return the attribute stored in the instance or its class: no descriptor, property or `__getattr__` runs.
 
     >>> static_attribute(functools.partial(print), "missing") is None
@@ -39,7 +39,7 @@ def static_attribute(thing: Any, name: str) -> Any:
         return None
 
 
-def held(fn: Any, kinds: Types) -> list[tuple[str, Any]]:
+def held(fn: PythonFunction, kinds: Types) -> list[tuple[str, PyTree]]:
     """Return the models, arrays and trees of arrays that `fn` holds with their names, in the order of reference.
 
     >>> import numpy as np
@@ -47,10 +47,10 @@ def held(fn: Any, kinds: Types) -> list[tuple[str, Any]]:
     >>> [name for name, _ in held(functools.partial(print, params=weights), Types(()))]
     ['params']
     """
-    items: list[tuple[str, Any]] = []
-    seen: dict[int, Any] = {}  # kept alive, so that no id is reused
+    items: list[tuple[str, PyTree]] = []
+    seen: dict[int, PyTree] = {}  # kept alive, so that no id is reused
     # Each with its name, and whether it may be an instance to search.
-    waiting: list[tuple[str, Any, bool]] = [("", fn, True)]
+    waiting: list[tuple[str, PyTree, bool]] = [("", fn, True)]
     while waiting:
         name, value, opened = waiting.pop(0)
         if id(value) in seen or value is None or issubclass(type(value), _WITHOUT):
@@ -73,7 +73,7 @@ def held(fn: Any, kinds: Types) -> list[tuple[str, Any]]:
 
 
 @contextmanager
-def restored(fn: Any) -> Iterator[None]:
+def restored(fn: PyTree) -> Iterator[None]:
     """Restore the attributes of the called instance at the end."""
     owner = fn.__self__ if issubclass(type(fn), types.MethodType) else fn
     is_plain = not issubclass(type(owner), types.FunctionType | type | types.ModuleType)
@@ -89,12 +89,12 @@ def restored(fn: Any) -> Iterator[None]:
             attributes.update({name: value for name, value in before.items() if name not in attributes})
 
 
-def _is_looked_into(item: Any, kinds: Types) -> bool:
+def _is_looked_into(item: object, kinds: Types) -> bool:
     """Whether an item of a container is a model or a function, and not just a value."""
     return not kinds.is_variable(item) and (kinds.root_framework_of(item) is not None or callable(item))
 
 
-def _wrapped(value: Any) -> Any:
+def _wrapped(value: PyTree) -> PyTree:
     """Return the function inside a transformed one; a property is only asked in a known library."""
     wrapped = static_attribute(value, "__wrapped__")
     if isinstance(wrapped, property):
@@ -102,7 +102,7 @@ def _wrapped(value: Any) -> Any:
     return wrapped
 
 
-def _references(value: Any, fn: Any) -> Iterator[tuple[str, Any]]:
+def _references(value: PyTree, fn: PythonFunction) -> Iterator[tuple[str, PyTree]]:
     """Yield the references of a function, a method or a partial."""
     if issubclass(type(value), functools.partial):
         yield "", value.func
@@ -114,7 +114,7 @@ def _references(value: Any, fn: Any) -> Iterator[tuple[str, Any]]:
         yield from _of_function(value, fn)
 
 
-def _instance(value: Any) -> dict[str, Any] | None:
+def _instance(value: PyTree) -> dict[str, PyTree] | None:
     """Return the attributes of an instance, None if it has none of its own."""
     try:
         attributes = object.__getattribute__(value, "__dict__")
@@ -123,7 +123,7 @@ def _instance(value: Any) -> dict[str, Any] | None:
     return attributes if type(attributes) is dict else None
 
 
-def _given(value: functools.partial) -> Iterator[tuple[str, Any]]:
+def _given(value: functools.partial) -> Iterator[tuple[str, PyTree]]:
     """Yield the bound arguments under the names of the parameters that take them."""
     try:
         names = list(inspect.signature(value.func).bind_partial(*value.args).arguments)[: len(value.args)]
@@ -134,7 +134,7 @@ def _given(value: functools.partial) -> Iterator[tuple[str, Any]]:
     yield from value.keywords.items()
 
 
-def _of_function(function: types.FunctionType, fn: Any) -> Iterator[tuple[str, Any]]:
+def _of_function(function: types.FunctionType, fn: PythonFunction) -> Iterator[tuple[str, PyTree]]:
     """Yield the contents of the closure cells, the defaults, and the globals by name."""
     code = function.__code__
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
@@ -170,7 +170,7 @@ def _names_in(code: types.CodeType) -> dict[str, None]:
     return names
 
 
-def _contents(value: Any, kinds: Types) -> list[tuple[str, Any]]:
+def _contents(value: PyTree, kinds: Types) -> list[tuple[str, PyTree]]:
     """Return the models, arrays and functions in a container, with their paths; none for other objects."""
     leaves = contents(value, lambda item: kinds.root_framework_of(item) is not None)
     return [(dotted(keys), leaf) for keys, leaf in leaves if keys]

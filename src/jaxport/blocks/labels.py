@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from jaxport import jaxprs
+from jaxport.jaxprs import Parameters, PyTree
 
 __all__ = ["Flow", "Label", "bodies", "replace_bodies"]
 
@@ -45,7 +45,7 @@ class Label:
         """Whether the value is the leaf or, inside a scan, its slice."""
         return all(step == _SLICE for step in self.steps)
 
-    def then(self, step: Any) -> Label:
+    def then(self, step: PyTree) -> Label:
         """Return the label after one more step."""
         if step == _DERIVED or _DERIVED in self.steps:
             return Label(self.root, (_DERIVED,))
@@ -65,7 +65,7 @@ Labels = tuple[Label | None, ...]
 _Closed, _Open = jaxprs.ClosedJaxpr, jaxprs.Jaxpr
 
 
-def bodies(params: Mapping[str, Any]) -> list[jaxprs.Jaxpr]:
+def bodies(params: Parameters) -> list[jaxprs.Jaxpr]:
     """Return the jaxprs in the params of an equation, closed or not, in a fixed order."""
     jaxprs_in_params = []
     for value in params.values():
@@ -83,10 +83,10 @@ def bodies(params: Mapping[str, Any]) -> list[jaxprs.Jaxpr]:
     return jaxprs_in_params
 
 
-def replace_bodies(params: Mapping[str, Any], new: Iterator[jaxprs.Jaxpr]) -> dict[str, Any]:
+def replace_bodies(params: Parameters, new: Iterator[jaxprs.Jaxpr]) -> dict[str, PyTree]:
     """Return the params with their jaxprs replaced, in the order in which `bodies` gives them."""
 
-    def replaced(item: Any) -> Any:
+    def replaced(item: PyTree) -> PyTree:
         if isinstance(item, jaxprs.ClosedJaxpr):
             jaxpr = next(new)
             return item if jaxpr is item.jaxpr else jaxprs.closed(jaxpr, item.consts)

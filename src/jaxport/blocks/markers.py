@@ -7,13 +7,13 @@ are one line each: the identity under every transformation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from jaxport import jaxprs
 from jaxport.blocks.block import Block, FrozenMapping
-from jaxport.jaxprs import ad, batching, mlir, partial_eval_rules
+from jaxport.jaxprs import Module, Parameters, PyTree, ad, batching, mlir, partial_eval_rules
 
 __all__ = ["BlockCall", "EnclosingModule", "block_enter_p", "block_exit_p"]
 
@@ -52,13 +52,13 @@ class BlockCall:
     target: str
     kind: str
     method: str
-    owner: Any = None
+    owner: Module = None
     anchor: EnclosingModule | None = None
     path: str = ""
     key: Any = field(default_factory=object)
-    around: Any = None
-    config: Mapping[str, Any] = field(default_factory=FrozenMapping)
-    options: Mapping[str, Any] = field(default_factory=FrozenMapping)
+    around: Module = None
+    config: Parameters = field(default_factory=FrozenMapping)
+    options: Parameters = field(default_factory=FrozenMapping)
     arguments: tuple[str, ...] = ()
     returns: tuple[str, ...] = ("",)
     short_name: str = ""
@@ -88,11 +88,11 @@ def _marker(name: str) -> jaxprs.Primitive:
         results = marker.bind(*operands, axes=(*axes, tuple(batched)), extra=extra, call=call)
         return results, batched
 
-    def transpose(cotangents: Sequence, *operands: Any, extra: int, **_: Any) -> list:
+    def transpose(cotangents: Sequence, *operands: PyTree, extra: int, **_: object) -> list:
         through = [*cotangents, *[None] * extra]
         return [c if ad.is_undefined_primal(o) else None for c, o in zip(through, operands, strict=True)]
 
-    def partial(trace: Any, *operands: Any, extra: int, **params: Any) -> list:
+    def partial(trace: PyTree, *operands: PyTree, extra: int, **params: PyTree) -> list:
         results = trace.default_process_primitive(marker, operands, {"extra": extra, **params})
         return [o if o.is_known() else r for o, r in zip(passed(operands, extra), results, strict=True)]
 

@@ -12,9 +12,8 @@ copied at its start.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +24,7 @@ from jaxport.blocks.held import held
 from jaxport.blocks.naming import dotted, unused
 from jaxport.blocks.places import Places, Types, joined
 from jaxport.blocks.values import contents, is_array, is_tracer
-from jaxport.jaxprs import get_opaque_trace_state
+from jaxport.jaxprs import Array, Module, PythonFunction, PyTree, get_opaque_trace_state
 
 __all__ = ["Argument", "Changes", "MetLate", "Models", "arguments", "merged"]
 
@@ -34,7 +33,7 @@ __all__ = ["Argument", "Changes", "MetLate", "Models", "arguments", "merged"]
 class Changes:
     """The changes of a call to module state: new values of arrays, by path, and the paths of everything else."""
 
-    arrays: Mapping[str, Any]
+    arrays: Mapping[str, Array]
     others: tuple[str, ...]
 
 
@@ -50,7 +49,7 @@ class Argument:
     """A model among the arguments, and its contents before the call; `before` is None if no call can change it."""
 
     name: str
-    value: Any
+    value: PyTree
     before: Lifted | None
 
     def changes(self, counters: bool = False) -> Changes:
@@ -61,7 +60,7 @@ class Argument:
         return _changes(path, self.value, self.before, [leaf.value for leaf in self.before.leaves], counters)
 
 
-def arguments(named: Iterable[tuple[str, Any]], places: Places) -> list[Argument]:
+def arguments(named: Iterable[tuple[str, PyTree]], places: Places) -> list[Argument]:
     """Return the models among the arguments, registered with their paths."""
     models = []
     for name, tree in named:
@@ -81,7 +80,7 @@ class MetLate(BaseException):
     It is not an `Exception`, since it passes through the user's code.
     """
 
-    def __init__(self, model: Any):
+    def __init__(self, model: Module):
         self.model = model
 
 
@@ -90,7 +89,7 @@ class _Root:
     """A model, or a tree of arrays, and the name by which the callable refers to it."""
 
     name: str
-    value: Any
+    value: PyTree
     leaves: Sequence[Leaf]
     framework: Framework | None = None
 
@@ -104,9 +103,9 @@ class _Copied:
 
     roots: Sequence[_Root]
     lifted: Lifted
-    arrays: Sequence[Any]
+    arrays: Sequence[Array]
     together: bool
-    copy: Any = None
+    copy: Module = None
 
     def path(self, path: str) -> str:
         """Return the whole path of a `path` relative to the decomposed roots."""
@@ -119,18 +118,18 @@ class _Copied:
 class Models:
     """The models of one trace of `fn`, including those `known` from an earlier attempt."""
 
-    def __init__(self, fn: Any, known: Sequence[Any], places: Places):
+    def __init__(self, fn: PythonFunction, known: Sequence[PyTree], places: Places):
         self.places, self._types = places, places.types
         self._roots: list[_Root] = []
         self._copied: list[_Copied] = []
-        self._level: Any = None
+        self._level: PyTree = None
         self._is_looking = False
         # By the id of an original, the original and its copy, and the reverse. Objects that are neither (made by the
         # trace itself, or immutable) are in `_own`. All are kept alive, so that no id is reused.
-        self._copies: dict[int, tuple[Any, Any]] = {}
-        self._originals: dict[int, tuple[Any, Any]] = {}
-        self._own: dict[int, Any] = {}
-        self._arrays: dict[Any, Leaf] = {}
+        self._copies: dict[int, tuple[PyTree, PyTree]] = {}
+        self._originals: dict[int, tuple[PyTree, PyTree]] = {}
+        self._own: dict[int, PyTree] = {}
+        self._arrays: dict[Hashable, Leaf] = {}
         items = held(fn, self._types)
         names = {id(value): name for name, value in items}
         items += [(type(value).__name__, value) for value in known if id(value) not in names]
@@ -142,15 +141,15 @@ class Models:
             if group:
                 self._lift(group)
 
-    def _look(self, value: Any) -> Look:
+    def _look(self, value: PyTree) -> Look:
         """What there is to see in a model, or in a tree of arrays."""
         framework = self._types.root_framework_of(value)
         return Look((), _arrays_in(value, self._types), ()) if framework is None else framework.look(value)
 
-    def _parts(self, value: Any, look: Look) -> Iterator[Any]:
+    def _parts(self, value: PyTree, look: Look) -> Iterator[PyTree]:
         return (node for node in look.nodes if node is not value)
 
-    def _root(self, name: str, value: Any, look: Look) -> _Root:
+    def _root(self, name: str, value: PyTree, look: Look) -> _Root:
         root = _Root(name, value, look.leaves, self._types.root_framework_of(value))
         self._roots.append(root)
         self._arrays |= {_identity(leaf.value): leaf for leaf in look.leaves}
@@ -196,7 +195,7 @@ class Models:
             self._copies[id(original)] = original, copy
             self._originals[id(copy)] = copy, original
 
-    def stand_in(self, value: Any) -> Any:
+    def stand_in(self, value: PyTree) -> PyTree:
         """Return the copy of `value` in this trace, or `value` itself."""
         known = self._copies.get(id(value))
         if known is not None:
@@ -217,7 +216,7 @@ class Models:
         self._own[id(value)] = value
         return value
 
-    def _part(self, framework: Framework, value: Any) -> Any | None:
+    def _part(self, framework: Framework, value: PyTree) -> PyTree | None:
         parts = (
             framework.part(value, copied.roots[0].value, copied.copy)
             for copied in self._copied
@@ -225,7 +224,7 @@ class Models:
         )
         return next((part for part in parts if part is not None), None)
 
-    def _is_met(self, framework: Framework, value: Any) -> bool:
+    def _is_met(self, framework: Framework, value: object) -> bool:
         """Whether `value` is a model of the user's that was not known so far."""
         if self.places.knows(value):
             return False
@@ -234,7 +233,7 @@ class Models:
             return False
         return framework.is_outside(value, [_identity(leaf.value) in self._arrays for leaf in leaves])
 
-    def _met(self, value: Any) -> Any:
+    def _met(self, value: PyTree) -> PyTree:
         look = self._look(value)
         copied = self._lift([self._root(type(value).__name__, value, look)])
         if copied is None:
@@ -244,7 +243,7 @@ class Models:
         self._copy(copied)
         return self._copies[id(value)][1]
 
-    def original(self, module: Any) -> Any:
+    def original(self, module: Module) -> PyTree:
         """Return the user's module of a copy; any other is itself."""
         known = self._originals.get(id(module))
         return module if known is None else known[1]
@@ -292,11 +291,11 @@ class Models:
         """Changes of state that a framework collected itself."""
         return Changes({path: leaf.value for path, leaf in leaves.items() if counters or not leaf.counter}, ())
 
-    def order_of(self, constant: Any) -> int:
+    def order_of(self, constant: Array) -> int:
         """Return the position of a closed-over array among all known ones; unknown ones come last."""
         return self._positions.get(_identity(constant), len(self._positions))
 
-    def named(self, constants: Iterable[Any], taken: set[str]) -> Iterator[Leaf]:
+    def named(self, constants: Iterable[Array], taken: set[str]) -> Iterator[Leaf]:
         """Yield a leaf for each closed-over array: that of the model, if one has it."""
         unknown = 0
         for constant in constants:
@@ -309,13 +308,13 @@ class Models:
             yield replace(leaf, path=path, value=constant)
 
 
-def _level() -> Any:
+def _level() -> PyTree:
     """Return the transformation that runs."""
     return get_opaque_trace_state(convention="nnx")
 
 
 def _changes(
-    path_of: Callable[[str], str], copy: Any, before: Lifted, arrays: Sequence[Any], counters: bool
+    path_of: Callable[[str], str], copy: Module, before: Lifted, arrays: Sequence[Array], counters: bool
 ) -> Changes:
     old = dict(zip((leaf.path for leaf in before.leaves), arrays, strict=True))
     after = before.snapshot(copy)
@@ -331,7 +330,7 @@ def _changes(
     return Changes(changed, tuple(map(path_of, others)))
 
 
-def _arrays_in(value: Any, types: Types) -> list[Leaf]:
+def _arrays_in(value: PyTree, types: Types) -> list[Leaf]:
     """Return the arrays of a tree: parameters if it has no collections; a single array is a constant."""
     nodes = contents(value, types.is_variable)
     collections = frozenset(f.parameter_collection for f in types.frameworks if f.parameter_collection)
@@ -357,15 +356,15 @@ def _is_trained(leaves: Iterable[Leaf]) -> bool:
     return any(_is_inexact(leaf.value) for leaf in leaves)
 
 
-def _is_inexact(array: Any) -> bool:
+def _is_inexact(array: Array) -> bool:
     return bool(jnp.issubdtype(array.dtype, jnp.inexact))
 
 
-def _is_numpy(array: Any) -> bool:
+def _is_numpy(array: object) -> bool:
     return isinstance(array, np.ndarray | np.generic)
 
 
-def _identity(array: Any) -> Any:
+def _identity(array: PyTree) -> Hashable:
     """Return a key that an array and JAX's constant for it share."""
     if isinstance(array, jax.Array):
         return id(array)
@@ -374,7 +373,7 @@ def _identity(array: Any) -> Any:
     return (view.__array_interface__["data"][0], view.shape, str(view.dtype)) if view.size else id(array)
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one: PyTree, other: PyTree) -> bool:
     if one is other:
         return True
     try:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from jaxport.blocks.framework import Framework
+from jaxport.jaxprs import Module, PyTree
 
 __all__ = ["Places", "Types", "joined", "kind_of"]
 
@@ -26,23 +26,23 @@ class Types:
         self.frameworks = tuple(frameworks)
         self._known: dict[type, tuple[Framework | None, Framework | None, bool, bool]] = {}
 
-    def framework_of(self, value: Any) -> Framework | None:
+    def framework_of(self, value: PyTree) -> Framework | None:
         """Return the framework that `value` is a module of, if any."""
         return self._about(value)[0]
 
-    def root_framework_of(self, value: Any) -> Framework | None:
+    def root_framework_of(self, value: PyTree) -> Framework | None:
         """Return the framework that `value` is a model, or a piece of one, of."""
         return self._about(value)[1]
 
-    def is_opaque(self, value: Any) -> bool:
+    def is_opaque(self, value: object) -> bool:
         """Whether markers leave `value` alone: modules and the like."""
         return self._about(value)[2]
 
-    def is_variable(self, value: Any) -> bool:
+    def is_variable(self, value: object) -> bool:
         """Whether `value` is a box around an array."""
         return self._about(value)[3]
 
-    def _about(self, value: Any) -> tuple[Framework | None, Framework | None, bool, bool]:
+    def _about(self, value: PyTree) -> tuple[Framework | None, Framework | None, bool, bool]:
         known = self._known.get(type(value))
         if known is None:
             known = self._known[type(value)] = (
@@ -54,7 +54,7 @@ class Types:
         return known
 
 
-def _says(predicate: Callable[[Any], bool], value: Any) -> bool:
+def _says(predicate: Callable[[PyTree], bool], value: PyTree) -> bool:
     try:
         return predicate(value)
     except Exception:  # noqa: BLE001 - `isinstance` asks an object for its class, and a foreign one may do anything
@@ -66,30 +66,30 @@ class Places:
 
     def __init__(self, types: Types):
         self.types = types
-        self._paths: dict[int, tuple[Any, str]] = {}
-        self._expected: dict[int, Any] = {}
-        self._by_kind: dict[Any, list[str]] | None = None
+        self._paths: dict[int, tuple[PyTree, str]] = {}
+        self._expected: dict[int, PyTree] = {}
+        self._by_kind: dict[Hashable, list[str]] | None = None
 
-    def register(self, module: Any, path: str) -> None:
+    def register(self, module: Module, path: str) -> None:
         """Record the path of a module and of all modules below it; known modules keep their path."""
         for below, submodule in self.below(module):
             self._paths.setdefault(id(submodule), (submodule, joined(path, below)))
         self._by_kind = None
 
-    def expect(self, module: Any) -> None:
+    def expect(self, module: Module) -> None:
         """Record that the module will be registered, when the names of all models are known."""
         self._expected[id(module)] = module
 
-    def knows(self, module: Any) -> bool:
+    def knows(self, module: Module) -> bool:
         """Whether the module is registered, or will be."""
         return id(module) in self._expected or id(module) in self._paths
 
-    def below(self, module: Any) -> Iterator[tuple[str, Any]]:
+    def below(self, module: Module) -> Iterator[tuple[str, Module]]:
         """Yield the module and the modules below it, with their relative paths."""
         framework = self.types.root_framework_of(module)
         return iter(()) if framework is None else framework.submodules(module)
 
-    def find(self, module: Any) -> str | None:
+    def find(self, module: Module) -> str | None:
         """Return the path of a module, None if it is unknown."""
         known = self._paths.get(id(module))
         return None if known is None else known[1]
@@ -106,7 +106,7 @@ class Places:
         return self._by_kind.get(kind) or self._by_kind.get(kind[0]) or ()
 
 
-def kind_of(framework: Framework, module: Any) -> tuple:
+def kind_of(framework: Framework, module: Module) -> tuple:
     """Return the type and the config of a module as a comparable key."""
     config = framework.config(module)
     return type(module), repr(sorted(config.items(), key=lambda item: item[0]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -17,7 +17,7 @@ from jaxport.blocks.markers import BlockCall, EnclosingModule, block_enter_p, bl
 from jaxport.blocks.models import Models
 from jaxport.blocks.places import Places, Types, kind_of
 from jaxport.blocks.values import Found, exchange, find, put_back
-from jaxport.jaxprs import source_info_util
+from jaxport.jaxprs import Array, Module, PythonFunction, PyTree, source_info_util
 
 __all__ = ["Boundary", "Recorder", "calls_left"]
 
@@ -39,7 +39,7 @@ class Boundary:
     """
 
     target: str | None = None
-    options: Mapping[str, Any] = FrozenMapping()
+    options: Mapping[str, PyTree] = FrozenMapping()
     prepare: Callable[[dict], dict] = dict
 
 
@@ -48,20 +48,20 @@ class _RunningCall:
     """A running call: the object and method it is on, and the function that was entered."""
 
     key: Any
-    owner: Any
+    owner: Module
     method: str
-    function: Any
+    function: PythonFunction
 
 
 @dataclass
 class _Origin:
     """The place that a call gives for its module, and the arrays that prove it."""
 
-    owner: Any = None
+    owner: Module = None
     anchor: EnclosingModule | None = None
     path: str = ""
     anchored: EnclosingModule | None = None
-    arrays: list[Any] = field(default_factory=list)
+    arrays: list[Array] = field(default_factory=list)
 
 
 class Recorder:
@@ -76,8 +76,8 @@ class Recorder:
     def __init__(
         self,
         frameworks: Sequence[Framework],
-        functions: Mapping[int, tuple[Any, str]],
-        boundaries: Mapping[Any, Boundary],
+        functions: Mapping[int, tuple[PyTree, str]],
+        boundaries: Mapping[Hashable, Boundary],
         operators: bool = False,
     ):
         self.types = Types(frameworks)
@@ -92,14 +92,14 @@ class Recorder:
         self._names: dict[type, str] = {}
         # Modules of traced bodies, and the bodies of modules that know their own path. Objects are kept alive with
         # their ids, so that no id is reused.
-        self._anchored: dict[int, tuple[Any, EnclosingModule, str]] = {}
-        self._bodies: dict[int, tuple[Any, EnclosingModule]] = {}
+        self._anchored: dict[int, tuple[PyTree, EnclosingModule, str]] = {}
+        self._bodies: dict[int, tuple[PyTree, EnclosingModule]] = {}
 
-    def stand_in(self, value: Any) -> Any:
+    def stand_in(self, value: PyTree) -> PyTree:
         """Return the running trace's copy of a module, or of another object with state."""
         return value if self.models is None else self.models.stand_in(value)
 
-    def _origin(self, framework: Framework, module: Any) -> _Origin:
+    def _origin(self, framework: Framework, module: Module) -> _Origin:
         own = framework.own_place(module)
         if own is not None:
             known_body = self._bodies.get(id(own.body))
@@ -130,24 +130,24 @@ class Recorder:
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
-    def selected(self, function: Any) -> str | None:
+    def selected(self, function: PythonFunction) -> str | None:
         """Return the target by which a function was selected, if it was."""
         return self._functions.get(id(function), (None, None))[1]
 
-    def is_called(self, owner: Any) -> bool:
+    def is_called(self, owner: object) -> bool:
         """Whether calls of the methods of `owner` are blocks: it is a module, or its class was decorated."""
         return type(owner) in self._boundaries or self.types.framework_of(owner) is not None
 
     def call_method(
         self,
-        owner: Any,
+        owner: Module,
         method: str,
         function: Callable,
         args: tuple,
         kwargs: dict,
         boundary: Boundary | None = None,
         named_by: Callable | None = None,
-    ) -> Any:
+    ) -> PyTree:
         """Call `function(*args, **kwargs)`, the bound `method` of `owner`, between markers.
 
         The arguments are named by the signature of `named_by`, if `function` hides its own.
@@ -183,7 +183,7 @@ class Recorder:
             self._names[cls] = public_name(cls, framework.namespaces if framework else ())
         return self._names[cls]
 
-    def call_function(self, boundary: Boundary, function: Callable, args: tuple, kwargs: dict) -> Any:
+    def call_function(self, boundary: Boundary, function: Callable, args: tuple, kwargs: dict) -> PyTree:
         """Call `function(*args, **kwargs)` between markers, as a block of the boundary's target."""
         target = boundary.target or public_name(function, ())
         call = BlockCall(target, "function", "", options=boundary.options, short_name=target.rpartition(".")[2])
@@ -201,7 +201,7 @@ class Recorder:
         args: tuple,
         kwargs: dict,
         named_by: Callable | None = None,
-    ) -> Any:
+    ) -> PyTree:
         call.around = self._frames[-1].key if self._frames else None
         found, seen = Found(), set()
         for name, value in self._named(named_by or function, args, kwargs):
@@ -240,13 +240,13 @@ class Recorder:
         self._carry(results.arrays, left)
         arguments = {id(array) for array in (*found.arrays, *entered)}
 
-        def leave(value: Any, shared: bool) -> Any:
+        def leave(value: PyTree, shared: bool) -> PyTree:
             # In a container that the caller holds too, an argument stays the value that the caller put there.
             return value if shared and id(value) in arguments else outside.get(id(value), value)
 
         return exchange(result, leave, self.types.is_opaque, [], set())
 
-    def _carry(self, before: Sequence[Any], after: Sequence[Any]) -> None:
+    def _carry(self, before: Sequence[PyTree], after: Sequence[PyTree]) -> None:
         for carry in self._carriers:
             for one, other in zip(before, after, strict=True):
                 carry(one, other)
@@ -267,7 +267,7 @@ class Recorder:
                     return path
         return ""
 
-    def _named(self, function: Callable, args: tuple, kwargs: dict) -> list[tuple[str, Any]]:
+    def _named(self, function: Callable, args: tuple, kwargs: dict) -> list[tuple[str, PyTree]]:
         """Return the arguments with their names, in the order of the signature."""
         plain = getattr(function, "__func__", function)
         if type(plain) is not FunctionType:
@@ -302,7 +302,7 @@ class _ParameterNames:
             positional, rest[0] if rest else "args", {name: position for position, name in enumerate(parameters)}
         )
 
-    def of_call(self, args: tuple, kwargs: dict) -> list[tuple[str, Any]]:
+    def of_call(self, args: tuple, kwargs: dict) -> list[tuple[str, PyTree]]:
         count = len(self.positional)
         named = list(zip(self.positional, args, strict=False))
         named += [(f"{self.rest}_{index}", value) for index, value in enumerate(args[count:])]

@@ -10,12 +10,11 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType, MethodType, ModuleType
-from typing import Any
 
 from jaxport.blocks.framework import LIBRARIES, Framework, Prepare, package_of
 from jaxport.blocks.recorder import Boundary, Recorder
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import source_info_util
+from jaxport.jaxprs import Module, PyTree, source_info_util
 
 __all__ = [
     "BOUNDARY",
@@ -32,7 +31,7 @@ __all__ = [
 source_info_util.register_exclusion(__file__)
 
 # An owner, the name of an attribute, and a function from its value to the replacement.
-Patch = tuple[Any, str, Callable[[Any], Any]]
+Patch = tuple[PyTree, str, Callable[[PyTree], PyTree]]
 
 # The boundaries of classes. Weak, so that decorating a class does not keep it alive.
 class_boundaries: weakref.WeakKeyDictionary[type, Boundary] = weakref.WeakKeyDictionary()
@@ -88,7 +87,7 @@ def public_methods(cls: type) -> Iterator[str]:
     return (name for name, raw in vars(cls).items() if _is_method(name, raw))
 
 
-def _is_method(name: str, raw: Any) -> bool:
+def _is_method(name: str, raw: object) -> bool:
     if name != "__call__" and name.startswith("_"):
         return False
     if type(raw) is FunctionType:  # nearly all are, and a window asks for thousands
@@ -102,7 +101,7 @@ def _is_method(name: str, raw: Any) -> bool:
 
 def _method(raw: Callable, *, name: str, recorder: _CurrentRecorder) -> Callable:
     @functools.wraps(raw)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(self: PyTree, *args: PyTree, **kwargs: PyTree) -> PyTree:
         current = recorder()
         if current is None:
             return raw.__get__(self, type(self))(*args, **kwargs)
@@ -115,7 +114,7 @@ def _method(raw: Callable, *, name: str, recorder: _CurrentRecorder) -> Callable
     return method
 
 
-def bound_again(fn: Any) -> Any:
+def bound_again(fn: PyTree) -> PyTree:
     """Rebind a bound method, or a partial of one, to the method as the window has patched it since."""
     if type(fn) is functools.partial:
         func = bound_again(fn.func)
@@ -128,14 +127,14 @@ def bound_again(fn: Any) -> Any:
     return MethodType(patched, fn.__self__)
 
 
-def _redirected(raw: Any, *, prepare: Prepare | None, recorder: _CurrentRecorder) -> Any:
+def _redirected(raw: PyTree, *, prepare: Prepare | None, recorder: _CurrentRecorder) -> PyTree:
     """Return a method or property that works on the trace's copy of `self` inside a window, without being a block."""
     if isinstance(raw, property):
         within = functools.partial(_redirected, prepare=prepare, recorder=recorder)
         return property(within(raw.fget), raw.fset and within(raw.fset), raw.fdel, raw.__doc__)
 
     @functools.wraps(raw)
-    def redirected(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def redirected(self: PyTree, *args: PyTree, **kwargs: PyTree) -> PyTree:
         current = recorder()
         if current is not None:
             self = current.stand_in(self)
@@ -157,7 +156,7 @@ class TargetSelection:
     """
 
     classes: Mapping[type, Boundary]
-    functions: Mapping[int, tuple[Any, str]]
+    functions: Mapping[int, tuple[PyTree, str]]
     patches: Sequence[Patch]
 
 
@@ -168,7 +167,7 @@ def selection(targets: Iterable[str], recorder: _CurrentRecorder) -> TargetSelec
       InvalidArgument: a target names nothing, or nothing that can be called.
     """
     classes: dict[type, Boundary] = {}
-    functions: dict[int, tuple[Any, str]] = {}
+    functions: dict[int, tuple[PyTree, str]] = {}
     patches: list[Patch] = []
     wrap = functools.partial(_selectable, recorder=recorder)
     for target in targets:
@@ -193,17 +192,17 @@ def selection(targets: Iterable[str], recorder: _CurrentRecorder) -> TargetSelec
 _SELECTABLE = "__jaxport_selectable__"
 
 
-def _unselected(value: Any) -> Any:
+def _unselected(value: PyTree) -> PyTree:
     return value.__dict__.get(_SELECTABLE, value) if type(value) is FunctionType else value
 
 
-def _selectable(raw: Any, *, recorder: _CurrentRecorder) -> Any:
+def _selectable(raw: PyTree, *, recorder: _CurrentRecorder) -> PyTree:
     """Wrap a function so that its calls emit markers in the windows that have selected it, and in no other."""
     if isinstance(raw, staticmethod | classmethod):
         return type(raw)(_selectable(raw.__func__, recorder=recorder))
 
     @functools.wraps(raw)
-    def selectable(*args: Any, **kwargs: Any) -> Any:
+    def selectable(*args: PyTree, **kwargs: PyTree) -> PyTree:
         current = recorder()
         target = current.selected(raw) if current is not None else None
         if current is None or target is None:
@@ -213,7 +212,7 @@ def _selectable(raw: Any, *, recorder: _CurrentRecorder) -> Any:
     return _like(raw, selectable, _SELECTABLE, raw)
 
 
-def resolve_target(target: str) -> tuple[Any, str, Any]:
+def resolve_target(target: str) -> tuple[PyTree, str, PyTree]:
     """Return the owner, the attribute and the value of a qualified name.
 
     Raises:
@@ -225,7 +224,7 @@ def resolve_target(target: str) -> tuple[Any, str, Any]:
     parts = target.split(".")
     for depth in range(len(parts) - 1, 0, -1):
         try:
-            owner: Any = importlib.import_module(".".join(parts[:depth]))
+            owner: Module = importlib.import_module(".".join(parts[:depth]))
         except ModuleNotFoundError:
             continue
         *between, name = parts[depth:]
@@ -249,7 +248,7 @@ def with_markers(function: Callable, boundary: Boundary, recorder: _CurrentRecor
     """Wrap a function so that its calls are marked inside a window."""
 
     @functools.wraps(function)
-    def marked(*args: Any, **kwargs: Any) -> Any:
+    def marked(*args: PyTree, **kwargs: PyTree) -> PyTree:
         current = recorder()
         if current is None:
             return function(*args, **kwargs)
@@ -258,14 +257,14 @@ def with_markers(function: Callable, boundary: Boundary, recorder: _CurrentRecor
     return _like(function, marked, BOUNDARY, boundary)
 
 
-def _call(recorder: Recorder, function: Callable, boundary: Boundary, args: tuple, kwargs: dict) -> Any:
+def _call(recorder: Recorder, function: Callable, boundary: Boundary, args: tuple, kwargs: dict) -> PyTree:
     if args and _looks_like_method(function) and recorder.types.framework_of(args[0]) is not None:
         bound = function.__get__(args[0], type(args[0]))
         return recorder.call_method(args[0], function.__name__, bound, args[1:], kwargs, boundary)
     return recorder.call_function(boundary, function, args, kwargs)
 
 
-def _like(function: Callable, wrapper: Callable, mark: str, value: Any) -> Callable:
+def _like(function: Callable, wrapper: Callable, mark: str, value: PyTree) -> Callable:
     """Copy what a transformed function offers beyond a call (such as `jax.jit`'s `lower`) to its wrapper."""
     for name in dir(function):
         if not name.startswith("_") and not hasattr(wrapper, name):
@@ -274,7 +273,7 @@ def _like(function: Callable, wrapper: Callable, mark: str, value: Any) -> Calla
     return wrapper
 
 
-def _looks_like_method(function: Any) -> bool:
+def _looks_like_method(function: object) -> bool:
     parts = getattr(function, "__qualname__", "").split("<locals>.")[-1].split(".")
     return len(parts) > 1 and hasattr(function, "__get__")
 

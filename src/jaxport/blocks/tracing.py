@@ -22,7 +22,7 @@ from jaxport.blocks.targets import bound_again, with_markers
 from jaxport.blocks.values import is_array
 from jaxport.blocks.window import activation, current_recorder
 from jaxport.errors import InvalidArgument, StateChanged
-from jaxport.jaxprs import source_info_util
+from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, source_info_util
 
 __all__ = ["Traced", "TracedWeight", "trace"]
 
@@ -40,7 +40,7 @@ class TracedWeight:
     """
 
     path: str
-    value: Any
+    value: PyTree
     trainable: bool = True
     anonymous: bool = False
     owned: bool = True
@@ -65,19 +65,19 @@ class Traced:
 
     jaxpr: jaxprs.ClosedJaxpr
     weights: tuple[TracedWeight, ...]
-    in_tree: Any
+    in_tree: Any  # `jax.tree_util.PyTreeDef`, which type checkers do not take as a type
     out_tree: Any
     input_paths: tuple[str, ...]
     output_paths: tuple[str, ...]
     state_outputs: tuple[str, ...]
-    static_inputs: Mapping[int, Any]
-    static_outputs: Mapping[int, Any]
+    static_inputs: Mapping[int, PyTree]
+    static_outputs: Mapping[int, PyTree]
 
 
 def trace(
     fn: Callable,
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
+    args: Sequence[PyTree] = (),
+    kwargs: Parameters | None = None,
     *,
     state: State = "refuse",
     functions: Iterable[str] = (),
@@ -148,14 +148,14 @@ class _Trace:
         self.static_inputs = {index: leaf for index, leaf in enumerate(leaves) if index not in self.inputs}
 
     def traced(self) -> Traced:
-        known: list[Any] = []
+        known: list[PyTree] = []
         while True:
             try:
                 return self.attempt(known)
             except MetLate as met:  # each time with one more known model
                 known.append(met.model)
 
-    def attempt(self, known: Sequence[Any]) -> Traced:
+    def attempt(self, known: Sequence[PyTree]) -> Traced:
         window = activation(self.functions, frameworks=self.frameworks, operators=self.operators)
         with restored(self.fn), window as recorder:
             self.target = recorder.selected(self.fn)
@@ -212,12 +212,12 @@ class _Trace:
         """Whether an input belongs to a model that was passed as an argument."""
         return any(path == model.name or path.startswith(f"{model.name}.") for model in self.arguments)
 
-    def weights(self, constants: Sequence[Any]) -> list[TracedWeight]:
+    def weights(self, constants: Sequence[Array]) -> list[TracedWeight]:
         """Return the weights of all leading inputs: the closed-over arrays."""
         named = self.models.named(constants, set(self.input_paths))
         return [TracedWeight(leaf.path, leaf.value, leaf.trainable, leaf.anonymous, leaf.owned) for leaf in named]
 
-    def finished(self, jaxpr: jaxprs.Jaxpr, sources: Sequence[Any], weights: Sequence[TracedWeight]) -> Traced:
+    def finished(self, jaxpr: jaxprs.Jaxpr, sources: Sequence[PyTree], weights: Sequence[TracedWeight]) -> Traced:
         """Return the result, with state treated as requested, and without unused weights.
 
         `sources` has the path of the leaf for each output that is one.
@@ -255,7 +255,7 @@ class _Trace:
         )
 
 
-def _state_changed(fn: Any, paths: Sequence[str], state: str) -> StateChanged:
+def _state_changed(fn: PythonFunction, paths: Sequence[str], state: str) -> StateChanged:
     shown = [f"`{path}`" for path in paths[:20]] + [f"and {len(paths) - 20} more"] * (len(paths) > 20)
     name = getattr(fn, "__qualname__", type(fn).__qualname__)
     if state == "outputs":
@@ -273,5 +273,5 @@ def _state_changed(fn: Any, paths: Sequence[str], state: str) -> StateChanged:
     )
 
 
-def _is_input(leaf: Any) -> bool:
+def _is_input(leaf: object) -> bool:
     return isinstance(leaf, jax.ShapeDtypeStruct | jax_core.ShapedArray) or is_array(leaf)

@@ -19,6 +19,7 @@ import numpy as np
 from jax import core as jax_core
 
 from jaxport import jaxprs
+from jaxport.jaxprs import Array, PyTree
 
 __all__ = ["Found", "children", "contents", "exchange", "find", "is_array", "is_tracer", "is_value", "put_back"]
 
@@ -32,7 +33,7 @@ def _kind(cls: type) -> str:
     return "array" if issubclass(cls, jax.Array) else "numpy" if issubclass(cls, np.ndarray) else ""
 
 
-def is_array(value: Any) -> bool:
+def is_array(value: object) -> bool:
     """Whether `value` is a JAX array, a tracer, or a NumPy array of a dtype that JAX has.
 
     It checks the type: `isinstance` would ask the object for attributes, and a foreign one may fail.
@@ -44,7 +45,7 @@ def is_array(value: Any) -> bool:
     return jaxprs.valid_jaxtype(value) if kind == "numpy" else bool(kind)
 
 
-def is_tracer(value: Any) -> bool:
+def is_tracer(value: object) -> bool:
     """Whether `value` is a traced value (of an array or of a mutable reference).
 
     >>> is_tracer(np.zeros(3))
@@ -53,7 +54,7 @@ def is_tracer(value: Any) -> bool:
     return _kind(type(value)) == "tracer"
 
 
-def is_value(aval: Any) -> bool:
+def is_value(aval: object) -> bool:
     """Whether an aval is that of an array. A marker that passed on a mutable reference would alias it.
 
     >>> is_value(jax.typeof(np.zeros(3)))
@@ -66,16 +67,16 @@ def is_value(aval: Any) -> bool:
 class Found:
     """The arrays found in some values: `arrays[i]` has the path `paths[i]`; `static` has everything else, by path."""
 
-    arrays: list[Any] = field(default_factory=list)
+    arrays: list[Array] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
-    static: dict[str, Any] = field(default_factory=dict)
+    static: dict[str, PyTree] = field(default_factory=dict)
 
 
 def _joined(path: str, key: Any) -> str:
     return f"{path}.{key}" if path else str(key)
 
 
-def find(value: Any, path: str, is_opaque: Callable[[Any], bool], found: Found, seen: set[int]) -> None:
+def find(value: PyTree, path: str, is_opaque: Callable[[PyTree], bool], found: Found, seen: set[int]) -> None:
     """Add what `value` holds to `found`, in a fixed order; modules (`is_opaque`) are skipped."""
     if is_array(value):
         if not is_tracer(value) or is_value(jax.typeof(value)):
@@ -99,11 +100,11 @@ def find(value: Any, path: str, is_opaque: Callable[[Any], bool], found: Found, 
         find(item, _joined(path, key), is_opaque, found, seen)
 
 
-def _named_items(value: tuple) -> Iterator[tuple[Any, Any]]:
+def _named_items(value: tuple) -> Iterator[tuple[PyTree, PyTree]]:
     return zip(getattr(value, "_fields", range(len(value))), value, strict=True)
 
 
-def _pytree_children(value: Any) -> list[tuple[Any, Any]] | None:
+def _pytree_children(value: PyTree) -> list[tuple[PyTree, PyTree]] | None:
     if value is None or issubclass(type(value), str | int | float | complex | bool | type) or callable(value):
         return None
     below = children(value)
@@ -112,7 +113,7 @@ def _pytree_children(value: Any) -> list[tuple[Any, Any]] | None:
     return [(jax.tree_util.keystr(key, simple=True, separator="."), leaf) for key, leaf in below]
 
 
-def children(tree: Any) -> list[tuple[Any, Any]] | None:
+def children(tree: PyTree) -> list[tuple[PyTree, PyTree]] | None:
     """Return the children of a pytree with their keys; None for a leaf.
 
     JAX itself never recurses here: on a tree that is deeper than the stack, or contains itself, it fails in a way that
@@ -126,7 +127,7 @@ def children(tree: Any) -> list[tuple[Any, Any]] | None:
     return None if len(below) == 1 and below[0][0] == () else below
 
 
-def contents(tree: Any, is_leaf: Callable[[Any], bool]) -> list[tuple[list[Any], Any]]:
+def contents(tree: PyTree, is_leaf: Callable[[PyTree], bool]) -> list[tuple[list[PyTree], PyTree]]:
     """Return the leaves of a pytree with their keys, in order; each container counts once, at its first place.
 
     It works on trees of any depth and on those that contain themselves, and treats an unreadable node as a leaf.
@@ -136,10 +137,10 @@ def contents(tree: Any, is_leaf: Callable[[Any], bool]) -> list[tuple[list[Any],
     >>> [leaf for _, leaf in contents(tree, lambda _: False)]
     [1.0, 2.0]
     """
-    leaves: list[tuple[list[Any], Any]] = []
+    leaves: list[tuple[list[PyTree], PyTree]] = []
     # A path is a linked list of keys, leaf to root: only those of leaves are written out.
-    waiting: list[tuple[Any, Any]] = [(None, tree)]
-    seen: dict[int, Any] = {}  # kept alive, so that no id is reused
+    waiting: list[tuple[PyTree, PyTree]] = [(None, tree)]
+    seen: dict[int, PyTree] = {}  # kept alive, so that no id is reused
     while waiting:
         path, item = waiting.pop()
         if item is None or id(item) in seen:
@@ -156,7 +157,7 @@ def contents(tree: Any, is_leaf: Callable[[Any], bool]) -> list[tuple[list[Any],
     return leaves
 
 
-def _keys(path: Any) -> list[Any]:
+def _keys(path: PyTree) -> list[PyTree]:
     """Return the keys of a linked path, the outermost first."""
     links = []
     while path is not None:
@@ -166,13 +167,13 @@ def _keys(path: Any) -> list[Any]:
 
 
 def exchange(
-    value: Any,
-    new: Callable[[Any, bool], Any],
-    is_opaque: Callable[[Any], bool],
+    value: PyTree,
+    new: Callable[[PyTree, bool], PyTree],
+    is_opaque: Callable[[PyTree], bool],
     undo: list,
     seen: set[int],
     shared: bool = False,
-) -> Any:
+) -> PyTree:
     """Return `value` with `new(tracer, shared)` for each reachable tracer; record each change of a container in `undo`.
 
     `shared` tells whether the tracer is in a container that others may hold too. An entry of `undo` is (container, key,
@@ -200,7 +201,7 @@ def exchange(
 
 def put_back(undo: list) -> None:
     """Revert what `exchange` changed, wherever in its container the callee may have moved it."""
-    before_by_container: dict[int, tuple[Any, dict[int, Any]]] = {}
+    before_by_container: dict[int, tuple[PyTree, dict[int, PyTree]]] = {}
     for container, _, before, after in undo:
         before_by_container.setdefault(id(container), (container, {}))[1][id(after)] = before
     for container, before_by_id in before_by_container.values():

@@ -11,7 +11,6 @@ import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import jax
 
@@ -19,7 +18,7 @@ from jaxport.blocks import targets as targets_module
 from jaxport.blocks.framework import Framework, public_name
 from jaxport.blocks.recorder import Recorder
 from jaxport.blocks.targets import Patch, class_boundaries, method_patches, selection
-from jaxport.jaxprs import source_info_util
+from jaxport.jaxprs import PyTree, source_info_util
 
 __all__ = ["Patches", "activation", "current_recorder", "patched", "target_of"]
 
@@ -69,14 +68,14 @@ class Patches:
 
     def __init__(self) -> None:
         self._turn: dict[str, weakref.ref[_Turn]] = {}
-        self._users: weakref.WeakKeyDictionary[Any, tuple[frozenset, weakref.finalize]] = weakref.WeakKeyDictionary()
+        self._users: weakref.WeakKeyDictionary[PyTree, tuple[frozenset, weakref.finalize]] = weakref.WeakKeyDictionary()
         # By owner and attribute: the owner, the attribute, the original and its replacement.
-        self._patched: dict[tuple[int, str], tuple[Any, str, Any, Any]] = {}
+        self._patched: dict[tuple[int, str], tuple[PyTree, str, PyTree, PyTree]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._patched)
 
-    def enter(self, user: Any, patches: Sequence[Patch]) -> None:
+    def enter(self, user: PyTree, patches: Sequence[Patch]) -> None:
         """Replace each attribute of each owner by ``wrap(original)``, unless it is patched already."""
         turn = self._take_turn()
         try:
@@ -97,7 +96,7 @@ class Patches:
         finally:
             self._end_turn(turn)
 
-    def leave(self, user: Any) -> None:
+    def leave(self, user: PyTree) -> None:
         """Restore what no other user needs; a second call does nothing."""
         turn = self._take_turn()
         try:
@@ -105,7 +104,7 @@ class Patches:
         finally:
             self._end_turn(turn)
 
-    def _forget(self, user: Any) -> None:
+    def _forget(self, user: PyTree) -> None:
         _, end = self._users.pop(user, (None, None))
         self._restore()
         if end is not None:

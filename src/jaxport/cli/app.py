@@ -28,17 +28,17 @@ _TARGET_HELP = (
     "module:attribute: a model object, a function, a class or a function without parameters (both are called), "
     "or a call such as models:resnet(depth=50)."
 )
-_DESTINATION_HELP = 'Where the model shall run: "onnx", "portable", "web", "openvino", "onnxruntime" or "genai".'
+_DESTINATION_HELP = 'Where the model will run: "onnx", "portable", "web", "openvino", "onnxruntime" or "genai".'
 _DECODER_HELP = (
     "A step of a language model, in place of its inputs; a folder for onnxruntime-genai is written: "
     '"layers=2,kv_heads=2,head_size=8,…", with context_length and eos_token_id; also cache=static, position_ids=False.'
 )
-_PRECISION_HELP = 'Of the weights: "float16", "bfloat16", "int8-dynamic" or "int4"; "int8" needs data, from Python.'
+_PRECISION_HELP = 'The precision of the weights: "float16", "bfloat16", "int8-dynamic" or "int4"; "int8" needs data and is available from Python.'
 _INPUT_HELP = 'One input, in the order of the arguments: "B,224,224,3", "ids:int32[B,T]", "scale:float32[]".'
 _INPUT_PARAM_HELP = 'A keyword argument that becomes an input: "mask:bool[B,T]".'
 _FUNCTION_HELP = "A block whose calls become an ONNX function: flax.nnx.Linear."
-_WEIGHTS_HELP = 'What weights become: "constants", "inputs", or inputs where their path is like "layers.*.kernel".'
-_CONSTRAINT_HELP = 'What is known of the symbolic dims: "T >= 2".'
+_WEIGHTS_HELP = 'What weights become: "constants", "inputs", or inputs if their path matches "layers.*.kernel".'
+_CONSTRAINT_HELP = 'A constraint on the symbolic dims: "T >= 2".'
 _RTOL_HELP = "How much an element may differ, relative to itself; by default what its dtype justifies."
 _ATOL_HELP = "How much any element may differ; by default what the dtype justifies for the largest element."
 _SIZE_HELP = 'Compare at these sizes of the symbolic dims: "B=1,T=8". May be repeated.'
@@ -61,17 +61,17 @@ NchwInputs = Annotated[
     list[int], _option("--nchw-input", metavar="INDEX", text="An input that the graph takes as NCHW.")
 ]
 NchwOutputs = Annotated[
-    list[int], _option("--nchw-output", metavar="INDEX", text="An output that the graph gives as NCHW.")
+    list[int], _option("--nchw-output", metavar="INDEX", text="An output that the graph returns as NCHW.")
 ]
 Functions = Annotated[list[str], _option("--function", metavar="BLOCK", text=_FUNCTION_HELP)]
 Constraints = Annotated[list[str], _option("--constraint", metavar="FACT", text=_CONSTRAINT_HELP)]
 DoublePrecision = Annotated[bool, typer.Option("--double-precision", help="Trace with 64-bit types.")]
 State = Annotated[
-    Literal["refuse", "outputs", "discard"], typer.Option(help="What becomes of state that the call changes.")
+    Literal["refuse", "outputs", "discard"], typer.Option(help="How to treat state that the call changes.")
 ]
 Nonfinite = Annotated[
     Literal["runtime", "exact"],
-    typer.Option(help="What max pooling and recurrent layers make of NaN: as their operators do, or as JAX does."),
+    typer.Option(help="How max pooling and recurrent layers treat NaN: as their operators do, or as JAX does."),
 ]
 RelativeTolerance = Annotated[float | None, typer.Option("--rtol", help=_RTOL_HELP)]
 AbsoluteTolerance = Annotated[float | None, typer.Option("--atol", help=_ATOL_HELP)]
@@ -235,7 +235,7 @@ def verify(
     state: State = "refuse",
     rtol: RelativeTolerance = None,
     atol: AbsoluteTolerance = None,
-    seed: Annotated[int, typer.Option(help="Of the sampled inputs and sizes.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of the sampled inputs and sizes.")] = 0,
 ) -> None:
     """Compare an ONNX file with the JAX callable it came from.
 

@@ -58,5 +58,5 @@ def parse_decoder(text: str | None) -> DecoderOption | None:
         raise InvalidArgument(
             "; ".join(wrong), where="`--decoder`", instead=f"give {', '.join(n for n in known if known[n])}"
         )
-    given, saving = ({name: values[name] for name in names if name in values} for names in (_INPUTS, _SAVING))
-    return DecoderOption(given, saving)
+    arguments, saving = ({name: values[name] for name in names if name in values} for names in (_INPUTS, _SAVING))
+    return DecoderOption(arguments, saving)

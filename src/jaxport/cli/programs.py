@@ -52,8 +52,8 @@ def load_mox(model: str, inputs: list[str]) -> Mox:
     suffix = Path(model).suffix
     if suffix in (".json", ".yson", ".xml"):
         return jaxport.mox.load(model)
-    given = specs.parse_inputs(inputs)
-    args = read_inputs([spec.value for spec in given]).args
+    parsed = specs.parse_inputs(inputs)
+    args = read_inputs([spec.value for spec in parsed]).args
     if suffix == ".onnx":
         from jaxport.importer.tracing import input_specs
 

@@ -11,14 +11,14 @@ from google.protobuf.message import DecodeError
 
 from jaxport.errors import ModelError
 
-__all__ = ["NAMESPACE", "ModuleRow", "Summary", "Tensor", "load_model", "summarize"]
+__all__ = ["NAMESPACE", "ModuleRow", "Summary", "TensorRow", "load_model", "summarize"]
 
 NAMESPACE = "namespace"
 """The key of the node metadata in which exporters keep the blocks around a node, as `path: type/path: type`."""
 
 
 @dataclass(frozen=True)
-class Tensor:
+class TensorRow:
     """An input, an output or an initializer; a dim is a size, a symbol, or `None` if it is unknown."""
 
     name: str
@@ -50,9 +50,9 @@ class Summary:
     ir_version: int
     opsets: dict[str, int]
     producer: str
-    inputs: list[Tensor]
-    outputs: list[Tensor]
-    initializers: list[Tensor]
+    inputs: list[TensorRow]
+    outputs: list[TensorRow]
+    initializers: list[TensorRow]
     operators: dict[str, int]
     functions: dict[str, int]
     modules: list[ModuleRow]
@@ -122,10 +122,10 @@ def summarize(path: Path) -> Summary:
     )
 
 
-def _tensor(value: ir.Value, size: int = 0) -> Tensor:
+def _tensor(value: ir.Value, size: int = 0) -> TensorRow:
     shape = value.shape
     dims = None if shape is None else tuple(dim if isinstance(dim, int) else dim.value for dim in shape)
-    return Tensor(value.name or "", _dtype_name(value.dtype), dims, size)
+    return TensorRow(value.name or "", _dtype_name(value.dtype), dims, size)
 
 
 def _dtype_name(dtype: ir.DataType | None) -> str:
@@ -135,7 +135,7 @@ def _dtype_name(dtype: ir.DataType | None) -> str:
     return "string" if dtype == ir.DataType.STRING else dtype.numpy().name
 
 
-def _elements(tensor: Tensor) -> int:
+def _elements(tensor: TensorRow) -> int:
     count = 1
     for dim in tensor.shape or ():
         count *= dim if isinstance(dim, int) else 0
@@ -150,7 +150,7 @@ def _operator(node: ir.Node) -> str:
     return _qualified(node.domain, node.op_type)
 
 
-def _modules(nodes: list[ir.Node], initializers: list[Tensor]) -> list[ModuleRow]:
+def _modules(nodes: list[ir.Node], initializers: list[TensorRow]) -> list[ModuleRow]:
     """Return the blocks in the nodes' metadata, each followed by those inside it, in the order of the model."""
     counts: Counter[tuple[str, ...]] = Counter()
     for node in nodes:

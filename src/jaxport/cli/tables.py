@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from jaxport.cli.summary import ModuleRow, Summary, Tensor
+from jaxport.cli.summary import ModuleRow, Summary, TensorRow
 
 __all__ = ["console", "file_size", "key_values", "operator_table", "shape_text", "summary_view", "table"]
 
@@ -96,7 +96,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
     return made
 
 
-def _tensors(title: str, tensors: Sequence[Tensor], *, sizes: bool = False) -> Table:
+def _tensors(title: str, tensors: Sequence[TensorRow], *, sizes: bool = False) -> Table:
     columns = ["name", "dtype", "shape", *(["size"] if sizes else [])]
     rows = [
         [tensor.name, tensor.dtype, shape_text(tensor), *([file_size(tensor.bytes)] if sizes else [])]
@@ -105,10 +105,10 @@ def _tensors(title: str, tensors: Sequence[Tensor], *, sizes: bool = False) -> T
     return table(title, columns, rows)
 
 
-def shape_text(tensor: Tensor) -> str:
+def shape_text(tensor: TensorRow) -> str:
     """Return the shape of a tensor, with `?` for an unknown dim.
 
-    >>> shape_text(Tensor("x", "float32", ("B", 3, None)))
+    >>> shape_text(TensorRow("x", "float32", ("B", 3, None)))
     '[B, 3, ?]'
     """
     if tensor.shape is None:

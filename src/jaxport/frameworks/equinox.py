@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import Any
 
 import equinox
 import jax
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 from jaxport.blocks.framework import Framework, Leaf, static_items
 from jaxport.blocks.targets import subclasses
 from jaxport.blocks.values import is_array
+from jaxport.jaxprs import Module, PyTree
 
 __all__ = ["framework"]
 
@@ -23,11 +23,11 @@ class Equinox(Framework):
     namespaces = ("equinox.nn", "equinox")
     bases = (equinox.Module,)
 
-    def is_module(self, value: Any) -> bool:
+    def is_module(self, value: object) -> bool:
         """Whether it is an `eqx.Module` other than Equinox's own wrappers around functions."""
         return isinstance(value, equinox.Module) and _is_layer(type(value))
 
-    def is_opaque(self, value: Any) -> bool:
+    def is_opaque(self, value: object) -> bool:
         """Whether it is a module, or an `eqx.nn.State`, which may only be read once."""
         return isinstance(value, equinox.Module | equinox.nn.State | equinox.nn.StateIndex)
 
@@ -35,7 +35,7 @@ class Equinox(Framework):
         """Yield all layers: Equinox's and the user's."""
         return (cls for cls in subclasses(equinox.Module) if _is_layer(cls))
 
-    def submodules(self, module: Any) -> Iterator[tuple[str, Any]]:
+    def submodules(self, module: Module) -> Iterator[tuple[str, Module]]:
         """Yield the module and those below it, parents first."""
         seen: set[int] = set()
         waiting = [("", module)]
@@ -56,7 +56,7 @@ class Equinox(Framework):
                 continue
             waiting += [(f"{path}.{key}" if path else str(key), child) for key, child in reversed(children)]
 
-    def leaves(self, module: Any) -> list[Leaf]:
+    def leaves(self, module: Module) -> list[Leaf]:
         """Return the arrays among the leaves of the pytree."""
         return [
             Leaf(jax.tree_util.keystr(keys, simple=True, separator="."), leaf, jnp.issubdtype(leaf.dtype, jnp.inexact))
@@ -64,14 +64,14 @@ class Equinox(Framework):
             if is_array(leaf)
         ]
 
-    def with_part(self, model: Any, old: Any, part: Any) -> Any | None:
+    def with_part(self, model: Module, old: Module, part: Module) -> PyTree | None:
         """The model with another module in the place of each occurrence of the old one."""
         if not self.is_module(old) or not isinstance(part, equinox.Module):
             return None
         is_old = lambda node: node is old
         return jax.tree.map(lambda node: part if node is old else node, model, is_leaf=is_old)
 
-    def config(self, module: Any) -> dict[str, Any]:
+    def config(self, module: Module) -> dict[str, PyTree]:
         """Return the fields that hold no arrays or modules."""
         values = {field.name: getattr(module, field.name, None) for field in fields(module)}
         return static_items(values, lambda item: isinstance(item, equinox.Module))

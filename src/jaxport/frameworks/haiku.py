@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any
 
 import haiku  # pyright: ignore[reportMissingImports]
 import jax.numpy as jnp
@@ -14,7 +13,7 @@ from jaxport.blocks.framework import Framework, Leaf, OwnPlace, static_items
 from jaxport.blocks.recorder import Recorder
 from jaxport.blocks.targets import BOUNDARY
 from jaxport.blocks.values import is_array
-from jaxport.jaxprs import source_info_util
+from jaxport.jaxprs import Module, PyTree, source_info_util
 
 __all__ = ["framework"]
 
@@ -26,14 +25,14 @@ class Haiku(Framework):
 
     namespaces = ("haiku", "haiku.nets")
 
-    def is_module(self, value: Any) -> bool:
+    def is_module(self, value: object) -> bool:
         """Whether it is an `hk.Module`."""
         return isinstance(value, haiku.Module)
 
-    def interception(self, recorder: Callable[[], Recorder | None]) -> AbstractContextManager[Any]:
+    def interception(self, recorder: Callable[[], Recorder | None]) -> AbstractContextManager[PyTree]:
         """Return a context with Haiku's own hook, which is local to the thread."""
 
-        def intercept(method: Callable, args: tuple, kwargs: dict, context: haiku.MethodContext) -> Any:
+        def intercept(method: Callable, args: tuple, kwargs: dict, context: haiku.MethodContext) -> PyTree:
             module, name, current = context.module, context.method_name, recorder()
             defined = getattr(type(module), name, None)
             inner = name.startswith("_") and name != "__call__"
@@ -43,7 +42,7 @@ class Haiku(Framework):
 
         return haiku.intercept_methods(intercept)
 
-    def own_place(self, module: Any) -> OwnPlace:
+    def own_place(self, module: Module) -> OwnPlace:
         """Return the place below the root of the running transformation's parameters, by the name of the module."""
         params = base.current_frame().params
 
@@ -52,21 +51,21 @@ class Haiku(Framework):
 
         return OwnPlace(params, "", _dotted(module.module_name), leaves)
 
-    def submodules(self, module: Any) -> Iterator[tuple[str, Any]]:
+    def submodules(self, module: Module) -> Iterator[tuple[str, Module]]:
         """Yield only the module: those below it are recreated in each call."""
         yield "", module
 
-    def leaves(self, module: Any) -> list[Leaf]:
+    def leaves(self, module: Module) -> list[Leaf]:
         """Return no leaves: parameters are arguments."""
         del module
         return []
 
-    def parameters(self, module: Any) -> list[Any]:
+    def parameters(self, module: Module) -> list[PyTree]:
         """Return the arrays under the name of the module; those of its submodules are found in their own calls."""
         own = base.current_frame().params.get(module.module_name, {})
         return [value for value in own.values() if is_array(value)]
 
-    def config(self, module: Any) -> dict[str, Any]:
+    def config(self, module: Module) -> dict[str, PyTree]:
         """Return the public attributes that hold no arrays or modules."""
         return static_items({k: v for k, v in vars(module).items() if k not in _NAMES}, self.is_opaque)
 
@@ -83,7 +82,7 @@ def _dotted(name: str) -> str:
     return ".".join(part for part in name.split("/") if not part.startswith("~"))
 
 
-def _leaves(name: str, tree: Any) -> Iterator[Leaf]:
+def _leaves(name: str, tree: PyTree) -> Iterator[Leaf]:
     for key, value in tree.items():
         if is_array(value):
             yield Leaf(f"{name}.{key}", value, bool(jnp.issubdtype(value.dtype, jnp.inexact)))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import jax.numpy as jnp
 
 from jaxport.blocks.framework import Framework, Leaf
 from jaxport.importer.modules import NodeModule
 from jaxport.importer.program import Program
+from jaxport.jaxprs import Module, Parameters, PythonFunction, PyTree
 
 __all__ = ["framework"]
 
@@ -20,28 +20,28 @@ class Imported(Framework):
 
     namespaces = ("jaxport",)
 
-    def is_module(self, value: Any) -> bool:
+    def is_module(self, value: object) -> bool:
         """Whether it is a program, or a module of one."""
         return isinstance(value, Program | NodeModule)
 
-    def submodules(self, module: Any) -> Iterator[tuple[str, Any]]:
+    def submodules(self, module: Module) -> Iterator[tuple[str, Module]]:
         """Yield the program, then its modules, parents first."""
         yield "", module
         if isinstance(module, Program):
             yield from ((inner.path, inner) for inner in module.modules.walk() if inner.path)
 
-    def leaves(self, module: Any) -> list[Leaf]:
+    def leaves(self, module: Module) -> list[Leaf]:
         """Return the parameters, under the names of the initializers."""
         if not isinstance(module, Program):
             return []
         return [Leaf(name, array, jnp.issubdtype(array.dtype, jnp.inexact)) for name, array in module.params.items()]
 
-    def config(self, module: Any) -> dict[str, Any]:
+    def config(self, module: Module) -> dict[str, PyTree]:
         """Return nothing: the static fields of a module of a graph are in its nodes."""
         del module
         return {}
 
-    def signature(self, fn: Any, keywords: Mapping[str, Any]) -> inspect.Signature | None:
+    def signature(self, fn: PythonFunction, keywords: Parameters) -> inspect.Signature | None:
         """Return the inputs of the model, by their names made into identifiers."""
         if not isinstance(fn, Program):
             return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FunctionType
-from typing import Any
 
 import keras  # pyright: ignore[reportMissingImports]
 from keras.src.backend.common import global_state  # pyright: ignore[reportMissingImports]  no public name
@@ -15,6 +14,7 @@ from jaxport.blocks.framework import Framework, Leaf, static_items
 from jaxport.blocks.places import joined
 from jaxport.blocks.targets import subclasses
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import Module, PyTree
 
 __all__ = ["framework"]
 
@@ -24,9 +24,9 @@ class _Scope(keras.StatelessScope):
 
     def __init__(self) -> None:
         super().__init__(collect_losses=True)  # otherwise they are kept in the layers
-        self.assigned: dict[int, Any] = {}
+        self.assigned: dict[int, PyTree] = {}
 
-    def add_update(self, update: tuple[Any, Any]) -> None:
+    def add_update(self, update: tuple[PyTree, PyTree]) -> None:
         self.assigned[id(update[0])] = update[0]
         super().add_update(update)
 
@@ -39,15 +39,15 @@ class Keras(Framework):
     methods = frozenset({"__call__"})
     has_whole_paths = True
 
-    def is_module(self, value: Any) -> bool:
+    def is_module(self, value: object) -> bool:
         """Whether it is a layer; a model is one."""
         return isinstance(value, keras.layers.Layer)
 
-    def is_opaque(self, value: Any) -> bool:
+    def is_opaque(self, value: object) -> bool:
         """Whether it is a layer or variable, which have identity."""
         return isinstance(value, keras.layers.Layer | keras.Variable)
 
-    def is_root(self, value: Any) -> bool:
+    def is_root(self, value: object) -> bool:
         """Whether it is a layer or a single variable, which is state too."""
         return self.is_opaque(value)
 
@@ -56,13 +56,13 @@ class Keras(Framework):
         yield keras.layers.Layer
         yield from subclasses(keras.layers.Layer)
 
-    def carry(self, before: Any, after: Any) -> None:
+    def carry(self, before: PyTree, after: PyTree) -> None:
         """Copy the mask that Keras attaches to arrays."""
         mask = get_keras_mask(before)
         if mask is not None:
             set_keras_mask(after, mask)
 
-    def named_by(self, module: Any, method: str) -> Callable | None:
+    def named_by(self, module: Module, method: str) -> Callable | None:
         """Return `call`, whose arguments `__call__` takes."""
         return module.call if method == "__call__" else None
 
@@ -83,7 +83,7 @@ class Keras(Framework):
                 instead="call the model once, or build it (`model.build(input_shape)`), before",
             )
 
-    def submodules(self, module: Any) -> Iterator[tuple[str, Any]]:
+    def submodules(self, module: Module) -> Iterator[tuple[str, Module]]:
         """Yield the module and those below it, parents first; a layer's key is its name."""
         seen: set[int] = set()
         waiting = [("", module)]
@@ -95,12 +95,12 @@ class Keras(Framework):
                 below = layer._flatten_layers(include_self=False, recursive=False)  # only a model has `layers`
                 waiting += [(joined(path, child.name), child) for child in reversed(below)]
 
-    def leaves(self, module: Any) -> list[Leaf]:
+    def leaves(self, module: Module) -> list[Leaf]:
         """Return the variables under the paths that Keras gives them: `dense/kernel`."""
         variables = [module] if isinstance(module, keras.Variable) else module.variables
         return [_leaf(variable, variable.value) for variable in variables if variable._value is not None]
 
-    def config(self, module: Any) -> dict[str, Any]:
+    def config(self, module: Module) -> dict[str, PyTree]:
         """Return the public attributes that describe the layer itself: numbers, names, functions."""
         plain = {k: v for k, v in vars(module).items() if isinstance(v, _PLAIN) and k not in _OF_EVERY_LAYER}
         return static_items(plain, self.is_opaque)
@@ -115,12 +115,12 @@ _OF_EVERY_LAYER = frozenset(
 )
 
 
-def _uninitialized() -> list[Any]:
+def _uninitialized() -> list[PyTree]:
     """Return the variables that wait for the end of the outermost scope."""
     return global_state.get_global_attribute("uninitialized_variables", [], set_to_default=True)
 
 
-def _leaf(variable: Any, value: Any) -> Leaf:
+def _leaf(variable: PyTree, value: PyTree) -> Leaf:
     is_counter = variable.path.rpartition("/")[2] == "seed_generator_state"
     return Leaf(variable.path, value, bool(variable.trainable) and not is_counter, is_counter)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,7 @@ from jaxport.blocks.framework import Framework, Leaf, Lifted, OwnPlace, Snapshot
 from jaxport.blocks.recorder import Recorder
 from jaxport.blocks.targets import BOUNDARY
 from jaxport.blocks.values import is_array
-from jaxport.jaxprs import source_info_util
+from jaxport.jaxprs import Module, Parameters, PyTree, source_info_util
 
 __all__ = ["framework"]
 
@@ -35,18 +34,18 @@ class Linen(Framework):
     namespaces = ("flax.linen",)
     parameter_collection = "params"
 
-    def is_module(self, value: Any) -> bool:
+    def is_module(self, value: object) -> bool:
         """Whether it is an `nn.Module`."""
         return isinstance(value, linen.Module)
 
-    def is_opaque(self, value: Any) -> bool:
+    def is_opaque(self, value: object) -> bool:
         """Whether it is a module, bound or not, or Linen's own handle on variables."""
         return isinstance(value, linen.Module | linen.module.Variable)
 
-    def interception(self, recorder: Callable[[], Recorder | None]) -> AbstractContextManager[Any]:
+    def interception(self, recorder: Callable[[], Recorder | None]) -> AbstractContextManager[PyTree]:
         """Return a context with Linen's own hook, which is local to the thread."""
 
-        def intercept(method: Callable, args: tuple, kwargs: dict, context: linen.module.InterceptorContext) -> Any:
+        def intercept(method: Callable, args: tuple, kwargs: dict, context: linen.module.InterceptorContext) -> PyTree:
             module, name = context.module, context.method_name
             current = recorder()
             if current is None:
@@ -65,7 +64,7 @@ class Linen(Framework):
 
         return linen.intercept_methods(intercept)
 
-    def own_place(self, module: Any) -> OwnPlace:
+    def own_place(self, module: Module) -> OwnPlace:
         """Return the path of a bound module; a lifted transformation gives its body a root scope of its own."""
         root = module.scope.root
 
@@ -76,20 +75,20 @@ class Linen(Framework):
 
         return OwnPlace(root, ".".join(root.path), ".".join(module.path[len(root.path) :]), leaves)
 
-    def submodules(self, module: Any) -> Iterator[tuple[str, Any]]:
+    def submodules(self, module: Module) -> Iterator[tuple[str, Module]]:
         """Yield only the module: those below it are recreated in each call."""
         yield "", module
 
-    def leaves(self, module: Any) -> list[Leaf]:
+    def leaves(self, module: Module) -> list[Leaf]:
         """Return no leaves: variables are arguments."""
         del module
         return []
 
-    def parameters(self, module: Any) -> list[Any]:
+    def parameters(self, module: Module) -> list[PyTree]:
         """Return the arrays of the module's own scope; those of its submodules are found in their own calls."""
         return [value for values in module.variables.values() for value in values.values() if is_array(value)]
 
-    def lift(self, module: Any) -> Lifted | None:
+    def lift(self, module: Module) -> Lifted | None:
         """Lift a bound module: it holds variables, which a call may change."""
         if module.scope is None:
             return None
@@ -99,7 +98,7 @@ class Linen(Framework):
         positions = [index for index, leaf in enumerate(flat) if is_array(leaf)]
         rngs = {name: rng.as_jax_rng() for name, rng in module.scope.rngs.items()}
 
-        def rebuild(values: Sequence[Any]) -> Any:
+        def rebuild(values: Sequence[PyTree]) -> PyTree:
             new = list(flat)
             for index, value in zip(positions, values, strict=True):
                 new[index] = value
@@ -110,7 +109,7 @@ class Linen(Framework):
 
         return Lifted(leaves, {}, rebuild, snapshot)
 
-    def part(self, value: Any, original: Any, copy: Any) -> Any | None:
+    def part(self, value: PyTree, original: Module, copy: Module) -> PyTree | None:
         """Return a directly called submodule of a bound module, bound to the copy of its variables."""
         if value.scope is None or value is original or value.scope.root is not original.scope.root:
             return None
@@ -119,14 +118,14 @@ class Linen(Framework):
             scope = scope.push(name, reuse=True)
         return value.clone(parent=scope, _deep_clone=True)
 
-    def is_outside(self, module: Any, known: Sequence[bool]) -> bool:
+    def is_outside(self, module: object, known: Sequence[bool]) -> bool:
         """Whether a bound module existed before; one that the callable does not hold looks like one bound for a
         call.
         """
         del module, known
         return False
 
-    def signature(self, fn: Any, keywords: Mapping[str, Any]) -> inspect.Signature | None:
+    def signature(self, fn: PyTree, keywords: Parameters) -> inspect.Signature | None:
         """Return the signature of `apply` with the inputs of the applied method, which it does not name itself."""
         if getattr(fn, "__func__", None) is not linen.Module.apply:
             return None
@@ -141,13 +140,13 @@ class Linen(Framework):
         # A default before an input without one is dropped: only the names matter.
         return inspect.Signature([p.replace(default=inspect.Parameter.empty) for p in order])
 
-    def config(self, module: Any) -> dict[str, Any]:
+    def config(self, module: Module) -> dict[str, PyTree]:
         """Return the dataclass fields."""
         values = {field.name: getattr(module, field.name, None) for field in fields(module)}
         return static_items({k: v for k, v in values.items() if k not in ("name", "parent")}, self.is_opaque)
 
 
-def _leaves(tree: Any) -> Iterator[Leaf]:
+def _leaves(tree: PyTree) -> Iterator[Leaf]:
     for keys, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         if is_array(leaf):
             path = jax.tree_util.keystr(keys, simple=True, separator=".")

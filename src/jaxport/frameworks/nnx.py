@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -16,6 +15,7 @@ from jaxport.blocks.naming import dotted
 from jaxport.blocks.places import joined
 from jaxport.blocks.targets import public_methods, subclasses
 from jaxport.blocks.values import children, is_array
+from jaxport.jaxprs import Module, PyTree
 
 __all__ = ["framework"]
 
@@ -26,19 +26,19 @@ class Nnx(Framework):
     namespaces = ("flax.nnx", "flax.nnx.bridge")
     bases = (nnx.Module, nnx.Pytree)
 
-    def is_module(self, value: Any) -> bool:
+    def is_module(self, value: object) -> bool:
         """Whether it is an `nnx.Module`."""
         return isinstance(value, nnx.Module)
 
-    def is_opaque(self, value: Any) -> bool:
+    def is_opaque(self, value: object) -> bool:
         """Whether it is one of NNX's graph objects, all of which have identity."""
         return isinstance(value, nnx.Pytree | nnx.Variable | nnx.GraphDef | nnx.State)
 
-    def is_root(self, value: Any) -> bool:
+    def is_root(self, value: object) -> bool:
         """Whether it is a module, a random number stream or a Variable; the latter are state too."""
         return isinstance(value, nnx.Pytree | nnx.Variable)
 
-    def is_variable(self, value: Any) -> bool:
+    def is_variable(self, value: object) -> bool:
         """Whether it is an `nnx.Variable`."""
         return isinstance(value, nnx.Variable)
 
@@ -55,27 +55,27 @@ class Nnx(Framework):
             for cls in (base, *subclasses(base)):
                 yield from ((cls, name, _PREPARED.get(name)) for name in names if name in vars(cls))
 
-    def submodules(self, module: Any) -> Iterator[tuple[str, Any]]:
+    def submodules(self, module: Module) -> Iterator[tuple[str, Module]]:
         """Yield parents first; a shared module is at the first of its paths in the order of their names."""
         return iter(_modules_of(_visited(module)[0]))
 
-    def leaves(self, module: Any) -> list[Leaf]:
+    def leaves(self, module: Module) -> list[Leaf]:
         """Return one leaf per array of a Variable, and the arrays that are attributes themselves."""
         return [leaf for path, node in _visited(module)[0] for leaf in _leaves_of(path, node)]
 
-    def config(self, module: Any) -> dict[str, Any]:
+    def config(self, module: Module) -> dict[str, PyTree]:
         """Return the attributes that hold no arrays, Variables or modules."""
         return static_items(vars(module), self.is_opaque)
 
     lifts_together = True
 
-    def lift(self, module: Any) -> Lifted:
+    def lift(self, module: Module) -> Lifted:
         """Split outside and merge inside the trace, so that counts and statistics never leak into the user's module."""
         graphdef, flat = graphlib.flatten(module, graph=True)
         nodes = list(flat)
         leaves = tuple(leaf for path, node in nodes for leaf in _leaves_of(".".join(map(str, path)), node))
 
-        def rebuild(values: Sequence[Any]) -> Any:
+        def rebuild(values: Sequence[PyTree]) -> PyTree:
             waiting = iter(values)
             # A Variable may hold a tree of arrays; most hold one, and are recreated from it.
             return nnx.merge(
@@ -100,17 +100,17 @@ class Nnx(Framework):
 
         return Lifted(leaves, attributes, rebuild, self._snapshot, restore, _nodes_of(visited))
 
-    def nodes(self, module: Any) -> Iterator[Any]:
+    def nodes(self, module: Module) -> Iterator[PyTree]:
         """Yield all graph nodes and Variables, each once."""
         return iter(_nodes_of(_visited(module)[0]))
 
-    def look(self, module: Any) -> Look:
+    def look(self, module: Module) -> Look:
         """Return all of it from one walk."""
         visited = _visited(module)[0]
         leaves = [leaf for path, node in visited for leaf in _leaves_of(path, node)]
         return Look(_nodes_of(visited), leaves, _modules_of(visited))
 
-    def with_part(self, model: Any, old: Any, part: Any) -> Any | None:
+    def with_part(self, model: Module, old: Module, part: Module) -> PyTree | None:
         """The model, which is a copy, with a field changed; a module that is shared changes in all of its places."""
         if not isinstance(old, nnx.Module) or not isinstance(part, nnx.Module):
             return None
@@ -125,7 +125,7 @@ class Nnx(Framework):
                     changed = True
         return model if changed else None
 
-    def is_outside(self, module: Any, known: Sequence[bool]) -> bool:
+    def is_outside(self, module: Module, known: Sequence[bool]) -> bool:
         """NNX only lets objects be changed at the level of the transformation that made them, and so records it.
 
         A Variable of a state that the callable holds is read in place.
@@ -135,7 +135,7 @@ class Nnx(Framework):
         state = module if isinstance(module, nnx.Variable) else module._pytree__state
         return not state._trace_state.is_valid()
 
-    def _snapshot(self, copy: Any) -> Snapshot:
+    def _snapshot(self, copy: Module) -> Snapshot:
         visited, attributes = _visited(copy)
         return Snapshot({leaf.path: leaf for path, node in visited for leaf in _leaves_of(path, node)}, attributes)
 
@@ -150,7 +150,7 @@ _ACCESS: Mapping[type, Sequence[str]] = {
 }
 
 
-def _whole(variable: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+def _whole(variable: PyTree, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     """Turn `variable[...] = value` into an assignment without the scatter that NNX needs for untraced values."""
     old, new = variable.get_raw_value(), args[0] if args else kwargs.get("value")
     what = lambda value: (value.shape, value.dtype) if is_array(value) else None
@@ -164,7 +164,7 @@ _PREPARED = {"set_value": _whole}
 _categories: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
 
 
-def _category(value: Any) -> str:
+def _category(value: PyTree) -> str:
     """Return the category of a value: a graph "node", a "variable", an "array", a "container" (any pytree), or ""."""
     known = _categories.get(type(value))
     if known is None:
@@ -176,16 +176,16 @@ def _category(value: Any) -> str:
     return known
 
 
-def _visited(module: Any) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
+def _visited(module: Module) -> tuple[list[tuple[str, PyTree]], dict[str, PyTree]]:
     """Return all graph nodes, Variables and arrays of a module, each once, and its other attributes, by path.
 
     Parents come first, and a shared node is at the first of its paths in the order of their names.
     """
     seen: set[int] = set()
-    nodes: list[tuple[str, Any]] = []
-    attributes: dict[str, Any] = {}
+    nodes: list[tuple[str, PyTree]] = []
+    attributes: dict[str, PyTree] = {}
     categories: dict[type, str] = {}  # a local cache of `_categories`, which is slower
-    waiting: list[tuple[str, Any, str]] = [("", module, _category(module))]
+    waiting: list[tuple[str, PyTree, str]] = [("", module, _category(module))]
     while waiting:
         path, node, category = waiting.pop()
         if category in ("node", "variable"):
@@ -210,7 +210,7 @@ def _visited(module: Any) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
     return nodes, attributes
 
 
-def _children(node: Any, category: str) -> Iterable[tuple[Any, Any]]:
+def _children(node: PyTree, category: str) -> Iterable[tuple[PyTree, PyTree]]:
     if category == "node":
         return sorted(vars(node).items())
     if category == "container":
@@ -218,21 +218,21 @@ def _children(node: Any, category: str) -> Iterable[tuple[Any, Any]]:
     return ()
 
 
-def _nodes_of(visited: Sequence[tuple[str, Any]]) -> list[Any]:
+def _nodes_of(visited: Sequence[tuple[str, PyTree]]) -> list[PyTree]:
     """The graph nodes and Variables among what a walk has found."""
     return [node for _, node in visited if _category(node) in ("node", "variable")]
 
 
-def _modules_of(visited: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
+def _modules_of(visited: Sequence[tuple[str, PyTree]]) -> list[tuple[str, Module]]:
     """The modules among what a walk has found, with their paths."""
     return [(path, node) for path, node in visited if _category(node) == "node" and isinstance(node, nnx.Module)]
 
 
-def _raw(node: Any) -> Any:
+def _raw(node: PyTree) -> PyTree:
     return node.get_raw_value() if isinstance(node, nnx.Variable) else node
 
 
-def _leaves_of(path: str, node: Any) -> Iterator[Leaf]:
+def _leaves_of(path: str, node: PyTree) -> Iterator[Leaf]:
     if is_array(node):
         yield Leaf(path, node, trainable=False)
     elif isinstance(node, nnx.Variable):

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument
 from jaxport.importer.dtypes import STRING
-from jaxport.importer.host import HostValue
+from jaxport.importer.host import HostValue, RuntimeValue
 
 __all__ = ["external", "internal", "of_python"]
 
 
-def of_python(declared: ir.Value, given: Any, wanted: np.dtype | None) -> np.ndarray:
+def of_python(declared: ir.Value, given: RuntimeValue, wanted: np.dtype | None) -> np.ndarray:
     """Convert an input given as Python numbers, or lists of them, to the declared type, if it has them."""
     try:
         array = np.asarray(given)
@@ -32,14 +30,14 @@ def of_python(declared: ir.Value, given: Any, wanted: np.dtype | None) -> np.nda
     )
 
 
-def internal(value: Any) -> Any:
+def internal(value: RuntimeValue) -> RuntimeValue:
     """Convert an input to the evaluator's form."""
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "OUST":
         return HostValue(np.asarray(value, dtype=object), STRING)
     return jnp.asarray(value) if isinstance(value, np.ndarray | np.generic) else value
 
 
-def external(value: Any) -> Any:
+def external(value: RuntimeValue) -> RuntimeValue:
     """Convert an output to the caller's form."""
     if isinstance(value, list):
         return [external(element) for element in value]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument
+from jaxport.importer.host import RuntimeValue
 from jaxport.importer.namespaces import jnp, vmap
 
 __all__ = ["Batches"]
@@ -69,8 +69,10 @@ class Batches:
         return self.axes.get(name) == axis
 
     def run(
-        self, evaluate: Callable[[Mapping[str, Any]], tuple[Any, ...]], inputs: Mapping[str, Any]
-    ) -> tuple[Any, ...]:
+        self,
+        evaluate: Callable[[Mapping[str, RuntimeValue]], tuple[RuntimeValue, ...]],
+        inputs: Mapping[str, RuntimeValue],
+    ) -> tuple[RuntimeValue, ...]:
         """Return the outputs for all rows.
 
         Raises:
@@ -91,7 +93,7 @@ class Batches:
         names = list(self.axes)
         split = [_split(inputs[name], self.axes[name], count // self.size) for name in names]
 
-        def one(*batch: Any) -> tuple[Any, ...]:
+        def one(*batch: RuntimeValue) -> tuple[RuntimeValue, ...]:
             return tuple(map(jnp.asarray, evaluate({**inputs, **dict(zip(names, batch, strict=True))})))
 
         axes = tuple(self.outputs.values())
@@ -100,7 +102,7 @@ class Batches:
             self._merged(name, result, axis) for (name, axis), result in zip(self.outputs.items(), results, strict=True)
         )
 
-    def _merged(self, name: str, result: Any, axis: int) -> Any:
+    def _merged(self, name: str, result: RuntimeValue, axis: int) -> RuntimeValue:
         shape = result.shape
         if len(shape) < axis + 2 or shape[axis + 1] != self.size:
             raise InvalidArgument(
@@ -112,12 +114,12 @@ class Batches:
         return jnp.reshape(result, (*shape[:axis], shape[axis] * self.size, *shape[axis + 2 :]))
 
 
-def _split(x: Any, axis: int, count: Any) -> Any:
+def _split(x: RuntimeValue, axis: int, count: RuntimeValue) -> RuntimeValue:
     """Split the axis of the rows of `x` into one of batches and one of rows."""
     return jnp.reshape(x, (*x.shape[:axis], count, x.shape[axis] // count, *x.shape[axis + 1 :]))
 
 
-def _listed(names: Mapping[Any, Any]) -> str:
+def _listed(names: Mapping[RuntimeValue, RuntimeValue]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 

@@ -8,7 +8,7 @@ strings, can only be run that way; tracing it shows whether it is one.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +21,9 @@ from jaxport.blocks import current_recorder
 from jaxport.errors import JaxportError, ModelError
 from jaxport.importer.dtypes import STRING
 from jaxport.importer.evaluate import LARGE, observed
-from jaxport.importer.host import HostValue
+from jaxport.importer.host import HostValue, Key, RuntimeValue
 from jaxport.importer.recording import Recorded, active, map_leaves
+from jaxport.jaxprs import PythonFunction
 
 __all__ = ["Calls"]
 
@@ -38,7 +39,7 @@ An input that differs each time would be compiled each time.
 MOST_EQUATIONS = 50_000
 """The largest number of equations to compile: a longer program was unrolled, and compile time grows with length."""
 
-Evaluate = Callable[[Mapping[str, Any], Mapping[str, Any], Any], tuple[Any, ...]]
+Evaluate = Callable[[Mapping[str, RuntimeValue], Mapping[str, RuntimeValue], Key | None], tuple[RuntimeValue, ...]]
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,8 @@ class _Slot:
 class _Call:
     """How a program runs for one set of shapes: compiled, or operator by operator, and why."""
 
-    function: Any = None
-    outputs: tuple[Any, ...] = ()
+    function: PythonFunction | None = None
+    outputs: tuple[RuntimeValue, ...] = ()
     why: str = ""
 
 
@@ -73,9 +74,11 @@ class Calls:
 
     def __init__(self, evaluate: Evaluate, static: Sequence[str]):
         self.evaluate, self.static = evaluate, frozenset(static)
-        self._kept: OrderedDict[Any, _Call] = OrderedDict()
+        self._kept: OrderedDict[RuntimeValue, _Call] = OrderedDict()
 
-    def __call__(self, params: Mapping[str, Any], inputs: Mapping[str, Any], rng: Any) -> tuple[Any, ...]:
+    def __call__(
+        self, params: Mapping[str, RuntimeValue], inputs: Mapping[str, RuntimeValue], rng: Key | None
+    ) -> tuple[RuntimeValue, ...]:
         """Return the outputs of the program.
 
         Args:
@@ -98,16 +101,18 @@ class Calls:
 
     def _first(
         self,
-        params: Mapping[str, Any],
-        inputs: Mapping[str, Any],
-        rng: Any,
-        divided: tuple[dict[str, HostValue], dict[str, Any]],
-        key: Any,
-    ) -> tuple[Any, ...]:
+        params: Mapping[str, RuntimeValue],
+        inputs: Mapping[str, RuntimeValue],
+        rng: Key | None,
+        divided: tuple[dict[str, HostValue], dict[str, RuntimeValue]],
+        key: RuntimeValue,
+    ) -> tuple[RuntimeValue, ...]:
         """Run the first call for a set of shapes, which decides how later ones run; return the outputs."""
         call, (known, traced) = _Call(), divided
 
-        def whole(params: Mapping[str, Any], traced: Mapping[str, Any], rng: Any) -> list[Any]:
+        def whole(
+            params: Mapping[str, RuntimeValue], traced: Mapping[str, RuntimeValue], rng: Key | None
+        ) -> list[RuntimeValue]:
             outputs = self.evaluate(params, {**known, **traced}, rng)
             call.outputs, arrays = _emptied(outputs)
             return arrays
@@ -131,12 +136,12 @@ class Calls:
         self._keep(key, call)
         return outputs
 
-    def _keep(self, key: Any, call: _Call) -> None:
+    def _keep(self, key: Hashable, call: _Call) -> None:
         self._kept[key] = call
         while len(self._kept) > MOST_KEPT:
             self._kept.popitem(last=False)
 
-    def _is_part_of_something(self, params: Any, inputs: Any, rng: Any) -> bool:
+    def _is_part_of_something(self, params: RuntimeValue, inputs: RuntimeValue, rng: Key | None) -> bool:
         """Whether a caller traces, records or observes the program, or disabled compilation."""
         if active() is not None or current_recorder() is not None or observed() or _nothing_is_compiled():
             return True
@@ -144,10 +149,10 @@ class Calls:
         # Under a trace, functions of known arrays are traced, too.
         return any(isinstance(leaf, jax.core.Tracer | Recorded) for leaf in (*leaves, jnp.zeros(())))
 
-    def _divided(self, inputs: Mapping[str, Any]) -> tuple[dict[str, HostValue], dict[str, Any]]:
+    def _divided(self, inputs: Mapping[str, RuntimeValue]) -> tuple[dict[str, HostValue], dict[str, RuntimeValue]]:
         """Return the inputs whose values have to be known, and those that are traced."""
         known: dict[str, HostValue] = {}
-        traced: dict[str, Any] = {}
+        traced: dict[str, RuntimeValue] = {}
         for name, value in inputs.items():
             if name in self.static and isinstance(value, HostValue | jax.Array):
                 known[name] = value if isinstance(value, HostValue) else HostValue(np.asarray(value))
@@ -171,7 +176,7 @@ def _nothing_is_compiled() -> bool:
     return bool(jax.config.jax_disable_jit)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _has_arrays_only(inputs: Mapping[str, Any]) -> bool:
+def _has_arrays_only(inputs: Mapping[str, RuntimeValue]) -> bool:
     """Whether JAX can trace all inputs: no strings, no maps, nothing unknown."""
     if any(isinstance(value, Mapping) for value in inputs.values()):
         return False
@@ -179,20 +184,20 @@ def _has_arrays_only(inputs: Mapping[str, Any]) -> bool:
     return all(isinstance(leaf, jax.Array) or (isinstance(leaf, HostValue) and leaf.dtype != STRING) for leaf in leaves)
 
 
-def _array(leaf: Any) -> Any:
+def _array(leaf: RuntimeValue) -> RuntimeValue:
     return jnp.asarray(leaf.to_jax()) if isinstance(leaf, HostValue) else leaf
 
 
-def _shapes(tree: Any) -> Any:
+def _shapes(tree: RuntimeValue) -> RuntimeValue:
     leaves, structure = jax.tree.flatten(tree)
     return structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves), bool(jax.config.read("jax_enable_x64"))
 
 
-def _emptied(outputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any]]:
+def _emptied(outputs: tuple[RuntimeValue, ...]) -> tuple[tuple[RuntimeValue, ...], list[RuntimeValue]]:
     """Return the outputs with a slot for each array, and the arrays."""
-    arrays: list[Any] = []
+    arrays: list[RuntimeValue] = []
 
-    def empty(leaf: Any) -> Any:
+    def empty(leaf: RuntimeValue) -> RuntimeValue:
         if not isinstance(leaf, jax.Array):
             return leaf  # a known value
         arrays.append(leaf)
@@ -201,7 +206,7 @@ def _emptied(outputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any]]:
     return tuple(map_leaves(empty, output) for output in outputs), arrays
 
 
-def _filled(outputs: tuple[Any, ...], arrays: Sequence[Any]) -> tuple[Any, ...]:
+def _filled(outputs: tuple[RuntimeValue, ...], arrays: Sequence[RuntimeValue]) -> tuple[RuntimeValue, ...]:
     return tuple(
         map_leaves(lambda leaf: arrays[leaf.index] if isinstance(leaf, _Slot) else leaf, output) for output in outputs
     )
@@ -222,7 +227,7 @@ def _too_large(jaxpr: Any) -> str:
     return ""
 
 
-def _equations(jaxpr: Any) -> Iterator[Any]:
+def _equations(jaxpr: Any) -> Iterator[RuntimeValue]:
     pending = [jaxpr]
     while pending:
         inner = pending.pop()

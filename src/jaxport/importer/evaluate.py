@@ -5,18 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
 
 import jax
 import numpy as np
 import onnx_ir as ir
 
 from jaxport.blocks import Boundary, current_recorder
-from jaxport.errors import InvalidArgument, JaxportError, ModelError, Refusal, Unsupported, ValueNotKnown, noted
+from jaxport.errors import (
+    LONGEST_REASON,
+    InvalidArgument,
+    JaxportError,
+    ModelError,
+    Refusal,
+    Unsupported,
+    ValueNotKnown,
+    noted,
+)
 from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.foreseeing import check_results, foresee
 from jaxport.importer.graph import Body, BodyFunction, BoundNode, Reference, SchemaFunction, describe
-from jaxport.importer.host import HostValue, is_dim
+from jaxport.importer.host import Attribute, HostValue, Key, RuntimeValue, is_dim
 from jaxport.importer.layouts import RANK, Arranged, arranged
 from jaxport.importer.names import unique_identifiers
 from jaxport.importer.namespaces import cast, known, random
@@ -29,7 +37,7 @@ from jaxport.jaxprs import InconclusiveDimensionOperation
 
 __all__ = ["LARGE", "Observer", "Subgraph", "evaluate", "evaluate_blocks", "observed", "observing"]
 
-Observer = Callable[[BoundNode, Sequence[Any], Sequence[Any]], None]
+Observer = Callable[[BoundNode, Sequence[RuntimeValue], Sequence[RuntimeValue]], None]
 """Called with each node that was evaluated, its inputs and its outputs."""
 
 _observer: ContextVar[Observer | None] = ContextVar("observer", default=None)
@@ -74,13 +82,13 @@ class Subgraph:
         )
         return HostValue(np.zeros((0, *sizes), declared.dtype.numpy() if declared.dtype is not None else np.float32))
 
-    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+    def __call__(self, *inputs: RuntimeValue) -> tuple[RuntimeValue, ...]:
         _suggest_names(self.body.inputs, inputs)
-        values: dict[ir.Value, Any] = dict(zip(self.body.inputs, inputs, strict=True))
+        values: dict[ir.Value, RuntimeValue] = dict(zip(self.body.inputs, inputs, strict=True))
         return _run(self.body, self.scope.inner(values), self.scope.bodies)
 
 
-def evaluate(body: Body, values: dict[ir.Value, Any], key: Any = None) -> tuple[Any, ...]:
+def evaluate(body: Body, values: dict[ir.Value, RuntimeValue], key: Key | None = None) -> tuple[RuntimeValue, ...]:
     """Return the outputs of a model's graph.
 
     Args:
@@ -91,7 +99,9 @@ def evaluate(body: Body, values: dict[ir.Value, Any], key: Any = None) -> tuple[
     return _run(body, EvaluationScope(values, {}, key))
 
 
-def evaluate_blocks(body: Body, items: Sequence[Item], values: dict[ir.Value, Any], key: Any = None) -> tuple[Any, ...]:
+def evaluate_blocks(
+    body: Body, items: Sequence[Item], values: dict[ir.Value, RuntimeValue], key: Key | None = None
+) -> tuple[RuntimeValue, ...]:
     """Return the same, with each segment of `items`, the body's nodes, as a block."""
     return _run(body, EvaluationScope(values, {}, key), {body: items})
 
@@ -108,15 +118,15 @@ def _run_items(items: Sequence[Item], scope: EvaluationScope) -> None:
             scope.values.update(_run_segment(item, scope))
 
 
-def _run_segment(segment: Segment, scope: EvaluationScope) -> dict[ir.Value, Any]:
+def _run_segment(segment: Segment, scope: EvaluationScope) -> dict[ir.Value, RuntimeValue]:
     """Compute the outputs of a segment, between the markers of a call of its module."""
     recorder = current_recorder()
     assert recorder is not None
     arrays = {value: scope[value] for value in segment.inputs if isinstance(scope[value], jax.Array)}
     names = dict(zip(unique_identifiers(value.name or "" for value in arrays), arrays, strict=True))
-    known: dict[ir.Value, Any] = {}
+    known: dict[ir.Value, RuntimeValue] = {}
 
-    def call(**given: Any) -> list[Any]:
+    def call(**given: RuntimeValue) -> list[RuntimeValue]:
         inner = scope.inner({names[name]: array for name, array in given.items()})
         _run_items(segment.items, inner)
         results = {value: inner[value] for value in segment.outputs}
@@ -130,7 +140,9 @@ def _run_segment(segment: Segment, scope: EvaluationScope) -> dict[ir.Value, Any
     return known | dict(zip(traced, results, strict=True))
 
 
-def _run(body: Body, scope: EvaluationScope, bodies: Mapping[Body, Sequence[Item]] | None = None) -> tuple[Any, ...]:
+def _run(
+    body: Body, scope: EvaluationScope, bodies: Mapping[Body, Sequence[Item]] | None = None
+) -> tuple[RuntimeValue, ...]:
     """Compute the outputs of a body, in the order of its nodes, or of the items that `bodies` has for it."""
     for value, tensor in body.initializers.items():
         if value not in scope.values:
@@ -152,6 +164,45 @@ def _run_nodes(nodes: Sequence[BoundNode], scope: EvaluationScope) -> None:
             )
         for value in node.expired:
             scope.forget(value)
+
+
+_OF_INPUTS = (
+    AttributeError,  # of an omitted input
+    TypeError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    AssertionError,
+    MemoryError,
+    RuntimeError,
+)
+"""What JAX, NumPy and Python raise for inputs that an operator cannot take."""
+
+
+def _explained(error: Exception, node: BoundNode) -> Exception:
+    """Return the error to raise for an error of a node: one that names the node, or the same one if it does already."""
+    where = describe(node.node)
+    match error:
+        case Unsupported(refusals=(Refusal(where=""), *_)):
+            return _placed(error, node)
+        case ModelError(where="") | InvalidArgument(where=""):
+            return type(error)(error.refused, where=where, why=error.why, instead=error.instead)
+        case JaxportError():
+            return error
+        case jax.errors.ConcretizationTypeError() | jax.errors.TracerArrayConversionError():
+            return _not_known(node, "a value inside it")
+        case _ if isinstance(error, _OF_INPUTS):
+            return ModelError(
+                f"`{node.node.op_type}` cannot be computed",
+                where=where,
+                why=f"{error}"[:LONGEST_REASON],
+                instead="check the sizes and types of the inputs",
+            )
+        case InconclusiveDimensionOperation():
+            refusal = Refusal(node.node.op_type, where, str(error).partition("\n")[0])
+            return ValueNotKnown("sizes that only have names are not enough here", [refusal])
+    noted(error, where)
+    return error
 
 
 def _run_node(node: BoundNode, scope: EvaluationScope) -> None:
@@ -179,42 +230,11 @@ def _run_node(node: BoundNode, scope: EvaluationScope) -> None:
         check_results(node, outputs)
         for output in outputs:
             _check_held(output)
-    except Unsupported as error:
-        if error.refusals and not error.refusals[0].where:
-            raise _placed(error, node) from error
-        raise
-    except (ModelError, InvalidArgument) as error:
-        if error.where:
-            raise
-        raise type(error)(error.refused, where=describe(node.node), why=error.why, instead=error.instead) from error
-    except JaxportError:
-        raise
-    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
-        raise _not_known(node, "a value inside it") from error
-    except (
-        AttributeError,  # of an omitted input
-        TypeError,
-        ValueError,
-        LookupError,
-        ArithmeticError,
-        AssertionError,
-        MemoryError,
-        RuntimeError,
-    ) as error:
-        raise ModelError(
-            f"`{node.node.op_type}` cannot be computed",
-            where=describe(node.node),
-            why=f"{error}"[:2000],
-            instead="check the sizes and types of the inputs",
-        ) from error
-    except InconclusiveDimensionOperation as error:
-        raise ValueNotKnown(
-            "sizes that only have names are not enough here",
-            [Refusal(node.node.op_type, describe(node.node), str(error).partition("\n")[0])],
-        ) from error
     except Exception as error:
-        noted(error, describe(node.node))
-        raise
+        explained = _explained(error, node)
+        if explained is error:
+            raise
+        raise explained from error
     outputs = tuple(_typed(output, kind, inputs) for output, kind in zip(outputs, node.output_types, strict=False))
     if recording is not None:
         _suggest_names(node.outputs, outputs)
@@ -231,13 +251,13 @@ LARGE = 2**30
 """Elements of an array that may exceed the machine's memory."""
 
 
-def _check_held(output: Any) -> None:
+def _check_held(output: RuntimeValue) -> None:
     """Refuse an array that is too large: XLA allocates lazily, and aborts the process if that failed."""
     if isinstance(output, jax.Array) and check_size(output.shape) > LARGE:
         jax.block_until_ready(output)
 
 
-def _suggest_names(values: Sequence[ir.Value | None], recorded: Sequence[Any]) -> None:
+def _suggest_names(values: Sequence[ir.Value | None], recorded: Sequence[RuntimeValue]) -> None:
     """Suggest the model's names for recorded values, for use in printed source."""
     for value, result in zip(values, recorded, strict=False):
         if value is not None and isinstance(result, Recorded) and not result.variable.hint:
@@ -247,11 +267,11 @@ def _suggest_names(values: Sequence[ir.Value | None], recorded: Sequence[Any]) -
 def _call(
     node: BoundNode,
     operator: Operator,
-    inputs: list[Any],
-    attributes: dict[str, Any],
+    inputs: list[RuntimeValue],
+    attributes: dict[str, Attribute],
     scope: EvaluationScope,
     arrangement: Arranged | None,
-) -> tuple[Any, ...]:
+) -> tuple[RuntimeValue, ...]:
     for index, value in enumerate(inputs):
         mark = operator.input_mark(index)
         if value is not None and (mark == "host" or (mark == "known" and node.bound is None)):
@@ -276,7 +296,7 @@ def _call(
     return result if isinstance(result, tuple) else (result,)
 
 
-def _context(what: str, node: BoundNode, scope: EvaluationScope, arrangement: Arranged | None) -> Any:
+def _context(what: str, node: BoundNode, scope: EvaluationScope, arrangement: Arranged | None) -> RuntimeValue:
     """Return what the evaluator provides in addition to inputs and attributes."""
     if what == "output count":
         return len(node.outputs)
@@ -293,8 +313,11 @@ def _context(what: str, node: BoundNode, scope: EvaluationScope, arrangement: Ar
 
 
 def _call_body(
-    target: BodyFunction | SchemaFunction, inputs: list[Any], attributes: dict[str, Any], scope: EvaluationScope
-) -> tuple[Any, ...]:
+    target: BodyFunction | SchemaFunction,
+    inputs: list[RuntimeValue],
+    attributes: dict[str, Attribute],
+    scope: EvaluationScope,
+) -> tuple[RuntimeValue, ...]:
     if isinstance(target, SchemaFunction):
         types = tuple(None if value is None else (np.dtype(value.dtype), tuple(value.shape)) for value in inputs)
         references = tuple((name, attributes[name]) for name in target.references if name in attributes)
@@ -310,7 +333,7 @@ def _call_body(
     return tuple(placed.get(index) for index in range(max(placed, default=-1) + 1))
 
 
-def _on_host(node: BoundNode, operator: Operator, index: int, value: Any) -> HostValue:
+def _on_host(node: BoundNode, operator: Operator, index: int, value: RuntimeValue) -> HostValue:
     host_value = known(value)
     if host_value is None:
         parameter = operator.inputs[index] if index < len(operator.inputs) else operator.variadic
@@ -346,7 +369,7 @@ def _not_known(node: BoundNode, what: str, bounded: bool = False) -> ValueNotKno
     )
 
 
-def _typed(output: Any, kind: int | np.dtype | None, inputs: list[Any]) -> Any:
+def _typed(output: RuntimeValue, kind: int | np.dtype | None, inputs: list[RuntimeValue]) -> RuntimeValue:
     """Return `output` with the dtype that the schema requires."""
     if kind is None or output is None or not hasattr(output, "dtype"):
         return output

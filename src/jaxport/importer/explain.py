@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -12,7 +12,7 @@ from jaxport.errors import JaxportError
 from jaxport.importer.dtypes import STRING
 from jaxport.importer.evaluate import observing
 from jaxport.importer.graph import Body, BodyFunction, BoundNode, SchemaFunction
-from jaxport.importer.host import HostValue
+from jaxport.importer.host import HostValue, RuntimeValue
 from jaxport.importer.modules import scopes_of
 from jaxport.importer.recording import Recorded, Step
 from jaxport.importer.tracing import record
@@ -86,11 +86,11 @@ class GraphExplanation:
 class _Seen:
     """The inputs and outputs of a node's last evaluation."""
 
-    inputs: Sequence[Any]
-    outputs: Sequence[Any]
+    inputs: Sequence[RuntimeValue]
+    outputs: Sequence[RuntimeValue]
 
 
-def explain(program: Program, inputs: Mapping[str, Any] | None = None) -> GraphExplanation:
+def explain(program: Program, inputs: Mapping[str, RuntimeValue] | None = None) -> GraphExplanation:
     """Return the graph of a program after each phase of its import.
 
     Args:
@@ -208,7 +208,7 @@ def _declared(value: ir.Value) -> str:
     return f"{value.dtype.name.lower()}{value.shape if value.shape is not None else ''}"
 
 
-def _shown(value: Any) -> str:
+def _shown(value: RuntimeValue) -> str:
     if isinstance(value, HostValue):
         kind = "string" if value.dtype == STRING else value.dtype
         text = str(value.tolist() if not value.symbolic else value.data.tolist())

@@ -7,14 +7,14 @@ or whose row declines, runs as array code.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from jax import core
 
 from jaxport.importer.dtypes import STRING
-from jaxport.importer.host import HostValue, dims_compare, is_dim
+from jaxport.importer.host import HostValue, RuntimeValue, dims_compare, is_dim
 from jaxport.importer.limits import budget_in_force
+from jaxport.jaxprs import Dim, PythonFunction
 
 __all__ = ["LARGEST_CREATED", "fold"]
 
@@ -24,7 +24,7 @@ LARGEST_CREATED = 4096
 SAME, BOOL, INDEX = "same", "bool", "index"
 
 
-def fold(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def fold(name: str, args: tuple[RuntimeValue, ...], kwargs: dict[str, RuntimeValue]) -> RuntimeValue:
     """Return the result of the namespace function `name` on host values, or NotImplemented if it has to be array code.
 
     >>> from jaxport.importer.host import host
@@ -62,7 +62,9 @@ def fold(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return _wrap(data, dtype)
 
 
-def _is_large(name: str, operands: list[HostValue], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _is_large(
+    name: str, operands: list[HostValue], args: tuple[RuntimeValue, ...], kwargs: dict[str, RuntimeValue]
+) -> bool:
     """Whether a function makes a large result out of little: then it is array code, whose size is checked first."""
     elements = sum(operand.size for operand in operands)
     if name in _JOINING:
@@ -83,7 +85,7 @@ def _is_large(name: str, operands: list[HostValue], args: tuple[Any, ...], kwarg
     return bool(made > max(elements, LARGEST_CREATED))
 
 
-def _numbers(tree: Any) -> list[int]:
+def _numbers(tree: RuntimeValue) -> list[int]:
     if isinstance(tree, HostValue):
         return [abs(int(n)) for n in tree.data.ravel()] if tree.dtype.kind in "iu" and not tree.symbolic else []
     if isinstance(tree, tuple | list):
@@ -91,7 +93,7 @@ def _numbers(tree: Any) -> list[int]:
     return [abs(tree)] if isinstance(tree, int) and not isinstance(tree, bool) else []
 
 
-def _wrap(data: Any, dtype: np.dtype) -> HostValue:
+def _wrap(data: RuntimeValue, dtype: np.dtype) -> HostValue:
     data = np.asarray(data)
     if data.dtype == object and dtype != STRING:
         if any(map(is_dim, data.ravel())):
@@ -100,7 +102,7 @@ def _wrap(data: Any, dtype: np.dtype) -> HostValue:
     return HostValue(data.astype(dtype) if dtype != STRING else data, dtype)
 
 
-def _operands(args: Any) -> list[HostValue]:
+def _operands(args: RuntimeValue) -> list[HostValue]:
     if isinstance(args, HostValue):
         return [args]
     if isinstance(args, tuple | list):
@@ -108,7 +110,7 @@ def _operands(args: Any) -> list[HostValue]:
     return []
 
 
-def _plain(arg: Any) -> Any:
+def _plain(arg: RuntimeValue) -> RuntimeValue:
     if isinstance(arg, HostValue):
         return arg.data
     if isinstance(arg, tuple | list):
@@ -116,10 +118,10 @@ def _plain(arg: Any) -> Any:
     return arg
 
 
-def _created(function: Callable[..., Any]) -> Callable[..., Any]:
+def _created(function: PythonFunction) -> PythonFunction:
     """Return `function`, declining if its result is large."""
 
-    def bounded(data: Any, shape: Any, *rest: Any, **kwargs: Any) -> Any:
+    def bounded(data: RuntimeValue, shape: Dim, *rest: RuntimeValue, **kwargs: RuntimeValue) -> RuntimeValue:
         sizes = np.atleast_1d(np.asarray(shape, dtype=object)).ravel()
         if any(map(is_dim, sizes)) or np.prod([float(size) for size in sizes]) > LARGEST_CREATED:
             return NotImplemented
@@ -128,19 +130,19 @@ def _created(function: Callable[..., Any]) -> Callable[..., Any]:
     return bounded
 
 
-def _tile(data: np.ndarray, repeats: Any) -> Any:
+def _tile(data: np.ndarray, repeats: RuntimeValue) -> RuntimeValue:
     counts = [int(count) for count in np.atleast_1d(repeats)]
     return np.tile(data, counts) if data.size * np.prod(counts) <= LARGEST_CREATED else NotImplemented
 
 
-def _arange(start: Any, stop: Any = None, step: Any = 1, **_: Any) -> Any:
+def _arange(start: RuntimeValue, stop: RuntimeValue = None, step: RuntimeValue = 1, **_: RuntimeValue) -> RuntimeValue:
     start, stop = (0, start) if stop is None else (start, stop)
     if step == 0 or abs((stop - start) / step) > LARGEST_CREATED:
         return NotImplemented
     return np.arange(start, stop, step)
 
 
-def _take(data: np.ndarray, indices: np.ndarray, axis: int | None = None, **_: Any) -> Any:
+def _take(data: np.ndarray, indices: np.ndarray, axis: int | None = None, **_: RuntimeValue) -> RuntimeValue:
     # Out-of-range positions depend on `mode`, which differs from NumPy's.
     size = data.size if axis is None else data.shape[axis]
     indices = np.asarray(indices)
@@ -149,7 +151,7 @@ def _take(data: np.ndarray, indices: np.ndarray, axis: int | None = None, **_: A
     return np.take(data, indices, axis=axis)
 
 
-def _truncated(left: Any, right: Any) -> Any:
+def _truncated(left: RuntimeValue, right: RuntimeValue) -> RuntimeValue:
     """Divide integers, rounding towards zero, as ONNX and `lax.div` do."""
     left, right = np.asarray(left), np.asarray(right)
     if left.dtype == object or right.dtype == object:
@@ -162,7 +164,7 @@ def _truncated(left: Any, right: Any) -> Any:
     return quotient + ((left % right != 0) & ((left < 0) != (right < 0)))
 
 
-def _truncated_dim(left: Any, right: Any) -> Any:
+def _truncated_dim(left: RuntimeValue, right: RuntimeValue) -> RuntimeValue:
     if not is_dim(left) and not is_dim(right):
         quotient = abs(left) // abs(right)
         return quotient if (left < 0) == (right < 0) else -quotient
@@ -171,27 +173,27 @@ def _truncated_dim(left: Any, right: Any) -> Any:
     return -(-left // right) if dims_compare("<=", left, 0) and dims_compare(">", right, 0) else -(left // -right)
 
 
-def _remainder(left: Any, right: Any) -> Any:
+def _remainder(left: RuntimeValue, right: RuntimeValue) -> RuntimeValue:
     """Compute `lax.rem`: the sign is the dividend's."""
     if np.asarray(left).dtype == object or np.asarray(right).dtype == object:
         return left - _truncated(left, right) * right
     return np.fmod(left, right) if np.all(right) else NotImplemented
 
 
-def _modulo(left: Any, right: Any) -> Any:
+def _modulo(left: RuntimeValue, right: RuntimeValue) -> RuntimeValue:
     """Compute `jnp.mod`: the sign is the divisor's."""
     return left % right if np.all(right) else NotImplemented
 
 
-def _compared(symbol: str) -> Callable[[Any, Any], Any]:
+def _compared(symbol: str) -> Callable[[RuntimeValue, RuntimeValue], RuntimeValue]:
     pick = np.frompyfunc(lambda left, right: dims_compare(symbol, left, right), 2, 1)
     return lambda left, right: np.asarray(pick(left, right), dtype=bool)
 
 
-def _extreme(symbol: str) -> Callable[[Any, Any], Any]:
+def _extreme(symbol: str) -> Callable[[RuntimeValue, RuntimeValue], RuntimeValue]:
     of_dims = np.frompyfunc(core.max_dim if symbol == ">=" else core.min_dim, 2, 1)
 
-    def extreme(left: Any, right: Any) -> Any:
+    def extreme(left: RuntimeValue, right: RuntimeValue) -> RuntimeValue:
         if np.asarray(left).dtype != object and np.asarray(right).dtype != object:
             return (np.maximum if symbol == ">=" else np.minimum)(left, right)
         return of_dims(left, right)
@@ -199,25 +201,25 @@ def _extreme(symbol: str) -> Callable[[Any, Any], Any]:
     return extreme
 
 
-def _clip(data: Any, low: Any = None, high: Any = None) -> Any:
+def _clip(data: RuntimeValue, low: RuntimeValue = None, high: RuntimeValue = None) -> RuntimeValue:
     data = data if low is None else _extreme(">=")(data, low)
     return data if high is None else _extreme("<=")(data, high)
 
 
-def _where(condition: Any, left: Any, right: Any) -> Any:
+def _where(condition: RuntimeValue, left: RuntimeValue, right: RuntimeValue) -> RuntimeValue:
     if np.asarray(condition).dtype == object:
         return NotImplemented
     return np.where(condition, left, right)
 
 
-def _one_hot(data: Any, size: int, *, axis: int, dtype: np.dtype) -> Any:
+def _one_hot(data: RuntimeValue, size: int, *, axis: int, dtype: np.dtype) -> RuntimeValue:
     """Return a row of booleans for each number; used for repetition in shape arithmetic."""
     if dtype != np.bool_ or np.size(data) * size > LARGEST_CREATED:
         return NotImplemented
     return np.moveaxis(np.asarray(data)[..., None] == np.arange(size), -1, axis)
 
 
-_ROWS: dict[str, tuple[Callable[..., Any], str]] = {
+_ROWS: dict[str, tuple[PythonFunction, str]] = {
     **{
         f"jnp.{name}": (getattr(np, name), SAME)
         for name in (

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 import onnx_ir as ir
@@ -17,7 +16,7 @@ from jax.core import Tracer
 
 from jaxport.errors import ModelError
 from jaxport.importer.graph import Body, BoundNode, describe
-from jaxport.importer.host import HostValue
+from jaxport.importer.host import Attribute, HostValue, RuntimeValue
 from jaxport.importer.limits import budget_in_force
 
 __all__ = ["bytes_of", "check_results", "check_window", "foresee"]
@@ -29,7 +28,7 @@ WIDEST = 16
 """Bytes of an element."""
 
 
-def check_results(node: BoundNode, outputs: Sequence[Any]) -> None:
+def check_results(node: BoundNode, outputs: Sequence[RuntimeValue]) -> None:
     """Refuse results that exceed the limits; under a trace they are not computed yet.
 
     Raises:
@@ -43,7 +42,7 @@ def check_results(node: BoundNode, outputs: Sequence[Any]) -> None:
                 budget.refuse(size, describe(node.node), f"the result of shape {list(part.shape)}")
 
 
-def bytes_of(value: Any) -> int:
+def bytes_of(value: RuntimeValue) -> int:
     """Return the bytes of an array of any kind, not counting symbolic sizes; 0 for other values."""
     dtype = getattr(value, "dtype", None)
     if dtype is None or not hasattr(value, "shape"):
@@ -52,7 +51,10 @@ def bytes_of(value: Any) -> int:
 
 
 def foresee(
-    node: BoundNode, inputs: Sequence[Any], attributes: Mapping[str, Any], call: Callable[[list[Any]], Any]
+    node: BoundNode,
+    inputs: Sequence[RuntimeValue],
+    attributes: Mapping[str, Attribute],
+    call: Callable[[list[RuntimeValue]], RuntimeValue],
 ) -> None:
     """Refuse an operation on arrays whose result would be larger than the limits allow.
 
@@ -81,7 +83,7 @@ def foresee(
         node.foreseen = (*node.foreseen[-3:], key)
 
 
-def _magnitude(value: Any) -> float:
+def _magnitude(value: RuntimeValue) -> float:
     """Return the largest factor by which a value may multiply the size of a result."""
     if isinstance(value, HostValue) and value.size <= MOST_NUMBERS and value.dtype.kind in "iuf" and not value.symbolic:
         return math.prod(max(1.0, abs(number)) for number in map(float, value.data.ravel()) if number == number)
@@ -94,7 +96,7 @@ def _magnitude(value: Any) -> float:
     return math.prod(map(_magnitude, value)) if isinstance(value, tuple | list) else 1.0
 
 
-def _key(value: Any) -> Any:
+def _key(value: RuntimeValue) -> RuntimeValue:
     if isinstance(value, HostValue):
         return (value.shape, value.data.tobytes()) if value.size <= MOST_NUMBERS and not value.symbolic else None
     return (value.shape, str(value.dtype)) if hasattr(value, "dtype") else ()

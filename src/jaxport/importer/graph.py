@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from jaxport.importer.host import Attribute, RuntimeValue
 from jaxport.importer.registry import Operator
 
 __all__ = ["Body", "BodyFunction", "BoundNode", "InputType", "Reference", "SchemaFunction", "describe"]
@@ -47,11 +47,11 @@ class BodyFunction:
 
     label: str
     body: Body
-    defaults: dict[str, Any]
+    defaults: dict[str, Attribute]
     positions: tuple[int, ...] | None = None
 
 
-InputType = tuple[np.dtype, tuple[Any, ...]] | None
+InputType = tuple[np.dtype, tuple[RuntimeValue, ...]] | None
 """The dtype and shape of an input, or None for an omitted one."""
 
 
@@ -64,7 +64,7 @@ class SchemaFunction:
     """
 
     label: str
-    body_for: Callable[[tuple[InputType, ...], tuple[tuple[str, Any], ...]], BodyFunction]
+    body_for: Callable[[tuple[InputType, ...], tuple[tuple[str, RuntimeValue], ...]], BodyFunction]
     references: tuple[str, ...]
 
 
@@ -83,13 +83,13 @@ class BoundNode:
     target: Operator | BodyFunction | SchemaFunction
     inputs: tuple[ir.Value | None, ...]
     outputs: tuple[ir.Value | None, ...]
-    attributes: dict[str, Any]
+    attributes: dict[str, Attribute]
     output_types: tuple[int | np.dtype | None, ...]
     index: int
     expired: tuple[ir.Value, ...] = ()
     kernel_layout: str = "OIHW"
     bound: int | None = None
-    foreseen: tuple[Any, ...] = ()
+    foreseen: tuple[RuntimeValue, ...] = ()
 
     def bodies(self) -> Iterator[Body]:
         """Yield the graphs among the attributes."""

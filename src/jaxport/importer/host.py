@@ -10,20 +10,79 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from jaxport.errors import ModelError
 from jaxport.importer.dtypes import STRING, canonical
-from jaxport.jaxprs import InconclusiveDimensionOperation
+from jaxport.jaxprs import Array, Dim, InconclusiveDimensionOperation, Shape
 
-__all__ = ["HostValue", "dims_compare", "has_stand_ins", "host", "is_dim"]
+__all__ = ["Attribute", "HostValue", "Key", "RuntimeValue", "Tensor", "dims_compare", "has_stand_ins", "host", "is_dim"]
 
 is_dim = jax.export.is_symbolic_dim
+
+RuntimeValue = Any
+"""What an edge of a graph carries while the graph runs: a tensor, a sequence of values, or None for what is absent."""
+
+Key = Array
+"""A key of `jax.random`, or the numbers that it consists of."""
+
+Attribute = Any
+"""What an attribute of a node holds: a number, a text, a tensor, a type, a body, or a list of these."""
+
+
+class Tensor(Protocol):
+    """What operators compute on: an array of JAX or NumPy, a tracer, a `Recorded` value or a `HostValue`.
+
+    It is the part of an array's interface that operators may use directly; everything else goes through
+    `jaxport.importer.namespaces`. The operators of `HostValue` are set in a loop, which type checkers do not see:
+    `Tensor | HostValue` names it beside the others.
+    """
+
+    @property
+    def shape(self) -> Shape: ...
+    @property
+    def dtype(self) -> np.dtype: ...
+    @property
+    def ndim(self) -> int: ...
+    @property
+    def size(self) -> Dim: ...
+    @property
+    def T(self) -> Tensor: ...  # noqa: N802  as arrays have it
+    @property
+    def mT(self) -> Tensor: ...  # noqa: N802
+    @property
+    def at(self) -> RuntimeValue: ...
+    def __getitem__(self, index: Any, /) -> Tensor: ...
+    def __add__(self, other: RuntimeValue, /) -> Tensor: ...
+    def __radd__(self, other: RuntimeValue, /) -> Tensor: ...
+    def __sub__(self, other: RuntimeValue, /) -> Tensor: ...
+    def __rsub__(self, other: RuntimeValue, /) -> Tensor: ...
+    def __mul__(self, other: RuntimeValue, /) -> Tensor: ...
+    def __rmul__(self, other: RuntimeValue, /) -> Tensor: ...
+    def __truediv__(self, other: RuntimeValue, /) -> Tensor: ...
+    def __rtruediv__(self, other: RuntimeValue, /) -> Tensor: ...
+    def __floordiv__(self, other: RuntimeValue, /) -> Tensor: ...
+    def __mod__(self, other: RuntimeValue, /) -> Tensor: ...
+    def __pow__(self, other: RuntimeValue, /) -> Tensor: ...
+    def __rpow__(self, other: RuntimeValue, /) -> Tensor: ...
+    def __matmul__(self, other: RuntimeValue, /) -> Tensor: ...
+    def __and__(self, other: RuntimeValue, /) -> Tensor: ...
+    def __or__(self, other: RuntimeValue, /) -> Tensor: ...
+    def __xor__(self, other: RuntimeValue, /) -> Tensor: ...
+    def __lshift__(self, other: RuntimeValue, /) -> Tensor: ...
+    def __rshift__(self, other: RuntimeValue, /) -> Tensor: ...
+    def __invert__(self) -> Tensor: ...
+    def __neg__(self) -> Tensor: ...
+    def __lt__(self, other: RuntimeValue, /) -> Tensor: ...
+    def __le__(self, other: RuntimeValue, /) -> Tensor: ...
+    def __gt__(self, other: RuntimeValue, /) -> Tensor: ...
+    def __ge__(self, other: RuntimeValue, /) -> Tensor: ...
 
 
 class HostValue:
@@ -73,18 +132,18 @@ class HostValue:
         """Whether some element is a dim, so that no NumPy array of `dtype` can hold it."""
         return self.data.dtype == object and self.dtype != STRING
 
-    def reshape(self, *shape: Any) -> HostValue:
+    def reshape(self, *shape: Dim) -> HostValue:
         return HostValue(self.data.reshape(*shape), self.dtype)
 
-    def tolist(self) -> Any:
+    def tolist(self) -> RuntimeValue:
         """Return the elements as Python values: ints, floats, bools, strings and dims, in nested lists."""
         return self.data.tolist()
 
-    def item(self) -> Any:
+    def item(self) -> RuntimeValue:
         """Return the only element, as a Python value."""
         return self.data.item()
 
-    def to_jax(self) -> Any:
+    def to_jax(self) -> RuntimeValue:
         """Return the value as an argument for JAX: a NumPy array of the type that JAX uses, or a dim.
 
         Raises:
@@ -125,7 +184,7 @@ class HostValue:
     def __len__(self) -> int:
         return len(self.data)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[RuntimeValue]:
         """Yield the elements of a vector as Python values."""
         return iter(self.data.tolist())
 
@@ -175,7 +234,7 @@ def has_stand_ins(value: HostValue) -> bool:
     return _stand_ins(value.data, canonical(value.dtype)) is not value.data
 
 
-def host(value: Any, dtype: Any = None) -> HostValue:
+def host(value: RuntimeValue, dtype: DTypeLike | None = None) -> HostValue:
     """`value` as a host value: nested lists of Python numbers and dims, or a NumPy array.
 
     Integers are int64 and floats float32 unless `dtype` is given, as in ONNX's attributes.
@@ -215,7 +274,7 @@ _SPECIAL = {"inf": "INF", "-inf": "-INF", "nan": "NaN"}
 """ONNX's spelling of non-finite numbers."""
 
 
-def _text(element: Any) -> str:
+def _text(element: RuntimeValue) -> str:
     """Return a number as ONNX Runtime writes it: eight fractional digits, 1 and 0 for booleans."""
     if isinstance(element, float):
         text = f"{element:.8g}"
@@ -231,14 +290,14 @@ def _integer(text: str) -> int:
     return int(match[1])
 
 
-def _plain(index: Any) -> Any:
+def _plain(index: Any) -> RuntimeValue:
     """Return an index with its host values as NumPy arrays."""
     if isinstance(index, tuple):
         return tuple(map(_plain, index))
     return index.data if isinstance(index, HostValue) else index
 
 
-def dims_compare(symbol: str, left: Any, right: Any) -> bool:
+def dims_compare(symbol: str, left: RuntimeValue, right: RuntimeValue) -> bool:
     """Evaluate `left < right` and the like between integers and dims, if it is decidable.
 
     Raises:
@@ -262,14 +321,14 @@ def dims_compare(symbol: str, left: Any, right: Any) -> bool:
     return bool(_COMPARISONS[symbol](left, right))
 
 
-def _never_greater(left: Any, right: Any) -> bool:
+def _never_greater(left: RuntimeValue, right: RuntimeValue) -> bool:
     try:
         return bool(left < right)
     except InconclusiveDimensionOperation:
         return False
 
 
-_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+_COMPARISONS: dict[str, Callable[[RuntimeValue, RuntimeValue], RuntimeValue]] = {
     "==": operator.eq,
     "!=": operator.ne,
     "<": operator.lt,
@@ -277,7 +336,7 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
+_ARITHMETIC: dict[str, Callable[[RuntimeValue, RuntimeValue], RuntimeValue]] = {
     "add": operator.add,
     "sub": operator.sub,
     "mul": operator.mul,
@@ -294,8 +353,10 @@ _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def _arithmetic(function: Callable[[Any, Any], Any], swapped: bool) -> Callable[[HostValue, Any], Any]:
-    def method(self: HostValue, other: Any) -> Any:
+def _arithmetic(
+    function: Callable[[RuntimeValue, RuntimeValue], RuntimeValue], swapped: bool
+) -> Callable[[HostValue, RuntimeValue], RuntimeValue]:
+    def method(self: HostValue, other: RuntimeValue) -> RuntimeValue:
         if isinstance(other, jax.Array):
             mine = jnp.asarray(self.to_jax())
             return function(other, mine) if swapped else function(mine, other)
@@ -310,13 +371,13 @@ def _arithmetic(function: Callable[[Any, Any], Any], swapped: bool) -> Callable[
     return method
 
 
-def _comparison(symbol: str) -> Callable[[HostValue, Any], Any]:
-    def method(self: HostValue, other: Any) -> Any:
+def _comparison(symbol: str) -> Callable[[HostValue, RuntimeValue], RuntimeValue]:
+    def method(self: HostValue, other: RuntimeValue) -> RuntimeValue:
         if isinstance(other, jax.Array):
             return _COMPARISONS[symbol](jnp.asarray(self.to_jax()), other)
         if not isinstance(other, HostValue | np.ndarray | np.generic | int | float | bool | str) and not is_dim(other):
             return NotImplemented
-        theirs: Any = other.data if isinstance(other, HostValue) else other
+        theirs: RuntimeValue = other.data if isinstance(other, HostValue) else other
         if object not in (self.data.dtype, np.asarray(theirs).dtype):
             return HostValue(np.asarray(_COMPARISONS[symbol](self.data, theirs)))
         compared = np.frompyfunc(lambda left, right: dims_compare(symbol, left, right), 2, 1)(self.data, theirs)

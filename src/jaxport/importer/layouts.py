@@ -15,13 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import jax
 import numpy as np
 
 from jaxport.importer.graph import BoundNode
-from jaxport.importer.host import HostValue, host
+from jaxport.importer.host import Attribute, HostValue, RuntimeValue, host
 from jaxport.importer.namespaces import jnp, known
 from jaxport.importer.recording import Recorded
 from jaxport.importer.registry import CHANNELS, Operator
@@ -58,24 +57,24 @@ class Arranged:
     own order; `told` if the function has to be told.
     """
 
-    inputs: list[Any]
-    attributes: dict[str, Any]
+    inputs: list[RuntimeValue]
+    attributes: dict[str, Attribute]
     held: bool = True
     prefers_nhwc: bool = True
     told: bool = False
 
 
-Rule = Callable[[BoundNode, dict[str, Any], EvaluationScope], Arranged | None]
+Rule = Callable[[BoundNode, dict[str, RuntimeValue], EvaluationScope], Arranged | None]
 
 
-def channels_last(x: Any) -> Any:
+def channels_last(x: RuntimeValue) -> RuntimeValue:
     """Return an image in the model's order, or an operand broadcast to one, with the channels last."""
     if x.ndim == RANK:
         return jnp.transpose(x, LAST)
     return jnp.transpose(x, (1, 2, 0)) if x.ndim == RANK - 1 else jnp.expand_dims(x, -1)
 
 
-def arranged(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope) -> Arranged | None:
+def arranged(node: BoundNode, attributes: dict[str, Attribute], scope: EvaluationScope) -> Arranged | None:
     """Return how to compute a node with its channels last; None to compute it in the model's order."""
     rule = _rule(node.target) if isinstance(node.target, Operator) else None
     return rule(node, attributes, scope) if rule is not None else None
@@ -91,7 +90,7 @@ def _rule(operator: Operator) -> Rule | None:
     return next((rule for names, rule in tables if names.get(operator.name, np.inf) <= operator.since), None)
 
 
-def _is_image(x: Any) -> bool:
+def _is_image(x: object) -> bool:
     return isinstance(x, jax.Array | np.ndarray | Recorded) and x.ndim == RANK
 
 
@@ -101,7 +100,7 @@ def _places(axes: Iterable[int]) -> tuple[int, ...] | None:
     return tuple(PLACES[axis] for axis in axes) if all(-RANK <= axis < RANK for axis in axes) else None
 
 
-def _told(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope) -> Arranged | None:
+def _told(node: BoundNode, attributes: dict[str, Attribute], scope: EvaluationScope) -> Arranged | None:
     """Arrange an operator whose function has a keyword for the layout."""
     begins = node.node.op_type in BEGINS
     if len(node.outputs) > 1:
@@ -121,12 +120,12 @@ def _told(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope) -
     return Arranged(inputs, attributes, told=True)
 
 
-def _each(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope) -> Arranged | None:
+def _each(node: BoundNode, attributes: dict[str, Attribute], scope: EvaluationScope) -> Arranged | None:
     images = [None if value is None else scope.held(value) for value in node.inputs]
     prefers_nhwc = any(held is not None and held.prefers_nhwc for held in images)
     if not any(images) or "axis" in attributes:  # before version 7, which specifies how operands broadcast
         return None
-    inputs: list[Any] = []
+    inputs: list[RuntimeValue] = []
     for value, held in zip(node.inputs, images, strict=True):
         x = held.array if held is not None else None if value is None else scope[value]
         if held is None and x is not None and x.ndim and not (isinstance(x, HostValue) and x.size == 1):
@@ -137,13 +136,13 @@ def _each(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope) -
     return Arranged(inputs, attributes, prefers_nhwc=prefers_nhwc)
 
 
-def _along(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope) -> Arranged | None:
+def _along(node: BoundNode, attributes: dict[str, Attribute], scope: EvaluationScope) -> Arranged | None:
     pieces = node.inputs if node.node.op_type == "Concat" else node.inputs[:1]
     images = [None if value is None else scope.held(value) for value in pieces]
     prefers_nhwc = any(held is not None and held.prefers_nhwc for held in images)
     if not any(images) or attributes.get("block_size"):
         return None
-    inputs: list[Any] = []
+    inputs: list[RuntimeValue] = []
     for value, held in zip(node.inputs, images + [None] * len(node.inputs), strict=False):
         x = held.array if held is not None else None if value is None else scope[value]
         if held is None and len(inputs) < len(pieces):
@@ -159,7 +158,7 @@ def _along(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope) 
     return None if place is None else Arranged(inputs, {**attributes, "axis": place[0]}, prefers_nhwc=prefers_nhwc)
 
 
-def _over(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope) -> Arranged | None:
+def _over(node: BoundNode, attributes: dict[str, Attribute], scope: EvaluationScope) -> Arranged | None:
     data, *more = node.inputs
     held = None if data is None else scope.held(data)
     if held is None:
@@ -180,7 +179,7 @@ def _over(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope) -
     return Arranged([held.array, host(places, np.dtype(np.int64))], attributes, prefers_nhwc=held.prefers_nhwc)
 
 
-def _by_axis(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope) -> Arranged | None:
+def _by_axis(node: BoundNode, attributes: dict[str, Attribute], scope: EvaluationScope) -> Arranged | None:
     data, *others = node.inputs
     held = None if data is None else scope.held(data)
     given = [None if value is None else scope[value] for value in others]
@@ -207,7 +206,7 @@ def _reordered(numbers: np.ndarray) -> np.ndarray:
     return numbers.reshape(-1, RANK)[:, LAST].reshape(-1) if numbers.size % RANK == 0 else numbers
 
 
-def _transposed(node: BoundNode, attributes: dict[str, Any], scope: EvaluationScope) -> Arranged | None:
+def _transposed(node: BoundNode, attributes: dict[str, Attribute], scope: EvaluationScope) -> Arranged | None:
     (data,) = node.inputs
     perm = attributes.get("perm")
     if data is None or perm is None:

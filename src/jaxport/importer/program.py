@@ -26,7 +26,7 @@ from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.evaluate import evaluate, evaluate_blocks
 from jaxport.importer.foreseeing import bytes_of
 from jaxport.importer.graph import Body, BoundNode
-from jaxport.importer.host import HostValue
+from jaxport.importer.host import HostValue, Key, RuntimeValue
 from jaxport.importer.limits import Limits, budget
 from jaxport.importer.load import ModelSource, load
 from jaxport.importer.modules import NodeModule, NodePlace, Parameters, module_tree
@@ -36,6 +36,7 @@ from jaxport.importer.recording import Recorded
 from jaxport.importer.resolve import resolve
 from jaxport.importer.roles import static_values
 from jaxport.importer.segments import Item, segments
+from jaxport.jaxprs import Dim
 
 if TYPE_CHECKING:
     from jaxport.importer.explain import GraphExplanation
@@ -193,9 +194,9 @@ class Program:
         self,
         folder: str | os.PathLike[str] | None = None,
         *,
-        inputs: Mapping[str, Any] | None = None,
+        inputs: Mapping[str, RuntimeValue] | None = None,
         framework: str = "jax",
-    ) -> Any:
+    ) -> RuntimeValue:
         """Print the program as source and a weights file, which only need JAX, the framework and safetensors.
 
         Args:
@@ -233,7 +234,7 @@ class Program:
                 source.save(folder)
             return source
 
-    def explain(self, inputs: Mapping[str, Any] | None = None) -> GraphExplanation:
+    def explain(self, inputs: Mapping[str, RuntimeValue] | None = None) -> GraphExplanation:
         """Return the graph after each phase of the import: loaded, resolved, folded, finalized.
 
         Args:
@@ -255,7 +256,9 @@ class Program:
         with boundary("the program cannot be explained", where=f"`{self.name}`"):
             return explain(self, inputs)
 
-    def verify(self, inputs: Sequence[Any] | Mapping[str, Any] | None = None, **options: Any) -> Report:
+    def verify(
+        self, inputs: Sequence[RuntimeValue] | Mapping[str, RuntimeValue] | None = None, **options: Any
+    ) -> Report:
         """Run the program in JAX and the model in ONNX Runtime on the same inputs, and compare every output.
 
         Args:
@@ -279,7 +282,7 @@ class Program:
 
         return verify_program(self, inputs, **options)
 
-    def save(self, path: str | os.PathLike[str], params: Mapping[str, Any] | None = None) -> None:
+    def save(self, path: str | os.PathLike[str], params: Mapping[str, RuntimeValue] | None = None) -> None:
         """Write the model with these parameters as an ONNX file, with its graph unchanged.
 
         Args:
@@ -313,11 +316,18 @@ class Program:
         """The other initializers by name: exponents, scales, masks, integer tables, shapes. They are frozen."""
         return self.weights.constants
 
-    def __call__(self, /, *inputs: Any, **named: Any) -> Any:
+    def __call__(self, /, *inputs: RuntimeValue, **named: RuntimeValue) -> RuntimeValue:
         """Return the outputs for the program's own parameters; `apply(program.params, …)`."""
         return self.apply(self.params, *inputs, **named)
 
-    def apply(self, params: Mapping[str, Any], /, *inputs: Any, rng: Any = None, **named: Any) -> Any:
+    def apply(
+        self,
+        params: Mapping[str, RuntimeValue],
+        /,
+        *inputs: RuntimeValue,
+        rng: Key | None = None,
+        **named: RuntimeValue,
+    ) -> RuntimeValue:
         """Return the outputs of the model.
 
         Args:
@@ -344,23 +354,29 @@ class Program:
             outputs = self._calls(params, self._taken(self._named(inputs, named)), rng)
             return self._packed([external(output) for output in outputs])
 
-    def evaluate(self, params: Mapping[str, Any], inputs: Mapping[str, Any], rng: Any = None) -> tuple[Any, ...]:
+    def evaluate(
+        self, params: Mapping[str, RuntimeValue], inputs: Mapping[str, RuntimeValue], rng: Key | None = None
+    ) -> tuple[RuntimeValue, ...]:
         """Return the outputs in the evaluator's form: host values stay such, and uses of recorded inputs are recorded.
 
         Arguments and errors are those of `apply`, with the inputs by name.
         """
         return self._run(params, self._taken(inputs), rng)
 
-    def _taken(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def _taken(self, inputs: Mapping[str, RuntimeValue]) -> dict[str, RuntimeValue]:
         """Return the inputs as the evaluator takes them, by name."""
         return {value.name or "": self._checked(value, inputs.get(value.name or "")) for value in self.inputs}
 
-    def _run(self, params: Mapping[str, Any], inputs: Mapping[str, Any], rng: Any) -> tuple[Any, ...]:
+    def _run(
+        self, params: Mapping[str, RuntimeValue], inputs: Mapping[str, RuntimeValue], rng: Key | None
+    ) -> tuple[RuntimeValue, ...]:
         if self._batches is None:
             return self._run_once(params, inputs, rng)
         return self._batches.run(lambda batch: self._run_once(params, batch, rng), inputs)
 
-    def _run_once(self, params: Mapping[str, Any], inputs: Mapping[str, Any], rng: Any) -> tuple[Any, ...]:
+    def _run_once(
+        self, params: Mapping[str, RuntimeValue], inputs: Mapping[str, RuntimeValue], rng: Key | None
+    ) -> tuple[RuntimeValue, ...]:
         values = {value: inputs[value.name or ""] for value in self.inputs}
         values |= self.weights.given(params)
         given = self.weights.constant_bytes + sum(map(bytes_of, jax.tree.leaves(list(values.values()))))
@@ -369,7 +385,7 @@ class Program:
                 return evaluate_blocks(self.body, self._segments, values, rng)
             return evaluate(self.body, values, rng)
 
-    def _named(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    def _named(self, inputs: Sequence[RuntimeValue], named: Mapping[str, RuntimeValue]) -> dict[str, RuntimeValue]:
         """Return the inputs of a call by their names in the model."""
         if len(inputs) > len(self.inputs):
             raise InvalidArgument(
@@ -390,7 +406,7 @@ class Program:
     def _signature(self) -> str:
         return ", ".join(_declared(value, "`") for value in self.inputs)
 
-    def _checked(self, declared: ir.Value, given: Any) -> Any:
+    def _checked(self, declared: ir.Value, given: RuntimeValue) -> RuntimeValue:
         """Return an input in the evaluator's form: of the declared dtype, on the host if shapes depend on it."""
         if isinstance(given, Mapping):
             return {key: internal(element) for key, element in given.items()}
@@ -418,7 +434,7 @@ class Program:
             else jnp.asarray(HostValue(np.asarray(given), name=declared.name or "").to_jax())
         )
 
-    def _check_shape(self, declared: ir.Value, shape: tuple[Any, ...]) -> None:
+    def _check_shape(self, declared: ir.Value, shape: tuple[Dim, ...]) -> None:
         if declared.shape is None or declared.shape.rank() == 0:  # exporters write a rank of zero for any rank
             return
         sizes = declared.shape.dims
@@ -439,10 +455,10 @@ class Program:
             )
 
     @cached_property
-    def _tuple_type(self) -> Any:
+    def _tuple_type(self) -> RuntimeValue:
         return namedtuple("Outputs", unique_identifiers(self.output_names, "output"))
 
-    def _packed(self, outputs: list[Any]) -> Any:
+    def _packed(self, outputs: list[RuntimeValue]) -> RuntimeValue:
         return outputs[0] if len(outputs) == 1 else self._tuple_type(*outputs)
 
     def _warn_of_narrowing(self) -> None:

@@ -21,7 +21,8 @@ import numpy as np
 from jaxport.errors import RuleError
 from jaxport.importer.dtypes import canonical
 from jaxport.importer.folding import fold
-from jaxport.importer.host import HostValue
+from jaxport.importer.host import HostValue, RuntimeValue
+from jaxport.jaxprs import Dim, PythonFunction
 
 __all__ = [
     "Function",
@@ -49,8 +50,8 @@ Form = Literal["call", "operator", "method", "attribute", "index", "vmap"]
 class Variable:
     """A recorded array: its shape and dtype, and the ONNX name that suggests its name."""
 
-    shape: tuple[Any, ...]
-    dtype: Any
+    shape: tuple[Dim, ...]
+    dtype: np.dtype
     hint: str = ""
 
 
@@ -64,10 +65,10 @@ class Step:
 
     form: Form
     name: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    outputs: Any
-    node: Any
+    args: tuple[RuntimeValue, ...]
+    kwargs: dict[str, RuntimeValue]
+    outputs: RuntimeValue
+    node: RuntimeValue
 
 
 @dataclass(eq=False, slots=True)
@@ -75,9 +76,9 @@ class Function:
     """A recorded callable: its parameters and its result are trees of variables."""
 
     name: str
-    parameters: tuple[Any, ...] = ()
+    parameters: tuple[RuntimeValue, ...] = ()
     steps: list[Step] = field(default_factory=list)
-    result: Any = None
+    result: RuntimeValue = None
 
 
 @dataclass(eq=False, slots=True)
@@ -85,16 +86,16 @@ class Recording:
     """The steps of one function body, and the node (of `onnx_ir`) that is being evaluated."""
 
     steps: list[Step] = field(default_factory=list)
-    node: Any = None
+    node: RuntimeValue = None
 
     def run(
         self,
         form: Form,
         name: str,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+        function: PythonFunction,
+        args: tuple[RuntimeValue, ...],
+        kwargs: Mapping[str, RuntimeValue] | None = None,
+    ) -> RuntimeValue:
         """Call `function` on the live values behind the arguments, and record the call."""
         kwargs = kwargs or {}
         functions: dict[int, Function] = {}
@@ -106,10 +107,10 @@ class Recording:
             self.steps.append(Step(form, name, shown_args, shown_kwargs, outputs, self.node))
         return result
 
-    def _live(self, tree: Any, functions: dict[int, Function]) -> Any:
+    def _live(self, tree: RuntimeValue, functions: dict[int, Function]) -> RuntimeValue:
         """Return `tree` with live values for recorded ones, and callables that record into `functions`."""
 
-        def live(leaf: Any) -> Any:
+        def live(leaf: RuntimeValue) -> RuntimeValue:
             if isinstance(leaf, Recorded):
                 return leaf.value
             if _is_python_function(leaf):
@@ -118,8 +119,8 @@ class Recording:
 
         return map_leaves(live, tree)
 
-    def _wrapped(self, function: Callable[..., Any], record: Function) -> Callable[..., Any]:
-        def traced(*args: Any) -> Any:
+    def _wrapped(self, function: PythonFunction, record: Function) -> PythonFunction:
+        def traced(*args: RuntimeValue) -> RuntimeValue:
             with recording_scope(Recording(node=self.node)) as inner:
                 parameters = map_leaves(recorded, args)
                 result = function(*parameters)
@@ -159,7 +160,7 @@ def paused() -> Iterator[None]:
         _active.reset(token)
 
 
-def check_size(shape: Sequence[Any]) -> int:
+def check_size(shape: Sequence[Dim]) -> int:
     """Return the number of elements of a shape, not counting sizes that are only names.
 
     Raises:
@@ -181,10 +182,10 @@ class Recordable:
 
     __slots__ = ("function", "name")
 
-    def __init__(self, name: str, function: Callable[..., Any]):
+    def __init__(self, name: str, function: PythonFunction):
         self.name, self.function = name, function
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: RuntimeValue, **kwargs: RuntimeValue) -> RuntimeValue:
         leaves = jax.tree.leaves((args, list(kwargs.values())))
         if any(isinstance(leaf, HostValue) for leaf in leaves) and not any(
             isinstance(leaf, Recorded | jax.Array) for leaf in leaves
@@ -199,7 +200,7 @@ class Recordable:
             return recording.run("call", self.name, self.function, args, kwargs)
         return self.function(*lower(args), **lower(kwargs))
 
-    def _check_size(self, args: Any, kwargs: Any) -> None:
+    def _check_size(self, args: RuntimeValue, kwargs: RuntimeValue) -> None:
         """Refuse a result that exceeds any machine's memory, before XLA allocates it and aborts the process."""
         live = map_leaves(lambda leaf: leaf.value if isinstance(leaf, Recorded) else leaf, (args, kwargs))
         shapes = jax.eval_shape(lambda: self.function(*live[0], **live[1]))
@@ -224,7 +225,7 @@ class Recorded:
     __slots__ = ("value", "variable")
     __array_priority__ = 2000  # NumPy arrays defer `array + recorded` to this class
 
-    def __init__(self, value: Any, variable: Variable):
+    def __init__(self, value: RuntimeValue, variable: Variable):
         self.value, self.variable = value, variable
 
     shape = property(lambda self: self.value.shape)
@@ -250,7 +251,7 @@ class Recorded:
     __hash__ = None  # type: ignore[assignment]  # `==` compares elements
 
 
-def _run(form: Form, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _run(form: Form, name: str, function: PythonFunction, *args: RuntimeValue, **kwargs: RuntimeValue) -> RuntimeValue:
     recording = active()
     if recording is None:
         raise RuleError(
@@ -271,8 +272,8 @@ class _At:
     def __getitem__(self, index: Any) -> _At:
         return _At(self.array, index)
 
-    def __getattr__(self, method: str) -> Callable[..., Any]:
-        def update(array: Any, index: Any, *values: Any, **options: Any) -> Any:
+    def __getattr__(self, method: str) -> PythonFunction:
+        def update(array: RuntimeValue, index: Any, *values: RuntimeValue, **options: Any) -> RuntimeValue:
             return getattr(array.at[index], method)(*values, **options)
 
         return lambda *values, **options: _run(
@@ -280,61 +281,47 @@ class _At:
         )
 
 
-def _binary(symbol: str, function: Callable[[Any, Any], Any], swapped: bool) -> Callable[[Recorded, Any], Any]:
-    def method(self: Recorded, other: Any) -> Any:
+def _binary(
+    symbol: str, function: Callable[[RuntimeValue, RuntimeValue], RuntimeValue], swapped: bool
+) -> Callable[[Recorded, RuntimeValue], RuntimeValue]:
+    def method(self: Recorded, other: RuntimeValue) -> RuntimeValue:
         left, right = (other, self) if swapped else (self, other)
         return _run("operator", symbol, function, left, right)
 
     return method
 
 
-def _unary(symbol: str, function: Callable[[Any], Any]) -> Callable[[Recorded], Any]:
+def _unary(symbol: str, function: Callable[[RuntimeValue], RuntimeValue]) -> Callable[[Recorded], RuntimeValue]:
     return lambda self: _run("operator", symbol, function, self)
 
 
-for _name, _symbol, _function in (
-    ("add", "+", operator.add),
-    ("sub", "-", operator.sub),
-    ("mul", "*", operator.mul),
-    ("truediv", "/", operator.truediv),
-    ("floordiv", "//", operator.floordiv),
-    ("mod", "%", operator.mod),
-    ("pow", "**", operator.pow),
-    ("matmul", "@", operator.matmul),
-    ("and", "&", operator.and_),
-    ("or", "|", operator.or_),
-    ("xor", "^", operator.xor),
-    ("lshift", "<<", operator.lshift),
-    ("rshift", ">>", operator.rshift),
-):
+_ARITHMETIC = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
+    "and": "&", "or": "|", "xor": "^", "lshift": "<<", "rshift": ">>",
+}  # fmt: skip
+_COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+for _name, _symbol in (_ARITHMETIC | _COMPARISONS).items():
+    _function = getattr(operator, f"__{_name}__")
     setattr(Recorded, f"__{_name}__", _binary(_symbol, _function, swapped=False))
-    setattr(Recorded, f"__r{_name}__", _binary(_symbol, _function, swapped=True))
-for _name, _symbol, _function in (
-    ("eq", "==", operator.eq),
-    ("ne", "!=", operator.ne),
-    ("lt", "<", operator.lt),
-    ("le", "<=", operator.le),
-    ("gt", ">", operator.gt),
-    ("ge", ">=", operator.ge),
-):
-    setattr(Recorded, f"__{_name}__", _binary(_symbol, _function, swapped=False))
+    if _name in _ARITHMETIC:
+        setattr(Recorded, f"__r{_name}__", _binary(_symbol, _function, swapped=True))
 Recorded.__neg__ = _unary("-", operator.neg)  # type: ignore[attr-defined]
 Recorded.__invert__ = _unary("~", operator.invert)  # type: ignore[attr-defined]
 
 
-def recorded(leaf: Any, hint: str = "") -> Any:
+def recorded(leaf: RuntimeValue, hint: str = "") -> RuntimeValue:
     """Return a live array with a fresh variable; anything else unchanged."""
     if isinstance(leaf, jax.Array | np.ndarray):
         return Recorded(leaf, Variable(tuple(leaf.shape), leaf.dtype, hint))
     return leaf
 
 
-def lower(tree: Any) -> Any:
+def lower(tree: RuntimeValue) -> RuntimeValue:
     """Return `tree` as JAX takes it: host values as arrays, 64-bit dtypes canonicalized, callables wrapped likewise."""
     return map_leaves(_lowered, tree)
 
 
-def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
+def map_leaves(function: Callable[[RuntimeValue], RuntimeValue], tree: RuntimeValue) -> RuntimeValue:
     """Map as `jax.tree.map`, except that dicts keep their order and slices are entered."""
     if isinstance(tree, slice):
         return slice(*(map_leaves(function, part) for part in (tree.start, tree.stop, tree.step)))
@@ -343,7 +330,7 @@ def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
     return jax.tree.map(function, tree)
 
 
-def _lowered(leaf: Any) -> Any:
+def _lowered(leaf: RuntimeValue) -> RuntimeValue:
     if isinstance(leaf, HostValue):
         return leaf.to_jax()
     if isinstance(leaf, Recordable):
@@ -357,15 +344,15 @@ def _lowered(leaf: Any) -> Any:
     return leaf
 
 
-def _is_python_function(leaf: Any) -> bool:
+def _is_python_function(leaf: object) -> bool:
     """Whether `leaf` is a callable that an operator function passes on, not a dtype or a function of a namespace."""
     return callable(leaf) and not isinstance(leaf, type | Recordable | HostValue | Recorded | jax.Array | np.dtype)
 
 
-def _shown(tree: Any, functions: Mapping[int, Function]) -> Any:
+def _shown(tree: RuntimeValue, functions: Mapping[int, Function]) -> RuntimeValue:
     """Return `tree` with variables for recorded values, and the record of each callable."""
 
-    def shown(leaf: Any) -> Any:
+    def shown(leaf: RuntimeValue) -> RuntimeValue:
         if isinstance(leaf, Recorded):
             return leaf.variable
         return functions.get(id(leaf), leaf)

@@ -16,12 +16,15 @@ from jaxport.errors import ModelError, Refusal, Unsupported, noted
 from jaxport.importer.dtypes import from_type_string
 from jaxport.importer.foreseeing import check_window
 from jaxport.importer.graph import Body, BodyFunction, BoundNode, InputType, Reference, SchemaFunction, describe
-from jaxport.importer.host import HostValue
+from jaxport.importer.host import Attribute, HostValue, RuntimeValue
 from jaxport.importer.limits import Limits
 from jaxport.importer.registry import ASSUMED_OPSETS, KNOWN_OPSETS, Operator, lookup, versions
 
 __all__ = ["attribute_value", "resolve", "schema_in_force", "tensor_value"]
 
+
+Schema = Any
+"""An `onnx.defs.OpSchema`: its stubs lack the methods that return bodies."""
 
 FIRST_IR_WITH_OPSETS = 3
 """Files of older versions have no opsets: their operators are those of version 1."""
@@ -44,7 +47,7 @@ def resolve(model: ir.Model, limits: Limits | None = None) -> Body:
     return body
 
 
-def schema_in_force(domain: str, name: str, opset: int) -> Any:
+def schema_in_force(domain: str, name: str, opset: int) -> Schema | None:
     """ONNX's schema (`onnx.defs.OpSchema`) of the operator at this version of the domain's opset, or None.
 
     >>> schema_in_force("", "Softmax", 12).since_version
@@ -201,7 +204,7 @@ class _Resolver:
         return True
 
     def target(
-        self, node: ir.Node, opset: int, default_opset: int, schema: Any
+        self, node: ir.Node, opset: int, default_opset: int, schema: Schema
     ) -> Operator | BodyFunction | SchemaFunction | None:
         operator = lookup(node.domain, node.op_type, opset)
         if operator is not None:
@@ -256,10 +259,10 @@ class _Resolver:
         return self.functions[identifier]
 
     def attributes(
-        self, node: ir.Node, target: object, schema: Any, opsets: Mapping[str, int]
-    ) -> dict[str, Any] | None:
+        self, node: ir.Node, target: object, schema: Schema, opsets: Mapping[str, int]
+    ) -> dict[str, RuntimeValue] | None:
         """Return the node's attributes in the function's form, or None if something is refused."""
-        values: dict[str, Any] = {}
+        values: dict[str, RuntimeValue] = {}
         for attribute in node.attributes.values():
             declared = schema.attributes.get(attribute.name) if schema is not None else None
             if isinstance(target, Operator) and attribute.name not in target.attributes:
@@ -296,7 +299,7 @@ class _Resolver:
                     values[name] = self.differentiated(node, values, opsets)
         return values
 
-    def differentiated(self, node: ir.Node, attributes: Mapping[str, Any], opsets: Mapping[str, int]) -> Body:
+    def differentiated(self, node: ir.Node, attributes: Mapping[str, Attribute], opsets: Mapping[str, int]) -> Body:
         """Return the part of the graph that computes the tensor `y` as a function of the tensors in `xs` and `zs`."""
         assert isinstance(node.graph, ir.Graph)
         made = [value for other in node.graph for value in other.outputs]
@@ -333,7 +336,7 @@ def _kind(target: object, attribute: ir.Attr) -> str:
     return given
 
 
-def _schema_body(schema: Any, proto: onnx.FunctionProto, opset: int) -> BodyFunction:
+def _schema_body(schema: Schema, proto: onnx.FunctionProto, opset: int) -> BodyFunction:
     """Return ONNX's body for an operator, resolved by itself; `opset` is the model's, of ONNX's own operators."""
     if not any(entry.domain in ("", "ai.onnx") for entry in proto.opset_import):
         proto.opset_import.add(domain="", version=opset)
@@ -356,7 +359,7 @@ def _schema_body(schema: Any, proto: onnx.FunctionProto, opset: int) -> BodyFunc
 
 
 def _context_body(
-    schema: Any,
+    schema: Schema,
     node: ir.Node,
     opset: int,
     default_opset: int,
@@ -434,7 +437,7 @@ def _expire(body: Body) -> None:
         seen.update(node.expired)
 
 
-def _check_inputs(node: ir.Node, inputs: tuple[ir.Value | None, ...], target: object, schema: Any) -> None:
+def _check_inputs(node: ir.Node, inputs: tuple[ir.Value | None, ...], target: object, schema: Schema) -> None:
     if isinstance(target, BodyFunction):
         most, required = len(target.body.inputs), []
     elif isinstance(target, Operator) and not target.plain:
@@ -447,7 +450,7 @@ def _check_inputs(node: ir.Node, inputs: tuple[ir.Value | None, ...], target: ob
     missing = [index for index in required if index >= len(inputs) or inputs[index] is None]
     if missing or (most is not None and len(inputs) > most):
         if isinstance(target, BodyFunction):
-            formal: Sequence[Any] = target.body.inputs
+            formal: Sequence[RuntimeValue] = target.body.inputs
         else:
             formal = target.inputs if isinstance(target, Operator) and not target.plain else list(schema.inputs)
         names = [parameter.name for parameter in formal]
@@ -460,7 +463,7 @@ def _check_inputs(node: ir.Node, inputs: tuple[ir.Value | None, ...], target: ob
         )
 
 
-def attribute_value(attribute: ir.Attr) -> Any:
+def attribute_value(attribute: ir.Attr) -> RuntimeValue:
     """Return an attribute as operator functions take it: a Python value, a tuple, or a host value for a tensor."""
     kind, value = attribute.type, attribute.value
     if kind == ir.AttributeType.TENSOR:
@@ -472,7 +475,7 @@ def attribute_value(attribute: ir.Attr) -> Any:
     return value
 
 
-def _output_types(schema: Any, inputs: tuple[ir.Value | None, ...], count: int) -> tuple[int | np.dtype | None, ...]:
+def _output_types(schema: Schema, inputs: tuple[ir.Value | None, ...], count: int) -> tuple[int | np.dtype | None, ...]:
     """Return for each output the input that has the same type, or the only type that the schema allows, or None."""
     if schema is None:
         return (None,) * count

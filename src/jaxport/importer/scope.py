@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import onnx_ir as ir
 
 from jaxport.errors import RuleError
 from jaxport.importer.graph import Body, describe
+from jaxport.importer.host import Attribute, Key, RuntimeValue
 from jaxport.importer.namespaces import jnp
 from jaxport.importer.segments import Item
 
@@ -24,7 +25,7 @@ class Held(NamedTuple):
     `prefers_nhwc` is set if a convolution produced it; any other image is equally well off in the model's own order.
     """
 
-    array: Any
+    array: RuntimeValue
     prefers_nhwc: bool
 
 
@@ -39,9 +40,9 @@ class EvaluationScope:
 
     def __init__(
         self,
-        values: dict[ir.Value, Any],
-        attributes: Mapping[str, Any],
-        key: Any,
+        values: dict[ir.Value, RuntimeValue],
+        attributes: Mapping[str, Attribute],
+        key: Key | None,
         parent: EvaluationScope | None = None,
         bodies: Mapping[Body, Sequence[Item]] | None = None,
     ):
@@ -50,7 +51,7 @@ class EvaluationScope:
         self.bodies = bodies or {}
 
     def inner(
-        self, values: dict[ir.Value, Any] | None = None, bodies: Mapping[Body, Sequence[Item]] | None = None
+        self, values: dict[ir.Value, RuntimeValue] | None = None, bodies: Mapping[Body, Sequence[Item]] | None = None
     ) -> EvaluationScope:
         """Return a scope inside this one, which sees its values."""
         return EvaluationScope({} if values is None else values, self.attributes, self.key, self, bodies)
@@ -64,7 +65,7 @@ class EvaluationScope:
             scope = scope.parent
         return None
 
-    def __getitem__(self, value: ir.Value) -> Any:
+    def __getitem__(self, value: ir.Value) -> RuntimeValue:
         """Return the value in the model's order."""
         scope: EvaluationScope | None = self
         while scope is not None:

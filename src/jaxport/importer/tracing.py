@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.export
@@ -16,7 +16,7 @@ from jaxport.blocks.dim_text import FUNCTIONS, symbols
 from jaxport.blocks.dims import evaluate
 from jaxport.errors import InvalidArgument, ModelError, Refusal, ValueNotKnown
 from jaxport.importer.dtypes import STRING, canonical
-from jaxport.importer.host import HostValue
+from jaxport.importer.host import HostValue, RuntimeValue
 from jaxport.importer.names import identifier, unique, unique_identifiers
 from jaxport.importer.program import Program
 from jaxport.importer.recording import Recorded, Step, Variable, map_leaves, recorded, recording_scope
@@ -38,12 +38,12 @@ class RecordedProgram:
 
     program: Program
     params: dict[str, Variable]
-    inputs: dict[str, Any]
+    inputs: dict[str, RuntimeValue]
     steps: list[Step]
-    outputs: tuple[Any, ...]
+    outputs: tuple[RuntimeValue, ...]
 
 
-def input_specs(program: Program, constraints: Sequence[str] = ()) -> dict[str, Any]:
+def input_specs(program: Program, constraints: Sequence[str] = ()) -> dict[str, RuntimeValue]:
     """Return a `jax.ShapeDtypeStruct` for each input of the model, with the model's own names for open sizes.
 
     Args:
@@ -106,7 +106,7 @@ class _Names:
             if text not in self.names and not _is_expression(text, plain):
                 self.names[text] = unique(identifier(text, "size"), {*self.names.values(), *FUNCTIONS})
 
-    def size(self, text: str, scope: jax.export.SymbolicScope) -> Any:
+    def size(self, text: str, scope: jax.export.SymbolicScope) -> RuntimeValue:
         if text in self.names:
             return jax.export.symbolic_shape(self.names[text], scope=scope)[0]
         return evaluate(text, {name: self.size(name, scope) for name in symbols(text)})
@@ -147,7 +147,7 @@ def with_constraints(attempt: Callable[[Sequence[str]], Result]) -> Result:
             constraints.append(needed)
 
 
-def record(program: Program, inputs: Mapping[str, Any] | None = None) -> RecordedProgram:
+def record(program: Program, inputs: Mapping[str, RuntimeValue] | None = None) -> RecordedProgram:
     """Record the program.
 
     Args:
@@ -165,7 +165,7 @@ def record(program: Program, inputs: Mapping[str, Any] | None = None) -> Recorde
     return _record(program, dict(inputs or {}))
 
 
-def _record(program: Program, given: dict[str, Any]) -> RecordedProgram:
+def _record(program: Program, given: dict[str, RuntimeValue]) -> RecordedProgram:
     known = {name: map_leaves(_host, value) for name, value in given.items() if not _is_spec(value)}
     specs = [(name, given[name]) for name in program.input_names if name in given and name not in known]
     texts = [name for name, spec in specs if any(leaf.dtype == STRING for leaf in jax.tree.leaves(spec))]
@@ -177,9 +177,9 @@ def _record(program: Program, given: dict[str, Any]) -> RecordedProgram:
             "strings cannot be arguments of a program that is recorded",
             [Refusal(name, f"the input `{name}`", why) for name in texts],
         )
-    result: dict[str, Any] = {}
+    result: dict[str, RuntimeValue] = {}
 
-    def run(params: Mapping[str, Any], values: Sequence[Any]) -> None:
+    def run(params: Mapping[str, RuntimeValue], values: Sequence[RuntimeValue]) -> None:
         arguments = dict(zip((name for name, _ in specs), values, strict=True))
         with recording_scope() as recording:
             shadow_params = {name: recorded(value, name) for name, value in params.items()}
@@ -198,16 +198,16 @@ def _record(program: Program, given: dict[str, Any]) -> RecordedProgram:
     return RecordedProgram(program, **result)
 
 
-def _host(leaf: Any) -> Any:
+def _host(leaf: RuntimeValue) -> RuntimeValue:
     if isinstance(leaf, jax.Array | np.ndarray | np.generic) and np.asarray(leaf).dtype.kind not in "OUST":
         return HostValue(np.asarray(leaf))
     return leaf
 
 
-def _is_spec(value: Any) -> bool:
+def _is_spec(value: object) -> bool:
     leaves = jax.tree.leaves(value)
     return bool(leaves) and all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
 
 
-def _variables(tree: Any) -> Any:
+def _variables(tree: RuntimeValue) -> RuntimeValue:
     return map_leaves(lambda leaf: leaf.variable if isinstance(leaf, Recorded) else leaf, tree)

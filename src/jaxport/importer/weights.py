@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from functools import cached_property
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +13,7 @@ import onnx_ir as ir
 from jaxport.errors import InvalidArgument
 from jaxport.importer.dtypes import canonical
 from jaxport.importer.graph import Body, BoundNode
+from jaxport.importer.host import RuntimeValue
 from jaxport.importer.mapping import MappedTensor
 from jaxport.importer.modules import scopes_of
 from jaxport.importer.names import unique
@@ -108,7 +108,7 @@ class Weights:
         kept = set(self.values.values())
         return sum(tensor.nbytes for value, tensor in self.body.initializers.items() if value not in kept)
 
-    def given(self, params: Mapping[str, Any]) -> dict[ir.Value, Any]:
+    def given(self, params: Mapping[str, RuntimeValue]) -> dict[ir.Value, RuntimeValue]:
         """Return the values of the graph for arrays by name.
 
         Raises:
@@ -139,7 +139,7 @@ class Weights:
             )
         return {self.values[name]: array for name, array in params.items()}
 
-    def written(self, model: ir.Model, params: Mapping[str, Any]) -> ir.Model:
+    def written(self, model: ir.Model, params: Mapping[str, RuntimeValue]) -> ir.Model:
         """Return a copy of the model with other values of its parameters.
 
         Raises:

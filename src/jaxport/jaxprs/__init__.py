@@ -1,13 +1,14 @@
 """A uniform interface to JAX beyond its public one, the same for every release of JAX.
 
-`versions` lists what differs between releases; `names` has the names that are private or move, `definitions` JAX's own
-definitions of primitives; `parameters` reads and makes the parameters of primitives; `rules` registers the behaviour of
-our own primitives under JAX's transformations; `implementations` returns the implementation of a primitive, and
-`defaults` tells which of its parameters have no effect.
+`aliases` names the types of values; `versions` lists what differs between releases; `names` has the names that are
+private or move, `definitions` JAX's own definitions of primitives; `parameters` reads and makes the parameters of
+primitives; `rules` registers the behaviour of our own primitives under JAX's transformations; `implementations` returns
+the implementation of a primitive, and `defaults` tells which of its parameters have no effect.
 """
 
-from jaxport.jaxprs.effects import concerns_reference, reference_of
+from jaxport.jaxprs.aliases import Array, Dim, Module, Parameters, PythonFunction, PyTree, Shape
 from jaxport.jaxprs.names import (
+    Atom,
     ClosedJaxpr,
     DebugInfo,
     DropVar,
@@ -20,6 +21,7 @@ from jaxport.jaxprs.names import (
     check_jaxpr,
     closed,
     closed_call_p,
+    concerns_reference,
     convert_element_type_p,
     discharge_state,
     get_opaque_trace_state,
@@ -30,6 +32,7 @@ from jaxport.jaxprs.names import (
     nameless,
     new_jaxpr_eqn,
     random_gamma_p,
+    reference_of,
     source_info_util,
     valid_jaxtype,
     varying_axes,

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping
-from typing import Any
 
 from jax import lax
+
+from jaxport.jaxprs import Parameters, PyTree
 
 __all__ = ["changes_nothing"]
 
 
-def changes_nothing(primitive: str, parameter: str, value: Any) -> bool:
+def changes_nothing(primitive: str, parameter: str, value: PyTree) -> bool:
     """Whether a parameter has the value that it has unless someone asks for another: None, or the default.
 
     >>> changes_nothing("sort", "is_stable", True), changes_nothing("cumsum", "reverse", True)
@@ -32,7 +32,7 @@ def changes_nothing(primitive: str, parameter: str, value: Any) -> bool:
 
 
 @functools.cache
-def _defaults(primitive: str) -> Mapping[str, Any]:
+def _defaults(primitive: str) -> Parameters:
     """Return the defaults of the public function of a primitive."""
     name = primitive.replace("-", "_")
     function = getattr(lax, name, None) or getattr(lax.linalg, name, None)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 # JAX has no public way to ask how a primitive is lowered.
 from jax._src.interpreters.mlir import _lowerings  # noqa: TID251
 
+from jaxport.jaxprs import PythonFunction, PyTree
 from jaxport.jaxprs.names import Primitive
 
 __all__ = ["implementations"]
 
 
-def implementations(primitive: Primitive) -> list[Callable[..., Any]]:
+def implementations(primitive: Primitive) -> list[PythonFunction]:
     """Return the candidate implementations of a primitive, to call with its operands and its parameters.
 
     Whether JAX can trace one of them is only known by trying: many just pass the primitive to the compiler.
@@ -28,9 +26,9 @@ def implementations(primitive: Primitive) -> list[Callable[..., Any]]:
     return [function for function in candidates if callable(function)]
 
 
-def _lowered_function(primitive: Primitive) -> Callable[..., Any] | None:
+def _lowered_function(primitive: Primitive) -> PythonFunction | None:
     """Return the function passed to `jax.interpreters.mlir.lower_fun`, if a primitive is lowered by one."""
-    entry: Any = _lowerings.get(primitive)
+    entry: PyTree = _lowerings.get(primitive)
     lowering = getattr(entry, "rule", entry)
     if not getattr(lowering, "__qualname__", "").startswith("lower_fun."):
         return None

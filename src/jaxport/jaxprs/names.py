@@ -24,13 +24,14 @@ from jax.extend.core import (
 from jax.extend.core.primitives import closed_call_p, convert_element_type_p, random_gamma_p
 from jax.interpreters import ad, batching, mlir, partial_eval
 
+from jaxport.jaxprs import Array, PyTree
 from jaxport.jaxprs.versions import release
 
 if TYPE_CHECKING:
     from jax.extend.core import ClosedJaxpr
 
-    Inline: Any
-    flattree: Any
+    Inline: PyTree
+    flattree: PyTree
 else:
     # The class of a jaxpr with its constants; the same as `Jaxpr` from 0.11 on.
     ClosedJaxpr = getattr(_core, "ClosedJaxpr", Jaxpr)
@@ -40,6 +41,8 @@ else:
     else:
         flattree = Inline = None
 
+# What an equation reads: a variable, or a number that is written in the program.
+Atom = Var | Literal
 # Public from 0.10 on, in `jax.extend.core`.
 DebugInfo = _core.DebugInfo
 DropVar = _core.DropVar
@@ -53,7 +56,7 @@ valid_jaxtype = _core.valid_jaxtype
 internal_mutable_array_effect = _core.internal_mutable_array_effect
 
 
-def closed(jaxpr: Jaxpr, consts: Sequence[Any]) -> ClosedJaxpr:
+def closed(jaxpr: Jaxpr, consts: Sequence[Array]) -> ClosedJaxpr:
     """Return a jaxpr with its constants; the same object if it has them already, so that sharing is kept."""
     if isinstance(jaxpr, ClosedJaxpr) and list(map(id, jaxpr.consts)) == list(map(id, consts)):
         return jaxpr
@@ -70,6 +73,25 @@ def varying_axes(aval: Any) -> frozenset[str]:
     if release < (0, 10):
         return frozenset(getattr(aval, "vma", ()))
     return frozenset(getattr(getattr(aval, "manual_axis_type", None), "varying", ()))
+
+
+def concerns_reference(effect: object) -> bool:
+    """Whether an effect of an equation reads or writes a mutable reference.
+
+    >>> import jax
+    >>> jaxpr = jax.make_jaxpr(lambda x: jax.new_ref(x)[...])(1.0)
+    >>> [concerns_reference(effect) for equation in jaxpr.eqns for effect in equation.effects][-1]
+    True
+    """
+    return hasattr(effect, "input") or hasattr(effect, "input_index")
+
+
+def reference_of(effect: object) -> Var | None:
+    """Return the mutable reference that an effect names; None for effects that name none.
+
+    Before JAX 0.10 an effect has the place of the reference among the operands, which stays as it is.
+    """
+    return getattr(effect, "input", None)
 
 
 # Removes the mutable arrays of a closed jaxpr; before 0.10 the function of this name takes the constants separately.

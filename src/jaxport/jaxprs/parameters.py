@@ -9,34 +9,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
+from jaxport.jaxprs import Parameters, PyTree
 from jaxport.jaxprs.names import Inline, JaxprEqn, flattree
 from jaxport.jaxprs.versions import release
 
 __all__ = ["native", "parameters", "with_parameters"]
 
 
-def parameters(equation: JaxprEqn) -> Mapping[str, Any]:
+def parameters(equation: JaxprEqn) -> Parameters:
     """Return the parameters of an equation in the form that the rest of the package knows."""
     read = _READERS.get(equation.primitive.name)
     return equation.params if read is None else read(equation.params)
 
 
-def with_parameters(equation: JaxprEqn, changes: Mapping[str, Any], **replaced: Any) -> JaxprEqn:
+def with_parameters(equation: JaxprEqn, changes: Parameters, **replaced: PyTree) -> JaxprEqn:
     """Return an equation with some parameters changed, in the form of `parameters`; `replaced` goes to `replace`."""
     params = {**parameters(equation), **changes}
     return equation.replace(params=native(equation.primitive.name, params), **replaced)
 
 
-def native(primitive: str, params: Mapping[str, Any]) -> dict[str, Any]:
+def native(primitive: str, params: Parameters) -> dict[str, PyTree]:
     """Return the parameters of a primitive in this release's form, from those in the form of `parameters`."""
     make = _MAKERS.get(primitive)
     return dict(params) if make is None else make(params)
 
 
-def _scan_read(params: Mapping[str, Any]) -> dict[str, Any]:
+def _scan_read(params: Parameters) -> dict[str, PyTree]:
     """Return the counts of the loop-invariant operands and of the carried ones; the rest are slices.
 
     `linear` does not affect the values, and is dropped.
@@ -48,7 +48,7 @@ def _scan_read(params: Mapping[str, Any]) -> dict[str, Any]:
     return {**{name: params[name] for name in params if name not in ("ft_in", "ft_out", "linear")}, **counts}
 
 
-def _scan_made(params: Mapping[str, Any]) -> dict[str, Any]:
+def _scan_made(params: Parameters) -> dict[str, PyTree]:
     params = dict(params)
     body = params["jaxpr"]
     if release < (0, 10):
@@ -61,21 +61,21 @@ def _scan_made(params: Mapping[str, Any]) -> dict[str, Any]:
     return params | {"ft_in": groups(consts, carry, slices), "ft_out": groups(carry, stacked)}
 
 
-def _jit_read(params: Mapping[str, Any]) -> dict[str, Any]:
+def _jit_read(params: Parameters) -> dict[str, PyTree]:
     """Return whether JAX inlines the call; hints to the compiler are dropped."""
     return {**params, "inline": params["inline"] in (Inline.JAX_EARLY, Inline.JAX_LATE)}
 
 
-def _jit_made(params: Mapping[str, Any]) -> dict[str, Any]:
+def _jit_made(params: Parameters) -> dict[str, PyTree]:
     return {**params, "inline": Inline.JAX_LATE if params["inline"] else Inline.AUTO}
 
 
-def _renamed(old: str, new: str) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+def _renamed(old: str, new: str) -> Callable[[Parameters], dict[str, PyTree]]:
     return lambda params: {new if name == old else name: value for name, value in params.items()}
 
 
-_READERS: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {"scan": _scan_read}
-_MAKERS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {"scan": _scan_made}
+_READERS: dict[str, Callable[[Parameters], Parameters]] = {"scan": _scan_read}
+_MAKERS: dict[str, Callable[[Parameters], dict[str, PyTree]]] = {"scan": _scan_made}
 if release >= (0, 11):
     _READERS["jit"], _MAKERS["jit"] = _jit_read, _jit_made
     _READERS["composite"], _MAKERS["composite"] = _renamed("call_jaxpr", "jaxpr"), _renamed("jaxpr", "call_jaxpr")

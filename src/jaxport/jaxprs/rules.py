@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
+from jaxport.jaxprs import PythonFunction, PyTree
 from jaxport.jaxprs.names import JaxprEqn, Primitive, ad, batching, mlir, partial_eval
 from jaxport.jaxprs.versions import release
 
@@ -15,14 +15,14 @@ LivenessRule = Callable[[Sequence[bool], JaxprEqn], tuple[list[bool], JaxprEqn |
 
 dce_jaxpr = partial_eval.dce_jaxpr
 #: Partial evaluation of a primitive of whose operands some are known, and others, as tangents, are not.
-partial_eval_rules: dict[Primitive, Callable[..., Any]] = partial_eval.custom_partial_eval_rules
+partial_eval_rules: dict[Primitive, PythonFunction] = partial_eval.custom_partial_eval_rules
 
 
 def liveness_rule(primitive: Primitive) -> Callable[[LivenessRule], LivenessRule]:
     """Register dead-code elimination for the equations of a primitive whose operands are values."""
 
     def register(function: LivenessRule) -> LivenessRule:
-        rules: dict[Primitive, Any] = partial_eval.dce_rules
+        rules: dict[Primitive, PyTree] = partial_eval.dce_rules
         # From 0.12 on the second argument tells which operands are read later; it only matters for mutable ones.
         rules[primitive] = function if release < (0, 12) else lambda used, _, equation: function(used, equation)
         return function

@@ -5,12 +5,12 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import numpy as np
 import onnx.checker
 import onnx.shape_inference
+from jax.typing import DTypeLike
 
 from jaxport import blocks
 from jaxport.errors import InvalidArgument
@@ -21,9 +21,10 @@ from jaxport.export.flags.tracing import with_bools
 from jaxport.export.ports import is_key
 from jaxport.export.specs import is_shape
 from jaxport.importer import from_onnx
+from jaxport.jaxprs import Array, Dim, Parameters, PythonFunction, PyTree
 from jaxport.jaxprs.compiling import QUICKLY
-from jaxport.testing.declared import check_declared
 from jaxport.testing.specs import sample
+from jaxport.testing.structure import check_declared
 from jaxport.verify.comparing import difference
 from jaxport.verify.importing import caller
 from jaxport.verify.reference import run_traced
@@ -48,19 +49,19 @@ _REFUSALS = (ArithmeticError, AssertionError, LookupError, NotImplementedError, 
 
 
 def check(
-    fn: Callable[..., Any],
-    *specs: Any,
-    values: Sequence[Any] | None = None,
+    fn: PythonFunction,
+    *specs: PyTree,
+    values: Sequence[PyTree] | None = None,
     sizes: Sequence[Mapping[str, int]] = SIZES,
     rtol: float | None = None,
     atol: float | None = None,
     without: Mapping[str, str] | None = None,
     opsets: Sequence[int] | None = None,
-    shapes: Sequence[Sequence[Any]] | None = None,
-    dtypes: Sequence[Any] | None = None,
+    shapes: Sequence[Sequence[Dim]] | None = None,
+    dtypes: Sequence[DTypeLike] | None = None,
     function_count: int | None = None,
     changes_state: bool = False,
-    **options: Any,
+    **options: PyTree,
 ) -> Exported:
     """Export `fn`, run it in ONNX Runtime and in JAX on the same inputs, and compare all outputs.
 
@@ -109,11 +110,13 @@ def check(
     if "imported" not in left_out:
         case.run_imported(first, exported)
     if shapes is not None:
-        found = [tuple(map(dims.label, port.shape)) for port in exported.outputs]
-        assert found == [tuple(shape) for shape in shapes], f"the outputs have the shapes {found}, not {shapes}"
+        declared = [tuple(map(dims.label, port.shape)) for port in exported.outputs]
+        assert declared == [tuple(shape) for shape in shapes], f"the outputs have the shapes {declared}, not {shapes}"
     if dtypes is not None:
-        found = [port.dtype for port in exported.outputs]
-        assert found == [np.dtype(dtype) for dtype in dtypes], f"the outputs have the dtypes {found}, not {dtypes}"
+        declared = [port.dtype for port in exported.outputs]
+        assert declared == [np.dtype(dtype) for dtype in dtypes], (
+            f"the outputs have the dtypes {declared}, not {dtypes}"
+        )
     if function_count is not None:
         functions = [f"{domain}.{name}" for domain, name, _ in exported.model.functions]
         assert len(functions) == function_count, f"there are {len(functions)} functions: {functions}"
@@ -128,20 +131,20 @@ class _Variant:
     """One way to export and run a case; if `opset` is None, the case seeds it."""
 
     name: str
-    specs: Sequence[Any]
-    options: Mapping[str, Any]
+    specs: Sequence[PyTree]
+    options: Parameters
     sizes: Sequence[Mapping[str, int]]
-    values: Sequence[Any] | None
+    values: Sequence[PyTree] | None
     opset: int | None = opsets.DEFAULT
 
 
 @dataclass(frozen=True)
 class _Case:
-    fn: Callable[..., Any]
+    fn: PythonFunction
     rtol: float | None
     atol: float | None
     changes_state: bool
-    _expected: dict[tuple, list[Any]] = field(default_factory=dict)
+    _expected: dict[tuple, list[Array]] = field(default_factory=dict)
 
     def run(self, variant: _Variant, seed: str = "") -> Exported:
         """Export a variant, run both sides, compare."""
@@ -181,20 +184,20 @@ class _Case:
 
     def _arguments(
         self, exported: Exported, variant: _Variant, sizes: Mapping[str, int]
-    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    ) -> tuple[Sequence[PyTree], Parameters]:
         """Return the arguments to run on: those of the case, the others sampled."""
         generator = np.random.default_rng(0)
-        given = iter(jax.tree.leaves(variant.values))
+        remaining = iter(jax.tree.leaves(variant.values))
         ports = [port for port in exported.inputs if not port.weight]
         leaves = [
-            next(given, None)
+            next(remaining, None)
             if variant.values is not None
             else port.to_jax(sample(generator, [dims.evaluate(d, sizes) for d in port.model_shape], port.model_dtype))
             for port in ports
         ]
         return jax.tree.unflatten(exported.traced.in_tree, leaves)
 
-    def _in_jax(self, exported: Exported, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    def _in_jax(self, exported: Exported, args: Sequence[PyTree], kwargs: Parameters) -> list[Array]:
         with jax.enable_x64(exported.x64):
             if exported.state == "refuse" and not self.changes_state and not exported.flags:
                 try:
@@ -211,13 +214,13 @@ class _Case:
         if jax.dtypes.issubdtype(expected.dtype, np.inexact):
             precision = jax.numpy.finfo(expected.dtype)
             relative, absolute = (float(precision.eps) * units for units in _UNITS[precision.bits])
-        found = difference(
+        compared = difference(
             expected,
             actual,
             relative if self.rtol is None else self.rtol,
             absolute if self.atol is None else self.atol,
         )
-        assert not found.problem, f"{what}: {found.problem}\nexpected {expected}\ngot {actual}"
+        assert not compared.problem, f"{what}: {compared.problem}\nexpected {expected}\ngot {actual}"
 
 
 def _key(exported: Exported, sizes: Mapping[str, int]) -> tuple:
@@ -238,22 +241,22 @@ def check_model(exported: Exported, what: str = "the model") -> None:
 
 
 def _variants(
-    fn: Callable[..., Any],
-    specs: Sequence[Any],
-    values: Sequence[Any] | None,
+    fn: PythonFunction,
+    specs: Sequence[PyTree],
+    values: Sequence[PyTree] | None,
     sizes: Sequence[Mapping[str, int]],
     opsets: Sequence[int] | None,
-    options: Mapping[str, Any],
+    options: Parameters,
 ) -> Iterator[_Variant]:
     """Yield the variants that apply to a case, starting with the case as specified."""
     everything = [list(specs), dict(options.get("input_params") or {})]
     names = sorted({name for leaf in _leaves(everything) for dim in leaf.shape for name in _names(dim)})
     runs = [
-        {name: _size(name, given) for name in names} for given in (sizes if names and values is None else sizes[:1])
+        {name: _size(name, chosen) for name in names} for chosen in (sizes if names and values is None else sizes[:1])
     ]
     yield _Variant("as given", specs, options, runs, values)
 
-    def changed(change: Callable[[Any], Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+    def changed(change: Callable[[PyTree], PyTree]) -> tuple[Sequence[PyTree], dict[str, PyTree]]:
         new_specs, params = jax.tree.map(change, everything, is_leaf=_is_spec)
         return new_specs, {**options, **({"input_params": params} if params else {})}
 
@@ -274,7 +277,7 @@ def _variants(
             yield _Variant("empty", empty, empty_options, [nothing], None)
 
 
-def _accepts(fn: Callable[..., Any], specs: Sequence[Any], options: Mapping[str, Any]) -> bool:
+def _accepts(fn: PythonFunction, specs: Sequence[PyTree], options: Parameters) -> bool:
     """Whether JAX can trace the function with these shapes at all."""
     keywords = {**(options.get("input_params") or {}), **(options.get("static_params") or {})}
     arguments = [jax.tree.map(_struct, value, is_leaf=_is_spec) for value in specs]
@@ -287,21 +290,21 @@ def _accepts(fn: Callable[..., Any], specs: Sequence[Any], options: Mapping[str,
     return True
 
 
-def _is_spec(leaf: Any) -> bool:
+def _is_spec(leaf: object) -> bool:
     return is_shape(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
 
 
-def _struct(leaf: Any) -> Any:
+def _struct(leaf: PyTree) -> PyTree:
     return jax.ShapeDtypeStruct(leaf, np.float32) if is_shape(leaf) else leaf
 
 
-def _leaves(specs: Any) -> list[Any]:
+def _leaves(specs: PyTree) -> list[PyTree]:
     """Return the specifications that have a shape and a dtype."""
     structs = map(_struct, jax.tree.leaves(specs, is_leaf=_is_spec))
     return [leaf for leaf in structs if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
 
 
-def _names(dim: Any) -> frozenset[str]:
+def _names(dim: Dim) -> frozenset[str]:
     return frozenset() if isinstance(dim, int | np.integer) else dims.symbols(str(dim))
 
 
@@ -316,20 +319,20 @@ def _size(name: str, sizes: Mapping[str, int]) -> int:
     return sizes[name]
 
 
-def _with_sizes(leaf: Any, sizes: Mapping[str, int]) -> Any:
+def _with_sizes(leaf: PyTree, sizes: Mapping[str, int]) -> PyTree:
     if not _is_spec(leaf):
         return leaf
     shape = tuple(dims.evaluate(dim, sizes) for dim in (leaf if isinstance(leaf, tuple) else leaf.shape))
     return shape if isinstance(leaf, tuple) else jax.ShapeDtypeStruct(shape, leaf.dtype)
 
 
-def _widened(leaf: Any) -> Any:
+def _widened(leaf: PyTree) -> PyTree:
     """Return a specification or a value in float64 if it is float32."""
     if getattr(leaf, "dtype", None) != np.float32:
         return leaf
     return jax.ShapeDtypeStruct(leaf.shape, np.float64) if _is_spec(leaf) else np.asarray(leaf, np.float64)
 
 
-def _plain(value: Any) -> np.ndarray:
+def _plain(value: PyTree) -> np.ndarray:
     """Return a result as a NumPy array; PRNG keys as their data."""
     return np.asarray(jax.random.key_data(value) if is_key(getattr(value, "dtype", np.float32)) else value)

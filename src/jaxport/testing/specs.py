@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import numpy as np
+from jax.typing import DTypeLike
+
+from jaxport.jaxprs import Dim
 
 
-def spec(*shape: Any, dtype: Any = np.float32) -> jax.ShapeDtypeStruct:
+def spec(*shape: Dim, dtype: DTypeLike = np.float32) -> jax.ShapeDtypeStruct:
     """A specification: dims are integers, names, or expressions such as `"2*B"`.
 
     >>> spec("B", 3, dtype="bfloat16")
@@ -18,27 +20,27 @@ def spec(*shape: Any, dtype: Any = np.float32) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, np.dtype(dtype))
 
 
-def f32(*shape: Any) -> jax.ShapeDtypeStruct:
+def f32(*shape: Dim) -> jax.ShapeDtypeStruct:
     """Return a float32 specification."""
     return spec(*shape)
 
 
-def f64(*shape: Any) -> jax.ShapeDtypeStruct:
+def f64(*shape: Dim) -> jax.ShapeDtypeStruct:
     """Return a float64 specification."""
     return spec(*shape, dtype=np.float64)
 
 
-def i32(*shape: Any) -> jax.ShapeDtypeStruct:
+def i32(*shape: Dim) -> jax.ShapeDtypeStruct:
     """Return an int32 specification."""
     return spec(*shape, dtype=np.int32)
 
 
-def boolean(*shape: Any) -> jax.ShapeDtypeStruct:
+def boolean(*shape: Dim) -> jax.ShapeDtypeStruct:
     """Return a boolean specification."""
     return spec(*shape, dtype=np.bool_)
 
 
-def sample(generator: np.random.Generator, shape: Sequence[int], dtype: Any) -> np.ndarray:
+def sample(generator: np.random.Generator, shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:
     """Sample values that reveal mistakes of an operation: both signs, also of integers, and several equal ones.
 
     The inputs of a whole model have to be valid too: see `jaxport.verify.sampling`.

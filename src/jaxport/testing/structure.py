@@ -1,4 +1,4 @@
-"""Assertions on the structure of a graph, in terms that survive a change of its details.
+"""Assertions on the structure of a graph, in terms that survive a change of its details, and on the shapes it declares.
 
 A path is written `Transpose -> Conv -> Relu`: nodes of these operators, each of which uses a result of the one before
 it. A shape may follow an operator, `Conv[B, 8, 6, 6]`: that of the node's first result, with `?` for any dim. Operators
@@ -10,11 +10,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import onnx_ir as ir
 
+from jaxport.export import dims
 from jaxport.export.exported import Exported
+from jaxport.jaxprs import Parameters, PyTree
+from jaxport.verify.runtime import Session
 
 
 def expect_graph(
@@ -23,7 +25,7 @@ def expect_graph(
     *,
     exact: bool = False,
     counts: Mapping[str, int] | None = None,
-    shapes: Mapping[str, Sequence[Any]] | None = None,
+    shapes: Mapping[str, Sequence[PyTree]] | None = None,
     functions: Mapping[str, int] | None = None,
 ) -> None:
     """Assert the structure of a model.
@@ -118,7 +120,7 @@ def name(node: ir.Node) -> str:
     return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
 
 
-def shape_of(value: ir.Value) -> tuple[Any, ...] | None:
+def shape_of(value: ir.Value) -> tuple[PyTree, ...] | None:
     """Return the declared shape: sizes, and names or expressions as text."""
     return None if value.shape is None else tuple(d if isinstance(d, int) else d.value for d in value.shape)
 
@@ -172,9 +174,37 @@ def _used_once(node: ir.Node) -> bool:
     return len(set(users)) == 1 and not any(value.is_graph_output() for value in node.outputs)
 
 
-def _quoted(value: Any) -> str:
+def _quoted(value: PyTree) -> str:
     return repr(value).replace("'", '"')
 
 
 def _listed(paths: Sequence[Sequence[ir.Node]]) -> str:
     return "\n".join("  " + " -> ".join(map(name, path)) for path in paths)
+
+
+def check_declared(exported: Exported, inputs: Parameters, sizes: Mapping[str, int]) -> None:
+    """Assert that every declared shape and dtype of the main graph is that of the value.
+
+    Args:
+      exported: the model.
+      inputs: its inputs, by name.
+      sizes: the sizes of the symbolic dims in these inputs.
+
+    Raises:
+      AssertionError: a declaration is stale.
+    """
+    model = exported.model.clone()
+    values = [value for node in model.graph for value in node.outputs if value.name]
+    inside = [value for value in values if not value.is_graph_output() and value.type is not None]
+    model.graph.outputs.extend(inside)
+    declared = {value.name: value for value in model.graph.outputs}
+    session = Session(model, threads=1)
+    results = session.run({**exported.defaults, **inputs})
+    for name, result in zip(session.output_names, results, strict=True):
+        value = declared[name]
+        shape = shape_of(value)
+        if shape is not None:
+            wanted = tuple(d if d is None else dims.evaluate(d, sizes) for d in shape)
+            fits = len(wanted) == result.ndim and all(w in (None, n) for w, n in zip(wanted, result.shape, strict=True))
+            assert fits, f"`{name}` declares {shape}, which is {wanted}, and has {result.shape}"
+        assert value.dtype == ir.DataType.from_numpy(result.dtype), f"`{name}` declares {value.dtype}: {result.dtype}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from jaxport import jaxprs
 from jaxport.blocks import Block, block_p
 from jaxport.export.rules import BLOCK_RULES
+from jaxport.jaxprs import Array, Atom, PyTree
 from jaxport.verify import reference
 from jaxport.verify.taps import Tap, tapped
 
@@ -44,7 +45,7 @@ class BlockDifference:
 
 
 def block_differences(
-    exported: Exported, leaves: Sequence[Any], inputs: Mapping[str, np.ndarray]
+    exported: Exported, leaves: Sequence[Array], inputs: Mapping[str, np.ndarray]
 ) -> tuple[BlockDifference, ...]:
     """Return the differences of all blocks, the most costly first.
 
@@ -56,7 +57,7 @@ def block_differences(
     traced = exported.traced
     operands = set(_operands(traced.jaxpr.jaxpr))
 
-    def wanted(equation: jaxprs.JaxprEqn, _: Any) -> bool:
+    def wanted(equation: jaxprs.JaxprEqn, _: PyTree) -> bool:
         return equation.primitive is block_p or not operands.isdisjoint(equation.outvars)
 
     jaxpr, taps = tapped(traced.jaxpr, wanted, frozenset(BLOCK_RULES))
@@ -74,7 +75,9 @@ def block_differences(
     for tap in taps:
         if tap.equation.primitive is block_p:
             calls.setdefault(tuple(map(id, (*tap.around, tap.equation))), []).append(tap)
-    return tuple(sorted((_difference(own, by_value) for own in calls.values()), key=lambda found: -found.added))
+    return tuple(
+        sorted((_difference(own, by_value) for own in calls.values()), key=lambda difference: -difference.added)
+    )
 
 
 def _difference(own: Sequence[Tap], by_value: Mapping[jaxprs.Var, float]) -> BlockDifference:
@@ -86,7 +89,7 @@ def _difference(own: Sequence[Tap], by_value: Mapping[jaxprs.Var, float]) -> Blo
     return BlockDifference(block.path or block.name, block.target, relative, added)
 
 
-def _known(atom: Any, around: Sequence[jaxprs.JaxprEqn], by_value: Mapping[jaxprs.Var, float]) -> float:
+def _known(atom: Atom, around: Sequence[jaxprs.JaxprEqn], by_value: Mapping[jaxprs.Var, float]) -> float:
     """Return the difference of an operand: that of the tapped value that it is; none if it is a constant or an input."""
     if isinstance(atom, jaxprs.Literal):
         return 0.0
@@ -114,7 +117,7 @@ def _operands(jaxpr: jaxprs.Jaxpr) -> Iterator[jaxprs.Var]:
             yield from _operands(body)
 
 
-def _relative(expected: Any, actual: Any) -> float:
+def _relative(expected: PyTree, actual: PyTree) -> float:
     """Return the root mean square of the difference of two arrays, in units of that of the first.
 
     It is infinite if one is infinite or NaN where the other is not; integers and booleans do not count.

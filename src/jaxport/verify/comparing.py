@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from jaxport.errors import JaxportError
+from jaxport.jaxprs import PyTree
 
 #: Tolerance of a float in units of its precision, by the bits of its type: relative to each element, and to the largest
 #: one. The two sides sum in different orders, and errors grow through a model; the narrow types are rounded after each
@@ -44,7 +45,7 @@ class Difference:
     note: str = ""
 
 
-def tolerances(dtype: Any, inside: Any = None) -> tuple[float, float]:
+def tolerances(dtype: DTypeLike, inside: DTypeLike | None = None) -> tuple[float, float]:
     """Return how much an element may differ: relative to itself, and relative to the largest element.
 
     Args:
@@ -64,12 +65,12 @@ def tolerances(dtype: Any, inside: Any = None) -> tuple[float, float]:
 
 
 def difference(
-    expected: Any,
-    actual: Any,
+    expected: PyTree,
+    actual: PyTree,
     rtol: float | None = None,
     atol: float | None = None,
     *,
-    inside: Any = None,
+    inside: DTypeLike | None = None,
     spread: np.ndarray | None = None,
     scaled: float | None = None,
 ) -> Difference:
@@ -145,7 +146,7 @@ def compared_results(
     actual: Sequence[np.ndarray],
     rtol: float | None,
     atol: float | None,
-    inside: Sequence[Any],
+    inside: Sequence[DTypeLike | None],
     spread: Callable[[], Sequence[np.ndarray]],
     scaled: float | None = None,
 ) -> list[Difference]:
@@ -184,7 +185,7 @@ def _explained(spread: np.ndarray, error: np.ndarray, finite: np.ndarray, inexac
     return np.isinf(spread) | (finite & (error <= MARGIN * spread))
 
 
-def _ill_conditioned(unstable: np.ndarray, spread: Any) -> str:
+def _ill_conditioned(unstable: np.ndarray, spread: PyTree) -> str:
     by = f"JAX itself changes them by up to {spread[unstable].max():.2g} when it rounds otherwise"
     return f"{int(unstable.sum())} of {unstable.size} elements are ill-conditioned: {by}"
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxport import blocks, jaxprs
+from jaxport.jaxprs import Array, Atom, PyTree
 from jaxport.verify.precision import MOVES
 
 #: The number of runs.
@@ -23,7 +24,7 @@ RUNS = 6
 _CALLS = frozenset(("checkpoint", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "jit", "remat2"))
 
 
-def spread(jaxpr: jaxprs.ClosedJaxpr, operands: Sequence[Any], count: int) -> list[np.ndarray]:
+def spread(jaxpr: jaxprs.ClosedJaxpr, operands: Sequence[Array], count: int) -> list[np.ndarray]:
     """Return the largest change of each element of the results, in runs with different rounding.
 
     Args:
@@ -39,7 +40,7 @@ def spread(jaxpr: jaxprs.ClosedJaxpr, operands: Sequence[Any], count: int) -> li
     plain = blocks.ungroup(jaxpr)
 
     @jax.jit
-    def run(key: Any, *operands: Any) -> list[Any]:
+    def run(key: Any, *operands: PyTree) -> list[Array]:
         rounding = _Rounding(key)
         inputs = [rounding(value) for value in operands[count:]]
         return rounding.through(plain.jaxpr, plain.consts, [*operands[:count], *inputs])
@@ -53,7 +54,7 @@ def spread(jaxpr: jaxprs.ClosedJaxpr, operands: Sequence[Any], count: int) -> li
     return largest
 
 
-def _plain(value: Any) -> np.ndarray:
+def _plain(value: PyTree) -> np.ndarray:
     if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)
     return np.asarray(value)
@@ -76,7 +77,7 @@ class _Rounding:
     def __init__(self, key: Any):
         self.key, self.count = key, 0
 
-    def __call__(self, value: Any) -> Any:
+    def __call__(self, value: PyTree) -> PyTree:
         dtype = getattr(value, "dtype", None)
         if dtype is None or jax.dtypes.issubdtype(dtype, jax.dtypes.extended) or not jnp.issubdtype(dtype, np.floating):
             return value
@@ -89,11 +90,11 @@ class _Rounding:
         is_exact = (value == jnp.round(value)) & (jnp.abs(value) < 1 / eps)
         return jnp.where(is_exact, value, changed)
 
-    def through(self, jaxpr: jaxprs.Jaxpr, consts: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
+    def through(self, jaxpr: jaxprs.Jaxpr, consts: Sequence[Array], operands: Sequence[Array]) -> list[Array]:
         """Return the results of a program with rounding changed in each equation, and after each loop or branch."""
-        env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *operands), strict=True))
+        env: dict[Atom, Array] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *operands), strict=True))
 
-        def read(atom: Any) -> Any:
+        def read(atom: Atom) -> PyTree:
             return atom.val if isinstance(atom, jaxprs.Literal) else env[atom]
 
         for equation in jaxpr.eqns:
@@ -109,9 +110,9 @@ class _Rounding:
         return [read(atom) for atom in jaxpr.outvars]
 
 
-def _evaluated(equation: jaxprs.JaxprEqn, given: Sequence[Any], like: jaxprs.Jaxpr) -> list[Any]:
+def _evaluated(equation: jaxprs.JaxprEqn, operands: Sequence[PyTree], like: jaxprs.Jaxpr) -> list[Array]:
     """Return the results of one equation, by a program of only that equation."""
-    invars: list[Any] = [jaxprs.Var(atom.aval) for atom in equation.invars]
+    invars: list[PyTree] = [jaxprs.Var(atom.aval) for atom in equation.invars]
     outvars = [jaxprs.Var(variable.aval) for variable in equation.outvars]
     body = like.replace(
         constvars=[],
@@ -121,4 +122,4 @@ def _evaluated(equation: jaxprs.JaxprEqn, given: Sequence[Any], like: jaxprs.Jax
         effects=set(),
         debug_info=like.debug_info._replace(arg_names=None, result_paths=None),
     )
-    return list(jaxprs.jaxpr_as_fun(jaxprs.closed(body, ()))(*given))
+    return list(jaxprs.jaxpr_as_fun(jaxprs.closed(body, ()))(*operands))

@@ -6,10 +6,10 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import jax
 import numpy as np
+from jax.typing import DTypeLike
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument, ModelError, ValueNotKnown
@@ -17,6 +17,7 @@ from jaxport.export import dims
 from jaxport.export.ports import Port
 from jaxport.importer import Program
 from jaxport.importer.tracing import input_specs, with_constraints
+from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree
 from jaxport.verify import conditioning, sampling, sizes as size_choice
 from jaxport.verify.comparing import compared_results
 from jaxport.verify.precision import narrowest
@@ -28,7 +29,7 @@ __all__ = ["Comparison", "Run", "caller", "verify_program"]
 
 def verify_program(
     program: Program,
-    inputs: Sequence[Any] | Mapping[str, Any] | None = None,
+    inputs: Sequence[PyTree] | Parameters | None = None,
     *,
     check: bool = True,
     sizes: Sequence[Mapping[str, int]] | None = None,
@@ -93,7 +94,7 @@ class Run:
 
     sizes: dict[str, int]
     arrays: dict[str, np.ndarray]
-    inside: Sequence[Any] = ()
+    inside: Sequence[DTypeLike | None] = ()
 
 
 class Comparison:
@@ -113,20 +114,20 @@ class Comparison:
         self.session = Session(program.model, threads=threads, optimize=not self.quantized)
 
     @cached_property
-    def _specs(self) -> dict[str, Any]:
+    def _specs(self) -> dict[str, PyTree]:
         with jax.enable_x64(True):
             return input_specs(self.program)
 
     def runs(
         self,
-        inputs: Sequence[Any] | Mapping[str, Any] | None,
+        inputs: Sequence[PyTree] | Parameters | None,
         sizes: Sequence[Mapping[str, int]] | None,
         seed: int,
         avoid: Mapping[str, Iterable[int]] | None = None,
     ) -> Iterator[Run]:
         """Yield the inputs to run on, at each set of sizes."""
-        given = self._given(inputs)
-        missing = [name for name in self.program.static_inputs if name not in given]
+        by_name = self._by_name(inputs)
+        missing = [name for name in self.program.static_inputs if name not in by_name]
         if missing:
             raise InvalidArgument(
                 f"the input `{missing[0]}` cannot be sampled",
@@ -135,9 +136,9 @@ class Comparison:
                 instead="give an array for it",
             )
         with jax.enable_x64(True):
-            traced = self._traced(given)
+            traced = self._traced(by_name)
         conditions = size_choice.Conditions(traced)
-        known = self._known_sizes(given)
+        known = self._known_sizes(by_name)
         sets = size_choice.checked(conditions, sizes) if sizes else size_choice.chosen(conditions, known, seed=seed)
         names = [name for name in self._specs if name not in self.program.static_inputs]
         bounds = sampling.bounds(traced)
@@ -147,8 +148,8 @@ class Comparison:
             generator = np.random.default_rng([seed, number])
             arrays = {}
             for name in self._specs:
-                if name in given:
-                    arrays[name] = given[name]
+                if name in by_name:
+                    arrays[name] = by_name[name]
                     continue
                 spec, valid = self._specs[name], bounds.get(first + names.index(name), ())
                 arrays[name] = sampling.sample(
@@ -191,14 +192,14 @@ class Comparison:
         with jax.enable_x64(True):
             leaves, tree = jax.tree.flatten((program.params, passed))
 
-            def apply(*leaves: Any) -> Any:
+            def apply(*leaves: PyTree) -> PyTree:
                 params, arrays = jax.tree.unflatten(tree, leaves)
                 return program.apply(params, **arrays, **closed_over)
 
             count = len(jax.tree.leaves(program.params))
             return conditioning.spread(jax.make_jaxpr(apply)(*leaves), leaves, count)
 
-    def _given(self, inputs: Sequence[Any] | Mapping[str, Any] | None) -> dict[str, np.ndarray]:
+    def _by_name(self, inputs: Sequence[PyTree] | Parameters | None) -> dict[str, np.ndarray]:
         if not isinstance(inputs, Mapping):
             inputs = dict(zip(self.program.input_names, inputs or (), strict=False))
         declared = {value.name: value for value in self.program.inputs}
@@ -216,23 +217,23 @@ class Comparison:
             arrays[name] = array if dtype is None or hasattr(value, "dtype") else array.astype(dtype.numpy())
         return arrays
 
-    def _known_sizes(self, given: Mapping[str, np.ndarray]) -> dict[str, int]:
+    def _known_sizes(self, by_name: Mapping[str, np.ndarray]) -> dict[str, int]:
         return {
             str(size): length
-            for name, array in given.items()
+            for name, array in by_name.items()
             for size, length in zip(self._specs[name].shape, array.shape, strict=False)
             if not dims.is_static(size) and str(size).isidentifier()
         }
 
-    def _traced(self, given: Mapping[str, np.ndarray]) -> jaxprs.ClosedJaxpr:
+    def _traced(self, by_name: Mapping[str, np.ndarray]) -> jaxprs.ClosedJaxpr:
         """Return the program with symbolic sizes, to see how inputs are used; if that fails, only its inputs."""
         program = self.program
-        known = {name: given[name] for name in program.static_inputs}
+        known = {name: by_name[name] for name in program.static_inputs}
 
         def attempt(constraints: Sequence[str]) -> jaxprs.ClosedJaxpr:
             specs = {name: s for name, s in input_specs(program, constraints).items() if name not in known}
 
-            def call(params: Mapping[str, Any], *arrays: Any) -> Any:
+            def call(params: Parameters, *arrays: Array) -> PyTree:
                 return program.apply(params, **dict(zip(specs, arrays, strict=True)), **known)
 
             return jax.make_jaxpr(call)(program.param_specs, *specs.values())
@@ -245,7 +246,7 @@ class Comparison:
 
 
 def caller(
-    program: Program, arrays: Mapping[str, np.ndarray], options: Mapping[str, Any] | None = None
+    program: Program, arrays: Mapping[str, np.ndarray], options: Parameters | None = None
 ) -> Callable[[], list[np.ndarray]]:
     """Return a call of a program on arrays of the model's own types, already compiled unless a shape depends on values.
 
@@ -257,15 +258,13 @@ def caller(
     closed_over = {name: arrays[name] for name in program.static_inputs}
     passed = {name: value for name, value in arrays.items() if name not in closed_over}
 
-    def apply(params: Mapping[str, Any], passed: Mapping[str, Any]) -> Any:
+    def apply(params: Parameters, passed: Parameters) -> PyTree:
         return program.apply(params, **passed, **closed_over)
 
     with jax.enable_x64(True):
         params = program.params
         try:
-            run: Callable[..., Any] = (
-                jax.jit(apply, compiler_options=dict(options or {})).lower(params, passed).compile()
-            )
+            run: PythonFunction = jax.jit(apply, compiler_options=dict(options or {})).lower(params, passed).compile()
         except ValueNotKnown:
             run = apply
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
+from jax.typing import DTypeLike
 
 from jaxport import jaxprs
 from jaxport.blocks import Block, block_p
 from jaxport.export.exported import Exported
 from jaxport.export.rules import BLOCK_RULES
 from jaxport.export.sources import source_lines
+from jaxport.jaxprs import Array
 from jaxport.verify import reference
 from jaxport.verify.comparing import FAILURES, difference
 from jaxport.verify.precision import narrowest
@@ -37,7 +38,7 @@ class Localizer:
     """
 
     exported: Exported
-    leaves: Sequence[Any]
+    leaves: Sequence[Array]
     inputs: Mapping[str, np.ndarray]
     rtol: float | None = None
     atol: float | None = None
@@ -58,7 +59,7 @@ class Localizer:
                 return self._of_the_passes()
         except FAILURES as error:
             return Divergence("not localized", "", f"{type(error).__name__}: {str(error).splitlines()[0]}")
-        first = min(differing, key=_Found.time)
+        first = min(differing, key=_DifferingStep.time)
         source = _source([*first.tap.around, first.tap.equation])
         return Divergence(_place(first), source + self._rule(first.tap, source), first.problem)
 
@@ -77,15 +78,15 @@ class Localizer:
                 return Divergence(cause, "", "the graph agrees before it, and each equation by itself")
         return Divergence("not localized", "", "exported once more, the model agrees")
 
-    def _in_jax(self, jaxpr: jaxprs.ClosedJaxpr) -> list[Any]:
+    def _in_jax(self, jaxpr: jaxprs.ClosedJaxpr) -> list[Array]:
         weights = [weight.value for weight in self.exported.traced.weights]
         return reference.run_program(jaxpr, [*weights, *self.leaves])
 
-    def _run(self, model: Exported) -> list[Any]:
+    def _run(self, model: Exported) -> list[Array]:
         results = model.session.run({**model.defaults, **self.inputs})
         return [port.to_jax(result) for port, result in zip(model.outputs, results, strict=True)]
 
-    def _first(self, choice: Choice) -> _Found | None:
+    def _first(self, choice: Choice) -> _DifferingStep | None:
         """Return the first of the chosen values that differs."""
         traced = self.exported.traced
         jaxpr, taps = tapped(traced.jaxpr, choice, frozenset(BLOCK_RULES))
@@ -96,22 +97,24 @@ class Localizer:
         model = self.exported.again(replace(traced, jaxpr=jaxpr, output_paths=paths, state_outputs=()))
         actual, expected = self._run(model)[-len(taps) :], self._in_jax(jaxpr)[-len(taps) :]
         inside = narrowest(jaxpr)[-len(taps) :]
-        found = map(self._compared, taps, map(np.asarray, expected), actual, inside)
-        return min((f for f in found if f is not None), key=_Found.time, default=None)
+        differing_steps = map(self._compared, taps, map(np.asarray, expected), actual, inside)
+        return min((f for f in differing_steps if f is not None), key=_DifferingStep.time, default=None)
 
-    def _compared(self, tap: Tap, expected: np.ndarray, actual: np.ndarray, inside: Any) -> _Found | None:
+    def _compared(
+        self, tap: Tap, expected: np.ndarray, actual: Array, inside: DTypeLike | None
+    ) -> _DifferingStep | None:
         """Return the first step in which a value differs."""
         whole = difference(expected, actual, self.rtol, self.atol, inside=inside).problem
         if not whole or expected.shape != actual.shape:
-            return _Found(tap, (0,) * tap.steps, expected.shape, whole) if whole else None
+            return _DifferingStep(tap, (0,) * tap.steps, expected.shape, whole) if whole else None
         differing = []
         for steps in np.ndindex(expected.shape[: tap.steps]):
             problem = difference(expected[steps], actual[steps], self.rtol, self.atol, inside=inside).problem
             if problem:
-                differing.append(_Found(tap, steps, expected.shape, problem))
+                differing.append(_DifferingStep(tap, steps, expected.shape, problem))
         # A value that is small in every step may only differ as a whole.
-        whole_found = _Found(tap, (0,) * tap.steps, expected.shape, whole)
-        return min(differing, key=_Found.time, default=whole_found)
+        whole_found = _DifferingStep(tap, (0,) * tap.steps, expected.shape, whole)
+        return min(differing, key=_DifferingStep.time, default=whole_found)
 
     def _rule(self, tap: Tap, source: str) -> str:
         """Return the name of the rule that exported the equation."""
@@ -122,7 +125,7 @@ class Localizer:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _DifferingStep:
     """A tap that differs, the first steps of the scans around it in which it does, and the difference."""
 
     tap: Tap
@@ -139,15 +142,15 @@ def _chain(around: Sequence[jaxprs.JaxprEqn]) -> tuple[Block, ...]:
     return tuple(equation.params["block"] for equation in around if equation.primitive is block_p)
 
 
-def _place(found: _Found) -> str:
-    tap = found.tap
+def _place(differing: _DifferingStep) -> str:
+    tap = differing.tap
     blocks = _chain([*tap.around, tap.equation])
     inside = f"`{blocks[-1].path or blocks[-1].name}` ({blocks[-1].target})" if blocks else ""
     if tap.equation.primitive is block_p:
         place = f"the block {inside}"
     else:
         place = f"`{tap.equation.primitive.name}` " + (f"in the block {inside}" if inside else "outside of all blocks")
-    steps = [f"step {step} of {count}" for step, count in zip(found.steps, found.shape, strict=False)]
+    steps = [f"step {step} of {count}" for step, count in zip(differing.steps, differing.shape, strict=False)]
     return ", ".join([place, *steps])
 
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxport import jaxprs
+from jaxport.jaxprs import Atom
 
 #: Primitives whose results are elements of their operands.
 MOVES = frozenset(
@@ -30,14 +31,14 @@ def narrowest(jaxpr: jaxprs.ClosedJaxpr) -> list[np.dtype | None]:
     >>> narrowest(jax.make_jaxpr(model)(jnp.ones((2, 3))))
     [dtype(bfloat16), dtype('float32')]
     """
-    env: dict[Any, np.dtype | None] = {}
+    env: dict[Atom, np.dtype | None] = {}
     known: dict[int, np.dtype | None] = {}
     for equation in jaxpr.jaxpr.eqns:
         env.update(dict.fromkeys(equation.outvars, _narrower(_given(equation, env), _own(equation, known))))
     return [None if isinstance(atom, jaxprs.Literal) else env.get(atom) for atom in jaxpr.jaxpr.outvars]
 
 
-def _given(equation: jaxprs.JaxprEqn, env: dict[Any, np.dtype | None]) -> np.dtype | None:
+def _given(equation: jaxprs.JaxprEqn, env: dict[Atom, np.dtype | None]) -> np.dtype | None:
     return _narrower(*(env.get(atom) for atom in equation.invars if not isinstance(atom, jaxprs.Literal)))
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 from jax import export
 
 from jaxport import blocks, jaxprs
 from jaxport.export import dims
+from jaxport.jaxprs import Array, PyTree
 
 
-def run_program(jaxpr: jaxprs.ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:
+def run_program(jaxpr: jaxprs.ClosedJaxpr, operands: Sequence[Array]) -> list[Array]:
     """Return the results of a program, which may have blocks and symbolic dims, for concrete operands."""
     plain = blocks.ungroup(jaxpr)
     function = jax.jit(jaxprs.jaxpr_as_fun(plain))
@@ -23,6 +23,6 @@ def run_program(jaxpr: jaxprs.ClosedJaxpr, operands: Sequence[Any]) -> list[Any]
     return list(export.export(function)(*specs).call(*operands))
 
 
-def run_traced(traced: blocks.Traced, inputs: Sequence[Any]) -> list[Any]:
+def run_traced(traced: blocks.Traced, inputs: Sequence[PyTree]) -> list[Array]:
     """Return the outputs of a traced program, including those of the state."""
     return run_program(traced.jaxpr, [*(weight.value for weight in traced.weights), *inputs])

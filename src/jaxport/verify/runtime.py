@@ -7,7 +7,6 @@ import importlib
 import math
 import os
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -15,6 +14,7 @@ import onnx_ir as ir
 from jaxport import saving
 from jaxport.errors import NotInstalled, RunError
 from jaxport.export import opsets
+from jaxport.jaxprs import Array, PyTree
 
 _IN_MEMORY = "weights of this process"
 
@@ -77,7 +77,7 @@ class Session:
         self.input_names = [value.name for value in self._session.get_inputs()]
         self.output_names = [value.name for value in self._session.get_outputs()]
 
-    def run(self, inputs: Mapping[str, Any]) -> list[np.ndarray]:
+    def run(self, inputs: Mapping[str, Array]) -> list[np.ndarray]:
         """Return the outputs for these inputs, by name.
 
         Args:
@@ -93,7 +93,7 @@ class Session:
             raise RunError("ONNX Runtime cannot run the model", why=_message(error)) from error
         return [_array(result) for result in results]
 
-    def _in_memory(self, model: ir.Model, options: Any) -> bytes:
+    def _in_memory(self, model: ir.Model, options: PyTree) -> bytes:
         """Return the model as bytes that refer to weights, which `options` take from the model's arrays."""
         parts = saving.frame(model)
         for header, tensor in zip(parts.headers, parts.tensors, strict=True):
@@ -109,7 +109,7 @@ class Session:
         options.add_external_initializers([name for name, _ in referred], self._weights)
         return parts.proto.SerializeToString()
 
-    def _ort_value(self, array: np.ndarray) -> Any:
+    def _ort_value(self, array: np.ndarray) -> PyTree:
         """Return an array as the runtime takes it, without a copy if it is in row-major order."""
         array = np.ascontiguousarray(array).reshape(array.shape)  # the former makes a scalar a vector
         make = self._runtime.OrtValue
@@ -123,7 +123,7 @@ class Session:
         return value
 
 
-def _array(value: Any) -> np.ndarray:
+def _array(value: PyTree) -> np.ndarray:
     """Return a result as an array of any dtype; the runtime's binding only supports those of NumPy."""
     dtype, shape = ir.DataType(value.element_type()), tuple(value.shape())
     if dtype.numpy().isbuiltin == 1:
@@ -135,7 +135,7 @@ def _array(value: Any) -> np.ndarray:
     return data.view(dtype.numpy()).reshape(shape)
 
 
-def _onnxruntime() -> Any:
+def _onnxruntime() -> PyTree:
     try:
         import onnxruntime
     except ImportError as error:
@@ -150,7 +150,7 @@ def _onnxruntime() -> Any:
 def _failures() -> tuple[type[Exception], ...]:
     """Return the runtime's exceptions: several classes without a common base, and those of its binding."""
     state = vars(importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state"))
-    own = [found for found in state.values() if isinstance(found, type) and issubclass(found, Exception)]
+    own = [value for value in state.values() if isinstance(value, type) and issubclass(value, Exception)]
     return (*own, RuntimeError, ValueError)
 
 

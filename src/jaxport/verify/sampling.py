@@ -18,6 +18,7 @@ from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
 from jaxport.export import dims
 from jaxport.export.ports import Port, is_key, key_implementation
+from jaxport.jaxprs import Atom, PyTree
 
 #: The range of integers without bounds.
 FREE = (-4, 12)
@@ -70,23 +71,23 @@ def bounds(jaxpr: jaxprs.ClosedJaxpr) -> dict[int, list[Range]]:
         for index, aval in enumerate(jaxpr.in_avals)
     ]
     flow.through(jaxpr.jaxpr, integers)
-    return flow.found
+    return flow.ranges
 
 
 class _Flow:
     """Follows integer inputs through a program."""
 
     def __init__(self) -> None:
-        self.found: dict[int, list[Range]] = {}
+        self.ranges: dict[int, list[Range]] = {}
         self._done: dict[tuple[int, tuple[_ValueOrigin, ...]], list[_ValueOrigin]] = {}
 
     def through(self, jaxpr: jaxprs.Jaxpr, origins: Sequence[_ValueOrigin]) -> list[_ValueOrigin]:
         """Return the origins of the results of a body, given those of its inputs."""
         key = id(jaxpr), tuple(origins)
         if key not in self._done:
-            env: dict[Any, _ValueOrigin] = dict(zip(jaxpr.invars, origins, strict=True))
+            env: dict[Atom, _ValueOrigin] = dict(zip(jaxpr.invars, origins, strict=True))
 
-            def read(atom: Any) -> _ValueOrigin:
+            def read(atom: Atom) -> _ValueOrigin:
                 return _NOWHERE if isinstance(atom, jaxprs.Literal) else env.get(atom, _NOWHERE)
 
             for equation in jaxpr.eqns:
@@ -95,32 +96,32 @@ class _Flow:
             self._done[key] = [read(atom) for atom in jaxpr.outvars]
         return self._done[key]
 
-    def equation(self, equation: jaxprs.JaxprEqn, given: list[_ValueOrigin]) -> list[_ValueOrigin]:
+    def equation(self, equation: jaxprs.JaxprEqn, origins: list[_ValueOrigin]) -> list[_ValueOrigin]:
         """Return the origins of the results of an equation; record the bounds that it implies."""
         name, nothing = equation.primitive.name, [_NOWHERE] * len(equation.outvars)
         if name == "iota":
             return [_ValueOrigin(positions=(equation.params["shape"][equation.params["dimension"]],))]
-        if not any(given):
+        if not any(origins):
             return nothing
-        for origin, valid in _selections(equation, given):
+        for origin, valid in _selections(equation, origins):
             for index in origin.inputs:
-                self.found.setdefault(index, []).append(valid)
+                self.ranges.setdefault(index, []).append(valid)
         inner = list(jaxprs.jaxprs_in_params(equation.params))
         if inner:
-            return self.bodies(equation, inner, given)
+            return self.bodies(equation, inner, origins)
         if name not in _CARRIES:
             return nothing
-        return [_merged(equation, given)] * len(equation.outvars)
+        return [_merged(equation, origins)] * len(equation.outvars)
 
     def bodies(
-        self, equation: jaxprs.JaxprEqn, inner: Sequence[jaxprs.Jaxpr], given: list[_ValueOrigin]
+        self, equation: jaxprs.JaxprEqn, inner: Sequence[jaxprs.Jaxpr], origins: list[_ValueOrigin]
     ) -> list[_ValueOrigin]:
         """Do the same for an equation that calls bodies; a body that takes the last operands is recognised by arity."""
         nothing = [_NOWHERE] * len(equation.outvars)
         for body in inner:
-            operands = given[len(given) - len(body.invars) :] if len(body.invars) <= len(given) else []
+            operands = origins[len(origins) - len(body.invars) :] if len(body.invars) <= len(origins) else []
             if "body_nconsts" in equation.params and body is inner[-1]:  # `while`: its condition's operands come first
-                operands = given[equation.params["cond_nconsts"] :]
+                operands = origins[equation.params["cond_nconsts"] :]
             if len(operands) == len(body.invars):
                 results = self.through(body, operands)
                 if len(results) == len(nothing):
@@ -128,38 +129,38 @@ class _Flow:
         return nothing
 
 
-def _merged(equation: jaxprs.JaxprEqn, given: Sequence[_ValueOrigin]) -> _ValueOrigin:
+def _merged(equation: jaxprs.JaxprEqn, origins: Sequence[_ValueOrigin]) -> _ValueOrigin:
     """Return the origin of a result that combines those of the operands."""
     columns: tuple[_ValueOrigin, ...] = ()
     if equation.primitive.name == "convert_element_type":
-        columns = given[0].columns
+        columns = origins[0].columns
     elif equation.primitive.name == "concatenate":
         shapes: list[tuple[dims.Dim, ...]] = [getattr(atom.aval, "shape", ()) for atom in equation.invars]
         if equation.params["dimension"] == len(shapes[0]) - 1 and all(dims.same(shape[-1], 1) for shape in shapes):
-            columns = tuple(given)
+            columns = tuple(origins)
     return _ValueOrigin(
-        frozenset().union(*(origin.inputs for origin in given)),
-        next((origin.positions for origin in given if origin.positions), ()),
+        frozenset().union(*(origin.inputs for origin in origins)),
+        next((origin.positions for origin in origins if origin.positions), ()),
         columns,
     )
 
 
-def _selections(equation: jaxprs.JaxprEqn, given: Sequence[_ValueOrigin]) -> Iterator[tuple[_ValueOrigin, Range]]:
+def _selections(equation: jaxprs.JaxprEqn, origins: Sequence[_ValueOrigin]) -> Iterator[tuple[_ValueOrigin, Range]]:
     """Yield the operands that select, with the range that they select from."""
     name, params = equation.primitive.name, equation.params
     shapes = [getattr(atom.aval, "shape", ()) for atom in equation.invars]
     if name == "gather" or name.startswith("scatter"):
         numbers = params["dimension_numbers"]
         axes = numbers.start_index_map if name == "gather" else numbers.scatter_dims_to_operand_dims
-        columns = given[1].columns if len(given[1].columns) == len(axes) else [given[1]] * len(axes)
+        columns = origins[1].columns if len(origins[1].columns) == len(axes) else [origins[1]] * len(axes)
         yield from ((origin, Range(0, shapes[0][axis])) for origin, axis in zip(columns, axes, strict=True))
     elif name == "dynamic_slice":
-        yield from zip(given[1:], map(_starts, shapes[0], params["slice_sizes"]), strict=True)
+        yield from zip(origins[1:], map(_starts, shapes[0], params["slice_sizes"]), strict=True)
     elif name == "dynamic_update_slice":
-        yield from zip(given[2:], map(_starts, shapes[0], shapes[1]), strict=True)
+        yield from zip(origins[2:], map(_starts, shapes[0], shapes[1]), strict=True)
     elif name in _EQUALITY or name in _ORDER:
         shift = int(name in _ORDER)  # a length: at least one, at most all of them
-        for one, other in (given, given[::-1]):
+        for one, other in (origins, origins[::-1]):
             yield from ((one, Range(shift, size + shift)) for size in other.positions)
 
 
@@ -173,7 +174,7 @@ def sample(
     generator: np.random.Generator,
     valid: Iterable[Range] = (),
     avoid: Iterable[int] = (),
-) -> Any:
+) -> PyTree:
     """Sample an argument for an input: an array in JAX's layout and dtype, or an array of PRNG keys.
 
     Args:
@@ -254,6 +255,6 @@ def avoided(avoid: Mapping[str, Iterable[int]] | None, names: Iterable[str]) -> 
     return {name: tuple(map(int, values)) for name, values in (avoid or {}).items()}
 
 
-def _dtype(aval: Any) -> Any:
+def _dtype(aval: Any) -> PyTree:
     dtype = getattr(aval, "dtype", np.dtype(np.float32))
     return np.dtype(np.float32) if is_key(dtype) else dtype

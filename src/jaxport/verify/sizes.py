@@ -5,13 +5,13 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
 from jaxport.export import dims
+from jaxport.jaxprs import Dim
 
 #: The ranges that are searched, the smallest first, to keep runs quick.
 LIMITS = (3, 6, 10, 20, 50, 100, 300, 1000)
@@ -147,9 +147,9 @@ def _alike(sizes: Mapping[str, int], other: Mapping[str, int], symbols: Sequence
     return any(sizes[name] == other[name] for name in symbols)
 
 
-def _symbolic_dims(jaxpr: jaxprs.Jaxpr) -> set[Any]:
+def _symbolic_dims(jaxpr: jaxprs.Jaxpr) -> set[Dim]:
     """Return the symbolic dims of all values in a program."""
-    symbolic: set[Any] = set()
+    symbolic: set[Dim] = set()
     seen: set[int] = set()
 
     def visit(body: jaxprs.Jaxpr) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,11 +17,10 @@ import jax.numpy as jnp
 from jaxport import jaxprs
 from jaxport.blocks import block_p
 from jaxport.export.ports import is_key
+from jaxport.jaxprs import Atom, PyTree
 
 #: Primitives that run one body once: they are replaced by its equations.
 _CALLS = frozenset(("checkpoint", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "jit", "remat2"))
-
-Atom = jaxprs.Var | jaxprs.Literal
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class Tap:
 
     equation: jaxprs.JaxprEqn
     around: tuple[jaxprs.JaxprEqn, ...]
-    order: tuple[Any, ...]
+    order: tuple[PyTree, ...]
     value: jaxprs.Var
 
     @property
@@ -218,7 +216,7 @@ class _Tapping:
 
 
 def _extended(
-    equation: jaxprs.JaxprEqn, params: dict[str, Any], results: Sequence[jaxprs.Var], taps: Sequence[Tap]
+    equation: jaxprs.JaxprEqn, params: dict[str, PyTree], results: Sequence[jaxprs.Var], taps: Sequence[Tap]
 ) -> tuple[jaxprs.JaxprEqn, list[_Tapped]]:
     """Return an equation with other bodies and, at its end, one more result per tap."""
     if not taps:
@@ -228,12 +226,12 @@ def _extended(
     return equation, list(zip(new, taps, strict=True))
 
 
-def _variables(body: jaxprs.Jaxpr, taps: Sequence[Tap]) -> list[Any]:
+def _variables(body: jaxprs.Jaxpr, taps: Sequence[Tap]) -> list[PyTree]:
     """Return the variables of the taps in a body: its last outputs."""
     return list(body.outvars[len(body.outvars) - len(taps) :])
 
 
-def _zeros(like: Sequence[Any], out: list[jaxprs.JaxprEqn]) -> list[Atom]:
+def _zeros(like: Sequence[PyTree], out: list[jaxprs.JaxprEqn]) -> list[Atom]:
     """Return zeros of the shapes and dtypes of some variables; append the equations that make them to `out`."""
     made = jax.make_jaxpr(lambda: [jnp.zeros(v.aval.shape, v.aval.dtype) for v in like])().jaxpr
     out += made.eqns
@@ -244,5 +242,5 @@ def _read(env: dict[jaxprs.Var, Atom], atom: Atom) -> Atom:
     return env.get(atom, atom) if isinstance(atom, jaxprs.Var) else atom
 
 
-def _is_array(aval: Any) -> bool:
+def _is_array(aval: PyTree) -> bool:
     return hasattr(aval, "dtype") and hasattr(aval, "shape") and not is_key(aval.dtype)

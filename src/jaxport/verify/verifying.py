@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import jax
 import numpy as np
@@ -18,6 +18,7 @@ from jaxport.errors import InvalidArgument
 from jaxport.export import dims, specs
 from jaxport.export.flags.tracing import traced_with_flags, with_bools
 from jaxport.export.ports import Port, is_key, port_of, stored
+from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree
 from jaxport.verify import conditioning, reference, sampling, sizes as size_choice
 from jaxport.verify.blockwise import BlockDifference, block_differences
 from jaxport.verify.comparing import compared_results
@@ -30,12 +31,12 @@ if TYPE_CHECKING:
     from jaxport.export.exported import Exported
 
 #: Makes an argument for an input, or returns None for the default: `sampler(port, sizes, generator)`.
-Sampler = Callable[[Port, Mapping[str, int], np.random.Generator], Any]
+Sampler = Callable[[Port, Mapping[str, int], np.random.Generator], PyTree]
 
 
 def verify(
     exported: Exported,
-    inputs: Sequence[Any] | Mapping[str, Any] | Sampler | None = None,
+    inputs: Sequence[PyTree] | Parameters | Sampler | None = None,
     *,
     check: bool = True,
     sizes: Sequence[Mapping[str, int]] | None = None,
@@ -102,11 +103,11 @@ def verify(
 
 def verify_file(
     path: str | os.PathLike[str],
-    fn: Callable[..., Any],
-    inputs: Sequence[Any] = (),
+    fn: PythonFunction,
+    inputs: Sequence[PyTree] = (),
     *,
-    input_params: Mapping[str, Any] | None = None,
-    static_params: Mapping[str, Any] | None = None,
+    input_params: Parameters | None = None,
+    static_params: Parameters | None = None,
     inputs_as_nchw: Sequence[int] = (),
     outputs_as_nchw: Sequence[int] = (),
     constraints: Sequence[str] = (),
@@ -140,20 +141,20 @@ def verify_file(
     session = Session(path)
     bound = functools.partial(fn, **static_params) if static_params else fn
     with jax.enable_x64(double_precision or _x64()):
-        given = specs.read_inputs(inputs, input_params, constraints, double_precision)
-        traced, flags = traced_with_flags(bound, given, name=Path(path).name, state=state)
+        specified = specs.read_inputs(inputs, input_params, constraints, double_precision)
+        traced, flags = traced_with_flags(bound, specified, name=Path(path).name, state=state)
         x64 = _x64()
     weights = {weight.path: stored(weight.value) for weight in traced.weights if weight.path in session.input_names}
     names = [name for name in session.input_names if name not in weights]
     if set(names) == set(traced.input_paths):
         names = list(traced.input_paths)
-    for kind, found, wanted in (
+    for kind, in_file, wanted in (
         ("inputs", names, traced.input_paths),
         ("outputs", session.output_names, (*traced.output_paths, *traced.state_outputs)),
     ):
-        if len(found) != len(wanted):
+        if len(in_file) != len(wanted):
             raise InvalidArgument(
-                f"the file has the {kind} {', '.join(found)}",
+                f"the file has the {kind} {', '.join(in_file)}",
                 where=f"`{path}`",
                 why=f"the function has {', '.join(wanted)}",
                 instead="give the inputs and the parameters that the file was exported with",
@@ -163,7 +164,7 @@ def verify_file(
         name=Path(path).name,
         fn=bound,
         traced=traced,
-        inputs=_ports(names, avals, inputs_as_nchw, given.declared),
+        inputs=_ports(names, avals, inputs_as_nchw, specified.declared),
         outputs=_ports(session.output_names, traced.jaxpr.out_avals, outputs_as_nchw),
         session=session,
         defaults=weights,
@@ -175,7 +176,7 @@ def verify_file(
 
 
 def _ports(
-    names: Sequence[str], avals: Sequence[Any], as_nchw: Sequence[int], declared: Sequence[Any] | None = None
+    names: Sequence[str], avals: Sequence[PyTree], as_nchw: Sequence[int], declared: Sequence[PyTree] | None = None
 ) -> list[Port]:
     return [
         port_of(name, aval, nchw=index in as_nchw, declared=dtype)
@@ -194,7 +195,7 @@ class _Run:
     """One set of sizes with arguments of the JAX function, by the names of the ports."""
 
     sizes: dict[str, int]
-    leaves: dict[str, Any]
+    leaves: dict[str, PyTree]
 
 
 @dataclass(frozen=True)
@@ -202,20 +203,20 @@ class _Subject:
     """The two sides of a comparison: a traced callable, and a session with the ports that connect it."""
 
     name: str
-    fn: Callable[..., Any]
+    fn: PythonFunction
     traced: blocks.Traced
     inputs: Sequence[Port]
     outputs: Sequence[Port]
     session: Session
     defaults: Mapping[str, np.ndarray]
-    state: Any
+    state: PyTree
     flags: frozenset[int]
     x64: bool
     exported: Exported | None = None
 
     def report(
         self,
-        inputs: Any,
+        inputs: PyTree,
         sizes: Sequence[Mapping[str, int]] | None,
         rtol: float | None,
         atol: float | None,
@@ -239,10 +240,10 @@ class _Subject:
                 results = self.session.run({**self.defaults, **arrays})
                 actual = [_plain(port.to_jax(result)) for port, result in zip(self.outputs, results, strict=True)]
                 spread = functools.partial(self._spread, leaves)
-                found = compared_results(expected, actual, rtol, atol, inside, spread, scaled)
+                comparisons = compared_results(expected, actual, rtol, atol, inside, spread, scaled)
                 compared = [
                     Output(port.name, str(value.dtype), value.shape, run.sizes, how)
-                    for port, value, how in zip(self.outputs, expected, found, strict=True)
+                    for port, value, how in zip(self.outputs, expected, comparisons, strict=True)
                 ]
                 if per_block and self.exported is not None and not outputs:
                     blocks_found = block_differences(self.exported, leaves, arrays)
@@ -260,19 +261,19 @@ class _Subject:
             report.raise_if_failed()
         return report
 
-    def _in_jax(self, leaves: Sequence[Any]) -> list[Any]:
+    def _in_jax(self, leaves: Sequence[Array]) -> list[Array]:
         """Return the outputs of the JAX side."""
         traced, leaves = self._concrete(leaves)
         results = reference.run_traced(traced, leaves)
         return results if traced.state_outputs == self.traced.state_outputs else self._with_old_state(traced, results)
 
-    def _spread(self, leaves: Sequence[Any]) -> list[np.ndarray]:
+    def _spread(self, leaves: Sequence[Array]) -> list[np.ndarray]:
         """Return the change of each output in JAX itself under different rounding."""
         traced, leaves = self._concrete(leaves)
         weights = [weight.value for weight in traced.weights]
         return conditioning.spread(traced.jaxpr, [*weights, *leaves], len(weights))
 
-    def _concrete(self, leaves: Sequence[Any]) -> tuple[blocks.Traced, Sequence[Any]]:
+    def _concrete(self, leaves: Sequence[Array]) -> tuple[blocks.Traced, Sequence[PyTree]]:
         """Return the trace to run in JAX; if dims are symbolic or there are flags, the function is traced again."""
         traced = self.traced
         if self.flags or not all(dims.all_static(port.shape) for port in self.inputs):
@@ -285,7 +286,7 @@ class _Subject:
             traced = replace(again, weights=tuple(exported.get(weight.path, weight) for weight in again.weights))
         return traced, leaves
 
-    def _with_old_state(self, traced: blocks.Traced, results: Sequence[Any]) -> list[Any]:
+    def _with_old_state(self, traced: blocks.Traced, results: Sequence[Array]) -> list[Array]:
         """Return the outputs with the old values of state that only changes for other values of the flags."""
         count = len(traced.output_paths)
         old = {weight.path: weight.value for weight in self.traced.weights}
@@ -297,30 +298,32 @@ class _Subject:
         count = self.traced.in_tree.num_leaves
         return [position for position in range(count) if position not in self.traced.static_inputs][index]
 
-    def _with_static(self, leaves: Sequence[Any]) -> list[Any]:
+    def _with_static(self, leaves: Sequence[Array]) -> list[Array]:
         static, arrays = self.traced.static_inputs, iter(leaves)
         count = self.traced.in_tree.num_leaves
         return [static[index] if index in static else next(arrays) for index in range(count)]
 
     def _runs(
         self,
-        inputs: Any,
+        inputs: PyTree,
         sizes: Sequence[Mapping[str, int]] | None,
         avoid: Mapping[str, Iterable[int]] | None,
         seed: int,
     ) -> Iterator[_Run]:
         """Yield the arguments to run on, at each set of sizes."""
-        given, sampler = self._given(inputs)
+        by_name, sampler = self._by_name(inputs)
         ports = {port.name: port for port in self.inputs}
         avoided = sampling.avoided(avoid, ports)
-        known = specs.sizes_of({name: ports[name].shape for name in given}, given)
+        known = specs.sizes_of({name: ports[name].shape for name in by_name}, by_name)
         conditions = size_choice.Conditions(self.traced.jaxpr)
         if sizes:
             sets = size_choice.checked(conditions, sizes)
         else:
             sets = size_choice.chosen(conditions, known, seed=seed)
         bounds, first = sampling.bounds(self.traced.jaxpr), len(self.traced.weights)
-        flags = [name for index, name in enumerate(ports) if self._position(index) in self.flags and name not in given]
+        flags = [
+            name for index, name in enumerate(ports) if self._position(index) in self.flags and name not in by_name
+        ]
         values = [
             dict(zip(flags, chosen, strict=True)) for chosen in itertools.product((True, False), repeat=len(flags))
         ]
@@ -328,7 +331,7 @@ class _Subject:
         runs += [(at, values[number % len(values)]) for number, at in enumerate(sets[1:], 1)]
         for number, (at, chosen) in enumerate(runs):
             generator = np.random.default_rng([seed, number])
-            leaves = {**given, **{name: np.asarray(value) for name, value in chosen.items()}}
+            leaves = {**by_name, **{name: np.asarray(value) for name, value in chosen.items()}}
             for index, (name, port) in enumerate(ports.items()):
                 if name not in leaves and sampler is not None:
                     leaves[name] = sampler(port, at, generator)
@@ -339,7 +342,7 @@ class _Subject:
             specs.sizes_of({name: port.shape for name, port in ports.items()}, leaves)
             yield _Run({**at, **chosen}, leaves)
 
-    def _given(self, inputs: Any) -> tuple[dict[str, Any], Sampler | None]:
+    def _by_name(self, inputs: PyTree) -> tuple[dict[str, PyTree], Sampler | None]:
         """Return the arguments that the user gives, by the names of their ports, and the sampler."""
         if inputs is None or callable(inputs):
             return {}, inputs
@@ -366,10 +369,10 @@ class _Subject:
         return {name: _shaped(leaf) for name, leaf in zip(names, arrays, strict=False)}, None
 
 
-def _shaped(leaf: Any) -> Any:
+def _shaped(leaf: PyTree) -> PyTree:
     return leaf if hasattr(leaf, "shape") else np.asarray(leaf)
 
 
-def _plain(value: Any) -> np.ndarray:
+def _plain(value: PyTree) -> np.ndarray:
     """Return a result as NumPy can compare it: PRNG keys as their data."""
     return np.asarray(jax.random.key_data(value) if is_key(value.dtype) else value)

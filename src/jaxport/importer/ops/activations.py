@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from jaxport.importer.host import Key, RuntimeValue, Tensor
 from jaxport.importer.namespaces import jnp, lax, nn, random
 from jaxport.importer.registry import Host, RandomKey, op, renamed
 
@@ -32,7 +31,7 @@ def hardmax(input, *, axis=-1):
     return nn.one_hot(jnp.argmax(input, axis=axis), input.shape[axis], axis=axis, dtype=input.dtype)
 
 
-def _from(axis: int, x: Any) -> tuple[int, ...]:
+def _from(axis: int, x: Tensor) -> tuple[int, ...]:
     """Return the axes that version 12 and older normalize over: `axis` and all that follow."""
     return tuple(range(axis % x.ndim if axis < 0 else axis, x.ndim))
 
@@ -122,13 +121,13 @@ def clip_between(input, *, min=-3.4028234663852886e38, max=3.4028234663852886e38
     return jnp.clip(input, min, max)
 
 
-def _dropped(data: Any, ratio: Any, key: Any) -> tuple[Any, Any]:
+def _dropped(data: Tensor, ratio: RuntimeValue, key: Key) -> tuple[Tensor, Tensor]:
     """Return `data` with a share of its elements zero and the others scaled up, and the mask of kept elements."""
     kept = random.bernoulli(key, 1 - ratio, data.shape)
     return jnp.where(kept, data / (1 - ratio), 0), kept
 
 
-def _all_kept(data: Any) -> tuple[Any, Any]:
+def _all_kept(data: Tensor) -> tuple[Tensor, Tensor]:
     return data, jnp.ones(data.shape, np.dtype(bool))
 
 

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 
 from jaxport.errors import ModelError, Refusal, Unsupported
-from jaxport.importer.host import dims_compare, is_dim
+from jaxport.importer.host import RuntimeValue, Tensor, dims_compare, is_dim
 from jaxport.importer.namespaces import jnp, known, lax
 from jaxport.importer.ops.scattering import columns_to_image
 from jaxport.importer.registry import Host, OutputCount, op
+from jaxport.jaxprs import Dim
 
 
-def _split_evenly(input: Any, count: int, axis: int) -> tuple[Any, ...]:
+def _split_evenly(input: Tensor, count: int, axis: int) -> tuple[Tensor, ...]:
     """Return `count` parts of the same size; the last one may be smaller."""
     size = -(-input.shape[axis] // count)
     return tuple(jnp.split(input, [size * i for i in range(1, count)], axis=axis))
 
 
-def _split(input: Any, sizes: Sequence[Any], axis: int) -> tuple[Any, ...]:
+def _split(input: Tensor, sizes: Sequence[Dim], axis: int) -> tuple[Tensor, ...]:
     return tuple(jnp.split(input, list(accumulate(sizes))[:-1], axis=axis))
 
 
@@ -57,7 +57,7 @@ def split_counted(input, split: Host | None = None, *, axis=0, num_outputs=None,
 MODES = ("constant", "reflect", "edge", "wrap")
 
 
-def _padded(data: Any, pads: Sequence[Any], axes: Sequence[int], mode: str, value: Any) -> Any:
+def _padded(data: Tensor, pads: Sequence[Dim], axes: Sequence[int], mode: str, value: RuntimeValue) -> Tensor:
     """Return `data` with `pads` elements added (or removed) at both ends of each axis: all befores, then all afters."""
     if mode not in MODES:
         raise Unsupported(
@@ -82,7 +82,7 @@ def _padded(data: Any, pads: Sequence[Any], axes: Sequence[int], mode: str, valu
     return jnp.pad(data, widths, mode=mode) if zero else jnp.pad(data, widths, mode=mode, constant_values=value)
 
 
-def _scalar(value: Any) -> Any:
+def _scalar(value: Tensor | None) -> Tensor | float:
     """Return a fill value: as a Python number if it is known."""
     if value is None:
         return 0
@@ -116,8 +116,8 @@ def pad_paddings(data, *, mode="constant", paddings, value=0.0):
 
 @op("CenterCropPad", since=18)
 def center_crop_pad(input_data, shape: Host, *, axes=None):
-    widths: list[tuple[Any, Any]] = [(0, 0)] * input_data.ndim
-    index: list[Any] = [slice(None)] * input_data.ndim
+    widths: list[tuple[Dim, Dim]] = [(0, 0)] * input_data.ndim
+    index = [slice(None)] * input_data.ndim
     for axis, size in zip(range(input_data.ndim) if axes is None else axes, shape, strict=True):
         more = size - input_data.shape[axis]
         if dims_compare("<", more, 0):

@@ -4,40 +4,41 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from jaxport.importer.dtypes import dtype_of
+from jaxport.importer.host import RuntimeValue, Tensor
 from jaxport.importer.namespaces import cast, helper, jnp, known, lax, nn
 from jaxport.importer.registry import OutputCount, earlier, op
+from jaxport.jaxprs import Dim
 
 
-def split_heads(x: Any, heads: Any) -> Any:
+def split_heads(x: RuntimeValue, heads: Dim) -> Tensor:
     """Reshape (batch, length, heads * size) to (batch, heads, length, size)."""
     batch, length, width = x.shape
     return jnp.swapaxes(jnp.reshape(x, (batch, length, heads, width // heads)), 1, 2)
 
 
-def merge_heads(x: Any) -> Any:
+def merge_heads(x: Tensor) -> Tensor:
     """Reshape (batch, heads, length, size) to (batch, length, heads * size)."""
     batch, heads, length, size = x.shape
     return jnp.reshape(jnp.swapaxes(x, 1, 2), (batch, length, heads * size))
 
 
-def positions(queries: Any, keys: Any, offset: Any = 0) -> Any:
+def positions(queries: Dim, keys: Dim, offset: RuntimeValue = 0) -> Tensor:
     """Return the distance of each key behind each query: (queries, keys), or (batch, 1, queries, keys) per sample."""
     at = jnp.expand_dims(jnp.arange(queries), 1)
     return (at if isinstance(offset, int) and offset == 0 else at + offset) - jnp.arange(keys)
 
 
-def both(first: Any, second: Any) -> Any:
+def both(first: Tensor | None, second: Tensor | None) -> Tensor | None:
     """Return the conjunction of two masks; None holds everywhere."""
     return second if first is None else first if second is None else jnp.logical_and(first, second)
 
 
-def product(left: Any, right: Any) -> Any:
+def product(left: Tensor, right: Tensor) -> Tensor:
     """Return `left @ right`, where each head of `right` serves as many consecutive heads of `left`."""
     batch, heads, rows, size = left.shape
     shared = right.shape[1]
@@ -47,7 +48,7 @@ def product(left: Any, right: Any) -> Any:
     return jnp.reshape(grouped, (batch, heads, rows, right.shape[3]))
 
 
-def products(q: Any, k: Any, scale: float | None) -> Any:
+def products(q: Tensor, k: Tensor, scale: float | None) -> Tensor:
     """Return scaled products of queries and keys; small types split the scale between both to avoid overflow."""
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
     if q.dtype.itemsize >= 4:
@@ -59,7 +60,7 @@ def lowest(dtype: np.dtype) -> float:
     return float(ml_dtypes.finfo(dtype).min)
 
 
-def probabilities(scores: Any, allowed: Any = None, certain: bool = False) -> Any:
+def probabilities(scores: Tensor, allowed: Tensor | None = None, certain: bool = False) -> Tensor:
     """Return softmax over the allowed keys; zero for a query without any, unless `certain` excludes that."""
     if allowed is None:
         return nn.softmax(scores, axis=-1)
@@ -71,11 +72,11 @@ def probabilities(scores: Any, allowed: Any = None, certain: bool = False) -> An
     return jnp.where(jnp.any(allowed, axis=-1, keepdims=True), weights, 0.0)
 
 
-def capped(scores: Any, cap: float) -> Any:
+def capped(scores: Tensor, cap: float) -> Tensor:
     return jnp.tanh(scores / cap) * cap if cap else scores
 
 
-def _extended(mask: Any, keys: Any) -> Any:
+def _extended(mask: Tensor, keys: Dim) -> Tensor:
     """Return a mask that ends early, with the keys beyond its end masked."""
     if mask.shape[-1] == keys:
         return mask
@@ -132,7 +133,7 @@ def attention(
     return (merge_heads(y) if packed else y), k, v, seen
 
 
-def _visible(queries: Any, keys: Any, before: Any, causal: int, left: int, right: int) -> Any:
+def _visible(queries: Dim, keys: Dim, before: RuntimeValue, causal: int, left: int, right: int) -> Tensor | None:
     """Return which keys a query may see by their distance, or None for all; `before` keys precede the first query."""
     if not causal and left < 0 and right < 0:
         return None
@@ -154,7 +155,7 @@ def flex_attention(Q, K, V, *, prob_mod=None, scale=None, score_mod=None, softma
     return product(cast(_modified(weights, prob_mod), V.dtype), V)
 
 
-def _modified(x: Any, modifier: Callable[..., tuple[Any]] | None) -> Any:
+def _modified(x: Tensor, modifier: Callable[..., tuple[Tensor]] | None) -> Tensor:
     return x if modifier is None else modifier(x)[0]
 
 
@@ -203,7 +204,7 @@ def linear_attention(
     return cast(merge_heads(y), query.dtype), cast(state, query.dtype if past_state is None else past_state.dtype)
 
 
-def rotated(x: Any, cos: Any, sin: Any, interleaved: int, size: int = 0) -> Any:
+def rotated(x: Tensor, cos: Tensor, sin: Tensor, interleaved: int, size: int = 0) -> Tensor:
     """Return `x` with pairs (halves or neighbours) among its first `size` features, or all if zero, rotated."""
     x, rest = (x, None) if size in (0, x.shape[-1]) else (x[..., :size], x[..., size:])
     first, second = (x[..., 0::2], x[..., 1::2]) if interleaved else jnp.split(x, 2, axis=-1)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import ml_dtypes
 import numpy as np
 
 from jaxport.importer.dtypes import dtype_of
+from jaxport.importer.host import Tensor
 from jaxport.importer.namespaces import cast, helper, jnp, lax
 from jaxport.importer.registry import ShapeOnly, op
 
@@ -25,7 +24,7 @@ def to_power_of_two(x, saturate, round_mode):
     return lax.bitcast_convert_type(exponent.astype(jnp.uint8), jnp.float8_e8m0fnu)
 
 
-def converted(x: Any, dtype: np.dtype, saturate: int = 1, round_mode: str = "up") -> Any:
+def converted(x: Tensor, dtype: np.dtype, saturate: int = 1, round_mode: str = "up") -> Tensor:
     """`x` as `dtype`, with ONNX's saturation of 8-bit floats and the wrap-around of narrow integers."""
     if dtype.name == "float8_e8m0fnu":
         return to_power_of_two(x, saturate, round_mode)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from jaxport.errors import Refusal, Unsupported
-from jaxport.importer.host import dims_compare
+from jaxport.importer.host import RuntimeValue, Tensor, dims_compare
 from jaxport.importer.namespaces import cast, jnp, lax, vmap
 from jaxport.importer.ops.attention import (
     both,
@@ -25,6 +24,7 @@ from jaxport.importer.ops.attention import (
 )
 from jaxport.importer.ops.quantization import matmul_integer
 from jaxport.importer.registry import Host, OutputCount, op
+from jaxport.jaxprs import Dim
 
 DOMAIN = "com.microsoft"
 
@@ -35,13 +35,13 @@ def refuse(wrong: bool, what: str) -> None:
         raise Unsupported("a fused operator uses what is not supported", [Refusal("", "", what)])
 
 
-def _filled(mask: Any, filter_value: float | None, dtype: np.dtype) -> Any:
+def _filled(mask: Tensor, filter_value: float | None, dtype: np.dtype) -> Tensor:
     """Return the term that a mask adds to the scores: zero where it holds, a large negative number elsewhere."""
     filler = max(-10000.0 if filter_value is None else filter_value, lowest(dtype))
     return cast(jnp.where(mask, 0.0, filler), dtype)
 
 
-def _padding(mask: Any, batch: Any, keys: Any, filter_value: float | None, dtype: np.dtype) -> Any:
+def _padding(mask: Tensor | None, batch: Dim, keys: Dim, filter_value: float | None, dtype: np.dtype) -> Tensor | None:
     """Return a mask in any form (lengths, ends and starts, per key, per query and key) as a term of the scores."""
     if mask is None:
         return None
@@ -59,15 +59,15 @@ def _padding(mask: Any, batch: Any, keys: Any, filter_value: float | None, dtype
 
 
 def _attended(
-    q: Any,
-    k: Any,
-    v: Any,
-    *terms: Any,
-    causal: Any = None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *terms: Tensor | None,
+    causal: Tensor | None = None,
     scale: float | None = None,
     softcap: float = 0.0,
-    sink: Any = None,
-) -> tuple[Any, Any]:
+    sink: RuntimeValue = None,
+) -> tuple[Tensor, Tensor]:
     """Return the result (batch, queries, width) and the scores.
 
     `terms` are added to the scores, `causal` is the mask of visible keys: at least one for each query.
@@ -84,11 +84,11 @@ def _attended(
     return merge_heads(product(weights[..., :-1], v)), scores
 
 
-def _causal(unidirectional: int, queries: Any, keys: Any, before: Any) -> Any:
+def _causal(unidirectional: int, queries: Dim, keys: Dim, before: RuntimeValue) -> Tensor | None:
     return positions(queries, keys, before) >= 0 if unidirectional else None
 
 
-def _joined(past: Any, present: Any) -> Any:
+def _joined(past: Tensor | None, present: Tensor) -> Tensor:
     return present if past is None else jnp.concatenate([past, present], axis=2)
 
 
@@ -128,16 +128,16 @@ def attention(
 
 
 def _self_attended(
-    projected: Any,
+    projected: Tensor,
     sizes: Sequence[int] | None,
     heads: int,
-    mask: Any,
-    past: Any,
-    term: Any,
+    mask: Tensor | None,
+    past: Tensor | None,
+    term: Tensor | None,
     filter_value: float | None,
     scale: float | None,
     unidirectional: int,
-) -> tuple[Any, Any]:
+) -> tuple[RuntimeValue, RuntimeValue]:
     """Compute attention from projections with queries, keys and values side by side; keys and values are stacked."""
     ends = None if sizes is None else [sizes[0], sizes[0] + sizes[1]]
     q, k, v = (split_heads(x, heads) for x in jnp.split(projected, 3 if ends is None else ends, axis=2))
@@ -175,7 +175,9 @@ def quantized_attention(
     return _self_attended(projected, None, num_heads, mask_index, past, None, mask_filter_value, scale, unidirectional)
 
 
-def _unpacked(query: Any, key: Any, value: Any, bias: Any, heads: int) -> tuple[Any, ...]:
+def _unpacked(
+    query: Tensor, key: RuntimeValue, value: RuntimeValue, bias: Tensor | None, heads: int
+) -> tuple[Tensor, ...]:
     """Return queries, keys and values of shape (batch, heads, length, size), from any form of the inputs."""
     if query.ndim == 5:
         return tuple(jnp.swapaxes(query[:, :, :, part], 1, 2) for part in range(3))
@@ -286,7 +288,7 @@ def rotary_embedding(
     return y if input.ndim == 4 else merge_heads(y)
 
 
-def _head_normalized(x: Any, weight: Any, epsilon: float) -> Any:
+def _head_normalized(x: Tensor, weight: Tensor | None, epsilon: float) -> Tensor:
     return x if weight is None else x * lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + epsilon) * weight
 
 
@@ -347,7 +349,7 @@ def group_query_attention(
     if do_rotary:
         at = (before + jnp.arange(new)) if position_ids is None else jnp.expand_dims(position_ids, 1)
         at = jnp.reshape(at, (-1, 1, new))
-        caches: Any = (cos_cache, sin_cache)
+        caches: RuntimeValue = (cos_cache, sin_cache)
         cos, sin = (jnp.take(cache, at, axis=0) for cache in caches)
         q, k = (rotated(x, cos, sin, rotary_interleaved or 0, 2 * caches[0].shape[1]) for x in (q, k))
     keys, values = (_cached(past, x, before, total) for past, x in ((past_key, k), (past_value, v)))
@@ -361,13 +363,13 @@ def group_query_attention(
     return y, keys, values
 
 
-def _widened(term: Any, keys: Any) -> Any:
+def _widened(term: Tensor, keys: Dim) -> Tensor:
     """Return a term of the scores for as many keys as the cache has room for; those beyond are not visible."""
     missing = keys - term.shape[3]
     return jnp.pad(term, [(0, 0)] * 3 + [(0, missing)]) if missing else term
 
 
-def _cached(past: Any, new: Any, before: Any, total: Any) -> Any:
+def _cached(past: Tensor | None, new: Tensor, before: RuntimeValue, total: Tensor) -> Tensor:
     """Return the cache with the new rows at the end of each sequence; it grows to the longest one if needed."""
     room = max(total, 0 if past is None else past.shape[2])
     if past is None or isinstance(before, int):  # the first rows
@@ -379,7 +381,7 @@ def _cached(past: Any, new: Any, before: Any, total: Any) -> Any:
     )
 
 
-def _lengthened(cache: Any, room: Any) -> Any:
+def _lengthened(cache: Tensor, room: RuntimeValue) -> Tensor:
     """(batch, heads, length, size) with zeros up to a length of `room`."""
     missing = room - cache.shape[2]
     return jnp.pad(cache, [(0, 0), (0, 0), (0, missing), (0, 0)]) if missing else cache

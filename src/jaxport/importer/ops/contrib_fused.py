@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from jaxport.importer.host import Tensor
 from jaxport.importer.namespaces import cast, jnp, lax, nn
 from jaxport.importer.ops.activations import hard_sigmoid
 from jaxport.importer.ops.contrib_attention import DOMAIN, refuse
@@ -50,11 +50,11 @@ def bias_add(X, bias, skip):
     return X + bias + skip
 
 
-def _float(x: Any) -> Any:
+def _float(x: Tensor) -> Tensor:
     return cast(x, np.float32) if x.dtype.itemsize < 4 else x
 
 
-def _sum(input: Any, skip: Any, bias: Any) -> Any:
+def _sum(input: Tensor, skip: Tensor, bias: Tensor | None) -> Tensor:
     return input + skip if bias is None else input + skip + bias
 
 
@@ -66,7 +66,7 @@ def skip_layer_normalization(input, skip, gamma, beta=None, bias=None, *, epsilo
     return y if beta is None else y + beta, mean, inverse, total
 
 
-def _root_mean_square(x: Any, scale: Any, epsilon: float, axes: Sequence[int] = (-1,)) -> tuple[Any, Any]:
+def _root_mean_square(x: Tensor, scale: Tensor, epsilon: float, axes: Sequence[int] = (-1,)) -> tuple[Tensor, Tensor]:
     wide = _float(x)
     inverse = lax.rsqrt(jnp.mean(wide * wide, axis=tuple(axes), keepdims=True) + epsilon)
     return cast(wide * inverse, x.dtype) * scale, inverse
@@ -129,7 +129,7 @@ def skip_group_norm(X, gamma, beta, skip, bias=None, *, activation, channels_las
     return group_norm(total, gamma, beta, **options), total
 
 
-def _activated(y: Any, name: str | None, parameters: Sequence[float] = ()) -> Any:
+def _activated(y: Tensor, name: str | None, parameters: Sequence[float] = ()) -> Tensor:
     """Apply the activation that is fused with an operator to its result `y`."""
     functions = {
         None: lambda x: x,
@@ -151,7 +151,7 @@ def _activated(y: Any, name: str | None, parameters: Sequence[float] = ()) -> An
     return functions[name](y, *parameters)
 
 
-def _transposed(x: Any, last: int, batch: int) -> Any:
+def _transposed(x: Tensor, last: int, batch: int) -> Tensor:
     """`x` with its last two axes swapped, and its first axis moved behind the batch axes."""
     x = jnp.moveaxis(x, 0, -2) if batch else x
     return x.mT if last and x.ndim > 1 else x
@@ -247,8 +247,8 @@ def nhwc_fused_conv(
     strides=None,
 ):
     options = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
-    y = conv(X, W, B, **options, channels_last=True)
-    return _activated(y if Z is None else y + Z, activation, activation_params or ())
+    activated = {"activation": activation, "activation_params": activation_params}
+    return fused_conv(X, W, B, Z, **activated, **options, channels_last=True)
 
 
 @op(DOMAIN, "NhwcConv", since=1)

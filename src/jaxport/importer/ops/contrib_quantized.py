@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from jaxport.importer.host import host
+from jaxport.importer.host import RuntimeValue, Tensor, host
 from jaxport.importer.namespaces import cast, helper, jnp, nn
 from jaxport.importer.ops.contrib_attention import DOMAIN, refuse
 from jaxport.importer.ops.pooling import average_pool, global_average_pool
@@ -24,6 +23,7 @@ from jaxport.importer.ops.quantization import (
 )
 from jaxport.importer.ops.recurrent import biases, lstm_activations, lstm_layer
 from jaxport.importer.registry import REQUIRED, OutputsNamed, op
+from jaxport.jaxprs import Dim, PythonFunction
 
 
 @op(DOMAIN, "QuantizeLinear", since=1)
@@ -36,14 +36,14 @@ def dequantize_linear(x, x_scale, x_zero_point=None, *, axis=None):
     return dequantize(x, x_scale, x_zero_point, axis=1 if axis is None else axis)
 
 
-def _requantized(y: Any, scale: Any, zero_point: Any, dtype: np.dtype) -> Any:
+def _requantized(y: Tensor, scale: Tensor | None, zero_point: Tensor, dtype: np.dtype) -> Tensor:
     return saturated(jnp.round(y / scale), zero_point, dtype)
 
 
-def _between(function: Callable[..., Any]) -> Callable[..., Any]:
+def _between(function: PythonFunction) -> PythonFunction:
     """Turn a function of real numbers into one of (values, scale, zero point) for each operand and the result."""
 
-    def quantized(*parts: Any) -> Any:
+    def quantized(*parts: Tensor) -> Tensor:
         *operands, scale, zero_point = parts
         values = [dequantize(*operands[at : at + 3]) for at in range(0, len(operands), 3)]
         return _requantized(function(*values), scale, zero_point, operands[0].dtype)
@@ -110,7 +110,7 @@ def quantized_average_pool(
     pads=None,
     strides=None,
 ):
-    def pool(x: Any) -> Any:
+    def pool(x: Tensor) -> Tensor:
         options = {"auto_pad": auto_pad, "ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
         options |= {"kernel_shape": kernel_shape, "pads": pads, "strides": strides}
         return average_pool(x, **options, channels_last=bool(channels_last))
@@ -197,17 +197,17 @@ def dynamic_quantize_lstm(
     if sequence_lens is not None:  # values behind the longest sequence do not count
         X = jnp.where(jnp.expand_dims(steps < jnp.max(sequence_lens), (1, 2)), X, 0)
 
-    def product(weights: Any, scale: Any, zero_point: Any, d: int) -> Callable[[Any], Any]:
+    def product(weights: Tensor, scale: RuntimeValue, zero_point: RuntimeValue, d: int) -> Callable[[Tensor], Tensor]:
         """Multiply dynamically quantized values by the weights of a direction; one scale for all values of a call."""
         multiplied = product_with(weights[d], zero_point[d])
 
-        def of(x: Any) -> Any:
+        def of(x: Tensor) -> Tensor:
             x, x_scale, x_zero_point = dynamic_quantize(x)
             return cast(multiplied(x, x_zero_point), x_scale.dtype) * (x_scale * scale[d])
 
         return of
 
-    def products(x: Any, d: int) -> tuple[Any, Any]:
+    def products(x: Tensor, d: int) -> tuple[RuntimeValue, RuntimeValue]:
         of_input, of_state = biases(B, d, 4 * hidden)
         rows = product(W, W_scale, W_zero_point, d)(x) + (of_input + of_state)
         recurrence = product(R, R_scale, R_zero_point, d)
@@ -272,7 +272,7 @@ def matmul_n_bits(
     blocks = -(-K // block_size)
     values = cast(jnp.reshape(unpacked(B, bits), (N, blocks, block_size)), A.dtype)
     if zero_points is None:
-        zeros: Any = 2.0 ** (bits - 1)
+        zeros: RuntimeValue = 2.0 ** (bits - 1)
     elif zero_points.dtype == A.dtype:
         zeros = jnp.reshape(zero_points, (N, blocks, 1))
     else:
@@ -295,7 +295,7 @@ def gather_block_quantized(
     rank = data.ndim
     gather, blocked = gather_axis % rank, quantize_axis % rank
     packed = data.dtype.name == "uint8"
-    zeros: Any = zero_points
+    zeros: RuntimeValue = zero_points
     if packed and zeros is None:
         zeros = host(np.full((), 2 ** (bits - 1), np.uint8))
     taken, scale = (jnp.take(x, indices, axis=gather) for x in (data, scales))
@@ -311,7 +311,7 @@ def gather_block_quantized(
     return cast(values * spread(scale, taken, axis, block_size or taken.shape[axis]), scales.dtype)
 
 
-def _first(x: Any, shape: Sequence[Any]) -> Any:
+def _first(x: RuntimeValue, shape: Sequence[Dim]) -> Tensor:
     """Return the first elements along the last axis: packed zero points may have padding to fill a byte."""
     return x if x.shape == tuple(shape) else x[..., : shape[-1]]
 

@@ -7,15 +7,15 @@ unrolled. The rest becomes `lax.cond`, `lax.scan` and `lax.while_loop`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from jaxport.errors import Refusal, ValueNotKnown
-from jaxport.importer.host import HostValue, host
+from jaxport.importer.host import Attribute, HostValue, RuntimeValue, Tensor, host
 from jaxport.importer.limits import budget_in_force
 from jaxport.importer.namespaces import jnp, known, lax, vmap
 from jaxport.importer.registry import SizeBound, op
+from jaxport.jaxprs import PythonFunction
 
 SHORT = 4
 """The largest number of iterations of an unrolled loop."""
@@ -41,13 +41,17 @@ def if_(cond, *, then_branch, else_branch):
         ) from error
 
 
+LoopInput = Tensor | HostValue | None
+"""The number of iterations or the condition of a loop, which may be absent."""
+
+
 class _Iteration:
     """The body of a loop; the iteration number and the condition have the rank that it declares, 0 or 1."""
 
-    def __init__(self, body: Any):
+    def __init__(self, body: Attribute):
         self.body, self.output_count, self.empty_output = body, body.output_count, body.empty_output
 
-    def __call__(self, iteration: Any, go: Any, *state: Any) -> Any:
+    def __call__(self, iteration: Tensor, go: RuntimeValue, *state: RuntimeValue) -> Tensor:
         declared = [(1,) if self.body.input_rank(index) == 1 else () for index in range(2)]
         given = [
             x if x.shape == shape else jnp.reshape(x, shape) for x, shape in zip((iteration, go), declared, strict=True)
@@ -85,10 +89,10 @@ def loop(M=None, cond=None, *v_initial, body, bound: SizeBound = None):
     return _unrolled(trips, go, v_initial, scans, body, bound)
 
 
-def _scanned(trips: int, state: Sequence[Any], body: Any) -> tuple[Any, ...]:
+def _scanned(trips: int, state: Sequence[RuntimeValue], body: PythonFunction) -> tuple[Tensor, ...]:
     """Run a loop whose number of iterations is known and whose condition stays true."""
 
-    def step(carry: Any, iteration: Any) -> Any:
+    def step(carry: RuntimeValue, iteration: Tensor) -> RuntimeValue:
         go, *results = body(iteration, host(True), *carry)
         if not isinstance(go, HostValue) or not go:
             raise _NotStructured
@@ -98,21 +102,30 @@ def _scanned(trips: int, state: Sequence[Any], body: Any) -> tuple[Any, ...]:
     return (*final, *stacked)
 
 
-def _ended(bound: int | None, M: Any, cond: Any, state: Sequence[Any], body: Any, first: int = 0) -> tuple[Any, ...]:
+def _ended(
+    bound: int | None,
+    M: LoopInput,
+    cond: LoopInput,
+    state: Sequence[RuntimeValue],
+    body: PythonFunction,
+    first: int = 0,
+) -> tuple[Tensor, ...]:
     """Run a loop without stacked outputs whose end depends on data; `first` iterations were done before."""
     trips = None if M is None else known(M)
     most = bound if bound is not None or trips is None or int(trips) > BOUNDED else int(trips)
     return _while(M, cond, state, body, first) if most is None else _bounded(most, M, cond, state, body, first)
 
 
-def _while(M: Any, cond: Any, state: Sequence[Any], body: Any, first: int = 0) -> tuple[Any, ...]:
+def _while(
+    M: LoopInput, cond: LoopInput, state: Sequence[RuntimeValue], body: PythonFunction, first: int = 0
+) -> tuple[Tensor, ...]:
     """Run a loop that ends by its condition, or after `M` iterations; `first` were done before."""
 
-    def goes_on(carry: Any) -> Any:
+    def goes_on(carry: RuntimeValue) -> Tensor:
         iteration, go, *_ = carry
         return go if M is None else jnp.logical_and(go, iteration < M)
 
-    def step(carry: Any) -> Any:
+    def step(carry: RuntimeValue) -> RuntimeValue:
         iteration, go, *values = carry
         go, *values = body(iteration, go, *values)
         return (iteration + 1, jnp.reshape(go, ()), *values)
@@ -122,18 +135,20 @@ def _while(M: Any, cond: Any, state: Sequence[Any], body: Any, first: int = 0) -
     return tuple(lax.while_loop(goes_on, step, start))[2:]
 
 
-def _bounded(bound: int, M: Any, cond: Any, state: Sequence[Any], body: Any, first: int = 0) -> tuple[Any, ...]:
+def _bounded(
+    bound: int, M: LoopInput, cond: LoopInput, state: Sequence[RuntimeValue], body: PythonFunction, first: int = 0
+) -> tuple[Tensor, ...]:
     """Run a loop for `bound` iterations from `first` on; those after its end change nothing and give rows of zeros."""
 
-    def step(carry: Any, iteration: Any) -> Any:
+    def step(carry: RuntimeValue, iteration: Tensor) -> RuntimeValue:
         go, *values = carry
         running = go if M is None else jnp.logical_and(go, iteration < M)
 
-        def run() -> Any:
+        def run() -> RuntimeValue:
             goes_on, *results = body(iteration, running, *values)
             return (jnp.reshape(goes_on, ()), *results)
 
-        def rest() -> Any:
+        def rest() -> RuntimeValue:
             return (running, *values, *(jnp.zeros(row.shape, row.dtype) for row in rows))
 
         go, *results = lax.cond(running, run, rest)
@@ -146,9 +161,14 @@ def _bounded(bound: int, M: Any, cond: Any, state: Sequence[Any], body: Any, fir
 
 
 def _unrolled(
-    trips: HostValue | None, go: HostValue | None, state: Sequence[Any], scans: int, body: Any, bound: int | None
-) -> tuple[Any, ...]:
-    rows: list[list[Any]] = []
+    trips: HostValue | None,
+    go: HostValue | None,
+    state: Sequence[RuntimeValue],
+    scans: int,
+    body: Attribute,
+    bound: int | None,
+) -> tuple[RuntimeValue, ...]:
+    rows: list[list[Tensor]] = []
     iteration = 0
     while _decided(go) and (trips is None or iteration < int(trips)):
         goes_on, *results = body(host(iteration), go, *state)
@@ -201,7 +221,7 @@ def scan(
     backward = scan_input_directions or [0] * len(rows)
     rows = [jnp.flip(x, 0) if flip else x for x, flip in zip(rows, backward, strict=True)]
 
-    def step(carry: Any, row: Any) -> Any:
+    def step(carry: RuntimeValue, row: RuntimeValue) -> RuntimeValue:
         results = body(*carry, *row)
         return tuple(results[:count]), tuple(results[count:])
 
@@ -217,17 +237,17 @@ def scan_batched(sequence_lens=None, *initial_state_and_scan_inputs, body, num_s
     count = len(initial_state_and_scan_inputs) - num_scan_inputs
     backward = directions or [0] * num_scan_inputs
 
-    def single(*values: Any) -> Any:
+    def single(*values: Tensor) -> Tensor:
         return scan(*values, body=body, num_scan_inputs=num_scan_inputs, scan_input_directions=backward)
 
-    def to_its_length(length: Any, *values: Any) -> Any:
+    def to_its_length(length: Tensor, *values: Tensor) -> RuntimeValue:
         """Scan one sequence, whose state stays unchanged beyond its length; its results there are zero."""
         times = jnp.arange(values[count].shape[0])
         within = times < length
         turned = jnp.where(within, length - 1 - times, times)
         rows = [jnp.take(x, turned, axis=0) if back else x for x, back in zip(values[count:], backward, strict=True)]
 
-        def step(carry: Any, row: Any) -> Any:
+        def step(carry: RuntimeValue, row: RuntimeValue) -> RuntimeValue:
             running, *row = row
             results = body(*carry, *row)
             state = tuple(jnp.where(running, new, old) for new, old in zip(results, carry, strict=False))

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from jaxport.importer.host import RuntimeValue, Tensor
 from jaxport.importer.namespaces import helper, jnp, lax, nn
 from jaxport.importer.registry import ChannelsLast, KernelLayout, op
+from jaxport.jaxprs import Dim
 
 MOST_PRODUCTS = 64
 """The largest kernel of a depthwise convolution, in elements, that is computed as a sum of products."""
@@ -20,7 +22,7 @@ MOST_GROUPS = 32
 AUTO_PADS = {"SAME_UPPER": "SAME", "SAME_LOWER": "SAME_LOWER", "VALID": "VALID"}
 
 
-def padding(auto_pad: str, pads: Sequence[int] | None, axes: int) -> Any:
+def padding(auto_pad: str, pads: Sequence[int] | None, axes: int) -> RuntimeValue:
     """Return the padding of `axes` spatial axes as `lax` takes it: a name, or the sizes before and after."""
     if auto_pad != "NOTSET":
         return AUTO_PADS[auto_pad]
@@ -28,7 +30,7 @@ def padding(auto_pad: str, pads: Sequence[int] | None, axes: int) -> Any:
     return tuple(zip(pads[:axes], pads[axes:], strict=True))
 
 
-def with_bias(y: Any, bias: Any, channels_last: bool = False) -> Any:
+def with_bias(y: Tensor, bias: Tensor | None, channels_last: bool = False) -> Tensor:
     if bias is None:
         return y
     return y + (bias if channels_last else jnp.reshape(bias, (-1, *[1] * (y.ndim - 2))))
@@ -147,14 +149,14 @@ def conv(
 
 
 def _transposed_pads(
-    sizes: Sequence[Any],
+    sizes: Sequence[Dim],
     kernel: Sequence[int],
     auto_pad: str,
     pads: Sequence[int] | None,
     strides: Sequence[int],
     output_padding: Sequence[int],
     output_shape: Sequence[int] | None,
-) -> list[tuple[Any, Any]]:
+) -> list[tuple[RuntimeValue, RuntimeValue]]:
     """Return how much a transposed convolution crops before and after each axis of an image of these sizes.
 
     `kernel` is the size of the dilated kernel.

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from jaxport.importer.dtypes import dtype_of
+from jaxport.importer.host import Key, Tensor
 from jaxport.importer.namespaces import cast, random
 from jaxport.importer.registry import RandomKey, ShapeOnly, op
 
 
-def _seeded(key: Any, seed: float | None) -> Any:
+def _seeded(key: Key, seed: float | None) -> Key:
     """Return `key`, made different for each seed."""
     return key if seed is None else random.fold_in(key, int.from_bytes(np.float32(seed).tobytes()))
 
 
-def _type(dtype: int | None, like: Any) -> np.dtype:
+def _type(dtype: int | None, like: Tensor) -> np.dtype:
     return like.dtype if dtype is None else dtype_of(dtype)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import operator
 from functools import reduce
-from typing import Any
 
+from jaxport.importer.host import Tensor
 from jaxport.importer.namespaces import jnp, known, lax, nn
 from jaxport.importer.registry import op, renamed
+from jaxport.jaxprs import PythonFunction
 
 renamed(since=6, Abs=jnp.abs, Ceil=jnp.ceil, Exp=jnp.exp, Floor=jnp.floor, Log=jnp.log, Neg=jnp.negative)
 renamed(since=6, Reciprocal=jnp.reciprocal, Sqrt=jnp.sqrt, Tanh=jnp.tanh)
@@ -50,14 +51,14 @@ def power(X, Y):
     return X ** int(number) if number in (2, 3, 4) else jnp.power(X, Y)  # products are exact, fast and differentiable
 
 
-def _aligned(A: Any, B: Any, axis: int | None, broadcast: int) -> Any:
+def _aligned(A: Tensor, B: Tensor, axis: int | None, broadcast: int) -> Tensor:
     """Return `B` with trailing axes of size one, to align its first axis with `axis` of `A` (opset 6 and older)."""
     if not broadcast or axis is None:
         return B
     return jnp.reshape(B, (*B.shape, *[1] * (A.ndim - axis % A.ndim - B.ndim)))
 
 
-def _legacy(name: str, since: int, function: Any) -> None:
+def _legacy(name: str, since: int, function: PythonFunction) -> None:
     """Register the version of a binary operator that broadcasts only if an attribute says so."""
 
     @op(name, since=since, until=6)

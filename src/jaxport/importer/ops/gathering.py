@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
-from jaxport.importer.host import HostValue, is_dim
+from jaxport.importer.host import HostValue, Tensor, is_dim
 from jaxport.importer.namespaces import jnp
 from jaxport.importer.registry import Host, op
+from jaxport.jaxprs import Dim
 
 
 @op("Gather", since=1)
@@ -22,12 +22,14 @@ def gather(data, indices, *, axis=0):
     return jnp.take(data, indices, axis=axis)
 
 
-def _sliced(data: Any, starts: Iterable[Any], ends: Iterable[Any], axes: Iterable[int], steps: Iterable[int]) -> Any:
+def _sliced(
+    data: Tensor, starts: Iterable[Dim], ends: Iterable[Dim], axes: Iterable[int], steps: Iterable[int]
+) -> Tensor:
     """Return `data[start:end:step]` along some axes; ONNX clamps positions outside as Python does."""
     starts, ends = list(starts), list(ends)
     if isinstance(data, HostValue) and any(map(is_dim, [*starts, *ends])):
         data = jnp.asarray(data)  # the extent taken from a known table is symbolic
-    index: list[Any] = [slice(None)] * data.ndim
+    index = [slice(None)] * data.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         index[axis] = slice(start, None if _is_open(end, step) else end, None if step == 1 else step)
     while len(index) > 1 and index[-1] == slice(None):
@@ -35,7 +37,7 @@ def _sliced(data: Any, starts: Iterable[Any], ends: Iterable[Any], axes: Iterabl
     return data[tuple(index) if len(index) > 1 else index[0]]
 
 
-def _is_open(end: Any, step: int) -> bool:
+def _is_open(end: Dim, step: int) -> bool:
     """Whether an end is one of the numbers that exporters write for "to the end"."""
     return not is_dim(end) and (end if step > 0 else -end) >= 2**31 - 1
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from jaxport.importer.dtypes import dtype_of
-from jaxport.importer.host import host
+from jaxport.importer.host import Tensor, host
 from jaxport.importer.namespaces import cast, jnp, nn
 from jaxport.importer.registry import Host, ShapeOnly, op
+from jaxport.jaxprs import Dim
 
 
 @op("Trilu", since=14)
@@ -31,7 +31,7 @@ def one_hot(indices, depth: Host, values, *, axis=-1):
     return jnp.where(hot, values[1], values[0])
 
 
-def _window(size: Any, periodic: int, output_datatype: int, *coefficients: float) -> Any:
+def _window(size: Dim, periodic: int, output_datatype: int, *coefficients: float) -> Tensor:
     """Return a sum of cosines with these coefficients, over one period."""
     angle = cast(jnp.arange(size), np.float32) * math.tau / (size if periodic else size - 1)
     window = sum(weight * jnp.cos(order * angle) for order, weight in enumerate(coefficients[1:], start=1))

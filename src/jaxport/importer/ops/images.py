@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import io
-from typing import Any
 
 import numpy as np
 
 from jaxport.errors import NotInstalled
-from jaxport.importer.host import host
+from jaxport.importer.host import RuntimeValue, host
 from jaxport.importer.namespaces import at_once, cast, helper, jnp, lax
 from jaxport.importer.registry import Host, Known, SizeBound, op
 
@@ -82,7 +81,7 @@ def image_decoder(encoded_stream: Host, *, pixel_format="RGB"):
     return host(decoded[..., ::-1] if pixel_format == "BGR" else decoded)
 
 
-def _opened(data: bytes) -> Any:
+def _opened(data: bytes) -> RuntimeValue:
     try:
         import PIL.Image
     except ImportError as error:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from jaxport.importer.host import Tensor
 from jaxport.importer.namespaces import cast, jnp
 from jaxport.importer.registry import REQUIRED, earlier, op, renamed
 
 renamed(since=1, MatMul=jnp.matmul)
 
 
-def scaled(x: Any, factor: float) -> Any:
+def scaled(x: Tensor, factor: float) -> Tensor:
     """Return `x * factor`, or `x` itself if that is the same."""
     return x if factor == 1 else x * factor
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from jaxport.errors import InvalidArgument
 from jaxport.importer.dtypes import STRING
-from jaxport.importer.host import HostValue, host
+from jaxport.importer.host import HostValue, RuntimeValue, Tensor, host
 from jaxport.importer.namespaces import cast, for_strings, jnp, known
 from jaxport.importer.ops.ml_scores import DOMAIN, chosen
 from jaxport.importer.ops.strings import strings
@@ -59,7 +58,7 @@ def feature_vectorizer(*X, inputdimensions=None):
     return jnp.concatenate([_of_width(x, size) for x, size in zip(columns, sizes, strict=True)], axis=1)
 
 
-def _of_width(x: Any, size: int) -> Any:
+def _of_width(x: Tensor, size: int) -> Tensor:
     """Return as many columns of `x` as are declared, padded with zeros if it has fewer."""
     columns = x.shape[1]
     if columns == size:
@@ -79,7 +78,7 @@ def one_hot_encoder(X, *, cats_int64s=None, cats_strings=None, zeros=1):
     return cast(hot, np.float32)
 
 
-def _mapped(X: Any, keys: HostValue, values: HostValue, default: HostValue) -> Any:
+def _mapped(X: Tensor, keys: HostValue, values: HostValue, default: HostValue) -> RuntimeValue:
     """Look up each element in a table; the last of equal keys counts, and a NaN key matches NaN."""
     x = known(X) if X.dtype == STRING or values.dtype == STRING else X
     if x is None or isinstance(x, HostValue):
@@ -93,7 +92,7 @@ def _mapped(X: Any, keys: HostValue, values: HostValue, default: HostValue) -> A
 
 
 def _mapped_on_host(x: HostValue, keys: HostValue, values: HostValue, default: HostValue) -> HostValue:
-    def key(value: Any) -> Any:
+    def key(value: Tensor) -> RuntimeValue:
         return "nan" if isinstance(value, float) and np.isnan(value) else value
 
     table = dict(zip(map(key, keys.tolist()), values.tolist(), strict=True))
@@ -101,7 +100,7 @@ def _mapped_on_host(x: HostValue, keys: HostValue, values: HostValue, default: H
     return HostValue(np.array(partners, dtype=values.dtype).reshape(x.shape), values.dtype)
 
 
-def _one(*candidates: tuple[Any, Any]) -> tuple[HostValue, int]:
+def _one(*candidates: tuple[RuntimeValue, RuntimeValue]) -> tuple[HostValue, int]:
     """Return the single attribute that is given among several, as an array of its type, and its position."""
     for index, (values, dtype) in enumerate(candidates):
         if values is not None:
@@ -139,7 +138,9 @@ def label_encoder(
 earlier(DOMAIN, "LabelEncoder", since=2, until=3, without="default_tensor keys_tensor values_tensor")
 
 
-def _classes(X: Any, names: Sequence[str], numbers: Sequence[int], default_int64: int, default_string: str) -> Any:
+def _classes(
+    X: Tensor, names: Sequence[str], numbers: Sequence[int], default_int64: int, default_string: str
+) -> Tensor:
     """Map names to numbers, or numbers to names, depending on the type of `X`."""
     labels, ids = strings(list(names)), host(np.array(numbers, np.int64))
     if X.dtype == STRING:

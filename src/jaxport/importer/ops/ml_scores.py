@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from jaxport.importer.dtypes import STRING
-from jaxport.importer.host import host
+from jaxport.importer.host import RuntimeValue, Tensor, host
 from jaxport.importer.namespaces import cast, for_strings, helper, jnp, lax, nn, vmap
 from jaxport.importer.ops.strings import strings
 from jaxport.importer.registry import op
@@ -17,7 +16,7 @@ from jaxport.importer.registry import op
 DOMAIN = "ai.onnx.ml"
 
 
-def transformed(scores: Any, transform: str) -> Any:
+def transformed(scores: Tensor, transform: str) -> Tensor:
     """Return scores (samples, classes) as probabilities, or as `post_transform` says."""
     if transform == "SOFTMAX_ZERO":  # zeros stay zero
         return jnp.where(scores == 0, 0.0, nn.softmax(scores, axis=1, where=scores != 0))
@@ -30,7 +29,7 @@ def transformed(scores: Any, transform: str) -> Any:
     return functions[transform](scores)
 
 
-def two_classes(score: Any, transform: str, opposite: float = 0.0) -> Any:
+def two_classes(score: Tensor, transform: str, opposite: float = 0.0) -> Tensor:
     """Return the scores of both classes from the score (samples, 1) of the second: the first has `opposite - score`."""
     if transform == "LOGISTIC":
         return nn.sigmoid(jnp.concatenate([-score, score], axis=1))
@@ -38,12 +37,12 @@ def two_classes(score: Any, transform: str, opposite: float = 0.0) -> Any:
     return transformed(scores, transform) if transform == "PROBIT" else scores
 
 
-def labelled(index: Any, integers: Sequence[int] | None, names: Sequence[str] | None) -> Any:
+def labelled(index: Tensor, integers: Sequence[int] | None, names: Sequence[str] | None) -> Tensor:
     """Return the labels of classes by index; string labels need a known index."""
     return chosen(strings(list(names)) if names else host(list(integers or range(2))), index)
 
 
-def chosen(table: Any, index: Any, axis: int = 0) -> Any:
+def chosen(table: RuntimeValue, index: Tensor, axis: int = 0) -> Tensor:
     """Return the elements of a table at an index, which has to be known if they are strings.
 
     Raises:
@@ -54,7 +53,7 @@ def chosen(table: Any, index: Any, axis: int = 0) -> Any:
     return jnp.take(table, for_strings(index), axis=axis)
 
 
-def _weighted(X: Any, coefficients: Sequence[float], rows: int, intercepts: Sequence[float] | None) -> Any:
+def _weighted(X: Tensor, coefficients: Sequence[float], rows: int, intercepts: Sequence[float] | None) -> Tensor:
     weights = host(np.array(coefficients, np.float32).reshape(rows, -1))
     y = cast(X, np.float32) @ weights.T
     return y if intercepts is None else y + host(np.array(intercepts, np.float32))
@@ -88,7 +87,7 @@ def linear_classifier(
     return labelled(index, classlabels_ints, classlabels_strings), scores
 
 
-def _kernel(X: Any, vectors: Any, kind: str, parameters: Sequence[float] | None) -> Any:
+def _kernel(X: Tensor, vectors: RuntimeValue, kind: str, parameters: Sequence[float] | None) -> Tensor:
     """Return the kernel function between samples and support vectors."""
     gamma, offset, degree = parameters or (0.0, 0.0, 0.0)
     if kind == "RBF":
@@ -184,7 +183,7 @@ def svm_classifier(
     return labelled(jnp.argmax(votes, axis=1), classlabels_ints, classlabels_strings), scores
 
 
-def _of_pairs(coefficients: Sequence[float], sizes: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Any:
+def _of_pairs(coefficients: Sequence[float], sizes: Sequence[int], pairs: Sequence[tuple[int, int]]) -> RuntimeValue:
     """Return the weights of the support vectors in the decision between two classes: (vectors, pairs)."""
     table = np.array(coefficients, np.float32).reshape(len(sizes) - 1, -1)
     starts = np.cumsum([0, *sizes])
@@ -195,7 +194,9 @@ def _of_pairs(coefficients: Sequence[float], sizes: Sequence[int], pairs: Sequen
     return host(weights)
 
 
-def _probabilities(decisions: Any, a: Any, b: Any, pairs: Sequence[tuple[int, int]], count: int) -> Any:
+def _probabilities(
+    decisions: Tensor, a: Tensor, b: Tensor | None, pairs: Sequence[tuple[int, int]], count: int
+) -> Tensor:
     """Return the probability of each class from the decisions between two, by Platt's scaling."""
     likely = nn.sigmoid(-(decisions * np.array(a, np.float32) + np.array(b, np.float32)))
     likely = jnp.clip(likely, 1e-7, 1 - 1e-7)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxport.errors import ModelError
-from jaxport.importer.host import host
+from jaxport.importer.host import Attribute, HostValue, RuntimeValue, Tensor, host
 from jaxport.importer.namespaces import cast, helper, jnp, lax
 from jaxport.importer.ops.ml_scores import DOMAIN, labelled, transformed, two_classes
 from jaxport.importer.registry import earlier, op
@@ -67,7 +67,7 @@ def tree_leaves(x, roots, features, thresholds, modes, yes, no, missing, depth):
     return lax.fori_loop(0, depth, step, start)
 
 
-def _scores(X: Any, trees: Trees, aggregate: str, base: Any) -> Any:
+def _scores(X: Tensor, trees: Trees, aggregate: str, base: Tensor | HostValue | None) -> Tensor:
     """Aggregate the trees' weights for each target: (samples, targets)."""
     compared = np.unique(trees.modes[trees.modes != LEAF])
     modes = int(compared[0]) if len(compared) == 1 else host(np.asarray(trees.modes, np.int32)) if len(compared) else 0
@@ -89,12 +89,12 @@ def _scores(X: Any, trees: Trees, aggregate: str, base: Any) -> Any:
     return y if base is None else y + base
 
 
-def _numbers(values: Any, tensor: Any, dtype: Any = np.float32) -> np.ndarray:
+def _numbers(values: Attribute, tensor: Attribute, dtype: type[np.generic] = np.float32) -> np.ndarray:
     """Return an attribute that may be given as numbers or as a tensor."""
     return tensor.data if tensor is not None else np.array(values if values is not None else (), dtype)
 
 
-def _table(attributes: dict[str, Any], kind: str, targets: int) -> Trees:
+def _table(attributes: dict[str, Attribute], kind: str, targets: int) -> Trees:
     """Build the trees of the older operators, with nodes by tree and number; `kind` prefixes leaf attributes."""
     tree_of, number_of = (np.array(attributes[f"nodes_{name}"] or (), np.int64) for name in ("treeids", "nodeids"))
     row_of = {key: row for row, key in enumerate(zip(tree_of.tolist(), number_of.tolist(), strict=True))}
@@ -124,7 +124,9 @@ def _table(attributes: dict[str, Any], kind: str, targets: int) -> Trees:
     return Trees(roots, features, thresholds, modes, yes, no, np.array(tracks, bool), weights)
 
 
-def _classified(X: Any, attributes: dict[str, Any], transform: str, integers: Any, names: Any) -> tuple[Any, Any]:
+def _classified(
+    X: Tensor, attributes: dict[str, Attribute], transform: str, integers: Any, names: Any
+) -> tuple[Tensor, Tensor]:
     """Return labels and scores. A model of two classes may have the scores of one only."""
     count = len(integers or names or ())
     base = _numbers(attributes["base_values"], attributes.get("base_values_as_tensor"))
@@ -179,7 +181,9 @@ earlier(
 )
 
 
-def _regressed(X: Any, attributes: dict[str, Any], aggregate: str, transform: str, targets: int | None) -> Any:
+def _regressed(
+    X: Tensor, attributes: dict[str, Attribute], aggregate: str, transform: str, targets: int | None
+) -> Tensor:
     base = _numbers(attributes["base_values"], attributes.get("base_values_as_tensor"))
     trees = _table(attributes, "target", targets or 1 + max(attributes["target_ids"]))
     scores = _scores(X, trees, aggregate, host(base) if base.size else None)
@@ -272,7 +276,7 @@ def tree_ensemble(
 ):
     nodes, leaves = len(nodes_featureids), len(leaf_targetids)
 
-    def joined(values: Any, fill: Any) -> np.ndarray:  # the leaves follow the nodes
+    def joined(values: RuntimeValue, fill: RuntimeValue) -> np.ndarray:  # the leaves follow the nodes
         return np.concatenate([np.asarray(values), np.full(leaves, fill)])
 
     def children(ids: Sequence[int], is_leaf: Sequence[int]) -> np.ndarray:

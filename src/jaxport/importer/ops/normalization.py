@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from jaxport.importer.dtypes import dtype_of
+from jaxport.importer.host import RuntimeValue, Tensor
 from jaxport.importer.namespaces import cast, jnp, lax
 from jaxport.importer.registry import REQUIRED, ChannelsLast, OutputCount, earlier, op
 
 
-def _over(axes: Sequence[int]) -> dict[str, Any]:
+def _over(axes: Sequence[int]) -> dict[str, RuntimeValue]:
     return {"axis": axes[0] if len(axes) == 1 else tuple(axes), "keepdims": True}
 
 
-def standardized(x: Any, axes: Sequence[int], epsilon: float) -> tuple[Any, Any, Any]:
+def standardized(x: Tensor, axes: Sequence[int], epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return `x` with mean zero and variance one over `axes`, the mean, and the inverse standard deviation."""
     mean = jnp.mean(x, **_over(axes))
     centered = x - mean
@@ -23,13 +23,13 @@ def standardized(x: Any, axes: Sequence[int], epsilon: float) -> tuple[Any, Any,
     return centered * inverse, mean, inverse
 
 
-def _at_least(x: Any, stash_type: int) -> Any:
+def _at_least(x: Tensor, stash_type: int) -> Tensor:
     """Return `x` in the type that statistics are computed in, unless its own is more precise."""
     stash = dtype_of(stash_type)
     return x if x.dtype.itemsize > stash.itemsize else cast(x, stash)
 
 
-def _per_channel(parameter: Any, x: Any, channels_last: bool = False) -> Any:
+def _per_channel(parameter: Tensor, x: Tensor, channels_last: bool = False) -> Tensor:
     return parameter if x.ndim <= 2 or channels_last else jnp.reshape(parameter, (-1, *[1] * (x.ndim - 2)))
 
 
@@ -102,17 +102,24 @@ def lrn(X, *, alpha=1e-4, beta=0.75, bias=1.0, size):
 
 
 def _batch_normalized(
-    X: Any, scale: Any, B: Any, mean: Any, var: Any, epsilon: float, spatial: int = 1, channels_last: bool = False
-) -> Any:
+    X: Tensor,
+    scale: Tensor,
+    B: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    epsilon: float,
+    spatial: int = 1,
+    channels_last: bool = False,
+) -> Tensor:
     """Normalize by given statistics; with `spatial=0` the parameters are per element of a sample, not per channel."""
     scale, B, mean, var = (_per_channel(p, X, channels_last) if spatial else p for p in (scale, B, mean, var))
     return (X - mean) * (scale * lax.rsqrt(var + epsilon)) + B
 
 
 def _batch_normalized_training(
-    X: Any, scale: Any, B: Any, mean: Any, var: Any, epsilon: float, momentum: float, spatial: int = 1,
+    X: Tensor, scale: Tensor, B: Tensor, mean: Tensor, var: Tensor, epsilon: float, momentum: float, spatial: int = 1,
     channels_last: bool = False,
-) -> tuple[Any, Any, Any, Any, Any]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the result, the running mean and variance, and the mean and variance of the batch."""
     channels = X.ndim - 1 if channels_last else 1
     axes = tuple(axis for axis in range(X.ndim if spatial else 1) if axis != channels)

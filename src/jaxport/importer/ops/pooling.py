@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
-from jaxport.importer.host import host, is_dim
+from jaxport.importer.host import RuntimeValue, Tensor, host, is_dim
 from jaxport.importer.namespaces import helper, jnp, lax
 from jaxport.importer.ops.convolution import padding
 from jaxport.importer.registry import ChannelsLast, Host, OutputCount, earlier, op
+from jaxport.jaxprs import Dim
+
+Entry = TypeVar("Entry")
 
 
 def _windows(
-    X: Any,
+    X: Tensor,
     kernel: Sequence[int],
     auto_pad: str,
     pads: Sequence[int] | None,
@@ -23,7 +26,7 @@ def _windows(
     dilations: Sequence[int] | None,
     ceil_mode: int,
     channels_last: bool = False,
-) -> tuple[Any, ...]:
+) -> tuple[tuple[int, ...], tuple[int, ...], RuntimeValue, dict[str, tuple[int, ...]]]:
     """Return window, strides, padding and dilation of `lax.reduce_window` over images."""
     axes = len(kernel)
     strides, dilations = strides or (1,) * axes, dilations or (1,) * axes
@@ -37,20 +40,20 @@ def _windows(
     return _inside(kernel, 1, channels_last), _inside(strides, 1, channels_last), around, options
 
 
-def _spatial(X: Any, channels_last: bool) -> tuple[int, ...]:
+def _spatial(X: Tensor, channels_last: bool) -> tuple[int, ...]:
     return tuple(range(1, X.ndim - 1)) if channels_last else tuple(range(2, X.ndim))
 
 
-def _sizes(X: Any, channels_last: bool) -> tuple[Any, ...]:
+def _sizes(X: Tensor, channels_last: bool) -> tuple[Dim, ...]:
     return tuple(X.shape[axis] for axis in _spatial(X, channels_last))
 
 
-def _inside(spatial: Iterable[Any], one: Any, channels_last: bool) -> tuple[Any, ...]:
+def _inside(spatial: Iterable[Entry], one: Entry, channels_last: bool) -> tuple[Entry, ...]:
     """Return the entries of the spatial axes, with `one` for those of batch and channels."""
     return (one, *spatial, one) if channels_last else (one, one, *spatial)
 
 
-def _clipped(size: Any, kernel: int, stride: int, dilation: int, around: tuple[int, int]) -> int:
+def _clipped(size: Dim, kernel: int, stride: int, dilation: int, around: tuple[int, int]) -> int:
     """Crop a kernel with a single window to the input's end, since the rest would be computed for nothing.
 
     Without `ceil_mode` this occurs, too: ONNX and ONNX Runtime round the number of windows towards zero, to one.
@@ -61,7 +64,9 @@ def _clipped(size: Any, kernel: int, stride: int, dilation: int, around: tuple[i
     return whole if 0 < whole < kernel < whole + stride else kernel
 
 
-def _rounded_up(size: Any, kernel: int, stride: int, dilation: int, around: tuple[int, int]) -> tuple[int, Any]:
+def _rounded_up(
+    size: Dim, kernel: int, stride: int, dilation: int, around: tuple[int, int]
+) -> tuple[int, RuntimeValue]:
     """Return the padding with what a last, incomplete window needs; it has to start inside the input or its padding."""
     low, high = around
     span = (kernel - 1) * dilation + 1
@@ -69,7 +74,7 @@ def _rounded_up(size: Any, kernel: int, stride: int, dilation: int, around: tupl
     return low, high + missing if missing < span - high else high
 
 
-def _lowest(dtype: np.dtype) -> Any:
+def _lowest(dtype: np.dtype) -> RuntimeValue:
     return host(np.iinfo(dtype).min, dtype) if dtype.kind in "iu" else -math.inf
 
 
@@ -171,11 +176,11 @@ earlier("AveragePool", since=7, until=9, without="ceil_mode")
 earlier("AveragePool", since=1, until=6, without="count_include_pad")
 
 
-def _root(x: Any, p: float) -> Any:
+def _root(x: Tensor, p: float) -> Tensor:
     return x if p == 1 else jnp.sqrt(x) if p == 2 else jnp.power(x, 1 / p)
 
 
-def _powers(x: Any, p: float) -> Any:
+def _powers(x: Tensor, p: float) -> Tensor:
     return jnp.abs(x) if p == 1 else x * x if p == 2 else jnp.power(jnp.abs(x), p)
 
 

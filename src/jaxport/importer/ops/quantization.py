@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,13 +10,15 @@ import ml_dtypes
 import numpy as np
 
 from jaxport.importer.dtypes import dtype_of
+from jaxport.importer.host import RuntimeValue, Tensor
 from jaxport.importer.namespaces import cast, helper, jnp, known, lax
 from jaxport.importer.ops.casting import converted
 from jaxport.importer.ops.convolution import conv, with_bias
 from jaxport.importer.registry import earlier, op
+from jaxport.jaxprs import PythonFunction
 
 
-def spread(parameter: Any, x: Any, axis: int, block_size: int = 0) -> Any:
+def spread(parameter: RuntimeValue, x: Tensor, axis: int, block_size: int = 0) -> Tensor:
     """Return a scale or zero point as it broadcasts against `x`: single, per index of `axis`, or per block."""
     if parameter.size == 1:
         return jnp.reshape(parameter, ())
@@ -29,13 +30,13 @@ def spread(parameter: Any, x: Any, axis: int, block_size: int = 0) -> Any:
     return repeated if repeated.shape[axis] == size else lax.slice_in_dim(repeated, 0, size, axis=axis)
 
 
-def is_zero(zero_point: Any) -> bool:
+def is_zero(zero_point: Tensor | None) -> bool:
     """Whether a zero point is absent, or known to be zero, and need not be added."""
     value = None if zero_point is None else known(zero_point)
     return zero_point is None or (value is not None and not np.any(np.asarray(value.data, np.float32)))
 
 
-def saturated(rounded: Any, zero_point: Any, dtype: np.dtype) -> Any:
+def saturated(rounded: Tensor, zero_point: Tensor | None, dtype: np.dtype) -> Tensor:
     """Add a zero point to whole numbers, clip to the range of an integer type of at most 16 bits, and convert."""
     limits = ml_dtypes.iinfo(dtype)
     shifted = rounded if is_zero(zero_point) else rounded + cast(zero_point, rounded.dtype)
@@ -110,29 +111,29 @@ def dynamic_quantize(x):
     return saturated(jnp.round(x / scale), zero_point, np.dtype("uint8")), scale, cast(zero_point, np.uint8)
 
 
-def centered(x: Any, zero_point: Any, axis: int) -> Any:
+def centered(x: Tensor, zero_point: Tensor | None, axis: int) -> Tensor:
     """Return `x - zero_point` as int32, with a single zero point or one for each index of `axis`."""
     x = cast(x, np.int32)
     return x if is_zero(zero_point) else x - cast(_along(zero_point, x, axis), np.int32)
 
 
-def _along(parameter: Any, x: Any, axis: int) -> Any:
+def _along(parameter: RuntimeValue, x: Tensor, axis: int) -> Tensor:
     return spread(parameter, x, axis) if parameter.ndim < 2 else parameter
 
 
-def _as_int8(x: Any) -> tuple[Any, int]:
+def _as_int8(x: Tensor) -> tuple[Tensor, int]:
     """Return 8-bit integers as int8, and by how much these are less."""
     return (x, 0) if x.dtype.kind == "i" else (cast(cast(x, np.int32) - 128, np.int8), 128)
 
 
-def _offset(shift: int, zero_point: Any, x: Any, axis: int) -> Any:
+def _offset(shift: int, zero_point: Tensor | None, x: Tensor, axis: int) -> RuntimeValue:
     """Return what to add to `x`, which was lowered by `shift`, to make its zero point zero; None for nothing."""
     if is_zero(zero_point):
         return shift or None
     return shift - cast(_along(zero_point, x, axis), np.int32)
 
 
-def product_with(B: Any, b_zero_point: Any = None) -> Callable[..., Any]:
+def product_with(B: Tensor, b_zero_point: Tensor | None = None) -> PythonFunction:
     """Return a function that multiplies 8-bit matrices less zero points by `B` less its own, exactly, as int32.
 
     XLA multiplies int8 several times as fast as int32. The effect of signs and zero points is corrected by the sums of
@@ -142,7 +143,7 @@ def product_with(B: Any, b_zero_point: Any = None) -> Callable[..., Any]:
     sums = jnp.sum(columns, axis=-2, keepdims=True, dtype=np.int32)
     of_columns = _offset(shift, b_zero_point, B, -1)
 
-    def multiplied(A: Any, a_zero_point: Any = None) -> Any:
+    def multiplied(A: Tensor, a_zero_point: Tensor | None = None) -> Tensor:
         rows, shift = _as_int8(A)
         of_rows = _offset(shift, a_zero_point, A, -2)
         product = jnp.matmul(rows, columns, preferred_element_type=np.int32)
@@ -170,12 +171,14 @@ def quantized_matmul(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale
     return saturated(jnp.round(product * factor), _along(y_zero_point, product, -2), y_zero_point.dtype)
 
 
-def _largest(x: Any, zero_point: Any) -> int:
+def _largest(x: Tensor, zero_point: Tensor | None) -> int:
     """Return the largest magnitude of 8-bit integers less a zero point."""
     return 128 if x.dtype.kind == "i" and is_zero(zero_point) else 255
 
 
-def whole_conv(x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, **options: Any) -> Any:
+def whole_conv(
+    x: Tensor, w: Tensor, x_zero_point: Tensor | None, w_zero_point: Tensor | None, **options: Any
+) -> RuntimeValue:
     """Convolve 8-bit integers less their zero points, exactly, as int32.
 
     XLA convolves integers slowly. In float32 integers are exact up to 2**24: `x` is split into digits so small that no

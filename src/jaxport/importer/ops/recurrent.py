@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from jaxport.errors import Refusal, Unsupported
+from jaxport.importer.host import RuntimeValue, Tensor
 from jaxport.importer.namespaces import jnp, lax, nn
 from jaxport.importer.ops.scattering import reverse_sequence
 from jaxport.importer.registry import earlier, op
 
-Activation = Callable[[Any], Any]
+Activation = Callable[[Tensor], Tensor]
 
-ACTIVATIONS: dict[str, tuple[Any, ...]] = {
+States = tuple[Tensor, ...]
+"""The states of a cell between two steps; the first is its output."""
+
+Step = Callable[[States, Tensor], States]
+"""One step of a cell: from its states, and the product of one row of the input, to its new states."""
+
+ACTIVATIONS: dict[str, tuple[RuntimeValue, ...]] = {
     "relu": (nn.relu,),
     "tanh": (jnp.tanh,),
     "sigmoid": (nn.sigmoid,),
@@ -53,15 +59,15 @@ def _activation(name: str, alphas: Iterator[float], betas: Iterator[float], clip
 
 
 def _recurrent(
-    X: Any,
-    sequence_lens: Any,
-    initial: Sequence[Any],
+    X: Tensor,
+    sequence_lens: Tensor | None,
+    initial: Sequence[Tensor | None],
     hidden: int,
     direction: str,
     layout: int,
-    cell: Callable[[Any, int], tuple[Any, Any]],
+    cell: Callable[[Tensor, int], tuple[Tensor, Step]],
     together: bool = False,
-) -> tuple[Any, ...]:
+) -> tuple[Tensor, ...]:
     """Return all outputs of a recurrent operator: the first state at each step, and each state after the last step.
 
     `cell(x, d)` returns, for direction `d`, the inputs of the steps from the whole sequence `x` (seq, batch, features),
@@ -89,8 +95,13 @@ def _recurrent(
 
 
 def _scanned(
-    step: Any, states: tuple[Any, ...], inputs: Any, steps: int, lengths: Any, reverse: bool
-) -> tuple[Any, Any]:
+    step: Step,
+    states: States,
+    inputs: Tensor,
+    steps: int,
+    lengths: Tensor | None,
+    reverse: bool,
+) -> tuple[Tensor, States]:
     """Return the first state at every step, and all final states; beyond its length a sequence keeps its state.
 
     ONNX Runtime returns zeros for a sequence of length zero, whatever its initial states.
@@ -98,14 +109,14 @@ def _scanned(
     options = {"reverse": True} if reverse else {}
     if lengths is None:
 
-        def plain(states: Any, row: Any) -> Any:
+        def plain(states: States, row: Tensor) -> tuple[States, Tensor]:
             states = step(states, row)
             return states, states[0]
 
         final, rows = lax.scan(plain, states, inputs, **options)
         return rows, final
 
-    def masked(states: Any, row: Any) -> Any:
+    def masked(states: States, row: RuntimeValue) -> tuple[States, Tensor]:
         row, time = row
         running = jnp.expand_dims(time < lengths, 1)
         following = step(states, row)
@@ -117,12 +128,12 @@ def _scanned(
     return rows, tuple(jnp.where(begun, state, 0) for state in final)
 
 
-def biases(B: Any, d: int, size: int) -> tuple[Any, Any]:
+def biases(B: Tensor | None, d: int, size: int) -> tuple[RuntimeValue, RuntimeValue]:
     """Return the biases of the input and of the recurrence in one direction; zero if there are none."""
     return (0.0, 0.0) if B is None else (B[d, :size], B[d, size:])
 
 
-def _transposed(weights: Any) -> Any:
+def _transposed(weights: Tensor) -> Tensor:
     """Return the weights of a recurrence transposed once before the steps; XLA would do it in each step."""
     return lax.optimization_barrier(weights.T)
 
@@ -147,11 +158,11 @@ def rnn(
     hidden = R.shape[-1]
     functions = _activations(activations, activation_alpha, activation_beta, clip)
 
-    def cell(x: Any, d: int) -> Any:
+    def cell(x: Tensor, d: int) -> tuple[Tensor, Step]:
         of_input, of_state = biases(B, d, hidden)
         recurrence = _transposed(R[d])
 
-        def step(states: Any, row: Any) -> Any:
+        def step(states: States, row: Tensor) -> States:
             return (functions[d](row + states[0] @ recurrence),)
 
         return x @ W[d].T + (of_input + of_state), step
@@ -180,13 +191,13 @@ def gru(
     hidden = R.shape[-1]
     functions = _activations(activations or ("Sigmoid", "Tanh") * 2, activation_alpha, activation_beta, clip)
 
-    def cell(x: Any, d: int) -> Any:
+    def cell(x: Tensor, d: int) -> tuple[Tensor, Step]:
         gate, candidate = functions[2 * d : 2 * d + 2]
         of_input, of_state = biases(B, d, 3 * hidden)
         of_candidate = of_state if B is None else of_state[2 * hidden :]
         of_gates, recurrence = _transposed(R[d, : 2 * hidden]), _transposed(R[d, 2 * hidden :])
 
-        def step(states: Any, row: Any) -> Any:
+        def step(states: States, row: Tensor) -> States:
             (h,) = states
             gates = row[:, : 2 * hidden] + h @ of_gates
             if B is not None:
@@ -218,11 +229,11 @@ def lstm_activations(
 
 
 def lstm_layer(
-    X: Any,
-    products: Callable[[Any, int], tuple[Any, Callable[[Any, Any], Any]]],
-    initial: Sequence[Any],
-    P: Any,
-    sequence_lens: Any,
+    X: Tensor,
+    products: Callable[[RuntimeValue, int], tuple[RuntimeValue, Callable[[RuntimeValue, RuntimeValue], RuntimeValue]]],
+    initial: Sequence[Tensor | None],
+    P: Tensor | None,
+    sequence_lens: Tensor | None,
     hidden: int,
     functions: Sequence[Activation],
     *,
@@ -230,7 +241,7 @@ def lstm_layer(
     input_forget: int,
     layout: int = 0,
     together: bool = False,
-) -> tuple[Any, ...]:
+) -> tuple[RuntimeValue, ...]:
     """Return the outputs of an LSTM.
 
     `products(x, d)` returns, for direction `d`, the inputs of the steps from the whole sequence `x`, and the function
@@ -238,15 +249,15 @@ def lstm_layer(
     `_recurrent`.
     """
 
-    def cell(x: Any, d: int) -> Any:
+    def cell(x: Tensor, d: int) -> tuple[Tensor, Step]:
         gate, candidate, output = functions[3 * d : 3 * d + 3]
         inputs, gates = products(x, d)
         peepholes = None if P is None else [P[d, k * hidden : (k + 1) * hidden] for k in range(3)]
 
-        def peep(value: Any, c: Any, which: int) -> Any:
+        def peep(value: Tensor, c: Tensor, which: int) -> Tensor:
             return value if peepholes is None else value + peepholes[which] * c
 
-        def step(states: Any, row: Any) -> Any:
+        def step(states: States, row: Tensor) -> States:
             h, c = states
             i, o, f, g = jnp.split(gates(row, h), 4, axis=-1)
             i = gate(peep(i, c, 0))
@@ -282,7 +293,7 @@ def lstm(
     hidden = R.shape[-1]
     functions = lstm_activations(activations, activation_alpha, activation_beta, clip)
 
-    def products(x: Any, d: int) -> tuple[Any, Any]:
+    def products(x: Tensor, d: int) -> tuple[Tensor, Callable[[Tensor, Tensor], Tensor]]:
         of_input, of_state = biases(B, d, 4 * hidden)
         recurrence = _transposed(R[d])
         return x @ W[d].T + (of_input + of_state), lambda row, h: row + h @ recurrence

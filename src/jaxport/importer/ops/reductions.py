@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
+from jaxport.importer.host import HostValue, RuntimeValue, Tensor
 from jaxport.importer.namespaces import jnp, nn
 from jaxport.importer.registry import Host, op
+from jaxport.jaxprs import PythonFunction
 
 
-def _of_nothing(x: Any, limit: str) -> dict[str, Any]:
+def _of_nothing(x: Tensor, limit: str) -> dict[str, RuntimeValue]:
     """Return the largest or smallest element of an empty array as an option: the limit of the type."""
     if 0 not in x.shape:
         return {}
@@ -23,7 +25,7 @@ def _of_nothing(x: Any, limit: str) -> dict[str, Any]:
     }
 
 
-REDUCTIONS: dict[str, Any] = {
+REDUCTIONS: dict[str, PythonFunction] = {
     "ReduceSum": jnp.sum,
     "ReduceMean": jnp.mean,
     "ReduceProd": jnp.prod,
@@ -38,12 +40,12 @@ REDUCTIONS: dict[str, Any] = {
 AXES_INPUT_SINCE = {"ReduceSum": 13}
 
 
-def _over(x: Any, axes: Any) -> tuple[int, ...] | None:
+def _over(x: Tensor, axes: Sequence[int] | HostValue | None) -> tuple[int, ...] | None:
     """Return the axes to reduce, or None for all: if none are given, and always for a scalar."""
     return tuple(axes) if axes is not None and len(axes) and x.ndim else None
 
 
-def _register(name: str, reduced: Any) -> None:
+def _register(name: str, reduced: PythonFunction) -> None:
     """Register both forms of a reduction: with the axes as an attribute, and as an input."""
     since = AXES_INPUT_SINCE.get(name, 18)
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from jaxport.errors import Refusal, ValueNotKnown
+from jaxport.importer.host import Tensor
 from jaxport.importer.namespaces import cast, helper, jnp, known, vmap
 from jaxport.importer.ops.convolution import with_bias
 from jaxport.importer.registry import Host, earlier, op
+from jaxport.jaxprs import Dim
 
 
 @helper
@@ -63,7 +64,7 @@ def roi_align_aligned(
 ):
     size, half_pixel = (output_height, output_width), coordinate_transformation_mode == "half_pixel"
 
-    def pooled(roi: Any, batch: Any, samples: tuple[int, int]) -> Any:
+    def pooled(roi: Tensor, batch: Dim, samples: tuple[int, int]) -> Tensor:
         return roi_align(X, roi, batch, size, samples, spatial_scale, half_pixel, mode)
 
     if sampling_ratio:
@@ -150,7 +151,7 @@ def max_roi_pool(X, rois, *, pooled_shape, spatial_scale=1.0):
     return vmap(lambda roi: roi_max_pool(X, roi, pooled_shape, spatial_scale))(rois)
 
 
-def _centers(size: Any, corners: int, dtype: np.dtype) -> Any:
+def _centers(size: Dim, corners: int, dtype: np.dtype) -> Tensor:
     """Return the positions of an axis's elements between -1 and 1: corner to corner, or the centers of equal parts."""
     steps = cast(jnp.arange(size), dtype)
     return steps * (2 / max(size - 1, 1)) - 1 if corners else (2 * steps + 1) / size - 1

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from jaxport.errors import Refusal, Unsupported
-from jaxport.importer.host import is_dim
+from jaxport.importer.host import Tensor, is_dim
 from jaxport.importer.namespaces import helper, jnp, vmap
 from jaxport.importer.registry import REQUIRED, Host, earlier, op
+from jaxport.jaxprs import Dim
 
 
 @helper
@@ -96,7 +97,7 @@ def resized_along(
     return y
 
 
-def _scaled_size(n: Any, scale: float) -> Any:
+def _scaled_size(n: Dim, scale: float) -> Dim:
     """Return `floor(n * scale)`, rounded as in single precision."""
     if not is_dim(n):
         return int(np.float32(n) * np.float32(scale))
@@ -107,7 +108,7 @@ def _scaled_size(n: Any, scale: float) -> Any:
     return n * round(scale * below) // below
 
 
-def _kept_aspect(shape: Sequence[Any], sizes: Sequence[Any], policy: str) -> tuple[list[Any], list[Any]]:
+def _kept_aspect(shape: Sequence[Dim], sizes: Sequence[Dim], policy: str) -> tuple[list[Dim], list[float | None]]:
     """Return sizes and scales of the resized axes; a scale of None is the quotient of the sizes."""
     if policy == "stretch":
         return list(sizes), [None] * len(sizes)
@@ -173,7 +174,7 @@ def resize_scaled(X, scales: Host, *, mode="nearest"):
     return _resized_from_corner(X, scales.tolist(), mode)
 
 
-def _resized_from_corner(X: Any, scales: Sequence[float], mode: str) -> Any:
+def _resized_from_corner(X: Tensor, scales: Sequence[float], mode: str) -> Tensor:
     """Resize as opset 10 and older do, with coordinates from the corner of the first element."""
     for axis, scale in enumerate(scales):
         if scale != 1:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from jaxport.errors import Refusal, Unsupported
+from jaxport.importer.host import Tensor
 from jaxport.importer.namespaces import helper, jnp, lax
 from jaxport.importer.registry import op
 
@@ -81,7 +80,7 @@ def scatter_nd_set(data, indices, updates):
     return scatter_nd(data, indices, updates, "set")
 
 
-def _scatter_set(data: Any, indices: Any, updates: Any, *, axis: int = 0) -> Any:
+def _scatter_set(data: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0) -> Tensor:
     return scatter_elements(data, indices, updates, axis, "set")
 
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from jaxport.importer.host import HostValue, host
+from jaxport.importer.host import HostValue, RuntimeValue, Tensor, host
 from jaxport.importer.namespaces import jnp, lax
 from jaxport.importer.registry import Host, Known, SizeBound, op
+from jaxport.jaxprs import PythonFunction
 
 
-def _position(search: Any, data: Any, axis: int, keepdims: int, last: int) -> Any:
+def _position(search: PythonFunction, data: Tensor, axis: int, keepdims: int, last: int) -> Tensor:
     """Return the position of the extreme element; the last one if requested."""
     if not last:
         return search(data, axis=axis, keepdims=bool(keepdims))
     return data.shape[axis] - 1 - search(jnp.flip(data, axis), axis=axis, keepdims=bool(keepdims))
 
 
-def _register_search(name: str, search: Any) -> None:
+def _register_search(name: str, search: PythonFunction) -> None:
     @op(name, since=1, until=11)
     def first(data, *, axis=0, keepdims=1):
         return _position(search, data, axis, keepdims, 0)
@@ -54,7 +53,9 @@ def top_k_attribute(X, *, axis=-1, k):
     return top_k(X, host(k), axis=axis)
 
 
-def _running(x: Any, axis: int, neutral: int, exclusive: int, reverse: int, plain: Any, directed: Any) -> Any:
+def _running(
+    x: Tensor, axis: int, neutral: int, exclusive: int, reverse: int, plain: PythonFunction, directed: PythonFunction
+) -> Tensor:
     axis %= x.ndim
     if exclusive:  # prepend a neutral element, and drop the last one
         shift = (-1, 1, 0) if reverse else (1, -1, 0)
@@ -95,7 +96,7 @@ def compress(input, condition: Known, *, axis=None, bound: SizeBound = None):
 def unique(X: Known, *, axis=None, sorted=1, bound: SizeBound = None):
     if bound is None:
         elements, *positions = np.unique(X.data, True, True, True, axis=axis)
-        found: Any = (HostValue(elements, X.dtype), *(host(part, np.int64) for part in positions))
+        found: RuntimeValue = (HostValue(elements, X.dtype), *(host(part, np.int64) for part in positions))
     else:
         found = jnp.unique(X, True, True, True, axis=axis, size=bound)
     values, first, inverse, counts = found

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from jaxport.importer.dtypes import dtype_of
-from jaxport.importer.host import HostValue, host
+from jaxport.importer.host import HostValue, Tensor, host
 from jaxport.importer.namespaces import cast, jnp
 from jaxport.importer.registry import Host, ShapeOnly, op, renamed
+from jaxport.jaxprs import Dim
 
 renamed(since=1, Identity=lambda x: x)
 
@@ -30,7 +30,7 @@ def size(data: ShapeOnly):
     return host(math.prod(data.shape))
 
 
-def _filled(data: Any, shape: list[Any], allowzero: int) -> list[Any]:
+def _filled(data: Tensor, shape: list[Dim], allowzero: int) -> list[Tensor]:
     return [data.shape[axis] if not allowzero and size == 0 else size for axis, size in enumerate(shape)]
 
 
@@ -92,7 +92,7 @@ def tile(input, repeats: Host):
     return jnp.tile(input, repeats.tolist())
 
 
-def _spaced(start: HostValue, limit: HostValue, delta: HostValue, dtype: Any) -> Any:
+def _spaced(start: HostValue, limit: HostValue, delta: HostValue, dtype: np.dtype) -> Tensor:
     """Return `start`, `start + delta`, … up to `limit`, computed in `dtype`."""
     # ONNX's own function bodies pass vectors of one element.
     start, limit, delta = (value.reshape(()) for value in (start, limit, delta))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from jaxport.importer.host import Tensor
 from jaxport.importer.namespaces import cast, jnp, lax
 from jaxport.importer.registry import Host, op
 
 
-def _transformed(x: Any, length: Any, axis: int, inverse: int, onesided: int) -> Any:
+def _transformed(x: Tensor, length: Tensor | None, axis: int, inverse: int, onesided: int) -> Tensor:
     """Transform along `axis` of `x`, whose last axis has one element (real) or two (real and imaginary part)."""
     x = cast(x, np.float32) if x.dtype.itemsize < 4 else x  # there are no transforms of smaller types
     z = x[..., 0] if x.shape[-1] == 1 else lax.complex(x[..., 0], x[..., 1])
@@ -24,13 +23,13 @@ def _transformed(x: Any, length: Any, axis: int, inverse: int, onesided: int) ->
     return _parts(lax.slice_in_dim(y, 0, y.shape[axis] // 2 + 1, axis=axis) if onesided else y)
 
 
-def _mirrored(half: Any, length: Any, axis: int) -> Any:
+def _mirrored(half: Tensor, length: Tensor, axis: int) -> Tensor:
     """Return the whole transform of a real signal, whose second half has the conjugates of the first."""
     inner = lax.slice_in_dim(half, 1, (length + 1) // 2, axis=axis)
     return jnp.concatenate([half, jnp.conj(jnp.flip(inner, axis))], axis=axis)
 
 
-def _parts(y: Any) -> Any:
+def _parts(y: Tensor) -> Tensor:
     return jnp.stack([jnp.real(y), jnp.imag(y)], axis=-1)
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from jaxport.importer.dtypes import STRING
-from jaxport.importer.host import HostValue, host
+from jaxport.importer.host import HostValue, RuntimeValue, Tensor, host
 from jaxport.importer.limits import budget_in_force
 from jaxport.importer.registry import Host, op
 from jaxport.importer.regular import Regular
 
 
-def strings(values: Any) -> HostValue:
+def strings(values: RuntimeValue) -> HostValue:
     """Return a tensor of strings from nested lists, or from an array of them."""
     return HostValue(np.array(values, dtype=object), STRING)
 
@@ -53,7 +52,7 @@ def string_normalizer(X: Host, *, case_change_action="NONE", is_case_sensitive=0
     return strings(kept or [""]).reshape(*X.shape[:-1], -1)
 
 
-def _grams(pool: Sequence[Any], starts: Sequence[int]) -> list[tuple[Any, ...]]:
+def _grams(pool: Sequence[Tensor], starts: Sequence[int]) -> list[tuple[Tensor, ...]]:
     """Return the n-grams of a pool, which has those of one element first, then those of two, and so on."""
     ends = [*starts[1:], len(pool)]
     return [
@@ -63,7 +62,7 @@ def _grams(pool: Sequence[Any], starts: Sequence[int]) -> list[tuple[Any, ...]]:
     ]
 
 
-def _counted(row: Sequence[Any], grams: dict[tuple[Any, ...], int], sizes: range, skips: int) -> np.ndarray:
+def _counted(row: Sequence[RuntimeValue], grams: dict[tuple[Tensor, ...], int], sizes: range, skips: int) -> np.ndarray:
     """Count the occurrences of each n-gram in a row, with up to `skips` elements between its own."""
     counts = np.zeros(max(grams.values()) + 1, np.float32)
     for size in sizes:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
+from jaxport.importer.host import RuntimeValue, Tensor
 from jaxport.importer.namespaces import cast, grad, jnp
 from jaxport.importer.registry import DifferentiatedGraph, op
 
 DOMAIN = "ai.onnx.preview.training"
 
 
-def _each(inputs: tuple[Any, ...], kinds: int, update: Callable[..., tuple[Any, ...]]) -> tuple[Any, ...]:
+def _each(
+    inputs: tuple[Tensor, ...], kinds: int, update: Callable[..., tuple[RuntimeValue, ...]]
+) -> tuple[Tensor, ...]:
     """Apply `update` to every tensor; inputs and outputs are grouped by kind (parameters, gradients …)."""
     count = len(inputs) // kinds
     groups = [inputs[k * count : (k + 1) * count] for k in range(kinds)]
@@ -24,7 +26,7 @@ def _each(inputs: tuple[Any, ...], kinds: int, update: Callable[..., tuple[Any, 
 def adagrad(R, T, *inputs, decay_factor=0.0, epsilon=1e-6, norm_coefficient=0.0):
     rate = R / (1 + T * decay_factor)
 
-    def update(x: Any, gradient: Any, squares: Any) -> Any:
+    def update(x: Tensor, gradient: Tensor, squares: Tensor) -> RuntimeValue:
         gradient = norm_coefficient * x + gradient
         squares = squares + gradient * gradient
         return x - rate * gradient / (jnp.sqrt(squares) + epsilon), squares
@@ -38,7 +40,7 @@ def adam(R, T, *inputs, alpha=0.9, beta=0.999, epsilon=1e-6, norm_coefficient=0.
     steps = cast(jnp.maximum(T, 1), R.dtype)
     rate = jnp.where(T > 0, R * jnp.sqrt(1 - beta**steps) / (1 - alpha**steps), R)
 
-    def update(x: Any, gradient: Any, mean: Any, squares: Any) -> Any:
+    def update(x: Tensor, gradient: Tensor, mean: Tensor, squares: Tensor) -> RuntimeValue:
         gradient = norm_coefficient * x + gradient
         mean = alpha * mean + (1 - alpha) * gradient
         squares = beta * squares + (1 - beta) * (gradient * gradient)
@@ -52,7 +54,7 @@ def adam(R, T, *inputs, alpha=0.9, beta=0.999, epsilon=1e-6, norm_coefficient=0.
 def momentum(R, T, *inputs, alpha, beta, mode, norm_coefficient):
     share = jnp.where(T > 0, beta, 1.0)
 
-    def update(x: Any, gradient: Any, velocity: Any) -> Any:
+    def update(x: Tensor, gradient: Tensor, velocity: Tensor) -> RuntimeValue:
         gradient = norm_coefficient * x + gradient
         velocity = alpha * velocity + share * gradient
         step = gradient + alpha * velocity if mode == "nesterov" else velocity
