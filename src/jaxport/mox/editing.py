@@ -110,6 +110,14 @@ class _EditedBody:
         }
         return equation.replace(invars=[self.read(atom) for atom in equation.invars], effects=effects)
 
+    def transposed(self, equation: JaxprEqn) -> JaxprEqn:
+        """The equation with a result of another shape if it transposes what has one now."""
+        if equation.primitive.name != "transpose":
+            return equation
+        aval: Any = equation.invars[0].aval
+        shape = tuple(aval.shape[axis] for axis in equation.params["permutation"])
+        return equation.replace(outvars=[self.typed(equation.outvars[0], aval.update(shape=shape))])
+
     def inline(self, jaxpr: Jaxpr, operands: Sequence[Any], outvars: Sequence[Var]) -> None:
         """Appends what a body does, under new names; `outvars` stand for its results from here on."""
         inner = _EditedBody(dict(zip(jaxpr.invars, operands, strict=True)))
@@ -169,7 +177,7 @@ class _Editor:
         made = _EditedBody()
         for index, equation in enumerate(jaxpr.eqns):
             here = (*location, index)
-            equation = made.renamed(equation)
+            equation = made.transposed(made.renamed(equation))
             if here not in self.ways:
                 made.equations.append(equation)
                 continue

@@ -18,6 +18,7 @@ from jaxport.mox.match import arguments_of, nested, returns_of
 from jaxport.mox.mox import Mox
 from jaxport.mox.original import Site
 from jaxport.mox.origins import is_result
+from jaxport.mox.placing import relative
 from jaxport.mox.tree import Node, name_below
 from jaxport.mox.write_back import write_back
 
@@ -258,6 +259,10 @@ def _traced(made: Callable[..., Any], match: Match, site: Site) -> Template:
     jaxpr = jaxpr.replace(invars=invars)
     # Only a module says which of its arrays are trained; what else is closed over is a constant.
     weights = tuple(replace(weight, trainable=weight.trainable and weight.owned) for weight in traced.weights)
+    block = getattr(made, "block", None)
+    if block is not None and block.path:  # a block of another program, or an edited one of this
+        jaxpr = jaxpr.replace(eqns=[relative(equation, block.path) for equation in jaxpr.eqns])
+        weights = tuple(replace(weight, path=name_below(weight.path, block.path)) for weight in weights)
     is_call = _is_call(made, jaxpr)
     module = write_back(made, {}) if is_call and not isinstance(made, Mox) else None
     return Template(jaxpr, weights, (), _name_of(made), site, is_call=is_call, module=module)
@@ -335,7 +340,7 @@ def _shown(made: Any) -> str:
 def _call(function: Callable[..., Any], match: Match, site: Site, operands: list, made: Any) -> list[Any]:
     """Calls a replacement for one element of all batches around the block; the results are checked, in order."""
     arrays, others = operands[: site.arguments], operands[site.arguments :]
-    per_example = made.per_example if isinstance(made, Replacement) else not isinstance(made, Whole)
+    per_example = made.per_example if isinstance(made, Replacement) else not _is_whole(made, match)
     seen = site if per_example else replace(site, axes=())
 
     def once(*arrays: Any) -> list[Any]:
@@ -351,6 +356,14 @@ def _call(function: Callable[..., Any], match: Match, site: Site, operands: list
     found = once(*arrays)
     site.is_dissolved |= seen.is_dissolved
     return found
+
+
+def _is_whole(made: Any, match: Match) -> bool:
+    """Whether a replacement takes the arrays of the whole batch: as a block that is of such a batch itself does."""
+    if isinstance(made, Whole):
+        return True
+    shapes = [[(aval.shape, aval.dtype) for aval in one.in_avals] for one in (made, match) if hasattr(one, "in_avals")]
+    return len(shapes) == 2 and shapes[0] == shapes[1]
 
 
 def _arguments(node: Node, arrays: Sequence[Any]) -> tuple[Any, ...]:
