@@ -75,7 +75,7 @@ def from_onnx(
         gives other axes by the names of inputs and outputs, None for an input that all rows share.
       shardings: where parameters live: a `jax.sharding.Sharding` by name, or a function that returns one (or None) for
         the name and the `jax.ShapeDtypeStruct` of each. Each device is given its part straight from the file, so that a
-        model may be too large for one device.
+        model may be too large for one device. How the rest is split is left to the compiler (automatic axes).
 
     Returns:
       A `Program`: a callable that `jax.jit`, `jax.grad` and `jax.vmap` take, with its weights in `params`.

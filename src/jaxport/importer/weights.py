@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
-from jax.sharding import Sharding
+from jax.sharding import Mesh, NamedSharding, Sharding
 
 from jaxport.errors import InvalidArgument
 from jaxport.importer.dtypes import canonical
@@ -198,13 +198,24 @@ def _checked(shardings: Shardings | None, specs: Mapping[str, jax.ShapeDtypeStru
                 where="`from_onnx(shardings=…)`",
                 instead="give shardings for the names in `program.weights.specs`",
             )
+        shape = specs[name].shape
         try:
-            sharding.shard_shape(specs[name].shape)
-        except ValueError as error:  # an axis that is not divided evenly, or too few axes
-            raise InvalidArgument(
-                f"`{name}` cannot be split so", where="`from_onnx(shardings=…)`", why=str(error)
-            ) from error
-    return given
+            why = ""
+            sharding.shard_shape(shape)
+        except ValueError as error:  # an axis that is not divided evenly
+            why = str(error)
+        if isinstance(sharding, NamedSharding) and len(sharding.spec) > len(shape):
+            why = f"it has {len(shape)} axes, {sharding.spec} is for {len(sharding.spec)}"
+        if why:
+            raise InvalidArgument(f"`{name}` cannot be split so", where="`from_onnx(shardings=…)`", why=why)
+    return {name: _automatic(sharding) for name, sharding in given.items()}
+
+
+def _automatic(sharding: Sharding) -> Sharding:
+    """The sharding on a mesh whose axes are left to the compiler: the operators of a model know of none."""
+    if not isinstance(sharding, NamedSharding) or not isinstance(sharding.mesh, Mesh):
+        return sharding
+    return NamedSharding(Mesh(sharding.mesh.devices, sharding.mesh.axis_names), sharding.spec)
 
 
 def _named(body: Body, static: set[ir.Value], names: Collection[str]) -> list[ir.Value]:
