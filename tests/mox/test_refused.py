@@ -178,20 +178,37 @@ def test_a_replacement_that_changes_state_is_refused(norm):
     mox.sub("//sin", nnx.BatchNorm(4, use_running_average=True, rngs=nnx.Rngs(0)))
 
 
-def test_the_bodies_of_shard_map_stay_as_they_are():
-    mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
-    spec = jax.sharding.PartitionSpec("d")
-    sharded = lambda f, **options: jax.shard_map(f, mesh=mesh, in_specs=spec, out_specs=spec, **options)
-    mox = jaxport.make_mox(sharded(jnp.sin))(X)
-    np.testing.assert_array_equal(mox(X), jnp.sin(X))
-    with pytest.raises(jaxport.Unsupported, match="inside `shard_map`, whose bodies take no more operands"):
-        mox.sub("//sin", jnp.cos)
+MESH = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+SPEC = jax.sharding.PartitionSpec("d")
+
+
+def sharded(function, **options):
+    return jax.shard_map(function, mesh=MESH, in_specs=SPEC, out_specs=SPEC, **options)
+
+
+def test_what_a_shard_map_does_not_allow_is_refused():
+    mox = jaxport.make_mox(sharded(lambda x: jnp.sin(x) * jax.lax.psum(jnp.exp(x.sum()), "d")))(X)
     with pytest.raises(jaxport.Unsupported, match="inside `shard_map`, whose bodies have no more results"):
         mox.capture("//sin")
+    with pytest.raises(jaxport.InvalidArgument, match=r"returns what differs along \['d'\]"):
+        jaxport.make_mox(sharded(lambda x: x * jax.lax.psum(x, "d")))(X).sub("//psum_invariant | //psum", lambda y: y)
+    with pytest.raises(jaxport.InvalidArgument, match="takes a single number that differs along 'd'"):
+        mox.sub("//exp", jnp.cos)
     traced = jaxport.make_mox(jnp.sin)(X)
     with pytest.raises(jaxport.InvalidArgument, match="inside a `shard_map` that tracks along which axes"):
         sharded(traced)(X)
     np.testing.assert_array_equal(sharded(traced, check_vma=False)(X), jnp.sin(X))
+
+
+def test_a_shard_map_in_another_is_refused():
+    mesh = jax.make_mesh((1, 1), ("d", "e"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    whole = jax.sharding.PartitionSpec()
+    inner = jax.shard_map(jnp.sin, in_specs=whole, out_specs=whole, axis_names={"e"})
+    outer = jax.shard_map(inner, mesh=mesh, in_specs=SPEC, out_specs=SPEC, axis_names={"d"})
+    with jax.set_mesh(mesh):
+        mox = jaxport.make_mox(jax.jit(outer))(X)
+    with pytest.raises(jaxport.Unsupported, match="is inside several `shard_map`s"):
+        mox.sub("//sin", jnp.cos)
 
 
 def test_a_parameter_that_the_program_does_not_hold_has_no_value():

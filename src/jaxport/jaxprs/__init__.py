@@ -32,6 +32,7 @@ from jaxport.jaxprs.names import (
     random_gamma_p,
     source_info_util,
     valid_jaxtype,
+    varying,
     varying_axes,
 )
 from jaxport.jaxprs.parameters import native, parameters, with_parameters

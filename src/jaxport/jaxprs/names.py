@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import jax
 from jax._src import core as _core
 from jax._src.state import discharge as _discharge
 from jax.extend import source_info_util
@@ -70,6 +71,13 @@ def varying_axes(aval: Any) -> frozenset[str]:
     if release < (0, 10):
         return frozenset(getattr(aval, "vma", ()))
     return frozenset(getattr(getattr(aval, "manual_axis_type", None), "varying", ()))
+
+
+def varying(value: Any, axes: tuple[str, ...]) -> Any:
+    """Return a value as one that differs along more manual axes of a mesh, inside a `shard_map` that tracks them."""
+    if not axes:
+        return value
+    return jax.lax.pcast(value, axes, to="varying") if hasattr(jax.lax, "pcast") else jax.lax.pvary(value, axes)
 
 
 # Removes the mutable arrays of a closed jaxpr; before 0.10 the function of this name takes the constants separately.

@@ -8,12 +8,14 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import jax
+from jax.sharding import PartitionSpec
 
 from jaxport import blocks, jaxprs
 from jaxport.blocks.framework import public_name
 from jaxport.blocks.values import Found, find
 from jaxport.errors import InvalidArgument, JaxportError
 from jaxport.mox.framework import framework as programs
+from jaxport.mox.manual import manual_around
 from jaxport.mox.match import arguments_of, nested, returns_of
 from jaxport.mox.mox import Mox
 from jaxport.mox.original import Site
@@ -227,6 +229,10 @@ def _of_replacement(made: Replacement, match: Match, site: Site) -> Template:
     params = {name: jax.ShapeDtypeStruct(v.shape, v.dtype) for name, v in made.params.items()}
     # The edits of this package call no modules: nothing need be patched.
     frameworks = [programs] if _is_own(made.apply) else None
+    manual = manual_around(match.node, match.shown)
+    if manual is not None:
+        avals, specs = manual.specs(site.jaxpr.in_avals)
+        run = manual.mapped(run, (specs, PartitionSpec(), PartitionSpec()), site.jaxpr.out_avals[: site.results])
     given = avals, params, dict(made.inputs)
     traced = _trace(lambda: blocks.trace(run, given, state="outputs", frameworks=frameworks), match, made)
     if traced.weights:
@@ -240,7 +246,7 @@ def _of_replacement(made: Replacement, match: Match, site: Site) -> Template:
     # Dicts are flattened in the order of their names.
     order = [sorted(made.params).index(name) for name in made.params]
     first, count = len(avals), len(params)
-    body = traced.jaxpr.jaxpr
+    body = traced.jaxpr.jaxpr if manual is None else manual.body(traced.jaxpr.jaxpr)
     arranged = [*body.invars[:first], *(body.invars[first + index] for index in order), *body.invars[first + count :]]
     body = body.replace(invars=arranged, debug_info=body.debug_info._replace(arg_names=None))
     named = tuple((name, made.inputs[name]) for name in sorted(made.inputs))
@@ -251,10 +257,15 @@ def _traced(made: Callable[..., Any], match: Match, site: Site) -> Template:
     def run(*operands: Any) -> tuple:
         return tuple(_call(made, match, site, list(operands), made))
 
-    trace = lambda: blocks.trace(run, tuple(site.jaxpr.in_avals), state="outputs", counters=True)
+    avals, manual = site.jaxpr.in_avals, manual_around(match.node, match.shown)
+    if manual is not None:
+        avals, specs = manual.specs(avals)
+        run = manual.mapped(run, tuple(specs), site.jaxpr.out_avals[: site.results])
+    trace = lambda: blocks.trace(run, tuple(avals), state="outputs", counters=True)
     traced = _trace(trace, match, made)
     _refuse_changes(made.traced.state_outputs if isinstance(made, Mox) else traced.state_outputs, match)
     jaxpr, count = traced.jaxpr.jaxpr, len(traced.weights)
+    jaxpr = jaxpr if manual is None else manual.body(jaxpr)
     invars = [*jaxpr.invars[count:], *jaxpr.invars[:count]]
     jaxpr = jaxpr.replace(invars=invars)
     # Only a module says which of its arrays are trained; what else is closed over is a constant.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Kernel", "Use", "cast_of", "is_passed_on", "kernels", "plain_body", "uses"]
 
 # What changes the representation of a value, not what it is.
-_CASTS = frozenset({"convert_element_type", "copy", "copy_p", "reduce_precision", "stop_gradient"})
+_CASTS = frozenset({"convert_element_type", "copy", "copy_p", "pvary", "reduce_precision", "stop_gradient"})
 
 
 @dataclass(frozen=True)
