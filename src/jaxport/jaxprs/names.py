@@ -75,9 +75,7 @@ def varying_axes(aval: Any) -> frozenset[str]:
 
 def varying(value: Any, axes: tuple[str, ...]) -> Any:
     """Return a value as one that differs along more manual axes of a mesh, inside a `shard_map` that tracks them."""
-    if not axes:
-        return value
-    return jax.lax.pcast(value, axes, to="varying") if hasattr(jax.lax, "pcast") else jax.lax.pvary(value, axes)
+    return jax.lax.pcast(value, axes, to="varying") if axes else value
 
 
 # Removes the mutable arrays of a closed jaxpr; before 0.10 the function of this name takes the constants separately.

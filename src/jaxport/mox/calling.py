@@ -14,7 +14,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def as_traced(
-    signature: inspect.Signature, in_tree: jax.tree_util.PyTreeDef, args: Sequence[Any], kwargs: Mapping[str, Any]
+    signature: inspect.Signature, in_tree: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Arguments:
     """Return the arguments of a call in the positions and by the names with which they were traced.
 

@@ -47,7 +47,7 @@ class Manual:
             made = run(*args)
             return [self._varying(value, aval) for value, aval in zip(made, results, strict=True)]
 
-        axes = self.params.get("newly_manual_axes", self.params.get("manual_axes"))
+        axes: Any = self.params.get("newly_manual_axes") or self.params["manual_axes"]
         return jax.shard_map(
             checked,
             mesh=self.params["mesh"],
@@ -74,7 +74,7 @@ class Manual:
         (equation,) = jaxpr.eqns
         inner = equation.params["jaxpr"]
         known = dict(zip(equation.invars, inner.invars, strict=True))
-        outvars = dict(zip(equation.outvars, inner.outvars, strict=True))
+        outvars: dict[Any, Any] = dict(zip(equation.outvars, inner.outvars, strict=True))
         return inner.replace(
             invars=[known.get(variable) or jaxprs.Var(variable.aval) for variable in jaxpr.invars],
             outvars=[outvars[variable] for variable in jaxpr.outvars],

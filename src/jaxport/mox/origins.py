@@ -67,10 +67,11 @@ def origin_of(mox: Mox, node: Node, atom: Any) -> InputOrigin:
 
 def _stack_of(jaxpr: jaxprs.Jaxpr, atom: Any) -> tuple[Any, tuple[int, ...]]:
     """The array that a value is an element of, by static indices of its leading axes, and these indices."""
-    made = {variable: equation for equation in jaxpr.eqns for variable in equation.outvars}
+    made: dict[Any, jaxprs.JaxprEqn] = {v: equation for equation in jaxpr.eqns for v in equation.outvars}
     indices: tuple[int, ...] = ()
     while isinstance(atom, jaxprs.Var) and atom in made and is_first_axis_squeezed(made[atom]):
-        piece = made.get(made[atom].invars[0]) if isinstance(made[atom].invars[0], jaxprs.Var) else None
+        operand = made[atom].invars[0]
+        piece = made.get(operand) if isinstance(operand, jaxprs.Var) else None
         index = None if piece is None else index_of(piece)
         if piece is None or index is None:
             break

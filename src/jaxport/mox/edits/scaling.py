@@ -215,7 +215,7 @@ def _scaled_with(
     for index, path in block.named.items():
         if index == kernel.index:
             continue
-        variable = jaxpr.invars[index]
+        variable: Any = jaxpr.invars[index]
         if variable.aval.shape != sizes or not is_passed_on(jaxpr, variable, _ADDED):
             return None
         found.append((path, tuple(range(len(sizes)))))
