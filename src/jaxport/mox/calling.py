@@ -13,9 +13,7 @@ __all__ = ["as_traced"]
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def as_traced(
-    signature: inspect.Signature, in_tree: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Arguments:
+def as_traced(signature: inspect.Signature, in_tree: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
     """Return the arguments of a call in the positions and by the names with which they were traced.
 
     They are returned as they are if the signature does not take them, or if one is given that the trace left to its

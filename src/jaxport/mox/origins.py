@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "InputOrigin",
-    "Place",
+    "ParameterPlace",
     "evaluated",
     "index_of",
     "is_first_axis_squeezed",
@@ -96,7 +96,7 @@ def is_first_axis_squeezed(equation: jaxprs.JaxprEqn) -> bool:
 
 
 @dataclass(frozen=True)
-class Place:
+class ParameterPlace:
     """Where a parameter of a block is held: the path of an array of the program, and its indices if that is a stack."""
 
     root: str
@@ -111,20 +111,20 @@ class Place:
         return held[self.root].at[self.steps].set(value) if self.steps else value
 
 
-def places_of(mox: Mox, nodes: Sequence[Node]) -> dict[str, Place]:
+def places_of(mox: Mox, nodes: Sequence[Node]) -> dict[str, ParameterPlace]:
     """Where the parameters of some blocks are held, by the paths that the blocks have for them.
 
     Those that are computed, and not held, are left out.
     """
     names = [*(weight.path for weight in mox.weights), *mox.traced.input_paths, *mox.inputs]
-    places = {name: Place(name) for name in names}
+    places = {name: ParameterPlace(name) for name in names}
     for node in nodes:
         for index, path in () if node.block is None else node.block.named.items():
             if path in places:
                 continue
             origin = origin_of(mox, node, node.equation.invars[index])
             if origin.root is not None:
-                places[path] = Place(names[origin.root], origin.steps)
+                places[path] = ParameterPlace(names[origin.root], origin.steps)
     return places
 
 

@@ -18,7 +18,7 @@ from jaxport.mox.edits.lora import GATE, TARGET, update_of
 from jaxport.mox.edits.scaling import along, directed
 from jaxport.mox.mox import Mox
 from jaxport.mox.names import near
-from jaxport.mox.origins import Place, index_of, is_first_axis_squeezed, places_of
+from jaxport.mox.origins import ParameterPlace, index_of, is_first_axis_squeezed, places_of
 from jaxport.mox.tree import Node
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class _Merging:
         is_exchanged = any(adapter.weight not in self.places for adapter in self.adapters)
         return {**exchanged_weights(self.mox), **values} if is_exchanged else values
 
-    def around_uses(self, place: Place) -> Iterator[frozenset[_Adapter] | None]:
+    def around_uses(self, place: ParameterPlace) -> Iterator[frozenset[_Adapter] | None]:
         """For each equation that a weight reaches, the adapters around it; None where another edit comes in between."""
         for steps, around in _uses(self.mox.jaxpr.jaxpr, self.inputs[place.root], (), frozenset()):
             # Another layer of the same stack is another weight.
