@@ -100,7 +100,10 @@ class _Merging:
         for adapter in self.adapters:
             for _, new in adapter.parts:
                 values.pop(self.places[new].root, None)
+        factors = {path for adapter in self.adapters for _, path in adapter.parts}
         for weight in dict.fromkeys(adapter.weight for adapter in self.adapters):
+            if weight in factors:
+                raise _refused(weight, "it is a factor of another adapter", "adapt layers, not adapters")
             mine = frozenset(adapter for adapter in self.adapters if adapter.weight == weight)
             place = self.places.get(weight)
             if place is None:
