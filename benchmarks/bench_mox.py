@@ -137,6 +137,8 @@ def main(name="nnx"):
     for query in ("//LayerNorm", dense, '//module_call[@type="LayerNorm"]', "//dot_general[ancestor::LayerNorm]"):
         print(f"query              {best(lambda query=query: mox.select(query), 50):8.3f} ms   {query}")
     print(f"LoRA               {best(lambda: mox.sub(dense, jaxport.mox.lora(rank=8))):8.1f} ms")
+    if name == "nnx":  # which holds the weights
+        print(f"quantize           {best(lambda: mox.sub(dense, jaxport.mox.quantize())):8.1f} ms")
     found, wanted = jax.jit(mox)(*args), jax.jit(fn)(*args)
     print(f"error              {float(jnp.abs(found - wanted).max()):8.1g}")
     if name == "nnx":

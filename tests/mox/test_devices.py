@@ -50,6 +50,32 @@ else:
     raise AssertionError("not refused")
 np.testing.assert_array_equal(jaxport.make_mox(spread(model))(x)(x), spread(model)(x))
 
+# The body of a `shard_map` is edited as other bodies are, whether it tracks along which axes values differ or not.
+layer = nnx.Linear(8, 8, rngs=nnx.Rngs(2))
+for check in (True, False):
+    options = {"mesh": line, "in_specs": P("i"), "out_specs": P("i"), "check_vma": check}
+    mapped = lambda act: jax.shard_map(lambda x: act(layer(x)) * jax.lax.psum(x, "i").sum(), **options)
+    body = jaxport.make_mox(mapped(jnp.sin))(x)
+    loss = lambda function: lambda x: jnp.square(function(x)).sum()
+    edited, wanted = body.sub("//sin", jnp.cos), mapped(jnp.cos)
+    np.testing.assert_allclose(jax.jit(edited)(x), jax.jit(wanted)(x), rtol=1e-5, atol=1e-5)
+    gradients = [jax.jit(jax.grad(loss(function)))(x) for function in (edited, wanted)]
+    np.testing.assert_allclose(*gradients, rtol=1e-4, atol=1e-4)
+    doubled = body.select("//psum_invariant" if check else "//psum").after(lambda y: 2 * y)
+    np.testing.assert_allclose(doubled(x), 2 * body(x), rtol=1e-5, atol=1e-5)
+    ones = body.sub("//sin", lambda y: jnp.ones(y.shape))  # the same on each device
+    np.testing.assert_allclose(ones(x), mapped(jnp.ones_like)(x), rtol=1e-5)
+    adapted = body.sub("//Linear", jaxport.mox.lora(rank=2))
+    adapted = adapted.with_params({path: v + 0.1 for path, v in adapted.params.items() if "lora" in path})
+    merged = body.with_params(jaxport.mox.merge_lora(adapted))
+    np.testing.assert_allclose(jax.jit(merged)(x), jax.jit(adapted)(x), rtol=1e-4, atol=1e-4)
+    (name,) = [path for path in merged.params if path.endswith("kernel")]
+    of_kernel = jax.jit(jax.grad(lambda p: loss(lambda x: merged.apply(p, x))(x)))(merged.params)[name]
+    of_factors = jax.jit(jax.grad(lambda p: loss(lambda x: adapted.apply(p, x))(x)))(adapted.params)
+    (b,) = [path for path in adapted.params if path.endswith("lora_b")]
+    found = of_factors[b.replace("lora_b", "lora_a")]
+    np.testing.assert_allclose(found, of_kernel @ adapted.params[b].T, rtol=1e-3, atol=1e-2)
+
 constrained = lambda x: jax.lax.with_sharding_constraint(model(x), data)
 edited = jaxport.make_mox(constrained)(x).sub("//Linear", jaxport.mox.lora(rank=2))
 np.testing.assert_allclose(jax.jit(edited)(x), model(x), rtol=1e-5, atol=1e-6)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from flax import nnx
-from jax.sharding import PartitionSpec as P
+from jax.sharding import NamedSharding, PartitionSpec as P
 
 import jaxport
 
@@ -20,7 +20,7 @@ import jax, jax.numpy as jnp, numpy as np, optax
 from jax.sharding import NamedSharding, PartitionSpec as P
 from flax import nnx
 import jaxport
-from jaxport.mox import lora
+from jaxport.mox import lora, prune, quantize
 from tests.mox.test_modules import NnxStack
 
 assert jax.device_count() == 8
@@ -94,6 +94,42 @@ parts = imported.shard(mesh, {"//MatMul | //Gemm": P(None, "model")})
 assert sum(not value.sharding.is_fully_replicated for value in parts.params.values()) >= 4
 np.testing.assert_allclose(jax.jit(parts)(x), model(x), rtol=1e-5, atol=1e-6)
 
+# The weights of a file are read in parts, each straight to the device where it lives.
+from jaxport.importer.weights import Weights
+
+reads = {}
+
+
+class Read(np.ndarray):
+    def __getitem__(self, index):
+        part = super().__getitem__(index)
+        reads.setdefault(self.shape, []).append(part.size)
+        return np.asarray(part)
+
+
+whole = Weights.host_array
+Weights.host_array = lambda self, name: whole(self, name).view(Read)
+columns = lambda name, spec: NamedSharding(mesh, P(None, "model")) if len(spec.shape) == 2 else None
+in_parts = jaxport.from_onnx(file, shardings=columns)
+assert not reads
+held = jaxport.make_mox(in_parts)(x)
+assert set(reads) >= {(8, 16), (16, 8)}
+assert all(size <= 128 / 4 for sizes in reads.values() for size in sizes), reads
+assert shapes(held, "layers.0.up.kernel") == (8, 4)
+np.testing.assert_allclose(jax.jit(held)(x), model(x), rtol=1e-5, atol=1e-6)
+kept = held.shard(mesh, {"//MatMul": {"output": P("data")}}).sub("//MatMul", lora(2))
+assert shapes(kept, "layers.0.up.kernel") == (8, 4)
+np.testing.assert_allclose(jax.jit(kept)(x), model(x), rtol=1e-5, atol=1e-6)
+Weights.host_array = whole
+
+# Edits that look at values keep the shards, and edited models are split.
+for edit in (quantize(), prune(0.5)):
+    one, other = split.sub("//Linear", edit), mox.sub("//Linear", edit).shard(mesh, specs)
+    for sharded in (one, other):
+        np.testing.assert_allclose(jax.jit(sharded)(x), mox.sub("//Linear", edit)(x), rtol=1e-4, atol=1e-5)
+        part = "layers.0.up.kernel." + ("quantized" if len(sharded.params) < len(mox.params) else "mask")
+        assert sharded.state[part].addressable_shards[0].data.shape == (8, 4), part
+
 y = jnp.asarray(np.random.default_rng(1).normal(size=(2, 4)), jnp.float32)
 stack = jaxport.make_mox(NnxStack(nnx.Rngs(0)))(y)
 layers = stack.shard(mesh, {"//Linear": {"kernel": P(None, "model"), "bias": P("model"), "output": P("data")}})
@@ -111,6 +147,20 @@ def test_training_and_imported_models_over_a_mesh():
 
 
 X = jnp.ones((2, 4))
+
+
+@pytest.mark.parametrize(
+    ("shardings", "message"),
+    [
+        ({"weight": P()}, "`weight` is not a parameter of the model"),
+        ({"bias": P(None, "model")}, "`bias` cannot be split so"),
+    ],
+)
+def test_shardings_that_do_not_fit_a_file_are_refused(shardings, message):
+    model = jaxport.to_onnx(nnx.Linear(4, 4, rngs=nnx.Rngs(0)), [X]).model
+    mesh = jax.make_mesh((1,), ("model",))
+    with pytest.raises(jaxport.InvalidArgument, match=message):
+        jaxport.from_onnx(model, shardings={name: NamedSharding(mesh, spec) for name, spec in shardings.items()})
 
 
 @pytest.mark.parametrize(

@@ -126,18 +126,19 @@ def _run_segment(segment: Segment, scope: EvaluationScope) -> dict[ir.Value, Run
     names = dict(zip(unique_identifiers(value.name or "" for value in arrays), arrays, strict=True))
     known: dict[ir.Value, RuntimeValue] = {}
 
-    def call(**given: RuntimeValue) -> list[RuntimeValue]:
+    def call(**given: RuntimeValue) -> RuntimeValue | list[RuntimeValue]:
         inner = scope.inner({names[name]: array for name, array in given.items()})
         _run_items(segment.items, inner)
         results = {value: inner[value] for value in segment.outputs}
         known.update((value, result) for value, result in results.items() if not isinstance(result, jax.Array))
-        return [result for value, result in results.items() if value not in known]
+        computed = [result for value, result in results.items() if value not in known]
+        return computed[0] if len(computed) == 1 else computed
 
     boundary = Boundary(segment.module.type or "onnx.Module")
     given = {name: arrays[value] for name, value in names.items()}
     results = recorder.call_method(segment.module, "__call__", call, (), given, boundary)
     traced = [value for value in segment.outputs if value not in known]
-    return known | dict(zip(traced, results, strict=True))
+    return known | dict(zip(traced, [results] if len(traced) == 1 else results, strict=True))
 
 
 def _run(

@@ -55,6 +55,7 @@ def from_onnx(
     sizes: Mapping[str, int] | None = None,
     limits: Limits | None = None,
     batch: bool | Mapping[str, int | None] = False,
+    shardings: weights.Shardings | None = None,
 ) -> Program:
     """Import an ONNX model as a JAX function.
 
@@ -73,6 +74,9 @@ def from_onnx(
       batch: whether calls may have another number of rows than the file fixes. The model is mapped over batches of its
         own size (`jax.vmap`), with the results of separate calls. Rows are counted along the first axis; a mapping
         gives other axes by the names of inputs and outputs, None for an input that all rows share.
+      shardings: where parameters live: a `jax.sharding.Sharding` by name, or a function that returns one (or None) for
+        the name and the `jax.ShapeDtypeStruct` of each. Each device is given its part straight from the file, so that a
+        model may be too large for one device. How the rest is split is left to the compiler (automatic axes).
 
     Returns:
       A `Program`: a callable that `jax.jit`, `jax.grad` and `jax.vmap` take, with its weights in `params`.
@@ -80,7 +84,8 @@ def from_onnx(
     Raises:
       ModelError: the model is damaged or malformed.
       Unsupported: it has operators that cannot be imported; all of them are listed.
-      InvalidArgument: `source` is no model, there is no such file, or no initializer has a given name.
+      InvalidArgument: `source` is no model, there is no such file, no initializer has a given name, or a sharding does
+        not split a parameter evenly.
 
     >>> import onnx.parser
     >>> model = onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
@@ -94,7 +99,15 @@ def from_onnx(
     with boundary(
         "the model is malformed", where=f"`{source}`" if isinstance(source, str | os.PathLike) else "", instead=AGAIN
     ):
-        return Program(load(source, limits), trainable=trainable, untie=untie, sizes=sizes, batch=batch, limits=limits)
+        return Program(
+            load(source, limits),
+            trainable=trainable,
+            untie=untie,
+            sizes=sizes,
+            batch=batch,
+            limits=limits,
+            shardings=shardings,
+        )
 
 
 class Program:
@@ -120,6 +133,7 @@ class Program:
         sizes: Mapping[str, int] | None = None,
         limits: Limits | None = None,
         batch: bool | Mapping[str, int | None] = False,
+        shardings: weights.Shardings | None = None,
     ):
         self.model = model
         self.limits = limits or Limits()
@@ -128,7 +142,7 @@ class Program:
         if untie:
             weights.untie(self.body, None if untie is True else untie)
         self._static = static_values(self.body)
-        self.weights = weights.Weights(self.body, self._static, trainable)
+        self.weights = weights.Weights(self.body, self._static, trainable, shardings)
         self.inputs = [value for value in self.body.inputs if value not in self.body.initializers]
         self.keywords = tuple(unique_identifiers(value.name or "" for value in self.inputs))
         self._keywords = dict(zip(self.keywords, self.inputs, strict=True))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
+from jax.sharding import Mesh, NamedSharding, Sharding
 
 from jaxport.errors import InvalidArgument
 from jaxport.importer.dtypes import canonical
@@ -20,7 +21,10 @@ from jaxport.importer.names import unique
 from jaxport.importer.resolve import tensor_value
 from jaxport.importer.roles import TRAINABLE, kernels, parameters
 
-__all__ = ["Weights", "untie"]
+__all__ = ["Shardings", "Weights", "untie"]
+
+Shardings = Mapping[str, Sharding] | Callable[[str, jax.ShapeDtypeStruct], Sharding | None]
+"""Where parameters live: by name, or as a function of the name and the shape and dtype of each."""
 
 HWIO = (2, 3, 1, 0)
 """From OIHW, ONNX's layout, to the one that XLA's convolutions are fastest with."""
@@ -36,12 +40,20 @@ class Weights:
       body: the graph; nodes whose kernels are stored in another layout are told so.
       static: the values that shapes depend on.
       trainable: the names of the parameters, or None for those whose role is that of a weight.
+      shardings: where parameters live, by name, or a function of the name and the shape and dtype of each.
 
     Raises:
-      InvalidArgument: a name in `trainable` is not that of a floating point initializer that no shape depends on.
+      InvalidArgument: a name in `trainable` is not that of a floating point initializer that no shape depends on; a
+        sharding is of no parameter, or does not split it evenly.
     """
 
-    def __init__(self, body: Body, static: set[ir.Value], trainable: Collection[str] | None = None):
+    def __init__(
+        self,
+        body: Body,
+        static: set[ir.Value],
+        trainable: Collection[str] | None = None,
+        shardings: Shardings | None = None,
+    ):
         self.body = body
         chosen = parameters(body, static) if trainable is None else _named(body, static, trainable)
         self.values: dict[str, ir.Value] = {value.name or "": value for value in chosen}
@@ -50,6 +62,7 @@ class Weights:
             if len(node.inputs) > 1 and node.inputs[1] in self.kernels:
                 node.kernel_layout = "HWIO"
         self._arrays: dict[bool, dict[str, jax.Array]] = {}
+        self.shardings = _checked(shardings, self.specs)
 
     def tensor(self, name: str) -> ir.TensorProtocol:
         """Return the initializer behind a parameter, without reading it."""
@@ -84,7 +97,14 @@ class Weights:
         return dict(self._arrays[wide])
 
     def _array(self, name: str) -> jax.Array:
-        tensor, host = self.tensor(name), self.host_array(name)
+        tensor, host, sharding = self.tensor(name), self.host_array(name), self.shardings.get(name)
+        if sharding is not None:  # each device gets its part alone
+            dtype = canonical(host.dtype)
+            read = lambda index: host[index].astype(dtype, copy=False)
+            array = jax.block_until_ready(jax.make_array_from_callback(host.shape, sharding, read))
+            if isinstance(tensor, MappedTensor):
+                tensor.release()
+            return array
         if not isinstance(tensor, MappedTensor):
             return jnp.array(host, dtype=canonical(host.dtype))
         # Mapped memory is never written, so JAX may use it in place. If JAX copies an array, the original is released.
@@ -163,6 +183,39 @@ class Weights:
                 if value is not None and value in arrays and node.node.inputs[index] is not value:  # untied
                     copies[node.node].replace_input_with(index, copy.graph.initializers[value.name or ""])
         return copy
+
+
+def _checked(shardings: Shardings | None, specs: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, Sharding]:
+    """The shardings by name; those that a function declines to give are left out."""
+    if callable(shardings):
+        given = {name: sharding for name, spec in specs.items() if (sharding := shardings(name, spec)) is not None}
+    else:
+        given = dict(shardings or {})
+    for name, sharding in given.items():
+        if name not in specs:
+            raise InvalidArgument(
+                f"`{name}` is not a parameter of the model",
+                where="`from_onnx(shardings=…)`",
+                instead="give shardings for the names in `program.weights.specs`",
+            )
+        shape = specs[name].shape
+        try:
+            why = ""
+            sharding.shard_shape(shape)
+        except ValueError as error:  # an axis that is not divided evenly
+            why = str(error)
+        if isinstance(sharding, NamedSharding) and len(sharding.spec) > len(shape):
+            why = f"it has {len(shape)} axes, {sharding.spec} is for {len(sharding.spec)}"
+        if why:
+            raise InvalidArgument(f"`{name}` cannot be split so", where="`from_onnx(shardings=…)`", why=why)
+    return {name: _automatic(sharding) for name, sharding in given.items()}
+
+
+def _automatic(sharding: Sharding) -> Sharding:
+    """The sharding on a mesh whose axes are left to the compiler: the operators of a model know of none."""
+    if not isinstance(sharding, NamedSharding) or not isinstance(sharding.mesh, Mesh):
+        return sharding
+    return NamedSharding(Mesh(sharding.mesh.devices, sharding.mesh.axis_names), sharding.spec)
 
 
 def _named(body: Body, static: set[ir.Value], names: Collection[str]) -> list[ir.Value]:

@@ -35,6 +35,7 @@ from jaxport.jaxprs.names import (
     reference_of,
     source_info_util,
     valid_jaxtype,
+    varying,
     varying_axes,
 )
 from jaxport.jaxprs.parameters import native, parameters, with_parameters

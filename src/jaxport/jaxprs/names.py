@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import jax
 from jax._src import core as _core
 from jax._src.state import discharge as _discharge
 from jax.extend import source_info_util
@@ -92,6 +93,11 @@ def reference_of(effect: object) -> Var | None:
     Before JAX 0.10 an effect has the place of the reference among the operands, which stays as it is.
     """
     return getattr(effect, "input", None)
+
+
+def varying(value: Array, axes: tuple[str, ...]) -> Array:
+    """Return a value as one that differs along more manual axes of a mesh, inside a `shard_map` that tracks them."""
+    return jax.lax.pcast(value, axes, to="varying") if axes else value
 
 
 # Removes the mutable arrays of a closed jaxpr; before 0.10 the function of this name takes the constants separately.

@@ -23,10 +23,11 @@ __all__ = [
     "OperandSource",
     "Widening",
     "body_names",
-    "is_widened",
     "runs_bodies",
     "source_of",
     "stacked",
+    "takes_inputs",
+    "takes_outputs",
     "widened",
     "zeros",
 ]
@@ -119,9 +120,14 @@ class Widening:
     outputs: Sequence[int]
 
 
-def is_widened(equation: JaxprEqn) -> bool:
-    """Whether the bodies of an equation can be given more inputs and outputs."""
+def takes_inputs(equation: JaxprEqn) -> bool:
+    """Whether the bodies of an equation can be given more inputs."""
     return equation.primitive.name in _RULES
+
+
+def takes_outputs(equation: JaxprEqn) -> bool:
+    """Whether the bodies of an equation can be given more outputs: a `shard_map` does not say how these are split."""
+    return equation.primitive.name in _RULES and equation.primitive.name != "shard_map"
 
 
 def widened(equation: JaxprEqn, more: Widening) -> tuple[list[JaxprEqn], list[Var]] | None:
@@ -275,6 +281,14 @@ def _cond(equation: JaxprEqn, more: Widening) -> _Widened:
     return [], equation.replace(params=params, invars=invars), [Var(aval) for given in avals for aval in given]
 
 
+def _shard_map(equation: JaxprEqn, more: Widening) -> _Widened:
+    """What is new in the body is whole on each device."""
+    (inputs,), (body,), params = more.inputs, more.bodies, equation.params
+    specs = (*params["in_specs"], *[jax.sharding.PartitionSpec()] * len(inputs))
+    params = {**params, "jaxpr": _closed(body, params["jaxpr"]), "in_specs": specs}
+    return [], equation.replace(params=params, invars=[*equation.invars, *(more.operands[k] for k in inputs)]), []
+
+
 def zeros(aval: Any) -> tuple[list[JaxprEqn], Atom]:
     """Equations that make zeros of an aval, and the value."""
     jaxpr = jax.make_jaxpr(lambda: jnp.zeros(aval.shape, aval.dtype))().jaxpr
@@ -285,5 +299,6 @@ _RULES: dict[str, Callable[[JaxprEqn, Widening], _Widened]] = {
     **dict.fromkeys(PLAIN_CALLS, _call),
     "cond": _cond,
     "scan": _scan,
+    "shard_map": _shard_map,
     "while": _while,
 }

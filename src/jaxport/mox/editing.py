@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -20,6 +20,7 @@ from jaxport.blocks.places import joined
 from jaxport.blocks.values import is_tracer
 from jaxport.errors import InvalidArgument, Unsupported
 from jaxport.mox import calls, placing
+from jaxport.mox.edited_body import EditedBody, InputKey
 from jaxport.mox.match import REWRITTEN, Match, arguments_of, match_of, returns_of
 from jaxport.mox.mox import Mox
 from jaxport.mox.original import Site
@@ -52,14 +53,6 @@ def substituted(selection: Selection, replacement: Any) -> Mox:
     return _Editor(mox, matches, replacement).edited()
 
 
-@dataclass(frozen=True)
-class _Key:
-    """A new input of a body: the leaf `name`, with `slices` axes of steps taken off."""
-
-    name: str
-    slices: int = 0
-
-
 @dataclass
 class _Leaf:
     """A new parameter, or a new input of the program (then `value` is None)."""
@@ -71,55 +64,6 @@ class _Leaf:
     # The scans whose steps have a slice each, and their lengths, the outermost first.
     scans: tuple[Location, ...] = ()
     lengths: tuple[int, ...] = ()
-
-
-@dataclass
-class _EditedBody:
-    """An edited body, while it is made: its equations, and the new inputs that they use."""
-
-    names: dict[Var, Any] = field(default_factory=dict)
-    equations: list[JaxprEqn] = field(default_factory=list)
-    inputs: dict[_Key, Var] = field(default_factory=dict)
-
-    def input(self, key: _Key, aval: Any) -> Var:
-        if key not in self.inputs:
-            self.inputs[key] = Var(aval)
-        return self.inputs[key]
-
-    def read(self, atom: Any) -> Any:
-        # A body may use the very variables that stand around it: one step, never a chain.
-        return self.names.get(atom, atom) if isinstance(atom, Var) else atom
-
-    def typed(self, variable: Var, aval: Any) -> Var:
-        """What stands for a result from here on, if it has another shape or dtype now."""
-        if isinstance(variable, jaxprs.DropVar):
-            return Var(aval)
-        before: Any = variable.aval
-        if (before.shape, before.dtype) == (aval.shape, aval.dtype):
-            return variable
-        self.names[variable] = Var(aval)
-        return self.names[variable]
-
-    def renamed(self, equation: JaxprEqn) -> JaxprEqn:
-        if not self.names or not any(isinstance(a, Var) and a in self.names for a in equation.invars):
-            return equation
-        found: Any = equation.effects
-        effects = {
-            effect if (reference := jaxprs.reference_of(effect)) is None else effect.replace(self.read(reference))
-            for effect in found
-        }
-        return equation.replace(invars=[self.read(atom) for atom in equation.invars], effects=effects)
-
-    def inline(self, jaxpr: Jaxpr, operands: Sequence[Any], outvars: Sequence[Var]) -> None:
-        """Appends what a body does, under new names; `outvars` stand for its results from here on."""
-        inner = _EditedBody(dict(zip(jaxpr.invars, operands, strict=True)))
-        for equation in jaxpr.eqns:
-            equation = inner.renamed(equation)
-            new = [v if isinstance(v, jaxprs.DropVar) else Var(v.aval) for v in equation.outvars]
-            inner.names.update(zip(equation.outvars, new, strict=True))
-            self.equations.append(equation.replace(outvars=new))
-        for outvar, atom in zip(outvars, jaxpr.outvars, strict=True):
-            self.names[outvar] = inner.read(atom)
 
 
 class _Editor:
@@ -164,12 +108,12 @@ class _Editor:
 
     # -- bodies ----------------------------------------------------------------------------------------------------
 
-    def body(self, jaxpr: Jaxpr, location: Location) -> tuple[_EditedBody, list[Any]]:
+    def body(self, jaxpr: Jaxpr, location: Location) -> tuple[EditedBody, list[Any]]:
         """The body at a location with what is replaced in it, and its results."""
-        made = _EditedBody()
+        made = EditedBody()
         for index, equation in enumerate(jaxpr.eqns):
             here = (*location, index)
-            equation = made.renamed(equation)
+            equation = made.transposed(made.renamed(equation))
             if here not in self.ways:
                 made.equations.append(equation)
                 continue
@@ -180,14 +124,14 @@ class _Editor:
                 made.equations.append(equation_or_none)
         return made, [made.read(atom) for atom in jaxpr.outvars]
 
-    def around(self, made: _EditedBody, equation: JaxprEqn, here: Location) -> JaxprEqn | None:
+    def around(self, made: EditedBody, equation: JaxprEqn, here: Location) -> JaxprEqn | None:
         """The equation with its bodies edited; None where its equations took its place."""
         inner = bodies(equation.params)
         below = [number for number in range(len(inner)) if (*here, number) in self.ways]
         if not below:
             return equation
         edited: list[Jaxpr] = []
-        keys: list[list[_Key]] = []
+        keys: list[list[InputKey]] = []
         for number, jaxpr in enumerate(inner):
             if number not in below:
                 edited.append(jaxpr)
@@ -229,10 +173,10 @@ class _Editor:
             equation = equation.replace(params={**equation.params, "block": block})
         return equation
 
-    def is_param(self, key: _Key) -> bool:
+    def is_param(self, key: InputKey) -> bool:
         return self.leaves[key.name].value is not None
 
-    def outside(self, made: _EditedBody, key: _Key, sliced: bool) -> Var:
+    def outside(self, made: EditedBody, key: InputKey, sliced: bool) -> Var:
         """What an input of a body is outside of its equation."""
         leaf = self.leaves[key.name]
         outer = replace(key, slices=key.slices - 1) if sliced else key
@@ -243,7 +187,7 @@ class _Editor:
 
     # -- one match -------------------------------------------------------------------------------------------------
 
-    def replace(self, made: _EditedBody, equation: JaxprEqn, match: Match) -> None:
+    def replace(self, made: EditedBody, equation: JaxprEqn, match: Match) -> None:
         """Appends the replacement of an equation."""
         if isinstance(self.replacement, Rewrite):
             made.equations.append(_rewritten(equation, self.replacement, match))
@@ -275,7 +219,7 @@ class _Editor:
                     why=f"the program has `{name}`: {known.aval.str_short()}",
                     instead="give it another name",
                 )
-        keys = [*params, *(_Key(name) for name, _ in template.inputs)]
+        keys = [*params, *(InputKey(name) for name, _ in template.inputs)]
         inputs = [made.input(key, self.leaves[key.name].aval) for key in keys]
         names = {weight.path: key.name for weight, key in zip(template.params, params, strict=True)}
         if template.is_call:
@@ -283,7 +227,7 @@ class _Editor:
         else:
             self.emit(made, equation, match, template, inputs, names)
 
-    def params(self, match: Match, templates: Sequence[Template], scans: Sequence[Node]) -> list[_Key]:
+    def params(self, match: Match, templates: Sequence[Template], scans: Sequence[Node]) -> list[InputKey]:
         """The new parameters of a match: shared with other calls of the same module, stacked over the steps."""
         owner, base = self.owner(match)
         locations = tuple(scan.location for scan in scans)
@@ -319,7 +263,7 @@ class _Editor:
                     instead="replace the calls one by one",
                 )
             leaf.scans += tuple(location for location in locations if location not in leaf.scans)
-            keys.append(_Key(name, len(locations)))
+            keys.append(InputKey(name, len(locations)))
         return keys
 
     def owner(self, match: Match) -> tuple[Any, str]:
@@ -339,7 +283,7 @@ class _Editor:
 
     def emit(
         self,
-        made: _EditedBody,
+        made: EditedBody,
         equation: JaxprEqn,
         match: Match,
         template: Template,
@@ -401,7 +345,7 @@ class _Editor:
 
     def emit_call(
         self,
-        made: _EditedBody,
+        made: EditedBody,
         equation: JaxprEqn,
         match: Match,
         template: Template,
@@ -417,7 +361,7 @@ class _Editor:
         made.inline(jaxpr, [*equation.invars, *inputs], equation.outvars[:results])
         self.keep_escaping(made, equation, match, results)
 
-    def keep_escaping(self, made: _EditedBody, equation: JaxprEqn, match: Match, results: int) -> None:
+    def keep_escaping(self, made: EditedBody, equation: JaxprEqn, match: Match, results: int) -> None:
         """Appends what was made inside of a block that is gone, and is used outside."""
         escaping = equation.outvars[results:]
         if escaping:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import jax
 
@@ -61,6 +61,10 @@ class Match(Mox):
     lengths: tuple[int, ...] = ()
     position: tuple[int, ...] = ()
     _sites: list[tuple[Site | None, Sequence[Any] | None]] = field(default_factory=list, repr=False)
+
+    def replaced(self, traced: Traced, **changes: Any) -> Self:
+        """The block with another program: called inside a replacement it is no longer the original."""
+        return super().replaced(traced, _sites=[], **changes)
 
     @property
     def is_replaced(self) -> bool:
@@ -150,7 +154,7 @@ class Match(Mox):
                 )
             # What takes the place of a parameter (a slice of a stack, a quantized weight) need not be given.
             for name in self.inputs:
-                if name not in kwargs and (computed := self._computed(name)) is not None:
+                if name not in kwargs and (computed := self.computed(name)) is not None:
                     kwargs[name] = computed
             return super().__call__(*args, **kwargs)
         arrays = dict(zip(_argument_order(self.node), self._arguments(args, kwargs), strict=True))
@@ -208,7 +212,7 @@ class Match(Mox):
             return self._around[path]
         # An operator of an imported model has its weights among its arguments.
         held = {weight.path: weight.value for weight in (*self._arguments_held(), *self.weights)}
-        if path not in held and (computed := self._computed(path)) is not None:
+        if path not in held and (computed := self.computed(path)) is not None:
             return computed
         if path not in held:
             raise InvalidArgument(
@@ -220,7 +224,7 @@ class Match(Mox):
             )
         return held[path]
 
-    def _computed(self, path: str) -> Any:
+    def computed(self, path: str) -> Any:
         """The value that an edit puts in the place of a parameter, None where it is not known before the program runs."""
         exchanged = {} if self.block is None else self.block.exchanged
         index = next((index for index, known in exchanged.items() if known == path), None)

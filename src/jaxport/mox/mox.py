@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -92,7 +92,8 @@ class Mox:
         """What the model returns with other parameters.
 
         Args:
-          params: all parameters by path, as `Mox.params` has them; entries of `Mox.state` may be among them.
+          params: parameters by path, as `Mox.params` has them; entries of `Mox.state` may be among them. The Mox's own
+            values stand for those that are left out, so that the adapters alone can be differentiated and trained.
           args: as the traced model takes them.
           state: whether to return the updated state too.
           kwargs: as the traced model takes them. (A model with an argument `state` of its own gets what is no bool.)
@@ -101,7 +102,7 @@ class Mox:
           The result; with ``state=True`` a pair of the result and the new values of the state, by path.
 
         Raises:
-          InvalidArgument: parameters are missing or unknown, or the arguments are not what was traced.
+          InvalidArgument: a parameter is unknown, or the arguments are not what was traced.
 
         >>> import jax, jax.numpy as jnp, jaxport
         >>> from flax import nnx
@@ -113,15 +114,12 @@ class Mox:
         if type(state) is not bool:
             kwargs, state = {**kwargs, "state": state}, False
         unknown = sorted(set(params) - set(self.params) - set(self.state))
-        missing = sorted(set(self.params) - set(params))
-        if unknown or missing:
-            which = f"`{(unknown or missing)[0]}` is {'not a parameter of the Mox' if unknown else 'missing'}"
-            nested = bool(unknown) and isinstance(params[unknown[0]], Mapping)
+        if unknown:
             raise InvalidArgument(
-                which,
+                f"`{unknown[0]}` is not a parameter of the Mox",
                 where="`Mox.apply(params, …)`",
                 why=_NESTED
-                if nested
+                if isinstance(params[unknown[0]], Mapping)
                 else f"it has {len(self.params)} parameters and {len(self.state)} arrays of state",
                 instead="start from `mox.params`",
             )
@@ -204,6 +202,10 @@ class Mox:
     def _arguments(self, args: tuple, kwargs: dict) -> list[Any]:
         """The arrays among the arguments, checked against what was traced."""
         leaves, tree = jax.tree.flatten((args, kwargs))
+        if tree != self.traced.in_tree and self.signature is not None:
+            from jaxport.mox.calling import as_traced
+
+            leaves, tree = jax.tree.flatten(as_traced(self.signature, self.traced.in_tree, args, kwargs))
         if tree != self.traced.in_tree:
             raise InvalidArgument(
                 "the arguments have another structure than those that were traced",
@@ -474,7 +476,7 @@ class Mox:
 
         return text(self)
 
-    def replaced(self, traced: Traced, **changes: Any) -> Mox:
+    def replaced(self, traced: Traced, **changes: Any) -> Self:
         """A Mox with another program and the same names."""
         return replace(self, traced=traced, **changes)
 

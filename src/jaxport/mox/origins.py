@@ -15,35 +15,117 @@ from jaxport.mox.tree import Node
 if TYPE_CHECKING:
     from jaxport.mox.mox import Mox
 
-__all__ = ["InputOrigin", "evaluated", "is_result", "origin_of", "stacking_scans", "value_of"]
+__all__ = [
+    "InputOrigin",
+    "ParameterPlace",
+    "evaluated",
+    "index_of",
+    "is_first_axis_squeezed",
+    "is_result",
+    "origin_of",
+    "places_of",
+    "stacking_scans",
+    "value_of",
+]
 
 
 @dataclass(frozen=True)
 class InputOrigin:
-    """The input of the program that a value is (None where it is computed), and the scans that hand out slices of it."""
+    """The input of the program that a value is (None where it is computed), and the scans that hand out slices of it.
+
+    If it is one layer of a stack that was unrolled, `steps` are the indices of the layer in the leading axes.
+    """
 
     root: int | None
     sliced: tuple[Node, ...] = ()
+    steps: tuple[int, ...] = ()
 
 
 def origin_of(mox: Mox, node: Node, atom: Any) -> InputOrigin:
     """Where a value comes from that can be read at `node`."""
     sliced: list[Node] = []
+    steps: tuple[int, ...] = ()
     here = node
-    while here.parent is not None:
-        around, body = here.parent, here.location[-2]
-        invars = bodies(around.equation.params)[body].invars
-        if not isinstance(atom, jaxprs.Var) or atom not in invars:
+    while True:
+        jaxpr = _body_around(mox, here)
+        if atom not in jaxpr.invars:
+            atom, indices = _stack_of(jaxpr, atom)
+            steps = (*indices, *steps)
+        if not isinstance(atom, jaxprs.Var) or atom not in jaxpr.invars:
             return InputOrigin(None)
-        source = source_of(around.equation, body, invars.index(atom))
-        if source is None:
+        position = jaxpr.invars.index(atom)
+        if here.parent is None:
+            return InputOrigin(position, tuple(sliced), steps)
+        source = source_of(here.parent.equation, here.location[-2], position)
+        if source is None or (source.sliced and steps):
             return InputOrigin(None)
         if source.sliced:
-            sliced.append(around)
-        atom = around.equation.invars[source.operand]
-        here = around
-    invars = mox.jaxpr.jaxpr.invars
-    return InputOrigin(invars.index(atom), tuple(sliced)) if atom in invars else InputOrigin(None)
+            sliced.append(here.parent)
+        here = here.parent
+        atom = here.equation.invars[source.operand]
+
+
+def _stack_of(jaxpr: jaxprs.Jaxpr, atom: Any) -> tuple[Any, tuple[int, ...]]:
+    """The array that a value is an element of, by static indices of its leading axes, and these indices."""
+    made: dict[Any, jaxprs.JaxprEqn] = {v: equation for equation in jaxpr.eqns for v in equation.outvars}
+    indices: tuple[int, ...] = ()
+    while isinstance(atom, jaxprs.Var) and atom in made and is_first_axis_squeezed(made[atom]):
+        operand = made[atom].invars[0]
+        piece = made.get(operand) if isinstance(operand, jaxprs.Var) else None
+        index = None if piece is None else index_of(piece)
+        if piece is None or index is None:
+            break
+        atom, indices = piece.invars[0], (index, *indices)
+    return atom, indices
+
+
+def index_of(equation: jaxprs.JaxprEqn) -> int | None:
+    """The static index of the first axis that an equation slices its operand at; None if it does something else."""
+    if equation.primitive.name != "slice":
+        return None
+    params, operand = equation.params, equation.invars[0]
+    (first, *starts), (end, *limits) = params["start_indices"], params["limit_indices"]
+    sizes: Any = operand.aval
+    is_whole = not any(starts) and tuple(limits) == sizes.shape[1:] and set(params["strides"] or (1,)) == {1}
+    return first if end == first + 1 and is_whole else None
+
+
+def is_first_axis_squeezed(equation: jaxprs.JaxprEqn) -> bool:
+    """Whether an equation takes the first axis, of size one, off its operand."""
+    return equation.primitive.name == "squeeze" and tuple(equation.params["dimensions"]) == (0,)
+
+
+@dataclass(frozen=True)
+class ParameterPlace:
+    """Where a parameter of a block is held: the path of an array of the program, and its indices if that is a stack."""
+
+    root: str
+    steps: tuple[int, ...] = ()
+
+    def value(self, held: Mapping[str, Any]) -> Any:
+        """The value among those of the arrays by path."""
+        return held[self.root][self.steps] if self.steps else held[self.root]
+
+    def with_value(self, held: Mapping[str, Any], value: Any) -> Any:
+        """The whole array with another value at this place."""
+        return held[self.root].at[self.steps].set(value) if self.steps else value
+
+
+def places_of(mox: Mox, nodes: Sequence[Node]) -> dict[str, ParameterPlace]:
+    """Where the parameters of some blocks are held, by the paths that the blocks have for them.
+
+    Those that are computed, and not held, are left out.
+    """
+    names = [*(weight.path for weight in mox.weights), *mox.traced.input_paths, *mox.inputs]
+    places = {name: ParameterPlace(name) for name in names}
+    for node in nodes:
+        for index, path in () if node.block is None else node.block.named.items():
+            if path in places:
+                continue
+            origin = origin_of(mox, node, node.equation.invars[index])
+            if origin.root is not None:
+                places[path] = ParameterPlace(names[origin.root], origin.steps)
+    return places
 
 
 def stacking_scans(mox: Mox, node: Node) -> tuple[Node, ...]:
@@ -145,12 +227,15 @@ def _is_carried(loop: Node, body: int, position: int) -> bool:
 
 
 def is_result(mox: Mox, node: Node, count: int) -> bool:
-    """Whether nothing in the program computes with the first `count` results of a node, which it just returns."""
+    """Whether nothing in the program computes with the first `count` results of a node: it returns or transposes them."""
     results = set(node.equation.outvars[:count])
     while True:
         around, jaxpr = node.parent, _body_around(mox, node)
-        if any(isinstance(atom, jaxprs.Var) and atom in results for e in jaxpr.eqns for atom in e.invars):
-            return False
+        for equation in jaxpr.eqns:
+            if any(isinstance(atom, jaxprs.Var) and atom in results for atom in equation.invars):
+                if equation.primitive.name != "transpose":  # `vmap` moves the axis of the batch
+                    return False
+                results.update(equation.outvars)
         places = [index for index, atom in enumerate(jaxpr.outvars) if isinstance(atom, jaxprs.Var) and atom in results]
         if around is None:
             return all(index < len(mox.traced.output_paths) for index in places)

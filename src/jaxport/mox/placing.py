@@ -12,8 +12,21 @@ from jaxport.blocks.places import joined
 from jaxport.mox.match import IN_PLACE, REPLACED
 from jaxport.mox.original import original_p
 from jaxport.mox.renaming import with_names
+from jaxport.mox.tree import name_below
 
-__all__ = ["placed", "placed_call", "with_original"]
+__all__ = ["placed", "placed_call", "relative", "with_original"]
+
+
+def relative(equation: jaxprs.JaxprEqn, base: str) -> jaxprs.JaxprEqn:
+    """An equation whose blocks and parameters have the paths that they have below a block, as if that were the model."""
+    inner = bodies(equation.params)
+    new = [body.replace(eqns=[relative(e, base) for e in body.eqns]) for body in inner]
+    params = replace_bodies(equation.params, iter(new))
+    block = params.get("block")
+    if block is not None:
+        block = with_names(block, lambda weight: name_below(weight, base))
+        params = {**params, "block": replace(block, path="" if block.path == base else name_below(block.path, base))}
+    return equation.replace(params=params)
 
 
 def placed(equation: jaxprs.JaxprEqn, base: str, names: Mapping[str, str]) -> jaxprs.JaxprEqn:

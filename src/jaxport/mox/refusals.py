@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxport.blocks.block import Block
 from jaxport.errors import Refusal
 from jaxport.jaxprs import concerns_reference
-from jaxport.mox.calls import DISSOLVED, body_names, is_widened
+from jaxport.mox.calls import DISSOLVED, body_names, takes_inputs, takes_outputs
 from jaxport.mox.tree import Node
 
 __all__ = ["refusal"]
@@ -16,6 +16,8 @@ def refusal(node: Node) -> Refusal | None:
     why = _of_equation(node)
     for around in node.around:
         why = why or _of_surroundings(around)
+    if why is None and sum(around.equation.primitive.name == "shard_map" for around in node.around) > 1:
+        why = "is inside several `shard_map`s; trace it inside the outer ones"
     return None if why is None else Refusal(node.type, f"`{node.path or node.type}`", why)
 
 
@@ -35,7 +37,7 @@ def _shows_its_axes(block: Block) -> bool:
 
 def _of_surroundings(node: Node) -> str | None:
     name = node.equation.primitive.name
-    if not is_widened(node.equation) and name not in DISSOLVED:
+    if not takes_inputs(node.equation) and name not in DISSOLVED:
         return f"is inside `{name}`, whose bodies take no more operands"
     return _differentiated(node)
 
@@ -56,7 +58,7 @@ def tap_refusal(node: Node) -> Refusal | None:
         why = None
         if name == "while" and body_names(around.equation)[here.location[-2]] == "cond":
             why = "is in the condition of a `while`, which has one result"
-        elif not is_widened(around.equation) and name not in DISSOLVED:
+        elif not takes_outputs(around.equation) and name not in DISSOLVED:
             why = f"is inside `{name}`, whose bodies have no more results"
         if why is not None:
             return Refusal(node.type, f"`{node.path or node.type}`", why)

@@ -8,16 +8,19 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import jax
+from jax.sharding import PartitionSpec
 
 from jaxport import blocks, jaxprs
 from jaxport.blocks.framework import public_name
 from jaxport.blocks.values import Found, find
 from jaxport.errors import InvalidArgument, JaxportError
 from jaxport.mox.framework import framework as programs
+from jaxport.mox.manual import manual_around
 from jaxport.mox.match import arguments_of, nested, returns_of
 from jaxport.mox.mox import Mox
 from jaxport.mox.original import Site
 from jaxport.mox.origins import is_result
+from jaxport.mox.placing import relative
 from jaxport.mox.tree import Node, name_below
 from jaxport.mox.write_back import write_back
 
@@ -226,6 +229,10 @@ def _of_replacement(made: Replacement, match: Match, site: Site) -> Template:
     params = {name: jax.ShapeDtypeStruct(v.shape, v.dtype) for name, v in made.params.items()}
     # The edits of this package call no modules: nothing need be patched.
     frameworks = [programs] if _is_own(made.apply) else None
+    manual = manual_around(match.node, match.shown)
+    if manual is not None:
+        avals, specs = manual.specs(site.jaxpr.in_avals)
+        run = manual.mapped(run, (specs, PartitionSpec(), PartitionSpec()), site.jaxpr.out_avals[: site.results])
     given = avals, params, dict(made.inputs)
     traced = _trace(lambda: blocks.trace(run, given, state="outputs", frameworks=frameworks), match, made)
     if traced.weights:
@@ -239,7 +246,7 @@ def _of_replacement(made: Replacement, match: Match, site: Site) -> Template:
     # Dicts are flattened in the order of their names.
     order = [sorted(made.params).index(name) for name in made.params]
     first, count = len(avals), len(params)
-    body = traced.jaxpr.jaxpr
+    body = traced.jaxpr.jaxpr if manual is None else manual.body(traced.jaxpr.jaxpr)
     arranged = [*body.invars[:first], *(body.invars[first + index] for index in order), *body.invars[first + count :]]
     body = body.replace(invars=arranged, debug_info=body.debug_info._replace(arg_names=None))
     named = tuple((name, made.inputs[name]) for name in sorted(made.inputs))
@@ -250,14 +257,23 @@ def _traced(made: Callable[..., Any], match: Match, site: Site) -> Template:
     def run(*operands: Any) -> tuple:
         return tuple(_call(made, match, site, list(operands), made))
 
-    trace = lambda: blocks.trace(run, tuple(site.jaxpr.in_avals), state="outputs", counters=True)
+    avals, manual = site.jaxpr.in_avals, manual_around(match.node, match.shown)
+    if manual is not None:
+        avals, specs = manual.specs(avals)
+        run = manual.mapped(run, tuple(specs), site.jaxpr.out_avals[: site.results])
+    trace = lambda: blocks.trace(run, tuple(avals), state="outputs", counters=True)
     traced = _trace(trace, match, made)
     _refuse_changes(made.traced.state_outputs if isinstance(made, Mox) else traced.state_outputs, match)
     jaxpr, count = traced.jaxpr.jaxpr, len(traced.weights)
+    jaxpr = jaxpr if manual is None else manual.body(jaxpr)
     invars = [*jaxpr.invars[count:], *jaxpr.invars[:count]]
     jaxpr = jaxpr.replace(invars=invars)
     # Only a module says which of its arrays are trained; what else is closed over is a constant.
     weights = tuple(replace(weight, trainable=weight.trainable and weight.owned) for weight in traced.weights)
+    block = getattr(made, "block", None)
+    if block is not None and block.path:  # a block of another program, or an edited one of this
+        jaxpr = jaxpr.replace(eqns=[relative(equation, block.path) for equation in jaxpr.eqns])
+        weights = tuple(replace(weight, path=name_below(weight.path, block.path)) for weight in weights)
     is_call = _is_call(made, jaxpr)
     module = write_back(made, {}) if is_call and not isinstance(made, Mox) else None
     return Template(jaxpr, weights, (), _name_of(made), site, is_call=is_call, module=module)
@@ -335,7 +351,7 @@ def _shown(made: Any) -> str:
 def _call(function: Callable[..., Any], match: Match, site: Site, operands: list, made: Any) -> list[Any]:
     """Calls a replacement for one element of all batches around the block; the results are checked, in order."""
     arrays, others = operands[: site.arguments], operands[site.arguments :]
-    per_example = made.per_example if isinstance(made, Replacement) else not isinstance(made, Whole)
+    per_example = made.per_example if isinstance(made, Replacement) else not _is_whole(made, match)
     seen = site if per_example else replace(site, axes=())
 
     def once(*arrays: Any) -> list[Any]:
@@ -351,6 +367,14 @@ def _call(function: Callable[..., Any], match: Match, site: Site, operands: list
     found = once(*arrays)
     site.is_dissolved |= seen.is_dissolved
     return found
+
+
+def _is_whole(made: Any, match: Match) -> bool:
+    """Whether a replacement takes the arrays of the whole batch: as a block that is of such a batch itself does."""
+    if isinstance(made, Whole):
+        return True
+    shapes = [[(aval.shape, aval.dtype) for aval in one.in_avals] for one in (made, match) if hasattr(one, "in_avals")]
+    return len(shapes) == 2 and shapes[0] == shapes[1]
 
 
 def _arguments(node: Node, arrays: Sequence[Any]) -> tuple[Any, ...]:

@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import jax
+import jax.numpy as jnp
+
 from jaxport.errors import InvalidArgument, QueryError
 from jaxport.mox.names import check, near
 from jaxport.mox.tree import Node
@@ -173,6 +176,16 @@ class Selection:
     def after(self, function: Callable[..., Any]) -> Mox:
         """A new Mox in which `function` is applied to what each member returns."""
         return self.wrap(lambda match, *args: function(match(*args)))
+
+    def residual(self, function: Callable[..., Any]) -> Mox:
+        """A new Mox in which what `function` makes of each member's arguments is added to what the member returns.
+
+        >>> import jax.numpy as jnp, jaxport
+        >>> mox = jaxport.make_mox(lambda x: jnp.cos(x) + 1)(jnp.zeros(3))
+        >>> mox.select("//cos").residual(lambda x: x + 2)(jnp.zeros(3))
+        Array([4., 4., 4.], dtype=float32)
+        """
+        return self.wrap(lambda match, *args: jax.tree.map(jnp.add, match(*args), function(*args)))
 
     def remove(self) -> Mox:
         """A new Mox in which each member hands its first arguments on.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxport.blocks.places import joined
 from jaxport.errors import InvalidArgument
 from jaxport.mox.match import Match
 from jaxport.mox.replacement import Whole, factory
@@ -20,7 +21,7 @@ from jaxport.mox.uses import Kernel, kernels
 if TYPE_CHECKING:
     from jaxport.mox.mox import Mox
 
-__all__ = ["sharded"]
+__all__ = ["beside", "sharded"]
 
 # What a spec by name is of, besides the parameters.
 _OUTPUT = "output"
@@ -59,6 +60,14 @@ def sharded(mox: Mox, mesh: Mesh, specs: Mapping[Any, Any]) -> Mox:
     return found.sub(factory(lambda match: _constrained(match, mesh, by_location[match.node.location])))
 
 
+def beside(value: Any, weight: Any) -> Any:
+    """What an edit makes of a weight, split over the devices as that is if it has its shape."""
+    sharding = getattr(weight, "sharding", None)
+    if isinstance(sharding, NamedSharding) and value.shape == weight.shape:
+        return jax.device_put(value, sharding)
+    return value
+
+
 def _constrained(match: Match, mesh: Mesh, spec: PartitionSpec) -> Whole:
     """A block whose results are split; under `vmap` those of the whole batch."""
     for aval in match.out_avals:
@@ -74,6 +83,7 @@ def _of_params(mox: Mox, match: Match, given: Any) -> dict[str, PartitionSpec]:
     held = {weight.path: weight.value for weight in mox.weights}
     block = match.block
     named = {} if block is None else block.weights
+    ranks = {path: aval.ndim for path, aval in match.weight_avals.items()}
     if isinstance(given, Mapping):
         names = {name_below(path, match.path): path for path in named.values()}
         unknown = [name for name in given if name != _OUTPUT and names.get(name) not in held]
@@ -87,16 +97,28 @@ def _of_params(mox: Mox, match: Match, given: Any) -> dict[str, PartitionSpec]:
             instead='give a `jax.sharding.PartitionSpec`, or {"kernel": spec, "output": spec}',
         )
     else:
-        found = [kernel for kernel in kernels(match) if kernel.path in held and kernel.path in named.values()]
-        if not found:
-            raise _refused(match.shown, f"`{match.type}` multiplies no parameter that the program holds")
         wanted = {}
-        for kernel in found:
-            wanted[kernel.path] = given
-            wanted |= _of_others(match, kernel, given)
+        for kernel in kernels(match):
+            stored = _stored(match, kernel, held)
+            wanted |= dict.fromkeys(stored, given)
+            ranks |= dict.fromkeys(stored, len(kernel.inputs) + len(kernel.outputs))
+            wanted |= _of_others(match, kernel, given) if stored else {}
+        if not wanted:
+            raise _refused(match.shown, f"`{match.type}` multiplies no parameter that the program holds")
     # A stack of layers has the axes of the steps before those of each layer.
-    avals = match.weight_avals
-    return {path: PartitionSpec(*[None] * (held[path].ndim - avals[path].ndim), *spec) for path, spec in wanted.items()}
+    return {path: PartitionSpec(*[None] * (held[path].ndim - ranks[path]), *spec) for path, spec in wanted.items()}
+
+
+def _stored(match: Match, kernel: Kernel, held: Mapping[str, Any]) -> list[str]:
+    """The arrays that hold a weight: itself, or those of its shape that an edit computes it from (quantized ones)."""
+    if match.block is not None and kernel.path in match.block.weights.values() and kernel.path in held:
+        return [kernel.path]
+    shape, below = match.weight_avals[kernel.path].shape, f"{joined(match.path, kernel.name)}."
+    return [
+        path
+        for path, value in held.items()
+        if path.startswith(below) and value.shape[value.ndim - len(shape) :] == shape
+    ]
 
 
 def _of_others(match: Match, kernel: Kernel, spec: PartitionSpec) -> dict[str, PartitionSpec]:

@@ -19,6 +19,7 @@ from jaxport.errors import InvalidArgument, QueryError, Refusal, Unsupported
 from jaxport.mox.mox import Mox
 from jaxport.mox.origins import origin_of, stacking_scans
 from jaxport.mox.pruning import pruned
+from jaxport.mox.renaming import with_names
 from jaxport.mox.tree import Location, Node
 
 if TYPE_CHECKING:
@@ -75,9 +76,9 @@ def _refusal(scan: Node) -> Refusal | None:
 
 @dataclass(frozen=True)
 class _Stack:
-    """The layers of a scan: the stacked parameters, and the path that the steps are to be numbered below."""
+    """The layers of a scan: the parameters that steps share, and the path that the steps are to be numbered below."""
 
-    stacked: frozenset[str]
+    shared: frozenset[str]
     base: str
     prefix: str
 
@@ -87,6 +88,10 @@ class _Stack:
         if not found:
             return path
         return joined(before.strip("."), self.base, f"{self.prefix}{step}", below.strip("."))
+
+    def parameter(self, path: str, step: int) -> str:
+        """The path of a parameter in a step: that of a slice of a stack, or of what an edit computes in its place."""
+        return path if path in self.shared else self.renamed(path, step)
 
 
 def _stack(mox: Mox, scan: Node, taken: set[str]) -> _Stack | None:
@@ -108,7 +113,7 @@ def _stack(mox: Mox, scan: Node, taken: set[str]) -> _Stack | None:
         keys = path.split(".")
         same = [index for index, (one, other) in enumerate(zip(base, keys, strict=False)) if one != other]
         base = base[: same[0] if same else min(len(base), len(keys))]
-    stack = _Stack(stacked, ".".join(base), "")
+    stack = _Stack(frozenset(names) - stacked, ".".join(base), "")
     if any(stack.renamed(path, step) in taken for path in layers for step in range(params["length"])):
         stack = replace(stack, prefix="step_")
     return stack
@@ -218,12 +223,12 @@ def _of_step(equations: Sequence[jaxprs.JaxprEqn], stack: _Stack | None, step: i
 def _block_of_step(block: Block, stack: _Stack, step: int) -> Block:
     """A block in a step: slices of stacked parameters are values that take the place of the layer's own."""
     path = stack.renamed(block.path, step)
-    sliced = {index: weight for index, weight in block.weights.items() if weight in stack.stacked}
-    exchanged = {index: stack.renamed(weight, step) for index, weight in {**block.exchanged, **sliced}.items()}
+    renamed = with_names(block, lambda weight: stack.parameter(weight, step))
+    sliced = {index for index, weight in block.weights.items() if weight not in stack.shared}
     return replace(
-        block,
+        renamed,
         path=path,
         name=block.name if path == block.path else path.rpartition(".")[2],
         weights=FrozenMapping({index: weight for index, weight in block.weights.items() if index not in sliced}),
-        exchanged=FrozenMapping(exchanged),
+        exchanged=FrozenMapping({**renamed.exchanged, **{index: renamed.weights[index] for index in sliced}}),
     )

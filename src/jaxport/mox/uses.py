@@ -10,16 +10,17 @@ import jax.numpy as jnp
 
 from jaxport import jaxprs
 from jaxport.blocks.labels import bodies
+from jaxport.blocks.ungrouping import ungroup
 from jaxport.mox.calls import runs_bodies, source_of
 from jaxport.mox.tree import name_below
 
 if TYPE_CHECKING:
     from jaxport.mox.match import Match
 
-__all__ = ["Kernel", "Use", "cast_of", "is_passed_on", "kernels", "uses"]
+__all__ = ["Kernel", "Use", "cast_of", "is_passed_on", "kernels", "plain_body", "uses"]
 
 # What changes the representation of a value, not what it is.
-_CASTS = frozenset({"convert_element_type", "copy", "copy_p", "reduce_precision", "stop_gradient"})
+_CASTS = frozenset({"convert_element_type", "copy", "copy_p", "pvary", "reduce_precision", "stop_gradient"})
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,12 @@ def is_passed_on(jaxpr: jaxprs.Jaxpr, start: Any, through: frozenset[str]) -> bo
                 return False
             names.update(equation.outvars)
     return jaxpr.outvars[0] in names
+
+
+def plain_body(match: Match) -> jaxprs.Jaxpr:
+    """What a block does, without blocks inside (the operators of a layer of an imported model)."""
+    closed = match.node.equation.params["jaxpr"]
+    return ungroup(closed).jaxpr if any("block" in equation.params for equation in closed.eqns) else closed.jaxpr
 
 
 def cast_of(jaxpr: jaxprs.Jaxpr, atom: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,10 @@ from jaxport.mox.edits.lora import GATE, TARGET, lora
 from jaxport.mox.edits.scaling import dora, ia3
 from jaxport.mox.mox import Mox
 from jaxport.mox.names import near
+from jaxport.mox.origins import places_of
 from jaxport.mox.selection import Selection
 from jaxport.mox.serialize.files import load_params, metadata_of, save_params
+from jaxport.mox.tree import Node
 
 __all__ = ["load_adapter", "save_adapter", "set_adapter"]
 
@@ -41,15 +43,19 @@ def set_adapter(mox: Mox, *names: str) -> Mox:
     >>> {path: float(value) for path, value in set_adapter(both, "two").state.items()}
     {'one.lora_active': 0.0, 'two.lora_active': 1.0}
     """
-    known = {block.config["adapter"] for block in _adapted(mox)} - {""}
+    nodes = _adapted(mox)
+    known = {block.config["adapter"] for block in nodes.values()} - {""}
     for name in names:
         if name not in known:
             raise _unknown(mox, name, known, "`set_adapter`")
-    gates = {}
-    for block in _adapted(mox):
+    gates: dict[str, Any] = {}
+    held, places = _held(mox), places_of(mox, list(nodes))
+    for block in nodes.values():
         for own, path in block.config["new_params"].items():
             if own.endswith(GATE):
-                gates[path] = jnp.full_like(_held(mox)[path], block.config["adapter"] in names)
+                place = places[path]
+                active = jnp.full_like(place.value(held), block.config["adapter"] in names)
+                gates[place.root] = place.with_value({**held, **gates}, active)
     return mox.with_params(gates)
 
 
@@ -66,12 +72,12 @@ def save_adapter(mox: Mox, name: str, path: str | os.PathLike[str], params: Mapp
       InvalidArgument: there is no adapter of that name.
       SaveError: the file cannot be written.
     """
-    found = [block for block in _adapted(mox) if block.config["adapter"] == name]
-    if not found:
-        raise _unknown(mox, name, {block.config["adapter"] for block in _adapted(mox)}, "`save_adapter`")
-    held = {**_held(mox), **(params or {})}
-    layers = {block.path: _layer(block) for block in found}
-    values = {path: held[path] for layer in layers.values() for path in layer["params"].values()}
+    nodes = _adapted(mox)
+    layers = {block.path: _layer(block) for block in nodes.values() if block.config["adapter"] == name}
+    if not layers:
+        raise _unknown(mox, name, {block.config["adapter"] for block in nodes.values()}, "`save_adapter`")
+    held, places = {**_held(mox), **(params or {})}, places_of(mox, list(nodes))
+    values = {path: places[path].value(held) for layer in layers.values() for path in layer["params"].values()}
     save_params(values, path, {_KEY: json.dumps({"name": name, "layers": layers})})
 
 
@@ -92,7 +98,7 @@ def load_adapter(mox: Mox, path: str | os.PathLike[str]) -> Mox:
     """
     values = load_params(path)
     name, layers = _read(path, values)
-    if name in {block.config["adapter"] for block in _adapted(mox)}:
+    if name in {block.config["adapter"] for block in _adapted(mox).values()}:
         raise InvalidArgument(
             f"`{mox.name}` has an adapter `{name}`", where="`load_adapter`", instead="save it anew by another name"
         )
@@ -104,7 +110,8 @@ def load_adapter(mox: Mox, path: str | os.PathLike[str]) -> Mox:
             make = dora if layer.kind == "dora" else lora
             edit = make(layer.rank, alpha=layer.scale * layer.rank, name=name, weights=taken.__contains__)
         mox = _at(mox, at, layer.weights).sub(edit)
-        (block,) = [block for block in _adapted(mox) if block.path == at and block.config["adapter"] == name]
+        known = _adapted(mox).values()
+        (block,) = [block for block in known if block.path == at and block.config["adapter"] == name]
         new = _layer(block)["params"]
         if new.keys() != layer.params.keys():
             raise _malformed(path, f"the layer `{at}` has {', '.join(sorted(layer.params))}")
@@ -170,14 +177,14 @@ def _malformed(path: str | os.PathLike[str], why: str) -> ModelError:
     return ModelError(f"the adapter of `{path}` is malformed", where="`load_adapter`", why=why)
 
 
-def _adapted(mox: Mox) -> Iterator[Block]:
+def _adapted(mox: Mox) -> dict[Node, Block]:
     """The adapted layers, each once."""
-    seen = set()
+    found: dict[tuple[str, str], tuple[Node, Block]] = {}
     for node in mox.tree.nodes:
         block = node.block
-        if block is not None and block.target == TARGET and (key := (block.path, block.config["adapter"])) not in seen:
-            seen.add(key)
-            yield block
+        if block is not None and block.target == TARGET:
+            found.setdefault((block.path, block.config["adapter"]), (node, block))
+    return dict(found.values())
 
 
 def _layer(block: Block) -> dict[str, Any]:

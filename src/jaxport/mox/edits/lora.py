@@ -12,20 +12,29 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
+from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
 from jaxport.mox.match import Match
 from jaxport.mox.replacement import Factory, Original, Replacement, factory
-from jaxport.mox.uses import Kernel, Use, cast_of, is_passed_on, kernels, uses
+from jaxport.mox.uses import Kernel, Use, cast_of, is_passed_on, kernels, plain_body, uses
 
-if TYPE_CHECKING:
-    pass
-
-__all__ = ["GATE", "TARGET", "checked_name", "checked_scale", "contracted", "factors", "lora", "no_weight", "update_of"]
+__all__ = [
+    "GATE",
+    "TARGET",
+    "checked_name",
+    "checked_scale",
+    "contracted",
+    "factors",
+    "is_adapted",
+    "lora",
+    "no_weight",
+    "update_of",
+]
 
 TARGET = "jaxport.mox.lora"
 
@@ -143,6 +152,15 @@ def no_weight(match: Match, where: str) -> InvalidArgument:
     )
 
 
+def is_adapted(match: Match, weight: str) -> bool:
+    """Whether a block is given a weight with the change of an adapter in the place of the weight itself."""
+    block = match.block
+    around = next((node.block for node in match.node.around if node.block is not None), None)
+    if block is None or around is None or weight not in block.exchanged.values():
+        return False
+    return around.target == TARGET and weight in (path for path, *_ in around.config["plans"])
+
+
 def factors(match: Match, kernel: Kernel, prefix: str, rank: int, seed: int) -> dict[str, Any]:
     """The two factors of an update of a weight, by name: a random one, and zeros."""
     aval = match.weight_avals[kernel.path]
@@ -164,7 +182,7 @@ _TAIL = frozenset({"add", "reshape", "transpose"})
 
 def _plan(match: Match, kernel: Kernel, prefix: str) -> _Plan:
     """How a weight is updated."""
-    jaxpr = match.node.equation.params["jaxpr"].jaxpr
+    jaxpr = plain_body(match)
     variable = jaxpr.invars[kernel.index]
     found = list(uses(jaxpr, variable))
     plan = _Plan(kernel.name, prefix, kernel.inputs)
@@ -174,14 +192,14 @@ def _plan(match: Match, kernel: Kernel, prefix: str) -> _Plan:
     if use.equation.primitive.name == "dot_general" and use.depth == 0:
         contracted, batch = use.equation.params["dimension_numbers"]
         theirs = tuple(contracted[1 - use.position])
-        return plan if batch[0] else replace(plan, contracted=_contracted(match, use, theirs))
+        return plan if batch[0] else replace(plan, contracted=_contracted(match, jaxpr, use, theirs))
     looked_up = use.equation.primitive.name == "gather" and use.position == 0 and _is_lookup(match, variable)
     return replace(plan, looked_up=looked_up)
 
 
-def _contracted(match: Match, use: Use, theirs: tuple[int, ...]) -> tuple[int, ...] | None:
+def _contracted(match: Match, jaxpr: jaxprs.Jaxpr, use: Use, theirs: tuple[int, ...]) -> tuple[int, ...] | None:
     """The axes of the block's first argument that meet the weight, None unless the block is a plain product."""
-    jaxpr, block = match.node.equation.params["jaxpr"].jaxpr, match.block
+    block = match.block
     other = cast_of(jaxpr, use.equation.invars[1 - use.position])
     if block is None or block.axes is None or len(block.arguments) < 1 or other is not jaxpr.invars[0]:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +13,13 @@ from jaxport import jaxprs
 from jaxport.blocks.labels import bodies
 from jaxport.errors import InvalidArgument
 from jaxport.mox.calls import runs_bodies, source_of
+from jaxport.mox.edits.exchanged import exchanged_weight, exchanged_weights
 from jaxport.mox.edits.lora import GATE, TARGET, update_of
 from jaxport.mox.edits.scaling import along, directed
 from jaxport.mox.mox import Mox
 from jaxport.mox.names import near
+from jaxport.mox.origins import ParameterPlace, index_of, is_first_axis_squeezed, places_of
+from jaxport.mox.tree import Node
 
 if TYPE_CHECKING:
     from jaxport.blocks.block import Block
@@ -28,6 +31,9 @@ def merge_lora(
     mox: Mox, params: Mapping[str, Any] | None = None, arguments: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """The weights of the original model with the adapters of an edited one merged in.
+
+    Where adapters are on layers whose weights another edit computes (`quantize`), the original is the model before both:
+    its weights are what the quantized ones stand for. The layers of an unrolled stack are merged into the stack.
 
     Args:
       mox: a Mox with adapters that `lora`, `dora` or `ia3` made.
@@ -51,8 +57,6 @@ def merge_lora(
     >>> bool(jnp.allclose(merged(jnp.ones(3)), adapted.apply(trained, jnp.ones(3)), atol=1e-6))
     True
     """
-    held = {**{weight.path: weight.value for weight in mox.weights}, **(params or {})}
-    held |= _leaves_of(arguments or {})
     unknown = sorted(set(params or {}) - {weight.path for weight in mox.weights})
     if unknown:
         raise InvalidArgument(
@@ -61,6 +65,8 @@ def merge_lora(
             why=near(unknown[0], mox.params),
             instead="give the parameters of the adapted Mox, by whole paths",
         )
+    if params:
+        mox = mox.with_params(params)
     nodes = [node for node in mox.tree.nodes if node.block is not None and node.block.target == TARGET]
     if not nodes:
         raise InvalidArgument(
@@ -74,45 +80,77 @@ def merge_lora(
                 why="the layer is no plain product to which its other parameters are added",
                 instead="use `mox.params`, `mox.apply` as they are",
             )
-    merged = {path: held[path] for path in mox.params}
-    adapters = list(dict.fromkeys(adapter for node in nodes for adapter in _adapters(node.equation)))
-    for adapter in adapters:
-        for _, new in adapter.parts:
-            merged.pop(new, None)
-    names = [*(weight.path for weight in mox.weights), *mox.traced.input_paths, *mox.inputs]
-    inputs = dict(zip(names, mox.jaxpr.jaxpr.invars, strict=True))
-    for weight in dict.fromkeys(adapter.weight for adapter in adapters):
-        if weight not in held:
-            known = weight in mox.traced.input_paths
-            raise InvalidArgument(
-                f"the weight `{weight}` is {'an argument' if known else 'no parameter'} of the {'model' if known else 'Mox'}",
-                where="`merge_lora`",
-                why="" if known else "another edit has taken its place",
-                instead=f"pass `arguments={{'{weight.partition('.')[0]}': ...}}`"
-                if known
-                else "merge before other edits",
+    held = {weight.path: weight.value for weight in mox.weights}
+    return _Merging(mox, nodes, held | _leaves_of(arguments or {})).merged()
+
+
+class _Merging:
+    """One merge: the adapters of all layers, and the values of what the program holds, by path."""
+
+    def __init__(self, mox: Mox, nodes: Sequence[Node], held: Mapping[str, Any]):
+        self.mox, self.held = mox, held
+        self.adapters = list(dict.fromkeys(adapter for node in nodes for adapter in _adapters(node.equation)))
+        self.places = places_of(mox, nodes)
+        names = [*(weight.path for weight in mox.weights), *mox.traced.input_paths, *mox.inputs]
+        self.inputs = dict(zip(names, mox.jaxpr.jaxpr.invars, strict=True))
+
+    def merged(self) -> dict[str, Any]:
+        """The parameters of the model before the edit, by path."""
+        values = {path: self.held[path] for path in self.mox.params}
+        for adapter in self.adapters:
+            for _, new in adapter.parts:
+                values.pop(self.places[new].root, None)
+        factors = {path for adapter in self.adapters for _, path in adapter.parts}
+        for weight in dict.fromkeys(adapter.weight for adapter in self.adapters):
+            if weight in factors:
+                raise _refused(weight, "it is a factor of another adapter", "adapt layers, not adapters")
+            mine = frozenset(adapter for adapter in self.adapters if adapter.weight == weight)
+            place = self.places.get(weight)
+            if place is None:
+                values[weight] = self.with_adapters(exchanged_weight(self.mox, weight), weight, mine)
+                continue
+            if place.root not in self.held:
+                raise InvalidArgument(
+                    f"the weight `{weight}` is an argument of the model",
+                    where="`merge_lora`",
+                    instead=f"pass `arguments={{'{weight.partition('.')[0]}': ...}}`",
+                )
+            if any(around != mine for around in self.around_uses(place)):
+                raise _refused(
+                    weight,
+                    "not all that is computed from it has the same adapters around it, and nothing else in between",
+                    "adapt all layers that share the weight by one `sub`, or none of the others; or use "
+                    "`mox.params`, `mox.apply` as they are",
+                )
+            value = self.with_adapters(place.value(self.held), weight, mine)
+            values[place.root] = place.with_value({**self.held, **values}, value)
+        # The model before an edit that exchanges weights has those of all layers.
+        is_exchanged = any(adapter.weight not in self.places for adapter in self.adapters)
+        return {**exchanged_weights(self.mox), **values} if is_exchanged else values
+
+    def around_uses(self, place: ParameterPlace) -> Iterator[frozenset[_Adapter] | None]:
+        """For each equation that a weight reaches, the adapters around it; None where another edit comes in between."""
+        for steps, around in _uses(self.mox.jaxpr.jaxpr, self.inputs[place.root], (), frozenset()):
+            # Another layer of the same stack is another weight.
+            if all(one == other for one, other in zip(steps, place.steps, strict=False)):
+                yield around
+
+    def with_adapters(self, w: Any, weight: str, adapters: frozenset[_Adapter]) -> Any:
+        """A weight with the change of each of its adapters."""
+        if len(adapters) > 1 and any(adapter.kind != "lora" for adapter in adapters):
+            raise _refused(
+                weight, "of several adapters that scale the order matters", "merge each before the next is added"
             )
-        mine = frozenset(adapter for adapter in adapters if adapter.weight == weight)
-        if any(around != mine for around in _uses(mox.jaxpr.jaxpr, inputs[weight], weight, frozenset())):
-            raise InvalidArgument(
-                f"the adapters of `{weight}` cannot be merged into it",
-                where="`merge_lora`",
-                why="not all that is computed from it has the same adapters around it, and nothing else in between",
-                instead="adapt all layers that share the weight by one `sub`, or none of the others; or use "
-                "`mox.params`, `mox.apply` as they are",
-            )
-        if len(mine) > 1 and any(adapter.kind != "lora" for adapter in mine):
-            raise InvalidArgument(
-                f"the adapters of `{weight}` cannot be merged into it",
-                where="`merge_lora`",
-                why="of several adapters that scale the order matters",
-                instead="merge each before the next is added",
-            )
-        w = held[weight]
-        for adapter in sorted(mine, key=lambda adapter: adapter.parts):
-            w = adapter.merged(w, {part: jnp.asarray(held[path]) for part, path in adapter.parts})
-        merged[weight] = w
-    return merged
+        for adapter in sorted(adapters, key=lambda adapter: adapter.parts):
+            parts = {part: jnp.asarray(self.places[path].value(self.held)) for part, path in adapter.parts}
+            w = adapter.merged(w, parts)
+        return w
+
+
+def _refused(weight: str, why: str, instead: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"the adapters of `{weight}` cannot be merged into it", where="`merge_lora`", why=why, instead=instead
+    )
 
 
 @dataclass(frozen=True)
@@ -167,27 +205,58 @@ def _adapters(equation: jaxprs.JaxprEqn) -> list[_Adapter]:
 _PARTS = frozenset({"ia3_scale", "lora_a", "lora_b", "lora_m"})
 
 
-def _uses(jaxpr: jaxprs.Jaxpr, variable: Any, weight: str, around: frozenset) -> Iterator[frozenset | None]:
-    """For each equation that a weight reaches, the adapters around it; None where another edit comes in between."""
+def _uses(
+    jaxpr: jaxprs.Jaxpr, variable: jaxprs.Var, steps: tuple[int, ...], around: frozenset[_Adapter], sliced: bool = False
+) -> Iterator[tuple[tuple[int, ...], frozenset[_Adapter] | None]]:
+    """For each equation that a weight reaches, which layer of the stack it is there, and the adapters around.
+
+    These are None where another edit comes in between. `sliced` says that a scan hands out slices of the weight.
+    """
     for equation in jaxpr.eqns:
         for position, atom in enumerate(equation.invars):
             if atom is not variable:
                 continue
-            if not runs_bodies(equation):
-                yield around
+            index = None if sliced else index_of(equation)
+            layers = [] if index is None else _readers(jaxpr, equation.outvars[0])
+            if index is not None and layers and all(map(is_first_axis_squeezed, layers)):
+                for layer in layers:
+                    yield from _uses(jaxpr, layer.outvars[0], (*steps, index), around)
                 continue
-            mine = [adapter for adapter in _adapters(equation) if adapter.weight == weight]
+            if not runs_bodies(equation):
+                yield steps, around
+                continue
             block: Block | None = equation.params.get("block")
+            own = None if block is None else block.named.get(position)
+            mine = [adapter for adapter in _adapters(equation) if adapter.weight == own]
+            mine += _nested(equation, own) if mine else []
             if around and block is not None and block.edited and block.kind == "function" and not mine:
-                yield None
+                yield steps, None
                 continue
             for number, body in enumerate(bodies(equation.params)):
-                for index, inner in enumerate(body.invars):
-                    source = source_of(equation, number, index)
+                for place, inner in enumerate(body.invars):
+                    source = source_of(equation, number, place)
                     if source is not None and source.operand == position:
-                        yield from _uses(body, inner, weight, around.union(mine))
+                        yield from _uses(body, inner, steps, around.union(mine), sliced or source.sliced)
     if any(atom is variable for atom in jaxpr.outvars):
-        yield around
+        yield steps, around
+
+
+def _nested(equation: jaxprs.JaxprEqn, weight: str | None) -> list[_Adapter]:
+    """The adapters inside of an adapted layer that are given the weight with its own change in the place of it."""
+    found = []
+    for inner in equation.params["jaxpr"].jaxpr.eqns:
+        block: Block | None = inner.params.get("block")
+        if block is not None and weight in block.exchanged.values():
+            found += [adapter for adapter in _adapters(inner) if adapter.weight == weight]
+            found += _nested(inner, weight)
+    return found
+
+
+def _readers(jaxpr: jaxprs.Jaxpr, variable: jaxprs.Var) -> list[jaxprs.JaxprEqn]:
+    """The equations of a body that read a value; none if the body returns it."""
+    if any(atom is variable for atom in jaxpr.outvars):
+        return []
+    return [equation for equation in jaxpr.eqns if any(atom is variable for atom in equation.invars)]
 
 
 def _leaves_of(arguments: Mapping[str, Any]) -> dict[str, Any]:

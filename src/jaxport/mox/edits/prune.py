@@ -12,6 +12,7 @@ import numpy as np
 from jaxport.errors import InvalidArgument
 from jaxport.mox.match import Match
 from jaxport.mox.replacement import Factory, Original, Replacement, factory
+from jaxport.mox.sharding import beside
 from jaxport.mox.uses import kernels
 
 __all__ = ["prune"]
@@ -48,7 +49,10 @@ def prune(fraction: float) -> Factory:
                 where="`prune`",
                 why=f"`{match.type}` multiplies none of its parameters",
             )
-        masks = {f"{kernel.name}.mask": _mask(np.asarray(match.param(kernel.name)), fraction) for kernel in found}
+        weights = {kernel.name: match.param(kernel.name) for kernel in found}
+        masks = {
+            f"{name}.mask": beside(_mask(np.asarray(weight), fraction), weight) for name, weight in weights.items()
+        }
         names = tuple(kernel.name for kernel in found)
         return Replacement(_apply(names), masks, name="jaxport.mox.prune", trainable=False)
 

@@ -16,8 +16,10 @@ import numpy as np
 
 from jaxport.blocks import boundary
 from jaxport.errors import InvalidArgument
+from jaxport.mox.edits.lora import is_adapted
 from jaxport.mox.match import Match
 from jaxport.mox.replacement import Factory, Original, Replacement, factory
+from jaxport.mox.sharding import beside
 from jaxport.mox.uses import kernels
 
 if TYPE_CHECKING:
@@ -98,11 +100,20 @@ def quantize(
         params: dict[str, Any] = {}
         axes: list[tuple[str, int, int]] = []
         for kernel in found:
-            value = np.asarray(match.param(kernel.name)).astype(kernel.dtype)
+            if is_adapted(match, kernel.path):
+                raise InvalidArgument(
+                    f"the weight of `{match.shown}` has adapters, which would be quantized with it",
+                    where="`quantize`",
+                    why="the layer is no plain product, so that it is given the weight with their change",
+                    instead="quantize first, then add adapters; or merge them (`merge_lora`)",
+                )
+            weight = match.param(kernel.name)
+            value = np.asarray(weight).astype(kernel.dtype)
             made = kernel.outputs[-1] if axis is None and kernel.outputs else (axis or 0) % value.ndim
             made = made if group is None else kernel.inputs[-1]
             axes.append((kernel.name, made, group or 0))
-            params |= {f"{kernel.name}.{part}": array for part, array in _stored(value, made, dtype, group, symmetric)}
+            stored = _stored(value, made, dtype, group, symmetric)
+            params |= {f"{kernel.name}.{part}": beside(array, weight) for part, array in stored}
         return Replacement(_apply(tuple(axes)), params, name="jaxport.mox.quantize", trainable=False)
 
     return factory(make)

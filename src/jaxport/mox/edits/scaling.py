@@ -18,7 +18,7 @@ from jaxport.errors import InvalidArgument
 from jaxport.mox.edits.lora import GATE, TARGET, checked_name, checked_scale, contracted, factors, no_weight, update_of
 from jaxport.mox.match import Match
 from jaxport.mox.replacement import Factory, Original, Replacement, factory
-from jaxport.mox.uses import Kernel, is_passed_on, kernels
+from jaxport.mox.uses import Kernel, is_passed_on, kernels, plain_body
 
 __all__ = ["along", "directed", "dora", "ia3"]
 
@@ -206,7 +206,7 @@ def _scaled_with(
 
     None unless the layer is a plain product to which its other parameters are added.
     """
-    block, jaxpr = match.block, match.node.equation.params["jaxpr"].jaxpr
+    block, jaxpr = match.block, plain_body(match)
     if block is None or contracted(match, kernel) is None:
         return None
     if inputs:
@@ -215,7 +215,7 @@ def _scaled_with(
     for index, path in block.named.items():
         if index == kernel.index:
             continue
-        variable = jaxpr.invars[index]
+        variable: Any = jaxpr.invars[index]
         if variable.aval.shape != sizes or not is_passed_on(jaxpr, variable, _ADDED):
             return None
         found.append((path, tuple(range(len(sizes)))))

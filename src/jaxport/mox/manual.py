@@ -1,0 +1,88 @@
+"""Replacements in the body of a `shard_map`: traced under its mesh, so that types say along which axes values differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+from jaxport import jaxprs
+from jaxport.errors import InvalidArgument
+from jaxport.mox.tree import Node
+
+__all__ = ["Manual", "manual_around"]
+
+
+class Manual:
+    """The `shard_map` that a replacement is traced in the body of."""
+
+    def __init__(self, equation: jaxprs.JaxprEqn, where: str):
+        self.params, self.where = equation.params, where
+
+    def specs(self, avals: Sequence[Any]) -> tuple[list[jax.ShapeDtypeStruct], list[PartitionSpec]]:
+        """Whole arrays of which each device gets one of these types, and how they are split."""
+        whole, specs = [], []
+        for aval in avals:
+            axes = tuple(sorted(jaxprs.varying_axes(aval)))
+            if axes and not aval.shape:
+                raise InvalidArgument(
+                    f"`{self.where}` takes a single number that differs along {', '.join(map(repr, axes))}",
+                    where="a replacement inside a `shard_map`",
+                    why="no whole array is split into single numbers",
+                    instead="replace the block around it",
+                )
+            count = math.prod(self.params["mesh"].shape[axis] for axis in axes)
+            shape = (count * aval.shape[0], *aval.shape[1:]) if axes else aval.shape
+            whole.append(jax.ShapeDtypeStruct(shape, aval.dtype))
+            specs.append(PartitionSpec(axes) if axes else PartitionSpec())
+        return whole, specs
+
+    def mapped(self, run: Callable[..., Any], in_specs: Any, results: Sequence[Any]) -> Callable[..., Any]:
+        """The function over the whole arrays; `results` are the types of what it returns on each device."""
+
+        def checked(*args: Any) -> Any:
+            made = run(*args)
+            return [self._varying(value, aval) for value, aval in zip(made, results, strict=True)]
+
+        axes: Any = self.params.get("newly_manual_axes") or self.params["manual_axes"]
+        return jax.shard_map(
+            checked,
+            mesh=self.params["mesh"],
+            in_specs=in_specs,
+            out_specs=self.specs(results)[1],
+            axis_names=set(axes),
+            check_vma=self.params["check_vma"],
+        )
+
+    def _varying(self, value: Any, aval: Any) -> Any:
+        """A result that differs along the axes that the original's does."""
+        given, wanted = (jaxprs.varying_axes(one) for one in (jax.typeof(value), aval))
+        if not given <= wanted:
+            raise InvalidArgument(
+                f"the replacement of `{self.where}` returns what differs along {sorted(given - wanted)}",
+                where="a `shard_map`",
+                why="what it replaces does not, and what follows depends on it",
+                instead="reduce it: `jax.lax.psum`",
+            )
+        return jaxprs.varying(value, tuple(sorted(wanted - given)))
+
+    def body(self, jaxpr: jaxprs.Jaxpr) -> jaxprs.Jaxpr:
+        """What a traced function of whole arrays does on each device, with its inputs in their order."""
+        (equation,) = jaxpr.eqns
+        inner = equation.params["jaxpr"]
+        known = dict(zip(equation.invars, inner.invars, strict=True))
+        outvars: dict[Any, Any] = dict(zip(equation.outvars, inner.outvars, strict=True))
+        return inner.replace(
+            invars=[known.get(variable) or jaxprs.Var(variable.aval) for variable in jaxpr.invars],
+            outvars=[outvars[variable] for variable in jaxpr.outvars],
+            debug_info=jaxprs.nameless(inner),
+        )
+
+
+def manual_around(node: Node, where: str) -> Manual | None:
+    """The `shard_map` around a node, None if there is none."""
+    found = next((around for around in node.around if around.equation.primitive.name == "shard_map"), None)
+    return None if found is None else Manual(found.equation, where)
