@@ -176,12 +176,36 @@ def around_others() -> onnx.ModelProto:
     return graph.model(y=graph.node("Add", [first, second]), z=second)
 
 
+def transposed_once() -> onnx.ModelProto:
+    """The weight of a product is transposed once for all calls."""
+    graph = Graph(a=X, b=X)
+    turned = graph.node("Transpose", [graph.weight("shared.up.weight", 8, 8)], "shared.up")
+    results = []
+    for x in ("a", "b"):
+        product = graph.node("MatMul", [x, turned], "shared.up")
+        y = graph.node("Tanh", [graph.node("Add", [product, graph.weight("shared.up.bias", 8)], "shared.up")], "shared")
+        results.append(graph.linear(y, "shared.down"))
+    return graph.model(y=graph.node("Mul", results))
+
+
+def a_cell() -> onnx.ModelProto:
+    """A recurrent layer that two sequences of different lengths go through."""
+    graph = Graph(a=[5, "batch", 8], b=[7, "batch", 8])
+    weights = [graph.weight("cell.w", 1, 32, 8), graph.weight("cell.r", 1, 32, 8), graph.weight("cell.b", 1, 64)]
+    sums = [
+        graph.node("ReduceSum", [graph.node("LSTM", [x, *weights], "cell", hidden_size=8)]) for x in ("a", "b")
+    ]
+    return graph.model(y=graph.node("Sub", sums))
+
+
 REPEATED = {
     "a layer": (one_layer(), "self.shared(", 2),
     "a block": (a_block(), "self.shared(", 2),
     "a stack": (a_stack(), "self.tower(", 2),
     "in turns": (in_turns(), "for _ in range(3):", 1),
     "around others": (around_others(), "self.shared(", 2),
+    "transposed once": (transposed_once(), "self.shared(", 2),
+    "a cell": (a_cell(), "lax.scan(", 2),
 }
 
 

@@ -1,4 +1,4 @@
-"""What the parts of a module are called in it: attributes, elements of lists, arguments."""
+"""The names of the parts of a module: attributes, elements of lists, arguments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 Child = Module | Layer
 
 ROLES = frozenset({"mask", "cos", "sin"})
-"""Hints of values that say what they are for, wherever they go."""
+"""Names of values that keep their meaning in every module."""
 
 
 @dataclass(eq=False)
@@ -36,7 +36,7 @@ class Fields:
 
     Attributes:
       single: modules and layers by attribute.
-      lists: lists of such by attribute.
+      lists: lists of modules and layers by attribute.
       paths: where each module and layer is, below `self`: `("layers", 0)`; by `key_of`.
       weights: the attributes of tensors.
       taken: the names in use.
@@ -61,7 +61,7 @@ class Fields:
 
 
 def key_of(child: Child) -> int:
-    """What all calls of one module or layer have in common, by identity."""
+    """Return a key that all calls of one module or layer share, by identity."""
     return id(child.weights) if isinstance(child, Layer) else id(child)
 
 
@@ -172,7 +172,7 @@ def class_name(type_name: str, path: str, default: str = "Block") -> str:
 
 
 def argument_role(variable: Variable) -> str:
-    """What an argument of a module is called, from its dtype: modules that are alike call it the same.
+    """Return a name for an argument of a module, from its dtype: modules that are alike have the same.
 
     >>> argument_role(Variable((2, 3), np.dtype("float32"))), argument_role(Variable((2,), np.dtype(bool)))
     ('x', 'mask')
@@ -186,13 +186,13 @@ def argument_role(variable: Variable) -> str:
 
 
 def roles_of(root: Module, names: Mapping[Variable, str]) -> dict[Variable, str]:
-    """What the arguments of modules are called where calls have different values for them.
+    """Return names for the arguments of modules whose values differ between calls.
 
-    `past_0_key` and `past_1_key` are `past_key`; what has no such name is called by its dtype.
+    `past_0_key` and `past_1_key` are `past_key`; an argument without a common name is named by its dtype.
 
     Args:
       root: the model.
-      names: what its inputs are called.
+      names: the names of its inputs.
     """
     roles: dict[Variable, str] = {}
     for module in root.walk():

@@ -32,7 +32,7 @@ __all__ = ["build"]
 
 
 def build(recorded: RecordedProgram) -> tuple[Module, Any]:
-    """The tree of a recorded program, and what it returns in terms of the tree's values."""
+    """Return the tree of a recorded program, and the program's results in terms of the tree's values."""
     program = recorded.program
     names = {variable: name for name, variable in recorded.params.items()}
     ops, result = operators(recorded.steps, recorded.outputs, names)
@@ -48,7 +48,7 @@ def build(recorded: RecordedProgram) -> tuple[Module, Any]:
     while True:
         chains = {id(op): node_chain.get(op.step.node, ()) for op in ops}
         chains, repeated = separated(ops, chains, own, kept)
-        weights = LayerWeights(program, names, shared(ops, names, program, chains), nodes)
+        weights = LayerWeights(program, names, shared(ops, names, program, chains), nodes, chains)
         root = united(_module(ops, results, weights, chains, types), names)
         failed = further_calls(root)
         if not failed and not _are_doubled(root, weights, own):
@@ -147,9 +147,9 @@ def _rebuilt(module: Module, kept: Mapping[int, Mapping[Variable, Weight | Tie]]
     items: list[Item] = []
     for item in module.items:
         if isinstance(item, Call):
-            given = dict(zip(item.module.inputs, item.inputs, strict=True))
+            values = dict(zip(item.module.inputs, item.inputs, strict=True))
             inner = _rebuilt(item.module, kept, done)
-            items.append(Call(inner, tuple(given.get(variable, variable) for variable in inner.inputs), item.outputs))
+            items.append(Call(inner, tuple(values.get(variable, variable) for variable in inner.inputs), item.outputs))
         else:
             items.append(item)
     made = {variable for item in items for variable in item.outputs}

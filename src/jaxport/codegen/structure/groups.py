@@ -1,4 +1,4 @@
-"""Group and instance normalization, channels last, of what operators spell out for channels first."""
+"""Group and instance normalization with channels last, from operators that compute it with channels first."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Groups:
     """The rule on normalizations of groups of channels.
 
     Attributes:
-      spellings: what made each value.
+      spellings: the step that made each value.
       channels: the rules on layouts.
       weights: the parameters.
       uniform: the element that all elements of a parameter are, or None.
@@ -68,7 +68,7 @@ class Groups:
         return Step("call", "jnp.transpose", (y, (0, rank - 1, *range(1, rank - 1))), {}, step.outputs, step.node)
 
     def _grouped(self, value: Any, out: Variable) -> tuple[Variable, int, float] | None:
-        """What was standardized, in how many groups, and the epsilon."""
+        """Return the operand of a standardization, the number of groups, and the epsilon."""
         shaped = self.spellings.step(value, "jnp.reshape")
         if shaped is None:
             found = self._standardized(value, tuple(range(2, len(out.shape))))
@@ -82,7 +82,7 @@ class Groups:
         return (x, groups, found[1]) if known and x.shape == out.shape and found[0].shape[0] == x.shape[0] else None
 
     def _instances(self, value: Any) -> tuple[Variable, float] | None:
-        """What an instance normalization, which exporters write groups with, is applied to; its scale is 1, its bias 0."""
+        """Return the operand of an instance normalization whose scale is 1 and bias 0: exporters write groups with it."""
         moved = self.spellings.step(value, "jnp.transpose")
         normal = self.spellings.step(self._without_unit_affine(moved.args[0] if moved else None), "helper.group_norm")
         source = self.spellings.step(normal.args[0], "jnp.transpose") if normal is not None else None
@@ -109,7 +109,7 @@ class Groups:
         return number(origin)
 
     def _standardized(self, value: Any, axes: tuple[int, ...]) -> tuple[Variable, float] | None:
-        """What a value is without its mean and over its deviation along these axes, and the epsilon."""
+        """Return the operand of a standardization along these axes, and the epsilon."""
         product = self.spellings.step(value, "*")
         for centered, factor in (product.args, product.args[::-1]) if product is not None else ():
             root, difference = self.spellings.step(factor, "lax.rsqrt"), self.spellings.step(centered, "-")

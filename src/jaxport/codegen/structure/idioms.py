@@ -1,8 +1,8 @@
-"""Steps as a person would have written them: one function for what operators spell out, and nothing that does nothing.
+"""Steps as a person would have written them: one function instead of several operators, and no operator without effect.
 
-Each rule looks at one step and at those that make its operands, and gives steps that compute the same values; what a rule
-leaves without a reader is dropped afterwards. Rules that reorder arithmetic are for float32 only, where they change no
-more than the last digits.
+Each rule looks at one step and at those that make its operands, and returns steps that compute the same values; steps
+without a reader are dropped afterwards. Rules that reorder arithmetic apply to float32 only, where they change no more
+than the last digits.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Rule = Callable[[Step], "Variable | Step | None"]
 def rewritten(
     ops: Iterable[Op], result: Any, weights: Collection[Variable], uniform: Callable[[Variable], float | None]
 ) -> tuple[list[Step], Any]:
-    """The steps of operators with idioms in place of spelled-out ones, and the result in terms of them.
+    """Return the steps of operators with idioms in place of spelled-out ones, and the result in terms of them.
 
     Args:
       ops: the operators, in order.
-      result: what they compute.
+      result: the values that they compute.
       weights: the parameters.
       uniform: the element that all elements of a parameter are, or None.
     """
@@ -50,7 +50,7 @@ class _Rewriting:
     Attributes:
       steps: in order.
       same: the values that another one stands for.
-      spellings: what made each value.
+      spellings: the step that made each value.
       channels: the rules on layouts.
       groups: the rule on normalizations of groups of channels.
     """
@@ -123,7 +123,7 @@ class _Rewriting:
         }.get(step.name, ())
 
     def _make(self, like: Step, name: str, args: tuple[Any, ...], shape: Sequence[Any], **kwargs: Any) -> Variable:
-        """A further value, by a call, of the dtype of what a step makes."""
+        """Add a call whose result has the dtype of a step, and return its result."""
         return self._made(Step("call", name, args, kwargs, Variable(tuple(shape), like.outputs.dtype), like.node))
 
     def _stack(self, step: Step) -> Step | None:
@@ -184,7 +184,7 @@ class _Rewriting:
         return None
 
     def _take_all(self, step: Step) -> Step | None:
-        """`take(flat, indices)` of all indices in their order, as exporters write what only strides differ in."""
+        """`take(flat, indices)` of all indices in order is a reshape: exporters write views with other strides so."""
         flat, indices = step.args if len(step.args) == 2 else (None, None)
         if not isinstance(flat, Variable) or len(flat.shape) != 1 or step.kwargs != {"axis": 0}:
             return None
@@ -263,7 +263,7 @@ class _Rewriting:
         return _call(step, "jnp.reshape", before.args[0], step.args[1]) if before is not None else None
 
     def _without_units(self, x: Variable, shape: tuple[Any, ...]) -> Variable | None:
-        """What a value was before axes of one element were added and moved, if that has this shape."""
+        """Return the value before axes of one element were added and moved, if it has this shape."""
         moved = self.spellings.step(x, "jnp.transpose")
         added = self.spellings.step(moved.args[0] if moved is not None else x, "jnp.expand_dims", "jnp.stack")
         if added is None or len(added.outputs.shape) != len(shape) + 1:
@@ -334,7 +334,7 @@ class _Rewriting:
         return Step("call", "nn.softmax", found[:1], {"axis": found[1]}, step.outputs, step.node) if found else None
 
     def _mask_of(self, step: Step) -> None:
-        """What is added to the scores of an attention is called a mask."""
+        """Name the addend of the scores of an attention `mask`."""
         total = self.spellings.step(step.args[0], "+")
         if total is not None and len(step.outputs.shape) > 2:
             for mask, scores in (total.args, total.args[::-1]):
@@ -343,7 +343,7 @@ class _Rewriting:
                     return
 
     def _angle(self, step: Step) -> None:
-        """Cosines and sines are called so, wherever they go."""
+        """Name cosines and sines so in every module."""
         step.outputs.hint = step.name.removeprefix("jnp.")
 
     def _scaled_product(self, step: Step) -> Step | None:

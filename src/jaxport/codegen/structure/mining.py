@@ -1,7 +1,7 @@
 """Repeated blocks of a file that does not name its modules: the longest runs in which the same follows again and again.
 
-What is found decides only what is printed as a module: whether its calls are alike, and may be a loop, is seen later, where
-modules are closed and classes are made.
+A run only decides which operators are a module. If its calls are alike, and may be a loop, is decided later, where modules
+are closed and classes are made.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Repeats:
 
 
 def _sequence(leaves: Sequence[Leaf], weights: frozenset[Variable]) -> list[Leaf]:
-    """The leaves that are, or depend on, a layer: what is known before, such as a mask, belongs to no block."""
+    """Return the leaves that are, or depend on, a layer: a mask, for example, belongs to no block."""
     deep: set[Variable] = set()
     kept: list[Leaf] = []
     for leaf in leaves:

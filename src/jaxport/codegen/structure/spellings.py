@@ -30,7 +30,7 @@ class Attended:
 
 @dataclass(eq=False)
 class Spellings:
-    """Says what values were computed by.
+    """Queries on the steps that computed values.
 
     Attributes:
       made: the step that makes each value.
@@ -39,7 +39,7 @@ class Spellings:
     made: dict[Variable, Step] = field(default_factory=dict)
 
     def note(self, step: Step) -> None:
-        """Takes a step in."""
+        """Record a step."""
         if isinstance(step.outputs, Variable):
             self.made[step.outputs] = step
 
@@ -77,7 +77,7 @@ class Spellings:
         return [*parts[0], *parts[1]], factor * math.prod(factors)
 
     def gelu(self, step: Step) -> tuple[Variable, bool] | None:
-        """What a product is the GELU of, and whether it is the approximation by tanh."""
+        """Return the operand of a GELU that a product spells out, and if it is the approximation by tanh."""
         parts = [self.factors(arg) if isinstance(arg, Variable) else ([], number(arg)) for arg in step.args]
         if any(factor is None for _, factor in parts):
             return None
@@ -130,7 +130,7 @@ class Spellings:
         return None if any(one is None for one in exponents) else sum(one or 0 for one in exponents)
 
     def softmax(self, quotient: Step) -> tuple[Variable, int] | None:
-        """What a quotient is the softmax of, and the axis: `exp(x - max(x)) / sum(exp(x - max(x)))`."""
+        """Return the operand and the axis of a softmax that a quotient spells out: `exp(x - max(x)) / sum(exp(x - max(x)))`."""
         power = self.step(quotient.args[0], "jnp.exp")
         total = self.step(quotient.args[1], "jnp.sum")
         shifted = self.step(power.args[0], "-") if power is not None else None
@@ -204,7 +204,7 @@ class Spellings:
         return False
 
     def _repeated(self, value: Variable) -> Variable | None:
-        """What a value repeats the heads of, each several times in a row, as grouped queries need them."""
+        """Return the value whose heads another repeats, each several times in a row, as grouped queries need them."""
         merged = self.step(value, "jnp.reshape")
         broad = self.step(merged.args[0], "jnp.broadcast_to") if merged is not None else None
         added = self.step(broad.args[0], "jnp.expand_dims") if broad is not None else None

@@ -19,7 +19,7 @@ def shared(
     """The parameters that several operators read, each with the lookup whose table it is, if there is one.
 
     Exporters merge equal tensors. Those whose elements are all the same, as those of fresh normalizations are, are no
-    ties: each operator gets one of its own. What several calls of one module read is one weight of that module.
+    ties: each operator gets one of its own. A tensor that several calls of one module read is one weight of that module.
     """
     uses = Counter(variable for op in ops for variable in op.inputs)
     counts: dict[Variable, Counter[Chain]] = {}
