@@ -110,9 +110,10 @@ def test_what_no_framework_has_is_operators(name: str, tmp_path: Path) -> None:
     assert "nnx.Conv" not in code
 
 
-def spelled(body: str, *inputs: str, output: str = "float[batch, 4, 8]") -> onnx.ModelProto:
+def spelled(body: str, *inputs: str, output: str = "float[batch, 4, 8]", weights: str = "") -> onnx.ModelProto:
     """A model of a few operators, with the constants that they spell functions out with."""
     constants = (
+        f"{weights}{', ' if weights else ''}"
         "float half = {0.5}, float one = {1}, float two = {2}, float three = {3}, float root = {1.4142135}, "
         "float steep = {0.7978846}, float cubic = {0.044715}, float scale = {0.25}, float ten = {10}"
     )
@@ -137,6 +138,54 @@ IDIOMS = {
         spelled("i = Constant<value = int64 {2}>() y = Gather<axis=1>(x, i)", X, output="float[batch, 8]"),
         "x[:, 2]",
     ),
+    "a product of rows": (
+        spelled(
+            "m = Constant<value_ints = [-1, 8]>() n = Constant<value_ints = [-1, 4, 6]>() r = Reshape(x, m) "
+            "p = MatMul(r, w) t = Add(b, p) y = Reshape(t, n)",
+            X,
+            "float[8, 6] w",
+            "float[6] b",
+            output="float[batch, 4, 6]",
+        ),
+        "return x @ w + b",
+    ),
+    "a product of columns": (
+        spelled(
+            "t = Transpose<perm = [0, 2, 1]>(x) y = MatMul(w, t)",
+            X,
+            output="float[batch, 2, 4]",
+            weights=f"float[2, 8] w = {{{', '.join(map(str, range(16)))}}}",
+        ),
+        "return self.linear(x).transpose(0, 2, 1)",
+    ),
+    "a roll": (
+        spelled(
+            "a = Constant<value_ints = [0]>() b = Constant<value_ints = [3]>() c = Constant<value_ints = [8]>() "
+            "d = Constant<value_ints = [2]>() e = Slice(x, b, c, d) f = Slice(x, a, b, d) y = Concat<axis=2>(e, f)",
+            X,
+        ),
+        "return jnp.roll(x, -3, axis=2)",
+    ),
+    "one over a root": (
+        spelled("r = Abs(x) s = Add(r, one) t = Sqrt(s) y = Div(one, t)", X),
+        "lax.rsqrt(",
+    ),
+    "a padding of nothing": (
+        spelled("p = Constant<value_ints = [0, 0, 0, 0, 0, 0]>() z = Pad(x, p) y = Tanh(z)", X),
+        "return jnp.tanh(x)",
+    ),
+    "added axes": (
+        spelled(
+            "a = Constant<value_ints = [0]>() b = Constant<value_ints = [2]>() c = Unsqueeze(x, a) y = Unsqueeze(c, b)",
+            X,
+            output="float[1, batch, 1, 4, 8]",
+        ),
+        "return jnp.expand_dims(x, (0, 2))",
+    ),
+    "nothing but true": (
+        spelled("t = Constant<value = bool {1}>() g = Greater(x, half) a = And(t, g) y = Where(a, x, half)", X),
+        "return jnp.where(x > 0.5, x, 0.5)",
+    ),
     "softmax": (
         spelled(f"axis = Constant<value_ints = [-1]>() {SHIFTED} y = Div(e, n)", X),
         "nn.softmax(x, axis=-1)",
@@ -158,6 +207,12 @@ NEARLY = {
         "h = Mul(x, half) y = Mul(h, s)",
         X,
     ),
+    "another order of parts": spelled(
+        "a = Constant<value_ints = [0]>() b = Constant<value_ints = [3]>() c = Constant<value_ints = [7]>() "
+        "d = Constant<value_ints = [2]>() e = Slice(x, b, c, d) f = Slice(x, a, b, d) g = Concat<axis=2>(e, f) "
+        "h = Constant<value_ints = [0, 0, 0, 0, 0, 1]>() y = Pad(g, h)",
+        X,
+    ),
     "another gate": spelled("n = Neg(x) s = Sigmoid(n) y = Mul(x, s)", X),
 }
 
@@ -167,6 +222,7 @@ def test_what_only_looks_like_an_idiom_stays(name: str, tmp_path: Path) -> None:
     code = check_model(NEARLY[name], tmp_path, "nnx")
     assert "gelu" not in code
     assert "silu" not in code
+    assert "roll" not in code
 
 
 HEADS = ("float[batch, 2, length, 4] q", "float[batch, 2, 6, 4] k", "float[batch, 2, 6, 4] v")
@@ -189,6 +245,14 @@ def attention(body: str, *inputs: str) -> onnx.ModelProto:
         (
             attention("b = Add(mask, s) p = Softmax<axis=3>(b) y = MatMul(p, v)", "float[length, 6] mask"),
             "bias=",
+        ),
+        (
+            attention(
+                "a = Add(s, near) b = Add(a, mask) p = Softmax<axis=-1>(b) y = MatMul(p, v)",
+                "float[2, length, 6] near",
+                "float[batch, 1, 1, 6] mask",
+            ),
+            "mask = near + mask",
         ),
     ],
 )

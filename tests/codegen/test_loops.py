@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import jaxport
-from tests.codegen.structured import check
+from tests.codegen.structured import check, nameless
 from tests.codegen.test_structured import FRAMEWORKS, check_model
 
 RANDOM = np.random.default_rng(0)
@@ -192,9 +192,7 @@ def a_cell() -> onnx.ModelProto:
     """A recurrent layer that two sequences of different lengths go through."""
     graph = Graph(a=[5, "batch", 8], b=[7, "batch", 8])
     weights = [graph.weight("cell.w", 1, 32, 8), graph.weight("cell.r", 1, 32, 8), graph.weight("cell.b", 1, 64)]
-    sums = [
-        graph.node("ReduceSum", [graph.node("LSTM", [x, *weights], "cell", hidden_size=8)]) for x in ("a", "b")
-    ]
+    sums = [graph.node("ReduceSum", [graph.node("LSTM", [x, *weights], "cell", hidden_size=8)]) for x in ("a", "b")]
     return graph.model(y=graph.node("Sub", sums))
 
 
@@ -228,6 +226,20 @@ def test_calls_that_differ_keep_their_weights_together(tmp_path: Path) -> None:
     model = graph.model(y=x)
     check_model(model, tmp_path, "nnx")
     assert len(jaxport.from_onnx(model).to_source(framework="nnx").tensors) == 4
+
+
+def test_equal_blocks_without_names_before_another_are_a_loop(tmp_path: Path) -> None:
+    """Two blocks, one with a layer across it, and one more: the cut is where one value goes on."""
+    graph = Graph(x=X)
+    x = graph.node("Relu", [graph.linear("x", "stem")])
+    for path in ("a", "b"):
+        x = graph.node("Relu", [graph.block(x, path)])
+    y = graph.linear(graph.node("Tanh", [graph.linear(x, "c.up")]), "c.down")
+    x = graph.node("Relu", [graph.node("Add", [graph.linear(x, "c.across"), y])])
+    x = graph.node("Relu", [graph.block(x, "d")])
+    code = check_model(nameless(graph.model(y=x)), tmp_path, "nnx")
+    assert "for layer in self.layers:" in code
+    assert "nnx.List([Block(rngs=rngs) for _ in range(2)])" in code
 
 
 def test_nothing_but_the_number_of_rows_decides(tmp_path: Path) -> None:

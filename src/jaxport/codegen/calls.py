@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from jaxport.codegen.dialect import Dialect
-from jaxport.codegen.fields import ROLES, Fields, common_name, key_of
+from jaxport.codegen.fields import Fields, common_name, key_of
 from jaxport.codegen.flat import LONGEST_INLINE, Printer, default_name, leaves, needed
 from jaxport.codegen.literals import attribute, call, dtype_expression, name, number, restored
+from jaxport.codegen.structure.idioms import MOVING, ROLES
 from jaxport.codegen.structure.spellings import number as number_of
 from jaxport.codegen.structure.steps import reads
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Tie
@@ -206,7 +208,7 @@ class CallPrinter(Printer):
             part = step.node if isinstance(step.node, Layer) else step.node.module
             place = self.fields.paths[key_of(part)]
             found = [part for part in place if isinstance(part, str)]
-            chosen = found[-1] if len(found) == len(place) else "x"
+            chosen = _lower(found[-1]) if len(found) == len(place) else "x"
             for variable in leaves(step.outputs):
                 self.called[variable] = chosen
             return chosen
@@ -391,6 +393,15 @@ class CallPrinter(Printer):
         return [ast.Assign([target], expression, lineno=0)]
 
 
+def _lower(name: str) -> str:
+    """Return a name as variables have it.
+
+    >>> _lower("LayerNorm"), _lower("c_fc")
+    ('layer_norm', 'c_fc')
+    """
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
 def _for(iterated: Sequence[tuple[str, ast.expr]], count: int, body: list[ast.stmt]) -> ast.stmt:
     """A loop over modules and values side by side; over nothing, `count` times."""
     if not iterated:
@@ -435,9 +446,6 @@ class _Part(str):
 
 METHODS = {"jnp.reshape": "reshape", "jnp.transpose": "transpose"}
 """Functions that are methods of arrays, and take an array and sizes or axes."""
-
-MOVING = {*METHODS, "astype", "jnp.expand_dims", "jnp.squeeze"}
-"""Functions whose result is named as their operand."""
 
 KEPT = {"mask", "split", "softmax", "top_k"}
 """Defaults that say more than `x`."""

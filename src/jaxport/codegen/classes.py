@@ -22,7 +22,7 @@ from jaxport.importer.recording import Variable
 
 __all__ = ["Classes", "Draft"]
 
-MOST_ARGUMENTS = 6
+MOST_ARGUMENTS = 8
 """Arguments that a constructor has at most; modules that differ in more are classes of their own."""
 
 
@@ -135,7 +135,8 @@ class Classes:
         result = self.result if is_root else module.outputs[0] if len(module.outputs) == 1 else module.outputs
         body = printer.body(module.items, result)
         wanted = printer.dims & {*self.known_sizes}
-        prologue, missing = size_statements({text: variable for variable, text in arguments.items()}, wanted)
+        shaped = {text: variable for variable, text in arguments.items()}
+        prologue, missing = size_statements(shaped, wanted, checked=is_root)
         if is_root and missing:
             raise unreadable(min(missing))
         sizes = tuple(sorted(missing))

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from jaxport.codegen.structure.idioms import ROLES
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Weight
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.recording import Variable
 
 __all__ = [
-    "ROLES",
     "Fields",
     "argument_role",
     "class_name",
@@ -25,9 +25,6 @@ __all__ = [
 ]
 
 Child = Module | Layer
-
-ROLES = frozenset({"mask", "cos", "sin"})
-"""Names of values that keep their meaning in every module."""
 
 
 @dataclass(eq=False)
@@ -149,10 +146,11 @@ def weight_name(name: str) -> str:
 def is_made_up(name: str) -> bool:
     """Whether a name is one that exporters number values with.
 
-    >>> is_made_up("val_17"), is_made_up("cls_token")
-    (True, False)
+    >>> is_made_up("val_17"), is_made_up("unsqueeze_2"), is_made_up("cls_token")
+    (True, True, False)
     """
-    numbered = r"(?i)(val|const|constant|onnx|matmul|add|mul|conv|gemm|_*v|tensor|arg|param|w)?_*\d*"
+    operators = "matmul|add|mul|conv|gemm|unsqueeze|squeeze|transpose|permute|reshape|view|expand|clone|slice|cat"
+    numbered = rf"(?i)(val|const|constant|onnx|{operators}|_*v|tensor|arg|param|w)?_*\d*"
     return re.fullmatch(numbered, name) is not None
 
 

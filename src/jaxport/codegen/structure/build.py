@@ -71,7 +71,7 @@ def _module(
     imply_elements(chains)
     without_containers(chains)
     hoist(leaves, chains, weights.names)
-    mined = mine(leaves, chains, results, [*weights.names])
+    mined = mine(leaves, chains, [*weights.names])
     order = {id(leaf): index for index, leaf in enumerate(leaves)}
     closing = Closing(chains, order, weights.names.keys(), weights.shared.keys(), {**types, **mined}, results)
     return closing.module("", leaves, 0, set(results))
@@ -153,6 +153,9 @@ def _rebuilt(module: Module, kept: Mapping[int, Mapping[Variable, Weight | Tie]]
         else:
             items.append(item)
     made = {variable for item in items for variable in item.outputs}
-    inputs = dict.fromkeys(v for item in items for v in item.inputs if v not in made and v not in own)
-    done[id(module)] = replace(module, items=tuple(items), inputs=tuple(inputs), weights=dict(own))
+    read = dict.fromkeys(variable for item in items for variable in item.inputs)
+    inputs = tuple(variable for variable in read if variable not in made and variable not in own)
+    # In the order in which they are read, so that modules that are alike are one class.
+    weights = {variable: own[variable] for variable in [*read, *own] if variable in own}
+    done[id(module)] = replace(module, items=tuple(items), inputs=inputs, weights=weights)
     return done[id(module)]

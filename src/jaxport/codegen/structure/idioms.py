@@ -21,7 +21,13 @@ from jaxport.codegen.tree import Op
 from jaxport.importer.host import HostValue, is_dim
 from jaxport.importer.recording import Step, Variable, map_leaves
 
-__all__ = ["rewritten"]
+__all__ = ["MOVING", "ROLES", "rewritten"]
+
+ROLES = frozenset({"mask", "cos", "sin"})
+"""Names of values that keep their meaning in every module."""
+
+MOVING = frozenset({"jnp.reshape", "jnp.transpose", "jnp.expand_dims", "jnp.squeeze", "astype"})
+"""Functions whose result is named as their operand."""
 
 Rule = Callable[[Step], "Variable | Step | None"]
 
@@ -87,6 +93,9 @@ class _Rewriting:
                 if found is not None:
                     self.add(found)
                     return
+            source = step.args[0] if step.name in MOVING and step.args else None
+            if isinstance(source, Variable) and source.hint in ROLES:
+                output.hint = source.hint
         self.steps.append(step)
         self.spellings.note(step)
 
@@ -98,8 +107,10 @@ class _Rewriting:
             "lax.conv_general_dilated": (self.channels.convolution,),
             "helper.depthwise_convolution": (self.channels.convolution,),
             "jnp.matmul": (self._matmul,),
-            "@": (self._attention, self._scaled_product),
+            "@": (self._attention, self._scaled_product, self._product_of_columns),
             "jnp.squeeze": (self._squeeze,),
+            "jnp.expand_dims": (self._expand,),
+            "jnp.logical_and": (self._and_true,),
             "jnp.take": (self._take_all, self._take),
             "": (self._part_of_uniform, self._part_of_transposed),
             "jnp.transpose": (self._transpose, self.channels.flattened),
@@ -107,17 +118,18 @@ class _Rewriting:
             "jnp.sum": (self._reduction,),
             "jnp.max": (self._reduction,),
             "jnp.min": (self._reduction,),
-            "jnp.reshape": (self._reshape,),
+            "jnp.reshape": (self._of_rows, self._reshape),
             "jnp.reciprocal": (self._reciprocal,),
             "jnp.negative": (self._negative,),
             "jnp.arange": (self._arange,),
             "jnp.where": (self._where,),
             "*": (self._gated, self._gelu, self.channels.together),
             "-": (self.channels.together,),
-            "/": (self._softmax, self.channels.together),
+            "/": (self._softmax, self._over_root, self.channels.together),
+            "jnp.pad": (self._pad_nothing,),
             "==": (self._lower_triangle,),
             "nn.softmax": (self._mask_of,),
-            "jnp.concatenate": (self._stack,),
+            "jnp.concatenate": (self._stack, self._roll),
             "jnp.cos": (self._angle,),
             "jnp.sin": (self._angle,),
         }.get(step.name, ())
@@ -149,6 +161,29 @@ class _Rewriting:
         root = self.spellings.step(step.args[0], "jnp.sqrt")
         return _call(step, "lax.rsqrt", *root.args) if root is not None and _is_single(step.outputs) else None
 
+    def _over_root(self, step: Step) -> Step | None:
+        """`1 / sqrt(x)` is `rsqrt(x)`."""
+        return self._reciprocal(_call(step, "jnp.reciprocal", step.args[1])) if number(step.args[0]) == 1 else None
+
+    def _pad_nothing(self, step: Step) -> Variable | None:
+        widths = step.args[1] if len(step.args) > 1 else None
+        nothing = isinstance(widths, list | tuple) and all(tuple(pair) == (0, 0) for pair in widths)
+        return step.args[0] if nothing and isinstance(step.args[0], Variable) else None
+
+    def _roll(self, step: Step) -> Step | None:
+        """`concatenate((x[:, 2:], x[:, :2]), axis=1)` is `roll(x, -2, axis=1)`."""
+        axis, rank = step.kwargs.get("axis", 0), len(step.outputs.shape)
+        parts = [self.spellings.step(part, "") for part in step.args[0]] if len(step.args) == 1 else []
+        if len(parts) != 2 or parts[0] is None or parts[1] is None or parts[0].args[0] is not parts[1].args[0]:
+            return None
+        x, axis = parts[0].args[0], axis % rank
+        size = x.shape[axis] if isinstance(x, Variable) and len(x.shape) == rank else None
+        bounds = [_bounds(part.args[1], axis, size) for part in parts if part is not None]
+        if bounds[0] is None or bounds[1] is None or bounds[1] != (0, bounds[0][0]) or bounds[0][1] != size:
+            return None
+        shift = min(-bounds[0][0], size - bounds[0][0], key=abs)
+        return Step("call", "jnp.roll", (x, shift), {"axis": axis}, step.outputs, step.node)
+
     def _reduction(self, step: Step) -> Step | None:
         """`mean(x, axis=(1,), keepdims=False)` is `mean(x, axis=1)`."""
         if step.kwargs.get("keepdims") is not False or not isinstance(step.kwargs.get("axis"), tuple):
@@ -175,6 +210,23 @@ class _Rewriting:
             return None
         chosen = tuple(begin if axis == axes[0] else other for axis, other in enumerate(index))
         return Step("index", "", (cut.args[0], chosen if len(chosen) > 1 else begin), {}, step.outputs, step.node)
+
+    def _expand(self, step: Step) -> Step | None:
+        """`expand_dims(expand_dims(x, 1), 2)` is `expand_dims(x, (1, 2))`."""
+        inner = self.spellings.step(step.args[0], "jnp.expand_dims")
+        axes, first = _added_axes(step), _added_axes(inner) if inner is not None else None
+        if inner is None or axes is None or first is None:
+            return None
+        kept = [axis for axis in range(len(step.outputs.shape)) if axis not in axes]
+        return _call(step, "jnp.expand_dims", inner.args[0], tuple(sorted([*axes, *(kept[axis] for axis in first)])))
+
+    def _and_true(self, step: Step) -> Variable | None:
+        """`a & True` is `a`."""
+        for true, other in (step.args, step.args[::-1]):
+            known = isinstance(true, HostValue) and true.dtype == bool and true.size == 1 and bool(true.data.all())
+            if known and isinstance(other, Variable) and other.shape == step.outputs.shape and other.dtype == bool:
+                return other
+        return None
 
     def _plus_nothing(self, step: Step) -> Variable | None:
         """`i + 0` is `i`, of integers."""
@@ -261,6 +313,28 @@ class _Rewriting:
             return units
         before = self.spellings.step(x, "jnp.reshape")
         return _call(step, "jnp.reshape", before.args[0], step.args[1]) if before is not None else None
+
+    def _of_rows(self, step: Step) -> Variable | Step | None:
+        """`(x.reshape(-1, n) @ w + b).reshape(batch, length, m)` is `x @ w + b`."""
+        rows, shape = step.args[0], step.outputs.shape
+        if not isinstance(rows, Variable) or len(rows.shape) != 2 or len(shape) < 3 or rows.shape[-1] != shape[-1]:
+            return None
+        total = self.spellings.step(rows, "+")
+        for product, bias in (total.args, total.args[::-1]) if total is not None else [(rows, None)]:
+            made = self.spellings.step(product, "@")
+            flat = self.spellings.step(made.args[0], "jnp.reshape") if made is not None else None
+            is_bias = bias is None or (isinstance(bias, Variable) and bias.shape == shape[-1:])
+            if made is None or flat is None or not is_bias or not isinstance(made.args[1], Variable):
+                continue
+            x, kernel = flat.args[0], made.args[1]
+            if not isinstance(x, Variable) or len(kernel.shape) != 2:
+                continue
+            whole, output = (*shape[:-1], kernel.shape[0]), Variable(shape, step.outputs.dtype)
+            if x.shape != whole:
+                x = self._make(flat, "jnp.reshape", (x, [*whole]), whole)
+            y = self._made(Step("operator", "@", (x, kernel), {}, output, made.node))
+            return y if bias is None else _operator(step, "+", y, bias)
+        return None
 
     def _without_units(self, x: Variable, shape: tuple[Any, ...]) -> Variable | None:
         """Return the value before axes of one element were added and moved, if it has this shape."""
@@ -358,6 +432,20 @@ class _Rewriting:
         factor = HostValue(np.asarray(np.float32(c * d)))
         return _operator(step, "*", self.current(output), factor)
 
+    def _product_of_columns(self, step: Step) -> Step | None:
+        """`w @ x.transpose(0, 2, 1)` is `(x @ w.T).transpose(0, 2, 1)`, of a parameter."""
+        kernel, columns = step.args
+        moved = self.spellings.step(columns, "jnp.transpose")
+        if kernel not in self.channels.weights or len(kernel.shape) != 2 or moved is None or step.kwargs:
+            return None
+        x, order = moved.args if len(moved.args) == 2 else (None, ())
+        if not isinstance(x, Variable) or order != (0, 2, 1):
+            return None
+        turned = self._make(step, "jnp.transpose", (kernel, (1, 0)), kernel.shape[::-1])
+        shape = (*x.shape[:-1], kernel.shape[0])
+        y = self._made(Step("operator", "@", (x, turned), {}, Variable(shape, step.outputs.dtype), step.node))
+        return _call(step, "jnp.transpose", y, (0, 2, 1))
+
     def _attention(self, step: Step) -> Step | None:
         """`softmax(q @ k.mT * scale + bias) @ v` is an attention of JAX, for which heads are after positions."""
         found = self.spellings.attention(step)
@@ -368,13 +456,17 @@ class _Rewriting:
             for x in (found.query, found.key, found.value)
         ]
         options: dict[str, Any] = {}
-        if found.bias is not None:
-            options["bias"] = found.bias
-            missing = 4 - len(found.bias.shape)
+        if found.biases:
+            bias = found.biases[0]
+            for other in found.biases[1:]:
+                bias = self._made(
+                    Step("operator", "+", (bias, other), {}, Variable(_broadcast(bias, other), bias.dtype), step.node)
+                )
+            missing = 4 - len(bias.shape)
             if missing:
-                shape = (*[1] * missing, *found.bias.shape)
-                options["bias"] = self._make(step, "jnp.expand_dims", (found.bias, tuple(range(missing))), shape)
-            options["bias"].hint = "mask"
+                shape = (*[1] * missing, *bias.shape)
+                bias = self._make(step, "jnp.expand_dims", (bias, tuple(range(missing))), shape)
+            bias.hint, options["bias"] = "mask", bias
         if abs(found.scale * found.query.shape[-1] ** 0.5 - 1) > 1e-6:
             options["scale"] = found.scale
         shape = [step.outputs.shape[axis] for axis in (0, 2, 1, 3)]
@@ -382,10 +474,42 @@ class _Rewriting:
         return _call(step, "jnp.transpose", attended, (0, 2, 1, 3))
 
 
+def _broadcast(a: Variable, b: Variable) -> tuple[Any, ...]:
+    """Return the shape of the sum of two values, each axis of which has one element or all."""
+    rank = max(len(a.shape), len(b.shape))
+    pairs = zip(*((*[1] * (rank - len(x.shape)), *x.shape) for x in (a, b)), strict=True)
+    return tuple(second if isinstance(first, int) and first == 1 else first for first, second in pairs)
+
+
 def _only_axis(added: Step) -> int | None:
-    axis = added.kwargs.get("axis", added.args[1] if len(added.args) > 1 else 0)
-    axes = axis if isinstance(axis, tuple) else (axis,)
-    return axes[0] % len(added.outputs.shape) if len(axes) == 1 and isinstance(axes[0], int) else None
+    axes = _added_axes(added) if added.name == "jnp.expand_dims" else _stacked_axis(added)
+    return axes[0] if axes is not None and len(axes) == 1 else None
+
+
+def _stacked_axis(stacked: Step) -> tuple[int, ...]:
+    return (stacked.kwargs.get("axis", 0) % len(stacked.outputs.shape),)
+
+
+def _bounds(index: Any, axis: int, size: Any) -> tuple[int, int] | None:
+    """Return the first place and the place behind the last of a slice along an axis of known size; None for other indices."""
+    index = index if isinstance(index, tuple) else (index,)
+    if not isinstance(size, int) or len(index) != axis + 1 or any(part != slice(None) for part in index[:-1]):
+        return None
+    part = index[-1]
+    ends = (part.start, part.stop) if isinstance(part, slice) and part.step in (None, 1) else ("", "")
+    if not all(end is None or type(end) is int for end in ends):
+        return None
+    begin, end, _ = part.indices(size)
+    return begin, end
+
+
+def _added_axes(added: Step) -> tuple[int, ...] | None:
+    """Return the axes that a step adds, as positions in its result."""
+    axes = added.kwargs.get("axis", added.args[1] if len(added.args) > 1 else None)
+    axes = axes if isinstance(axes, tuple | list) else (axes,)
+    if not all(isinstance(axis, int) for axis in axes):
+        return None
+    return tuple(axis % len(added.outputs.shape) for axis in axes)
 
 
 def _is_single(variable: Variable) -> bool:

@@ -19,13 +19,13 @@ CLOSE = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Attended:
-    """`softmax(query @ keyᵀ * scale + bias) @ value`, of (batch, heads, positions, features)."""
+    """`softmax(query @ keyᵀ * scale + sum(biases)) @ value`, of (batch, heads, positions, features)."""
 
     query: Variable
     key: Variable
     value: Variable
     scale: float
-    bias: Variable | None
+    biases: tuple[Variable, ...]
 
 
 @dataclass(eq=False)
@@ -154,14 +154,10 @@ class Spellings:
         value = product.args[1]
         if softmax is None or not isinstance(value, Variable) or softmax.kwargs.get("axis") not in (-1, 3):
             return None
-        scores, bias = softmax.args[0], None
+        scores = softmax.args[0]
         if not isinstance(scores, Variable) or len(scores.shape) != 4 or softmax.kwargs.keys() != {"axis"}:
             return None
-        total = self.step(scores, "+")
-        for mask, other in (total.args, total.args[::-1]) if total is not None else ():
-            if self.is_scores(other) and isinstance(mask, Variable):
-                scores, bias = other, mask
-                break
+        scores, biases = self._without_biases(scores) or (scores, ())
         scores, scale = self.scaled(scores)
         inner = self.step(scores, "@")
         if inner is None or scale <= 0 or not all(isinstance(arg, Variable) for arg in inner.args):
@@ -170,20 +166,31 @@ class Spellings:
         heads = self._with_last_axes_swapped(turned)
         if heads is None:
             return None
-        every = (query, heads, value, *([bias] if bias is not None else []))
+        every = (query, heads, value, *biases)
         if any(x.dtype != np.float32 for x in every) or any(len(x.shape) != 4 for x in (query, heads, value)):
             return None
         key_shape = (*query.shape[:2], value.shape[2], query.shape[3])
         if turned.shape != (*key_shape[:2], key_shape[3], key_shape[2]) or value.shape != key_shape:
             return None
-        if bias is not None and not _fits(bias.shape, scores.shape):
+        if not all(_fits(bias.shape, scores.shape) for bias in biases):
             return None
         if not isinstance(query.shape[3], int) or query.shape[3] < 1:
             return None
         few_heads, few_values = self._repeated(heads), self._repeated(value)
         if few_heads is not None and few_values is not None and few_heads.shape[1] == few_values.shape[1]:
             heads, value = few_heads, few_values
-        return Attended(query, heads, value, scale, bias)
+        return Attended(query, heads, value, scale, biases)
+
+    def _without_biases(self, value: Any) -> tuple[Any, tuple[Variable, ...]] | None:
+        """Return the scores that a value is the sum of, and what is added to them; None if it has no scores."""
+        if self.is_scores(value):
+            return value, ()
+        total = self.step(value, "+")
+        for bias, other in (total.args, total.args[::-1]) if total is not None else ():
+            found = self._without_biases(other) if isinstance(bias, Variable) else None
+            if found is not None:
+                return found[0], (*found[1], bias)
+        return None
 
     def counts(self, value: Any, size: Any) -> bool:
         """Whether a value is 0, 1 … `size - 1`, in this order, whatever its shape is: rows times their length, and columns."""
