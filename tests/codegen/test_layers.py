@@ -248,11 +248,11 @@ def attention(body: str, *inputs: str) -> onnx.ModelProto:
         ),
         (
             attention(
-                "a = Add(s, near) b = Add(a, mask) p = Softmax<axis=-1>(b) y = MatMul(p, v)",
+                "g = Add(s, near) b = Add(g, mask) p = Softmax<axis=-1>(b) y = MatMul(p, v)",
                 "float[2, length, 6] near",
                 "float[batch, 1, 1, 6] mask",
             ),
-            "mask = near + mask",
+            "near + mask",
         ),
     ],
 )

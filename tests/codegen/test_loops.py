@@ -217,6 +217,17 @@ def test_a_module_that_is_called_several_times_is_one(case: str, framework: str,
     assert len(source.tensors) == len(model.graph.initializer)
 
 
+@pytest.mark.parametrize("path", ["shared", ""])
+def test_copies_of_a_weight_are_one_in_its_module(path: str, tmp_path: Path) -> None:
+    """An exporter stores a weight for each call of its module; equal tensors elsewhere are two."""
+    graph = Graph(a=X, b=X)
+    first = graph.node("MatMul", ["a", graph.weight("val_1", 8, 8)], path)
+    graph.tensors["val_2"] = graph.tensors["val_1"].copy()
+    model = graph.model(y=graph.node("Mul", [first, graph.node("MatMul", ["b", "val_2"], path)]))
+    check_model(model, tmp_path, "nnx")
+    assert len(jaxport.from_onnx(model).to_source(framework="nnx").tensors) == (1 if path else 2)
+
+
 def test_calls_that_differ_keep_their_weights_together(tmp_path: Path) -> None:
     """Two calls on the same weights that compute different things are no calls of one module: nothing is doubled."""
     graph = Graph(a=X, b=X)

@@ -22,8 +22,8 @@ from jaxport.codegen.structure.scopes import (
     plain_paths,
     without_containers,
 )
-from jaxport.codegen.structure.steps import operators, variables
-from jaxport.codegen.structure.ties import element_of_all, shared
+from jaxport.codegen.structure.steps import operators, renamed, variables
+from jaxport.codegen.structure.ties import copies, element_of_all, shared
 from jaxport.codegen.tree import Call, Item, Layer, Module, Op, Tie, Weight
 from jaxport.importer.recording import Variable
 from jaxport.importer.tracing import RecordedProgram
@@ -35,13 +35,15 @@ def build(recorded: RecordedProgram) -> tuple[Module, Any]:
     """Return the tree of a recorded program, and the program's results in terms of the tree's values."""
     program = recorded.program
     names = {variable: name for name, variable in recorded.params.items()}
-    ops, result = operators(recorded.steps, recorded.outputs, names)
-    steps, result = rewritten(ops, result, names, lambda variable: element_of_all(program, names[variable]))
-    ops, result = operators(steps, result, names)
-    results = list(dict.fromkeys(variables(result)))
     nodes, node_chain = node_chains(program.places)
     plain = plain_paths(path for chain in node_chain.values() for path in chain)
     node_chain = {key: tuple(plain[path] for path in chain) for key, chain in node_chain.items()}
+    same = copies(recorded.steps, names, program, node_chain)
+    steps = [renamed(step, same) for step in recorded.steps]
+    ops, result = operators(steps, recorded.outputs, names)
+    steps, result = rewritten(ops, result, names, lambda variable: element_of_all(program, names[variable]))
+    ops, result = operators(steps, result, names)
+    results = list(dict.fromkeys(variables(result)))
     types = {plain.get(module.path, module.path): module.type for module in program.modules.walk()}
     own = {variable for variable in names if element_of_all(program, names[variable]) is None}
     kept: set[str] = set()
