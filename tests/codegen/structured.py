@@ -20,7 +20,7 @@ from jaxport.codegen.modules import ModuleSource
 from jaxport.jaxprs.compiling import QUICKLY
 from tests.importer.printed import without_jaxport
 
-NEEDED = {"__future__", "collections", "equinox", "flax", "jax", "numpy", "pathlib", "safetensors", "typing"}
+NEEDED = {"__future__", "collections", "equinox", "flax", "jax", "numpy", "pathlib", "re", "safetensors", "typing"}
 
 
 def check(

@@ -170,6 +170,28 @@ IDIOMS = {
         spelled("r = Abs(x) s = Add(r, one) t = Sqrt(s) y = Div(one, t)", X),
         "lax.rsqrt(",
     ),
+    "groups that an instance normalization with constants normalizes": (
+        spelled(
+            "o = Constant<value_floats = [1.0, 1.0, 1.0, 1.0]>() z = Constant<value_floats = [0.0, 0.0, 0.0, 0.0]>() "
+            "g = Constant<value_ints = [0, 4, -1]>() r = Reshape(x, g) n = InstanceNormalization(r, o, z) "
+            "h = Shape(x) u = Reshape(n, h) m = Mul(u, w) y = Add(m, v)",
+            "float[batch, 8, 5, 6] x",
+            output="float[batch, 8, 5, 6]",
+            weights="float[8, 1, 1] w = {1, 2, 3, 4, 5, 6, 7, 8}, float[8, 1, 1] v = {1, 2, 3, 4, 5, 6, 7, 9}",
+        ),
+        "nnx.GroupNorm(8, 4,",
+    ),
+    "a scale that the graph computes": (
+        spelled(
+            "t = Transpose<perm = [0, 1, 3, 2]>(k) c = Constant<value_ints = [16]>() f = Cast<to = 1>(c) r = Sqrt(f) "
+            "i = Div(one, r) g = Mul(q, i) a = MatMul(g, t) p = Softmax<axis = -1>(a) y = MatMul(p, v)",
+            "float[batch, 2, length, 4] q",
+            "float[batch, 2, 6, 4] k",
+            "float[batch, 2, 6, 4] v",
+            output="float[batch, 2, length, 4]",
+        ),
+        "scale=0.25",
+    ),
     "a padding of nothing": (
         spelled("p = Constant<value_ints = [0, 0, 0, 0, 0, 0]>() z = Pad(x, p) y = Tanh(z)", X),
         "return jnp.tanh(x)",

@@ -12,6 +12,7 @@ from jax import Array
 
 from jaxport.codegen.structure.channels import Channels
 from jaxport.codegen.structure.spellings import Spellings, number
+from jaxport.importer.host import HostValue
 from jaxport.importer.namespaces import helper, jnp, lax
 from jaxport.importer.recording import Step, Variable
 
@@ -73,7 +74,8 @@ class Groups:
         if shaped is None:
             found = self._standardized(value, tuple(range(2, len(out.shape))))
             return (found[0], out.shape[1], found[1]) if found is not None and found[0].shape == out.shape else None
-        found = self._instances(shaped.args[0]) or self._standardized(shaped.args[0], (2,))
+        plain = self._without_unit_affine(shaped.args[0]) or shaped.args[0]
+        found = self._instances(shaped.args[0]) or self._standardized(plain, (2,))
         grouped = self.spellings.step(found[0], "jnp.reshape") if found is not None else None
         if found is None or grouped is None or not isinstance(grouped.args[0], Variable):
             return None
@@ -106,7 +108,9 @@ class Groups:
         origin = shaped.args[0] if shaped is not None else value
         if isinstance(origin, Variable):
             return self.uniform(origin) if origin in self.weights else None
-        return number(origin)
+        if isinstance(origin, HostValue) and origin.size and not origin.symbolic:
+            return float(origin.data.flat[0]) if (origin.data == origin.data.flat[0]).all() else None
+        return None
 
     def _standardized(self, value: Any, axes: tuple[int, ...]) -> tuple[Variable, float] | None:
         """Return the operand of a standardization along these axes, and the epsilon."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxport.codegen.literals import LARGEST_LITERAL
 from jaxport.codegen.structure.channels import ELEMENTWISE, Channels
 from jaxport.codegen.structure.groups import Groups
 from jaxport.codegen.structure.spellings import Spellings, number
@@ -55,7 +56,7 @@ class _Rewriting:
 
     Attributes:
       steps: in order.
-      same: the values that another one stands for.
+      same: the values that another one, or a constant, stands for.
       spellings: the step that made each value.
       channels: the rules on layouts.
       groups: the rule on normalizations of groups of channels.
@@ -64,7 +65,7 @@ class _Rewriting:
     weights: InitVar[Collection[Variable]]
     uniform: InitVar[Callable[[Variable], float | None]]
     steps: list[Step] = field(default_factory=list)
-    same: dict[Variable, Variable] = field(default_factory=dict)
+    same: dict[Variable, Variable | HostValue] = field(default_factory=dict)
     spellings: Spellings = field(default_factory=Spellings)
     channels: Channels = field(init=False)
     groups: Groups = field(init=False)
@@ -85,6 +86,10 @@ class _Rewriting:
         step = renamed(step, self.same)
         output = step.outputs
         if isinstance(output, Variable):
+            constant = _folded(step)
+            if constant is not None:
+                self.same[output] = constant
+                return
             for rule in self._rules(step):
                 found = rule(step)
                 if isinstance(found, Variable):
@@ -472,6 +477,40 @@ class _Rewriting:
         shape = [step.outputs.shape[axis] for axis in (0, 2, 1, 3)]
         attended = self._make(step, "nn.dot_product_attention", tuple(turned), shape, **options)
         return _call(step, "jnp.transpose", attended, (0, 2, 1, 3))
+
+
+FOLDED: dict[str, Callable[..., Any]] = {
+    "jnp.sqrt": np.sqrt,
+    "lax.rsqrt": lambda x: 1 / np.sqrt(x),
+    "jnp.reciprocal": np.reciprocal,
+    "jnp.asarray": np.asarray,
+    "*": np.multiply,
+    "/": np.true_divide,
+}
+"""Functions of constants, such as the scale of an attention, that exporters compute in the graph."""
+
+
+def _folded(step: Step) -> HostValue | None:
+    """Return the small constant of float32 that a step computes from others."""
+    function, out = FOLDED.get(step.name), step.outputs
+    if function is None or step.kwargs or out.dtype != np.float32 or any(isinstance(x, Variable) for x in step.args):
+        return None
+    operands = [_plain(arg) if isinstance(arg, HostValue) else arg for arg in step.args]
+    if any(operand is None for operand in operands) or not any(isinstance(arg, HostValue) for arg in step.args):
+        return None
+    arrays = [operand for operand in operands if isinstance(operand, np.ndarray)]
+    if step.name != "jnp.asarray" and any(array.dtype != np.float32 for array in arrays):
+        return None
+    with np.errstate(all="ignore"):
+        array = np.asarray(function(*operands), np.float32)
+    return HostValue(array) if array.shape == out.shape else None
+
+
+def _plain(value: HostValue) -> np.ndarray | None:
+    """Return a small constant as an array; None if it is large, or has sizes that are only names."""
+    if value.size > LARGEST_LITERAL or (value.symbolic and any(is_dim(element) for element in value.data.ravel())):
+        return None
+    return value.data.astype(np.int64) if value.symbolic else value.data
 
 
 def _broadcast(a: Variable, b: Variable) -> tuple[Any, ...]:

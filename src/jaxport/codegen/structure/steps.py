@@ -16,7 +16,7 @@ __all__ = ["leaf_key", "operators", "reads", "renamed", "variables"]
 
 SMALL = 64
 """Elements up to which constants are compared by value."""
-REARRANGING = frozenset({"T", "jnp.transpose", "jnp.reshape"})
+REARRANGING = frozenset({"T", "jnp.transpose", "jnp.reshape", "jnp.expand_dims", "jnp.squeeze"})
 """Functions whose result has the elements of their operand."""
 
 
@@ -84,19 +84,19 @@ def operators(steps: Iterable[Step], result: Any, weights: Collection[Variable] 
 
 
 def _beside_readers(steps: Sequence[Step], results: Collection[Variable], weights: Collection[Variable]) -> list[Step]:
-    """Return the steps with those that rearrange a weight directly before each of their readers, once for each.
+    """Return the steps with those that rearrange a weight directly before each of their readers, as steps of its node.
 
-    Exporters transpose a weight once for all calls of a module; each call has to look alike.
+    Exporters transpose a weight once for all calls of a module, and for all modules; each has to look alike.
     """
     rearranging: dict[Variable, Step] = {}
     done: list[Step] = []
 
-    def copied(variable: Variable) -> Variable:
+    def copied(variable: Variable, reader: Step) -> Variable:
         step = rearranging[variable]
-        inner = {source: copied(source) for source in reads(step) if source in rearranging}
+        inner = {source: copied(source, reader) for source in reads(step) if source in rearranging}
         copy = renamed(step, inner)
         output = Variable(variable.shape, variable.dtype, variable.hint)
-        done.append(Step(copy.form, copy.name, copy.args, copy.kwargs, output, copy.node))
+        done.append(Step(copy.form, copy.name, copy.args, copy.kwargs, output, reader.node))
         return output
 
     for step in steps:
@@ -105,11 +105,13 @@ def _beside_readers(steps: Sequence[Step], results: Collection[Variable], weight
         if step.name in REARRANGING and of_weight and isinstance(output, Variable) and output not in results:
             rearranging[output] = step
         else:
-            done.append(renamed(step, {variable: copied(variable) for variable in read if variable in rearranging}))
+            done.append(
+                renamed(step, {variable: copied(variable, step) for variable in read if variable in rearranging})
+            )
     return done
 
 
-def renamed(step: Step, names: Mapping[Variable, Variable]) -> Step:
+def renamed(step: Step, names: Mapping[Variable, Variable | HostValue]) -> Step:
     """The step on the variables that are kept; its nested functions, too."""
     if not names or names.keys().isdisjoint(reads(step)):
         return step
