@@ -59,7 +59,7 @@ def export(folder: Path) -> None:
                 print(f"{path.name}: {type(error).__name__}: {str(error)[:200]!r}", flush=True)
                 continue
             for number, arrays in enumerate(inputs):
-                np.savez(path.with_suffix(f".{number}.npz"), **arrays)
+                np.savez(path.with_suffix(f".{number}.npz"), allow_pickle=False, **arrays)
             print(path.name, flush=True)
 
 

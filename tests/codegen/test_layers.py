@@ -12,7 +12,7 @@ import onnx.parser
 import pytest
 
 import jaxport
-from tests.codegen.structured import check, nameless
+from tests.codegen.structured import check, load, nameless
 from tests.codegen.test_structured import FRAMEWORKS, blocks, check_model, sampled
 
 pytestmark = pytest.mark.sampled(2)
@@ -86,6 +86,26 @@ def test_an_operator_is_a_layer(name: str, framework: str, tmp_path: Path) -> No
     model, layer = LAYERS[name]
     code = check(model, sampled(jaxport.from_onnx(model), SIZES), tmp_path, framework)
     assert layer in code.partition("\nclass One(")[2].partition("def __call__")[0]
+
+
+def test_statistics_follow_the_batches_in_training(tmp_path: Path) -> None:
+    model = layer_model("BatchNormalization", [(4,), (4,), (4,), (4,)], ("batch", 4, 5), {"momentum": 0.75})
+    variance = model.graph.initializer[3]
+    positive = np.abs(onnx.numpy_helper.to_array(variance)) + np.float32(0.5)
+    variance.CopyFrom(onnx.numpy_helper.from_array(positive, variance.name))
+    program = jaxport.from_onnx(model)
+    program.to_source(tmp_path, framework="nnx")
+    made = load(tmp_path).load()
+    x = np.random.default_rng(0).standard_normal((3, 4, 5)).astype(np.float32)
+    np.testing.assert_allclose(made(x), program(x), rtol=1e-5, atol=1e-5)
+    mean = np.asarray(made.norm.mean[...])
+    made.train()
+    standardized = made(x)
+    np.testing.assert_allclose(made.norm.mean[...], 0.75 * mean + 0.25 * x.mean((0, 2)), rtol=1e-5, atol=1e-6)
+    centered = (np.asarray(standardized) - np.asarray(made.norm.bias[...])[:, None]).mean((0, 2))
+    np.testing.assert_allclose(centered, np.zeros(4), atol=1e-5)
+    made.eval()
+    assert np.abs(np.asarray(made(x)) - np.asarray(program(x))).max() > 1e-3
 
 
 OTHERS = {

@@ -171,22 +171,26 @@ class _Rewriting:
         return self._reciprocal(_call(step, "jnp.reciprocal", step.args[1])) if number(step.args[0]) == 1 else None
 
     def _pad_nothing(self, step: Step) -> Variable | None:
-        widths = step.args[1] if len(step.args) > 1 else None
+        x, widths = step.args if len(step.args) == 2 else (None, None)
         nothing = isinstance(widths, list | tuple) and all(tuple(pair) == (0, 0) for pair in widths)
-        return step.args[0] if nothing and isinstance(step.args[0], Variable) else None
+        return x if nothing and isinstance(x, Variable) else None
 
     def _roll(self, step: Step) -> Step | None:
         """`concatenate((x[:, 2:], x[:, :2]), axis=1)` is `roll(x, -2, axis=1)`."""
         axis, rank = step.kwargs.get("axis", 0), len(step.outputs.shape)
-        parts = [self.spellings.step(part, "") for part in step.args[0]] if len(step.args) == 1 else []
-        if len(parts) != 2 or parts[0] is None or parts[1] is None or parts[0].args[0] is not parts[1].args[0]:
+        first, second = (
+            (self.spellings.step(part, "") for part in step.args[0]) if len(step.args[0]) == 2 else (None, None)
+        )
+        if first is None or second is None or first.args[0] is not second.args[0] or len(step.args) != 1:
             return None
-        x, axis = parts[0].args[0], axis % rank
+        x, axis = first.args[0], axis % rank
         size = x.shape[axis] if isinstance(x, Variable) and len(x.shape) == rank else None
-        bounds = [_bounds(part.args[1], axis, size) for part in parts if part is not None]
-        if bounds[0] is None or bounds[1] is None or bounds[1] != (0, bounds[0][0]) or bounds[0][1] != size:
+        if not isinstance(size, int):
             return None
-        shift = min(-bounds[0][0], size - bounds[0][0], key=abs)
+        cut, end = _bounds(first.args[1], axis, size) or (0, 0)
+        if end != size or _bounds(second.args[1], axis, size) != (0, cut):
+            return None
+        shift = min(-cut, size - cut, key=abs)
         return Step("call", "jnp.roll", (x, shift), {"axis": axis}, step.outputs, step.node)
 
     def _reduction(self, step: Step) -> Step | None:
@@ -529,14 +533,15 @@ def _stacked_axis(stacked: Step) -> tuple[int, ...]:
     return (stacked.kwargs.get("axis", 0) % len(stacked.outputs.shape),)
 
 
-def _bounds(index: Any, axis: int, size: Any) -> tuple[int, int] | None:
-    """Return the first place and the place behind the last of a slice along an axis of known size; None for other indices."""
-    index = index if isinstance(index, tuple) else (index,)
-    if not isinstance(size, int) or len(index) != axis + 1 or any(part != slice(None) for part in index[:-1]):
+def _bounds(index: Any, axis: int, size: int) -> tuple[int, int] | None:
+    """Return the first place and the place behind the last of a slice along an axis; None for other indices."""
+    parts = index if isinstance(index, tuple) else (index,)
+    if len(parts) != axis + 1 or not all(isinstance(part, slice) for part in parts):
         return None
-    part = index[-1]
-    ends = (part.start, part.stop) if isinstance(part, slice) and part.step in (None, 1) else ("", "")
-    if not all(end is None or type(end) is int for end in ends):
+    *others, part = parts
+    if any(other != slice(None) for other in others) or part.step not in (None, 1):
+        return None
+    if not all(end is None or type(end) is int for end in (part.start, part.stop)):
         return None
     begin, end, _ = part.indices(size)
     return begin, end
@@ -545,10 +550,9 @@ def _bounds(index: Any, axis: int, size: Any) -> tuple[int, int] | None:
 def _added_axes(added: Step) -> tuple[int, ...] | None:
     """Return the axes that a step adds, as positions in its result."""
     axes = added.kwargs.get("axis", added.args[1] if len(added.args) > 1 else None)
-    axes = axes if isinstance(axes, tuple | list) else (axes,)
-    if not all(isinstance(axis, int) for axis in axes):
-        return None
-    return tuple(axis % len(added.outputs.shape) for axis in axes)
+    every = axes if isinstance(axes, tuple | list) else (axes,)
+    found = tuple(axis % len(added.outputs.shape) for axis in every if isinstance(axis, int))
+    return found if len(found) == len(every) else None
 
 
 def _is_single(variable: Variable) -> bool:

@@ -160,9 +160,12 @@ class Spellings:
         scores, biases = self._without_biases(scores) or (scores, ())
         scores, scale = self.scaled(scores)
         inner = self.step(scores, "@")
-        if inner is None or scale <= 0 or not all(isinstance(arg, Variable) for arg in inner.args):
+        if inner is None or not all(isinstance(arg, Variable) for arg in inner.args):
             return None
-        query, turned = inner.args
+        (query, of_query), (turned, of_key) = map(self.scaled, inner.args)
+        scale *= of_query * of_key
+        if scale <= 0:
+            return None
         heads = self._with_last_axes_swapped(turned)
         if heads is None:
             return None
