@@ -241,6 +241,8 @@ def test_an_idiom_is_one_call(name: str, tmp_path: Path) -> None:
     assert text in check_model(model, tmp_path, "nnx")
 
 
+IDIOMS["softmax of the last axis"] = (spelled("y = Softmax<axis = 2>(x)", X), "nn.softmax(x, axis=-1)")
+
 NEARLY = {
     "another factor": spelled(f"{ERF} y = Mul(p, ten)", X),
     "another divisor": spelled("d = Div(x, two) e = Erf(d) s = Add(e, one) p = Mul(x, s) y = Mul(p, half)", X),

@@ -133,7 +133,7 @@ class _Rewriting:
             "/": (self._softmax, self._over_root, self.channels.together),
             "jnp.pad": (self._pad_nothing,),
             "==": (self._lower_triangle,),
-            "nn.softmax": (self._mask_of,),
+            "nn.softmax": (self._mask_of, self._over_last_axis),
             "jnp.concatenate": (self._stack, self._roll),
             "jnp.cos": (self._angle,),
             "jnp.sin": (self._angle,),
@@ -424,6 +424,12 @@ class _Rewriting:
                 if isinstance(mask, Variable) and self.spellings.is_scores(scores):
                     mask.hint = "mask"
                     return
+
+    def _over_last_axis(self, step: Step) -> Step | None:
+        """`softmax(x, axis=3)` is `softmax(x, axis=-1)`, of four axes."""
+        if step.kwargs != {"axis": len(step.outputs.shape) - 1}:
+            return None
+        return Step("call", "nn.softmax", step.args, {"axis": -1}, step.outputs, step.node)
 
     def _angle(self, step: Step) -> None:
         """Name cosines and sines so in every module."""
