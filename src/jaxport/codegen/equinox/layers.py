@@ -29,7 +29,7 @@ DEFINITIONS = {
     def __init__(self, num_embeddings: int, features: int, *, dtype=jnp.float32, key: Array):
         super().__init__(num_embeddings, features, dtype=dtype, key=key)
 
-    def __call__(self, x: Array, *, key: Array | None = None) -> Array:
+    def __call__(self, x: Any, *, key: Array | None = None) -> Array:
         return jnp.take(self.weight, x, axis=0)
 ''',
     "LayerNorm": '''class LayerNorm(eqx.Module):

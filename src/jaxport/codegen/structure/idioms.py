@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from jaxport.codegen.literals import LARGEST_LITERAL
 from jaxport.codegen.structure.channels import ELEMENTWISE, Channels
+from jaxport.codegen.structure.folding import folded
 from jaxport.codegen.structure.groups import Groups
-from jaxport.codegen.structure.spellings import Spellings, number
+from jaxport.codegen.structure.rows import Rows
+from jaxport.codegen.structure.spellings import Spellings, bounds, number
 from jaxport.codegen.structure.steps import renamed
 from jaxport.codegen.tree import Op
 from jaxport.importer.host import HostValue, is_dim
@@ -60,6 +61,7 @@ class _Rewriting:
       spellings: the step that made each value.
       channels: the rules on layouts.
       groups: the rule on normalizations of groups of channels.
+      rows: the rules on products with a matrix.
     """
 
     weights: InitVar[Collection[Variable]]
@@ -69,10 +71,12 @@ class _Rewriting:
     spellings: Spellings = field(default_factory=Spellings)
     channels: Channels = field(init=False)
     groups: Groups = field(init=False)
+    rows: Rows = field(init=False)
 
     def __post_init__(self, weights: Collection[Variable], uniform: Callable[[Variable], float | None]) -> None:
         self.channels = Channels(self.spellings, self._made, weights)
         self.groups = Groups(self.spellings, self.channels, weights, uniform)
+        self.rows = Rows(self.spellings, self._made, weights)
 
     def _made(self, step: Step) -> Variable:
         self.add(step)
@@ -86,7 +90,7 @@ class _Rewriting:
         step = renamed(step, self.same)
         output = step.outputs
         if isinstance(output, Variable):
-            constant = _folded(step)
+            constant = folded(step)
             if constant is not None:
                 self.same[output] = constant
                 return
@@ -112,7 +116,7 @@ class _Rewriting:
             "lax.conv_general_dilated": (self.channels.convolution,),
             "helper.depthwise_convolution": (self.channels.convolution,),
             "jnp.matmul": (self._matmul,),
-            "@": (self._attention, self._scaled_product, self._product_of_columns),
+            "@": (self._attention, self._scaled_product, self.rows.of_columns),
             "jnp.squeeze": (self._squeeze,),
             "jnp.expand_dims": (self._expand,),
             "jnp.logical_and": (self._and_true,),
@@ -123,7 +127,7 @@ class _Rewriting:
             "jnp.sum": (self._reduction,),
             "jnp.max": (self._reduction,),
             "jnp.min": (self._reduction,),
-            "jnp.reshape": (self._of_rows, self._reshape),
+            "jnp.reshape": (self.rows.of_rows, self._reshape),
             "jnp.reciprocal": (self._reciprocal,),
             "jnp.negative": (self._negative,),
             "jnp.arange": (self._arange,),
@@ -187,8 +191,8 @@ class _Rewriting:
         size = x.shape[axis] if isinstance(x, Variable) and len(x.shape) == rank else None
         if not isinstance(size, int):
             return None
-        cut, end = _bounds(first.args[1], axis, size) or (0, 0)
-        if end != size or _bounds(second.args[1], axis, size) != (0, cut):
+        cut, end = bounds(first.args[1], axis, size) or (0, 0)
+        if end != size or bounds(second.args[1], axis, size) != (0, cut):
             return None
         shift = min(-cut, size - cut, key=abs)
         return Step("call", "jnp.roll", (x, shift), {"axis": axis}, step.outputs, step.node)
@@ -323,28 +327,6 @@ class _Rewriting:
         before = self.spellings.step(x, "jnp.reshape")
         return _call(step, "jnp.reshape", before.args[0], step.args[1]) if before is not None else None
 
-    def _of_rows(self, step: Step) -> Variable | Step | None:
-        """`(x.reshape(-1, n) @ w + b).reshape(batch, length, m)` is `x @ w + b`."""
-        rows, shape = step.args[0], step.outputs.shape
-        if not isinstance(rows, Variable) or len(rows.shape) != 2 or len(shape) < 3 or rows.shape[-1] != shape[-1]:
-            return None
-        total = self.spellings.step(rows, "+")
-        for product, bias in (total.args, total.args[::-1]) if total is not None else [(rows, None)]:
-            made = self.spellings.step(product, "@")
-            flat = self.spellings.step(made.args[0], "jnp.reshape") if made is not None else None
-            is_bias = bias is None or (isinstance(bias, Variable) and bias.shape == shape[-1:])
-            if made is None or flat is None or not is_bias or not isinstance(made.args[1], Variable):
-                continue
-            x, kernel = flat.args[0], made.args[1]
-            if not isinstance(x, Variable) or len(kernel.shape) != 2:
-                continue
-            whole, output = (*shape[:-1], kernel.shape[0]), Variable(shape, step.outputs.dtype)
-            if x.shape != whole:
-                x = self._make(flat, "jnp.reshape", (x, [*whole]), whole)
-            y = self._made(Step("operator", "@", (x, kernel), {}, output, made.node))
-            return y if bias is None else _operator(step, "+", y, bias)
-        return None
-
     def _without_units(self, x: Variable, shape: tuple[Any, ...]) -> Variable | None:
         """Return the value before axes of one element were added and moved, if it has this shape."""
         moved = self.spellings.step(x, "jnp.transpose")
@@ -447,20 +429,6 @@ class _Rewriting:
         factor = HostValue(np.asarray(np.float32(c * d)))
         return _operator(step, "*", self.current(output), factor)
 
-    def _product_of_columns(self, step: Step) -> Step | None:
-        """`w @ x.transpose(0, 2, 1)` is `(x @ w.T).transpose(0, 2, 1)`, of a parameter."""
-        kernel, columns = step.args
-        moved = self.spellings.step(columns, "jnp.transpose")
-        if kernel not in self.channels.weights or len(kernel.shape) != 2 or moved is None or step.kwargs:
-            return None
-        x, order = moved.args if len(moved.args) == 2 else (None, ())
-        if not isinstance(x, Variable) or order != (0, 2, 1):
-            return None
-        turned = self._make(step, "jnp.transpose", (kernel, (1, 0)), kernel.shape[::-1])
-        shape = (*x.shape[:-1], kernel.shape[0])
-        y = self._made(Step("operator", "@", (x, turned), {}, Variable(shape, step.outputs.dtype), step.node))
-        return _call(step, "jnp.transpose", y, (0, 2, 1))
-
     def _attention(self, step: Step) -> Step | None:
         """`softmax(q @ k.mT * scale + bias) @ v` is an attention of JAX, for which heads are after positions."""
         found = self.spellings.attention(step)
@@ -489,40 +457,6 @@ class _Rewriting:
         return _call(step, "jnp.transpose", attended, (0, 2, 1, 3))
 
 
-FOLDED: dict[str, Callable[..., Any]] = {
-    "jnp.sqrt": np.sqrt,
-    "lax.rsqrt": lambda x: 1 / np.sqrt(x),
-    "jnp.reciprocal": np.reciprocal,
-    "jnp.asarray": np.asarray,
-    "*": np.multiply,
-    "/": np.true_divide,
-}
-"""Functions of constants, such as the scale of an attention, that exporters compute in the graph."""
-
-
-def _folded(step: Step) -> HostValue | None:
-    """Return the small constant of float32 that a step computes from others."""
-    function, out = FOLDED.get(step.name), step.outputs
-    if function is None or step.kwargs or out.dtype != np.float32 or any(isinstance(x, Variable) for x in step.args):
-        return None
-    operands = [_plain(arg) if isinstance(arg, HostValue) else arg for arg in step.args]
-    if any(operand is None for operand in operands) or not any(isinstance(arg, HostValue) for arg in step.args):
-        return None
-    arrays = [operand for operand in operands if isinstance(operand, np.ndarray)]
-    if step.name != "jnp.asarray" and any(array.dtype != np.float32 for array in arrays):
-        return None
-    with np.errstate(all="ignore"):
-        array = np.asarray(function(*operands), np.float32)
-    return HostValue(array) if array.shape == out.shape else None
-
-
-def _plain(value: HostValue) -> np.ndarray | None:
-    """Return a small constant as an array; None if it is large, or has sizes that are only names."""
-    if value.size > LARGEST_LITERAL or (value.symbolic and any(is_dim(element) for element in value.data.ravel())):
-        return None
-    return value.data.astype(np.int64) if value.symbolic else value.data
-
-
 def _broadcast(a: Variable, b: Variable) -> tuple[Any, ...]:
     """Return the shape of the sum of two values, each axis of which has one element or all."""
     rank = max(len(a.shape), len(b.shape))
@@ -537,20 +471,6 @@ def _only_axis(added: Step) -> int | None:
 
 def _stacked_axis(stacked: Step) -> tuple[int, ...]:
     return (stacked.kwargs.get("axis", 0) % len(stacked.outputs.shape),)
-
-
-def _bounds(index: Any, axis: int, size: int) -> tuple[int, int] | None:
-    """Return the first place and the place behind the last of a slice along an axis; None for other indices."""
-    parts = index if isinstance(index, tuple) else (index,)
-    if len(parts) != axis + 1 or not all(isinstance(part, slice) for part in parts):
-        return None
-    *others, part = parts
-    if any(other != slice(None) for other in others) or part.step not in (None, 1):
-        return None
-    if not all(end is None or type(end) is int for end in (part.start, part.stop)):
-        return None
-    begin, end, _ = part.indices(size)
-    return begin, end
 
 
 def _added_axes(added: Step) -> tuple[int, ...] | None:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxport.importer.host import HostValue
 from jaxport.importer.recording import Step, Variable
 
-__all__ = ["Attended", "Spellings", "number"]
+__all__ = ["Attended", "Spellings", "bounds", "number"]
 
 CLOSE = 1e-6
 """How much a constant of a file may differ from the one that is meant, relative to it."""
@@ -250,6 +250,20 @@ def number(value: Any) -> float | None:
     if isinstance(value, HostValue) and value.size == 1 and not value.symbolic and value.dtype.kind in "iuf":
         return float(value.data.reshape(())[()])
     return float(value) if isinstance(value, int | float | np.number) and not isinstance(value, bool) else None
+
+
+def bounds(index: Any, axis: int, size: int) -> tuple[int, int] | None:
+    """Return the first place and the place behind the last of a slice along an axis; None for other indices."""
+    parts = index if isinstance(index, tuple) else (index,)
+    if len(parts) != axis + 1 or not all(isinstance(part, slice) for part in parts):
+        return None
+    *others, part = parts
+    if any(other != slice(None) for other in others) or part.step not in (None, 1):
+        return None
+    if not all(end is None or type(end) is int for end in (part.start, part.stop)):
+        return None
+    begin, end, _ = part.indices(size)
+    return begin, end
 
 
 def is_close(value: float, wanted: float) -> bool:
