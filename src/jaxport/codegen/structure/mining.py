@@ -52,7 +52,7 @@ def mine(leaves: Sequence[Leaf], chains: dict[int, Chain], weights: Sequence[Var
 
 
 @dataclass(frozen=True)
-class _Run:
+class _Repeats:
     """Rounds of the same `period` leaves, one after another, and how many values go from one round to the next."""
 
     begin: int
@@ -107,9 +107,9 @@ class _Mining:
         self.made = np.array([*made.values()], np.int64)
         self.last = np.array([last.get(variable, at) for variable, at in made.items()], np.int64)
 
-    def runs(self) -> list[_Run]:
+    def runs(self) -> list[_Repeats]:
         """The runs that do not overlap, the best first."""
-        found: list[_Run] = []
+        found: list[_Repeats] = []
         pending = [(0, len(self.sequence))]
         while pending:
             begin, end = pending.pop()
@@ -119,11 +119,11 @@ class _Mining:
                 pending += [(begin, best.begin), (best.end, end)]
         return found
 
-    def _best(self, begin: int, end: int) -> _Run | None:
+    def _best(self, begin: int, end: int) -> _Repeats | None:
         """The run that covers most leaves for each value that goes from round to round."""
         part = self.tokens[begin:end]
         layers = np.cumsum([0, *(_is_heavy(leaf) for leaf in self.sequence[begin:end])])
-        best: _Run | None = None
+        best: _Repeats | None = None
         for period in range(FEWEST_LAYERS, len(part) // 2 + 1):
             same = np.concatenate([[False], part[:-period] == part[period:], [False]])
             edges = np.flatnonzero(same[1:] != same[:-1])
@@ -139,7 +139,7 @@ class _Mining:
                 best = run
         return best
 
-    def _in_phase(self, begin: int, length: int, period: int) -> _Run:
+    def _in_phase(self, begin: int, length: int, period: int) -> _Repeats:
         """The rounds from where the fewest values go from one to the next.
 
         A normalization belongs to the block before it, if only its result goes on.
@@ -150,7 +150,7 @@ class _Mining:
         best = crossing.index(fewest)
         while best + 1 < len(crossing) and crossing[best + 1] == fewest and _is_norm(self.sequence[begin + best]):
             best += 1
-        return _Run(begin + best, period, (length - best) // period, max(fewest, 1))
+        return _Repeats(begin + best, period, (length - best) // period, max(fewest, 1))
 
     def _crossing(self, period: int) -> np.ndarray:
         """How many values, made in the `period` leaves before each place, are read from there on."""
