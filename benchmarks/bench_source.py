@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,9 +39,9 @@ class Coverage:
     weights: float
 
 
-def coverage(program: Program) -> Coverage:
-    """How much of a program is in layers and modules."""
-    tree, _ = build(record(program))
+def coverage(program: Program, inputs: Mapping[str, Any] | None = None) -> Coverage:
+    """How much of a program, recorded with such inputs, is in layers and modules."""
+    tree, _ = build(record(program, inputs))
     inside = outside = in_layers = loose = 0
     for module in tree.walk():
         for item in module.items:

@@ -12,7 +12,7 @@ import onnx.parser
 import pytest
 
 import jaxport
-from tests.codegen.structured import check, nameless
+from tests.codegen.structured import check, load, nameless
 from tests.codegen.test_structured import FRAMEWORKS, blocks, check_model, sampled
 
 pytestmark = pytest.mark.sampled(2)
@@ -88,6 +88,26 @@ def test_an_operator_is_a_layer(name: str, framework: str, tmp_path: Path) -> No
     assert layer in code.partition("\nclass One(")[2].partition("def __call__")[0]
 
 
+def test_statistics_follow_the_batches_in_training(tmp_path: Path) -> None:
+    model = layer_model("BatchNormalization", [(4,), (4,), (4,), (4,)], ("batch", 4, 5), {"momentum": 0.75})
+    variance = model.graph.initializer[3]
+    positive = np.abs(onnx.numpy_helper.to_array(variance)) + np.float32(0.5)
+    variance.CopyFrom(onnx.numpy_helper.from_array(positive, variance.name))
+    program = jaxport.from_onnx(model)
+    program.to_source(tmp_path, framework="nnx")
+    made = load(tmp_path).load()
+    x = np.random.default_rng(0).standard_normal((3, 4, 5)).astype(np.float32)
+    np.testing.assert_allclose(made(x), program(x), rtol=1e-5, atol=1e-5)
+    mean = np.asarray(made.norm.mean[...])
+    made.train()
+    standardized = made(x)
+    np.testing.assert_allclose(made.norm.mean[...], 0.75 * mean + 0.25 * x.mean((0, 2)), rtol=1e-5, atol=1e-6)
+    centered = (np.asarray(standardized) - np.asarray(made.norm.bias[...])[:, None]).mean((0, 2))
+    np.testing.assert_allclose(centered, np.zeros(4), atol=1e-5)
+    made.eval()
+    assert np.abs(np.asarray(made(x)) - np.asarray(program(x))).max() > 1e-3
+
+
 OTHERS = {
     "a reset before the product": layer_model("GRU", [(1, 9, 4), (1, 9, 3), (1, 18)], *RECURRENT),
     "peepholes": layer_model("LSTM", [(1, 12, 4), (1, 12, 3), (1, 24), (), (), (), (1, 9)], *RECURRENT),
@@ -110,9 +130,10 @@ def test_what_no_framework_has_is_operators(name: str, tmp_path: Path) -> None:
     assert "nnx.Conv" not in code
 
 
-def spelled(body: str, *inputs: str, output: str = "float[batch, 4, 8]") -> onnx.ModelProto:
+def spelled(body: str, *inputs: str, output: str = "float[batch, 4, 8]", weights: str = "") -> onnx.ModelProto:
     """A model of a few operators, with the constants that they spell functions out with."""
     constants = (
+        f"{weights}{', ' if weights else ''}"
         "float half = {0.5}, float one = {1}, float two = {2}, float three = {3}, float root = {1.4142135}, "
         "float steep = {0.7978846}, float cubic = {0.044715}, float scale = {0.25}, float ten = {10}"
     )
@@ -137,6 +158,76 @@ IDIOMS = {
         spelled("i = Constant<value = int64 {2}>() y = Gather<axis=1>(x, i)", X, output="float[batch, 8]"),
         "x[:, 2]",
     ),
+    "a product of rows": (
+        spelled(
+            "m = Constant<value_ints = [-1, 8]>() n = Constant<value_ints = [-1, 4, 6]>() r = Reshape(x, m) "
+            "p = MatMul(r, w) t = Add(b, p) y = Reshape(t, n)",
+            X,
+            "float[8, 6] w",
+            "float[6] b",
+            output="float[batch, 4, 6]",
+        ),
+        "return x @ w + b",
+    ),
+    "a product of columns": (
+        spelled(
+            "t = Transpose<perm = [0, 2, 1]>(x) y = MatMul(w, t)",
+            X,
+            output="float[batch, 2, 4]",
+            weights=f"float[2, 8] w = {{{', '.join(map(str, range(16)))}}}",
+        ),
+        "return self.linear(x).transpose(0, 2, 1)",
+    ),
+    "a roll": (
+        spelled(
+            "a = Constant<value_ints = [0]>() b = Constant<value_ints = [3]>() c = Constant<value_ints = [8]>() "
+            "d = Constant<value_ints = [2]>() e = Slice(x, b, c, d) f = Slice(x, a, b, d) y = Concat<axis=2>(e, f)",
+            X,
+        ),
+        "return jnp.roll(x, -3, axis=2)",
+    ),
+    "one over a root": (
+        spelled("r = Abs(x) s = Add(r, one) t = Sqrt(s) y = Div(one, t)", X),
+        "lax.rsqrt(",
+    ),
+    "groups that an instance normalization with constants normalizes": (
+        spelled(
+            "o = Constant<value_floats = [1.0, 1.0, 1.0, 1.0]>() z = Constant<value_floats = [0.0, 0.0, 0.0, 0.0]>() "
+            "g = Constant<value_ints = [0, 4, -1]>() r = Reshape(x, g) n = InstanceNormalization(r, o, z) "
+            "h = Shape(x) u = Reshape(n, h) m = Mul(u, w) y = Add(m, v)",
+            "float[batch, 8, 5, 6] x",
+            output="float[batch, 8, 5, 6]",
+            weights="float[8, 1, 1] w = {1, 2, 3, 4, 5, 6, 7, 8}, float[8, 1, 1] v = {1, 2, 3, 4, 5, 6, 7, 9}",
+        ),
+        "nnx.GroupNorm(8, 4,",
+    ),
+    "a scale that the graph computes": (
+        spelled(
+            "t = Transpose<perm = [0, 1, 3, 2]>(k) c = Constant<value_ints = [16]>() f = Cast<to = 1>(c) r = Sqrt(f) "
+            "i = Div(one, r) g = Mul(q, i) a = MatMul(g, t) p = Softmax<axis = -1>(a) y = MatMul(p, v)",
+            "float[batch, 2, length, 4] q",
+            "float[batch, 2, 6, 4] k",
+            "float[batch, 2, 6, 4] v",
+            output="float[batch, 2, length, 4]",
+        ),
+        "scale=0.25",
+    ),
+    "a padding of nothing": (
+        spelled("p = Constant<value_ints = [0, 0, 0, 0, 0, 0]>() z = Pad(x, p) y = Tanh(z)", X),
+        "return jnp.tanh(x)",
+    ),
+    "added axes": (
+        spelled(
+            "a = Constant<value_ints = [0]>() b = Constant<value_ints = [2]>() c = Unsqueeze(x, a) y = Unsqueeze(c, b)",
+            X,
+            output="float[1, batch, 1, 4, 8]",
+        ),
+        "return jnp.expand_dims(x, (0, 2))",
+    ),
+    "nothing but true": (
+        spelled("t = Constant<value = bool {1}>() g = Greater(x, half) a = And(t, g) y = Where(a, x, half)", X),
+        "return jnp.where(x > 0.5, x, 0.5)",
+    ),
     "softmax": (
         spelled(f"axis = Constant<value_ints = [-1]>() {SHIFTED} y = Div(e, n)", X),
         "nn.softmax(x, axis=-1)",
@@ -150,12 +241,20 @@ def test_an_idiom_is_one_call(name: str, tmp_path: Path) -> None:
     assert text in check_model(model, tmp_path, "nnx")
 
 
+IDIOMS["softmax of the last axis"] = (spelled("y = Softmax<axis = 2>(x)", X), "nn.softmax(x, axis=-1)")
+
 NEARLY = {
     "another factor": spelled(f"{ERF} y = Mul(p, ten)", X),
     "another divisor": spelled("d = Div(x, two) e = Erf(d) s = Add(e, one) p = Mul(x, s) y = Mul(p, half)", X),
     "another power": spelled(
         "c = Pow(x, two) k = Mul(c, cubic) u = Add(x, k) v = Mul(u, steep) t = Tanh(v) s = Add(one, t) "
         "h = Mul(x, half) y = Mul(h, s)",
+        X,
+    ),
+    "another order of parts": spelled(
+        "a = Constant<value_ints = [0]>() b = Constant<value_ints = [3]>() c = Constant<value_ints = [7]>() "
+        "d = Constant<value_ints = [2]>() e = Slice(x, b, c, d) f = Slice(x, a, b, d) g = Concat<axis=2>(e, f) "
+        "h = Constant<value_ints = [0, 0, 0, 0, 0, 1]>() y = Pad(g, h)",
         X,
     ),
     "another gate": spelled("n = Neg(x) s = Sigmoid(n) y = Mul(x, s)", X),
@@ -167,6 +266,7 @@ def test_what_only_looks_like_an_idiom_stays(name: str, tmp_path: Path) -> None:
     code = check_model(NEARLY[name], tmp_path, "nnx")
     assert "gelu" not in code
     assert "silu" not in code
+    assert "roll" not in code
 
 
 HEADS = ("float[batch, 2, length, 4] q", "float[batch, 2, 6, 4] k", "float[batch, 2, 6, 4] v")
@@ -189,6 +289,14 @@ def attention(body: str, *inputs: str) -> onnx.ModelProto:
         (
             attention("b = Add(mask, s) p = Softmax<axis=3>(b) y = MatMul(p, v)", "float[length, 6] mask"),
             "bias=",
+        ),
+        (
+            attention(
+                "g = Add(s, near) b = Add(g, mask) p = Softmax<axis=-1>(b) y = MatMul(p, v)",
+                "float[2, length, 6] near",
+                "float[batch, 1, 1, 6] mask",
+            ),
+            "near + mask",
         ),
     ],
 )

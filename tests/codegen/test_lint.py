@@ -26,7 +26,7 @@ def written(framework: str, folder: Path) -> list[Path]:
         "states": LOOPS["every state"][0],
         "stack": REPEATED["a stack"][0],
     }
-    for name in ("mlp", "cnn"):
+    for name in ("mlp", "cnn", "lstm", "llama"):
         example = build(name, "nnx", "small")
         models[name] = jaxport.to_onnx(example.fn, example.inputs, **example.options).model
     return [
@@ -46,9 +46,9 @@ def test_source_is_clean(framework: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not PYRIGHT.exists(), reason="pyright is not installed")
-def test_types_are_sound(tmp_path: Path) -> None:
-    """Of NNX: pyright takes subclasses of Equinox's layers for dataclasses, and does not see the constructor they inherit."""
-    files = written("nnx", tmp_path)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_types_are_sound(framework: str, tmp_path: Path) -> None:
+    files = written(framework, tmp_path)
     command = [PYRIGHT, "--pythonpath", sys.executable, *files]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stdout

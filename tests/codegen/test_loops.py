@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import jaxport
-from tests.codegen.structured import check
+from tests.codegen.structured import check, nameless
 from tests.codegen.test_structured import FRAMEWORKS, check_model
 
 RANDOM = np.random.default_rng(0)
@@ -176,12 +176,34 @@ def around_others() -> onnx.ModelProto:
     return graph.model(y=graph.node("Add", [first, second]), z=second)
 
 
+def transposed_once() -> onnx.ModelProto:
+    """The weight of a product is transposed once for all calls."""
+    graph = Graph(a=X, b=X)
+    turned = graph.node("Transpose", [graph.weight("shared.up.weight", 8, 8)], "shared.up")
+    results = []
+    for x in ("a", "b"):
+        product = graph.node("MatMul", [x, turned], "shared.up")
+        y = graph.node("Tanh", [graph.node("Add", [product, graph.weight("shared.up.bias", 8)], "shared.up")], "shared")
+        results.append(graph.linear(y, "shared.down"))
+    return graph.model(y=graph.node("Mul", results))
+
+
+def a_cell() -> onnx.ModelProto:
+    """A recurrent layer that two sequences of different lengths go through."""
+    graph = Graph(a=[5, "batch", 8], b=[7, "batch", 8])
+    weights = [graph.weight("cell.w", 1, 32, 8), graph.weight("cell.r", 1, 32, 8), graph.weight("cell.b", 1, 64)]
+    sums = [graph.node("ReduceSum", [graph.node("LSTM", [x, *weights], "cell", hidden_size=8)]) for x in ("a", "b")]
+    return graph.model(y=graph.node("Sub", sums))
+
+
 REPEATED = {
     "a layer": (one_layer(), "self.shared(", 2),
     "a block": (a_block(), "self.shared(", 2),
     "a stack": (a_stack(), "self.tower(", 2),
     "in turns": (in_turns(), "for _ in range(3):", 1),
     "around others": (around_others(), "self.shared(", 2),
+    "transposed once": (transposed_once(), "self.shared(", 2),
+    "a cell": (a_cell(), "lax.scan(", 2),
 }
 
 
@@ -195,6 +217,17 @@ def test_a_module_that_is_called_several_times_is_one(case: str, framework: str,
     assert len(source.tensors) == len(model.graph.initializer)
 
 
+@pytest.mark.parametrize("path", ["shared", ""])
+def test_copies_of_a_weight_are_one_in_its_module(path: str, tmp_path: Path) -> None:
+    """An exporter stores a weight for each call of its module; equal tensors elsewhere are two."""
+    graph = Graph(a=X, b=X)
+    first = graph.node("MatMul", ["a", graph.weight("val_1", 8, 8)], path)
+    graph.tensors["val_2"] = graph.tensors["val_1"].copy()
+    model = graph.model(y=graph.node("Mul", [first, graph.node("MatMul", ["b", "val_2"], path)]))
+    check_model(model, tmp_path, "nnx")
+    assert len(jaxport.from_onnx(model).to_source(framework="nnx").tensors) == (1 if path else 2)
+
+
 def test_calls_that_differ_keep_their_weights_together(tmp_path: Path) -> None:
     """Two calls on the same weights that compute different things are no calls of one module: nothing is doubled."""
     graph = Graph(a=X, b=X)
@@ -204,6 +237,20 @@ def test_calls_that_differ_keep_their_weights_together(tmp_path: Path) -> None:
     model = graph.model(y=x)
     check_model(model, tmp_path, "nnx")
     assert len(jaxport.from_onnx(model).to_source(framework="nnx").tensors) == 4
+
+
+def test_equal_blocks_without_names_before_another_are_a_loop(tmp_path: Path) -> None:
+    """Two blocks, one with a layer across it, and one more: the cut is where one value goes on."""
+    graph = Graph(x=X)
+    x = graph.node("Relu", [graph.linear("x", "stem")])
+    for path in ("a", "b"):
+        x = graph.node("Relu", [graph.block(x, path)])
+    y = graph.linear(graph.node("Tanh", [graph.linear(x, "c.up")]), "c.down")
+    x = graph.node("Relu", [graph.node("Add", [graph.linear(x, "c.across"), y])])
+    x = graph.node("Relu", [graph.block(x, "d")])
+    code = check_model(nameless(graph.model(y=x)), tmp_path, "nnx")
+    assert "for layer in self.layers:" in code
+    assert "nnx.List([Block(rngs=rngs) for _ in range(2)])" in code
 
 
 def test_nothing_but_the_number_of_rows_decides(tmp_path: Path) -> None:

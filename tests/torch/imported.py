@@ -120,7 +120,7 @@ class Checks:
     def source(self) -> str:
         """Whether the printed source computes the same, at the second set of sizes, where jaxport cannot be imported."""
         with jax.enable_x64(True):
-            module = printed.load(self.program.to_source(inputs=self._inputs()))
+            module = printed.load(self.program.to_source(inputs=self.recorded_with()))
             call = jax.jit(module.model, compiler_options=QUICKLY)
             found = call(module.params, *(jnp.asarray(value) for value in self.sets[1].values()))
         found = [np.asarray(leaf) for leaf in (found if isinstance(found, tuple) else (found,))]
@@ -149,12 +149,12 @@ class Checks:
 
     def round_trip(self) -> str:
         """Whether the program, exported again, computes the same in ONNX Runtime, at the second set of sizes."""
-        specs = self._inputs() or self.specs
+        specs = self.recorded_with() or self.specs
         exported = jaxport.to_onnx(self.program, list(specs.values()), double_precision=True)
         given = dict(zip(exported.input_names, self.sets[1].values(), strict=True))
         return self._differing(self.expected[1:], [exported.run(given)])
 
-    def _inputs(self) -> dict[str, Any] | None:
+    def recorded_with(self) -> dict[str, Any] | None:
         """What the program is traced with if not with the model's own names; the second set of sizes if need be."""
         if attempt(self.symbolic):
             return {key: jax.ShapeDtypeStruct(value.shape, value.dtype) for key, value in self.sets[1].items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from jaxport.codegen.dialect import Dialect
-from jaxport.codegen.fields import ROLES, Fields, common_name, key_of
+from jaxport.codegen.fields import Fields, common_name, key_of
 from jaxport.codegen.flat import LONGEST_INLINE, Printer, default_name, leaves, needed
 from jaxport.codegen.literals import attribute, call, dtype_expression, name, number, restored
+from jaxport.codegen.structure.idioms import MOVING, ROLES
 from jaxport.codegen.structure.spellings import number as number_of
 from jaxport.codegen.structure.steps import reads
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Tie
@@ -33,15 +35,15 @@ class CallPrinter(Printer):
 
     Attributes:
       dialect: the framework.
-      fields: what the module's parts are called.
+      fields: the names of the module's parts.
       sizes: the sizes that each module inside wants as arguments, by the module's identity.
       ties: where the layers are whose weights are read here.
       tables: the tensors that are no parameters and too large for the source, by attribute.
-      called: what the results of layers are called.
-      roles: what the arguments of modules are called where calls have different values for them.
-      results: what the results of the model are called.
+      called: the names of the results of layers.
+      roles: the names of the arguments of modules whose values differ between calls.
+      results: the names of the results of the model.
       lists: the values that a list holds, by its name.
-      result: what the module returns.
+      result: the values that the module returns.
       started: the values that loops begin with.
     """
 
@@ -162,7 +164,7 @@ class CallPrinter(Printer):
         return statements
 
     def _step_of(self, item: Item) -> Step:
-        """An item as a call: of a layer, of a module, or of what an operator is computed by."""
+        """Return an item as a call: of a layer, of a module, or of the function that computes an operator."""
         if isinstance(item, Layer) and "carry" in item.config:
             options = {"reverse": True} if item.config["reverse"] else {}
             args = (_Part(self.fields.text(item)), item.config["carry"], item.inputs[0])
@@ -199,14 +201,14 @@ class CallPrinter(Printer):
         return [*statements, ast.Assign([target], expression, lineno=0)]
 
     def _default(self, step: Step) -> str:
-        """What a result is called: after the layer that makes it; all that is like its input is `x`."""
+        """Return a name for a result: that of the layer that makes it, or `x`."""
         if any(variable in self.started for variable in leaves(step.outputs)):
             return "x"
         if isinstance(step.node, Layer | Call):
             part = step.node if isinstance(step.node, Layer) else step.node.module
             place = self.fields.paths[key_of(part)]
             found = [part for part in place if isinstance(part, str)]
-            chosen = found[-1] if len(found) == len(place) else "x"
+            chosen = _lower(found[-1]) if len(found) == len(place) else "x"
             for variable in leaves(step.outputs):
                 self.called[variable] = chosen
             return chosen
@@ -242,7 +244,7 @@ class CallPrinter(Printer):
         return super().value(value)
 
     def expression(self, step: Step) -> ast.expr:
-        """A call; of what arrays have as methods, the method."""
+        """Return a call, of a method of arrays if there is one."""
         if step.form != "call" or not step.args:
             return super().expression(step)
         array, *rest = step.args
@@ -329,7 +331,7 @@ class CallPrinter(Printer):
         return statements
 
     def _carried(self, loop: Loop) -> tuple[list[ast.stmt], dict[int, str]]:
-        """The names of what goes from call to call, and the statements that bind them."""
+        """Return the statements that bind the carried values of a loop, and their names."""
         statements: list[ast.stmt] = []
         names: dict[int, str] = {}
         inputs = loop.calls[0].inputs
@@ -358,7 +360,7 @@ class CallPrinter(Printer):
         return ast.Subscript(listed, bounds, ast.Load())
 
     def _lists(self, loop: Loop) -> dict[str, list[int]]:
-        """The lists in which the results of all calls are collected, each with the positions of what goes into it."""
+        """Return the lists that collect results of all calls, each with the positions of its results."""
         if not loop.collected:
             return {}
         everything = [call.outputs[output] for call in loop.calls for output in loop.collected]
@@ -373,7 +375,7 @@ class CallPrinter(Printer):
         return found
 
     def _collected_name(self, loop: Loop, group: Sequence[int]) -> str:
-        """What results of all calls are called: what the outputs of the model have in common, or `part`."""
+        """Return a name for results of all calls: the one that the outputs of the model share, or `part`."""
         found = {common_name([call.outputs[output] for call in loop.calls], self.results) for output in group}
         if not any(found):
             formals, replaced = loop.calls[0].module.inputs, _replaced(loop)
@@ -391,6 +393,15 @@ class CallPrinter(Printer):
         return [ast.Assign([target], expression, lineno=0)]
 
 
+def _lower(name: str) -> str:
+    """Return a name as variables have it.
+
+    >>> _lower("LayerNorm"), _lower("c_fc")
+    ('layer_norm', 'c_fc')
+    """
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
 def _for(iterated: Sequence[tuple[str, ast.expr]], count: int, body: list[ast.stmt]) -> ast.stmt:
     """A loop over modules and values side by side; over nothing, `count` times."""
     if not iterated:
@@ -403,7 +414,7 @@ def _for(iterated: Sequence[tuple[str, ast.expr]], count: int, body: list[ast.st
 
 
 def _replaced(loop: Loop) -> dict[int, int]:
-    """Which input of its own each call gives a new value for, such as the cache of a layer: by positions of outputs."""
+    """Return which input of its own each call updates, such as the cache of a layer, by positions of outputs."""
     first = loop.calls[0]
     pairs = list(zip(loop.collected, loop.rows, strict=False))
     alike = all(
@@ -422,7 +433,7 @@ def _begin_in(values: Sequence[Any], part: Sequence[Variable]) -> int | None:
 
 
 class _Name(str):
-    """The name of a size that a module is given."""
+    """The name of a size that is an argument of a module."""
 
     __slots__ = ()
 
@@ -435,9 +446,6 @@ class _Part(str):
 
 METHODS = {"jnp.reshape": "reshape", "jnp.transpose": "transpose"}
 """Functions that are methods of arrays, and take an array and sizes or axes."""
-
-MOVING = {*METHODS, "astype", "jnp.expand_dims", "jnp.squeeze"}
-"""Functions whose result is called what their operand is called."""
 
 KEPT = {"mask", "split", "softmax", "top_k"}
 """Defaults that say more than `x`."""

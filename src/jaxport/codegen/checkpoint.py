@@ -1,6 +1,6 @@
 """Loading a checkpoint of PyTorch into printed modules: which entry of the state dict each of their weights is.
 
-PyTorch's exporters call an initializer what the state dict calls it, but for those that they compute: the transposed
+PyTorch's exporters name initializers as the state dict does, but for those that they compute: the transposed
 weight of a `Linear`, for example. A name is believed only if the nodes that read the tensor are where the name says.
 """
 
@@ -27,7 +27,7 @@ WEIGHTS = {
 }
 """Of modules of PyTorch: the operator that takes their `weight`, at which place, and the order of its axes there."""
 COUNTER = "num_batches_tracked"
-"""What a batch normalization of PyTorch counts; nothing is computed from it."""
+"""The counter of a batch normalization of PyTorch; nothing is computed from it."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def _entries(program: Program) -> dict[str, Entry]:
 
 
 def _is_of(name: str, owners: set[str]) -> bool:
-    """Whether a tensor has the name of a state dict: of what is in each of the modules that read it."""
+    """Whether a tensor has the name of an entry of a state dict, in each of the modules that read it."""
     if re.fullmatch(r"(\w+\.)*[A-Za-z_]\w*", name, re.ASCII) is None or is_made_up(name):
         return False
     around = name.rpartition(".")[0]
@@ -111,7 +111,7 @@ def _is_of(name: str, owners: set[str]) -> bool:
 def _takes(node: BoundNode, operator: str, place: int, value: ir.Value) -> bool:
     """Whether a node is an operator that takes a value at a place, and nowhere else."""
     is_operator = node.node.op_type == operator and node.node.domain in ("", "ai.onnx")
-    return is_operator and [at for at, given in enumerate(node.inputs) if given is value] == [place]
+    return is_operator and [at for at, operand in enumerate(node.inputs) if operand is value] == [place]
 
 
 def _templates(entries: Mapping[str, Entry]) -> dict[str, Entry]:
@@ -130,7 +130,7 @@ def _templates(entries: Mapping[str, Entry]) -> dict[str, Entry]:
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 _TABLES = 'load_file(Path(__file__).with_name("model.safetensors"))'
 _SKIPPED = """        if path not in PYTORCH and template not in PYTORCH:
-            continue  # what is no weight stays as it is
+            continue  # a constant of the program
 """
 _LOADING = '''#: The entries of PyTorch's state dict by the paths of weights, with the order of their axes.
 PYTORCH: dict[str, tuple[str, tuple[int, ...]]] = {{

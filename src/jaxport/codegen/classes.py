@@ -1,4 +1,4 @@
-"""Modules as classes: those that are alike are one class, and what differs are arguments of its constructor."""
+"""Modules as classes: those that are alike are one class, and numbers that differ are arguments of its constructor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jaxport.importer.recording import Variable
 
 __all__ = ["Classes", "Draft"]
 
-MOST_ARGUMENTS = 6
+MOST_ARGUMENTS = 8
 """Arguments that a constructor has at most; modules that differ in more are classes of their own."""
 
 
@@ -32,11 +32,11 @@ class Draft:
 
     Attributes:
       module: the module.
-      base: what the class is to be called.
-      fields: what its parts are called.
+      base: the preferred name of the class.
+      fields: the names of its parts.
       init: the expression of each attribute.
       method: its `__call__`.
-      sizes: the sizes that it is given because no argument has them.
+      sizes: the sizes that it takes as arguments because the shape of no argument has them.
       tables: its tensors that are no parameters, by attribute.
       constructor: the name of the class that it has become an instance of, and its arguments.
     """
@@ -52,7 +52,7 @@ class Draft:
 
     @property
     def trees(self) -> tuple[ast.AST, ast.AST]:
-        """What the constructor and the method say."""
+        """The syntax trees of the constructor's assignments and of the method."""
         assigned: list[ast.stmt] = [
             ast.Assign([ast.Name(key, ast.Store())], value, lineno=0) for key, value in self.init.items()
         ]
@@ -71,10 +71,10 @@ class Classes:
     Attributes:
       dialect: the framework.
       reserved: the names that the source uses otherwise.
-      inputs: what the arguments of the model are called.
+      inputs: the names of the arguments of the model.
       known_sizes: the names of sizes that arguments of the model have.
-      result: what the model returns.
-      outputs: what its results are called.
+      result: the values that the model returns.
+      outputs: the names of its results.
     """
 
     dialect: Dialect
@@ -89,7 +89,7 @@ class Classes:
     names: set[str] = field(default_factory=set)
 
     def print(self, root: Module, base: str) -> str:
-        """Makes all classes, and returns the name of the model's."""
+        """Make all classes, and return the name of the model's."""
         self.roles = roles_of(root, self.inputs)
         by_height: dict[int, list[Module]] = {}
         heights: dict[int, int] = {}
@@ -135,7 +135,8 @@ class Classes:
         result = self.result if is_root else module.outputs[0] if len(module.outputs) == 1 else module.outputs
         body = printer.body(module.items, result)
         wanted = printer.dims & {*self.known_sizes}
-        prologue, missing = size_statements({text: variable for variable, text in arguments.items()}, wanted)
+        shaped = {text: variable for variable, text in arguments.items()}
+        prologue, missing = size_statements(shaped, wanted, checked=is_root)
         if is_root and missing:
             raise unreadable(min(missing))
         sizes = tuple(sorted(missing))
@@ -188,7 +189,7 @@ class Classes:
         return self.dialect.sequence(ast.List(list(elements), ast.Load()))
 
     def _settle(self, drafts: Sequence[Draft], chosen: str) -> None:
-        """Makes one class of drafts that are alike but for numbers, or several where they differ in too many."""
+        """Make one class of drafts that are alike but for numbers, or several if they differ in too many."""
         columns = list(zip(*(draft.numbers for draft in drafts), strict=True))
         varying: dict[tuple, list[int]] = {}
         for index, column in enumerate(columns):
@@ -241,13 +242,13 @@ class Classes:
         return ast.ClassDef(made, [attribute(self.dialect.base)], [], [*declared, init, draft.method], [])
 
     def _declared(self, draft: Draft, key: str) -> tuple[ast.expr, ast.expr | None]:
-        """The type of a field, and what else is said of it."""
+        """Return the type of a field, and its default if it has one."""
         made = draft.init[key]
         if key in draft.fields.lists:
             return name("list"), None
         if key in draft.fields.single and isinstance(made, ast.Call):
             return made.func, None
-        if isinstance(made, ast.Name):  # a number that the constructor was given
+        if isinstance(made, ast.Name):  # a number that is an argument of the constructor
             return name("float"), call("eqx.field", static=ast.Constant(True))
         return name("Array"), None
 
@@ -307,7 +308,7 @@ class _Replacements(ast.NodeTransformer):
 
 
 def _key(tree: ast.AST) -> str:
-    """What classes that are alike have in common: all but numbers."""
+    """Return a key that classes share if they are alike but for numbers."""
     numbers = _numbers(tree)
     values = [node.value for node in numbers]
     for node in numbers:

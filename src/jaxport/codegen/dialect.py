@@ -1,4 +1,4 @@
-"""What a printer of structured source knows of its framework: tables of layers, and a few texts."""
+"""The description of a framework for the printer of structured source: tables of layers, and a few texts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Dialect:
     """A framework, as far as printing needs to know it.
 
     Attributes:
-      name: what the user calls it.
+      name: the name by which users ask for it.
       layers: the kinds of layers that it has.
       base: the class that modules are derived from.
       imports: the lines that import it.

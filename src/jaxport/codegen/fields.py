@@ -1,4 +1,4 @@
-"""What the parts of a module are called in it: attributes, elements of lists, arguments."""
+"""The names of the parts of a module: attributes, elements of lists, arguments."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from jaxport.codegen.structure.idioms import ROLES
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Weight
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.recording import Variable
 
 __all__ = [
-    "ROLES",
     "Fields",
     "argument_role",
     "class_name",
@@ -26,9 +26,6 @@ __all__ = [
 
 Child = Module | Layer
 
-ROLES = frozenset({"mask", "cos", "sin"})
-"""Hints of values that say what they are for, wherever they go."""
-
 
 @dataclass(eq=False)
 class Fields:
@@ -36,7 +33,7 @@ class Fields:
 
     Attributes:
       single: modules and layers by attribute.
-      lists: lists of such by attribute.
+      lists: lists of modules and layers by attribute.
       paths: where each module and layer is, below `self`: `("layers", 0)`; by `key_of`.
       weights: the attributes of tensors.
       taken: the names in use.
@@ -61,7 +58,7 @@ class Fields:
 
 
 def key_of(child: Child) -> int:
-    """What all calls of one module or layer have in common, by identity."""
+    """Return a key that all calls of one module or layer share, by identity."""
     return id(child.weights) if isinstance(child, Layer) else id(child)
 
 
@@ -149,10 +146,11 @@ def weight_name(name: str) -> str:
 def is_made_up(name: str) -> bool:
     """Whether a name is one that exporters number values with.
 
-    >>> is_made_up("val_17"), is_made_up("cls_token")
-    (True, False)
+    >>> is_made_up("val_17"), is_made_up("unsqueeze_2"), is_made_up("cls_token")
+    (True, True, False)
     """
-    numbered = r"(?i)(val|const|constant|onnx|matmul|add|mul|conv|gemm|_*v|tensor|arg|param|w)?_*\d*"
+    operators = "matmul|add|mul|conv|gemm|unsqueeze|squeeze|transpose|permute|reshape|view|expand|clone|slice|cat"
+    numbered = rf"(?i)(val|const|constant|onnx|{operators}|_*v|tensor|arg|param|w)?_*\d*"
     return re.fullmatch(numbered, name) is not None
 
 
@@ -172,7 +170,7 @@ def class_name(type_name: str, path: str, default: str = "Block") -> str:
 
 
 def argument_role(variable: Variable) -> str:
-    """What an argument of a module is called, from its dtype: modules that are alike call it the same.
+    """Return a name for an argument of a module, from its dtype: modules that are alike have the same.
 
     >>> argument_role(Variable((2, 3), np.dtype("float32"))), argument_role(Variable((2,), np.dtype(bool)))
     ('x', 'mask')
@@ -186,13 +184,13 @@ def argument_role(variable: Variable) -> str:
 
 
 def roles_of(root: Module, names: Mapping[Variable, str]) -> dict[Variable, str]:
-    """What the arguments of modules are called where calls have different values for them.
+    """Return names for the arguments of modules whose values differ between calls.
 
-    `past_0_key` and `past_1_key` are `past_key`; what has no such name is called by its dtype.
+    `past_0_key` and `past_1_key` are `past_key`; an argument without a common name is named by its dtype.
 
     Args:
       root: the model.
-      names: what its inputs are called.
+      names: the names of its inputs.
     """
     roles: dict[Variable, str] = {}
     for module in root.walk():

@@ -124,7 +124,7 @@ class Printer:
         yield ast.Assign([target], expression, lineno=0)
 
     def target(self, tree: Any, uses: Counter[Variable] | None, default: str) -> ast.expr:
-        """What the outputs of a call are assigned to: a name, or a pattern of names."""
+        """Return the target that the outputs of a call are assigned to: a name, or a pattern of names."""
         if isinstance(tree, Variable):
             used = uses is None or uses[tree]
             return ast.Name(self.bind(tree, default) if used else "_", ast.Store())
@@ -261,7 +261,7 @@ def variable_name(hint: str, default: str = "x") -> str:
 
 
 def default_name(step: Step) -> str:
-    """What the result of a step is called that has no name: by what was done."""
+    """Return a name for the result of a step that has none: that of the function."""
     if step.form == "call":
         return identifier(step.name.rpartition(".")[2], "x")
     return {"method": identifier(step.name.rpartition(".")[2]), "vmap": "mapped", "index": "part"}.get(step.form, "x")

@@ -40,12 +40,12 @@ _LIMITS = {np.iinfo(np.int64).max: "max", np.iinfo(np.int64).min: "min"}
 
 
 def name(identifier: str) -> ast.expr:
-    """A variable that is read."""
+    """Return a variable that is read."""
     return ast.Name(identifier, ast.Load())
 
 
 def attribute(path: str) -> ast.expr:
-    """`a.b.c` as an expression."""
+    """Return `a.b.c` as an expression."""
     first, *rest = path.split(".")
     expression = name(first)
     for part in rest:
@@ -54,12 +54,12 @@ def attribute(path: str) -> ast.expr:
 
 
 def attribute_of(expression: ast.expr, attribute: str) -> ast.expr:
-    """An attribute of what an expression gives."""
+    """Return an attribute of the value of an expression."""
     return ast.Attribute(expression, attribute, ast.Load())
 
 
 def call(function: str | ast.expr, *args: ast.expr, **keywords: ast.expr) -> ast.Call:
-    """A call of a function, given as an expression or by its dotted name."""
+    """Return a call of a function: an expression, or a dotted name."""
     callee = attribute(function) if isinstance(function, str) else function
     return ast.Call(callee, list(args), [ast.keyword(key, value) for key, value in keywords.items()])
 
@@ -179,7 +179,7 @@ def _nested(data: Any) -> ast.expr:
 
 
 def plain(value: Any) -> ast.expr:
-    """A Python value that is no array: what operator functions pass as an option.
+    """Return the expression of a Python value that is no array: an option of an operator function.
 
     Raises:
       RuleError: the value has no expression; the operator function has to build it through a shared namespace.
@@ -205,7 +205,7 @@ _WIDENED = {"int4": "int8", "uint4": "uint8", "int2": "int8", "uint2": "uint8", 
 
 
 def storable(value: np.ndarray) -> tuple[np.ndarray, str]:
-    """A tensor as a weights file can hold it, and what makes the tensor of that again, where it is not the same.
+    """Return a tensor in a dtype that weights files have, and the expression that restores it, empty if that is its own.
 
     >>> storable(np.zeros(2, np.complex128))[1]
     'lax.complex(*{})'
@@ -221,7 +221,7 @@ def storable(value: np.ndarray) -> tuple[np.ndarray, str]:
 
 
 def restored(value: np.ndarray, stored: ast.expr) -> ast.expr:
-    """The tensor, made again of what the file holds of it."""
+    """Return the expression that restores a tensor from the stored one."""
     restore = storable(value)[1]
     return ast.parse(restore.format(ast.unparse(stored)), mode="eval").body if restore else stored
 

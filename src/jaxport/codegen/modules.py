@@ -38,7 +38,7 @@ _RESERVED = (
 )
 _GENERIC = re.compile(r"(?i)(main_?graph|graph|torch_?jit|model|main|jaxport|.*\d{4,})?")
 MARK = "imported from ONNX"
-"""What the first line of a generated module says."""
+"""The words in the first line of each generated module."""
 CODE, TENSORS = "model.py", "model.safetensors"
 _METADATA = {"generator": "jaxport"}
 
@@ -62,8 +62,8 @@ class ModuleSource:
         """Writes `model.py` and `model.safetensors`, and returns the path of the module.
 
         Raises:
-          SaveError: a file cannot be written, or a `model.py` is there that is not generated; what was there before is
-            there still.
+          SaveError: a file cannot be written, or there is a `model.py` that is not generated; earlier files are
+            unchanged.
         """
         from safetensors.numpy import save_file
 
@@ -81,7 +81,7 @@ class ModuleSource:
         return publish(folder / CODE, write)
 
     def _refuse_foreign(self, folder: Path) -> None:
-        """Refuses a folder with a module or weights that somebody else wrote, trained weights among them."""
+        """Refuse a folder with a module or weights that somebody else wrote, trained weights among them."""
         for name, is_ours in ((CODE, _is_generated_code), (TENSORS, _is_generated_file)):
             path = folder / name
             if os.path.lexists(path) and not is_ours(path):
@@ -151,7 +151,7 @@ def _root_name(type_name: str, graph: str) -> str:
 
 
 def _arguments(recorded: RecordedProgram, taken: set[str]) -> dict[Variable, str]:
-    """What the inputs of the model are called."""
+    """Return the names of the arguments of the model."""
     names: dict[Variable, str] = {}
     for key, tree in recorded.inputs.items():
         if not isinstance(tree, Variable):

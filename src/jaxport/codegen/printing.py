@@ -1,4 +1,4 @@
-"""Which printer prints for which framework."""
+"""The printer of each framework."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["FRAMEWORKS", "printed"]
 
 _DIALECTS = {dialect.name: dialect for dialect in (NNX, EQUINOX)}
 FRAMEWORKS = ("jax", *_DIALECTS)
-"""What source can be printed for."""
+"""The frameworks that source can be printed for; `"jax"` is one function."""
 
 
 def printed(recorded: Callable[[], RecordedProgram], framework: str) -> Source | ModuleSource:
-    """A program as source for a framework.
+    """Return a program as source for a framework.
 
     Args:
       recorded: records the program.

@@ -27,12 +27,15 @@ def size_names(tree: Any) -> set[str]:
     return {found["name"] for found in texts if found is not None}
 
 
-def size_statements(arguments: Mapping[str, Any], names: Collection[str]) -> tuple[list[ast.stmt], set[str]]:
+def size_statements(
+    arguments: Mapping[str, Any], names: Collection[str], checked: bool = True
+) -> tuple[list[ast.stmt], set[str]]:
     """`batch, seq = x.shape`, for the sizes that are wanted; and `height = x.shape[2] // 32`.
 
     Args:
       arguments: the variables that the names of arguments stand for.
       names: the sizes.
+      checked: whether an input of another size is refused; inside the model there is none.
 
     Returns:
       The statements, and the names that no argument has as the size of an axis.
@@ -53,7 +56,7 @@ def size_statements(arguments: Mapping[str, Any], names: Collection[str]) -> tup
         found = _LINEAR.fullmatch(size)
         if found is not None and found["name"] in wanted:
             wanted -= {found["name"]}
-            statements += _solved(f"{argument}.shape[{axis}]", found)
+            statements += _solved(f"{argument}.shape[{axis}]", found)[0 if checked else -1 :]
     return statements, wanted
 
 

@@ -38,7 +38,7 @@ _RESERVED = "params CONSTANTS Outputs Array NamedTuple Path load_file load_param
 class Source:
     """A module's code and the tensors that it loads.
 
-    The code looks for them in `model.safetensors`; what `save` writes names the file that it has written.
+    The code reads them from `model.safetensors`; the code that `save` writes names the file that it has written.
     """
 
     code: str
@@ -51,7 +51,7 @@ class Source:
         is there, so that the two always belong together.
 
         Raises:
-          SaveError: a file cannot be written; what was there before is there still.
+          SaveError: a file cannot be written; earlier files are unchanged.
         """
         from safetensors.numpy import save_file
 

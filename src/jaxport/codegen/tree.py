@@ -1,8 +1,8 @@
 """A model as a tree that knows no target: modules, the layers and operators inside them, calls and loops.
 
-Values are variables with a shape and a dtype. What is recognised is a `Layer`: its kind, its options and its weights say
-all of it, so that each printer has a table of kinds. All else is an `Op`: an operator after folding, with the operands
-that are known beside it, and the recorded calls that compute it in JAX, which the printers of Python write down.
+Values are variables with a shape and a dtype. A recognised layer is a `Layer`, which its kind, its options and its weights
+define, so that each printer has a table of kinds. All else is an `Op`: an operator after folding, with its known operands,
+and the recorded calls that compute it in JAX, which the printers of Python write down.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Weight:
     """A tensor of the file, in the layout in which its layer or operator takes it.
 
     Attributes:
-      name: what the file calls it.
+      name: its name in the file.
       shape: its sizes.
       dtype: its element type.
-      read: gives the array; nothing is read before.
+      read: returns the array; nothing is read before.
       trained: whether it is a parameter; a statistic or a table is not.
       axes: the order of the axes that the file's tensor has here; None if more than their order differs.
     """
@@ -144,12 +144,12 @@ Item = Op | Layer | Call | Loop
 
 @dataclass(frozen=True, eq=False)
 class Module:
-    """A module: what it computes between its inputs and its outputs.
+    """A module: the computation between its inputs and its outputs.
 
     Attributes:
-      path: where it is in the model, as the file says; empty for the model itself.
-      type: the name of its class; empty where the file does not say.
-      items: what it computes, in order.
+      path: its place in the model, from the file; empty for the model itself.
+      type: the name of its class; empty if the file has none.
+      items: its computation, in order.
       inputs: the values that it takes.
       outputs: the values that are used outside of it.
       weights: the tensors that are kept in it, or read from a layer inside it, by the variable that stands for each.

@@ -51,7 +51,7 @@ def keys_from(seed: int) -> Iterator[Array]:
 
 
 def _cell(cell: ast.expr) -> ast.expr:
-    """A function of its own: `lax.scan` takes only what can be hashed, which modules of arrays cannot."""
+    """Return a function that calls a cell: `lax.scan` takes hashable functions only, and modules of arrays are not."""
     return ast.parse(f"lambda carry, row: {ast.unparse(cell)}(carry, row)", mode="eval").body
 
 

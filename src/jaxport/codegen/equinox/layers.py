@@ -16,32 +16,62 @@ DEFINITIONS = {
     "Linear": '''class Linear(eqx.nn.Linear):
     """`eqx.nn.Linear` over the last axis, whatever axes are before it."""
 
-    def __call__(self, x: Array) -> Array:
+    def __init__(self, in_features: int, out_features: int, *, use_bias=True, dtype=jnp.float32, key: Array):
+        super().__init__(in_features, out_features, use_bias, dtype, key=key)
+
+    def __call__(self, x: Array, *, key: Array | None = None) -> Array:
         y = x @ self.weight.T
         return y if self.bias is None else y + self.bias
 ''',
     "Embedding": '''class Embedding(eqx.nn.Embedding):
     """`eqx.nn.Embedding` of any number of indices."""
 
-    def __call__(self, indices: Array) -> Array:
-        return jnp.take(self.weight, indices, axis=0)
+    def __init__(self, num_embeddings: int, features: int, *, dtype=jnp.float32, key: Array):
+        super().__init__(num_embeddings, features, dtype=dtype, key=key)
+
+    def __call__(self, x: Any, *, key: Array | None = None) -> Array:
+        return jnp.take(self.weight, x, axis=0)
 ''',
-    "LayerNorm": '''class LayerNorm(eqx.nn.LayerNorm):
-    """`eqx.nn.LayerNorm` over the last axis, whatever axes are before it."""
+    "LayerNorm": '''class LayerNorm(eqx.Module):
+    """Layer normalization over the last axis."""
+
+    weight: Array
+    bias: Array | None
+    eps: float = eqx.field(static=True)
+
+    def __init__(self, features: int, *, eps: float, use_bias=True, dtype=jnp.float32):
+        self.weight = jnp.ones(features, dtype)
+        self.bias = jnp.zeros(features, dtype) if use_bias else None
+        self.eps = eps
 
     def __call__(self, x: Array) -> Array:
         x = x - jnp.mean(x, axis=-1, keepdims=True)
         y = x * lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + self.eps) * self.weight
         return y if self.bias is None else y + self.bias
 ''',
-    "RMSNorm": '''class RMSNorm(eqx.nn.RMSNorm):
-    """`eqx.nn.RMSNorm` over the last axis, whatever axes are before it."""
+    "RMSNorm": '''class RMSNorm(eqx.Module):
+    """Division by the root mean square over the last axis."""
+
+    weight: Array
+    eps: float = eqx.field(static=True)
+
+    def __init__(self, features: int, *, eps: float, dtype=jnp.float32):
+        self.weight, self.eps = jnp.ones(features, dtype), eps
 
     def __call__(self, x: Array) -> Array:
         return x * lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + self.eps) * self.weight
 ''',
-    "GroupNorm": '''class GroupNorm(eqx.nn.GroupNorm):
-    """`eqx.nn.GroupNorm` of a batch with channels last."""
+    "GroupNorm": '''class GroupNorm(eqx.Module):
+    """Group normalization of a batch with channels last."""
+
+    weight: Array
+    bias: Array
+    groups: int = eqx.field(static=True)
+    eps: float = eqx.field(static=True)
+
+    def __init__(self, groups: int, channels: int, *, eps: float, dtype=jnp.float32):
+        self.weight, self.bias = jnp.ones(channels, dtype), jnp.zeros(channels, dtype)
+        self.groups, self.eps = groups, eps
 
     def __call__(self, x: Array) -> Array:
         y = x.reshape(x.shape[0], -1, self.groups, x.shape[-1] // self.groups)
@@ -103,8 +133,19 @@ DEFINITIONS = {
         )
         return y if self.bias is None else y + self.bias
 ''',
-    "LSTMCell": '''class LSTMCell(eqx.nn.LSTMCell):
-    """`eqx.nn.LSTMCell` of a batch, as `lax.scan` takes it: the carry is `(c, h)`."""
+    "LSTMCell": '''class LSTMCell(eqx.Module):
+    """A long short-term memory of a batch, as `lax.scan` takes it: the carry is `(c, h)`."""
+
+    weight_ih: Array
+    weight_hh: Array
+    bias: Array
+
+    def __init__(self, in_features: int, hidden_size: int, *, dtype=jnp.float32, key: Array):
+        first, second = jax.random.split(key)
+        initialize = jax.nn.initializers.lecun_normal(in_axis=-1, out_axis=-2)
+        self.weight_ih = initialize(first, (4 * hidden_size, in_features), dtype)
+        self.weight_hh = initialize(second, (4 * hidden_size, hidden_size), dtype)
+        self.bias = jnp.zeros(4 * hidden_size, dtype)
 
     def __call__(self, carry: tuple[Array, Array], x: Array) -> tuple[tuple[Array, Array], Array]:
         c, h = carry
@@ -120,7 +161,7 @@ DEFINITIONS = {
     input: Linear
     recurrent: Linear
 
-    def __init__(self, in_features, hidden_size, *, key):
+    def __init__(self, in_features: int, hidden_size: int, *, key: Array):
         first, second = jax.random.split(key)
         self.input = Linear(in_features, 3 * hidden_size, key=first)
         self.recurrent = Linear(hidden_size, 3 * hidden_size, key=second)
@@ -182,9 +223,9 @@ def _linear(layer: Layer) -> ast.expr:
 def _conv(layer: Layer) -> ast.expr:
     config = layer.config
     options: dict[str, Any] = {"padding": config["padding"]}
-    for key, given in (("strides", "strides"), ("kernel_dilation", "dilation")):
+    for key, option in (("strides", "strides"), ("kernel_dilation", "dilation")):
         if set(config[key]) != {1}:
-            options[given] = config[key]
+            options[option] = config[key]
     if config["feature_group_count"] != 1:
         options["groups"] = config["feature_group_count"]
     return _made("Conv", layer, "in_features", "out_features", "kernel_size", **options, **_bias(layer))
@@ -219,7 +260,7 @@ def _group_norm(layer: Layer) -> ast.expr:
 
 
 def _rms_norm(layer: Layer) -> ast.expr:
-    return _made("RMSNorm", layer, "num_features", keyed=False, eps=layer.config["epsilon"], use_bias=False)
+    return _made("RMSNorm", layer, "num_features", keyed=False, eps=layer.config["epsilon"])
 
 
 def _batch_norm(layer: Layer) -> ast.expr:

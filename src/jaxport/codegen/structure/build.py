@@ -22,8 +22,8 @@ from jaxport.codegen.structure.scopes import (
     plain_paths,
     without_containers,
 )
-from jaxport.codegen.structure.steps import operators, variables
-from jaxport.codegen.structure.ties import element_of_all, shared
+from jaxport.codegen.structure.steps import operators, renamed, variables
+from jaxport.codegen.structure.ties import copies, element_of_all, shared
 from jaxport.codegen.tree import Call, Item, Layer, Module, Op, Tie, Weight
 from jaxport.importer.recording import Variable
 from jaxport.importer.tracing import RecordedProgram
@@ -32,23 +32,25 @@ __all__ = ["build"]
 
 
 def build(recorded: RecordedProgram) -> tuple[Module, Any]:
-    """The tree of a recorded program, and what it returns in terms of the tree's values."""
+    """Return the tree of a recorded program, and the program's results in terms of the tree's values."""
     program = recorded.program
     names = {variable: name for name, variable in recorded.params.items()}
-    ops, result = operators(recorded.steps, recorded.outputs, names)
-    steps, result = rewritten(ops, result, names, lambda variable: element_of_all(program, names[variable]))
-    ops, result = operators(steps, result, names)
-    results = list(dict.fromkeys(variables(result)))
     nodes, node_chain = node_chains(program.places)
     plain = plain_paths(path for chain in node_chain.values() for path in chain)
     node_chain = {key: tuple(plain[path] for path in chain) for key, chain in node_chain.items()}
+    same = copies(recorded.steps, names, program, node_chain)
+    steps = [renamed(step, same) for step in recorded.steps]
+    ops, result = operators(steps, recorded.outputs, names)
+    steps, result = rewritten(ops, result, names, lambda variable: element_of_all(program, names[variable]))
+    ops, result = operators(steps, result, names)
+    results = list(dict.fromkeys(variables(result)))
     types = {plain.get(module.path, module.path): module.type for module in program.modules.walk()}
     own = {variable for variable in names if element_of_all(program, names[variable]) is None}
     kept: set[str] = set()
     while True:
         chains = {id(op): node_chain.get(op.step.node, ()) for op in ops}
         chains, repeated = separated(ops, chains, own, kept)
-        weights = LayerWeights(program, names, shared(ops, names, program, chains), nodes)
+        weights = LayerWeights(program, names, shared(ops, names, program, chains), nodes, chains)
         root = united(_module(ops, results, weights, chains, types), names)
         failed = further_calls(root)
         if not failed and not _are_doubled(root, weights, own):
@@ -71,7 +73,7 @@ def _module(
     imply_elements(chains)
     without_containers(chains)
     hoist(leaves, chains, weights.names)
-    mined = mine(leaves, chains, results, [*weights.names])
+    mined = mine(leaves, chains, [*weights.names])
     order = {id(leaf): index for index, leaf in enumerate(leaves)}
     closing = Closing(chains, order, weights.names.keys(), weights.shared.keys(), {**types, **mined}, results)
     return closing.module("", leaves, 0, set(results))
@@ -147,12 +149,15 @@ def _rebuilt(module: Module, kept: Mapping[int, Mapping[Variable, Weight | Tie]]
     items: list[Item] = []
     for item in module.items:
         if isinstance(item, Call):
-            given = dict(zip(item.module.inputs, item.inputs, strict=True))
+            values = dict(zip(item.module.inputs, item.inputs, strict=True))
             inner = _rebuilt(item.module, kept, done)
-            items.append(Call(inner, tuple(given.get(variable, variable) for variable in inner.inputs), item.outputs))
+            items.append(Call(inner, tuple(values.get(variable, variable) for variable in inner.inputs), item.outputs))
         else:
             items.append(item)
     made = {variable for item in items for variable in item.outputs}
-    inputs = dict.fromkeys(v for item in items for v in item.inputs if v not in made and v not in own)
-    done[id(module)] = replace(module, items=tuple(items), inputs=tuple(inputs), weights=dict(own))
+    read = dict.fromkeys(variable for item in items for variable in item.inputs)
+    inputs = tuple(variable for variable in read if variable not in made and variable not in own)
+    # In the order in which they are read, so that modules that are alike are one class.
+    weights = {variable: own[variable] for variable in [*read, *own] if variable in own}
+    done[id(module)] = replace(module, items=tuple(items), inputs=inputs, weights=weights)
     return done[id(module)]

@@ -12,7 +12,7 @@ from jaxport.importer.recording import Step, Variable
 __all__ = ["ELEMENTWISE", "LAYOUTS", "Channels"]
 
 LAYOUTS = {3: ("NWC", "WIO", "NWC"), 4: ("NHWC", "HWIO", "NHWC"), 5: ("NDHWC", "DHWIO", "NDHWC")}
-"""What `lax` calls the axes of inputs, kernels and results with channels last, by rank."""
+"""The letters by which `lax` names the axes of inputs, kernels and results with channels last, by rank."""
 
 ELEMENTWISE = frozenset(
     f"{module}.{function}"
@@ -31,8 +31,8 @@ class Channels:
     """Rules on transposes between channels first and channels last.
 
     Attributes:
-      spellings: what made each value.
-      add: adds a step, and gives its result.
+      spellings: the step that made each value.
+      add: adds a step, and returns its result.
       weights: the parameters.
     """
 

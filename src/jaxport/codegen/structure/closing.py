@@ -1,9 +1,9 @@
-"""Modules closed, so that each is one call: what it needs is there before, what it makes is used after.
+"""Modules closed, so that each is one call: its operands are made before, its results are read after.
 
 Exporters lose the scopes of some operators, and order operators as they like. At each level the leaves and the modules
-inside are the nodes of a graph, and a cycle in it shows what is in the wrong place: an operator that needs a module and
-that the same module needs belongs to it; modules that need each other cannot be calls, and one of them is dissolved: what
-is inside it comes to the level around.
+inside are the nodes of a graph, and a cycle in it shows a part in the wrong place: an operator that needs a module and that
+the same module needs belongs to it; modules that need each other cannot be calls, and one of them is dissolved: its parts
+move to the level around.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_AROUND = 3
 """Operators beside the layer of a module that is a layer."""
 
 Part = str | Leaf
-"""What is a node at one level: a module inside, by its path, or a leaf."""
+"""A node of the graph of one level: a module inside, by its path, or a leaf."""
 
 
 @dataclass(eq=False)
@@ -92,7 +92,7 @@ class Closing:
         return chain[depth] if len(chain) > depth else leaf
 
     def _settle(self, leaves: Sequence[Leaf], depth: int) -> None:
-        """Changes chains until no cycle is left at this depth."""
+        """Change chains until no cycle is left at this depth."""
         self._dissolve_weightless(leaves, depth)
         makers = {variable: leaf for leaf in leaves for variable in leaf.outputs}
         while True:
@@ -110,7 +110,7 @@ class Closing:
                 self._mend(cycle, leaves, depth)
 
     def _finish(self, leaves: Sequence[Leaf], depth: int, outside: Collection[Variable]) -> None:
-        """Moves what only puts results of one module together, such as the last addition of a block, into it."""
+        """Move leaves that only combine results of one module, such as the last addition of a block, into it."""
         makers = {variable: leaf for leaf in leaves for variable in leaf.outputs}
         readers: dict[Variable, list[Leaf | None]] = {variable: [None] for variable in outside}
         for leaf in leaves:
@@ -144,7 +144,7 @@ class Closing:
                 self.chains[id(leaf)] = (*chain[:depth], *chain[depth + 1 :])
 
     def _dissolve_weightless(self, leaves: Sequence[Leaf], depth: int) -> None:
-        """Modules without weights, such as activations, are what they compute."""
+        """Dissolve modules without weights, such as activations."""
         while True:
             modules: dict[str, list[Leaf]] = {}
             for leaf in leaves:
@@ -165,7 +165,7 @@ class Closing:
         return bool(read) and (len(leaves) > MOST_AROUND or not read <= self.shared)
 
     def _sorted(self, parts: Mapping[Part, Sequence[Leaf]], makers: Mapping[Variable, Part]) -> list[Part]:
-        """The parts, each after what it needs, otherwise as they are in the file."""
+        """Return the parts in topological order, otherwise in that of the file."""
         needed = {
             part: {makers[v] for leaf in inside for v in leaf.inputs if v in makers and makers[v] != part}
             for part, inside in parts.items()

@@ -1,4 +1,4 @@
-"""Group and instance normalization, channels last, of what operators spell out for channels first."""
+"""Group and instance normalization with channels last, from operators that compute it with channels first."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from jax import Array
 
 from jaxport.codegen.structure.channels import Channels
 from jaxport.codegen.structure.spellings import Spellings, number
+from jaxport.importer.host import HostValue
 from jaxport.importer.namespaces import helper, jnp, lax
 from jaxport.importer.recording import Step, Variable
 
@@ -31,7 +32,7 @@ class Groups:
     """The rule on normalizations of groups of channels.
 
     Attributes:
-      spellings: what made each value.
+      spellings: the step that made each value.
       channels: the rules on layouts.
       weights: the parameters.
       uniform: the element that all elements of a parameter are, or None.
@@ -68,12 +69,13 @@ class Groups:
         return Step("call", "jnp.transpose", (y, (0, rank - 1, *range(1, rank - 1))), {}, step.outputs, step.node)
 
     def _grouped(self, value: Any, out: Variable) -> tuple[Variable, int, float] | None:
-        """What was standardized, in how many groups, and the epsilon."""
+        """Return the operand of a standardization, the number of groups, and the epsilon."""
         shaped = self.spellings.step(value, "jnp.reshape")
         if shaped is None:
             found = self._standardized(value, tuple(range(2, len(out.shape))))
             return (found[0], out.shape[1], found[1]) if found is not None and found[0].shape == out.shape else None
-        found = self._instances(shaped.args[0]) or self._standardized(shaped.args[0], (2,))
+        plain = self._without_unit_affine(shaped.args[0]) or shaped.args[0]
+        found = self._instances(shaped.args[0]) or self._standardized(plain, (2,))
         grouped = self.spellings.step(found[0], "jnp.reshape") if found is not None else None
         if found is None or grouped is None or not isinstance(grouped.args[0], Variable):
             return None
@@ -82,7 +84,7 @@ class Groups:
         return (x, groups, found[1]) if known and x.shape == out.shape and found[0].shape[0] == x.shape[0] else None
 
     def _instances(self, value: Any) -> tuple[Variable, float] | None:
-        """What an instance normalization, which exporters write groups with, is applied to; its scale is 1, its bias 0."""
+        """Return the operand of an instance normalization whose scale is 1 and bias 0: exporters write groups with it."""
         moved = self.spellings.step(value, "jnp.transpose")
         normal = self.spellings.step(self._without_unit_affine(moved.args[0] if moved else None), "helper.group_norm")
         source = self.spellings.step(normal.args[0], "jnp.transpose") if normal is not None else None
@@ -106,10 +108,12 @@ class Groups:
         origin = shaped.args[0] if shaped is not None else value
         if isinstance(origin, Variable):
             return self.uniform(origin) if origin in self.weights else None
-        return number(origin)
+        if isinstance(origin, HostValue) and origin.size and not origin.symbolic:
+            return float(origin.data.flat[0]) if (origin.data == origin.data.flat[0]).all() else None
+        return None
 
     def _standardized(self, value: Any, axes: tuple[int, ...]) -> tuple[Variable, float] | None:
-        """What a value is without its mean and over its deviation along these axes, and the epsilon."""
+        """Return the operand of a standardization along these axes, and the epsilon."""
         product = self.spellings.step(value, "*")
         for centered, factor in (product.args, product.args[::-1]) if product is not None else ():
             root, difference = self.spellings.step(factor, "lax.rsqrt"), self.spellings.step(centered, "-")

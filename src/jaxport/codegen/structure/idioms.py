@@ -1,8 +1,8 @@
-"""Steps as a person would have written them: one function for what operators spell out, and nothing that does nothing.
+"""Steps as a person would have written them: one function instead of several operators, and no operator without effect.
 
-Each rule looks at one step and at those that make its operands, and gives steps that compute the same values; what a rule
-leaves without a reader is dropped afterwards. Rules that reorder arithmetic are for float32 only, where they change no
-more than the last digits.
+Each rule looks at one step and at those that make its operands, and returns steps that compute the same values; steps
+without a reader are dropped afterwards. Rules that reorder arithmetic apply to float32 only, where they change no more
+than the last digits.
 """
 
 from __future__ import annotations
@@ -14,14 +14,22 @@ from typing import Any
 import numpy as np
 
 from jaxport.codegen.structure.channels import ELEMENTWISE, Channels
+from jaxport.codegen.structure.folding import folded
 from jaxport.codegen.structure.groups import Groups
-from jaxport.codegen.structure.spellings import Spellings, number
+from jaxport.codegen.structure.rows import Rows
+from jaxport.codegen.structure.spellings import Spellings, bounds, number
 from jaxport.codegen.structure.steps import renamed
 from jaxport.codegen.tree import Op
 from jaxport.importer.host import HostValue, is_dim
 from jaxport.importer.recording import Step, Variable, map_leaves
 
-__all__ = ["rewritten"]
+__all__ = ["MOVING", "ROLES", "rewritten"]
+
+ROLES = frozenset({"mask", "cos", "sin"})
+"""Names of values that keep their meaning in every module."""
+
+MOVING = frozenset({"jnp.reshape", "jnp.transpose", "jnp.expand_dims", "jnp.squeeze", "astype"})
+"""Functions whose result is named as their operand."""
 
 Rule = Callable[[Step], "Variable | Step | None"]
 
@@ -29,11 +37,11 @@ Rule = Callable[[Step], "Variable | Step | None"]
 def rewritten(
     ops: Iterable[Op], result: Any, weights: Collection[Variable], uniform: Callable[[Variable], float | None]
 ) -> tuple[list[Step], Any]:
-    """The steps of operators with idioms in place of spelled-out ones, and the result in terms of them.
+    """Return the steps of operators with idioms in place of spelled-out ones, and the result in terms of them.
 
     Args:
       ops: the operators, in order.
-      result: what they compute.
+      result: the values that they compute.
       weights: the parameters.
       uniform: the element that all elements of a parameter are, or None.
     """
@@ -49,23 +57,26 @@ class _Rewriting:
 
     Attributes:
       steps: in order.
-      same: the values that another one stands for.
-      spellings: what made each value.
+      same: the values that another one, or a constant, stands for.
+      spellings: the step that made each value.
       channels: the rules on layouts.
       groups: the rule on normalizations of groups of channels.
+      rows: the rules on products with a matrix.
     """
 
     weights: InitVar[Collection[Variable]]
     uniform: InitVar[Callable[[Variable], float | None]]
     steps: list[Step] = field(default_factory=list)
-    same: dict[Variable, Variable] = field(default_factory=dict)
+    same: dict[Variable, Variable | HostValue] = field(default_factory=dict)
     spellings: Spellings = field(default_factory=Spellings)
     channels: Channels = field(init=False)
     groups: Groups = field(init=False)
+    rows: Rows = field(init=False)
 
     def __post_init__(self, weights: Collection[Variable], uniform: Callable[[Variable], float | None]) -> None:
         self.channels = Channels(self.spellings, self._made, weights)
         self.groups = Groups(self.spellings, self.channels, weights, uniform)
+        self.rows = Rows(self.spellings, self._made, weights)
 
     def _made(self, step: Step) -> Variable:
         self.add(step)
@@ -79,6 +90,10 @@ class _Rewriting:
         step = renamed(step, self.same)
         output = step.outputs
         if isinstance(output, Variable):
+            constant = folded(step)
+            if constant is not None:
+                self.same[output] = constant
+                return
             for rule in self._rules(step):
                 found = rule(step)
                 if isinstance(found, Variable):
@@ -87,6 +102,9 @@ class _Rewriting:
                 if found is not None:
                     self.add(found)
                     return
+            source = step.args[0] if step.name in MOVING and step.args else None
+            if isinstance(source, Variable) and source.hint in ROLES:
+                output.hint = source.hint
         self.steps.append(step)
         self.spellings.note(step)
 
@@ -98,8 +116,10 @@ class _Rewriting:
             "lax.conv_general_dilated": (self.channels.convolution,),
             "helper.depthwise_convolution": (self.channels.convolution,),
             "jnp.matmul": (self._matmul,),
-            "@": (self._attention, self._scaled_product),
+            "@": (self._attention, self._scaled_product, self.rows.of_columns),
             "jnp.squeeze": (self._squeeze,),
+            "jnp.expand_dims": (self._expand,),
+            "jnp.logical_and": (self._and_true,),
             "jnp.take": (self._take_all, self._take),
             "": (self._part_of_uniform, self._part_of_transposed),
             "jnp.transpose": (self._transpose, self.channels.flattened),
@@ -107,23 +127,24 @@ class _Rewriting:
             "jnp.sum": (self._reduction,),
             "jnp.max": (self._reduction,),
             "jnp.min": (self._reduction,),
-            "jnp.reshape": (self._reshape,),
+            "jnp.reshape": (self.rows.of_rows, self._reshape),
             "jnp.reciprocal": (self._reciprocal,),
             "jnp.negative": (self._negative,),
             "jnp.arange": (self._arange,),
             "jnp.where": (self._where,),
             "*": (self._gated, self._gelu, self.channels.together),
             "-": (self.channels.together,),
-            "/": (self._softmax, self.channels.together),
+            "/": (self._softmax, self._over_root, self.channels.together),
+            "jnp.pad": (self._pad_nothing,),
             "==": (self._lower_triangle,),
-            "nn.softmax": (self._mask_of,),
-            "jnp.concatenate": (self._stack,),
+            "nn.softmax": (self._mask_of, self._over_last_axis),
+            "jnp.concatenate": (self._stack, self._roll),
             "jnp.cos": (self._angle,),
             "jnp.sin": (self._angle,),
         }.get(step.name, ())
 
     def _make(self, like: Step, name: str, args: tuple[Any, ...], shape: Sequence[Any], **kwargs: Any) -> Variable:
-        """A further value, by a call, of the dtype of what a step makes."""
+        """Add a call whose result has the dtype of a step, and return its result."""
         return self._made(Step("call", name, args, kwargs, Variable(tuple(shape), like.outputs.dtype), like.node))
 
     def _stack(self, step: Step) -> Step | None:
@@ -148,6 +169,33 @@ class _Rewriting:
     def _reciprocal(self, step: Step) -> Step | None:
         root = self.spellings.step(step.args[0], "jnp.sqrt")
         return _call(step, "lax.rsqrt", *root.args) if root is not None and _is_single(step.outputs) else None
+
+    def _over_root(self, step: Step) -> Step | None:
+        """`1 / sqrt(x)` is `rsqrt(x)`."""
+        return self._reciprocal(_call(step, "jnp.reciprocal", step.args[1])) if number(step.args[0]) == 1 else None
+
+    def _pad_nothing(self, step: Step) -> Variable | None:
+        x, widths = step.args if len(step.args) == 2 else (None, None)
+        nothing = isinstance(widths, list | tuple) and all(tuple(pair) == (0, 0) for pair in widths)
+        return x if nothing and isinstance(x, Variable) else None
+
+    def _roll(self, step: Step) -> Step | None:
+        """`concatenate((x[:, 2:], x[:, :2]), axis=1)` is `roll(x, -2, axis=1)`."""
+        axis, rank = step.kwargs.get("axis", 0), len(step.outputs.shape)
+        first, second = (
+            (self.spellings.step(part, "") for part in step.args[0]) if len(step.args[0]) == 2 else (None, None)
+        )
+        if first is None or second is None or first.args[0] is not second.args[0] or len(step.args) != 1:
+            return None
+        x, axis = first.args[0], axis % rank
+        size = x.shape[axis] if isinstance(x, Variable) and len(x.shape) == rank else None
+        if not isinstance(size, int):
+            return None
+        cut, end = bounds(first.args[1], axis, size) or (0, 0)
+        if end != size or bounds(second.args[1], axis, size) != (0, cut):
+            return None
+        shift = min(-cut, size - cut, key=abs)
+        return Step("call", "jnp.roll", (x, shift), {"axis": axis}, step.outputs, step.node)
 
     def _reduction(self, step: Step) -> Step | None:
         """`mean(x, axis=(1,), keepdims=False)` is `mean(x, axis=1)`."""
@@ -176,6 +224,23 @@ class _Rewriting:
         chosen = tuple(begin if axis == axes[0] else other for axis, other in enumerate(index))
         return Step("index", "", (cut.args[0], chosen if len(chosen) > 1 else begin), {}, step.outputs, step.node)
 
+    def _expand(self, step: Step) -> Step | None:
+        """`expand_dims(expand_dims(x, 1), 2)` is `expand_dims(x, (1, 2))`."""
+        inner = self.spellings.step(step.args[0], "jnp.expand_dims")
+        axes, first = _added_axes(step), _added_axes(inner) if inner is not None else None
+        if inner is None or axes is None or first is None:
+            return None
+        kept = [axis for axis in range(len(step.outputs.shape)) if axis not in axes]
+        return _call(step, "jnp.expand_dims", inner.args[0], tuple(sorted([*axes, *(kept[axis] for axis in first)])))
+
+    def _and_true(self, step: Step) -> Variable | None:
+        """`a & True` is `a`."""
+        for true, other in (step.args, step.args[::-1]):
+            known = isinstance(true, HostValue) and true.dtype == bool and true.size == 1 and bool(true.data.all())
+            if known and isinstance(other, Variable) and other.shape == step.outputs.shape and other.dtype == bool:
+                return other
+        return None
+
     def _plus_nothing(self, step: Step) -> Variable | None:
         """`i + 0` is `i`, of integers."""
         for zero, other in (step.args, step.args[::-1]):
@@ -184,7 +249,7 @@ class _Rewriting:
         return None
 
     def _take_all(self, step: Step) -> Step | None:
-        """`take(flat, indices)` of all indices in their order, as exporters write what only strides differ in."""
+        """`take(flat, indices)` of all indices in order is a reshape: exporters write views with other strides so."""
         flat, indices = step.args if len(step.args) == 2 else (None, None)
         if not isinstance(flat, Variable) or len(flat.shape) != 1 or step.kwargs != {"axis": 0}:
             return None
@@ -263,7 +328,7 @@ class _Rewriting:
         return _call(step, "jnp.reshape", before.args[0], step.args[1]) if before is not None else None
 
     def _without_units(self, x: Variable, shape: tuple[Any, ...]) -> Variable | None:
-        """What a value was before axes of one element were added and moved, if that has this shape."""
+        """Return the value before axes of one element were added and moved, if it has this shape."""
         moved = self.spellings.step(x, "jnp.transpose")
         added = self.spellings.step(moved.args[0] if moved is not None else x, "jnp.expand_dims", "jnp.stack")
         if added is None or len(added.outputs.shape) != len(shape) + 1:
@@ -334,7 +399,7 @@ class _Rewriting:
         return Step("call", "nn.softmax", found[:1], {"axis": found[1]}, step.outputs, step.node) if found else None
 
     def _mask_of(self, step: Step) -> None:
-        """What is added to the scores of an attention is called a mask."""
+        """Name the addend of the scores of an attention `mask`."""
         total = self.spellings.step(step.args[0], "+")
         if total is not None and len(step.outputs.shape) > 2:
             for mask, scores in (total.args, total.args[::-1]):
@@ -342,8 +407,14 @@ class _Rewriting:
                     mask.hint = "mask"
                     return
 
+    def _over_last_axis(self, step: Step) -> Step | None:
+        """`softmax(x, axis=3)` is `softmax(x, axis=-1)`, of four axes."""
+        if step.kwargs != {"axis": len(step.outputs.shape) - 1}:
+            return None
+        return Step("call", "nn.softmax", step.args, {"axis": -1}, step.outputs, step.node)
+
     def _angle(self, step: Step) -> None:
-        """Cosines and sines are called so, wherever they go."""
+        """Name cosines and sines so in every module."""
         step.outputs.hint = step.name.removeprefix("jnp.")
 
     def _scaled_product(self, step: Step) -> Step | None:
@@ -368,13 +439,17 @@ class _Rewriting:
             for x in (found.query, found.key, found.value)
         ]
         options: dict[str, Any] = {}
-        if found.bias is not None:
-            options["bias"] = found.bias
-            missing = 4 - len(found.bias.shape)
+        if found.biases:
+            bias = found.biases[0]
+            for other in found.biases[1:]:
+                bias = self._made(
+                    Step("operator", "+", (bias, other), {}, Variable(_broadcast(bias, other), bias.dtype), step.node)
+                )
+            missing = 4 - len(bias.shape)
             if missing:
-                shape = (*[1] * missing, *found.bias.shape)
-                options["bias"] = self._make(step, "jnp.expand_dims", (found.bias, tuple(range(missing))), shape)
-            options["bias"].hint = "mask"
+                shape = (*[1] * missing, *bias.shape)
+                bias = self._make(step, "jnp.expand_dims", (bias, tuple(range(missing))), shape)
+            bias.hint, options["bias"] = "mask", bias
         if abs(found.scale * found.query.shape[-1] ** 0.5 - 1) > 1e-6:
             options["scale"] = found.scale
         shape = [step.outputs.shape[axis] for axis in (0, 2, 1, 3)]
@@ -382,10 +457,28 @@ class _Rewriting:
         return _call(step, "jnp.transpose", attended, (0, 2, 1, 3))
 
 
+def _broadcast(a: Variable, b: Variable) -> tuple[Any, ...]:
+    """Return the shape of the sum of two values, each axis of which has one element or all."""
+    rank = max(len(a.shape), len(b.shape))
+    pairs = zip(*((*[1] * (rank - len(x.shape)), *x.shape) for x in (a, b)), strict=True)
+    return tuple(second if isinstance(first, int) and first == 1 else first for first, second in pairs)
+
+
 def _only_axis(added: Step) -> int | None:
-    axis = added.kwargs.get("axis", added.args[1] if len(added.args) > 1 else 0)
-    axes = axis if isinstance(axis, tuple) else (axis,)
-    return axes[0] % len(added.outputs.shape) if len(axes) == 1 and isinstance(axes[0], int) else None
+    axes = _added_axes(added) if added.name == "jnp.expand_dims" else _stacked_axis(added)
+    return axes[0] if axes is not None and len(axes) == 1 else None
+
+
+def _stacked_axis(stacked: Step) -> tuple[int, ...]:
+    return (stacked.kwargs.get("axis", 0) % len(stacked.outputs.shape),)
+
+
+def _added_axes(added: Step) -> tuple[int, ...] | None:
+    """Return the axes that a step adds, as positions in its result."""
+    axes = added.kwargs.get("axis", added.args[1] if len(added.args) > 1 else None)
+    every = axes if isinstance(axes, tuple | list) else (axes,)
+    found = tuple(axis % len(added.outputs.shape) for axis in every if isinstance(axis, int))
+    return found if len(found) == len(every) else None
 
 
 def _is_single(variable: Variable) -> bool:

@@ -1,7 +1,7 @@
-"""Operators that are a layer: a weight, and what is done with it.
+"""Operators that are a layer: a weight, and the computation with it.
 
 A layer stands for exactly the steps that compute its result, whatever operators of the file they came from. A recogniser
-looks at one step, and from there backwards; what it does not know for sure stays as it is.
+starts at one step and walks backwards; it declines if any step differs from its pattern.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 class Recogniser(Matcher):
-    """Looks for layers in a list of operators."""
+    """Recognises layers in a list of operators."""
 
     def layer(self, op: Op) -> Layer | None:
         if op.outputs[0].dtype.name not in FLOATS:
@@ -129,7 +129,7 @@ class Recogniser(Matcher):
         return None
 
     def standardized(self, value: Any) -> tuple[Variable, float, bool] | None:
-        """What was divided by its root mean square over the last axis, the epsilon, and whether it was centered."""
+        """Return the operand of a division by the root mean square over the last axis, the epsilon, and if it was centered."""
         product, quotient = self.step(value, "*"), self.step(value, "/")
         if product is not None:
             pairs = [(a, self.step(b, "lax.rsqrt")) for a, b in (product.step.args, product.step.args[::-1])]
@@ -154,7 +154,7 @@ class Recogniser(Matcher):
         return None
 
     def mean_of(self, value: Any) -> Any:
-        """What a value is the mean of, over the last axis, which is kept."""
+        """Return the operand of a mean over the last axis that keeps it."""
         op = self.step(value, "jnp.mean")
         if op is None or len(op.step.args) != 1 or not isinstance(op.step.args[0], Variable):
             return None
@@ -218,7 +218,7 @@ class Recogniser(Matcher):
 
 
 def recognised(ops: Sequence[Op], result: Sequence[Variable], weights: LayerWeights) -> list[Leaf]:
-    """The operators with layers in place of those that are one; what only a layer read is left out."""
+    """Return the operators with layers in place of those that are one, without those that only a layer read."""
     recogniser = Recogniser(ops, result, weights)
     needed = set(result)
     leaves: list[Leaf] = []

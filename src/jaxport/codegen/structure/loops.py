@@ -64,8 +64,8 @@ class _Rounds:
     Attributes:
       calls: the calls, each with a result of the one before.
       carried: which inputs of a call are results of the one before.
-      before: what is between calls and does not need them.
-      after: what is between calls and needs them, but they do not need it.
+      before: items between calls that do not depend on the calls.
+      after: items between calls that depend on them, and that no later call needs.
       end: the place of the first item behind.
     """
 

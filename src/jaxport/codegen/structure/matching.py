@@ -1,4 +1,4 @@
-"""The tensors of a file and the operators around a value: what recognisers of layers ask."""
+"""The tensors of a file and the operators around a value, as recognisers of layers query them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxport.codegen.structure.scopes import Chain, called
 from jaxport.codegen.tree import Op, Weight
 from jaxport.importer.graph import BoundNode
 from jaxport.importer.host import HostValue
@@ -29,12 +30,14 @@ class LayerWeights:
       shared: the parameters that several operators read, and that are no fresh weights which only happen to be equal;
         each with the operator whose layer keeps it, if one does.
       nodes: the bound nodes of the steps' nodes.
+      chains: the modules around each operator, by its identity.
     """
 
     program: Program
     names: Mapping[Variable, str]
     shared: Mapping[Variable, Op | None]
     nodes: Mapping[Any, BoundNode]
+    chains: Mapping[int, Chain]
 
     def weight(self, variable: Variable, axes: Sequence[int] | None = None) -> Weight:
         """A parameter, with its axes in another order."""
@@ -61,7 +64,7 @@ class LayerWeights:
 
 
 class Matcher:
-    """Says what is around a value in a list of operators.
+    """Queries on the neighbours of a value in a list of operators.
 
     Attributes:
       weights: the tensors of the file.
@@ -91,6 +94,18 @@ class Matcher:
     def is_parameter(self, value: Any) -> bool:
         """Whether a value is a tensor of the file that may be trained."""
         return isinstance(value, Variable) and value in self.weights.names
+
+    def belongs_to(self, parameter: Variable, op: Op) -> bool:
+        """Whether only the node of an operator reads a parameter, or the same node in other calls of its module."""
+        chain = self.weights.chains[id(op)]
+
+        def is_further_call(other: Chain) -> bool:
+            return other != chain and [*map(called, other)] == [*map(called, chain)]
+
+        return all(
+            reader.step.node is op.step.node or is_further_call(self.weights.chains[id(reader)])
+            for reader in self.readers.get(parameter, [])
+        )
 
     def parameter(self, value: Any, turned: bool = True) -> Weight | None:
         """The weight that a value is: a parameter, or one with its axes in another order."""

@@ -1,7 +1,7 @@
 """Repeated blocks of a file that does not name its modules: the longest runs in which the same follows again and again.
 
-What is found decides only what is printed as a module: whether its calls are alike, and may be a loop, is seen later, where
-modules are closed and classes are made.
+A run only decides which operators are a module. If its calls are alike, and may be a loop, is decided later, where modules
+are closed and classes are made.
 """
 
 from __future__ import annotations
@@ -24,15 +24,12 @@ FEWEST_LAYERS = 2
 NORMS = frozenset({"LayerNorm", "RMSNorm", "BatchNorm"})
 
 
-def mine(
-    leaves: Sequence[Leaf], chains: dict[int, Chain], results: Sequence[Variable], weights: Sequence[Variable]
-) -> dict[str, str]:
+def mine(leaves: Sequence[Leaf], chains: dict[int, Chain], weights: Sequence[Variable]) -> dict[str, str]:
     """Puts repeated blocks into modules `layers.0`, `layers.1` …, where the file has no such modules.
 
     Args:
       leaves: the layers and operators, in the order of the file.
       chains: the modules around each, by identity; changed.
-      results: the values that the model returns.
       weights: the variables that stand for tensors.
 
     Returns:
@@ -40,36 +37,36 @@ def mine(
     """
     if any(element_of(path) or path != called(path) for chain in chains.values() for path in chain):
         return {}
-    sequence = _sequence(leaves, frozenset(weights))
-    tokens = _tokens(sequence, frozenset(weights))
+    mining = _Mining(_sequence(leaves, frozenset(weights)), frozenset(weights))
     types: dict[str, str] = {}
     names: set[str] = set()
-    for run in sorted(_runs(sequence, tokens, 0, len(sequence)), key=lambda run: run.begin):
-        begin = run.begin + _phase(sequence, run, results)
-        rounds = (run.end - begin) // run.period
-        if rounds < 2:
-            continue
+    for run in sorted(mining.runs(), key=lambda run: run.begin):
         stem = unique("layers", names)
         names.add(stem)
-        for place in range(rounds):
+        for place in range(run.rounds):
             path = f"{stem}.{place}"
             types[path] = "Block"
-            for leaf in sequence[begin + place * run.period : begin + (place + 1) * run.period]:
+            for leaf in mining.sequence[run.begin + place * run.period : run.begin + (place + 1) * run.period]:
                 chains[id(leaf)] = (path, *chains[id(leaf)])
     return types
 
 
 @dataclass(frozen=True)
 class _Repeats:
-    """A part of a sequence in which the same `period` leaves follow again and again."""
+    """Rounds of the same `period` leaves, one after another, and how many values go from one round to the next."""
 
     begin: int
-    end: int
     period: int
+    rounds: int
+    crossing: int
+
+    @property
+    def end(self) -> int:
+        return self.begin + self.rounds * self.period
 
 
 def _sequence(leaves: Sequence[Leaf], weights: frozenset[Variable]) -> list[Leaf]:
-    """The leaves that are, or depend on, a layer: what is known before, such as a mask, belongs to no block."""
+    """Return the leaves that are, or depend on, a layer: a mask, for example, belongs to no block."""
     deep: set[Variable] = set()
     kept: list[Leaf] = []
     for leaf in leaves:
@@ -92,66 +89,78 @@ def _tokens(sequence: Sequence[Leaf], weights: frozenset[Variable]) -> np.ndarra
     return np.array(keys, np.int64)
 
 
-def _runs(sequence: Sequence[Leaf], tokens: np.ndarray, begin: int, end: int) -> list[_Repeats]:
-    """The runs of a part of the sequence that do not overlap, those first that cover most of it."""
-    found: list[_Repeats] = []
-    pending = [(begin, end)]
-    while pending:
-        begin, end = pending.pop()
-        best = _longest(sequence, tokens, begin, end)
-        if best is not None:
-            found.append(best)
-            pending += [(begin, best.begin), (best.end, end)]
-    return found
+class _Mining:
+    """Looks for runs in a sequence of leaves.
 
+    Attributes:
+      sequence: the leaves.
+      tokens: a number for each: the same for those that do the same.
+      made: the places at which values are made.
+      last: the places at which these values are read last; where they are made, if none reads them.
+    """
 
-def _longest(sequence: Sequence[Leaf], tokens: np.ndarray, begin: int, end: int) -> _Repeats | None:
-    """The run that covers most leaves; of several the one of the shortest period."""
-    part = tokens[begin:end]
-    best, covered = None, 0
-    layers = np.cumsum([0, *(_is_heavy(leaf) for leaf in sequence[begin:end])])
-    for period in range(FEWEST_LAYERS, len(part) // 2 + 1):
-        same = np.concatenate([[False], part[:-period] == part[period:], [False]])
-        edges = np.flatnonzero(same[1:] != same[:-1])
-        starts, stops = edges[::2], edges[1::2]
-        lengths = stops - starts
-        for at in np.argsort(lengths)[::-1][:1]:
-            rounds = int(lengths[at]) // period + 1
-            first = int(starts[at])
-            if rounds < 2 or rounds * period <= covered:
+    def __init__(self, sequence: Sequence[Leaf], weights: frozenset[Variable]):
+        self.sequence = sequence
+        self.tokens = _tokens(sequence, weights)
+        made = {variable: at for at, leaf in enumerate(sequence) for variable in leaf.outputs}
+        last = {variable: at for at, leaf in enumerate(sequence) for variable in leaf.inputs}
+        self.made = np.array([*made.values()], np.int64)
+        self.last = np.array([last.get(variable, at) for variable, at in made.items()], np.int64)
+
+    def runs(self) -> list[_Repeats]:
+        """The runs that do not overlap, the best first."""
+        found: list[_Repeats] = []
+        pending = [(0, len(self.sequence))]
+        while pending:
+            begin, end = pending.pop()
+            best = self._best(begin, end)
+            if best is not None:
+                found.append(best)
+                pending += [(begin, best.begin), (best.end, end)]
+        return found
+
+    def _best(self, begin: int, end: int) -> _Repeats | None:
+        """The run that covers most leaves for each value that goes from round to round."""
+        part = self.tokens[begin:end]
+        layers = np.cumsum([0, *(_is_heavy(leaf) for leaf in self.sequence[begin:end])])
+        best: _Repeats | None = None
+        for period in range(FEWEST_LAYERS, len(part) // 2 + 1):
+            same = np.concatenate([[False], part[:-period] == part[period:], [False]])
+            edges = np.flatnonzero(same[1:] != same[:-1])
+            starts, stops = edges[::2], edges[1::2]
+            if not len(starts):
                 continue
-            if layers[first + period] - layers[first] >= FEWEST_LAYERS:
-                best, covered = (
-                    _Repeats(begin + first, begin + first + int(lengths[at]) + period, period),
-                    rounds * period,
-                )
-    return best
+            at = int(np.argmax(stops - starts))
+            first, length = int(starts[at]), int(stops[at] - starts[at]) + period
+            if length < 2 * period or layers[first + period] - layers[first] < FEWEST_LAYERS:
+                continue
+            run = self._in_phase(begin + first, length, period)
+            if best is None or run.rounds * period * best.crossing > best.rounds * best.period * run.crossing:
+                best = run
+        return best
+
+    def _in_phase(self, begin: int, length: int, period: int) -> _Repeats:
+        """The rounds from where the fewest values go from one to the next.
+
+        A normalization belongs to the block before it, if only its result goes on.
+        """
+        counts = self._crossing(period)[begin + period :]
+        crossing = counts[: min(period, length - 2 * period + 1)].tolist()
+        fewest = min(crossing)
+        best = crossing.index(fewest)
+        while best + 1 < len(crossing) and crossing[best + 1] == fewest and _is_norm(self.sequence[begin + best]):
+            best += 1
+        return _Repeats(begin + best, period, (length - best) // period, max(fewest, 1))
+
+    def _crossing(self, period: int) -> np.ndarray:
+        """How many values, made in the `period` leaves before each place, are read from there on."""
+        until = np.minimum(self.last, self.made + period)
+        size = len(self.sequence) + period + 2
+        return np.cumsum(np.bincount(self.made + 1, minlength=size) - np.bincount(until + 1, minlength=size))
 
 
 def _is_heavy(leaf: Leaf) -> bool:
     return isinstance(leaf, Layer) and leaf.kind not in NORMS
-
-
-def _phase(sequence: Sequence[Leaf], run: _Repeats, results: Sequence[Variable]) -> int:
-    """Where a round begins best: where the fewest values go from one round to the next.
-
-    A normalization belongs to the block before it, if only its result goes on.
-    """
-    made = {v: at for at in range(run.begin, run.end) for v in sequence[at].outputs}
-    last = dict.fromkeys(results, len(sequence))
-    for at, leaf in enumerate(sequence):
-        for variable in leaf.inputs:
-            last[variable] = max(at, last.get(variable, 0))
-    crossing = []
-    for phase in range(run.period):
-        cut = run.begin + phase + run.period
-        crossing.append(sum(place < cut <= last.get(variable, -1) for variable, place in made.items()))
-    candidates = range(min(run.period, run.end - run.begin - 2 * run.period + 1))
-    fewest = min(crossing[phase] for phase in candidates)
-    best = next(phase for phase in candidates if crossing[phase] == fewest)
-    while best + 1 in candidates and crossing[best + 1] == fewest and _is_norm(sequence[run.begin + best]):
-        best += 1
-    return best
 
 
 def _is_norm(leaf: Leaf) -> bool:

@@ -43,7 +43,7 @@ def recurrent(op: Op, matcher: Matcher) -> Layer | None:
     if (
         not turned
         or any(turned[0] is not other for other in turned)
-        or not all(reader.step.node is step.node for variable in own for reader in matcher.readers.get(variable, []))
+        or not all(matcher.belongs_to(variable, op) for variable in own)
     ):
         return None
     kind = op.operator
@@ -62,12 +62,12 @@ def recurrent(op: Op, matcher: Matcher) -> Layer | None:
         "outputs": outputs,
     }
     weights = _weights(kind, of_input, turned[0], bias, direction, matcher)
-    given = tuple(leaf for leaf in jax.tree.leaves(states) if isinstance(leaf, Variable))
-    return Layer(kind, config, weights, (x, *given), op.outputs, kind.lower())
+    known = tuple(leaf for leaf in jax.tree.leaves(states) if isinstance(leaf, Variable))
+    return Layer(kind, config, weights, (x, *known), op.outputs, kind.lower())
 
 
 def _is_plain(attributes: Any, kind: str) -> bool:
-    """Whether a node computes what cells of frameworks do."""
+    """Whether a node computes the same as the cells of the frameworks."""
     if attributes.get("clip") is not None or attributes.get("input_forget") or attributes.get("activation_alpha"):
         return False
     if attributes.get("activation_beta") or (kind == "GRU" and not attributes.get("linear_before_reset")):

@@ -108,20 +108,22 @@ def _calls(ops: Sequence[Op], weights: Collection[Variable]) -> list[int] | None
 def united(module: Module, weights: Collection[Variable]) -> Module:
     """The module with calls of one module, or layer, in place of those that are further calls of it.
 
-    What turns out to compute something else keeps its path, which `further_calls` finds.
+    A module that computes something else keeps its path, which `further_calls` reports.
     """
     firsts: dict[str, Call | Layer] = {}
     items: list[tuple[Item, Mapping[Variable, Variable]]] = []
     results: dict[int, dict[Variable, None]] = {}
-    for given in module.items:
-        item = replace(given, module=united(given.module, weights)) if isinstance(given, Call) else given
+    for original in module.items:
+        item = original
+        if isinstance(item, Call):
+            item = replace(item, module=united(item.module, weights))
         names: Mapping[Variable, Variable] = {}
         if isinstance(item, Call | Layer):
             path = item.module.path if isinstance(item, Call) else item.label
             first, match = firsts.setdefault(called(path), item), _Match(weights)
             if first is item or path == called(path):
                 pass
-            elif isinstance(item, Layer) and isinstance(first, Layer) and match.layers(first, item):
+            elif isinstance(item, Layer) and isinstance(first, Layer) and _are_one(first, item):
                 item = replace(item, weights=first.weights, label=first.label)
             elif isinstance(item, Call) and isinstance(first, Call) and match.modules(first.module, item.module):
                 names, origins = match.names, {other: one for one, other in match.names.items()}
@@ -155,6 +157,16 @@ def further_calls(module: Module) -> set[str]:
     return {called(path[: found.start()]) for path in paths for found in re.finditer("@", path)}
 
 
+def _are_one(first: Layer, second: Layer) -> bool:
+    """Whether two layers are calls of one: a cell may begin with other states."""
+    configs = [
+        {key: value for key, value in layer.config.items() if key not in ("carry", "outputs")}
+        for layer in (first, second)
+    ]
+    weights = [{role: weight.name for role, weight in layer.weights.items()} for layer in (first, second)]
+    return first.kind == second.kind and configs[0] == configs[1] and weights[0] == weights[1]
+
+
 class _Match:
     """Says whether two modules are the same but for the names of their values.
 
@@ -173,30 +185,28 @@ class _Match:
         return same and all(variable in self.names.values() for variable in second.outputs)
 
     def items(self, first: Item, second: Item) -> bool:
+        # Their names may differ: exporters number those of further calls.
         if isinstance(first, Layer) and isinstance(second, Layer):
-            return called(first.label) == called(second.label) and self.layers(first, second)
+            return self.layers(first, second)
         if isinstance(first, Call) and isinstance(second, Call):
-            same = called(first.module.path) == called(second.module.path)
-            return same and self.modules(first.module, second.module)
+            return self.modules(first.module, second.module)
         if not isinstance(first, Op) or not isinstance(second, Op):
             return False
         one, other = first.step, second.step
         if (one.form, one.name, len(first.outputs)) != (other.form, other.name, len(second.outputs)):
             return False
-        leaves, structure = jax.tree.flatten((one.args, sorted(one.kwargs.items())))
-        others, other_structure = jax.tree.flatten((other.args, sorted(other.kwargs.items())))
-        same = str(structure) == str(other_structure) and all(map(self.leaves, leaves, others))
+        same = self.trees((one.args, sorted(one.kwargs.items())), (other.args, sorted(other.kwargs.items())))
         return same and all(map(self.variables, first.outputs, second.outputs))
 
     def layers(self, first: Layer, second: Layer) -> bool:
-        if "carry" in first.config or "carry" in second.config:  # the scan of a cell is part of it
-            return False
-        weights = {role: weight.name for role, weight in first.weights.items()}
-        same = (first.kind, first.config) == (second.kind, second.config)
-        if not same or weights != {role: weight.name for role, weight in second.weights.items()}:
-            return False
+        states = [(layer.config.get("carry"), layer.config.get("outputs")) for layer in (first, second)]
         pairs = [*zip(first.inputs, second.inputs, strict=True), *zip(first.outputs, second.outputs, strict=True)]
-        return all(self.variables(*pair) for pair in pairs)
+        return _are_one(first, second) and self.trees(*states) and all(self.variables(*pair) for pair in pairs)
+
+    def trees(self, first: Any, second: Any) -> bool:
+        leaves, structure = jax.tree.flatten(first)
+        others, other_structure = jax.tree.flatten(second)
+        return str(structure) == str(other_structure) and all(map(self.leaves, leaves, others))
 
     def leaves(self, first: Any, second: Any) -> bool:
         if isinstance(first, Variable) and isinstance(second, Variable):

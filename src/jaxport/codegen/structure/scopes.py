@@ -1,4 +1,4 @@
-"""Where leaves are: the chain of modules around each, from what the file says of its nodes and weights."""
+"""The chain of modules around each leaf, from the metadata and names of the nodes and weights of the file."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def without_containers(chains: dict[int, Chain]) -> None:
 
 
 def hoist(leaves: Sequence[Leaf], chains: dict[int, Chain], weights: Iterable[Variable]) -> None:
-    """Moves what several modules use and none of them has to compute to the module around them all.
+    """Move operators that several modules use, and that none of them has to compute, to the module around them all.
 
     A mask that the first layer of a stack makes for all of them is made before the first layer.
     """
@@ -167,7 +167,7 @@ def _computed_by(
     maker: Mapping[Variable, Leaf],
     weights: set[Variable],
 ) -> list[Leaf]:
-    """What has to leave a module for a leaf to leave it; nothing, if a weight is among it."""
+    """Return the leaves that have to leave a module for one leaf to leave it; none if a weight is among them."""
     found: dict[int, Leaf] = {}
     pending = [leaf]
     while pending:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxport.importer.host import HostValue
 from jaxport.importer.recording import Step, Variable
 
-__all__ = ["Attended", "Spellings", "number"]
+__all__ = ["Attended", "Spellings", "bounds", "number"]
 
 CLOSE = 1e-6
 """How much a constant of a file may differ from the one that is meant, relative to it."""
@@ -19,18 +19,18 @@ CLOSE = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Attended:
-    """`softmax(query @ keyᵀ * scale + bias) @ value`, of (batch, heads, positions, features)."""
+    """`softmax(query @ keyᵀ * scale + sum(biases)) @ value`, of (batch, heads, positions, features)."""
 
     query: Variable
     key: Variable
     value: Variable
     scale: float
-    bias: Variable | None
+    biases: tuple[Variable, ...]
 
 
 @dataclass(eq=False)
 class Spellings:
-    """Says what values were computed by.
+    """Queries on the steps that computed values.
 
     Attributes:
       made: the step that makes each value.
@@ -39,7 +39,7 @@ class Spellings:
     made: dict[Variable, Step] = field(default_factory=dict)
 
     def note(self, step: Step) -> None:
-        """Takes a step in."""
+        """Record a step."""
         if isinstance(step.outputs, Variable):
             self.made[step.outputs] = step
 
@@ -77,7 +77,7 @@ class Spellings:
         return [*parts[0], *parts[1]], factor * math.prod(factors)
 
     def gelu(self, step: Step) -> tuple[Variable, bool] | None:
-        """What a product is the GELU of, and whether it is the approximation by tanh."""
+        """Return the operand of a GELU that a product spells out, and if it is the approximation by tanh."""
         parts = [self.factors(arg) if isinstance(arg, Variable) else ([], number(arg)) for arg in step.args]
         if any(factor is None for _, factor in parts):
             return None
@@ -130,7 +130,7 @@ class Spellings:
         return None if any(one is None for one in exponents) else sum(one or 0 for one in exponents)
 
     def softmax(self, quotient: Step) -> tuple[Variable, int] | None:
-        """What a quotient is the softmax of, and the axis: `exp(x - max(x)) / sum(exp(x - max(x)))`."""
+        """Return the operand and the axis of a softmax that a quotient spells out: `exp(x - max(x)) / sum(exp(x - max(x)))`."""
         power = self.step(quotient.args[0], "jnp.exp")
         total = self.step(quotient.args[1], "jnp.sum")
         shifted = self.step(power.args[0], "-") if power is not None else None
@@ -154,36 +154,46 @@ class Spellings:
         value = product.args[1]
         if softmax is None or not isinstance(value, Variable) or softmax.kwargs.get("axis") not in (-1, 3):
             return None
-        scores, bias = softmax.args[0], None
+        scores = softmax.args[0]
         if not isinstance(scores, Variable) or len(scores.shape) != 4 or softmax.kwargs.keys() != {"axis"}:
             return None
-        total = self.step(scores, "+")
-        for mask, other in (total.args, total.args[::-1]) if total is not None else ():
-            if self.is_scores(other) and isinstance(mask, Variable):
-                scores, bias = other, mask
-                break
+        scores, biases = self._without_biases(scores) or (scores, ())
         scores, scale = self.scaled(scores)
         inner = self.step(scores, "@")
-        if inner is None or scale <= 0 or not all(isinstance(arg, Variable) for arg in inner.args):
+        if inner is None or not all(isinstance(arg, Variable) for arg in inner.args):
             return None
-        query, turned = inner.args
+        (query, of_query), (turned, of_key) = map(self.scaled, inner.args)
+        scale *= of_query * of_key
+        if scale <= 0:
+            return None
         heads = self._with_last_axes_swapped(turned)
         if heads is None:
             return None
-        every = (query, heads, value, *([bias] if bias is not None else []))
+        every = (query, heads, value, *biases)
         if any(x.dtype != np.float32 for x in every) or any(len(x.shape) != 4 for x in (query, heads, value)):
             return None
         key_shape = (*query.shape[:2], value.shape[2], query.shape[3])
         if turned.shape != (*key_shape[:2], key_shape[3], key_shape[2]) or value.shape != key_shape:
             return None
-        if bias is not None and not _fits(bias.shape, scores.shape):
+        if not all(_fits(bias.shape, scores.shape) for bias in biases):
             return None
         if not isinstance(query.shape[3], int) or query.shape[3] < 1:
             return None
         few_heads, few_values = self._repeated(heads), self._repeated(value)
         if few_heads is not None and few_values is not None and few_heads.shape[1] == few_values.shape[1]:
             heads, value = few_heads, few_values
-        return Attended(query, heads, value, scale, bias)
+        return Attended(query, heads, value, scale, biases)
+
+    def _without_biases(self, value: Any) -> tuple[Any, tuple[Variable, ...]] | None:
+        """Return the scores that a value is the sum of, and what is added to them; None if it has no scores."""
+        if self.is_scores(value):
+            return value, ()
+        total = self.step(value, "+")
+        for bias, other in (total.args, total.args[::-1]) if total is not None else ():
+            found = self._without_biases(other) if isinstance(bias, Variable) else None
+            if found is not None:
+                return found[0], (*found[1], bias)
+        return None
 
     def counts(self, value: Any, size: Any) -> bool:
         """Whether a value is 0, 1 … `size - 1`, in this order, whatever its shape is: rows times their length, and columns."""
@@ -204,7 +214,7 @@ class Spellings:
         return False
 
     def _repeated(self, value: Variable) -> Variable | None:
-        """What a value repeats the heads of, each several times in a row, as grouped queries need them."""
+        """Return the value whose heads another repeats, each several times in a row, as grouped queries need them."""
         merged = self.step(value, "jnp.reshape")
         broad = self.step(merged.args[0], "jnp.broadcast_to") if merged is not None else None
         added = self.step(broad.args[0], "jnp.expand_dims") if broad is not None else None
@@ -240,6 +250,20 @@ def number(value: Any) -> float | None:
     if isinstance(value, HostValue) and value.size == 1 and not value.symbolic and value.dtype.kind in "iuf":
         return float(value.data.reshape(())[()])
     return float(value) if isinstance(value, int | float | np.number) and not isinstance(value, bool) else None
+
+
+def bounds(index: Any, axis: int, size: int) -> tuple[int, int] | None:
+    """Return the first place and the place behind the last of a slice along an axis; None for other indices."""
+    parts = index if isinstance(index, tuple) else (index,)
+    if len(parts) != axis + 1 or not all(isinstance(part, slice) for part in parts):
+        return None
+    *others, part = parts
+    if any(other != slice(None) for other in others) or part.step not in (None, 1):
+        return None
+    if not all(end is None or type(end) is int for end in (part.start, part.stop)):
+        return None
+    begin, end, _ = part.indices(size)
+    return begin, end
 
 
 def is_close(value: float, wanted: float) -> bool:

@@ -1,8 +1,8 @@
-"""Recorded steps as operators: what they read and make, equal ones merged, unused ones left out."""
+"""Recorded steps as operators with their operands and results: equal ones merged, unused ones left out."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +16,8 @@ __all__ = ["leaf_key", "operators", "reads", "renamed", "variables"]
 
 SMALL = 64
 """Elements up to which constants are compared by value."""
+REARRANGING = frozenset({"T", "jnp.transpose", "jnp.reshape", "jnp.expand_dims", "jnp.squeeze"})
+"""Functions whose result has the elements of their operand."""
 
 
 def variables(tree: Any) -> Iterator[Variable]:
@@ -49,7 +51,7 @@ def _captured(function: Function) -> list[Variable]:
 def operators(steps: Iterable[Step], result: Any, weights: Collection[Variable] = ()) -> tuple[list[Op], Any]:
     """The steps that a result needs, equal ones once; and the result in terms of them.
 
-    What only brings a weight into another shape stays with each that reads it: two modules may have the same weight.
+    A step that only reshapes a weight stays with each of its readers: two modules may have the same weight.
     """
     merged: dict[Variable, Variable] = {}
     known: dict[Any, Step] = {}
@@ -67,6 +69,7 @@ def operators(steps: Iterable[Step], result: Any, weights: Collection[Variable] 
             known[key] = step
         kept.append(step)
     result = map_leaves(lambda leaf: merged.get(leaf, leaf) if isinstance(leaf, Variable) else leaf, result)
+    kept = _beside_readers(kept, set(variables(result)), weights)
     needed = set(variables(result))
     found: list[Op] = []
     for step in reversed(kept):
@@ -80,7 +83,35 @@ def operators(steps: Iterable[Step], result: Any, weights: Collection[Variable] 
     return found[::-1], result
 
 
-def renamed(step: Step, names: Mapping[Variable, Variable]) -> Step:
+def _beside_readers(steps: Sequence[Step], results: Collection[Variable], weights: Collection[Variable]) -> list[Step]:
+    """Return the steps with those that rearrange a weight directly before each of their readers, as steps of its node.
+
+    Exporters transpose a weight once for all calls of a module, and for all modules; each has to look alike.
+    """
+    rearranging: dict[Variable, Step] = {}
+    done: list[Step] = []
+
+    def copied(variable: Variable, reader: Step) -> Variable:
+        step = rearranging[variable]
+        inner = {source: copied(source, reader) for source in reads(step) if source in rearranging}
+        copy = renamed(step, inner)
+        output = Variable(variable.shape, variable.dtype, variable.hint)
+        done.append(Step(copy.form, copy.name, copy.args, copy.kwargs, output, reader.node))
+        return output
+
+    for step in steps:
+        output, read = step.outputs, reads(step)
+        of_weight = read and all(variable in weights or variable in rearranging for variable in read)
+        if step.name in REARRANGING and of_weight and isinstance(output, Variable) and output not in results:
+            rearranging[output] = step
+        else:
+            done.append(
+                renamed(step, {variable: copied(variable, step) for variable in read if variable in rearranging})
+            )
+    return done
+
+
+def renamed(step: Step, names: Mapping[Variable, Variable | HostValue]) -> Step:
     """The step on the variables that are kept; its nested functions, too."""
     if not names or names.keys().isdisjoint(reads(step)):
         return step
@@ -99,7 +130,7 @@ def renamed(step: Step, names: Mapping[Variable, Variable]) -> Step:
 
 
 def _key(step: Step) -> Any:
-    """What equal steps have in common; None for a step that is not compared."""
+    """Return a key that equal steps share; None for a step that is not compared."""
     leaves, structure = jax.tree.flatten((step.args, sorted(step.kwargs.items())))
     parts = [leaf_key(leaf) for leaf in leaves]
     if any(part is None for part in parts):
@@ -107,13 +138,21 @@ def _key(step: Step) -> Any:
     return (step.form, step.name, str(structure), tuple(parts))
 
 
+def _large_key(value: HostValue) -> Any:
+    """Return the key of a large constant: its identity, or its element if all are the same."""
+    first = value.data.flat[0]
+    if first == value.data.flat[-1] and bool((value.data == first).all()):
+        return ("uniform", str(value.dtype), value.shape, str(first))
+    return ("host", id(value.data))
+
+
 def leaf_key(leaf: Any) -> Any:
-    """What equal arguments of steps have in common; None for one that is not compared."""
+    """Return a key that equal arguments of steps share; None for one that is not compared."""
     if isinstance(leaf, Variable):
         return ("variable", id(leaf))
     if isinstance(leaf, HostValue):
         if leaf.size > SMALL:
-            return ("host", id(leaf.data))
+            return ("host", id(leaf.data)) if leaf.symbolic else _large_key(leaf)
         if leaf.symbolic:
             return ("sizes", str(leaf.dtype), leaf.shape, tuple(map(str, leaf.data.ravel())))
         return (

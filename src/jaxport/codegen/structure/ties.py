@@ -1,16 +1,48 @@
-"""Which parameters operators share, and which only happen to be equal."""
+"""Parameters that operators share, copies of one, and others that only happen to be equal."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from jaxport.codegen.structure.scopes import Chain, called
+from jaxport.codegen.structure.steps import reads
 from jaxport.codegen.tree import Op
 from jaxport.importer.program import Program
-from jaxport.importer.recording import Variable
+from jaxport.importer.recording import Step, Variable
 
-__all__ = ["element_of_all", "shared"]
+__all__ = ["copies", "element_of_all", "shared"]
+
+
+def copies(
+    steps: Iterable[Step], names: Mapping[Variable, str], program: Program, chains: Mapping[Any, Chain]
+) -> dict[Variable, Variable]:
+    """Return the parameters that are copies of another, each with that one.
+
+    Exporters store a weight again for each call of its module. Equal tensors are copies if the same function reads them in
+    the same module: a linear layer has one kernel. Those whose elements are all the same may be weights of their own.
+    """
+    firsts: dict[Any, list[Variable]] = {}
+    found: dict[Variable, Variable] = {}
+    readers: dict[Variable, set[Any]] = {}
+    for step in steps:
+        for variable in reads(step):
+            if variable in names:
+                readers.setdefault(variable, set()).add((step.name, chains.get(step.node, ())))
+    for variable, places in readers.items():
+        if len(places) > 1 or not next(iter(places))[1]:
+            continue
+        known = firsts.setdefault((*places, variable.shape, np.dtype(variable.dtype)), [])
+        array = program.weights.host_array(names[variable])
+        same = next((one for one in known if np.array_equal(program.weights.host_array(names[one]), array)), None)
+        if same is None or element_of_all(program, names[variable]) is not None:
+            known.append(variable)
+        else:
+            found[variable] = same
+    return found
 
 
 def shared(
@@ -19,7 +51,7 @@ def shared(
     """The parameters that several operators read, each with the lookup whose table it is, if there is one.
 
     Exporters merge equal tensors. Those whose elements are all the same, as those of fresh normalizations are, are no
-    ties: each operator gets one of its own. What several calls of one module read is one weight of that module.
+    ties: each operator gets one of its own. A tensor that several calls of one module read is one weight of that module.
     """
     uses = Counter(variable for op in ops for variable in op.inputs)
     counts: dict[Variable, Counter[Chain]] = {}
