@@ -14,6 +14,7 @@ from jaxport.export.kernels import RELEASES
 from jaxport.export.passes import Pass
 from jaxport.export.passes.editing import graphs
 from jaxport.export.passes.inlining import inlining
+from jaxport.export.passes.spectra import spectra
 from jaxport.export.passes.tied import tied
 from jaxport.export.passes.untied import untied
 
@@ -95,9 +96,8 @@ TARGETS: dict[str, Target] = {
             newest_opset=21,
             runtime="1.20",
             domains=frozenset(),
-            without_operators=frozenset({"DFT"}),  # half a spectrum has a wrong shape there
             without_dtypes=frozenset({"uint32", "uint64"}),  # which it shifts and compares as if they had a sign
-            passes=(inlining, tied, untied, common.RemoveUnusedNodesPass()),
+            passes=(inlining, tied, untied, spectra, common.RemoveUnusedNodesPass()),
         ),
         Target("portable", opset=18, newest_opset=18, ir_version=8, runtime="1.17", domains=frozenset()),
         Target(
