@@ -74,7 +74,7 @@ def page(
     text = TITLE.format(count=count) + "\n".join(lines) + "\n"
     if refused:
         rows = (
-            f'| {model.removesuffix(f"-{target}")} | `"{target}"` | {_one_line(why)} |'
+            f'| {model.removesuffix(f"-{target}")} | `"{target}"` | {_headline(why)} |'
             for model, why in sorted(refused.items())
             for target in [target_of(model, columns)]
         )
@@ -93,5 +93,6 @@ def _share(results: Mapping[str, str], target: str, targets: Iterable[str]) -> s
     return f"{own.count('')} of {len(own)}" if own else "–"
 
 
-def _one_line(why: str) -> str:
-    return " ".join(why.replace("|", "\\|").split())
+def _headline(why: str) -> str:
+    """The first line of an error, for a cell of a table."""
+    return why.splitlines()[0].replace("|", "\\|")

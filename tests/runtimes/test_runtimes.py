@@ -20,9 +20,9 @@ SAMPLE = ("rfft", "while", "uint8", "random")
 def test_a_sample_runs_for_each_target(tmp_path):
     programs = [program for program in FUNCTIONS if program.name in SAMPLE]
     refused = write(tmp_path, programs, ["portable", "openvino"])
-    assert sorted(refused) == ["random-openvino"]
+    assert not refused
     results = running.results(tmp_path, "onnxruntime")
-    assert len(results) == 2 * len(SAMPLE) - len(refused)
+    assert len(results) == 2 * len(SAMPLE)
     assert not any(results.values()), results
 
 
@@ -88,7 +88,7 @@ def test_the_page_of_a_run():
         [page.Found("ONNX Runtime 1.17.3", {"int8-dynamic-portable": "", "fft-portable": "", "fft-onnx": ""})],
         page.Found("onnxruntime-genai 0.18.0", {"a Llama": ""}),
         page.Found("Chromium 1", {"a drawn 3": "", "a drawn 7": ""}),
-        {"int4-portable": "it has\nno 4 | bits"},
+        {"int4-portable": "it has no 4 | bits\n  where: here"},
         ["portable", "web", "onnx"],
         2,
     )
