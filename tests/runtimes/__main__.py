@@ -53,14 +53,12 @@ def main(arguments: list[str]) -> int:
         general = [
             told(ran(folder, models, runtime, program)) for runtime, program in given.items() if runtime != "genai"
         ]
-        others = []
-        if "genai" in given:
-            others.append(told(generation.results(folder, given["genai"])))
-        if "web" in given:
-            others.append(told(javascript.digits(folder, given["web"])))
+        generated = told(generation.results(folder, given["genai"])) if "genai" in given else None
+        drawn = told(javascript.digits(folder, given["web"])) if "web" in given else None
+    others = [found for found in (generated, drawn) if found is not None]
     failed = any(why for found in (*general, *others) for why in found.results.values())
-    if not failed and not left_out and len(others) == 2:
-        page.PAGE.write_text(page.page(general, *others, refused, GENERAL, len(chosen)))
+    if not failed and not left_out and generated is not None and drawn is not None:
+        page.PAGE.write_text(page.page(general, generated, drawn, refused, GENERAL, len(chosen)))
     return int(failed)
 
 
