@@ -42,9 +42,10 @@ class Target:
       domains: the operator sets beside ONNX's own that there are; None where any may be used.
       without_operators: operators that there are not, by name.
       without_dtypes: dtypes that no value may have, by name.
-      signs_uint32: whether the runtime holds uint32 as a signed integer, so that what depends on more than its bits is wrong.
       passes: graph passes that run after all others.
-      decoder: whether a model has to be a step of a decoder, under the names of `jaxport.decoder_inputs`.
+      decoder: whether a model has to be a step of a decoder, under the names of `jaxport.decoder_inputs` or
+        `jaxport.encoder_decoder_inputs`, or an encoder.
+      signs_uint32: whether the runtime holds uint32 as a signed integer, so that what depends on more than its bits is wrong.
     """
 
     name: str
@@ -55,9 +56,9 @@ class Target:
     domains: frozenset[str] | None = None
     without_operators: frozenset[str] = frozenset()
     without_dtypes: frozenset[str] = frozenset()
-    signs_uint32: bool = False
     passes: tuple[Pass, ...] = ()
     decoder: bool = False
+    signs_uint32: bool = False
 
     def __post_init__(self) -> None:
         if self.runtime is not None and self.runtime not in RELEASES:
