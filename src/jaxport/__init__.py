@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from jaxport import mox
     from jaxport.export.api import to_onnx
     from jaxport.export.calibration import Calibration
-    from jaxport.export.decoders import decoder_inputs
+    from jaxport.export.decoders import decoder_inputs, encoder_decoder_inputs
     from jaxport.export.exported import Exported
     from jaxport.export.functions import onnx_function
     from jaxport.export.registry import rule
@@ -68,6 +68,7 @@ __all__ = [
     "Unsupported",
     "VerificationFailed",
     "decoder_inputs",
+    "encoder_decoder_inputs",
     "from_onnx",
     "make_mox",
     "mox",
@@ -90,6 +91,7 @@ _LAZY = {
     "Program": "jaxport.importer",
     "Target": "jaxport.export.targets",
     "decoder_inputs": "jaxport.export.decoders",
+    "encoder_decoder_inputs": "jaxport.export.decoders",
     "from_onnx": "jaxport.importer",
     "onnx_function": "jaxport.export.functions",
     "op": "jaxport.importer",  # our operators are registered before the user's

@@ -129,9 +129,12 @@ def save(model: ir.Model, path: str | os.PathLike[str], external_data: bool | No
 
 
 def save_folder(
-    model: ir.Model, folder: str | os.PathLike[str], texts: Mapping[str, str], external_data: bool | None = None
+    models: Mapping[str, ir.Model],
+    folder: str | os.PathLike[str],
+    texts: Mapping[str, str],
+    external_data: bool | None = None,
 ) -> None:
-    """Write a model to `model.onnx` of a folder, and then some texts, by name, that describe it.
+    """Write models into a folder, and then some texts that describe them, all by the names of the files.
 
     Args:
       folder: it is made, if there is none, in a folder that exists; other files in it stay.
@@ -148,7 +151,8 @@ def save_folder(
             why=error.strerror or str(error),
             instead="give a path in a folder that exists and may be written",
         ) from error
-    save(model, place / "model.onnx", external_data)
+    for name, model in models.items():
+        save(model, place / name, external_data)
     for name, text in texts.items():
         files.publish(place / name, lambda path, _, text=text: _write(path, [text.encode()]))
 

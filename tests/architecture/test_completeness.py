@@ -19,6 +19,8 @@ TESTS = Path(__file__).parents[1]
 ON_REQUEST = {
     "channel_factors": ("export.md", "channel_factors"),
     "inlining": ("running.md", "inlines all functions"),
+    "shifts": ("running.md", "shifts halves of 16 bits"),
+    "spectra": ("running.md", "a whole one and takes its half"),
     "untied": ("running.md", "stores both forms"),
 }
 

@@ -191,6 +191,7 @@ OWN_COLLECTIONS = {
     "importer/ops": "which definitions of operators share a body",
     "export/requirements.py": "operators that no kernel table has to list",
     "export/passes/half.py": "what a precision does, which may differ from what an operator is",
+    "export/unsigned.py": "what is right in runtimes that hold uint32 as a signed integer",
     "export/shapes.py": "beside the elementwise operators, those that keep a shape for reasons of their own",
     "importer/narrowing.py": "beside the selections, what changes no digit of a number",
     "importer/roles.py": "how initializers are used, not what the operators compute",

@@ -11,6 +11,7 @@ import pytest
 from jax import lax
 
 import jaxport
+from examples import speech_model
 from examples.language_model import CONFIGS, NEW_TOKENS, PROMPT, build, export, greedy
 from jaxport.export.decoders import Decoder
 
@@ -181,6 +182,127 @@ def test_a_static_cache_is_not_read_after_it_was_written(late, ok):
         assert "`past_key_values.0.key` is read by ReduceSum beside the writing of `present.0.key`" in refusal(
             static, inputs
         )
+
+
+# An encoder, and the decoder that attends to it
+
+
+@pytest.fixture(scope="module")
+def speech():
+    return speech_model.export(speech_model.build())
+
+
+def test_an_encoder_and_its_decoder_continue_as_in_jax(speech):
+    """`make test-runtimes` compares 32 tokens; most of the time goes into JAX's compilation for each length."""
+    model, tokens = speech_model.build(), 2
+    expected = speech_model.greedy(model.encode, model.decode, speech_model.audio(), PROMPT, tokens)
+    assert speech_model.greedy(*speech, speech_model.audio(), PROMPT, tokens) == expected
+
+
+@pytest.mark.parametrize("following", [1, 5])  # nothing before: the cache is empty
+def test_a_step_with_an_encoder_is_that_of_jax(speech, following):
+    sizes = {"batch_size": 2, "sequence_length": 3, "next_length": following}
+    assert speech[1].verify(sizes=[sizes]).ok
+
+
+def test_names_and_dims_of_an_encoder_and_its_decoder(speech):
+    encoder, decoder = (exported.model.graph for exported in speech)
+    assert [value.name for value in encoder.inputs] == ["audio_features"]
+    assert [(value.name, labels(value)) for value in encoder.outputs][:2] == [
+        ("encoder_hidden_states", ["batch_size", 1500, 32]),
+        ("present.0.encoder.key", ["batch_size", 4, 1500, 8]),
+    ]
+    assert [(value.name, labels(value)) for value in decoder.inputs][:4] == [
+        ("input_ids", ["batch_size", "sequence_length"]),
+        ("past_key_values.0.decoder.key", ["batch_size", 4, "past_sequence_length", 8]),
+        ("past_key_values.0.decoder.value", ["batch_size", 4, "past_sequence_length", 8]),
+        ("past_key_values.0.encoder.key", ["batch_size", 4, 1500, 8]),
+    ]
+    assert [(value.name, labels(value)) for value in decoder.outputs][:2] == [
+        ("logits", ["batch_size", "sequence_length", 40]),
+        ("present.0.decoder.key", ["batch_size", 4, "total_sequence_length", 8]),
+    ]
+
+
+def test_the_folder_of_an_encoder_and_its_decoder(speech, tmp_path):
+    encoder, decoder = speech
+    decoder.save_genai(tmp_path / "m", encoder=encoder, context_length=64, eos_token_id=0)
+    files = ["decoder_model.onnx", "encoder_model.onnx", "genai_config.json"]
+    assert sorted(path.name for path in (tmp_path / "m").iterdir()) == files
+    model = json.loads((tmp_path / "m" / "genai_config.json").read_text())["model"]
+    assert model["type"] == "whisper"
+    assert model["decoder"]["inputs"] == {
+        "input_ids": "input_ids",
+        "past_key_names": "past_key_values.%d.decoder.key",
+        "past_value_names": "past_key_values.%d.decoder.value",
+        "cross_past_key_names": "past_key_values.%d.encoder.key",
+        "cross_past_value_names": "past_key_values.%d.encoder.value",
+    }
+    assert [model["encoder"][name] for name in ("hidden_size", "num_hidden_layers", "head_size")] == [32, 2, 8]
+
+
+def heard(frames=3000, heads=4, layers=2, size=8):
+    """An encoder whose states are its features."""
+
+    def encode(audio_features):
+        states = audio_features[:, :, ::2].swapaxes(1, 2)
+        rows = jnp.broadcast_to(states[:, None, :, :1], (states.shape[0], heads, states.shape[1], size))
+        return {"encoder_hidden_states": states, "present": [{"encoder": {"key": rows, "value": rows}}] * layers}
+
+    return jaxport.to_onnx(encode, [("batch_size", 16, frames)], target="genai")
+
+
+@pytest.mark.parametrize(
+    ("encoder", "text"),
+    [
+        (lambda: heard(layers=1), "keys and values for 1 layers, the decoder has 2"),
+        (lambda: heard(heads=2), "the encoder's keys have 2 heads of size 8, those of the decoder 4 of size 8"),
+        (lambda: heard(frames=100), "there are 100 frames; onnxruntime-genai gives every encoder 3000 frames"),
+        (lambda: None, "attends to the result of an encoder, and none is given"),
+    ],
+)
+def test_an_encoder_that_does_not_fit_is_refused(speech, encoder, text, tmp_path):
+    with pytest.raises(jaxport.InvalidArgument) as caught:
+        speech[1].save_genai(tmp_path / "m", encoder=encoder(), context_length=64, eos_token_id=0)
+    assert text in str(caught.value)
+    assert not (tmp_path / "m").exists()
+
+
+def test_an_encoder_without_a_decoder_that_attends_to_it_is_refused(speech, tmp_path):
+    with pytest.raises(jaxport.InvalidArgument, match="the decoder attends to no encoder"):
+        export(build()).save_genai(tmp_path / "m", encoder=speech[0], context_length=64, eos_token_id=0)
+
+
+def test_a_model_that_is_no_encoder_is_refused_with_all_that_is_wrong():
+    text = refusal(lambda x: {"encoder_hidden_states": x}, [("B", 4, 3)])
+    assert "is no encoder" in text
+    assert "there is no input `audio_features`" in text
+    assert "there is no output `present.0.encoder.key`" in text
+    flat = refusal(
+        lambda audio_features: {
+            "encoder_hidden_states": audio_features[0],
+            "present": [{"encoder": {"key": audio_features, "value": audio_features}}],
+        },
+        [("B", 4, 3)],
+    )
+    assert "the output `encoder_hidden_states` is float32[4, 3], not of rank 3" in flat
+    assert "the output `present.0.encoder.key` is float32[B, 4, 3], not (batch_size, heads, length, size)" in flat
+
+
+def test_a_decoder_with_an_encoder_takes_no_mask():
+    def masked(input_ids, attention_mask, past_key_values):
+        rows = past_key_values[0]["decoder"]
+        return {"logits": jax.nn.one_hot(input_ids, 5), "present": [{"decoder": rows}]}
+
+    ids, past = jaxport.encoder_decoder_inputs(1, 2, 4, "heard")
+    assert str(past[0]["encoder"]["key"].shape[2]) == "heard"
+    assert "the input `attention_mask` is none that a caller knows" in refusal(masked, [ids, ids, past])
+
+
+@pytest.mark.parametrize("numbers", [(0, 1, 1, 1), (1, 1, 1, 0)])
+def test_malformed_declarations_of_an_encoder_decoder_are_refused(numbers):
+    with pytest.raises(jaxport.InvalidArgument):
+        jaxport.encoder_decoder_inputs(*numbers)
 
 
 @pytest.mark.parametrize(("numbers", "options"), [((0, 1, 1), {}), ((1, 1, 1), {"cache": "paged"})])

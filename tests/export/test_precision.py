@@ -14,6 +14,7 @@ from jax import lax
 import jaxport
 from jaxport.export.passes.calibrated import calibrated_int8
 from jaxport.export.passes.dense import blocks_int4, columns_int8
+from jaxport.export.precisions import PRECISIONS
 from jaxport.testing import f32, i32
 from jaxport.verify.runtime import Session
 
@@ -195,9 +196,9 @@ def test_levels_and_scales_give_the_weights_back(weights):
     assert (np.abs(found - weights) <= np.abs(weights).max(0) / 8 + 1e-7).all()
 
 
-@pytest.mark.parametrize(("draw", "greatest"), [("normal", 0.079), ("laplace", 0.0937), ("exponential", 0.0563)])
-def test_blocks_of_4_bits_clip_where_that_is_nearer(draw, greatest):
-    """Relative errors with a scale alone: 0.086, 0.108, 0.107; with a zero point and the whole span: 0.080, 0.094, 0.0563."""
+@pytest.mark.parametrize(("draw", "greatest"), [("normal", 0.0797), ("laplace", 0.0941), ("exponential", 0.0564)])
+def test_blocks_of_4_bits_are_near(draw, greatest):
+    """Relative errors with a scale alone: 0.086, 0.108, 0.107."""
     weights = getattr(np.random.default_rng(0), draw)(size=(320, 64)).astype(np.float32)
     levels, scale, zero = blocks_int4(weights)
     found = ((levels.astype(np.float32) - zero[..., None]) * scale[..., None]).reshape(64, -1).T
@@ -222,6 +223,38 @@ def test_runtimes_read_the_blocks_as_they_are_written(target):
     levels, scale, zero = blocks_int4(weights)
     stored = ((levels.astype(np.float32) - zero[..., None]) * scale[..., None]).reshape(7, -1)[:, :80].T
     np.testing.assert_allclose(exported(np.eye(80, dtype=np.float32)), stored, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("target", ["onnxruntime", "onnx"])
+@pytest.mark.parametrize("depth", [1, 4])
+def test_the_tolerance_of_4_bits_is_that_of_the_weights(target, depth):
+    """Three times their rounding, times the square root of how many products follow one another."""
+    weights = [GENERATOR.normal(size=(64, 64)).astype(np.float32) / 8 for _ in range(depth)]
+
+    def deep(x):
+        beside = jnp.tanh(x @ weights[0])  # a second path, which is shorter, does not count
+        for matrix in weights:
+            x = jnp.tanh(x @ matrix)
+        return x + beside
+
+    exported = export(deep, ("B", 64), precision="int4", target=target)
+    assert exported.precision.tolerance == pytest.approx(3 * 0.08 * depth**0.5, rel=0.05)
+    assert exported.verify(sizes=[{"B": 5}]).ok
+
+
+def test_the_tolerance_of_weights_that_4_bits_hold_exactly_and_of_those_in_a_loop():
+    levels = np.tile(np.arange(-8, 8, dtype=np.float32), (64, 4))
+    assert export(lambda x: x @ levels.T, ("B", 64), precision="int4").precision.tolerance == pytest.approx(0.03)
+
+    def loop(x):
+        return lax.fori_loop(0, x.shape[0], lambda _, y: jnp.tanh(y @ DEEP[:, :64]), x)
+
+    assert export(loop, ("B", 64), precision="int4").precision.tolerance == PRECISIONS["int4"].tolerance
+
+
+def test_other_precisions_have_one_tolerance_for_all_models():
+    mixed = export(lambda x: jnp.tanh(x @ DEEP), ("B", 64), precision="int8-dynamic")
+    assert mixed.precision.tolerance == PRECISIONS["int8-dynamic"].tolerance
 
 
 # What is refused

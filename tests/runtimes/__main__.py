@@ -1,9 +1,10 @@
-"""`make test-runtimes`: every program for every target, in the runtimes of other environments; prints a matrix.
+"""`make test-runtimes`: every program for every target, in the runtimes of other environments; writes `docs/runtimes.md`.
 
     python -m tests.runtimes NAME=PROGRAM …
 
 NAME is a release of ONNX Runtime, "openvino" or "genai", and PROGRAM the interpreter of an environment that has it; or NAME
-is "node" or "web", and PROGRAM is Node, or the browser. Where PROGRAM is empty, it says that the runtime was left out.
+is "node" or "web", and PROGRAM is Node, or the browser. Where PROGRAM is empty, it says that the runtime was left out, and
+the page stays as it is.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxport.export.targets import TARGETS
-from tests.runtimes import generation, javascript
+from jaxport.export.kernels import RELEASES
+from jaxport.export.targets import DEFAULT, TARGETS
+from tests.runtimes import generation, javascript, page
+from tests.runtimes.page import Found
 from tests.runtimes.programs import programs
 from tests.runtimes.writing import write
 
 RUNNING = Path(__file__).with_name("running.py")
-#: The targets whose models a runtime has to run; the newest ONNX Runtime runs them all.
+#: The targets whose models a runtime has to run; the newest ONNX Runtime runs them all. An old one also has to run the models
+#: of the default target that do not require a newer one.
 OWN = {
     "1.17": ("portable",),
     "1.20": ("portable", "web"),
@@ -37,45 +41,56 @@ GENERAL = tuple(name for name, target in TARGETS.items() if not target.decoder)
 def main(arguments: list[str]) -> int:
     """Run everything; the status is 1 where a model fails that should run."""
     runtimes = dict(argument.split("=", 1) for argument in arguments)
-    failed = 0
-    for runtime in (name for name, program in runtimes.items() if not program):
-        sys.stdout.write(f"{runtime}: not here, left out\n")
+    left_out = [name for name, program in runtimes.items() if not program]
+    sys.stdout.writelines(f"{runtime}: not here, left out\n" for runtime in left_out)
+    given = {name: program for name, program in runtimes.items() if program}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        general = {name: program for name, program in runtimes.items() if program and name != "genai"}
-        if general:
-            refused = write(folder, programs(), GENERAL)
-            models = json.loads((folder / "models.json").read_text())
-            sys.stdout.writelines(f"refused  {model}: {why}\n" for model, why in refused.items())
-            for runtime, program in general.items():
-                failed += told(runtime, ran(folder, models, runtime, program))
-        if runtimes.get("genai"):
-            failed += told("genai", generation.results(folder, runtimes["genai"]))
-        if runtimes.get("web"):
-            failed += told("digits in the browser", javascript.digits(folder, runtimes["web"]))
-    return int(failed > 0)
+        chosen = [*programs()]
+        refused = write(folder, chosen, GENERAL)
+        models = json.loads((folder / "models.json").read_text())
+        sys.stdout.writelines(f"refused  {model}: {why}\n" for model, why in refused.items())
+        general = [
+            told(ran(folder, models, runtime, program)) for runtime, program in given.items() if runtime != "genai"
+        ]
+        generated = told(generation.results(folder, given["genai"])) if "genai" in given else None
+        drawn = told(javascript.digits(folder, given["web"])) if "web" in given else None
+    others = [found for found in (generated, drawn) if found is not None]
+    failed = any(why for found in (*general, *others) for why in found.results.values())
+    if not failed and not left_out and generated is not None and drawn is not None:
+        page.PAGE.write_text(page.page(general, generated, drawn, refused, GENERAL, len(chosen)))
+    return int(failed)
 
 
-def told(runtime: str, found: dict[str, str]) -> int:
-    """Print what a runtime made of its models; returns how many fail that should run."""
-    wrong = {model: why for model, why in found.items() if why}
-    sys.stdout.write(f"{runtime}: {len(found) - len(wrong)} of {len(found)}\n")
+def told(found: Found) -> Found:
+    """Print what a runtime made of its models."""
+    wrong = {model: why for model, why in found.results.items() if why}
+    sys.stdout.write(f"{found.name}: {len(found.results) - len(wrong)} of {len(found.results)}\n")
     sys.stdout.writelines(f"  {model}: {why}\n" for model, why in wrong.items())
-    return len(wrong)
+    sys.stdout.flush()
+    return found
 
 
-def ran(folder: Path, models: Mapping[str, Any], runtime: str, program: str) -> dict[str, str]:
+def is_own(what: Mapping[str, Any], runtime: str) -> bool:
+    """Whether a runtime has to run a model."""
+    if runtime in RELEASES and what["target"] == DEFAULT.name:
+        releases = list(RELEASES)
+        return what["runtime"] is not None and releases.index(what["runtime"]) <= releases.index(runtime)
+    return what["target"] in OWN.get(runtime, GENERAL)
+
+
+def ran(folder: Path, models: Mapping[str, Any], runtime: str, program: str) -> Found:
     """What another runtime makes of the models that are its own."""
-    own = OWN.get(runtime, GENERAL)
-    kept = {model: what for model, what in models.items() if model.rpartition("-")[2] in own}
+    kept = {model: what for model, what in models.items() if is_own(what, runtime)}
     (folder / "models.json").write_text(json.dumps(kept))
     if runtime in ("node", "web"):
         return javascript.results(folder, runtime, program)
-    kind = "openvino" if runtime == "openvino" else "onnxruntime"
-    return answered([program, str(RUNNING), str(folder), kind])
+    kind, name = ("openvino", "OpenVINO") if runtime == "openvino" else ("onnxruntime", "ONNX Runtime")
+    answer = answered([program, str(RUNNING), str(folder), kind])
+    return Found(f"{name} {answer['version'].partition('-')[0]}", answer["results"])
 
 
-def answered(command: Iterable[str]) -> dict[str, str]:
+def answered(command: Iterable[str]) -> dict[str, Any]:
     """The JSON that a program of another environment prints."""
     return json.loads(subprocess.run([*command], check=True, stdout=subprocess.PIPE, env={"PATH": ""}).stdout)
 

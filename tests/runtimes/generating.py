@@ -1,6 +1,6 @@
 """Continues a prompt greedily in the onnxruntime-genai of this environment; needs no package of ours.
 
-python generating.py FOLDER LENGTH TOKEN …
+python generating.py FOLDER LENGTH TOKEN,… [FEATURES.npy]
 """
 
 from __future__ import annotations
@@ -8,14 +8,17 @@ from __future__ import annotations
 import sys
 
 
-def continued(folder: str, length: int, prompt: list[int]) -> list[int]:
-    """The prompt and what follows, `length` tokens in all."""
+def continued(folder: str, length: int, prompt: list[int], features: str | None = None) -> list[int]:
+    """The prompt and what follows, `length` tokens in all; `features` is the file of those of a sound."""
+    import numpy as np
     import onnxruntime_genai
 
     model = onnxruntime_genai.Model(folder)
     parameters = onnxruntime_genai.GeneratorParams(model)
     parameters.set_search_options(max_length=length, do_sample=False)
     generator = onnxruntime_genai.Generator(model, parameters)
+    if features is not None:
+        generator.set_model_input("audio_features", np.load(features))
     generator.append_tokens(prompt)
     while not generator.is_done():
         generator.generate_next_token()
@@ -23,5 +26,5 @@ def continued(folder: str, length: int, prompt: list[int]) -> list[int]:
 
 
 if __name__ == "__main__":
-    tokens = continued(sys.argv[1], int(sys.argv[2]), [int(word) for word in sys.argv[3:]])
+    tokens = continued(sys.argv[1], int(sys.argv[2]), [int(word) for word in sys.argv[3].split(",")], *sys.argv[4:])
     sys.stdout.write(" ".join(map(str, tokens)))

@@ -13,12 +13,13 @@ import numpy as np
 
 from examples.web import digits as page
 from tests.runtimes import running
+from tests.runtimes.page import Found
 
 SCRIPTS = Path(__file__).with_name("javascript")
 
 
-def results(folder: Path, runtime: str, program: str) -> dict[str, str]:
-    """What is wrong with each model of a folder, in "node" or "web".
+def results(folder: Path, runtime: str, program: str) -> Found:
+    """What "node" or "web" makes of the models of a folder.
 
     Args:
       folder: what `writing.write` wrote.
@@ -33,17 +34,32 @@ def results(folder: Path, runtime: str, program: str) -> dict[str, str]:
     node, more = (program, []) if runtime == "node" else ("node", [program])
     command = [node, str(SCRIPTS / f"{runtime}.mjs"), str(folder), *more]
     answer = subprocess.run(command, check=True, stdout=subprocess.PIPE)
-    return compared(folder, models, map(json.loads, answer.stdout.splitlines()))
+    found = compared(folder, models, map(json.loads, answer.stdout.splitlines()))
+    packages = json.loads((SCRIPTS / "package-lock.json").read_text())["packages"]
+    package = f"onnxruntime-{runtime} {packages[f'node_modules/onnxruntime-{runtime}']['version']}"
+    return Found(package if runtime == "node" else f"{package} (wasm) in {version(program)}", found)
 
 
-def digits(folder: Path, program: str) -> dict[str, str]:
+def version(browser: str) -> str:
+    """A browser's name and version.
+
+    >>> import sys
+    >>> version(sys.executable).partition(" ")[0]
+    'Python'
+    """
+    said = subprocess.run([browser, "--version"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return " ".join(said.split()[:2])
+
+
+def digits(folder: Path, program: str) -> Found:
     """What the page of the examples makes of digits that are drawn on it, which is a folder beside the models."""
     place = folder / "digits"
     place.mkdir()
     page.write(place)
     command = ["node", str(SCRIPTS / "digits.mjs"), str(place), program]
     answer = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-    return {f"a drawn {digit}": "" if digit == read else f"it reads {read}" for digit, read in answer.items()}
+    found = {f"a drawn {digit}": "" if digit == read else f"it reads {read}" for digit, read in answer.items()}
+    return Found(version(program), found)
 
 
 def compared(folder: Path, models: Mapping[str, Any], answers: Iterable[Mapping[str, Any]]) -> dict[str, str]:

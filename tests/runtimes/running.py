@@ -1,10 +1,11 @@
 """Runs a folder of models in the runtime of this environment; needs that and NumPy alone, and no package of ours.
 
-Prints a line of JSON: by model, "" where it gives what is expected, or what went wrong.
+Prints a line of JSON: the version of the runtime; and by model, "" where it gives what is expected, or what went wrong.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -70,4 +71,5 @@ def results(folder: Path, runtime: str) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(results(Path(sys.argv[1]), sys.argv[2])))
+    version = importlib.import_module(sys.argv[2]).__version__
+    sys.stdout.write(json.dumps({"version": version, "results": results(Path(sys.argv[1]), sys.argv[2])}))

@@ -35,7 +35,12 @@ def write(folder: Path, programs: Iterable[Program], targets: Iterable[str]) -> 
                 continue
             exported.save(folder / f"{name}.onnx")
             numbered = [f"{program.name}-{number}" for number in range(len(cases))]
-            names[name] = {"cases": numbered, "limit": program.limit}
+            names[name] = {
+                "cases": numbered,
+                "limit": program.limit,
+                "target": target,
+                "runtime": exported.requirements.runtime,
+            }
     (folder / "models.json").write_text(json.dumps(names))
     return refused
 

@@ -19,7 +19,18 @@ import onnx_ir as ir
 from jaxport import blocks, collecting, jaxprs
 from jaxport.blocks.tracing import State
 from jaxport.errors import ExportError, InvalidArgument, JaxportError, Unsupported
-from jaxport.export import decoders, failures, legalize, passes as graph_passes, plugins, precisions, prepare, targets
+from jaxport.export import (
+    decoders,
+    encoders,
+    failures,
+    legalize,
+    lowest,
+    passes as graph_passes,
+    plugins,
+    precisions,
+    prepare,
+    targets,
+)
 from jaxport.export.calibration import Calibration
 from jaxport.export.emitter import Emitter
 from jaxport.export.exported import Exported
@@ -81,7 +92,8 @@ def to_onnx(
       inputs_as_nchw: positions of inputs of rank 4 that are NHWC in JAX and become NCHW in the model.
       outputs_as_nchw: the same for outputs.
       double_precision: trace with 64-bit types; bare shapes are float64 then.
-      opset: the version of the default operator domain; by default that of the target.
+      opset: the version of the default operator domain. By default the model is made from the operators of the target's,
+        and the lowest from 18 on is written in which they mean the same.
       target: where the model runs: "onnx", which is any runtime of the standard, "portable" (ONNX Runtime from 1.17 on,
         opset 18), "web", "openvino", "onnxruntime", "genai" (a step of a decoder: see `jaxport.decoder_inputs`), or a
         `jaxport.Target`. Operators that cannot run there are refused.
@@ -121,6 +133,7 @@ def to_onnx(
       ['Tanh', 'Mul']
     """
     plugins.load()
+    lowers = opset is None
     chosen, opset = targets.validated(target, opset)
     choice = precisions.validated(precision, calibration, io, chosen, opset, double_precision)
     if state not in ("refuse", "outputs", "discard"):
@@ -142,6 +155,7 @@ def to_onnx(
             declared=read.declared,
             flags=flags,
             opset=opset,
+            lowers=lowers,
             target=chosen,
             choice=choice,
             input_names=input_names,
@@ -174,6 +188,7 @@ class Options:
     declared: Sequence[Any]
     flags: frozenset[int]
     opset: int
+    lowers: bool
     target: Target
     choice: precisions.Choice | None
     input_names: Sequence[str] | None
@@ -197,6 +212,8 @@ def export_traced(traced: blocks.Traced, options: Options) -> Exported:
             exported = precisions.applied(exported, options.choice, options.target)
         reports = graph_passes.run(exported.model, options.target.passes)
         exported.pass_reports = (*exported.pass_reports, *reports)
+        if options.lowers:
+            lowest.lower(exported.model)
         _check_target(exported, options)
     return exported
 
@@ -274,7 +291,8 @@ def _check_target(exported: Exported, options: Options) -> None:
     """Refuse all operators that cannot run on the target; record the target if it is not the default."""
     target, model = options.target, exported.model
     if target.decoder:
-        decoders.Decoder.of(model, exported.inputs, exported.outputs)
+        part = encoders.Encoder if encoders.is_encoder(exported.outputs) else decoders.Decoder
+        part.of(model, exported.inputs, exported.outputs)
         decoders.name_dims(model)
     refusals = targets.refusals(model, target)
     if refusals:

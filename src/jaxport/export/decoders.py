@@ -4,13 +4,15 @@ The names are those of Hugging Face, which `onnxruntime-genai`, Optimum and Tran
 `attention_mask`, `position_ids`, `past_key_values.N.key` and `.value` go in, `logits`, `present.N.key` and `.value` come
 out. A cache that grows comes out longer than it went in; a static one keeps its length, and `onnxruntime-genai` gives the
 model one buffer for both sides (https://onnxruntime.ai/docs/genai/reference/config.html).
+
+The decoder of an encoder-decoder also has keys and values of the encoder's result, which the encoder computes once: those
+of its own rows are `past_key_values.N.decoder.key`, those of the encoder `past_key_values.N.encoder.key` (see `encoders`).
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -35,8 +37,15 @@ BATCH, SEQUENCE, TOTAL, PAST, LONGEST = (
 
 _IDS = {"input_ids": SEQUENCE, "attention_mask": TOTAL, "position_ids": SEQUENCE}
 _OPTIONAL = frozenset({"position_ids"})
-_PAST, _PRESENT = re.compile(r"past_key_values\.(\d+)\.(key|value)"), re.compile(r"present\.(\d+)\.(key|value)")
-_SIDES = ("key", "value")
+NEXT = "next_length"
+"""The dim that is the length of the cache and one, where no attention mask has that of the cache: it is never 0."""
+PAST_NAMES, PRESENT_NAMES = "past_key_values.%d.", "present.%d."
+OWN, CROSS = "decoder.", "encoder."
+"""What the names of a cache end in, before `key` and `value`, in a decoder with an encoder."""
+
+_PAST = re.compile(r"past_key_values\.\d+\.(decoder\.)?(key|value)")
+_CROSS = re.compile(r"past_key_values\.\d+\.encoder\.(key|value)")
+SIDES = ("key", "value")
 #: What may write rows of a static cache into the buffer that it reads the others from.
 _IN_PLACE = frozenset({"ScatterND", "ScatterElements", "TensorScatter"})
 
@@ -90,7 +99,47 @@ def decoder_inputs(
         for name, dim in _IDS.items()
         if position_ids or name != "position_ids"
     ]
-    return [*ids, [dict.fromkeys(_SIDES, rows) for _ in range(layers)]]
+    return [*ids, [dict.fromkeys(SIDES, rows) for _ in range(layers)]]
+
+
+def encoder_decoder_inputs(
+    layers: int, heads: int, head_size: int, encoder_length: int | str, *, dtype: Any = np.float32
+) -> list[Any]:
+    """Return the specifications of the arguments of a decoder's step that attends to an encoder's result, for `to_onnx`.
+
+    The function is called as `step(input_ids, past_key_values)`, with these names. The ids are int64 of shape
+    (batch_size, sequence_length). `past_key_values` has one `{"decoder": rows, "encoder": rows}` for each layer, and rows
+    are `{"key", "value"}` of shape (batch_size, heads, length, head_size): of the tokens before, of which there may be
+    none, and of the encoder. The function returns `{"logits", "present"}`: `present` has one `{"decoder": rows}` for each
+    layer, with the new rows in it. The encoder returns
+    `{"encoder_hidden_states", "present": [{"encoder": rows}, ...]}`.
+
+    The symbols are `batch_size`, `sequence_length` and `next_length`: the length of the cache is `next_length - 1`.
+
+    Args:
+      layers, heads, head_size: of the decoder.
+      encoder_length: the length of the encoder's result, or a name for it.
+      dtype: of both caches.
+
+    Raises:
+      InvalidArgument: a number is not positive.
+
+    >>> encoder_decoder_inputs(1, 2, 8, 1500)[1][0]["decoder"]["key"]
+    ShapeDtypeStruct(shape=(batch_size, 2, next_length - 1, 8), dtype=float32)
+    """
+    numbers = {"layers": layers, "heads": heads, "head_size": head_size}
+    if not isinstance(encoder_length, str):
+        numbers["encoder_length"] = encoder_length
+    for name, number in numbers.items():
+        if number < 1:
+            _refuse(f"{name} is {number}", "encoder_decoder_inputs", "give the number that the model has")
+    batch, sequence, following, *more = jax.export.symbolic_shape(
+        ", ".join([BATCH, SEQUENCE, NEXT, *([encoder_length] if isinstance(encoder_length, str) else [])])
+    )
+    (length,) = more or (encoder_length,)
+    own, cross = (jax.ShapeDtypeStruct((batch, heads, rows, head_size), dtype) for rows in (following - 1, length))
+    layer = {"decoder": dict.fromkeys(SIDES, own), "encoder": dict.fromkeys(SIDES, cross)}
+    return [jax.ShapeDtypeStruct((batch, sequence), np.int64), [layer for _ in range(layers)]]
 
 
 @dataclass(frozen=True)
@@ -101,6 +150,7 @@ class Decoder:
       layers, kv_heads, head_size, vocabulary: of the model.
       static: whether the cache keeps its length.
       position_ids: whether it is an input.
+      cross: the shape of the keys of an encoder that the decoder attends to, if it does.
     """
 
     layers: int
@@ -109,6 +159,7 @@ class Decoder:
     vocabulary: int
     static: bool
     position_ids: bool
+    cross: tuple[dims.Dim, ...] | None = None
 
     @classmethod
     def of(cls, model: ir.Model, inputs: Sequence[Port], outputs: Sequence[Port]) -> Decoder:
@@ -130,12 +181,27 @@ class Decoder:
                 f"`{model.graph.name}` is no step of a decoder",
                 where='`to_onnx(target="genai")`',
                 why="\n".join(problems),
-                instead="declare the inputs by `jaxport.decoder_inputs(layers, kv_heads, head_size)`, name the arguments "
-                'as they are, and return {"logits": ..., "present": [{"key": ..., "value": ...}, ...]}',
+                instead="declare the inputs by `jaxport.decoder_inputs(layers, kv_heads, head_size)` or "
+                "`jaxport.encoder_decoder_inputs`, name the arguments as they are, and return "
+                '{"logits": ..., "present": [{"key": ..., "value": ...}, ...]}',
             )
-        _, heads, _, size = given["past_key_values.0.key"].shape
-        count = sum(_PAST.fullmatch(name) is not None for name in given) // len(_SIDES)
-        return cls(count, heads, size, returned["logits"].shape[2], static, "position_ids" in given)
+        past, cross = (ports_named(pattern, given) for pattern in (_PAST, _CROSS))
+        _, heads, _, size = past[0].shape
+        count = len(past) // len(SIDES)
+        return cls(
+            count,
+            heads,
+            size,
+            returned["logits"].shape[2],
+            static,
+            "position_ids" in given,
+            tuple(cross[0].shape) if cross else None,
+        )
+
+    @property
+    def filename(self) -> str:
+        """The name of the model's file in the folder of onnxruntime-genai."""
+        return "model.onnx" if self.cross is None else "decoder_model.onnx"
 
     def config(
         self,
@@ -145,13 +211,18 @@ class Decoder:
         pad_token_id: int | None,
         search: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Return what `genai_config.json` says: https://onnxruntime.ai/docs/genai/reference/config.html."""
+        """Return what `genai_config.json` says: https://onnxruntime.ai/docs/genai/reference/config.html.
+
+        What it says of an encoder is `Encoder.config`.
+        """
         ends = eos_token_id if isinstance(eos_token_id, int) else list(eos_token_id)
         first_end = ends if isinstance(ends, int) else ends[0]
-        ids = [name for name in _IDS if name not in _OPTIONAL or self.position_ids]
+        ids = [name for name in _ids(self.cross is not None) if name not in _OPTIONAL or self.position_ids]
+        own = OWN if self.cross is not None else ""
+        cross = {f"cross_past_{side}_names": f"{PAST_NAMES}{CROSS}{side}" for side in SIDES}
         return {
             "model": {
-                "type": "decoder",
+                "type": "decoder" if self.cross is None else "whisper",
                 "bos_token_id": first_end if bos_token_id is None else bos_token_id,
                 "eos_token_id": ends,
                 "pad_token_id": first_end if pad_token_id is None else pad_token_id,
@@ -159,17 +230,19 @@ class Decoder:
                 "vocab_size": self.vocabulary,
                 "decoder": {
                     "session_options": {"provider_options": []},
-                    "filename": "model.onnx",
+                    "filename": self.filename,
                     "head_size": self.head_size,
                     "num_hidden_layers": self.layers,
                     "num_key_value_heads": self.kv_heads,
+                    **({} if self.cross is None else {"num_attention_heads": self.kv_heads}),
                     "inputs": {
                         **{name: name for name in ids},
-                        **{f"past_{side}_names": f"past_key_values.%d.{side}" for side in _SIDES},
+                        **{f"past_{side}_names": f"{PAST_NAMES}{own}{side}" for side in SIDES},
+                        **({} if self.cross is None else cross),
                     },
                     "outputs": {
                         "logits": "logits",
-                        **{f"present_{side}_names": f"present.%d.{side}" for side in _SIDES},
+                        **{f"present_{side}_names": f"{PRESENT_NAMES}{own}{side}" for side in SIDES},
                     },
                 },
             },
@@ -177,30 +250,57 @@ class Decoder:
         }
 
 
-def config_text(decoder: Decoder, **options: Any) -> str:
-    """Return `genai_config.json` as text."""
-    return json.dumps(decoder.config(**options), indent=2) + "\n"
-
-
 def name_dims(model: ir.Model) -> None:
     """Give the length of a growing cache the name that callers know, in place of what it is computed from."""
-    for value in model.graph.inputs:
-        if _PAST.fullmatch(value.name or "") and value.shape is not None:
+    known = {
+        f"{TOTAL} - {SEQUENCE}": PAST,
+        f"{NEXT} - 1": PAST,
+        f"{NEXT} + {SEQUENCE} - 1": TOTAL,
+        f"{SEQUENCE} + {NEXT} - 1": TOTAL,
+    }
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        if value.shape is not None:
             sizes = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
-            if sizes[2] == f"{TOTAL} - {SEQUENCE}":
-                value.shape = ir.Shape([*sizes[:2], PAST, sizes[3]])
+            if any(size in known for size in sizes):
+                value.shape = ir.Shape([known.get(size, size) if isinstance(size, str) else size for size in sizes])
+
+
+def ports_named(pattern: re.Pattern[str], ports: Mapping[str, Port]) -> list[Port]:
+    """Return the ports whose whole names fit a pattern."""
+    return [port for name, port in ports.items() if pattern.fullmatch(name)]
+
+
+def _ids(crosses: bool) -> list[str]:
+    """Return the names of the ids; a decoder with an encoder is given no others than those of the tokens."""
+    return ["input_ids"] if crosses else list(_IDS)
 
 
 def _problems_of_names(given: Mapping[str, Port], returned: Mapping[str, Port]) -> Iterator[str]:
-    layers = max(1, sum(_PAST.fullmatch(name) is not None for name in given) // len(_SIDES))
-    numbered = [(number, side) for number in range(layers) for side in _SIDES]
+    layers = max(1, len(ports_named(_PAST, given)) // len(SIDES))
+    crosses = bool(ports_named(_CROSS, given))
+    own = OWN if crosses else ""
+    numbered = [(number, side) for number in range(layers) for side in SIDES]
     wanted = {
-        "input": ([*_IDS, *(f"past_key_values.{number}.{side}" for number, side in numbered)], given),
-        "output": (["logits", *(f"present.{number}.{side}" for number, side in numbered)], returned),
+        "input": (
+            [
+                *_ids(crosses),
+                *(f"{PAST_NAMES % number}{own}{side}" for number, side in numbered),
+                *(f"{PAST_NAMES % number}{CROSS}{side}" for number, side in numbered if crosses),
+            ],
+            given,
+        ),
+        "output": (["logits", *(f"{PRESENT_NAMES % number}{own}{side}" for number, side in numbered)], returned),
     }
+    yield from problems_of_names(wanted, _OPTIONAL)
+
+
+def problems_of_names(
+    wanted: Mapping[str, tuple[Sequence[str], Mapping[str, Port]]], optional: Collection[str] = ()
+) -> Iterator[str]:
+    """Yield which of the wanted names are missing, and which others there are, by kind of port."""
     for kind, (names, ports) in wanted.items():
         for name in names:
-            if name not in ports and name not in _OPTIONAL:
+            if name not in ports and name not in optional:
                 yield f"there is no {kind} `{name}`"
         for name in ports:
             if name not in names:
@@ -211,35 +311,41 @@ def _problems_of_types(given: Mapping[str, Port], returned: Mapping[str, Port]) 
     for name in _IDS:
         port = given.get(name)
         if port is not None and (port.model_dtype != np.int64 or len(port.shape) != 2):
-            yield f"the input `{name}` is {_shown(port)}, not int64 of rank 2"
+            yield f"the input `{name}` is {shown(port)}, not int64 of rank 2"
     if len(returned["logits"].shape) != 3 or not dims.is_static(returned["logits"].shape[2]):
-        yield f"the output `logits` is {_shown(returned['logits'])}, not ({BATCH}, {SEQUENCE}, vocabulary)"
-    first = given["past_key_values.0.key"]
-    for name, port in given.items():
-        if _PAST.fullmatch(name):
-            result = returned[name.replace("past_key_values", "present")]
-            if len(port.shape) != 4 or not (dims.is_static(port.shape[1]) and dims.is_static(port.shape[3])):
-                yield f"the input `{name}` is {_shown(port)}, not ({BATCH}, heads, length, size)"
-            elif _shown(port) != _shown(first):
-                yield f"the input `{name}` is {_shown(port)}, where `{first.name}` is {_shown(first)}"
-            elif result.model_dtype != port.model_dtype or _other_axes(result) != _other_axes(port):
-                yield f"the output `{result.name}` is {_shown(result)}, where `{name}` is {_shown(port)}"
+        yield f"the output `logits` is {shown(returned['logits'])}, not ({BATCH}, {SEQUENCE}, vocabulary)"
+    past = ports_named(_PAST, given)
+    first = past[0]
+    yield from problems_of_rows("input", past)
+    yield from problems_of_rows("input", ports_named(_CROSS, given))
+    for port in past:
+        result = returned[port.name.replace("past_key_values", "present")]
+        if result.model_dtype != port.model_dtype or _other_axes(result) != _other_axes(port):
+            yield f"the output `{result.name}` is {shown(result)}, where `{port.name}` is {shown(port)}"
     if not _lengths(given, returned):
         yield (
             f"the cache is of length {dims.label(first.shape[2])} and comes out of length "
-            f"{dims.label(returned['present.0.key'].shape[2])}: it neither grows by what goes in, nor keeps its length"
+            f"{dims.label(returned[first.name.replace('past_key_values', 'present')].shape[2])}: it neither grows by what goes in, nor keeps its length"
         )
+
+
+def problems_of_rows(kind: str, ports: Sequence[Port]) -> Iterator[str]:
+    """Yield which keys and values are not of rank 4, or not of one shape and dtype."""
+    for port in ports:
+        if len(port.shape) != 4 or not (dims.is_static(port.shape[1]) and dims.is_static(port.shape[3])):
+            yield f"the {kind} `{port.name}` is {shown(port)}, not ({BATCH}, heads, length, size)"
+        elif shown(port) != shown(ports[0]):
+            yield f"the {kind} `{port.name}` is {shown(port)}, where `{ports[0].name}` is {shown(ports[0])}"
 
 
 def _lengths(given: Mapping[str, Port], returned: Mapping[str, Port]) -> Cache | None:
     """Whether the cache grows by what goes in or keeps its length; None where it does neither in every layer."""
     found = set()
-    for name, port in given.items():
-        if _PAST.fullmatch(name):
-            result = returned[name.replace("past_key_values", "present")]
-            grown = dims.same(result.shape[2], port.shape[2] + given["input_ids"].shape[1])
-            kept = dims.same(result.shape[2], port.shape[2])
-            found.add("growing" if grown else "static" if kept else None)
+    for port in ports_named(_PAST, given):
+        result = returned[port.name.replace("past_key_values", "present")]
+        grown = dims.same(result.shape[2], port.shape[2] + given["input_ids"].shape[1])
+        kept = dims.same(result.shape[2], port.shape[2])
+        found.add("growing" if grown else "static" if kept else None)
     return found.pop() if len(found) == 1 else None
 
 
@@ -269,7 +375,8 @@ def _other_axes(port: Port) -> list[str]:
     return [str(dim) for axis, dim in enumerate(port.shape) if axis != 2]
 
 
-def _shown(port: Port) -> str:
+def shown(port: Port) -> str:
+    """Return a port's dtype and shape as messages show them."""
     return f"{port.model_dtype}[{', '.join(str(dims.label(dim)) for dim in port.shape)}]"
 
 

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from jaxport import saving
 from jaxport.errors import InvalidArgument
-from jaxport.export import decoders, dims, functions, specs
+from jaxport.export import decoders, dims, encoders, functions, specs
 from jaxport.export.explain import Explanation
 from jaxport.export.ports import Port
 from jaxport.export.requirements import Requirements
@@ -39,7 +39,7 @@ class Exported:
     >>> import jax.numpy as jnp, jaxport
     >>> exported = jaxport.to_onnx(jnp.tanh, [("B", 3)], input_names=["x"])
     >>> exported
-    <Exported tanh: (x: float32[B, 3]) -> (output: float32[B, 3]), 1 node, opset 23>
+    <Exported tanh: (x: float32[B, 3]) -> (output: float32[B, 3]), 1 node, opset 18>
     >>> exported(np.zeros((1, 3), np.float32))
     array([[0., 0., 0.]], dtype=float32)
 
@@ -128,11 +128,13 @@ class Exported:
         bos_token_id: int | None = None,
         pad_token_id: int | None = None,
         search: Mapping[str, Any] | None = None,
+        encoder: Exported | None = None,
         external_data: bool | None = None,
     ) -> None:
         """Write a step of a decoder as the folder that onnxruntime-genai loads: `model.onnx` and `genai_config.json`.
 
-        Files of the tokenizer belong into the same folder; they are yours.
+        With an encoder the folder has `encoder_model.onnx` and `decoder_model.onnx` in place of `model.onnx`. Files of the
+        tokenizer belong into the same folder; they are yours.
 
         Args:
           folder: it is made, if there is none, in a folder that exists.
@@ -140,22 +142,29 @@ class Exported:
           eos_token_id: the token, or tokens, that end a text.
           bos_token_id, pad_token_id: by default the (first) one that ends a text.
           search: options of the search: `{"do_sample": True, "top_k": 50}`.
+          encoder: the encoder whose result the decoder attends to, exported for "genai", too.
           external_data: as in `save`.
 
         Raises:
-          InvalidArgument: the model's inputs and outputs are not those of `jaxport.decoder_inputs`.
+          InvalidArgument: the model's inputs and outputs are not those of `jaxport.decoder_inputs` or
+            `jaxport.encoder_decoder_inputs`, or the encoder does not fit.
           SaveError: the folder cannot be written.
         """
         decoder = decoders.Decoder.of(self.model, self.inputs, self.outputs)
-        text = decoders.config_text(
+        before = None if encoder is None else encoders.Encoder.of(encoder.model, encoder.inputs, encoder.outputs)
+        text = encoders.config_text(
             decoder,
+            before,
             context_length=context_length,
             eos_token_id=eos_token_id,
             bos_token_id=bos_token_id,
             pad_token_id=pad_token_id,
             search=search or {},
         )
-        saving.save_folder(self.model, folder, {"genai_config.json": text}, external_data)
+        models = {decoder.filename: self.model}
+        if encoder is not None and before is not None:
+            models[before.filename] = encoder.model
+        saving.save_folder(models, folder, {"genai_config.json": text}, external_data)
 
     def run(self, inputs: Mapping[str, Any]) -> list[np.ndarray]:
         """Run the model in ONNX Runtime on inputs in its own names and layout; return a list of arrays.

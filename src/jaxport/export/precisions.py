@@ -15,7 +15,8 @@ from jaxport.errors import ExportError, InvalidArgument
 from jaxport.export import choosing, passes as graph_passes
 from jaxport.export.calibration import Calibration, ranges_of, read_calibration
 from jaxport.export.passes.calibrated import calibrated_int8
-from jaxport.export.passes.dense import MICROSOFT, NodeFilter, block_int4, dynamic_int8, everywhere
+from jaxport.export.passes.dense import MICROSOFT, ROUNDING, NodeFilter, block_int4, dynamic_int8, everywhere
+from jaxport.export.passes.editing import subgraphs
 from jaxport.export.passes.half import half
 from jaxport.export.passes.repeated import repeated
 from jaxport.export.passes.tidy import tidy
@@ -47,9 +48,8 @@ class Precision:
     half: ir.DataType | None = None
 
 
-#: The tolerances are what rounding to so many bits amounts to after some ten layers. "int4" has a larger one: each product
-#: with normally distributed weights is off by 8 %, and after the 73 products of BERT with random weights an element is off
-#: by more than half of the largest one. `verify(per_block=True)` says which layers cost most.
+#: The tolerances are what rounding to so many bits amounts to after some ten layers. That of "int4" is the most that is
+#: tolerated of any model: a model has that which its own weights and its depth justify (`_of_weights`).
 PRECISIONS: dict[str, Precision] = {
     precision.name: precision
     for precision in (
@@ -199,6 +199,8 @@ def applied(exported: Exported, choice: Choice, target: Target) -> Exported:
         )
     model.metadata_props["jaxport.precision"] = precision.name
     text = f"{report}; weights: {before:,} bytes became {after:,}"
+    if precision.name == "int4":
+        precision = replace(precision, tolerance=_of_weights(model, precision.tolerance))
     border = precision.half if choice.border else None
     ports = functools.partial(_half_ports, dtype=border) if border is not None else tuple
     return replace(
@@ -240,6 +242,30 @@ def _rewriting(
             return "calibrated_int8", functools.partial(calibrated_int8, ranges=ranges, where=where)
     assert precision.half is not None
     return "half", functools.partial(half, dtype=precision.half, border=choice.border)
+
+
+MARGIN = 3.0
+"""How much further an element may be off, relative to the largest one, than the root mean square says."""
+OPERAND = 0.01
+"""What a product with weights of 4 bits is off by where the runtime rounds the other operand to 8 bits, as ONNX Runtime does."""
+
+
+def _of_weights(model: ir.Model, most: float) -> float:
+    """Return the tolerance that the rounding of weights to 4 bits justifies, at most `most`; that if there are none.
+
+    The roundings of products that follow one another are independent, so their squares add up along a path. A loop may run
+    any number of times, and a model with weights of 4 bits in one has the largest tolerance.
+    """
+    if any(ROUNDING in node.metadata_props for graph in subgraphs(model.graph) for node in graph):
+        return most
+    squares: dict[ir.Value, float] = {}
+    for node in model.graph:
+        before = max((squares.get(value, 0.0) for value in node.inputs if value is not None), default=0.0)
+        rounding = node.metadata_props.get(ROUNDING)
+        own = 0.0 if rounding is None else float(rounding) ** 2 + OPERAND**2
+        squares.update(dict.fromkeys(node.outputs, before + own))
+    largest = max((squares.get(value, 0.0) for value in model.graph.outputs), default=0.0)
+    return min(most, MARGIN * largest**0.5) if largest else most
 
 
 def _weights(model: ir.Model) -> int:

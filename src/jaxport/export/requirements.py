@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export import legalize, schema
+from jaxport.export import legalize, lowest, schema
 from jaxport.export.kernels import MISSING, RELEASES, VERSIONS
 from jaxport.export.passes.editing import dims_of, graphs
 from jaxport.onnx_facts import CONTROL_FLOW
@@ -44,6 +44,7 @@ class Requirements:
 
     Attributes:
       opset: the opset of the default domain.
+      opset_for: the operators that mean something else, or nothing, in the opset before it.
       ir_version: the IR version of the file.
       runtime: the oldest tested release of ONNX Runtime that has all kernels; None if none has. Kernels that are not
         known for sure count as lacking. Releases older than the oldest tested one may work.
@@ -57,6 +58,7 @@ class Requirements:
     """
 
     opset: int
+    opset_for: tuple[str, ...]
     ir_version: int
     runtime: str | None
     newer: tuple[str, ...]
@@ -79,6 +81,7 @@ class Requirements:
         foreign = {domain for domain in model.opset_imports if domain} - {domain for domain, _ in own}
         return cls(
             opset=opset,
+            opset_for=_needing(nodes, opset),
             ir_version=int(model.ir_version or 0),
             runtime=runtime,
             newer=newer,
@@ -105,11 +108,20 @@ class Requirements:
             "open dims": ", ".join(self.dims),
             "unknown": f"{self.unknown} values have a dim that is known at run time only" if self.unknown else "",
             "domains": ", ".join(f"{domain} {version}" for domain, version in self.domains.items()),
+            "opset for": _shortened(self.opset_for),
             "newer for" if self.runtime else "lacking": _shortened(self.newer),
             "not asked": ", ".join(self.unasked),
         }
         head = f"opset {self.opset}, IR {self.ir_version}, {runtime}, {flow or 'no control flow'}, {types}"
         return "\n".join([head, *(f"  {label:<11}  {text}" for label, text in rows.items() if text)])
+
+
+def _needing(nodes: Iterable[ir.Node], opset: int) -> tuple[str, ...]:
+    """Return the operators that need an opset, unless it is one that is written in any case."""
+    if opset <= lowest.FLOOR:
+        return ()
+    standard = [node for node in nodes if not node.domain]
+    return tuple(sorted({node.op_type for node in lowest.needing(standard, opset, opset - 1)}))
 
 
 def oldest_runtime(nodes: Sequence[ir.Node], opset: int) -> tuple[str | None, tuple[str, ...]]:

@@ -24,13 +24,14 @@ class Formal:
 
 @dataclass(frozen=True, eq=False)
 class Schema:
-    """The inputs, outputs and attributes of an operator at one opset."""
+    """The inputs, outputs and attributes of an operator at one opset, and the serialized defaults of attributes."""
 
     name: str
     since: int
     inputs: tuple[Formal, ...]
     outputs: tuple[Formal, ...]
     attributes: Mapping[str, ir.AttributeType]
+    defaults: Mapping[str, bytes]
 
     def input(self, index: int) -> Formal | None:
         """Return the formal input of the operand at `index`."""
@@ -90,7 +91,8 @@ def find(domain: str, name: str, opset: int) -> Schema | None:
         name: ir.AttributeType[a.type.name]  # pyright: ignore[reportAttributeAccessIssue]  a nanobind enum
         for name, a in schema.attributes.items()
     }
-    return Schema(name, schema.since_version, formals(schema.inputs), formals(schema.outputs), attributes)
+    defaults = {name: a.default_value.SerializeToString() for name, a in schema.attributes.items()}
+    return Schema(name, schema.since_version, formals(schema.inputs), formals(schema.outputs), attributes, defaults)
 
 
 def first_opset(domain: str, name: str) -> int | None:

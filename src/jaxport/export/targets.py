@@ -9,11 +9,13 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common
 
 from jaxport.errors import InvalidArgument, Refusal
-from jaxport.export import legalize, opsets, requirements
+from jaxport.export import legalize, opsets, requirements, unsigned
 from jaxport.export.kernels import RELEASES
 from jaxport.export.passes import Pass
 from jaxport.export.passes.editing import graphs
 from jaxport.export.passes.inlining import inlining
+from jaxport.export.passes.shifts import shifts
+from jaxport.export.passes.spectra import spectra
 from jaxport.export.passes.tied import tied
 from jaxport.export.passes.untied import untied
 
@@ -41,7 +43,9 @@ class Target:
       without_operators: operators that there are not, by name.
       without_dtypes: dtypes that no value may have, by name.
       passes: graph passes that run after all others.
-      decoder: whether a model has to be a step of a decoder, under the names of `jaxport.decoder_inputs`.
+      decoder: whether a model has to be a step of a decoder, under the names of `jaxport.decoder_inputs` or
+        `jaxport.encoder_decoder_inputs`, or an encoder.
+      signs_uint32: whether the runtime holds uint32 as a signed integer, so that what depends on more than its bits is wrong.
     """
 
     name: str
@@ -54,6 +58,7 @@ class Target:
     without_dtypes: frozenset[str] = frozenset()
     passes: tuple[Pass, ...] = ()
     decoder: bool = False
+    signs_uint32: bool = False
 
     def __post_init__(self) -> None:
         if self.runtime is not None and self.runtime not in RELEASES:
@@ -95,9 +100,9 @@ TARGETS: dict[str, Target] = {
             newest_opset=21,
             runtime="1.20",
             domains=frozenset(),
-            without_operators=frozenset({"DFT"}),  # half a spectrum has a wrong shape there
-            without_dtypes=frozenset({"uint32", "uint64"}),  # which it shifts and compares as if they had a sign
-            passes=(inlining, tied, untied, common.RemoveUnusedNodesPass()),
+            without_dtypes=frozenset({"uint64"}),  # which it shifts and compares as if they had a sign
+            signs_uint32=True,
+            passes=(inlining, tied, untied, spectra, shifts, common.RemoveUnusedNodesPass()),
         ),
         Target("portable", opset=18, newest_opset=18, ir_version=8, runtime="1.17", domains=frozenset()),
         Target(
@@ -175,6 +180,11 @@ def refusals(model: ir.Model, target: Target) -> list[Refusal]:
     for value in held:
         refused = requirements.dtypes_of([value]) & target.without_dtypes
         found += [Refusal(value.name or "", "", f"the target has no {dtype}") for dtype in sorted(refused)]
+    if target.signs_uint32:
+        for found_at in unsigned.needing_size(model):
+            where = found_at.metadata_props.get("jaxport.source", "")
+            name = _name(found_at) if isinstance(found_at, ir.Node) else found_at.name or ""
+            found.append(Refusal(name, where, "the target takes the highest bit of a uint32 for a sign"))
     return found
 
 

@@ -30,11 +30,11 @@ BLOCK = 32
 LARGE = 2**14
 """Tables with at least this many elements are stored in 8 bits."""
 CHUNK = 1024
-"""The number of columns whose levels are searched at a time, which bounds the memory of the search."""
-SHARES = (1.0, 0.92, 0.84, 0.76)
-"""The shares of a block's span that are tried for its 16 levels."""
+"""The number of columns that are rounded at a time, which bounds the memory that this takes."""
 LEVELS = 64
 """The largest level of an 8-bit weight."""
+ROUNDING = "jaxport.rounding"
+"""The key of the metadata of a product that says how far its weights of 4 bits are from those of the function."""
 
 
 @dataclass(frozen=True)
@@ -238,6 +238,7 @@ def _by_bits(builder: Builder, dense: Dense, dims: list | None) -> ir.Value:
     attributes = {"K": depth, "N": count, "bits": 4, "block_size": BLOCK}
     result = builder.emit("MatMulNBits", inputs, dims, ir.DataType.FLOAT, **attributes)
     result.producer().domain = MICROSOFT
+    _tell_rounding(result, dense.weights, levels, scale, zero)
     return result if dense.bias is None else builder.emit("Add", [result, dense.bias], dims, ir.DataType.FLOAT)
 
 
@@ -269,14 +270,26 @@ def _by_blocks(builder: Builder, dense: Dense, dims: list | None) -> ir.Value:
             dtype=ir.DataType.FLOAT, axis=0, block_size=BLOCK,
         )  # fmt: skip
     result = builder.emit("MatMul", [dense.x, weights], dims, ir.DataType.FLOAT)
+    _tell_rounding(result, dense.weights, levels, scale, zero)
     return result if dense.bias is None else builder.emit("Add", [result, dense.bias], dims, ir.DataType.FLOAT)
+
+
+def _tell_rounding(
+    result: ir.Value, weights: np.ndarray, levels: np.ndarray, scale: np.ndarray, zero: np.ndarray
+) -> None:
+    """Write into the metadata of a product how far its weights are from what they were, relative to their norm."""
+    rounded = (levels.astype(np.float32) - zero[..., None]) * scale[..., None]
+    difference = rounded.reshape(weights.shape[1], -1)[:, : weights.shape[0]].T - weights
+    norm = np.linalg.norm(weights)
+    producer = result.producer()
+    assert producer is not None
+    producer.metadata_props[ROUNDING] = f"{np.linalg.norm(difference) / norm if norm else 0.0:.4f}"
 
 
 def blocks_int4(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return weights [K, N] as levels from 0 to 15, [N, blocks, 32], with scales and zero points of blocks, [N, blocks].
 
-    The levels of a block span its weights and zero, or, if the squared error is smaller, a little less than that: a few
-    weights at the ends are clipped, and the others are closer to a level.
+    The levels of a block span its weights and zero; the scale is then the one with the least squared error.
 
     >>> levels, scale, zero = blocks_int4(np.float32([[2.5], [-1.25]]))
     >>> levels[0, 0, :3].tolist(), scale.tolist(), zero.tolist()
@@ -292,22 +305,18 @@ def blocks_int4(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def _nearest_levels(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the levels, scales and zero points with the least squared error in each block."""
+    """Return the levels that span each block, with the scales of least squared error, and the zero points.
+
+    Levels that span less than the block clip its largest weights. For normally distributed weights the best share of the span
+    makes the error 1 % smaller, but that of the largest weights a third larger, and models no better.
+    """
     least, greatest = np.minimum(blocks.min(-1), 0), np.maximum(blocks.max(-1), 0)
     span = ((greatest - least) / 15).astype(np.float32)
     span[span == 0] = 1
     zero = np.clip(np.rint(-least / span), 0, 15).astype(np.float32)[..., None]
-    levels, scale, error = np.empty(0), np.empty(0), np.full(span.shape, np.inf, np.float32)
-    for share in SHARES:
-        steps = np.clip(np.rint(blocks / (span * np.float32(share))[..., None]) + zero, 0, 15) - zero
-        squares = (steps * steps).sum(-1)
-        # The least-squares scale of these levels; it is undefined if all of them are the zero point.
-        fitted = np.where(squares > 0, (steps * blocks).sum(-1) / np.where(squares > 0, squares, 1), span)
-        fitted = np.where(fitted > 0, fitted, span).astype(np.float32)
-        found = ((steps * fitted[..., None] - blocks) ** 2).sum(-1)
-        better = found < error
-        if not levels.size:
-            levels, scale, error = steps, fitted, found
-        else:
-            levels[better], scale[better], error[better] = steps[better], fitted[better], found[better]
-    return (levels + zero).astype(np.uint8), scale, zero[..., 0].astype(np.uint8)
+    steps = np.clip(np.rint(blocks / span[..., None]) + zero, 0, 15) - zero
+    squares = (steps * steps).sum(-1)
+    # The scale is undefined if all levels are the zero point.
+    fitted = np.where(squares > 0, (steps * blocks).sum(-1) / np.where(squares > 0, squares, 1), span)
+    scale = np.where(fitted > 0, fitted, span).astype(np.float32)
+    return (steps + zero).astype(np.uint8), scale, zero[..., 0].astype(np.uint8)

@@ -1,0 +1,129 @@
+"""Which operators need more of a uint32 than its bits: for runtimes that hold it as a signed integer, as OpenVINO does.
+
+Sums, products, bits and movements are right modulo 2³² there. A value is *modular* if it may differ from the true one by a
+multiple of 2³²; what depends on its size (a comparison, a conversion to a float) is wrong, unless it is known to have 24 bits
+at most, as after a shift or a mask. These are also exact where the runtime computes in float32, as OpenVINO's `Where` does. An
+int64 that is computed from a modular value is modular, too.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.export.passes.editing import constant_of, is_op, subgraphs
+from jaxport.export.passes.shifts import is_exact
+from jaxport.onnx_facts import SELECTIONS
+
+#: Operators that give the same bits for modular operands, and any result of which may have the highest bit.
+WRAPPING = frozenset({"Add", "BitwiseNot", "Mul", "Sub"})
+#: Operators that give the same bits, and no more of them than the operands have.
+BITWISE = frozenset({"BitwiseOr", "BitwiseXor"})
+#: Operators that keep elements; the operands after the first are positions, but for those of `Concat`.
+KEEPING = SELECTIONS | {"Concat", "Split"}
+CARRIERS = (ir.DataType.UINT32, ir.DataType.INT32, ir.DataType.INT64)
+HIGHEST = 2**31
+"""From here on an integer has the highest of 32 bits."""
+SMALL = 2**24
+"""Below this an integer is exact in float32."""
+
+
+class Size(enum.Enum):
+    """What is known of the size of a value.
+
+    It is right, or has also 24 bits at most; it may be off by a multiple of 2³²; it is a constant with the highest bit, which
+    the runtime clamps.
+    """
+
+    EXACT = enum.auto()
+    SMALL = enum.auto()
+    MODULAR = enum.auto()
+    CLAMPED = enum.auto()
+
+
+def needing_size(model: ir.Model) -> Iterator[ir.Node | ir.Value]:
+    """Yield the nodes that depend on the size of a modular value, and the outputs that are modular and not uint32."""
+    sizes: dict[ir.Value, Size] = {}
+    for value in model.graph.initializers.values():
+        sizes[value] = _of_constant(value)
+    for node in model.graph:
+        inside = [value for graph in _graphs_in(node) for inner in graph for value in (*inner.inputs, *inner.outputs)]
+        if any(value is not None and _size(value, sizes) is Size.MODULAR for value in inside):
+            yield node
+            continue
+        found = _result(node, sizes)
+        if found is None:
+            yield node
+        else:
+            sizes.update(dict.fromkeys(node.outputs, found))
+    for value in model.graph.outputs:
+        size = _size(value, sizes)
+        if size is Size.CLAMPED or (size is Size.MODULAR and value.dtype is not ir.DataType.UINT32):
+            yield value
+
+
+def _size(value: ir.Value, sizes: dict[ir.Value, Size]) -> Size:
+    return sizes.get(value, Size.MODULAR if value.dtype is ir.DataType.UINT32 else Size.EXACT)
+
+
+def _of_constant(value: ir.Value) -> Size:
+    array = constant_of(value) if value.dtype in CARRIERS else None
+    if array is None:
+        return Size.EXACT
+    numbers = array.astype(np.int64)
+    if (numbers >= HIGHEST).any():
+        return Size.CLAMPED
+    return Size.SMALL if ((numbers >= 0) & (numbers < SMALL)).all() else Size.EXACT
+
+
+def _graphs_in(node: ir.Node) -> list[ir.Graph]:
+    own = [attribute.as_graph() for attribute in node.attributes.values() if attribute.type is ir.AttributeType.GRAPH]
+    return [graph for outer in own for graph in (outer, *subgraphs(outer))]
+
+
+def _result(node: ir.Node, sizes: dict[ir.Value, Size]) -> Size | None:
+    """Return the size of a node's results; None if it depends on the size of an operand that is modular."""
+    given = [Size.EXACT if value is None else _size(value, sizes) for value in node.inputs]
+    result = node.outputs[0]
+    unsigned = result.dtype is ir.DataType.UINT32
+    if Size.CLAMPED in given:
+        # The ends of slices are clamped rightly.
+        among = unsigned or any(value is not None and value.dtype is ir.DataType.UINT32 for value in node.inputs)
+        if not is_op(node, "Slice") and (among or Size.MODULAR in given):
+            return None
+        given = [Size.EXACT if size is Size.CLAMPED else size for size in given]
+    if is_op(node, "Constant"):
+        return _of_constant(result)
+    if is_op(node, "BitShift") and unsigned:
+        if node.attributes["direction"].as_string() == "LEFT":
+            return Size.MODULAR
+        return _joined(given[:1], unsigned) if is_exact(node) else None
+    if is_op(node, "BitwiseAnd"):
+        return Size.SMALL if Size.SMALL in given else _joined(given, unsigned)
+    if is_op(node, *WRAPPING):
+        return Size.MODULAR if unsigned or Size.MODULAR in given else Size.EXACT
+    if is_op(node, *BITWISE):
+        return _joined(given, unsigned)
+    if is_op(node, "Cast"):
+        if result.dtype in CARRIERS:
+            return _joined(given, unsigned)
+        return None if Size.MODULAR in given else Size.EXACT
+    if is_op(node, *KEEPING):
+        kept = given if is_op(node, "Concat") else given[:1]
+        return None if Size.MODULAR in given[len(kept) :] else _joined(kept, unsigned)
+    if is_op(node, "Where"):
+        chosen = _joined(given[1:], unsigned)
+        return None if chosen is Size.MODULAR else chosen
+    if is_op(node, "Shape"):
+        return Size.SMALL
+    return None if Size.MODULAR in given or unsigned else Size.EXACT
+
+
+def _joined(sizes: Sequence[Size], unsigned: bool) -> Size:
+    """Return the size of a result that has the bits of its operands; of a uint32 less is known than of a signed integer."""
+    if all(size is Size.SMALL for size in sizes):
+        return Size.SMALL
+    return Size.MODULAR if unsigned or Size.MODULAR in sizes else Size.EXACT
