@@ -2,18 +2,83 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument
-from jaxport.importer.dtypes import STRING
+from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.host import HostValue, RuntimeValue
+from jaxport.importer.recording import Recorded
+from jaxport.jaxprs import Dim
 
-__all__ = ["external", "internal", "of_python"]
+__all__ = ["checked", "external"]
 
 
-def of_python(declared: ir.Value, given: RuntimeValue, wanted: np.dtype | None) -> np.ndarray:
+def checked(declared: ir.Value, given: RuntimeValue, static: bool, batched: Container[tuple[str, int]]) -> RuntimeValue:
+    """Return an input in the evaluator's form: of the declared dtype, on the host if shapes depend on it.
+
+    Args:
+      declared: the input as the model declares it.
+      given: the caller's value.
+      static: whether shapes depend on it.
+      batched: the names and axes of inputs along which a call may have any number of rows.
+
+    Raises:
+      InvalidArgument: it has another dtype or shape than the model declares.
+    """
+    if isinstance(given, Mapping):
+        return {key: _internal(element) for key, element in given.items()}
+    if given is None or isinstance(declared.type, ir.SequenceType | ir.OptionalType):
+        return [_internal(element) for element in given] if isinstance(given, list | tuple) else _internal(given)
+    wanted = np.dtype(declared.dtype.numpy()) if declared.dtype is not None else None
+    if isinstance(given, bool | int | float | str | list | tuple):
+        given = _of_python(declared, given, wanted)
+    if wanted == STRING or (isinstance(given, np.ndarray | np.generic) and given.dtype.kind in "OUST"):
+        return HostValue(np.asarray(given, dtype=object), STRING)
+    if wanted is not None and given.dtype not in (wanted, canonical(wanted)):
+        if not (given.dtype.kind == wanted.kind in "iu" and given.dtype.itemsize < wanted.itemsize):
+            raise InvalidArgument(
+                f"the input `{declared.name}` is {given.dtype}, the model declares {wanted}",
+                where="the call of the program",
+                instead=f"convert it: `.astype({canonical(wanted)})`",
+            )
+        given = given.astype(canonical(wanted))
+    _check_shape(declared, given.shape, batched)
+    if isinstance(given, np.ndarray | np.generic) and (static or given.size == 1):
+        return HostValue(np.asarray(given), name=declared.name or "")
+    return (
+        given
+        if isinstance(given, jax.Array | Recorded | HostValue)
+        else jnp.asarray(HostValue(np.asarray(given), name=declared.name or "").to_jax())
+    )
+
+
+def _check_shape(declared: ir.Value, shape: tuple[Dim, ...], batched: Container[tuple[str, int]]) -> None:
+    if declared.shape is None or declared.shape.rank() == 0:  # exporters write a rank of zero for any rank
+        return
+    sizes = declared.shape.dims
+    same_rank = len(sizes) == len(shape)
+    pairs = enumerate(zip(sizes, shape, strict=True) if same_rank else ())
+    wrong = [
+        axis
+        for axis, (size, actual) in pairs
+        if isinstance(size, int) and isinstance(actual, int) and size != actual
+        if (declared.name or "", axis) not in batched
+    ]
+    if not same_rank or wrong:
+        rebatched = ", or another number of rows by `from_onnx(…, batch=True)` (or `jax.vmap`)" * (wrong == [0])
+        raise InvalidArgument(
+            f"the input `{declared.name}` has shape {list(shape)}, the model declares {declared.shape}",
+            where="the call of the program",
+            instead=f"give it the declared sizes; the named ones may be any{rebatched}",
+        )
+
+
+def _of_python(declared: ir.Value, given: RuntimeValue, wanted: np.dtype | None) -> np.ndarray:
     """Convert an input given as Python numbers, or lists of them, to the declared type, if it has them."""
     try:
         array = np.asarray(given)
@@ -30,7 +95,7 @@ def of_python(declared: ir.Value, given: RuntimeValue, wanted: np.dtype | None) 
     )
 
 
-def internal(value: RuntimeValue) -> RuntimeValue:
+def _internal(value: RuntimeValue) -> RuntimeValue:
     """Convert an input to the evaluator's form."""
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "OUST":
         return HostValue(np.asarray(value, dtype=object), STRING)

@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 
@@ -18,25 +17,22 @@ from jaxport import saving
 from jaxport.blocks import current_recorder
 from jaxport.errors import InvalidArgument, boundary
 from jaxport.importer import weights
-from jaxport.importer.arguments import external, internal, of_python
+from jaxport.importer.arguments import checked, external
 from jaxport.importer.batching import Batches
 from jaxport.importer.bounds import set_bounds
 from jaxport.importer.compiling import Calls
-from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.evaluate import evaluate, evaluate_blocks
 from jaxport.importer.foreseeing import bytes_of
 from jaxport.importer.graph import Body, BoundNode
-from jaxport.importer.host import HostValue, Key, RuntimeValue
+from jaxport.importer.host import Key, RuntimeValue
 from jaxport.importer.limits import Limits, budget
 from jaxport.importer.load import ModelSource, load
 from jaxport.importer.modules import NodeModule, NodePlace, Parameters, module_tree
 from jaxport.importer.names import unique_identifiers
 from jaxport.importer.narrowing import computed_narrower, declared_wider
-from jaxport.importer.recording import Recorded
 from jaxport.importer.resolve import resolve
 from jaxport.importer.roles import static_values
 from jaxport.importer.segments import Item, segments
-from jaxport.jaxprs import Dim
 
 if TYPE_CHECKING:
     from jaxport.importer.explain import GraphExplanation
@@ -379,7 +375,9 @@ class Program:
 
     def _taken(self, inputs: Mapping[str, RuntimeValue]) -> dict[str, RuntimeValue]:
         """Return the inputs as the evaluator takes them, by name."""
-        return {value.name or "": self._checked(value, inputs.get(value.name or "")) for value in self.inputs}
+        batched = self._batches or ()
+        names = {value: value.name or "" for value in self.inputs}
+        return {name: checked(value, inputs.get(name), value in self._static, batched) for value, name in names.items()}
 
     def _run(
         self, params: Mapping[str, RuntimeValue], inputs: Mapping[str, RuntimeValue], rng: Key | None
@@ -419,54 +417,6 @@ class Program:
 
     def _signature(self) -> str:
         return ", ".join(_declared(value, "`") for value in self.inputs)
-
-    def _checked(self, declared: ir.Value, given: RuntimeValue) -> RuntimeValue:
-        """Return an input in the evaluator's form: of the declared dtype, on the host if shapes depend on it."""
-        if isinstance(given, Mapping):
-            return {key: internal(element) for key, element in given.items()}
-        if given is None or isinstance(declared.type, ir.SequenceType | ir.OptionalType):
-            return [internal(element) for element in given] if isinstance(given, list | tuple) else internal(given)
-        wanted = np.dtype(declared.dtype.numpy()) if declared.dtype is not None else None
-        if isinstance(given, bool | int | float | str | list | tuple):
-            given = of_python(declared, given, wanted)
-        if wanted == STRING or (isinstance(given, np.ndarray | np.generic) and given.dtype.kind in "OUST"):
-            return HostValue(np.asarray(given, dtype=object), STRING)
-        if wanted is not None and given.dtype not in (wanted, canonical(wanted)):
-            if not (given.dtype.kind == wanted.kind in "iu" and given.dtype.itemsize < wanted.itemsize):
-                raise InvalidArgument(
-                    f"the input `{declared.name}` is {given.dtype}, the model declares {wanted}",
-                    where="the call of the program",
-                    instead=f"convert it: `.astype({canonical(wanted)})`",
-                )
-            given = given.astype(canonical(wanted))
-        self._check_shape(declared, given.shape)
-        if isinstance(given, np.ndarray | np.generic) and (declared in self._static or given.size == 1):
-            return HostValue(np.asarray(given), name=declared.name or "")
-        return (
-            given
-            if isinstance(given, jax.Array | Recorded | HostValue)
-            else jnp.asarray(HostValue(np.asarray(given), name=declared.name or "").to_jax())
-        )
-
-    def _check_shape(self, declared: ir.Value, shape: tuple[Dim, ...]) -> None:
-        if declared.shape is None or declared.shape.rank() == 0:  # exporters write a rank of zero for any rank
-            return
-        sizes = declared.shape.dims
-        same_rank = len(sizes) == len(shape)
-        pairs = enumerate(zip(sizes, shape, strict=True) if same_rank else ())
-        wrong = [
-            axis
-            for axis, (size, got) in pairs
-            if isinstance(size, int) and isinstance(got, int) and size != got
-            if self._batches is None or (declared.name or "", axis) not in self._batches
-        ]
-        if not same_rank or wrong:
-            rebatched = ", or another number of rows by `from_onnx(…, batch=True)` (or `jax.vmap`)" * (wrong == [0])
-            raise InvalidArgument(
-                f"the input `{declared.name}` has shape {list(shape)}, the model declares {declared.shape}",
-                where="the call of the program",
-                instead=f"give it the declared sizes; the named ones may be any{rebatched}",
-            )
 
     @cached_property
     def _tuple_type(self) -> RuntimeValue:
