@@ -24,6 +24,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from jaxport.columns import aligned
+
 __all__ = [
     "ExportError",
     "InvalidArgument",
@@ -138,13 +140,8 @@ class Unsupported(JaxportError):
     def __init__(self, headline: str, refusals: Sequence[Refusal]):
         self.headline, self.refusals = headline, tuple(refusals)
         counted = Counter(self.refusals)  # the same line may run many times
-        name_width = max((len(r.name) for r in counted), default=0)
-        where_width = max((len(r.where) for r in counted), default=0)
-        rows = [
-            f"  {r.name:<{name_width}}   {r.where:<{where_width}}   {r.why}{f' ({n} times)' if n > 1 else ''}".rstrip()
-            for r, n in counted.items()
-        ]
-        super().__init__("\n".join([headline, *rows]))
+        rows = [(r.name, r.where, f"{r.why}{f' ({n} times)' if n > 1 else ''}") for r, n in counted.items()]
+        super().__init__("\n".join([headline, *(f"  {line}" for line in aligned(rows, gap=3))]))
 
 
 class ValueNotKnown(Unsupported):

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from jaxport.columns import aligned
+
 if TYPE_CHECKING:
     from jaxport.export.functions import FunctionCall
     from jaxport.export.passes import PassReport
@@ -110,8 +112,4 @@ def _counted(nodes: Sequence[str]) -> str:
 def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     if not rows:
         return ""
-    # In the leading columns, where lines and paths repeat, a cell that equals the one above it is left empty.
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    lines = ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    head = "   ".join(cell.ljust(width) for cell, width in zip(header, widths, strict=True)).rstrip()
-    return "\n".join([title, f"  {head}", *(f"  {line}" for line in lines)])
+    return "\n".join([title, *(f"  {line}" for line in aligned([header, *rows], gap=3))])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from jaxport.columns import aligned
 from jaxport.errors import JaxportError
 from jaxport.importer.dtypes import STRING
 from jaxport.importer.evaluate import observing
@@ -37,11 +38,7 @@ class Phase:
     note: str = ""
 
     def __str__(self) -> str:
-        widths = [max(map(len, column)) for column in zip(self.header, *self.rows, strict=True)]
-        lines = [
-            "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in (self.header, *self.rows)
-        ]
+        lines = aligned([self.header, *self.rows], gap=3)
         return "\n".join([f"{self.name}: {self.title}", *(f"  {line}" for line in lines), *filter(None, [self.note])])
 
 

@@ -11,6 +11,7 @@ from jax import export as jax_export
 
 from jaxport import jaxprs
 from jaxport.blocks.labels import bodies
+from jaxport.columns import aligned
 from jaxport.mox.calls import runs_bodies
 from jaxport.mox.tree import short_name
 
@@ -69,14 +70,7 @@ class Account:
     def __str__(self) -> str:
         names = [field.name for field in fields(Row)]
         cells = [names, *([_shown(value) for value in asdict(row).values()] for row in self.rows)]
-        widths = [max(len(row[column]) for row in cells) for column in range(len(names))]
-        return "\n".join(
-            "  ".join(
-                cell.ljust(width) if column < 2 else cell.rjust(width)
-                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
-            for row in cells
-        )
+        return "\n".join(aligned(cells, right=range(2, len(names))))
 
 
 def _shown(value: Any) -> str:

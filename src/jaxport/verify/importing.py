@@ -21,7 +21,7 @@ from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree
 from jaxport.verify import conditioning, sampling, sizes as size_choice
 from jaxport.verify.comparing import compared_results
 from jaxport.verify.precision import narrowest
-from jaxport.verify.report import Output, Report
+from jaxport.verify.report import Output, Report, compared_outputs
 from jaxport.verify.runtime import Session
 
 __all__ = ["Comparison", "Run", "caller", "verify_program"]
@@ -137,9 +137,7 @@ class Comparison:
             )
         with jax.enable_x64(True):
             traced = self._traced(by_name)
-        conditions = size_choice.Conditions(traced)
-        known = self._known_sizes(by_name)
-        sets = size_choice.checked(conditions, sizes) if sizes else size_choice.chosen(conditions, known, seed=seed)
+        sets = size_choice.sets(size_choice.Conditions(traced), sizes, self._known_sizes(by_name), seed)
         names = [name for name in self._specs if name not in self.program.static_inputs]
         bounds = sampling.bounds(traced)
         first = len(traced.in_avals) - len(names)
@@ -174,15 +172,9 @@ class Comparison:
         atol: float | None = None,
     ) -> list[Output]:
         """Compare the outputs."""
-        return [
-            Output(name, str(value.dtype), value.shape, run.sizes, how)
-            for name, value, how in zip(
-                self.program.output_names,
-                expected,
-                compared_results(expected, actual, rtol, atol, run.inside, functools.partial(self._spread, run)),
-                strict=True,
-            )
-        ]
+        spread = functools.partial(self._spread, run)
+        differences = compared_results(expected, actual, rtol, atol, run.inside, spread)
+        return compared_outputs(self.program.output_names, run.sizes, expected, differences)
 
     def _spread(self, run: Run) -> list[np.ndarray]:
         """Return the change of each output in JAX itself under different rounding."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
+from jaxport.columns import aligned
 from jaxport.errors import VerificationFailed
 from jaxport.verify.blockwise import BlockDifference
 from jaxport.verify.comparing import Difference
@@ -31,6 +34,16 @@ class Output:
     def ok(self) -> bool:
         """Whether the two sides agree."""
         return not self.difference.problem
+
+
+def compared_outputs(
+    names: Iterable[str], sizes: Mapping[str, int], expected: Iterable[np.ndarray], differences: Iterable[Difference]
+) -> list[Output]:
+    """Return the comparisons of all outputs at one set of sizes, given their names, the JAX results and the differences."""
+    return [
+        Output(name, str(value.dtype), value.shape, sizes, difference)
+        for name, value, difference in zip(names, expected, differences, strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -104,7 +117,7 @@ class Report:
 
     def __str__(self) -> str:
         head = ("sizes", "output", "dtype", "shape", "max error", "relative", "ulps", "")
-        lines = _table([head, *map(_row, self.outputs)])
+        lines = aligned([head, *map(_row, self.outputs)])
         verdict = "agrees" if self.ok else "differs"
         if self.ok and any(output.difference.note for output in self.outputs):
             verdict = "agrees where it is well-conditioned"
@@ -114,13 +127,8 @@ class Report:
             text += ["first divergence:", *(f"  {line}" for line in str(self.divergence).splitlines())]
         if self.blocks:
             rows = [(b.path, b.target, f"{b.relative:.2g}", f"{b.added:.2g}") for b in self.blocks]
-            text += ["blocks:", *(f"  {line}" for line in _table([("block", "type", "relative", "added"), *rows]))]
+            text += ["blocks:", *(f"  {line}" for line in aligned([("block", "type", "relative", "added"), *rows]))]
         return "\n".join(text)
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _row(output: Output) -> tuple[str, ...]:

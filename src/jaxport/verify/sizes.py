@@ -62,6 +62,23 @@ def constraints_of(dim: dims.Dim) -> list[str]:
     return [line.strip() for line in listed.splitlines() if line.strip()]
 
 
+def sets(
+    conditions: Conditions, wanted: Iterable[Mapping[str, int]] | None, known: Mapping[str, int], seed: int
+) -> list[dict[str, int]]:
+    """Return the sizes to run at: those that the user wants, or else chosen ones.
+
+    Args:
+      conditions: what the sizes must satisfy.
+      wanted: the user's sizes, one mapping per run.
+      known: the sizes that the user's arrays have.
+      seed: the seed of the choice.
+
+    Raises:
+      InvalidArgument: the user's sizes do not fit, or no sizes were found that satisfy the conditions.
+    """
+    return checked(conditions, wanted) if wanted else chosen(conditions, known, seed=seed)
+
+
 def chosen(
     conditions: Conditions, known: Mapping[str, int] | None = None, count: int = 2, seed: int = 0
 ) -> list[dict[str, int]]:

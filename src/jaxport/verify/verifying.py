@@ -24,7 +24,7 @@ from jaxport.verify.blockwise import BlockDifference, block_differences
 from jaxport.verify.comparing import compared_results
 from jaxport.verify.localizing import Localizer
 from jaxport.verify.precision import narrowest
-from jaxport.verify.report import Divergence, Output, Report
+from jaxport.verify.report import Divergence, Output, Report, compared_outputs
 from jaxport.verify.runtime import Session
 
 if TYPE_CHECKING:
@@ -240,11 +240,9 @@ class _Subject:
                 results = self.session.run({**self.defaults, **arrays})
                 actual = [_plain(port.to_jax(result)) for port, result in zip(self.outputs, results, strict=True)]
                 spread = functools.partial(self._spread, leaves)
-                comparisons = compared_results(expected, actual, rtol, atol, inside, spread, scaled)
-                compared = [
-                    Output(port.name, str(value.dtype), value.shape, run.sizes, how)
-                    for port, value, how in zip(self.outputs, expected, comparisons, strict=True)
-                ]
+                differences = compared_results(expected, actual, rtol, atol, inside, spread, scaled)
+                names = [port.name for port in self.outputs]
+                compared = compared_outputs(names, run.sizes, expected, differences)
                 if per_block and self.exported is not None and not outputs:
                     blocks_found = block_differences(self.exported, leaves, arrays)
                 outputs += compared
@@ -315,11 +313,7 @@ class _Subject:
         ports = {port.name: port for port in self.inputs}
         avoided = sampling.avoided(avoid, ports)
         known = specs.sizes_of({name: ports[name].shape for name in by_name}, by_name)
-        conditions = size_choice.Conditions(self.traced.jaxpr)
-        if sizes:
-            sets = size_choice.checked(conditions, sizes)
-        else:
-            sets = size_choice.chosen(conditions, known, seed=seed)
+        sets = size_choice.sets(size_choice.Conditions(self.traced.jaxpr), sizes, known, seed)
         bounds, first = sampling.bounds(self.traced.jaxpr), len(self.traced.weights)
         flags = [
             name for index, name in enumerate(ports) if self._position(index) in self.flags and name not in by_name

@@ -1,0 +1,25 @@
+"""Tables as plain text: the columns of errors, explanations, accounts and reports."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+__all__ = ["aligned"]
+
+
+def aligned(rows: Sequence[Sequence[str]], gap: int = 2, right: Collection[int] = ()) -> Iterator[str]:
+    """Yield each row as a line, its cells padded to the widths of their columns.
+
+    Args:
+      rows: the rows; all have the same number of cells.
+      gap: the number of spaces between two columns.
+      right: the columns that are aligned to the right.
+
+    >>> list(aligned([("name", "size"), ("kernel", "8")], right={1}))
+    ['name    size', 'kernel     8']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = enumerate(zip(row, widths, strict=True))
+        padded = [cell.rjust(width) if index in right else cell.ljust(width) for index, (cell, width) in cells]
+        yield (" " * gap).join(padded).rstrip()
