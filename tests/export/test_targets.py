@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
+import onnxruntime
 import pytest
 from jax import lax
 
@@ -55,6 +56,26 @@ def test_what_no_release_runs_is_said():
     assert "no known release of ONNX Runtime" in str(needs)
     model.graph.inputs[0].type = None
     assert Requirements.of(model).newer == ("Add of an unknown dtype",)
+
+
+def optimized(path: Path, **session) -> list[str]:
+    """The operators that ONNX Runtime runs a file with."""
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(path.with_suffix(".optimized.onnx"))
+    onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"], **session)
+    return [node.op_type for node in ir.load(options.optimized_model_filepath).graph]
+
+
+def test_sessions_leave_optimizers_out_that_cost_time_on_cpus(tmp_path: Path):
+    scale = jnp.arange(64, dtype=jnp.float32)
+    normalized = lambda x: (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5) * scale
+    exported = export(lambda x, y: jnp.tanh(normalized(x + y) + y), f32("B", 8, 64), f32("B", 8, 64))
+    exported.save(tmp_path / "model.onnx")
+    assert "SkipLayerNormalization" in optimized(tmp_path / "model.onnx")
+    needs = exported.requirements
+    assert "SkipLayerNormalization" not in optimized(tmp_path / "model.onnx", **needs.session)
+    assert "on CPUs      InferenceSession(..., disabled_optimizers=['SkipLayerNormFusion'])" in str(needs)
+    assert export(jnp.tanh, f32(3)).requirements.session == {}
 
 
 def test_control_flow_and_unknown_dims_are_told():

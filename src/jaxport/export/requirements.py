@@ -16,6 +16,10 @@ from jaxport.export.passes.editing import dims_of, graphs
 from jaxport.onnx_facts import CONTROL_FLOW
 
 #: Operators whose kernels take every dtype, or do not depend on one.
+SLOW_ON_CPUS = ("SkipLayerNormFusion",)
+"""Optimizers of ONNX Runtime whose operators are slower on CPUs than those that they replace."""
+#: The operators of which these make others.
+_FUSED_SLOWLY = frozenset({"LayerNormalization", "RMSNormalization"})
 _ANY = frozenset({*CONTROL_FLOW, "Cast", "CastLike", "Constant", "ConstantOfShape"})
 SHOWN = 3
 """The number of reasons shown for why older releases are not enough."""
@@ -54,6 +58,7 @@ class Requirements:
       operators: the types of operators with their counts, the most frequent first.
       dtypes: the dtypes of all values, by name.
       dims: the symbolic dims of the inputs.
+      session: arguments of `onnxruntime.InferenceSession` that make the model faster on CPUs; `exported.run` uses them.
       unknown: the number of values with a dim, or a shape, that is only known at run time.
     """
 
@@ -67,6 +72,7 @@ class Requirements:
     operators: Mapping[str, int]
     dtypes: tuple[str, ...]
     dims: tuple[str, ...]
+    session: Mapping[str, Sequence[str]]
     unknown: int
 
     @classmethod
@@ -90,6 +96,7 @@ class Requirements:
             operators=dict(operators.most_common()),
             dtypes=tuple(sorted(dtypes_of([*values, *model.graph.initializers.values()]))),
             dims=tuple(dict.fromkeys(d for v in model.graph.inputs for d in dims_of(v) or () if isinstance(d, str))),
+            session={} if _FUSED_SLOWLY.isdisjoint(operators) else {"disabled_optimizers": list(SLOW_ON_CPUS)},
             unknown=sum(_is_unknown(value) for value in values),
         )
 
@@ -111,6 +118,7 @@ class Requirements:
             "opset for": _shortened(self.opset_for),
             "newer for" if self.runtime else "lacking": _shortened(self.newer),
             "not asked": ", ".join(self.unasked),
+            "on CPUs": ", ".join(f"InferenceSession(..., {name}={value})" for name, value in self.session.items()),
         }
         head = f"opset {self.opset}, IR {self.ir_version}, {runtime}, {flow or 'no control flow'}, {types}"
         return "\n".join([head, *(f"  {label:<11}  {text}" for label, text in rows.items() if text)])

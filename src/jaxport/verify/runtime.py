@@ -14,6 +14,7 @@ import onnx_ir as ir
 from jaxport import saving
 from jaxport.errors import NotInstalled, RunError
 from jaxport.export import opsets
+from jaxport.export.requirements import SLOW_ON_CPUS
 from jaxport.jaxprs import Array, PyTree
 
 _IN_MEMORY = "weights of this process"
@@ -62,7 +63,9 @@ class Session:
             options.graph_optimization_level = self._runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
         source = self._in_memory(model, options) if isinstance(model, ir.Model) else os.fspath(model)
         try:
-            self._session = self._runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+            self._session = self._runtime.InferenceSession(
+                source, options, providers=["CPUExecutionProvider"], disabled_optimizers=SLOW_ON_CPUS
+            )
         except _failures() as error:
             opset = model.opset_imports.get("", 0) if isinstance(model, ir.Model) else 0
             unchecked = f"{opsets.unchecked(opset)}\n" if opset > opsets.CHECKED else ""
