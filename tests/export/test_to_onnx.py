@@ -173,9 +173,11 @@ def test_double_precision():
 
 
 def test_the_default_opset_and_ir_version():
-    model = export(jnp.sin, (3,)).model
-    assert model.opset_imports[""] == 23
-    assert model.ir_version == 11
+    lowest = export(jnp.sin, (3,)).model
+    assert (lowest.opset_imports[""], lowest.ir_version) == (18, 8)
+    normalized = export(lambda x: x / jnp.sqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6), (2, 3)).model
+    assert [node.op_type for node in normalized.graph] == ["RMSNormalization"]
+    assert (normalized.opset_imports[""], normalized.ir_version) == (23, 11)
 
 
 @pytest.mark.parametrize("opset", sorted({17, 20, *range(24, NEWEST + 1)}))
