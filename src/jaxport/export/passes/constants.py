@@ -14,11 +14,11 @@ of floats are computed in double precision and rounded, which is as good as any 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import ArrayLike
 
 from jaxport.export import folding
 from jaxport.export.passes.editing import (
@@ -33,15 +33,18 @@ from jaxport.export.passes.editing import (
     substitute,
 )
 from jaxport.export.value import PARAMETER, SMALL
+from jaxport.jaxprs import PythonFunction
 
 #: The largest constant, in bytes, that is computed for a pass that asks for it.
 LARGE = 1 << 20
 
 
-def _reduction(function: Callable[..., Any]) -> Callable[..., Any]:
+def _reduction(function: PythonFunction) -> PythonFunction:
     """Return a reduction whose axes are an operand, or an attribute in older operator sets; over all if absent."""
 
-    def reduced(x: np.ndarray, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
+    def reduced(
+        x: np.ndarray, axes: ArrayLike | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
+    ) -> Any:
         if axes is None or not len(axes):
             return x if noop_with_empty_axes else function(x, None, keepdims=bool(keepdims))
         return function(x, tuple(int(axis) for axis in axes), keepdims=bool(keepdims))
@@ -49,7 +52,7 @@ def _reduction(function: Callable[..., Any]) -> Callable[..., Any]:
     return reduced
 
 
-_IN_DOUBLE: dict[str, Callable[..., Any]] = {
+_IN_DOUBLE: dict[str, PythonFunction] = {
     "Cos": np.cos,
     "Exp": np.exp,
     "Log": np.log,
@@ -60,8 +63,8 @@ _IN_DOUBLE: dict[str, Callable[..., Any]] = {
     "Sqrt": np.sqrt,
     "Tanh": np.tanh,
 }
-_INTEGERS: dict[str, Callable[..., Any]] = {**folding.COMPUTES, "Range": np.arange}
-_FLOATS: dict[str, Callable[..., Any]] = {
+_INTEGERS: dict[str, PythonFunction] = {**folding.COMPUTES, "Range": np.arange}
+_FLOATS: dict[str, PythonFunction] = {
     **folding.COMPUTES,
     "Ceil": np.ceil,
     "Div": np.divide,
