@@ -434,7 +434,7 @@ def _check_nchw(positions: Sequence[int], shapes: Sequence[Sequence[Dim]], argum
             )
 
 
-def _weight_selector(weights: PyTree) -> Callable[[str], bool]:
+def _weight_selector(weights: PyTree) -> Callable[[str], object]:
     """Return a predicate on parameter paths: whether a parameter becomes an input of the graph."""
     if callable(weights):
         return weights

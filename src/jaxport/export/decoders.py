@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -212,7 +212,7 @@ class Decoder:
         bos_token_id: int | None,
         pad_token_id: int | None,
         search: Parameters,
-    ) -> dict[str, object]:
+    ) -> dict[str, Any]:
         """Return the contents of `genai_config.json`: https://onnxruntime.ai/docs/genai/reference/config.html.
 
         `Encoder.config` returns the part about an encoder.

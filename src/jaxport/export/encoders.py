@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import onnx_ir as ir
 
@@ -77,7 +78,7 @@ class Encoder:
         _, states, hidden = output_ports[STATES].shape
         return cls(len(rows) // len(SIDES), hidden, input_ports[FEATURES].shape[2], states, tuple(rows[0].shape))
 
-    def config(self) -> dict[str, object]:
+    def config(self) -> dict[str, Any]:
         """Return the part of `genai_config.json` about the encoder."""
         return {
             "session_options": {"provider_options": []},
@@ -100,7 +101,7 @@ def is_encoder(outputs: Sequence[Port]) -> bool:
     return any(port.name == STATES for port in outputs)
 
 
-def config_text(decoder: Decoder, encoder: Encoder | None, **options: object) -> str:
+def config_text(decoder: Decoder, encoder: Encoder | None, **options: Any) -> str:
     """Return `genai_config.json` as text.
 
     Raises:

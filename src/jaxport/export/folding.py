@@ -8,14 +8,13 @@ primitives of small constants.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from numpy.typing import ArrayLike
 
 from jaxport.export import dims
 from jaxport.export.value import SMALL, Value
@@ -148,7 +147,7 @@ def computed(equation: JaxprEqn, operands: Sequence[Value]) -> list[Value] | Non
 
 
 #: The neutral element of either operand. A float plus 0.0 is not among them: it loses the sign of -0.0.
-NEUTRAL: dict[str, Callable[[np.dtype], ArrayLike]] = {
+NEUTRAL: dict[str, PythonFunction] = {
     "Add": lambda dtype: 0 if dtype.kind in "iu" else None,
     "Mul": lambda _: 1,
     "And": lambda _: True,
@@ -157,7 +156,7 @@ NEUTRAL: dict[str, Callable[[np.dtype], ArrayLike]] = {
     "Min": lambda dtype: np.iinfo(dtype).max if dtype.kind in "iu" else np.inf,
 }
 #: The same for operators that have a neutral element only as their second operand.
-NEUTRAL_SECOND: dict[str, Callable[[np.dtype], ArrayLike]] = {"Sub": lambda _: 0, "Div": lambda _: 1}
+NEUTRAL_SECOND: dict[str, PythonFunction] = {"Sub": lambda _: 0, "Div": lambda _: 1}
 
 
 def without_neutral(op_type: str, operands: Sequence[Value | None]) -> Value | None:

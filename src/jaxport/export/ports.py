@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, Shape
+from jaxport.jaxprs import Array, PyTree, Shape
 
 NHWC_TO_NCHW, NCHW_TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
 
@@ -94,7 +94,7 @@ class Port:
         """
         return self._as_dtype(value, self.model_dtype, x64)
 
-    def to_jax(self, array: np.ndarray) -> Array:
+    def to_jax(self, array: Any) -> Array:
         """Return a result of the model as the JAX function does: a NumPy array, or an array of PRNG keys."""
         if is_key(self.dtype):
             return jax.random.wrap_key_data(array, impl=key_implementation(self.dtype))
@@ -113,7 +113,7 @@ class Port:
             return array
         return self._as_dtype(value, self.dtype, x64=False).astype(self.declared)
 
-    def _as_dtype(self, value: ArrayLike, dtype: np.dtype, x64: bool) -> np.ndarray:
+    def _as_dtype(self, value: PyTree, dtype: np.dtype, x64: bool) -> np.ndarray:
         array = np.asarray(value)
         if array.dtype == dtype:
             return array
@@ -163,7 +163,7 @@ def is_key(dtype: Any) -> bool:
     return jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
 
 
-def stored(value: ArrayLike) -> np.ndarray:
+def stored(value: PyTree) -> np.ndarray:
     """Return an array as a model stores it: complex numbers as pairs, PRNG keys as their data.
 
     >>> stored(np.complex64([1 + 2j]))

@@ -16,7 +16,6 @@ from typing import Any
 import jax
 import numpy as np
 from jax import export
-from jax.tree_util import PyTreeDef
 from jax.typing import DTypeLike
 
 from jaxport.errors import InvalidArgument
@@ -41,7 +40,7 @@ def _is_spec(spec: PyTree) -> bool:
     return is_shape(spec) or isinstance(spec, jax.ShapeDtypeStruct)
 
 
-def flatten(spec: PyTree) -> tuple[list[PyTree], PyTreeDef]:
+def flatten(spec: PyTree) -> tuple[list[PyTree], Any]:
     """Return the leaf specifications of one argument, and their pytree.
 
     Args:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 import onnx_ir as ir
-from jax.tree_util import PyTreeDef
 from jax.typing import DTypeLike
 from numpy.typing import ArrayLike
 
@@ -28,7 +27,6 @@ from jaxport.jaxprs import Atom, ClosedJaxpr, Dim, Jaxpr, JaxprEqn, Literal, Par
 
 if TYPE_CHECKING:
     from jaxport.blocks import Block
-    from jaxport.export.functions import FunctionBuilder
 
 
 @dataclass(frozen=True)
@@ -109,12 +107,12 @@ class Walker:
     legalize: bool = True
     exact_nonfinite: bool = False
     unroll_scans: int | None = None
-    functions: FunctionBuilder | None = None
+    functions: Any = None
     derived: dict[tuple, Value] = field(default_factory=dict)
     records: list[Record] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     _sources: dict[Any, tuple[str, str]] = field(default_factory=dict)
-    _traced: dict[tuple, tuple[ClosedJaxpr, PyTreeDef]] = field(default_factory=dict)
+    _traced: dict[tuple, Any] = field(default_factory=dict)
 
     def walk(self, op: Emitter, jaxpr: Jaxpr, operands: Sequence[Value]) -> list[Value]:
         """Export the equations of `jaxpr` in the graph of `op`; return the values of its outputs."""

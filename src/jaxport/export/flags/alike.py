@@ -7,11 +7,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from numpy.typing import ArrayLike
 
 from jaxport.blocks import block_p
 from jaxport.export import dims
-from jaxport.jaxprs import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Parameters
+from jaxport.jaxprs import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Parameters, PyTree
 
 #: Calls with custom derivatives: only their bodies matter.
 _WITH_DERIVATIVES = frozenset(("custom_jvp_call", "custom_vjp_call"))
@@ -48,7 +47,7 @@ def same_computation(one: JaxprEqn, other: JaxprEqn) -> bool:
     )
 
 
-def same_value(a: object, b: object) -> bool:
+def same_value(a: PyTree, b: PyTree) -> bool:
     """Whether two parameters of equations are equal, including the programs in them.
 
     >>> one, other = (jax.make_jaxpr(lambda x: x + 1)(2.0) for _ in range(2))
@@ -71,7 +70,7 @@ def same_value(a: object, b: object) -> bool:
     return type(a) is type(b) and bool(a == b)
 
 
-def _same_array(a: ArrayLike, b: ArrayLike) -> bool:
+def _same_array(a: PyTree, b: PyTree) -> bool:
     a, b = np.asarray(a), np.asarray(b)
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 

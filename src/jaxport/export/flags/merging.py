@@ -32,7 +32,7 @@ from jaxport.jaxprs import Atom, ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal,
 LONGEST = 4000
 
 TRUE, FALSE = 0, 1
-_Sides = tuple[Atom, Atom]
+_Sides = tuple[Any, Any]
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Side:
     env: dict[Var, Var]
     own: Sequence[Atom] = ()
 
-    def atom(self, atom: Atom) -> Atom:
+    def atom(self, atom: Atom) -> Any:
         """Return the merged variable for a variable, the literal, or the side's own variable."""
         return atom if isinstance(atom, Literal) else self.env.get(atom, atom)
 
@@ -69,7 +69,7 @@ class _Join:
     sides: _Sides
 
 
-def merged(flag: Var, like: Jaxpr, sides: tuple[Side, Side]) -> tuple[list[JaxprEqn], list[Atom], set[Any]]:
+def merged(flag: Var, like: Jaxpr, sides: tuple[Side, Side]) -> tuple[list[JaxprEqn], list[Any], set[Any]]:
     """Return the equations of the merged program, its outputs (those of both, then each side's own), and its effects.
 
     Args:
@@ -105,7 +105,7 @@ class _Merge:
         self._joins: dict[tuple, _Join] = {}
         self._made_in: dict[Var, tuple[int, JaxprEqn]] = {}  # a side's own variables: segment, equation
 
-    def program(self) -> tuple[list[JaxprEqn], list[Atom], set[Any]]:
+    def program(self) -> tuple[list[JaxprEqn], list[Any], set[Any]]:
         self.segments = list(self._segments())
         for number, segment in enumerate(self.segments):
             if not segment.common:
@@ -176,7 +176,7 @@ class _Merge:
             side.env.update((old, new) for old, new in zip(own, results, strict=True) if not isinstance(old, DropVar))
         return results
 
-    def _chosen(self, pair: _Sides, number: int) -> Atom:
+    def _chosen(self, pair: _Sides, number: int) -> Any:
         """Return the merged atom for one of each side: the same one, or the flag's choice, as early as possible."""
         sides = tuple(side.atom(atom) for side, atom in zip(self.sides, pair, strict=True))
         one, other = sides
@@ -195,7 +195,7 @@ class _Merge:
             self.segments[max(made) if made else number].joins.append(join)
         return self._joins[key].result
 
-    def _cross(self, atom: Atom, number: int) -> None:
+    def _cross(self, atom: Any, number: int) -> None:
         """Record that a segment needs a value; one that another segment makes is computed regardless of the flag."""
         if not isinstance(atom, Var) or atom not in self._made_in:
             return
@@ -258,13 +258,13 @@ class _Merge:
         )
 
     def _branch(
-        self, side: Side, equations: Sequence[JaxprEqn], results: Sequence[Var], operands: Sequence[Var]
+        self, side: Side, equations: Sequence[JaxprEqn], results: Sequence[Any], operands: Sequence[Var]
     ) -> ClosedJaxpr:
         invars = [Var(variable.aval) for variable in operands]
         inside = dict(zip(operands, invars, strict=True))
         own: dict[Var, Var] = {}
 
-        def atom(atom: Atom) -> Atom:
+        def atom(atom: Any) -> Any:
             if isinstance(atom, Literal) or atom in own:
                 return own.get(atom, atom) if isinstance(atom, Var) else atom
             return inside[side.atom(atom)]
@@ -334,7 +334,7 @@ class _Merge:
         return emit
 
 
-def _aligned(true: Sequence[JaxprEqn], false: Sequence[JaxprEqn]) -> Iterable[tuple[JaxprEqn | None, JaxprEqn | None]]:
+def _aligned(true: Sequence[JaxprEqn], false: Sequence[JaxprEqn]) -> Iterable[tuple[Any, Any]]:
     """Yield pairs of equations that may be the same, and each other equation by itself, in the order of both."""
     kinds = [kind(equation) for equation in true], [kind(equation) for equation in false]
     start, least = 0, min(len(true), len(false))

@@ -228,7 +228,7 @@ def _united(true: Sequence[TracedWeight], false: Sequence[TracedWeight]) -> tupl
     return weights, places
 
 
-def _same(a: object, b: object) -> bool:
+def _same(a: PyTree, b: PyTree) -> bool:
     """Whether two weights are the same array, or hold the same values."""
     if a is b:
         return True

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import ArrayLike
 
 from jaxport.export import folding
 from jaxport.export.passes.editing import (
@@ -42,9 +41,7 @@ LARGE = 1 << 20
 def _reduction(function: PythonFunction) -> PythonFunction:
     """Return a reduction whose axes are an operand, or an attribute in older operator sets; over all if absent."""
 
-    def reduced(
-        x: np.ndarray, axes: ArrayLike | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
-    ) -> Any:
+    def reduced(x: np.ndarray, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
         if axes is None or not len(axes):
             return x if noop_with_empty_axes else function(x, None, keepdims=bool(keepdims))
         return function(x, tuple(int(axis) for axis in axes), keepdims=bool(keepdims))

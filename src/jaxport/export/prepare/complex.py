@@ -29,7 +29,6 @@ from jaxport.jaxprs import (
     Array,
     Atom,
     ClosedJaxpr,
-    Jaxpr,
     JaxprEqn,
     Parameters,
     Primitive,
@@ -81,7 +80,7 @@ def without_complex(closed: ClosedJaxpr) -> ClosedJaxpr:
     return closed if inner is closed else _with_border(inner, closed.jaxpr)
 
 
-def _with_border(inner: ClosedJaxpr, outer: Jaxpr) -> ClosedJaxpr:
+def _with_border(inner: ClosedJaxpr, outer: Any) -> ClosedJaxpr:
     """Wrap a program on pairs so that each of its inputs and outputs is one array."""
     jaxpr = inner.jaxpr
     parts, results = iter(jaxpr.invars), iter(jaxpr.outvars)

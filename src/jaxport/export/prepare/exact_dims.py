@@ -89,7 +89,7 @@ def _doubled(equation: JaxprEqn, doubles: dict[Var, Var]) -> JaxprEqn:
     return equation.replace(invars=[double(atom) for atom in equation.invars], outvars=outvars, params=params)
 
 
-def _rounded(equations: list[JaxprEqn], single: dict[Var, Var], used: set[Var]) -> list[JaxprEqn]:
+def _rounded(equations: list[JaxprEqn], single: dict[Var, Any], used: set[Var]) -> list[JaxprEqn]:
     """Return the equations with a conversion to float32 after each result that is used in float32."""
     rounded = []
     for equation in equations:

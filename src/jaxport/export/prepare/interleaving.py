@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from jaxport.export.prepare.rewriting import Local, call_of, traced
-from jaxport.jaxprs import Array, Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from jaxport.jaxprs import Array, Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 SUMS = frozenset({"add", "or"})
 
@@ -37,7 +38,7 @@ class _Interleaving(Local):
         return jaxpr.replace(eqns=equations) if changed else jaxpr
 
 
-def _joined(equation: JaxprEqn, pads: Mapping[Var, JaxprEqn]) -> JaxprEqn:
+def _joined(equation: JaxprEqn, pads: Mapping[Any, JaxprEqn]) -> JaxprEqn:
     """Return the equation, or a call that interleaves the operands of the sum."""
     if equation.primitive.name not in SUMS or any(isinstance(atom, Literal) for atom in equation.invars):
         return equation

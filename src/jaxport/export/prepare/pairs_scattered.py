@@ -26,7 +26,7 @@ def applied(
     zeros, ones = jnp.zeros(x.re.shape, np.int32), jnp.ones(updates.re.shape, np.int32)
     times = lax.scatter_add_p.bind(zeros, indices, ones, **params, **_PLAIN)
 
-    def once(state: tuple[jax.Array, Pair]) -> tuple[jax.Array, Pair]:
+    def once(state: tuple) -> tuple:
         done, x = state
         return done + 1, Pair(*(jnp.where(done < times, new, old) for new, old in zip(function(*x), x, strict=True)))
 

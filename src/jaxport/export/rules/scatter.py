@@ -228,12 +228,12 @@ class Updates:
     """
 
     value: Any
-    labels: list[tuple[str, int]]
+    labels: list[Any]
     sizes: list[Dim]
     starts: window_starts.Starts
     shared: dict[int, int]
 
-    def inside(self, op: Emitter) -> Value:
+    def inside(self, op: Any) -> Value:
         """Return which updates lie inside, in a shape that broadcasts to theirs."""
         shown = [1 if label[0] == "window" else d for label, d in zip(self.labels, self.value.shape, strict=True)]
         return op.reshape(op.expand(self.starts.inside, self.starts.batch), shown)

@@ -217,7 +217,7 @@ class _RecurrentLayer:
             return op.const(np.asarray(made))
         return op.expanded(op.inline(part, *operands)[0])
 
-    def _input(self, atom: Atom) -> Value:
+    def _input(self, atom: Any) -> Value:
         """Return the rows of an input: a scanned array, or a value computed from such arrays for all steps."""
         if atom in self.body.values:
             return self.op.expanded(self.body.values[atom])

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from jaxport.export import dims
 from jaxport.export.rules.recurrent.expressions import Dot, ElementLeaf, Polynomial, Unfit, indices
-from jaxport.jaxprs import Dim
 
 FEATURE, FREE = -1, -2
 """Labels of axes; a number from zero on is that of an axis of the batch."""
@@ -149,7 +149,7 @@ def reshaped(sheet: Sheet, shape: Sequence[dims.Dim]) -> Sheet:
     labels: list[int] = []
     rest = list(shape)
     segment = 1
-    ends: list[tuple[int | None, Dim | None]] = [*zip(sheet.labels, sheet.shape, strict=True), (None, None)]
+    ends: list[tuple[int | None, Any]] = [*zip(sheet.labels, sheet.shape, strict=True), (None, None)]
     for label, size in ends:
         if label == FEATURE:
             segment *= int(size)
