@@ -37,17 +37,13 @@ from numpy.typing import ArrayLike
 
 from jaxport.errors import RuleError
 from jaxport.export import dim_values, dims, folding, legalize, opsets, schema, shapes
-from jaxport.export.value import Origin, Scope, Value, data_type
-from jaxport.jaxprs import ClosedJaxpr, Dim, Jaxpr, Parameters, PythonFunction
+from jaxport.export.value import Operand, Origin, Scope, Stamp, Value, data_type
+from jaxport.jaxprs import ClosedJaxpr, Jaxpr, Parameters, PythonFunction
 
 if TYPE_CHECKING:
     from jaxport.export.walker import Place, Walker
 
 INT64 = np.dtype(np.int64)
-Operand = Value | np.ndarray | np.generic | float | Sequence[Dim] | None
-"""What a rule passes to an operator: see `Emitter.emit`."""
-Stamp = tuple[DTypeLike, Sequence[Dim] | None]
-"""The dtype and the shape of a result; the shape is None if it is unknown."""
 #: Attributes that hold a data type.
 DTYPE_ATTRIBUTES = ("to", "dtype", "output_dtype", "stash_type")
 
@@ -379,7 +375,7 @@ class Emitter:
             zero = any(int(d) == 0 for d in shape)
             return self.emit("Reshape", x, shape, allowzero=1 if zero else None, results=[(x.dtype, shape)])
         # 0 copies the axis at the same place and -1 is what remains, so no shape has to be computed.
-        target: list[Dim] = [
+        target: list[dims.Dim] = [
             0 if old is not None and i < len(old) and not dims.is_static(d) and old[i] == d else d
             for i, d in enumerate(shape)
         ]

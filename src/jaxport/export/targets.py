@@ -34,18 +34,18 @@ class Target:
       Tanh...the target has no Tanh
 
     Attributes:
-      name: in messages, and in the metadata of models.
-      opset: of the default domain, that is written where no other is asked for.
-      newest_opset: the newest that may be asked for; None for any.
-      ir_version: the newest IR version; None for that of the opset.
-      runtime: the oldest release of ONNX Runtime that has to run the model; None where none is promised.
-      domains: the operator sets beside ONNX's own that there are; None where any may be used.
-      without_operators: operators that there are not, by name.
-      without_dtypes: dtypes that no value may have, by name.
+      name: the name in messages and in the metadata of models.
+      opset: the default opset.
+      newest_opset: the newest opset that may be requested; None for any.
+      ir_version: the newest IR version; None for the one of the opset.
+      runtime: the oldest release of ONNX Runtime that has to run the model; None if none has to.
+      domains: the supported operator sets besides ONNX's own; None if any may be used.
+      without_operators: the names of the operators that the target lacks.
+      without_dtypes: the names of the dtypes that no value may have.
       passes: graph passes that run after all others.
-      decoder: whether a model has to be a step of a decoder, under the names of `jaxport.decoder_inputs` or
-        `jaxport.encoder_decoder_inputs`, or an encoder.
-      signs_uint32: whether the runtime holds uint32 as a signed integer, so that what depends on more than its bits is wrong.
+      decoder: whether a model has to be an encoder, or a step of a decoder with the inputs of `jaxport.decoder_inputs` or
+        `jaxport.encoder_decoder_inputs`.
+      signs_uint32: whether the runtime stores uint32 as a signed integer, so that whatever depends on its size is wrong.
     """
 
     name: str

@@ -112,6 +112,13 @@ class Value:
         self.ir.shape = None if self.shape is None else ir.Shape([dims.label(d) for d in self.shape])
 
 
+Operand = Value | np.ndarray | np.generic | float | Sequence[dims.Dim] | None
+"""What a rule passes to an operator: see `Emitter.emit`."""
+
+Stamp = tuple[DTypeLike, Sequence[dims.Dim] | None]
+"""The dtype and the shape of a result; the shape is None if it is unknown."""
+
+
 def beside(value: Value | None, op_type: str, first: Value | None) -> Value | None:
     """Return `y` if a value is computed as `op_type(first, y)`, else None."""
     if value is None or first is None or first.ir is None or value.origin is None or value.origin.op_type != op_type:

@@ -32,7 +32,7 @@ class CalibratedLayer:
 
     @property
     def end(self) -> ir.Value | None:
-        """The value to quantize after a convolution: the result of a Relu or Clip that is its only user, else its own."""
+        """The result to quantize of a convolution, or of the Relu or Clip that is its only user; None if there is none."""
         if self.node.op_type != "Conv":
             return None
         result = self.node.outputs[0]
