@@ -11,6 +11,7 @@ from jaxport.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from jaxport.export.exported import Exported
+    from jaxport.jaxprs import PyTree
 
 __all__ = ["DecoderOption", "parse_decoder"]
 
@@ -27,7 +28,7 @@ class DecoderOption:
     saving: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def inputs(self) -> list[Any]:
+    def inputs(self) -> list[PyTree]:
         """The specifications of the inputs."""
         import jaxport
 

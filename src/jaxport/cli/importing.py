@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -17,6 +17,9 @@ from jaxport.cli.tables import console, file_size, key_values, table
 from jaxport.errors import InvalidArgument, VerificationFailed
 from jaxport.verify.importing import Comparison
 from jaxport.verify.report import Report
+
+if TYPE_CHECKING:
+    from jaxport.jaxprs import Parameters, PythonFunction, PyTree
 
 __all__ = ["import_model", "parse_values", "run_model"]
 
@@ -141,7 +144,7 @@ def run_model(
         raise typer.Exit(1)
 
 
-def parse_values(texts: Iterable[str]) -> Mapping[str, Any]:
+def parse_values(texts: Iterable[str]) -> Parameters:
     """Read the `--value` options: each an input by name, with a Python literal or the path of a `.npy` file.
 
     Raises:
@@ -168,7 +171,7 @@ def _array(path: str) -> np.ndarray:
         raise InvalidArgument(f"`{path}` cannot be read", where="`--value`", why=str(error)) from error
 
 
-def _literal(text: str, value: str) -> Any:
+def _literal(text: str, value: str) -> PyTree:
     try:
         return ast.literal_eval(value)
     except (ValueError, SyntaxError) as error:
@@ -180,11 +183,11 @@ def _literal(text: str, value: str) -> Any:
         ) from error
 
 
-def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
+def _timed(call: PythonFunction) -> tuple[PyTree, float]:
     start = time.perf_counter()
     result = call()
     return result, time.perf_counter() - start
 
 
-def _fastest(call: Callable[[], Any], repeat: int) -> float:
+def _fastest(call: PythonFunction, repeat: int) -> float:
     return min(_timed(call)[1] for _ in range(repeat))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,7 @@ from jaxport.cli.targets import load_target
 from jaxport.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from jaxport.jaxprs import PythonFunction
     from jaxport.mox import Mox
 
 __all__ = ["show_account", "show_query", "show_tree", "substitute", "view"]
@@ -135,7 +136,7 @@ def substitute(
     )
 
 
-def _function(name: str) -> Any:
+def _function(name: str) -> PythonFunction:
     """A function by its name, with a colon or without."""
     if ":" in name:
         return load_target(name)

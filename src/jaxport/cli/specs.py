@@ -15,12 +15,15 @@ import ast
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes  # noqa: F401 - registers bfloat16 and its kin with NumPy
 import numpy as np
 
 from jaxport.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from jaxport.jaxprs import PyTree
 
 __all__ = [
     "InputSpec",
@@ -220,7 +223,7 @@ def input_names(positional: Iterable[InputSpec], keywords: Iterable[str]) -> lis
     return [*names, *sorted(keywords)] if names else None
 
 
-def _literal(text: str) -> Any:
+def _literal(text: str) -> PyTree:
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

@@ -6,19 +6,25 @@ import ast
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxport.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from jaxport.jaxprs import PythonFunction
 
 __all__ = ["load_target"]
 
 _INSTEAD = 'write "package.module:attribute", or "package.module:factory(option=3)" to call a factory'
 
 
-def load_target(text: str) -> Callable[..., Any]:
+Arguments = tuple[list[Any], dict[str, Any]]
+"""The positional and the keyword arguments of a call, each a literal of Python."""
+
+
+def load_target(text: str) -> PythonFunction:
     """Import a target; the current directory is searched first.
 
     A model object, and a function that takes arguments, are returned as they are. A class, and a function without
@@ -64,7 +70,7 @@ def load_target(text: str) -> Callable[..., Any]:
     return target
 
 
-def _parsed(expression: str) -> tuple[list[str], tuple[list[Any], dict[str, Any]] | None]:
+def _parsed(expression: str) -> tuple[list[str], Arguments | None]:
     """Return the dotted names of `expression`, and the arguments of the call that it ends with, if any."""
     try:
         node = ast.parse(expression, mode="eval").body
@@ -85,7 +91,7 @@ def _parsed(expression: str) -> tuple[list[str], tuple[list[Any], dict[str, Any]
     return [node.id, *names], call
 
 
-def _literal_arguments(call: ast.Call, expression: str) -> tuple[list[Any], dict[str, Any]]:
+def _literal_arguments(call: ast.Call, expression: str) -> Arguments:
     try:
         if any(keyword.arg is None for keyword in call.keywords):
             raise ValueError("`**` is no literal")
@@ -112,7 +118,7 @@ def _module(name: str) -> ModuleType:
         ) from error
 
 
-def _takes_nothing(function: Callable[..., Any]) -> bool:
+def _takes_nothing(function: PythonFunction) -> bool:
     try:
         return not inspect.signature(function).parameters
     except ValueError:  # some builtins have no signature

@@ -44,6 +44,7 @@ from jaxport.export.specs import Inputs, read_inputs
 from jaxport.export.targets import Target
 from jaxport.export.value import Scope, Value
 from jaxport.export.walker import Place, Walker
+from jaxport.jaxprs import Dim, Parameters, PythonFunction, PyTree
 
 Nonfinite = Literal["runtime", "exact"]
 
@@ -51,11 +52,11 @@ Nonfinite = Literal["runtime", "exact"]
 @jaxprs.failures_name_untested_jax()
 @collecting.paused()
 def to_onnx(
-    fn: Callable[..., Any],
-    inputs: Sequence[Any] = (),
+    fn: PythonFunction,
+    inputs: Sequence[PyTree] = (),
     *,
-    input_params: Mapping[str, Any] | None = None,
-    static_params: Mapping[str, Any] | None = None,
+    input_params: Parameters | None = None,
+    static_params: Parameters | None = None,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     inputs_as_nchw: Sequence[int] = (),
@@ -64,15 +65,15 @@ def to_onnx(
     opset: int | None = None,
     target: str | Target = "onnx",
     precision: str | Mapping[str, str] | None = None,
-    calibration: Calibration | Iterable[Any] | None = None,
+    calibration: Calibration | Iterable[PyTree] | None = None,
     io: str | None = None,
-    weights: Any = "constants",
+    weights: PyTree = "constants",
     state: State = "refuse",
     functions: Any = None,
     constraints: Sequence[str] = (),
     nonfinite: Nonfinite = "runtime",
     unroll_scans: int | None = None,
-    rules: Mapping[str, Rule | Callable[..., Any]] | None = None,
+    rules: Mapping[str, Rule | PythonFunction] | None = None,
     passes: Sequence[Any] | None = None,
     name: str | None = None,
 ) -> Exported:
@@ -183,7 +184,7 @@ def to_onnx(
 class Options:
     """The arguments of `to_onnx`, read and checked."""
 
-    fn: Callable[..., Any]
+    fn: PythonFunction
     name: str
     declared: Sequence[Any]
     flags: frozenset[int]
@@ -195,7 +196,7 @@ class Options:
     output_names: Sequence[str] | None
     inputs_as_nchw: Sequence[int]
     outputs_as_nchw: Sequence[int]
-    weights: Any
+    weights: PyTree
     state: State
     wanted: Selector
     nonfinite: Nonfinite
@@ -304,14 +305,14 @@ def _check_target(exported: Exported, options: Options) -> None:
 
 
 def _trace(
-    fn: Callable[..., Any],
-    given: Inputs,
-    static_params: Mapping[str, Any] | None,
+    fn: PythonFunction,
+    inputs: Inputs,
+    static_params: Parameters | None,
     state: State,
     name: str,
-    wanted: Any,
+    wanted: Selector,
 ) -> tuple[blocks.Traced, frozenset[int]]:
-    both = sorted(set(given.kwargs) & set(static_params or {}))
+    both = sorted(set(inputs.kwargs) & set(static_params or {}))
     if both:
         raise InvalidArgument(
             f"`{both[0]}` is in `input_params` and in `static_params`",
@@ -323,24 +324,24 @@ def _trace(
     # Functions of this package have their boundary already.
     ruled = [target for target in plugins.block_targets() if not target.startswith("jaxport.")]
     try:
-        return traced_with_flags(bound, given, name=name, state=state, functions=(*ruled, *wanted.boundaries()))
+        return traced_with_flags(bound, inputs, name=name, state=state, functions=(*ruled, *wanted.boundaries()))
     except JaxportError:
         raise
     except Exception as error:  # anything that the user's function or JAX raises under tracing
-        raise failures.explained(error, name, bound, given) from error
+        raise failures.explained(error, name, bound, inputs) from error
 
 
 def _enter(
     op: Emitter, traced: blocks.Traced, program: PreparedProgram, options: Options
-) -> tuple[list[Value], list[Port], dict[str, Any]]:
+) -> tuple[list[Value], list[Port], dict[str, np.ndarray]]:
     """Return the operands of the program: weights as constants or inputs, and the user's inputs."""
-    given, wanted = traced.jaxpr.in_avals, program.jaxpr.in_avals
+    jax_avals, avals = traced.jaxpr.in_avals, program.jaxpr.in_avals
     count = len(program.weights)
     names = _unique_names(options.input_names, program.input_paths, "input_names")
     is_input = _weight_selector(options.weights)
-    _check_nchw(options.inputs_as_nchw, [a.shape for a in given[count:]], "inputs_as_nchw")
+    _check_nchw(options.inputs_as_nchw, [a.shape for a in jax_avals[count:]], "inputs_as_nchw")
     ports, operands, defaults = [], [], {}
-    for index, (name, jax_aval, aval) in enumerate(zip(names, given[count:], wanted[count:], strict=True)):
+    for index, (name, jax_aval, aval) in enumerate(zip(names, jax_avals[count:], avals[count:], strict=True)):
         nchw = index in options.inputs_as_nchw
         shape = [aval.shape[a] for a in _axes(NHWC_TO_NCHW, aval)] if nchw else aval.shape
         port = port_of(name, jax_aval, nchw, options.declared[index])
@@ -350,7 +351,7 @@ def _enter(
             value = op.cast(value, aval.dtype)
         operands.append(op.transpose(value, _axes(NCHW_TO_NHWC, aval)) if nchw else value)
     held: list[Value] = []
-    for weight, jax_aval, aval in zip(program.weights, given[:count], wanted[:count], strict=True):
+    for weight, jax_aval, aval in zip(program.weights, jax_avals[:count], avals[:count], strict=True):
         array = stored(weight.value)
         if is_input(weight.path):
             value = op.scope.add_input(Value(aval.dtype, aval.shape, name=weight.path))
@@ -368,10 +369,10 @@ def _leave(
 ) -> tuple[list[Value], list[Port]]:
     """Return the outputs of the graph, in the layout that the user wants at the border."""
     names = _unique_names(options.output_names, program.output_paths, "output_names")
-    given, avals = traced.jaxpr.out_avals, program.jaxpr.out_avals
-    _check_nchw(options.outputs_as_nchw, [a.shape for a in given], "outputs_as_nchw")
+    jax_avals, avals = traced.jaxpr.out_avals, program.jaxpr.out_avals
+    _check_nchw(options.outputs_as_nchw, [a.shape for a in jax_avals], "outputs_as_nchw")
     values, ports = [], []
-    for index, (name, value, jax_aval, aval) in enumerate(zip(names, outputs, given, avals, strict=True)):
+    for index, (name, value, jax_aval, aval) in enumerate(zip(names, outputs, jax_avals, avals, strict=True)):
         nchw = index in options.outputs_as_nchw
         value = op.expanded(value)
         values.append(op.transpose(value, _axes(NHWC_TO_NCHW, aval)) if nchw else value)
@@ -398,25 +399,25 @@ def _name_outputs(graph: ir.Graph, outputs: Sequence[Port]) -> None:
         value.name = port.name
 
 
-def _unique_names(given: Sequence[str] | None, paths: Sequence[str], argument: str) -> list[str]:
-    if given is None:
+def _unique_names(names: Sequence[str] | None, paths: Sequence[str], argument: str) -> list[str]:
+    if names is None:
         return list(paths)
-    if len(given) != len(paths):
+    if len(names) != len(paths):
         raise InvalidArgument(
-            f"{len(given)} names were given for {len(paths)} leaves",
+            f"{len(names)} names were given for {len(paths)} leaves",
             where=f"`to_onnx({argument}=...)`",
             why=f"the leaves are {', '.join(paths)}",
             instead="give one name per leaf, in this order",
         )
-    twice = sorted({n for n in given if list(given).count(n) > 1})
+    twice = sorted({n for n in names if list(names).count(n) > 1})
     if twice:
         raise InvalidArgument(
             f"the name `{twice[0]}` is used twice", where=f"`to_onnx({argument}=...)`", instead="give each leaf its own"
         )
-    return list(given)
+    return list(names)
 
 
-def _check_nchw(positions: Sequence[int], shapes: Sequence[Sequence[Any]], argument: str) -> None:
+def _check_nchw(positions: Sequence[int], shapes: Sequence[Sequence[Dim]], argument: str) -> None:
     for position in positions:
         if not 0 <= position < len(shapes):
             raise InvalidArgument(
@@ -433,7 +434,7 @@ def _check_nchw(positions: Sequence[int], shapes: Sequence[Sequence[Any]], argum
             )
 
 
-def _weight_selector(weights: Any) -> Callable[[str], Any]:
+def _weight_selector(weights: PyTree) -> Callable[[str], object]:
     """Return a predicate on parameter paths: whether a parameter becomes an input of the graph."""
     if callable(weights):
         return weights
@@ -443,7 +444,7 @@ def _weight_selector(weights: Any) -> Callable[[str], Any]:
     return lambda path: any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
 
 
-def _name_of(fn: Any) -> str:
+def _name_of(fn: PythonFunction) -> str:
     while isinstance(fn, functools.partial):
         fn = fn.func
     name = getattr(fn, "__qualname__", None) or type(fn).__qualname__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ import onnx_ir as ir
 from jaxport.errors import InvalidArgument
 from jaxport.export.passes.calibrated import Range, layers, observed
 from jaxport.export.passes.dense import NodeFilter
+from jaxport.jaxprs import PyTree
 
 if TYPE_CHECKING:
     from jaxport.export.exported import Exported
@@ -27,7 +28,7 @@ BINS = 2048
 LEVELS = 128
 """The number of levels that "entropy" compares a distribution with, as TensorRT and ONNX Runtime do."""
 SMOOTHING = 1e-4
-"""The count that stands for none in an empty bin, where the logarithm of a ratio is taken."""
+"""The count of an empty bin, so that the logarithm of a ratio of counts is finite."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Calibration:
         batch, or a batch contains NaN.
     """
 
-    batches: Iterable[Any]
+    batches: Iterable[PyTree]
     method: Method = "minmax"
     percentile: float | None = None
 
@@ -74,16 +75,16 @@ class Calibration:
         object.__setattr__(self, "batches", batches)
 
 
-def read_calibration(given: Calibration | Iterable[Any]) -> Calibration:
-    """Return a calibration as it is, and batches as one by their extremes."""
-    return given if isinstance(given, Calibration) else Calibration(given)
+def read_calibration(calibration: Calibration | Iterable[PyTree]) -> Calibration:
+    """Return a calibration unchanged, and batches as a calibration by their extremes."""
+    return calibration if isinstance(calibration, Calibration) else Calibration(calibration)
 
 
 def _refuse(problem: str, argument: str, instead: str) -> None:
     raise InvalidArgument(problem, where=f"`Calibration({argument}=...)`", instead=instead)
 
 
-def _has_nan(leaf: Any) -> bool:
+def _has_nan(leaf: PyTree) -> bool:
     dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
     return bool(jnp.issubdtype(dtype, np.inexact)) and bool(np.isnan(np.asarray(leaf)).any())
 
@@ -145,7 +146,7 @@ class Histogram(Extremes):
 
     @property
     def edges(self) -> np.ndarray:
-        """Where the bins begin, and where the last one ends."""
+        """The edges of the bins: `BINS + 1` numbers."""
         return np.linspace(-self.limit, self.limit, BINS + 1)
 
     def percentile(self, percent: float) -> Range:
@@ -160,8 +161,8 @@ class Histogram(Extremes):
     def entropy(self) -> Range:
         """Return the range around zero in which `LEVELS` levels preserve the distribution best.
 
-        Elements outside count as those at its ends. The bins of one level share its count, those that are empty
-        excepted; what is minimized is the Kullback-Leibler divergence from the distribution that was seen.
+        Elements outside are counted in the first and the last bin. The nonempty bins of a level share its count equally.
+        The range minimizes the Kullback-Leibler divergence from the observed distribution.
         """
         if not self.counts.any():
             return self.least, self.greatest
@@ -173,7 +174,7 @@ class Histogram(Extremes):
 
 
 def _divergence(counts: np.ndarray, start: int, stop: int) -> float:
-    """Return how much the bins of a range, in levels, diverge from the whole distribution."""
+    """Return the divergence of the bins `start` to `stop`, merged into levels, from the whole distribution."""
     inside = counts[start:stop]
     seen = inside.copy()
     seen[0] += counts[:start].sum()
@@ -183,27 +184,27 @@ def _divergence(counts: np.ndarray, start: int, stop: int) -> float:
     whole = np.arange(seen.size) < LEVELS * width  # a last level that is wider keeps the excess to itself
     members = np.bincount(level, (seen != 0) & whole, LEVELS)
     shared = (np.bincount(level, inside, LEVELS) / np.maximum(members, 1)).astype(np.int64)
-    given, approximated = _smoothed(seen), _smoothed(np.where(whole & (members[level] > 0), shared[level], 0))
-    if given is None or approximated is None:
+    distribution, approximation = _smoothed(seen), _smoothed(np.where(whole & (members[level] > 0), shared[level], 0))
+    if distribution is None or approximation is None:
         return float("inf")
-    given, approximated = given / given.sum(), approximated / approximated.sum()
-    return float((given * np.log(given / approximated)).sum())
+    distribution, approximation = distribution / distribution.sum(), approximation / approximation.sum()
+    return float((distribution * np.log(distribution / approximation)).sum())
 
 
 def _smoothed(counts: np.ndarray) -> np.ndarray | None:
-    """Return counts of which none is zero, with the same sum; None if nearly all of them are."""
+    """Return the counts with the zeros replaced, and the same sum; None if nearly all are zero."""
     empty = counts == 0
     taken = SMOOTHING * empty.sum() / max(1, (~empty).sum())
     return np.where(empty, SMOOTHING, counts - taken) if taken < 1 and not empty.all() else None
 
 
 def ranges_of(exported: Exported, calibration: Calibration, where: NodeFilter) -> Mapping[str, Range]:
-    """Return the range of each value that is to be quantized, by name.
+    """Return the range of each value to quantize, by name.
 
     Args:
       exported: the model.
       calibration: the batches, and how ranges are found.
-      where: which nodes are to be changed.
+      where: whether a node may be changed.
 
     Raises:
       InvalidArgument: a batch is not what the function takes, or a value is not finite.
@@ -240,7 +241,7 @@ def ranges_of(exported: Exported, calibration: Calibration, where: NodeFilter) -
             where="`to_onnx(calibration=...)`",
             instead="give batches that are not empty",
         )
-    return {name: _range_of(found, calibration) for name, found in collected.items()}
+    return {name: _range_of(elements, calibration) for name, elements in collected.items()}
 
 
 def _range_of(collected: Extremes, calibration: Calibration) -> Range:

@@ -1,4 +1,4 @@
-"""Which nodes of a model each query of blocks means."""
+"""Select the nodes of a model by queries of its blocks."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 def chosen(exported: Exported, queries: Iterable[tuple[str, str]]) -> dict[ir.Node, str]:
-    """Return what is chosen for the nodes of the main graph and its subgraphs that a query means.
+    """Return the choice for each node of the main graph and its subgraphs that a query selects.
 
     Args:
       exported: the model, with what was traced.
-      queries: what is chosen for the blocks that an XPath expression, or a path, hits, and for all inside of them. Where
-        two overlap, the later one holds.
+      queries: pairs of an XPath expression, or a path, and the choice for the blocks that it selects and everything inside
+        them. If two overlap, the later one applies.
 
     Raises:
-      QueryError: a query is malformed, or names what there is not.
-      InvalidArgument: it hits no block.
+      QueryError: a query is malformed, or names something that does not exist.
+      InvalidArgument: a query selects no block.
     """
     from jaxport.mox.mox import Mox
 
@@ -38,10 +38,10 @@ def chosen(exported: Exported, queries: Iterable[tuple[str, str]]) -> dict[ir.No
                 instead="`print(jaxport.make_mox(fn)(*inputs))` shows what there is",
             )
         hits.append((frozenset(f"{block.path or block.name}: {block.target}" for block in blocks), name))
-    found: dict[ir.Node, str] = {}
+    choices: dict[ir.Node, str] = {}
     for node in exported.model.graph.all_nodes():
         around = set(node.metadata_props.get("namespace", "").split("/"))
         for blocks_hit, name in hits:
             if around & blocks_hit:
-                found[node] = name
-    return found
+                choices[node] = name
+    return choices

@@ -1,12 +1,12 @@
-"""Language models: a step of a decoder with a key-value cache, under the names that its callers look it up by.
+"""Language models: a step of a decoder with a key-value cache, whose inputs and outputs have the names that callers use.
 
-The names are those of Hugging Face, which `onnxruntime-genai`, Optimum and Transformers.js share: `input_ids`,
-`attention_mask`, `position_ids`, `past_key_values.N.key` and `.value` go in, `logits`, `present.N.key` and `.value` come
-out. A cache that grows comes out longer than it went in; a static one keeps its length, and `onnxruntime-genai` gives the
-model one buffer for both sides (https://onnxruntime.ai/docs/genai/reference/config.html).
+The names are those of Hugging Face, which `onnxruntime-genai`, Optimum and Transformers.js share. The inputs are
+`input_ids`, `attention_mask`, `position_ids`, `past_key_values.N.key` and `.value`; the outputs are `logits`,
+`present.N.key` and `.value`. A growing cache is returned longer than it was passed; a static one keeps its length, and
+`onnxruntime-genai` passes the same buffer as its input and its output (https://onnxruntime.ai/docs/genai/reference/config.html).
 
-The decoder of an encoder-decoder also has keys and values of the encoder's result, which the encoder computes once: those
-of its own rows are `past_key_values.N.decoder.key`, those of the encoder `past_key_values.N.encoder.key` (see `encoders`).
+The decoder of an encoder-decoder also takes the keys and values of the encoder's result, which the encoder computes once.
+Its own keys are `past_key_values.N.decoder.key`, those of the encoder `past_key_values.N.encoder.key` (see `encoders`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from typing import Any, Literal
 import jax
 import numpy as np
 import onnx_ir as ir
+from jax.typing import DTypeLike
 
 from jaxport.errors import InvalidArgument
 from jaxport.export import dims
 from jaxport.export.ports import Port
+from jaxport.jaxprs import Parameters, PyTree
 
 Cache = Literal["growing", "static"]
 
@@ -33,20 +35,20 @@ BATCH, SEQUENCE, TOTAL, PAST, LONGEST = (
     "past_sequence_length",
     "max_sequence_length",
 )
-"""The dims: of the batch, of what goes in, of that with all before it, of what is before it, and of a static cache."""
+"""The dims: the batch, the new tokens, all tokens so far, the tokens in the cache, and the length of a static cache."""
 
 _IDS = {"input_ids": SEQUENCE, "attention_mask": TOTAL, "position_ids": SEQUENCE}
 _OPTIONAL = frozenset({"position_ids"})
 NEXT = "next_length"
-"""The dim that is the length of the cache and one, where no attention mask has that of the cache: it is never 0."""
+"""The length of the cache plus one, for a decoder without an attention mask: unlike that length, it is never 0."""
 PAST_NAMES, PRESENT_NAMES = "past_key_values.%d.", "present.%d."
 OWN, CROSS = "decoder.", "encoder."
-"""What the names of a cache end in, before `key` and `value`, in a decoder with an encoder."""
+"""The parts of the names of a cache before `key` and `value`, in a decoder with an encoder."""
 
 _PAST = re.compile(r"past_key_values\.\d+\.(decoder\.)?(key|value)")
 _CROSS = re.compile(r"past_key_values\.\d+\.encoder\.(key|value)")
 SIDES = ("key", "value")
-#: What may write rows of a static cache into the buffer that it reads the others from.
+#: Operators that may write rows of a static cache in place.
 _IN_PLACE = frozenset({"ScatterND", "ScatterElements", "TensorScatter"})
 
 
@@ -57,24 +59,24 @@ def decoder_inputs(
     *,
     cache: Cache = "growing",
     position_ids: bool = True,
-    dtype: Any = np.float32,
-) -> list[Any]:
+    dtype: DTypeLike = np.float32,
+) -> list[PyTree]:
     """Return the specifications of the arguments of a decoder's step, for `to_onnx`.
 
     The function is called as `step(input_ids, attention_mask, position_ids, past_key_values)`, with these names. The ids
-    are int64 of shape (batch_size, sequence_length), the mask int64 of shape (batch_size, total_sequence_length): 0 where
-    a row is padded, 1 elsewhere, those in the cache before the new ones. `past_key_values` has one `{"key", "value"}` for
+    are int64 of shape (batch_size, sequence_length), the mask int64 of shape (batch_size, total_sequence_length): 0 for
+    padding and 1 for a token, the cached ones before the new ones. `past_key_values` has one `{"key", "value"}` for
     each layer, of shape (batch_size, kv_heads, length, head_size). The function returns `{"logits", "present"}`:
-    `present` is as `past_key_values`, with the new rows in it.
+    `present` has the structure of `past_key_values`, with the new rows in it.
 
     The symbols are `batch_size`, `sequence_length` and `total_sequence_length`; the length of a growing cache is
     `total_sequence_length - sequence_length`, which may be 0. That of a static one is `max_sequence_length`.
 
     Args:
-      layers, kv_heads, head_size: of the model.
+      layers, kv_heads, head_size: the sizes of the model.
       cache: "growing" or "static".
       position_ids: whether the function has that argument.
-      dtype: of the cache.
+      dtype: the dtype of the cache.
 
     Raises:
       InvalidArgument: a number is not positive, or there is no such cache.
@@ -103,23 +105,23 @@ def decoder_inputs(
 
 
 def encoder_decoder_inputs(
-    layers: int, heads: int, head_size: int, encoder_length: int | str, *, dtype: Any = np.float32
-) -> list[Any]:
+    layers: int, heads: int, head_size: int, encoder_length: int | str, *, dtype: DTypeLike = np.float32
+) -> list[PyTree]:
     """Return the specifications of the arguments of a decoder's step that attends to an encoder's result, for `to_onnx`.
 
     The function is called as `step(input_ids, past_key_values)`, with these names. The ids are int64 of shape
     (batch_size, sequence_length). `past_key_values` has one `{"decoder": rows, "encoder": rows}` for each layer, and rows
-    are `{"key", "value"}` of shape (batch_size, heads, length, head_size): of the tokens before, of which there may be
-    none, and of the encoder. The function returns `{"logits", "present"}`: `present` has one `{"decoder": rows}` for each
+    are `{"key", "value"}` of shape (batch_size, heads, length, head_size). Those of the decoder belong to the previous
+    tokens, of which there may be none. The function returns `{"logits", "present"}`: `present` has one `{"decoder": rows}` for each
     layer, with the new rows in it. The encoder returns
     `{"encoder_hidden_states", "present": [{"encoder": rows}, ...]}`.
 
     The symbols are `batch_size`, `sequence_length` and `next_length`: the length of the cache is `next_length - 1`.
 
     Args:
-      layers, heads, head_size: of the decoder.
+      layers, heads, head_size: the sizes of the decoder.
       encoder_length: the length of the encoder's result, or a name for it.
-      dtype: of both caches.
+      dtype: the dtype of both caches.
 
     Raises:
       InvalidArgument: a number is not positive.
@@ -144,13 +146,13 @@ def encoder_decoder_inputs(
 
 @dataclass(frozen=True)
 class Decoder:
-    """What the border of a decoder's step says of it.
+    """The properties of a decoder that the inputs and outputs of its step determine.
 
     Attributes:
-      layers, kv_heads, head_size, vocabulary: of the model.
+      layers, kv_heads, head_size, vocabulary: the sizes of the model.
       static: whether the cache keeps its length.
-      position_ids: whether it is an input.
-      cross: the shape of the keys of an encoder that the decoder attends to, if it does.
+      position_ids: whether the model has that input.
+      cross: the shape of an encoder's keys that the decoder attends to; None if it attends to no encoder.
     """
 
     layers: int
@@ -163,17 +165,17 @@ class Decoder:
 
     @classmethod
     def of(cls, model: ir.Model, inputs: Sequence[Port], outputs: Sequence[Port]) -> Decoder:
-        """Read the border of a model.
+        """Return the properties of a model from its inputs and outputs.
 
         Raises:
-          InvalidArgument: it is not that of a decoder's step; all that is wrong is named.
+          InvalidArgument: the model is not a decoder's step; the message lists all problems.
         """
-        given = {port.name: port for port in inputs if not port.weight}
-        returned = {port.name: port for port in outputs}
-        problems = [*_problems_of_names(given, returned)]
+        input_ports = {port.name: port for port in inputs if not port.weight}
+        output_ports = {port.name: port for port in outputs}
+        problems = [*_problems_of_names(input_ports, output_ports)]
         if not problems:
-            problems = [*_problems_of_types(given, returned)]
-        static = not problems and _lengths(given, returned) == "static"
+            problems = [*_problems_of_types(input_ports, output_ports)]
+        static = not problems and _cache_kind(input_ports, output_ports) == "static"
         if static:
             problems = [*_problems_of_sharing(model)]
         if problems:
@@ -185,16 +187,16 @@ class Decoder:
                 "`jaxport.encoder_decoder_inputs`, name the arguments as they are, and return "
                 '{"logits": ..., "present": [{"key": ..., "value": ...}, ...]}',
             )
-        past, cross = (ports_named(pattern, given) for pattern in (_PAST, _CROSS))
+        past, cross = (ports_named(pattern, input_ports) for pattern in (_PAST, _CROSS))
         _, heads, _, size = past[0].shape
         count = len(past) // len(SIDES)
         return cls(
             count,
             heads,
             size,
-            returned["logits"].shape[2],
+            output_ports["logits"].shape[2],
             static,
-            "position_ids" in given,
+            "position_ids" in input_ports,
             tuple(cross[0].shape) if cross else None,
         )
 
@@ -209,11 +211,11 @@ class Decoder:
         eos_token_id: int | Sequence[int],
         bos_token_id: int | None,
         pad_token_id: int | None,
-        search: Mapping[str, Any],
+        search: Parameters,
     ) -> dict[str, Any]:
-        """Return what `genai_config.json` says: https://onnxruntime.ai/docs/genai/reference/config.html.
+        """Return the contents of `genai_config.json`: https://onnxruntime.ai/docs/genai/reference/config.html.
 
-        What it says of an encoder is `Encoder.config`.
+        `Encoder.config` returns the part about an encoder.
         """
         ends = eos_token_id if isinstance(eos_token_id, int) else list(eos_token_id)
         first_end = ends if isinstance(ends, int) else ends[0]
@@ -251,7 +253,7 @@ class Decoder:
 
 
 def name_dims(model: ir.Model) -> None:
-    """Give the length of a growing cache the name that callers know, in place of what it is computed from."""
+    """Replace the expressions for the length of a growing cache by the name that callers use."""
     known = {
         f"{TOTAL} - {SEQUENCE}": PAST,
         f"{NEXT} - 1": PAST,
@@ -266,18 +268,18 @@ def name_dims(model: ir.Model) -> None:
 
 
 def ports_named(pattern: re.Pattern[str], ports: Mapping[str, Port]) -> list[Port]:
-    """Return the ports whose whole names fit a pattern."""
+    """Return the ports whose whole names match a pattern."""
     return [port for name, port in ports.items() if pattern.fullmatch(name)]
 
 
 def _ids(crosses: bool) -> list[str]:
-    """Return the names of the ids; a decoder with an encoder is given no others than those of the tokens."""
+    """Return the names of the integer inputs; a decoder with an encoder has only the ids of the tokens."""
     return ["input_ids"] if crosses else list(_IDS)
 
 
-def _problems_of_names(given: Mapping[str, Port], returned: Mapping[str, Port]) -> Iterator[str]:
-    layers = max(1, len(ports_named(_PAST, given)) // len(SIDES))
-    crosses = bool(ports_named(_CROSS, given))
+def _problems_of_names(input_ports: Mapping[str, Port], output_ports: Mapping[str, Port]) -> Iterator[str]:
+    layers = max(1, len(ports_named(_PAST, input_ports)) // len(SIDES))
+    crosses = bool(ports_named(_CROSS, input_ports))
     own = OWN if crosses else ""
     numbered = [(number, side) for number in range(layers) for side in SIDES]
     wanted = {
@@ -287,9 +289,9 @@ def _problems_of_names(given: Mapping[str, Port], returned: Mapping[str, Port]) 
                 *(f"{PAST_NAMES % number}{own}{side}" for number, side in numbered),
                 *(f"{PAST_NAMES % number}{CROSS}{side}" for number, side in numbered if crosses),
             ],
-            given,
+            input_ports,
         ),
-        "output": (["logits", *(f"{PRESENT_NAMES % number}{own}{side}" for number, side in numbered)], returned),
+        "output": (["logits", *(f"{PRESENT_NAMES % number}{own}{side}" for number, side in numbered)], output_ports),
     }
     yield from problems_of_names(wanted, _OPTIONAL)
 
@@ -297,7 +299,7 @@ def _problems_of_names(given: Mapping[str, Port], returned: Mapping[str, Port]) 
 def problems_of_names(
     wanted: Mapping[str, tuple[Sequence[str], Mapping[str, Port]]], optional: Collection[str] = ()
 ) -> Iterator[str]:
-    """Yield which of the wanted names are missing, and which others there are, by kind of port."""
+    """Yield the wanted names that are missing, and the names that are not wanted, by kind of port."""
     for kind, (names, ports) in wanted.items():
         for name in names:
             if name not in ports and name not in optional:
@@ -307,30 +309,30 @@ def problems_of_names(
                 yield f"the {kind} `{name}` is none that a caller knows"
 
 
-def _problems_of_types(given: Mapping[str, Port], returned: Mapping[str, Port]) -> Iterator[str]:
+def _problems_of_types(input_ports: Mapping[str, Port], output_ports: Mapping[str, Port]) -> Iterator[str]:
     for name in _IDS:
-        port = given.get(name)
+        port = input_ports.get(name)
         if port is not None and (port.model_dtype != np.int64 or len(port.shape) != 2):
             yield f"the input `{name}` is {shown(port)}, not int64 of rank 2"
-    if len(returned["logits"].shape) != 3 or not dims.is_static(returned["logits"].shape[2]):
-        yield f"the output `logits` is {shown(returned['logits'])}, not ({BATCH}, {SEQUENCE}, vocabulary)"
-    past = ports_named(_PAST, given)
+    if len(output_ports["logits"].shape) != 3 or not dims.is_static(output_ports["logits"].shape[2]):
+        yield f"the output `logits` is {shown(output_ports['logits'])}, not ({BATCH}, {SEQUENCE}, vocabulary)"
+    past = ports_named(_PAST, input_ports)
     first = past[0]
     yield from problems_of_rows("input", past)
-    yield from problems_of_rows("input", ports_named(_CROSS, given))
+    yield from problems_of_rows("input", ports_named(_CROSS, input_ports))
     for port in past:
-        result = returned[port.name.replace("past_key_values", "present")]
+        result = output_ports[port.name.replace("past_key_values", "present")]
         if result.model_dtype != port.model_dtype or _other_axes(result) != _other_axes(port):
             yield f"the output `{result.name}` is {shown(result)}, where `{port.name}` is {shown(port)}"
-    if not _lengths(given, returned):
+    if not _cache_kind(input_ports, output_ports):
         yield (
             f"the cache is of length {dims.label(first.shape[2])} and comes out of length "
-            f"{dims.label(returned[first.name.replace('past_key_values', 'present')].shape[2])}: it neither grows by what goes in, nor keeps its length"
+            f"{dims.label(output_ports[first.name.replace('past_key_values', 'present')].shape[2])}: it neither grows by what goes in, nor keeps its length"
         )
 
 
 def problems_of_rows(kind: str, ports: Sequence[Port]) -> Iterator[str]:
-    """Yield which keys and values are not of rank 4, or not of one shape and dtype."""
+    """Yield the keys and values that have another rank than 4, or another shape or dtype than the first."""
     for port in ports:
         if len(port.shape) != 4 or not (dims.is_static(port.shape[1]) and dims.is_static(port.shape[3])):
             yield f"the {kind} `{port.name}` is {shown(port)}, not ({BATCH}, heads, length, size)"
@@ -338,19 +340,19 @@ def problems_of_rows(kind: str, ports: Sequence[Port]) -> Iterator[str]:
             yield f"the {kind} `{port.name}` is {shown(port)}, where `{ports[0].name}` is {shown(ports[0])}"
 
 
-def _lengths(given: Mapping[str, Port], returned: Mapping[str, Port]) -> Cache | None:
-    """Whether the cache grows by what goes in or keeps its length; None where it does neither in every layer."""
-    found = set()
-    for port in ports_named(_PAST, given):
-        result = returned[port.name.replace("past_key_values", "present")]
-        grown = dims.same(result.shape[2], port.shape[2] + given["input_ids"].shape[1])
+def _cache_kind(input_ports: Mapping[str, Port], output_ports: Mapping[str, Port]) -> Cache | None:
+    """Return whether the cache of every layer grows by the new tokens or keeps its length; None if neither is the case."""
+    kinds: set[Cache | None] = set()
+    for port in ports_named(_PAST, input_ports):
+        result = output_ports[port.name.replace("past_key_values", "present")]
+        grown = dims.same(result.shape[2], port.shape[2] + input_ports["input_ids"].shape[1])
         kept = dims.same(result.shape[2], port.shape[2])
-        found.add("growing" if grown else "static" if kept else None)
-    return found.pop() if len(found) == 1 else None
+        kinds.add("growing" if grown else "static" if kept else None)
+    return kinds.pop() if len(kinds) == 1 else None
 
 
 def _problems_of_sharing(model: ir.Model) -> Iterator[str]:
-    """What would be read from a static cache after it was written: both sides are one buffer."""
+    """Yield the reads of a static cache that may follow a write to it, since input and output are one buffer."""
     results = {value.name: value for value in model.graph.outputs}
     for value in model.graph.inputs:
         if not _PAST.fullmatch(value.name or ""):

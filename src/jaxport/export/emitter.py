@@ -5,31 +5,40 @@ be values, NumPy arrays, Python numbers (which take the dtype that the operator'
 integers or dims; attributes are keywords. In addition:
 
 =====================  ==============================================================================================
-`op.out`, `op.outs`    the abstract value (shape, dtype) of the equation's result, or of all its results `op.opset` the
-opset that is being written `op.const(x, dtype)`   a constant `op.constant(x)`       the NumPy value of an operand that
-must be constant; refused if it is not `op.dim(d)`            a dim, which may be symbolic, as an int64 scalar
-`op.dims(shape)`       dims as an int64 vector `op.cast(x, dtype)`    `x` in another dtype; no node if it has that dtype
-already `op.reshape(x, s)`, `op.transpose(x, p)`, `op.expand(x, s)`, `op.unsqueeze`, `op.squeeze`, `op.concat`,
-`op.slice` movements that emit nothing if nothing moves, and take symbolic dims `op.call(fn, *xs)`     a JAX function of
-the values, in place `op.inline(jaxpr, *xs)`  the equations of a jaxpr, in place `op.graph(fn, inputs)` a subgraph for
-If, Loop and Scan `op.refuse(why)`       refuse the equation: it is reported to the user together with all others
-`op.decline(why)`      a block rule gives the block back: its body is exported instead `op.remark`            a remark
-on the equation that `explain()` shows with its nodes `op.emit(...)`         a node of any domain =====================
-==============================================================================================
+`op.out`, `op.outs`    the abstract value (shape, dtype) of the equation's result, or of all its results
+`op.opset`             the opset that is being written
+`op.const(x, dtype)`   a constant
+`op.constant(x)`       the NumPy value of an operand that must be constant; refused if it is not
+`op.dim(d)`            a dim, which may be symbolic, as an int64 scalar
+`op.dims(shape)`       dims as an int64 vector
+`op.cast(x, dtype)`    `x` in another dtype; no node if it has that dtype already
+`op.reshape(x, s)`, `op.transpose(x, p)`, `op.expand(x, s)`, `op.unsqueeze`, `op.squeeze`, `op.concat`, `op.slice`
+                       movements that emit nothing if nothing moves, and take symbolic dims
+`op.call(fn, *xs)`     a JAX function of the values, in place
+`op.inline(jaxpr, *xs)`  the equations of a jaxpr, in place
+`op.graph(fn, inputs)` a subgraph for If, Loop and Scan
+`op.refuse(why)`       refuse the equation: it is reported to the user together with all others
+`op.decline(why)`      a block rule gives the block back: its body is exported instead
+`op.remark`            a remark on the equation that `explain()` shows with its nodes
+`op.emit(...)`         a node of any domain
+=====================  ==============================================================================================
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import onnx_ir as ir
+from jax.typing import DTypeLike
+from numpy.typing import ArrayLike
 
 from jaxport.errors import RuleError
 from jaxport.export import dim_values, dims, folding, legalize, opsets, schema, shapes
-from jaxport.export.value import Origin, Scope, Value, data_type
+from jaxport.export.value import Operand, Origin, Scope, Stamp, Value, data_type
+from jaxport.jaxprs import ClosedJaxpr, Jaxpr, Parameters, PythonFunction
 
 if TYPE_CHECKING:
     from jaxport.export.walker import Place, Walker
@@ -55,7 +64,7 @@ class Emitter:
     def __init__(self, walker: Walker, scope: Scope, place: Place, outs: Sequence[Any] = ()):
         self.walker, self.scope, self.place, self.outs, self.remark = walker, scope, place, outs, ""
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
+    def __getattr__(self, name: str) -> PythonFunction:
         if name[:1].isupper():
             return functools.partial(self.emit, name)
         raise AttributeError(f"an emitter has no {name!r}")
@@ -93,7 +102,7 @@ class Emitter:
 
     # Constants and dims
 
-    def const(self, value: Any, dtype: Any = None, name: str = "") -> Value:
+    def const(self, value: ArrayLike, dtype: DTypeLike | None = None, name: str = "") -> Value:
         """Return a constant: anything that NumPy takes, in `dtype` or its own."""
         array = np.asarray(value, dtype=None if dtype is None else np.dtype(dtype))
         return Value(array.dtype, array.shape, constant=array, name=name)
@@ -115,7 +124,7 @@ class Emitter:
             known[key] = at_root.concat(pieces, 0)
         return known[key]
 
-    def dim(self, dim: dims.Dim, dtype: Any = INT64) -> Value:
+    def dim(self, dim: dims.Dim, dtype: DTypeLike = INT64) -> Value:
         """Return a dim as a scalar of `dtype`."""
         if dims.is_static(dim):
             return self.const(int(dim), dtype)
@@ -144,10 +153,10 @@ class Emitter:
     def emit(
         self,
         op_type: str,
-        *operands: Any,
+        *operands: Operand,
         domain: str = "",
         outputs: int = 1,
-        results: Sequence[tuple[Any, Sequence[dims.Dim] | None]] | None = None,
+        results: Sequence[Stamp] | None = None,
         **attributes: Any,
     ) -> Any:
         """Emit one node.
@@ -198,7 +207,7 @@ class Emitter:
         stamps = results or list(zip(dtypes, inferred, strict=True))
         return self._append(domain, op_type, values, attributes, stamps, facts)
 
-    def _inputs_to_attributes(self, facts: schema.Schema, operands: list[Any], attributes: dict[str, Any]) -> None:
+    def _inputs_to_attributes(self, facts: schema.Schema, operands: list[Operand], attributes: dict[str, Any]) -> None:
         """Turn inputs that were attributes at an older opset into attributes (the axes of the reductions, for one)."""
         newest = schema.find("", facts.name, schema.NEWEST)
         while newest and facts.input(len(operands) - 1) is None and operands:
@@ -212,7 +221,7 @@ class Emitter:
         for name in [n for n in attributes if n not in facts.attributes]:
             raise RuleError(f"{facts.name} has no attribute `{name}` at opset {self.opset}")
 
-    def _operand(self, facts: schema.Schema | None, operands: Sequence[Any], index: int) -> Value | None:
+    def _operand(self, facts: schema.Schema | None, operands: Sequence[Operand], index: int) -> Value | None:
         operand = operands[index]
         if operand is None or isinstance(operand, Value):
             return operand
@@ -239,7 +248,7 @@ class Emitter:
         return self.dim(operand, dtype) if dtype.kind in "iu" else self.const(operand, dtype)
 
     def _result_dtype(
-        self, facts: schema.Schema, index: int, values: Sequence[Value | None], attributes: Mapping[str, Any]
+        self, facts: schema.Schema, index: int, values: Sequence[Value | None], attributes: Parameters
     ) -> np.dtype:
         formal = facts.output(index)
         concrete = schema.dtype_of(formal.type)
@@ -288,7 +297,7 @@ class Emitter:
         values: Sequence[Value | None],
         attributes: dict[str, Any],
         outputs: int,
-        results: Sequence[tuple[Any, Sequence[dims.Dim] | None]] | None,
+        results: Sequence[Stamp] | None,
     ) -> Any:
         """Emit an operator in a dtype that the runtime has a kernel for, and cast the results back."""
         parameter, narrow = legalize.type_parameter(facts, values)
@@ -309,8 +318,8 @@ class Emitter:
         domain: str,
         op_type: str,
         values: Sequence[Value | None],
-        attributes: Mapping[str, Any],
-        stamps: Sequence[tuple[Any, Sequence[dims.Dim] | None]],
+        attributes: Parameters,
+        stamps: Sequence[Stamp],
         facts: schema.Schema | None,
     ) -> Any:
         scope, root = self.scope, self.scope.root
@@ -343,7 +352,7 @@ class Emitter:
 
     # Movements that emit nothing if nothing moves
 
-    def cast(self, x: Value, dtype: Any) -> Value:
+    def cast(self, x: Value, dtype: DTypeLike) -> Value:
         """Return `x` in `dtype`, by ONNX's Cast; `x` itself if it has that dtype."""
         dtype = np.dtype(dtype)
         return x if x.dtype == dtype else self.emit("Cast", x, to=dtype)
@@ -366,7 +375,7 @@ class Emitter:
             zero = any(int(d) == 0 for d in shape)
             return self.emit("Reshape", x, shape, allowzero=1 if zero else None, results=[(x.dtype, shape)])
         # 0 copies the axis at the same place and -1 is what remains, so no shape has to be computed.
-        target: list[Any] = [
+        target: list[dims.Dim] = [
             0 if old is not None and i < len(old) and not dims.is_static(d) and old[i] == d else d
             for i, d in enumerate(shape)
         ]
@@ -424,16 +433,16 @@ class Emitter:
 
     # JAX functions and subgraphs
 
-    def call(self, function: Callable[..., Any], *operands: Value, **parameters: Any) -> Any:
+    def call(self, function: PythonFunction, *operands: Value, **parameters: Any) -> Any:
         """Export a JAX function of the operands in place; return one value, or a list of them."""
         return self.walker.call(self, function, operands, parameters)
 
-    def inline(self, jaxpr: Any, *operands: Value) -> list[Value]:
+    def inline(self, jaxpr: ClosedJaxpr | Jaxpr, *operands: Value) -> list[Value]:
         """Export the equations of a (closed) jaxpr in place."""
         return self.walker.inline(self, jaxpr, operands)
 
     def graph(
-        self, build: Callable[..., Sequence[Value]], inputs: Sequence[tuple[Any, Sequence[dims.Dim], str]] = ()
+        self, build: Callable[..., Sequence[Value]], inputs: Sequence[tuple[DTypeLike, Sequence[dims.Dim], str]] = ()
     ) -> ir.Graph:
         """Return a subgraph for If, Loop or Scan, which may use all values of this graph.
 

@@ -1,9 +1,9 @@
-"""Encoder-decoders: an encoder and the decoder that attends to its result, as the two models that callers run.
+"""Encoder-decoders: an encoder, and the decoder that attends to its result, as two models.
 
-The encoder takes `audio_features` and gives `encoder_hidden_states`, and the keys and values that each layer of the decoder
-attends to: `present.N.encoder.key` and `.value`. The decoder takes these as `past_key_values.N.encoder.key` and `.value` in
-each step (see `decoders`). The names are those of Hugging Face's decoders; `genai_config.json` tells them to
-onnxruntime-genai, in which such a model is of the type "whisper".
+The encoder takes `audio_features` and returns `encoder_hidden_states`, and the keys and values that each layer of the
+decoder attends to: `present.N.encoder.key` and `.value`. The decoder takes these as `past_key_values.N.encoder.key` and
+`.value` in each step (see `decoders`). The names are those of Hugging Face's decoders; onnxruntime-genai reads them from
+`genai_config.json`, in which the type of such a model is "whisper".
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from jaxport.export.ports import Port
 
 FEATURES, STATES = "audio_features", "encoder_hidden_states"
 FRAMES = 3000
-"""The number of frames that onnxruntime-genai gives an encoder; it allots half as many states."""
+"""The number of frames that onnxruntime-genai passes to an encoder; it allocates half as many states."""
 
 _PRESENT = re.compile(r"present\.\d+\.encoder\.(key|value)")
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """What the border of an encoder says of it.
+    """The properties of an encoder that its inputs and outputs determine.
 
     Attributes:
-      layers: of the decoder.
+      layers: the number of layers of the decoder.
       hidden: the size of a state.
-      frames, states: the lengths of what goes in and of what comes out.
+      frames, states: the lengths of the input and of the result.
       rows: the shape of the keys that the decoder attends to.
     """
 
@@ -58,15 +58,15 @@ class Encoder:
 
     @classmethod
     def of(cls, model: ir.Model, inputs: Sequence[Port], outputs: Sequence[Port]) -> Encoder:
-        """Read the border of a model.
+        """Return the properties of a model from its inputs and outputs.
 
         Raises:
-          InvalidArgument: it is not that of an encoder; all that is wrong is named.
+          InvalidArgument: the model is not an encoder; the message lists all problems.
         """
-        given = {port.name: port for port in inputs if not port.weight}
-        returned = {port.name: port for port in outputs}
-        rows = ports_named(_PRESENT, returned)
-        problems = [*_problems(given, returned, rows)]
+        input_ports = {port.name: port for port in inputs if not port.weight}
+        output_ports = {port.name: port for port in outputs}
+        rows = ports_named(_PRESENT, output_ports)
+        problems = [*_problems(input_ports, output_ports, rows)]
         if problems:
             raise InvalidArgument(
                 f"`{model.graph.name}` is no encoder",
@@ -75,11 +75,11 @@ class Encoder:
                 instead=f"take `{FEATURES}` of shape (batch_size, features, frames), and return "
                 f'{{"{STATES}": ..., "present": [{{"encoder": {{"key": ..., "value": ...}}}}, ...]}}',
             )
-        _, states, hidden = returned[STATES].shape
-        return cls(len(rows) // len(SIDES), hidden, given[FEATURES].shape[2], states, tuple(rows[0].shape))
+        _, states, hidden = output_ports[STATES].shape
+        return cls(len(rows) // len(SIDES), hidden, input_ports[FEATURES].shape[2], states, tuple(rows[0].shape))
 
     def config(self) -> dict[str, Any]:
-        """Return what `genai_config.json` says of the encoder."""
+        """Return the part of `genai_config.json` about the encoder."""
         return {
             "session_options": {"provider_options": []},
             "filename": self.filename,
@@ -97,7 +97,7 @@ class Encoder:
 
 
 def is_encoder(outputs: Sequence[Port]) -> bool:
-    """Whether a model is meant as an encoder, by the names of its outputs."""
+    """Whether the outputs of a model have the names of an encoder's."""
     return any(port.name == STATES for port in outputs)
 
 
@@ -105,8 +105,8 @@ def config_text(decoder: Decoder, encoder: Encoder | None, **options: Any) -> st
     """Return `genai_config.json` as text.
 
     Raises:
-      InvalidArgument: the decoder attends to an encoder and none is given, or one that does not fit, or does not attend to
-        the one that is given.
+      InvalidArgument: the decoder attends to an encoder and `encoder` is None or does not fit, or it attends to none and
+        `encoder` is not None.
     """
     problems = [*_problems_of_a_pair(decoder, encoder)]
     if problems:
@@ -143,14 +143,14 @@ def _problems_of_a_pair(decoder: Decoder, encoder: Encoder | None) -> Iterator[s
             yield f"there are {length} {name}; onnxruntime-genai gives every encoder {FRAMES} frames, and allots {expected}"
 
 
-def _problems(given: Mapping[str, Port], returned: Mapping[str, Port], rows: Sequence[Port]) -> Iterator[str]:
+def _problems(input_ports: Mapping[str, Port], output_ports: Mapping[str, Port], rows: Sequence[Port]) -> Iterator[str]:
     layers = max(1, len(rows) // len(SIDES))
     names = [f"{PRESENT_NAMES % number}{CROSS}{side}" for number in range(layers) for side in SIDES]
-    wrong = [*problems_of_names({"input": ([FEATURES], given), "output": ([STATES, *names], returned)})]
+    wrong = [*problems_of_names({"input": ([FEATURES], input_ports), "output": ([STATES, *names], output_ports)})]
     yield from wrong
     if wrong:
         return
-    for kind, port in (("input", given[FEATURES]), ("output", returned[STATES])):
+    for kind, port in (("input", input_ports[FEATURES]), ("output", output_ports[STATES])):
         if len(port.shape) != 3 or not dims.is_static(port.shape[1 if kind == "input" else 2]):
             yield f"the {kind} `{port.name}` is {shown(port)}, not of rank 3 with a known number of features"
     yield from problems_of_rows("output", rows)

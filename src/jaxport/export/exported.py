@@ -6,11 +6,12 @@ import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import ArrayLike
 
 from jaxport import saving
 from jaxport.errors import InvalidArgument
@@ -18,6 +19,7 @@ from jaxport.export import decoders, dims, encoders, functions, specs
 from jaxport.export.explain import Explanation
 from jaxport.export.ports import Port
 from jaxport.export.requirements import Requirements
+from jaxport.jaxprs import Parameters, PythonFunction, PyTree
 
 if TYPE_CHECKING:
     import onnx
@@ -61,7 +63,7 @@ class Exported:
     """
 
     model: ir.Model
-    fn: Callable[..., Any]
+    fn: PythonFunction
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     defaults: Mapping[str, np.ndarray]
@@ -127,7 +129,7 @@ class Exported:
         eos_token_id: int | Sequence[int],
         bos_token_id: int | None = None,
         pad_token_id: int | None = None,
-        search: Mapping[str, Any] | None = None,
+        search: Parameters | None = None,
         encoder: Exported | None = None,
         external_data: bool | None = None,
     ) -> None:
@@ -166,7 +168,7 @@ class Exported:
             models[before.filename] = encoder.model
         saving.save_folder(models, folder, {"genai_config.json": text}, external_data)
 
-    def run(self, inputs: Mapping[str, Any]) -> list[np.ndarray]:
+    def run(self, inputs: Mapping[str, ArrayLike]) -> list[np.ndarray]:
         """Run the model in ONNX Runtime on inputs in its own names and layout; return a list of arrays.
 
         Weights that are inputs of the graph have their defaults, unless `inputs` gives others.
@@ -188,7 +190,7 @@ class Exported:
         specs.sizes_of({port.name: port.model_shape for port in ports}, arrays)
         return self.session.run({**self.defaults, **arrays})
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """Run the model with the signature, the layout and the pytrees of the JAX function.
 
         Returns NumPy arrays in the pytree that the function returns; if `state="outputs"`, a pair of that and a dict of
@@ -201,7 +203,7 @@ class Exported:
         """
         return self.unflatten(self.session.run({**self.defaults, **self.flatten(args, kwargs)}))
 
-    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def flatten(self, args: Sequence[PyTree], kwargs: Parameters) -> dict[str, np.ndarray]:
         """Return the arguments of the JAX function as inputs of the model, by name.
 
         Raises:
@@ -224,14 +226,14 @@ class Exported:
                     instead="pass that, or export again",
                 )
         arrays = [leaf for index, leaf in enumerate(leaves) if index not in traced.static_inputs]
-        given = {
+        named = {
             port.name: leaf if hasattr(leaf, "shape") else np.asarray(leaf)
             for port, leaf in zip(self._ports, arrays, strict=True)
         }
-        specs.sizes_of({port.name: port.shape for port in self._ports}, given)
+        specs.sizes_of({port.name: port.shape for port in self._ports}, named)
         return {port.name: port.to_model(leaf, self.x64) for port, leaf in zip(self._ports, arrays, strict=True)}
 
-    def unflatten(self, results: Sequence[np.ndarray]) -> Any:
+    def unflatten(self, results: Sequence[np.ndarray]) -> PyTree:
         """Return outputs of the model as the JAX function returns them, with the new state if that is an output too."""
         traced = self.traced
         values = [port.to_jax(result) for port, result in zip(self.outputs, results, strict=True)]
@@ -248,7 +250,7 @@ class Exported:
 
     def verify(
         self,
-        inputs: Any = None,
+        inputs: PyTree = None,
         *,
         check: bool = True,
         sizes: Sequence[Mapping[str, int]] | None = None,

@@ -7,8 +7,7 @@ in the same way: a multiple of the symbol, or a size for one of several.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import jax
 
@@ -18,6 +17,7 @@ from jaxport.errors import ExportError
 from jaxport.export import dims, sources
 from jaxport.export.flags.tracing import input_paths, with_flags
 from jaxport.export.specs import Inputs
+from jaxport.jaxprs import PythonFunction, PyTree
 
 #: The sizes tried in place of symbols: most functions accept them, and they differ from one another.
 _BASES = (8, 16, 64, 3)
@@ -27,7 +27,7 @@ _AS_A_NUMBER = ("_DimExpr", "requires a constant", "expected a sequence of integ
 _VALUE_NEEDED = (jax.errors.ConcretizationTypeError, jax.errors.NonConcreteBooleanIndexError)
 
 
-def explained(error: Exception, name: str, fn: Callable[..., Any], inputs: Inputs) -> ExportError:
+def explained(error: Exception, name: str, fn: PythonFunction, inputs: Inputs) -> ExportError:
     """Return the error that tells why a function cannot be traced.
 
     Args:
@@ -54,13 +54,13 @@ def place_of(error: BaseException) -> str:
     return ", ".join(text for text in (sources.raised_at(error), module) if text)
 
 
-def _shown(leaf: Any) -> str:
+def _shown(leaf: PyTree) -> str:
     if not hasattr(leaf, "shape"):
         return repr(leaf)
     return f"{getattr(leaf.dtype, 'name', leaf.dtype)}[{', '.join(map(str, leaf.shape))}]"
 
 
-def _reason(error: Exception, trial: _Trial, fn: Callable[..., Any], inputs: Inputs) -> tuple[str, str]:
+def _reason(error: Exception, trial: _Trial, fn: PythonFunction, inputs: Inputs) -> tuple[str, str]:
     """Return why tracing failed, and what to do instead."""
     message = _without_links(str(error))
     if isinstance(error, _VALUE_NEEDED):
@@ -130,7 +130,7 @@ def _given(sizes: Mapping[str, int]) -> str:
 class _Trial:
     """A function to trace again with other dims."""
 
-    def __init__(self, fn: Callable[..., Any], inputs: Inputs):
+    def __init__(self, fn: PythonFunction, inputs: Inputs):
         self.fn, self.inputs = fn, with_flags(inputs.args, inputs.kwargs, dict.fromkeys(inputs.flags, True))
         shapes = [leaf.shape for leaf in jax.tree.leaves(self.inputs) if hasattr(leaf, "shape")]
         self._dims = [dim for shape in shapes for dim in shape if not dims.is_static(dim)]
@@ -171,7 +171,7 @@ class _Trial:
             return False
         return True
 
-    def _replaced(self, leaf: Any, replacement: Mapping[str, str]) -> Any:
+    def _replaced(self, leaf: PyTree, replacement: Mapping[str, str]) -> PyTree:
         if not hasattr(leaf, "shape") or dims.all_static(leaf.shape):
             return leaf
         return jax.ShapeDtypeStruct(tuple(_substituted(dim, replacement) for dim in leaf.shape), leaf.dtype)

@@ -8,16 +8,17 @@ primitives of small constants.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from jaxport.export import dims
 from jaxport.export.value import SMALL, Value
-from jaxport.jaxprs import JaxprEqn
+from jaxport.jaxprs import JaxprEqn, Parameters, PythonFunction
 
 
 def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -50,7 +51,7 @@ def _squeeze(x, axes=None):
 
 
 #: Operators that only move data: folded for constants of any size, as views where NumPy can.
-MOVES: dict[str, Callable[..., Any]] = {
+MOVES: dict[str, PythonFunction] = {
     "Identity": lambda x: x,
     "Transpose": lambda x, *, perm: np.transpose(x, perm),
     "Reshape": _reshape,
@@ -59,7 +60,7 @@ MOVES: dict[str, Callable[..., Any]] = {
 }
 
 #: Operators folded for small integers and booleans.
-COMPUTES: dict[str, Callable[..., Any]] = {
+COMPUTES: dict[str, PythonFunction] = {
     "Add": np.add,
     "Sub": np.subtract,
     "Mul": np.multiply,
@@ -85,7 +86,7 @@ COMPUTES: dict[str, Callable[..., Any]] = {
 }
 
 
-def fold(op_type: str, operands: Sequence[Value | None], attributes: Mapping[str, Any], dtype: Any) -> Value | None:
+def fold(op_type: str, operands: Sequence[Value | None], attributes: Parameters, dtype: DTypeLike) -> Value | None:
     """Return the constant that an operator computes, or None if the graph has to compute it.
 
     Args:
@@ -146,7 +147,7 @@ def computed(equation: JaxprEqn, operands: Sequence[Value]) -> list[Value] | Non
 
 
 #: The neutral element of either operand. A float plus 0.0 is not among them: it loses the sign of -0.0.
-NEUTRAL: dict[str, Callable[[np.dtype], Any]] = {
+NEUTRAL: dict[str, PythonFunction] = {
     "Add": lambda dtype: 0 if dtype.kind in "iu" else None,
     "Mul": lambda _: 1,
     "And": lambda _: True,
@@ -155,7 +156,7 @@ NEUTRAL: dict[str, Callable[[np.dtype], Any]] = {
     "Min": lambda dtype: np.iinfo(dtype).max if dtype.kind in "iu" else np.inf,
 }
 #: The same for operators that have a neutral element only as their second operand.
-NEUTRAL_SECOND: dict[str, Callable[[np.dtype], Any]] = {"Sub": lambda _: 0, "Div": lambda _: 1}
+NEUTRAL_SECOND: dict[str, PythonFunction] = {"Sub": lambda _: 0, "Div": lambda _: 1}
 
 
 def without_neutral(op_type: str, operands: Sequence[Value | None]) -> Value | None:

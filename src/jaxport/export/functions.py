@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +21,10 @@ from jaxport.errors import ExportError, InvalidArgument
 from jaxport.export import dim_values
 from jaxport.export.passes.inlining import inlining
 from jaxport.export.value import SMALL, Scope, Value
+from jaxport.jaxprs import JaxprEqn, Module, Parameters
 
 if TYPE_CHECKING:
+    from jaxport.blocks import Block
     from jaxport.export.emitter import Emitter
 
 #: The key under which `onnx_function` stores its options on a block.
@@ -30,7 +32,7 @@ OPTION = "onnx_function"
 
 
 def onnx_function(
-    decorated: Any = None,
+    decorated: Module = None,
     *,
     unique: bool = False,
     namespace: str | None = None,
@@ -38,7 +40,7 @@ def onnx_function(
     name: str | None = None,
     static: Iterable[str] = (),
     runtime: Iterable[str] = (),
-) -> Any:
+) -> Module:
     """Make the calls of a class, method or function ONNX functions when they are exported.
 
     Outside an export the decorated class, method or function is unchanged.
@@ -80,7 +82,7 @@ def onnx_function(
         )
     options = {OPTION: {"unique": unique, "namespace": namespace, "name": type or name, "runtime": runtime}}
 
-    def prepare(keywords: dict[str, Any]) -> dict[str, Any]:
+    def prepare(keywords: Parameters) -> dict[str, Any]:
         for key in static:
             if isinstance(keywords.get(key), Tracer):
                 raise InvalidArgument(
@@ -90,7 +92,7 @@ def onnx_function(
                 )
         return {key: jnp.asarray(value) if key in runtime else value for key, value in keywords.items()}
 
-    def decorate(thing: Any) -> Any:
+    def decorate(thing: Module) -> Module:
         return blocks.boundary(thing, options=options, prepare=prepare)
 
     return decorate if decorated is None else decorate(decorated)
@@ -101,9 +103,9 @@ class Selector:
     """Selects the blocks that become functions: by target, or by a predicate."""
 
     targets: tuple[str, ...] = ()
-    predicates: tuple[Callable[[Any], bool], ...] = ()
+    predicates: tuple[Callable[[Block], bool], ...] = ()
 
-    def matches(self, block: Any) -> list[Any]:
+    def matches(self, block: Block) -> list[str | Callable[[Block], bool]]:
         """Return the entries of the selector that a block matches."""
         names = {block.target, block.target.rsplit(".", 1)[-1]}
         return [t for t in self.targets if t in names] + [p for p in self.predicates if p(block)]
@@ -176,16 +178,16 @@ class FunctionBuilder:
     _signatures: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)
     _hit: set[int] = field(default_factory=set)
 
-    def wants(self, block: Any) -> bool:
+    def wants(self, block: Block) -> bool:
         """Whether a block becomes a function."""
         hits = self.selector.matches(block)
         self._hit.update(map(id, hits))
         return bool(hits) or OPTION in block.options
 
-    def call(self, op: Emitter, equation: Any, operands: Sequence[Value]) -> list[Value]:
+    def call(self, op: Emitter, equation: JaxprEqn, operands: Sequence[Value]) -> list[Value]:
         """Emit a call of the function for a block."""
         block = equation.params["block"]
-        options: Mapping[str, Any] = block.options.get(OPTION, {})
+        options: Parameters = block.options.get(OPTION, {})
         scope = Scope("function")
         inner, passed, inside = op.at(scope, base=block.path), [], []
         for index, value in enumerate(operands):
@@ -206,7 +208,7 @@ class FunctionBuilder:
         emitted = op.emit(function.name, *passed, domain=function.domain, results=stamps)
         return list(emitted) if isinstance(emitted, tuple) else [emitted]
 
-    def _shared(self, op: Emitter, block: Any, options: Mapping[str, Any], graph: ir.Graph) -> ir.Function:
+    def _shared(self, op: Emitter, block: Block, options: Parameters, graph: ir.Graph) -> ir.Function:
         """Return the function with this body: an existing one, or a new one."""
         signature = tuple(_lines(graph))
         package, _, short = block.target.rpartition(".")
@@ -266,7 +268,7 @@ def inlined(model: ir.Model) -> ir.Model:
 
 def _lines(graph: ir.Graph) -> Iterable[str]:
     """Return the graph as text that is the same for equal bodies: values are numbered, names and origins omitted."""
-    numbers: dict[Any, int] = {}
+    numbers: dict[ir.Value, int] = {}
 
     def number(value: ir.Value | None) -> str:
         return "-" if value is None else f"%{numbers.setdefault(value, len(numbers))}"

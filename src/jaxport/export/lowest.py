@@ -1,7 +1,7 @@
 """The lowest opset in which a finished graph means the same, so that older runtimes load it.
 
-A version of an operator that only accepts more dtypes than the one before, or has more attributes, is the same for nodes
-that use none of these. A node that uses them, or an operator that an older opset lacks, keeps the opset.
+A newer version of an operator often only accepts more dtypes or attributes. A node that uses none of these means the same
+in the older version; one that does, or whose operator an older opset lacks, requires the newer opset.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ Formals = Callable[[int], schema.Formal | None]
 """The formal parameter at a position."""
 
 FLOOR = 18
-"""The lowest opset that is chosen; older ones have to be asked for."""
+"""The lowest opset that is chosen automatically."""
 
-#: Operators of which some version means something else than the one before, with the same signature.
+#: Operators with a version that changes the meaning of a node but not the signature.
 REDEFINED = frozenset({"Attention", "GridSample", "GroupNormalization"})
-#: Values of attributes that a version brought or redefined.
+#: Values of attributes that a version added or redefined.
 REDEFINED_VALUES = frozenset(
     {
         ("Pad", "mode", "wrap"),
@@ -32,7 +32,7 @@ REDEFINED_VALUES = frozenset(
 
 
 def lower(model: ir.Model) -> None:
-    """Write the lowest opset that the model needs, and the IR version of that opset if it is lower; changes the model.
+    """Lower a model, in place, to the oldest opset that it can use, and to the IR version of that opset if that is older.
 
     Example:
       >>> import jax.numpy as jnp, jaxport
@@ -53,7 +53,7 @@ def lowest(model: ir.Model) -> int:
 
 
 def needing(nodes: Iterable[ir.Node], written: int, opset: int) -> list[ir.Node]:
-    """Return the nodes that do not mean in an older opset what they mean in that which they are written in."""
+    """Return the nodes that an older opset lacks, or gives another meaning than the opset `written`."""
     return [node for node in nodes if not _means_the_same(node, written, opset)]
 
 
@@ -65,25 +65,27 @@ def _means_the_same(node: ir.Node, written: int, opset: int) -> bool:
         return True
     if node.op_type in REDEFINED:
         return False
-    given = {name: attribute.value for name, attribute in node.attributes.items()}
+    attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     return (
         all(
-            name in older.attributes and (node.op_type, name, _text(given[name])) not in REDEFINED_VALUES
-            for name in given
+            name in older.attributes and (node.op_type, name, _text(attributes[name])) not in REDEFINED_VALUES
+            for name in attributes
         )
-        and all(newer.defaults.get(name) == default for name, default in older.defaults.items() if name not in given)
+        and all(
+            newer.defaults.get(name) == default for name, default in older.defaults.items() if name not in attributes
+        )
         and _takes(older.input, newer.input, node.inputs)
         and _takes(older.output, newer.output, node.outputs)
     )
 
 
 def _text(value: object) -> object:
-    """Return the value of an attribute as `REDEFINED_VALUES` has it; arrays and graphs are not in it."""
+    """Return the value of an attribute if `REDEFINED_VALUES` may contain it, else None."""
     return value if isinstance(value, (str, int)) else None
 
 
 def _takes(older: Formals, newer: Formals, values: Sequence[ir.Value | None]) -> bool:
-    """Whether values are operands, or results, of the older version under the same names and in its dtypes."""
+    """Whether the older version has the same formal parameters for these operands or results, and accepts their dtypes."""
     for index, value in enumerate(values):
         if value is None:
             continue

@@ -13,8 +13,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import Array, PyTree, Shape
 
 NHWC_TO_NCHW, NCHW_TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
 
@@ -33,7 +35,7 @@ class Port:
     """
 
     name: str
-    shape: tuple[Any, ...]
+    shape: Shape
     dtype: Any
     nchw: bool = False
     weight: bool = False
@@ -54,7 +56,7 @@ class Port:
         return np.empty(0, dtype).real.dtype if dtype.kind == "c" else dtype
 
     @property
-    def model_shape(self) -> tuple[Any, ...]:
+    def model_shape(self) -> Shape:
         """Its shape in the model.
 
         >>> Port("x", (1, 6, 6, 3), np.dtype(np.complex64), nchw=True).model_shape
@@ -67,7 +69,7 @@ class Port:
         shape = tuple(self.shape[axis] for axis in NHWC_TO_NCHW) if self.nchw else self.shape
         return (*shape, *pairs)
 
-    def to_model(self, value: Any, x64: bool) -> np.ndarray:
+    def to_model(self, value: ArrayLike, x64: bool) -> np.ndarray:
         """Return an argument of the JAX function as the model takes it.
 
         Args:
@@ -84,7 +86,7 @@ class Port:
         array = self._as_dtype(value, self.dtype, x64) if self.declared is None else self._widened(value)
         return stored(array.transpose(NHWC_TO_NCHW) if self.nchw else array)
 
-    def checked(self, value: Any, x64: bool) -> np.ndarray:
+    def checked(self, value: ArrayLike, x64: bool) -> np.ndarray:
         """Return an input of the model as a NumPy array, in the model's layout.
 
         Raises:
@@ -92,7 +94,7 @@ class Port:
         """
         return self._as_dtype(value, self.model_dtype, x64)
 
-    def to_jax(self, array: Any) -> Any:
+    def to_jax(self, array: Any) -> Array:
         """Return a result of the model as the JAX function does: a NumPy array, or an array of PRNG keys."""
         if is_key(self.dtype):
             return jax.random.wrap_key_data(array, impl=key_implementation(self.dtype))
@@ -104,14 +106,14 @@ class Port:
             array = array.astype(self.dtype)
         return array.transpose(NCHW_TO_NHWC) if self.nchw else array
 
-    def _widened(self, value: Any) -> np.ndarray:
+    def _widened(self, value: ArrayLike) -> np.ndarray:
         """Return an argument in the declared dtype, which holds all values that JAX narrows to the function's dtype."""
         array = np.asarray(value)
         if array.dtype == self.declared:
             return array
         return self._as_dtype(value, self.dtype, x64=False).astype(self.declared)
 
-    def _as_dtype(self, value: Any, dtype: np.dtype, x64: bool) -> np.ndarray:
+    def _as_dtype(self, value: PyTree, dtype: np.dtype, x64: bool) -> np.ndarray:
         array = np.asarray(value)
         if array.dtype == dtype:
             return array
@@ -161,7 +163,7 @@ def is_key(dtype: Any) -> bool:
     return jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
 
 
-def stored(value: Any) -> np.ndarray:
+def stored(value: PyTree) -> np.ndarray:
     """Return an array as a model stores it: complex numbers as pairs, PRNG keys as their data.
 
     >>> stored(np.complex64([1 + 2j]))

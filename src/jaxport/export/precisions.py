@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
@@ -20,6 +20,7 @@ from jaxport.export.passes.editing import subgraphs
 from jaxport.export.passes.half import half
 from jaxport.export.passes.repeated import repeated
 from jaxport.export.passes.tidy import tidy
+from jaxport.jaxprs import PyTree
 
 if TYPE_CHECKING:
     from jaxport.export.exported import Exported
@@ -39,7 +40,7 @@ class Precision:
       tolerance: the largest tolerated difference of an output from that of the float32 function, relative to its largest
         element.
       dtype: the name of the dtype in which weights are stored.
-      half: the 16-bit dtype in which the model computes, if it does.
+      half: the 16-bit dtype in which the model computes; None if it computes in float32.
     """
 
     name: str
@@ -48,8 +49,8 @@ class Precision:
     half: ir.DataType | None = None
 
 
-#: The tolerances are what rounding to so many bits amounts to after some ten layers. That of "int4" is the most that is
-#: tolerated of any model: a model has that which its own weights and its depth justify (`_of_weights`).
+#: The tolerances allow for the rounding error of about ten layers. That of "int4" is an upper bound: each model gets the
+#: tolerance that its own weights and its depth justify (`_of_weights`).
 PRECISIONS: dict[str, Precision] = {
     precision.name: precision
     for precision in (
@@ -63,7 +64,7 @@ PRECISIONS: dict[str, Precision] = {
 
 
 FLOAT32 = "float32"
-"""The name that leaves the modules of a query as they are."""
+"""The name that leaves the modules of a query unchanged."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +72,11 @@ class Choice:
     """The requested precision and its options.
 
     Attributes:
-      precision: the precision; for several queries, one with the names of all and the largest tolerance.
+      precision: the precision; for several queries, one that joins all names and has the largest tolerance.
       calibration: the batches on which the ranges of "int8" are observed, and how.
-      border: whether inputs and outputs are converted to 16 bits, too.
-      queries: pairs of a query of blocks and the name of the precision of what it hits; where two overlap, the later one
-        holds. Empty if `precision` is that of the whole model.
+      border: whether inputs and outputs are converted to 16 bits as well.
+      queries: pairs of a query of blocks and the name of the precision of the blocks that it selects; if two overlap, the
+        later one applies. Empty if `precision` is that of the whole model.
     """
 
     precision: Precision
@@ -86,7 +87,7 @@ class Choice:
 
 def validated(
     precision: str | Mapping[str, str] | None,
-    calibration: Calibration | Iterable[Any] | None,
+    calibration: Calibration | Iterable[PyTree] | None,
     io: str | None,
     target: Target,
     opset: int,
@@ -128,13 +129,13 @@ def validated(
 
 def _by_queries(
     precision: Mapping[str, str],
-    calibration: Calibration | Iterable[Any] | None,
+    calibration: Calibration | Iterable[PyTree] | None,
     io: str | None,
     target: Target,
     opset: int,
     double: bool,
 ) -> Choice:
-    """Check precisions by query; those of 16 bits apply to the whole model only."""
+    """Check precisions by query; a 16-bit precision applies to the whole model only."""
     where = "to_onnx(precision={...})"
     names = [name for name, known in PRECISIONS.items() if known.half is None]
     for query, name in precision.items():
@@ -245,16 +246,16 @@ def _rewriting(
 
 
 MARGIN = 3.0
-"""How much further an element may be off, relative to the largest one, than the root mean square says."""
+"""The ratio of the largest tolerated error of an element to the root mean square error."""
 OPERAND = 0.01
-"""What a product with weights of 4 bits is off by where the runtime rounds the other operand to 8 bits, as ONNX Runtime does."""
+"""The error of a product with 4-bit weights if the runtime rounds the other operand to 8 bits, as ONNX Runtime does."""
 
 
 def _of_weights(model: ir.Model, most: float) -> float:
-    """Return the tolerance that the rounding of weights to 4 bits justifies, at most `most`; that if there are none.
+    """Return the tolerance that the rounding of weights to 4 bits justifies, at most `most`; `most` if no weight is rounded.
 
-    The roundings of products that follow one another are independent, so their squares add up along a path. A loop may run
-    any number of times, and a model with weights of 4 bits in one has the largest tolerance.
+    The errors of consecutive products are independent, so their squares add up along a path. A loop may run any number of
+    times, so a model with 4-bit weights in a loop has the largest tolerance.
     """
     if any(ROUNDING in node.metadata_props for graph in subgraphs(model.graph) for node in graph):
         return most

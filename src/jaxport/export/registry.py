@@ -14,12 +14,16 @@ and the primitive's parameters as keywords; it returns the value, or the values,
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxport.errors import InvalidArgument
+from jaxport.export.value import Value
+from jaxport.jaxprs import Parameters, PythonFunction
 from jaxport.jaxprs.defaults import changes_nothing
+
+if TYPE_CHECKING:
+    from jaxport.export.emitter import Emitter
 
 #: Parameters that are hints, whatever the primitive: how a value is laid out over devices, and how many of its last
 #: bits the compiler may trade for speed.
@@ -41,9 +45,9 @@ class Rule:
     """
 
     name: str
-    function: Callable[..., Any]
+    function: PythonFunction
     via: bool = False
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Parameters = field(default_factory=dict)
     irrelevant: frozenset[str] = frozenset()
     broadcasts: bool = False
 
@@ -53,7 +57,7 @@ class Rule:
         object.__setattr__(self, "_named", named)
         object.__setattr__(self, "_open", any(p.kind is p.VAR_KEYWORD for p in parameters))
 
-    def arguments(self, parameters: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    def arguments(self, parameters: Parameters) -> tuple[dict[str, Any], list[str]]:
         """Return the parameters that the function takes, and the names of those that must be refused."""
         taken, refused = {}, []
         for name, value in parameters.items():
@@ -63,7 +67,7 @@ class Rule:
                 refused.append(name)
         return taken, refused
 
-    def _is_default(self, name: str, value: Any) -> bool:
+    def _is_default(self, name: str, value: object) -> bool:
         if name in self.defaults:
             return value is self.defaults[name] or value == self.defaults[name]
         return changes_nothing(self.name, name, value)
@@ -77,12 +81,12 @@ def rule(
     primitive: str | None = None,
     *more: str,
     block: str | None = None,
-    via: Callable[..., Any] | None = None,
-    defaults: Mapping[str, Any] | None = None,
+    via: PythonFunction | None = None,
+    defaults: Parameters | None = None,
     irrelevant: tuple[str, ...] = (),
     broadcasts: bool = False,
     replace: bool = False,
-) -> Callable[..., Any]:
+) -> PythonFunction:
     """Register how one or several primitives, or a block, become ONNX.
 
     Args:
@@ -112,7 +116,7 @@ def rule(
             "a rule names a primitive or a block", where="`jaxport.rule`", instead='write `@rule("name")`'
         )
 
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+    def register(function: PythonFunction) -> PythonFunction:
         for name in names:
             if name in registry and not replace:
                 raise InvalidArgument(
@@ -133,8 +137,8 @@ def renamed(**rows: str) -> None:
         rule(primitive, broadcasts=True)(_emits(op_type))
 
 
-def _emits(op_type: str) -> Callable[..., Any]:
-    def emits(op: Any, *operands: Any) -> Any:
+def _emits(op_type: str) -> PythonFunction:
+    def emits(op: Emitter, *operands: Value) -> Value:
         return op.emit(op_type, *operands)
 
     emits.__qualname__ = f"renamed to {op_type}"

@@ -6,15 +6,15 @@ An operator without an entry gives values of unknown shape, which are not checke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from jaxport.export import dims
 from jaxport.export.value import Value
+from jaxport.jaxprs import Parameters
 from jaxport.onnx_facts import BROADCASTING, UNARY
 
 Shape = tuple[dims.Dim, ...]
-Attributes = Mapping[str, Any]
+Attributes = Parameters
 ShapeFunction = Callable[[Sequence[Value | None], Attributes], Sequence[Shape | None]]
 
 FUNCTIONS: dict[str, ShapeFunction] = {}

@@ -16,12 +16,14 @@ from typing import Any
 import jax
 import numpy as np
 from jax import export
+from jax.typing import DTypeLike
 
 from jaxport.errors import InvalidArgument
 from jaxport.export import dims, ports
+from jaxport.jaxprs import Array, Dim, Parameters, PyTree
 
 
-def is_shape(spec: Any) -> bool:
+def is_shape(spec: PyTree) -> bool:
     """Whether a specification is a bare shape: a plain tuple, not a named tuple, which is a pytree.
 
     >>> is_shape(("B", 3)), is_shape(((2, 3), (2,)))
@@ -30,15 +32,15 @@ def is_shape(spec: Any) -> bool:
     return type(spec) is tuple and all(isinstance(d, (int, str, np.integer)) or _is_symbolic(d) for d in spec)
 
 
-def _is_symbolic(dim: Any) -> bool:
+def _is_symbolic(dim: Dim) -> bool:
     return not isinstance(dim, (int, str, np.integer)) and hasattr(dim, "scope")
 
 
-def _is_spec(spec: Any) -> bool:
+def _is_spec(spec: PyTree) -> bool:
     return is_shape(spec) or isinstance(spec, jax.ShapeDtypeStruct)
 
 
-def flatten(spec: Any) -> tuple[list[Any], Any]:
+def flatten(spec: PyTree) -> tuple[list[PyTree], Any]:
     """Return the leaf specifications of one argument, and their pytree.
 
     Args:
@@ -56,7 +58,7 @@ def flatten(spec: Any) -> tuple[list[Any], Any]:
     return jax.tree.flatten(spec)
 
 
-def _describes(leaves: Sequence[Any]) -> bool:
+def _describes(leaves: Sequence[PyTree]) -> bool:
     """Whether the tuples among the leaves of a pytree are shapes: one names a dim, or no leaf is an array."""
     shapes = [leaf for leaf in leaves if is_shape(leaf)]
     if any(not isinstance(dim, (int, np.integer)) for shape in shapes for dim in shape):
@@ -64,7 +66,7 @@ def _describes(leaves: Sequence[Any]) -> bool:
     return any(shapes) and len(shapes) == len(leaves)
 
 
-def _is_scalar_type(spec: Any) -> bool:
+def _is_scalar_type(spec: PyTree) -> bool:
     """Whether a specification is a scalar type of Python, NumPy or JAX."""
     return isinstance(spec, np.dtype) or (isinstance(spec, type) and np.dtype(spec).kind != "O")
 
@@ -81,12 +83,12 @@ class SpecReader:
     ShapeDtypeStruct(shape=(B, 2*B, 3), dtype=float32)
     """
 
-    def __init__(self, default_dtype: Any, constraints: Sequence[str] = ()):
+    def __init__(self, default_dtype: DTypeLike, constraints: Sequence[str] = ()):
         self.default_dtype = np.dtype(default_dtype)
         self.constraints = tuple(constraints)
         self.scope: Any = None
 
-    def adopt_scope(self, specs: Iterable[Any]) -> None:
+    def adopt_scope(self, specs: Iterable[PyTree]) -> None:
         """Use the scope of the symbolic dims that the user made with `jax.export.symbolic_shape`, if there are any.
 
         Args:
@@ -103,7 +105,7 @@ class SpecReader:
                         )
                     self.scope = dim.scope
 
-    def read(self, spec: Any, where: str) -> Any:
+    def read(self, spec: PyTree, where: str) -> PyTree:
         """Return the pytree of abstract values that the specification of an argument describes, in its dtypes.
 
         Raises:
@@ -112,7 +114,7 @@ class SpecReader:
         leaves, tree = flatten(spec)
         return jax.tree.unflatten(tree, [self._leaf(leaf, where) for leaf in leaves])
 
-    def _leaf(self, leaf: Any, where: str) -> jax.ShapeDtypeStruct:
+    def _leaf(self, leaf: PyTree, where: str) -> jax.ShapeDtypeStruct:
         if is_shape(leaf):
             return jax.ShapeDtypeStruct(self._shape(leaf, where), self.default_dtype)
         if isinstance(leaf, jax.ShapeDtypeStruct):
@@ -131,10 +133,10 @@ class SpecReader:
             instead='give a tuple of sizes and names like ("B", 3), a jax.ShapeDtypeStruct, an array, or `bool`',
         )
 
-    def _shape(self, shape: Sequence[Any], where: str) -> tuple[dims.Dim, ...]:
+    def _shape(self, shape: Sequence[Dim], where: str) -> tuple[dims.Dim, ...]:
         return tuple(self._dim(d, where) for d in shape)
 
-    def _dim(self, dim: Any, where: str) -> dims.Dim:
+    def _dim(self, dim: Dim, where: str) -> dims.Dim:
         if isinstance(dim, (int, np.integer)):
             if dim < 0:
                 raise InvalidArgument(f"the size {dim} is negative", where=where, instead='name it: ("B", 3)')
@@ -179,15 +181,15 @@ class Inputs:
       flags: the positions of the leaves that are Python's `bool`: the function is traced for both values of each.
     """
 
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    args: tuple[PyTree, ...]
+    kwargs: dict[str, PyTree]
     declared: tuple[Any, ...]
     flags: frozenset[int] = frozenset()
 
 
 def read_inputs(
-    inputs: Sequence[Any],
-    input_params: Mapping[str, Any] | None = None,
+    inputs: Sequence[PyTree],
+    input_params: Parameters | None = None,
     constraints: Sequence[str] = (),
     double_precision: bool = False,
 ) -> Inputs:
@@ -221,7 +223,7 @@ def read_inputs(
     )
 
 
-def _flags(spec: Any) -> Any:
+def _flags(spec: PyTree) -> PyTree:
     """Return which leaves of a specification are Python's `bool`, as a pytree of booleans."""
     leaves, tree = flatten(spec)
     return jax.tree.unflatten(tree, [leaf is bool for leaf in leaves])
@@ -236,7 +238,7 @@ def narrowed(dtype: Any) -> Any:
     return dtype if ports.is_key(dtype) else np.dtype(jax.dtypes.canonicalize_dtype(dtype))
 
 
-def sizes_of(shapes: Mapping[str, Sequence[dims.Dim]], arrays: Mapping[str, Any]) -> dict[str, int]:
+def sizes_of(shapes: Mapping[str, Sequence[dims.Dim]], arrays: Mapping[str, Array]) -> dict[str, int]:
     """Return the sizes that concrete inputs give to the symbols of their declared shapes.
 
     Args:

@@ -34,18 +34,18 @@ class Target:
       Tanh...the target has no Tanh
 
     Attributes:
-      name: in messages, and in the metadata of models.
-      opset: of the default domain, that is written where no other is asked for.
-      newest_opset: the newest that may be asked for; None for any.
-      ir_version: the newest IR version; None for that of the opset.
-      runtime: the oldest release of ONNX Runtime that has to run the model; None where none is promised.
-      domains: the operator sets beside ONNX's own that there are; None where any may be used.
-      without_operators: operators that there are not, by name.
-      without_dtypes: dtypes that no value may have, by name.
+      name: the name in messages and in the metadata of models.
+      opset: the default opset.
+      newest_opset: the newest opset that may be requested; None for any.
+      ir_version: the newest IR version; None for the one of the opset.
+      runtime: the oldest release of ONNX Runtime that has to run the model; None if none has to.
+      domains: the supported operator sets besides ONNX's own; None if any may be used.
+      without_operators: the names of the operators that the target lacks.
+      without_dtypes: the names of the dtypes that no value may have.
       passes: graph passes that run after all others.
-      decoder: whether a model has to be a step of a decoder, under the names of `jaxport.decoder_inputs` or
-        `jaxport.encoder_decoder_inputs`, or an encoder.
-      signs_uint32: whether the runtime holds uint32 as a signed integer, so that what depends on more than its bits is wrong.
+      decoder: whether a model has to be an encoder, or a step of a decoder with the inputs of `jaxport.decoder_inputs` or
+        `jaxport.encoder_decoder_inputs`.
+      signs_uint32: whether the runtime stores uint32 as a signed integer, so that whatever depends on its size is wrong.
     """
 
     name: str
@@ -162,34 +162,34 @@ def validated(target: str | Target, opset: int | None) -> tuple[Target, int]:
 
 
 def ir_version(target: Target, opset: int) -> int:
-    """The IR version to write."""
+    """Return the IR version to write."""
     own = opsets.ir_version(opset)
     return own if target.ir_version is None else min(own, target.ir_version)
 
 
 def refusals(model: ir.Model, target: Target) -> list[Refusal]:
-    """All nodes of a finished model that cannot run on a target, with the lines of the user."""
+    """Return a refusal for each node or value of a finished model that cannot run on a target, with the user's line."""
     own = {(function.domain, function.name) for function in model.functions.values()}
-    found = []
+    problems = []
     for graph in graphs(model):
         for node in graph:
             if (node.domain, node.op_type) not in own:
                 where = node.metadata_props.get("jaxport.source", "")
-                found += [Refusal(_name(node), where, why) for why in _objections(node, model, target)]
+                problems += [Refusal(_name(node), where, why) for why in _objections(node, model, target)]
     held = [*model.graph.inputs, *model.graph.initializers.values()]
     for value in held:
         refused = requirements.dtypes_of([value]) & target.without_dtypes
-        found += [Refusal(value.name or "", "", f"the target has no {dtype}") for dtype in sorted(refused)]
+        problems += [Refusal(value.name or "", "", f"the target has no {dtype}") for dtype in sorted(refused)]
     if target.signs_uint32:
-        for found_at in unsigned.needing_size(model):
-            where = found_at.metadata_props.get("jaxport.source", "")
-            name = _name(found_at) if isinstance(found_at, ir.Node) else found_at.name or ""
-            found.append(Refusal(name, where, "the target takes the highest bit of a uint32 for a sign"))
-    return found
+        for needing in unsigned.needing_size(model):
+            where = needing.metadata_props.get("jaxport.source", "")
+            name = _name(needing) if isinstance(needing, ir.Node) else needing.name or ""
+            problems.append(Refusal(name, where, "the target takes the highest bit of a uint32 for a sign"))
+    return problems
 
 
 def _objections(node: ir.Node, model: ir.Model, target: Target) -> Iterator[str]:
-    """Why a node cannot run on a target."""
+    """Yield why a node cannot run on a target."""
     if node.op_type in target.without_operators:
         yield f"the target has no {node.op_type}"
     if node.domain and target.domains is not None and node.domain not in target.domains:
@@ -202,7 +202,7 @@ def _objections(node: ir.Node, model: ir.Model, target: Target) -> Iterator[str]
 
 
 def larger(target: Target) -> Iterator[Target]:
-    """The named targets that may run what a target cannot, the nearest first."""
+    """Yield the named targets that may run what a target cannot, the nearest first."""
     names = list(TARGETS)
     start = names.index(target.name) + 1 if TARGETS.get(target.name) == target else 0
     for name in names[start:]:

@@ -1,9 +1,9 @@
-"""Which operators need more of a uint32 than its bits: for runtimes that hold it as a signed integer, as OpenVINO does.
+"""Find the operators that need the size of a uint32, for runtimes that store it as a signed integer, as OpenVINO does.
 
-Sums, products, bits and movements are right modulo 2³² there. A value is *modular* if it may differ from the true one by a
-multiple of 2³²; what depends on its size (a comparison, a conversion to a float) is wrong, unless it is known to have 24 bits
-at most, as after a shift or a mask. These are also exact where the runtime computes in float32, as OpenVINO's `Where` does. An
-int64 that is computed from a modular value is modular, too.
+There, sums, products, bitwise operators and movements are correct modulo 2³². A value is *modular* if it may differ from
+the true one by a multiple of 2³². Whatever depends on its size (a comparison, a conversion to a float) is wrong, unless
+the value is known to have at most 24 bits, as after a shift or a mask. Such small values stay exact even if the runtime
+computes in float32, as OpenVINO's `Where` does. An int64 computed from a modular value is modular, too.
 """
 
 from __future__ import annotations
@@ -18,24 +18,27 @@ from jaxport.export.passes.editing import constant_of, is_op, subgraphs
 from jaxport.export.passes.shifts import is_exact
 from jaxport.onnx_facts import SELECTIONS
 
-#: Operators that give the same bits for modular operands, and any result of which may have the highest bit.
+#: Operators that are correct modulo 2³² for modular operands, and whose results may have the highest bit.
 WRAPPING = frozenset({"Add", "BitwiseNot", "Mul", "Sub"})
-#: Operators that give the same bits, and no more of them than the operands have.
+#: Operators whose results have no more bits than their operands.
 BITWISE = frozenset({"BitwiseOr", "BitwiseXor"})
-#: Operators that keep elements; the operands after the first are positions, but for those of `Concat`.
+#: Operators that move elements; their operands after the first are positions, except for `Concat`.
 KEEPING = SELECTIONS | {"Concat", "Split"}
 CARRIERS = (ir.DataType.UINT32, ir.DataType.INT32, ir.DataType.INT64)
 HIGHEST = 2**31
-"""From here on an integer has the highest of 32 bits."""
+"""The least integer with the highest of 32 bits."""
 SMALL = 2**24
-"""Below this an integer is exact in float32."""
+"""Integers below this are exact in float32."""
 
 
 class Size(enum.Enum):
     """What is known of the size of a value.
 
-    It is right, or has also 24 bits at most; it may be off by a multiple of 2³²; it is a constant with the highest bit, which
-    the runtime clamps.
+    Attributes:
+      EXACT: it is correct.
+      SMALL: it is correct, and has at most 24 bits.
+      MODULAR: it may be off by a multiple of 2³².
+      CLAMPED: the value is a constant with the highest bit, which the runtime clamps.
     """
 
     EXACT = enum.auto()
@@ -45,7 +48,7 @@ class Size(enum.Enum):
 
 
 def needing_size(model: ir.Model) -> Iterator[ir.Node | ir.Value]:
-    """Yield the nodes that depend on the size of a modular value, and the outputs that are modular and not uint32."""
+    """Yield the nodes that depend on the size of a modular value, and the outputs that the runtime returns incorrectly."""
     sizes: dict[ir.Value, Size] = {}
     for value in model.graph.initializers.values():
         sizes[value] = _of_constant(value)
@@ -54,11 +57,11 @@ def needing_size(model: ir.Model) -> Iterator[ir.Node | ir.Value]:
         if any(value is not None and _size(value, sizes) is Size.MODULAR for value in inside):
             yield node
             continue
-        found = _result(node, sizes)
-        if found is None:
+        size = _result(node, sizes)
+        if size is None:
             yield node
         else:
-            sizes.update(dict.fromkeys(node.outputs, found))
+            sizes.update(dict.fromkeys(node.outputs, size))
     for value in model.graph.outputs:
         size = _size(value, sizes)
         if size is Size.CLAMPED or (size is Size.MODULAR and value.dtype is not ir.DataType.UINT32):
@@ -85,45 +88,45 @@ def _graphs_in(node: ir.Node) -> list[ir.Graph]:
 
 
 def _result(node: ir.Node, sizes: dict[ir.Value, Size]) -> Size | None:
-    """Return the size of a node's results; None if it depends on the size of an operand that is modular."""
-    given = [Size.EXACT if value is None else _size(value, sizes) for value in node.inputs]
+    """Return the size of a node's results; None if they depend on the size of a modular operand."""
+    operands = [Size.EXACT if value is None else _size(value, sizes) for value in node.inputs]
     result = node.outputs[0]
     unsigned = result.dtype is ir.DataType.UINT32
-    if Size.CLAMPED in given:
-        # The ends of slices are clamped rightly.
+    if Size.CLAMPED in operands:
+        # Clamping the end of a slice does not change the slice.
         among = unsigned or any(value is not None and value.dtype is ir.DataType.UINT32 for value in node.inputs)
-        if not is_op(node, "Slice") and (among or Size.MODULAR in given):
+        if not is_op(node, "Slice") and (among or Size.MODULAR in operands):
             return None
-        given = [Size.EXACT if size is Size.CLAMPED else size for size in given]
+        operands = [Size.EXACT if size is Size.CLAMPED else size for size in operands]
     if is_op(node, "Constant"):
         return _of_constant(result)
     if is_op(node, "BitShift") and unsigned:
         if node.attributes["direction"].as_string() == "LEFT":
             return Size.MODULAR
-        return _joined(given[:1], unsigned) if is_exact(node) else None
+        return _joined(operands[:1], unsigned) if is_exact(node) else None
     if is_op(node, "BitwiseAnd"):
-        return Size.SMALL if Size.SMALL in given else _joined(given, unsigned)
+        return Size.SMALL if Size.SMALL in operands else _joined(operands, unsigned)
     if is_op(node, *WRAPPING):
-        return Size.MODULAR if unsigned or Size.MODULAR in given else Size.EXACT
+        return Size.MODULAR if unsigned or Size.MODULAR in operands else Size.EXACT
     if is_op(node, *BITWISE):
-        return _joined(given, unsigned)
+        return _joined(operands, unsigned)
     if is_op(node, "Cast"):
         if result.dtype in CARRIERS:
-            return _joined(given, unsigned)
-        return None if Size.MODULAR in given else Size.EXACT
+            return _joined(operands, unsigned)
+        return None if Size.MODULAR in operands else Size.EXACT
     if is_op(node, *KEEPING):
-        kept = given if is_op(node, "Concat") else given[:1]
-        return None if Size.MODULAR in given[len(kept) :] else _joined(kept, unsigned)
+        kept = operands if is_op(node, "Concat") else operands[:1]
+        return None if Size.MODULAR in operands[len(kept) :] else _joined(kept, unsigned)
     if is_op(node, "Where"):
-        chosen = _joined(given[1:], unsigned)
+        chosen = _joined(operands[1:], unsigned)
         return None if chosen is Size.MODULAR else chosen
     if is_op(node, "Shape"):
         return Size.SMALL
-    return None if Size.MODULAR in given or unsigned else Size.EXACT
+    return None if Size.MODULAR in operands or unsigned else Size.EXACT
 
 
 def _joined(sizes: Sequence[Size], unsigned: bool) -> Size:
-    """Return the size of a result that has the bits of its operands; of a uint32 less is known than of a signed integer."""
+    """Return the size of a result that has the bits of its operands; a uint32 is modular unless all of them are small."""
     if all(size is Size.SMALL for size in sizes):
         return Size.SMALL
     return Size.MODULAR if unsigned or Size.MODULAR in sizes else Size.EXACT

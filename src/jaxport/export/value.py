@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from jax.typing import DTypeLike
 
 from jaxport.export import dims
+from jaxport.jaxprs import Parameters
 
 #: Marks a parameter of the user's, in the `meta` of its `onnx_ir.Value`.
 PARAMETER = "jaxport.parameter"
@@ -23,7 +25,7 @@ class Origin(NamedTuple):
 
     op_type: str
     operands: tuple[Value | None, ...]
-    attributes: Mapping[str, Any]
+    attributes: Parameters
     result: int
 
 
@@ -44,7 +46,7 @@ class Value:
 
     def __init__(
         self,
-        dtype: Any,
+        dtype: DTypeLike,
         shape: Sequence[dims.Dim] | None,
         *,
         constant: np.ndarray | None = None,
@@ -110,6 +112,13 @@ class Value:
         self.ir.shape = None if self.shape is None else ir.Shape([dims.label(d) for d in self.shape])
 
 
+Operand = Value | np.ndarray | np.generic | float | Sequence[dims.Dim] | None
+"""What a rule passes to an operator: see `Emitter.emit`."""
+
+Stamp = tuple[DTypeLike, Sequence[dims.Dim] | None]
+"""The dtype and the shape of a result; the shape is None if it is unknown."""
+
+
 def beside(value: Value | None, op_type: str, first: Value | None) -> Value | None:
     """Return `y` if a value is computed as `op_type(first, y)`, else None."""
     if value is None or first is None or first.ir is None or value.origin is None or value.origin.op_type != op_type:
@@ -119,7 +128,7 @@ def beside(value: Value | None, op_type: str, first: Value | None) -> Value | No
 
 
 @functools.lru_cache(maxsize=64)
-def data_type(dtype: Any) -> ir.DataType:
+def data_type(dtype: DTypeLike) -> ir.DataType:
     """Return the ONNX data type of a NumPy dtype.
 
     >>> data_type("float32").name

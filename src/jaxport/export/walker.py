@@ -7,13 +7,15 @@ parameters that a rule takes, check and stamp its results, and report what went 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 import onnx_ir as ir
+from jax.typing import DTypeLike
+from numpy.typing import ArrayLike
 
 from jaxport.errors import JaxportError, Refusal, RuleError
 from jaxport.export import dims, folding, plugins, prepare
@@ -21,7 +23,10 @@ from jaxport.export.emitter import Declined, Emitter, Refused
 from jaxport.export.registry import RULES, Rule
 from jaxport.export.sources import source_lines
 from jaxport.export.value import Value, has_data_type
-from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, parameters
+from jaxport.jaxprs import Atom, ClosedJaxpr, Dim, Jaxpr, JaxprEqn, Literal, Parameters, PythonFunction, Var, parameters
+
+if TYPE_CHECKING:
+    from jaxport.blocks import Block
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class Place:
     in_rule: bool = False
     base: str = ""
 
-    def enter(self, block: Any) -> Place:
+    def enter(self, block: Block) -> Place:
         """Return the place inside a block."""
         path = block.path.removeprefix(f"{self.base}.") if self.base else block.path
         return replace(self, blocks=(*self.blocks, (path or block.name, block.target)))
@@ -103,17 +108,17 @@ class Walker:
     exact_nonfinite: bool = False
     unroll_scans: int | None = None
     functions: Any = None
-    derived: dict[Any, Any] = field(default_factory=dict)
+    derived: dict[tuple, Value] = field(default_factory=dict)
     records: list[Record] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     _sources: dict[Any, tuple[str, str]] = field(default_factory=dict)
-    _traced: dict[Any, Any] = field(default_factory=dict)
+    _traced: dict[tuple, Any] = field(default_factory=dict)
 
     def walk(self, op: Emitter, jaxpr: Jaxpr, operands: Sequence[Value]) -> list[Value]:
         """Export the equations of `jaxpr` in the graph of `op`; return the values of its outputs."""
         values: dict[Var, Value] = dict(zip(jaxpr.invars, operands, strict=True))
 
-        def read(atom: Any) -> Value:
+        def read(atom: Atom) -> Value:
             return constant(atom.val, _dtype(atom.aval)) if isinstance(atom, Literal) else values[atom]
 
         for equation in live_equations(jaxpr):
@@ -159,7 +164,7 @@ class Walker:
                 for aval in op.outs
             ]
 
-    def apply(self, rule: Rule, op: Emitter, parameters: Mapping[str, Any], operands: Sequence[Value]) -> list[Value]:
+    def apply(self, rule: Rule, op: Emitter, parameters: Parameters, operands: Sequence[Value]) -> list[Value]:
         """Call a rule, and check its results against the abstract values of the equation."""
         taken, refused = rule.arguments(parameters)
         if refused:
@@ -210,7 +215,7 @@ class Walker:
             return self.functions.call(inner, equation, operands)
         return self.inline(inner, equation.params["jaxpr"], operands)
 
-    def inline(self, op: Emitter, jaxpr: Any, operands: Sequence[Value]) -> list[Value]:
+    def inline(self, op: Emitter, jaxpr: ClosedJaxpr | Jaxpr, operands: Sequence[Value]) -> list[Value]:
         """Export a jaxpr, closed or not, in place."""
         if isinstance(jaxpr, ClosedJaxpr):
             operands = [*(constant(c, c.dtype) for c in jaxpr.consts), *operands]
@@ -220,7 +225,7 @@ class Walker:
             body = jaxpr
         return self.walk(op, body, operands)
 
-    def call(self, op: Emitter, function: Callable[..., Any], operands: Sequence[Value], parameters: dict) -> Any:
+    def call(self, op: Emitter, function: PythonFunction, operands: Sequence[Value], parameters: dict) -> Any:
         """Trace a JAX function on the abstract values of the operands, and export it in place."""
         operands = [value.stored() for value in operands]
         avals = []
@@ -272,7 +277,7 @@ class Walker:
         return users or around or librarys
 
 
-def constant(value: Any, dtype: Any) -> Value:
+def constant(value: ArrayLike, dtype: DTypeLike) -> Value:
     """Return a constant from an array or a number."""
     array = np.asarray(value, dtype=dtype)
     return Value(array.dtype, array.shape, constant=array)
@@ -300,7 +305,7 @@ def live_equations(jaxpr: Jaxpr) -> list[JaxprEqn]:
     return live[::-1]
 
 
-def checked_results(rule: Rule, op: Emitter, results: Sequence[Any]) -> list[Value]:
+def checked_results(rule: Rule, op: Emitter, results: Sequence[object]) -> list[Value]:
     """Return the results of a rule, stamped; fail on a wrong number, dtype or shape, or a value of another graph."""
     if len(results) != len(op.outs):
         raise RuleError(
@@ -336,7 +341,7 @@ def checked_results(rule: Rule, op: Emitter, results: Sequence[Any]) -> list[Val
     return checked
 
 
-def fits(shape: Sequence[Any], target: Sequence[Any]) -> bool:
+def fits(shape: Sequence[Dim], target: Sequence[Dim]) -> bool:
     """Whether `shape` may broadcast to `target`."""
     aligned = zip(reversed(shape), reversed(target), strict=False)
     return len(shape) <= len(target) and not any(d != 1 and dims.surely_differ(d, t) for d, t in aligned)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxport.blocks import block_p
 from jaxport.export import dims
-from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from jaxport.jaxprs import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Parameters, PyTree
 
 #: Calls with custom derivatives: only their bodies matter.
 _WITH_DERIVATIVES = frozenset(("custom_jvp_call", "custom_vjp_call"))
@@ -23,7 +23,7 @@ def same_aval(a: Any, b: Any) -> bool:
     return a.dtype == b.dtype and len(a.shape) == len(b.shape) and all(map(dims.same, a.shape, b.shape))
 
 
-def same_avals(atoms: Sequence[Any], others: Sequence[Any]) -> bool:
+def same_avals(atoms: Sequence[Atom], others: Sequence[Atom]) -> bool:
     """Whether variables and literals have the same dtypes and shapes, one by one."""
     return len(atoms) == len(others) and all(same_aval(a.aval, b.aval) for a, b in zip(atoms, others, strict=True))
 
@@ -47,7 +47,7 @@ def same_computation(one: JaxprEqn, other: JaxprEqn) -> bool:
     )
 
 
-def same_value(a: Any, b: Any) -> bool:
+def same_value(a: PyTree, b: PyTree) -> bool:
     """Whether two parameters of equations are equal, including the programs in them.
 
     >>> one, other = (jax.make_jaxpr(lambda x: x + 1)(2.0) for _ in range(2))
@@ -70,7 +70,7 @@ def same_value(a: Any, b: Any) -> bool:
     return type(a) is type(b) and bool(a == b)
 
 
-def _same_array(a: Any, b: Any) -> bool:
+def _same_array(a: PyTree, b: PyTree) -> bool:
     a, b = np.asarray(a), np.asarray(b)
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
@@ -78,9 +78,9 @@ def _same_array(a: Any, b: Any) -> bool:
 def _same_program(a: Jaxpr, b: Jaxpr) -> bool:
     if len(a.eqns) != len(b.eqns) or not (same_avals(a.invars, b.invars) and same_avals(a.constvars, b.constvars)):
         return False
-    names: dict[Any, Any] = dict(zip((*a.constvars, *a.invars), (*b.constvars, *b.invars), strict=True))
+    names: dict[Atom, Atom] = dict(zip((*a.constvars, *a.invars), (*b.constvars, *b.invars), strict=True))
 
-    def same(x: Any, y: Any) -> bool:
+    def same(x: Atom, y: Atom) -> bool:
         if isinstance(x, Literal) or isinstance(y, Literal):
             return isinstance(x, Literal) and isinstance(y, Literal) and same_literal(x, y)
         return names.get(x) is y
@@ -92,12 +92,12 @@ def _same_program(a: Jaxpr, b: Jaxpr) -> bool:
     return len(a.outvars) == len(b.outvars) and all(map(same, a.outvars, b.outvars))
 
 
-def kind(equation: JaxprEqn) -> tuple[Any, ...]:
+def kind(equation: JaxprEqn) -> tuple:
     """Return a hashable key that two equations share if they may be the same.
 
     Two blocks with the same key may differ inside.
     """
-    name: Callable[[Any], str] = lambda atom: f"{getattr(atom.aval, 'dtype', '')}{getattr(atom.aval, 'shape', '')}"
+    name: Callable[[Atom], str] = lambda atom: f"{getattr(atom.aval, 'dtype', '')}{getattr(atom.aval, 'shape', '')}"
     avals = (*map(name, equation.invars), ">", *map(name, equation.outvars))
     if equation.primitive is block_p:
         block = equation.params["block"]
@@ -105,6 +105,6 @@ def kind(equation: JaxprEqn) -> tuple[Any, ...]:
     return equation.primitive.name, avals, _small(equation.params)
 
 
-def _small(params: Mapping[str, Any]) -> tuple[Any, ...]:
+def _small(params: Parameters) -> tuple:
     simple = (int, str, bool, type(None))
     return tuple((key, value) for key, value in sorted(params.items()) if isinstance(value, simple))

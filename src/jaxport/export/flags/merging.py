@@ -26,7 +26,7 @@ from jax import lax
 from jaxport.blocks import Block, FrozenMapping, block_p
 from jaxport.export.flags.alike import kind, same_avals, same_computation, same_literal
 from jaxport.export.registry import BLOCK_RULES
-from jaxport.jaxprs import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var, nameless, reference_of
+from jaxport.jaxprs import Atom, ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var, nameless, reference_of
 
 #: If more equations than this lie between the common prefix and the common suffix, they are not compared.
 LONGEST = 4000
@@ -43,11 +43,11 @@ class Side:
     """
 
     equations: Sequence[JaxprEqn]
-    outvars: Sequence[Any]
+    outvars: Sequence[Atom]
     env: dict[Var, Var]
-    own: Sequence[Any] = ()
+    own: Sequence[Atom] = ()
 
-    def atom(self, atom: Any) -> Any:
+    def atom(self, atom: Atom) -> Any:
         """Return the merged variable for a variable, the literal, or the side's own variable."""
         return atom if isinstance(atom, Literal) else self.env.get(atom, atom)
 
@@ -86,7 +86,7 @@ def merged(flag: Var, like: Jaxpr, sides: tuple[Side, Side]) -> tuple[list[Jaxpr
 
 def _renamed(side: Side) -> Side:
     """Return the same program with fresh variables."""
-    new: dict[Any, Var] = {}
+    new: dict[Var, Var] = {}
     equations = []
     for equation in side.equations:
         invars = [new.get(atom, atom) if isinstance(atom, Var) else atom for atom in equation.invars]
@@ -399,7 +399,7 @@ def _common(one: Block, other: Block) -> Block:
 
 
 def _closed(
-    like: Jaxpr, invars: Sequence[Var], equations: Sequence[JaxprEqn], outvars: Sequence[Any], effects: set[Any]
+    like: Jaxpr, invars: Sequence[Var], equations: Sequence[JaxprEqn], outvars: Sequence[Atom], effects: set[Any]
 ) -> ClosedJaxpr:
     debug_info = nameless(like)
     jaxpr = like.replace(

@@ -8,9 +8,8 @@ values.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import numpy as np
@@ -25,14 +24,14 @@ from jaxport.export.flags.merging import FALSE, TRUE, Side, merged
 from jaxport.export.ports import is_key
 from jaxport.export.prepare.dead_code import without_dead_code
 from jaxport.export.specs import Inputs
-from jaxport.jaxprs import ClosedJaxpr, Var, nameless
+from jaxport.jaxprs import ClosedJaxpr, Parameters, PythonFunction, PyTree, Var, nameless
 
 #: Each flag doubles the number of traces.
 MOST = 5
 
 
 def traced_with_flags(
-    fn: Callable[..., Any], inputs: Inputs, *, name: str, state: State, functions: Sequence[str] = ()
+    fn: PythonFunction, inputs: Inputs, *, name: str, state: State, functions: Sequence[str] = ()
 ) -> tuple[Traced, frozenset[int]]:
     """Trace a function; the flags among its inputs become inputs of the program that choose inside it.
 
@@ -75,7 +74,7 @@ def traced_with_flags(
 
 @dataclass(frozen=True)
 class _Traces:
-    fn: Callable[..., Any]
+    fn: PythonFunction
     inputs: Inputs
     name: str
     state: State
@@ -115,7 +114,7 @@ class _Traces:
         return merged_traces(flag, path, true, false)
 
 
-def input_paths(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
+def input_paths(fn: PythonFunction, args: Sequence[PyTree], kwargs: Parameters) -> list[str]:
     """Return the path of each leaf of the arguments, as a trace names it.
 
     >>> input_paths(lambda batch, train: batch, ({"ids": 1},), {"train": 2})
@@ -126,7 +125,7 @@ def input_paths(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
         return leaf_paths(argument_values(signature, args, kwargs), recorder.types.is_variable)
 
 
-def with_flags(args: Sequence[Any], kwargs: Mapping[str, Any], flags: Mapping[int, bool]) -> tuple[tuple, dict]:
+def with_flags(args: Sequence[PyTree], kwargs: Parameters, flags: Mapping[int, bool]) -> tuple[tuple, dict]:
     """Return the arguments with Python bools in place of some leaves.
 
     >>> with_flags((1, 2), {"train": 3}, {2: True})
@@ -136,7 +135,7 @@ def with_flags(args: Sequence[Any], kwargs: Mapping[str, Any], flags: Mapping[in
     return jax.tree.unflatten(tree, [flags.get(index, leaf) for index, leaf in enumerate(leaves)])
 
 
-def with_bools(flags: Iterable[int], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple, dict]:
+def with_bools(flags: Iterable[int], args: Sequence[PyTree], kwargs: Parameters) -> tuple[tuple, dict]:
     """Return concrete arguments as the function takes them: flags as Python bools."""
     leaves = jax.tree.leaves((tuple(args), dict(kwargs)))
     return with_flags(args, kwargs, {index: bool(leaves[index]) for index in flags})
@@ -229,7 +228,7 @@ def _united(true: Sequence[TracedWeight], false: Sequence[TracedWeight]) -> tupl
     return weights, places
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same(a: PyTree, b: PyTree) -> bool:
     """Whether two weights are the same array, or hold the same values."""
     if a is b:
         return True

@@ -45,7 +45,7 @@ from jaxport.export.passes.softmax import softmax
 from jaxport.export.passes.tidy import tidy, unit_axes
 from jaxport.export.passes.tied import tied
 
-Pass = Callable[[ir.Model], Any]
+Pass = Callable[[ir.Model], object]
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ DEFAULT: tuple[Pass, ...] = (
 )
 
 
-def pass_name(graph_pass: Any) -> str:
+def pass_name(graph_pass: Pass) -> str:
     """Return the name that reports show."""
     return getattr(graph_pass, "__name__", type(graph_pass).__name__)
 

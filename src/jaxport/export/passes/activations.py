@@ -20,6 +20,7 @@ from jax import lax
 from jaxport.export.passes.editing import dims_of, graphs, numpy_dtype
 from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle, same_dims
 from jaxport.export.passes.patterns import Pattern, PatternMatch, kind, operators_below, pattern_of
+from jaxport.jaxprs import PythonFunction
 
 _TANH_GELU = (2 / np.pi) ** 0.5
 
@@ -40,7 +41,7 @@ class Activation:
     """
 
     op_type: str
-    function: Callable[..., Any]
+    function: PythonFunction
     needs: tuple[str, ...]
     attributes: tuple[tuple[str, Any], ...] = ()
     emit: Callable[..., ir.Value] | None = None

@@ -32,7 +32,7 @@ class CalibratedLayer:
 
     @property
     def end(self) -> ir.Value | None:
-        """What of a convolution's result is quantized: what a Relu or a Clip makes of it, where nothing else uses it."""
+        """The result to quantize of a convolution, or of the Relu or Clip that is its only user; None if there is none."""
         if self.node.op_type != "Conv":
             return None
         result = self.node.outputs[0]
@@ -43,16 +43,16 @@ class CalibratedLayer:
 
 
 def layers(model: ir.Model, where: NodeFilter) -> tuple[list[CalibratedLayer], dict[str, list[str | None]]]:
-    """What can be quantized in the main graph, and what is left in float32, by the reason."""
-    found: list[CalibratedLayer] = []
+    """Return the layers of the main graph that can be quantized, and by reason the names of those that cannot."""
+    quantizable: list[CalibratedLayer] = []
     declined: dict[str, list[str | None]] = {}
     for node in filter(where, model.graph):
         layer = _layer(node)
         if isinstance(layer, CalibratedLayer):
-            found.append(layer)
+            quantizable.append(layer)
         elif layer is not None:
             declined.setdefault(layer, []).append(node.outputs[0].name)
-    return found, declined
+    return quantizable, declined
 
 
 def _layer(node: ir.Node) -> CalibratedLayer | str | None:
@@ -76,11 +76,11 @@ def _layer(node: ir.Node) -> CalibratedLayer | str | None:
 
 
 def observed(model: ir.Model, where: NodeFilter) -> list[ir.Value]:
-    """The values whose ranges are needed."""
-    found: dict[ir.Value, None] = {}
+    """Return the values whose ranges are needed."""
+    values: dict[ir.Value, None] = {}
     for layer in layers(model, where)[0]:
-        found.update(dict.fromkeys(value for value in (source(layer.node), layer.end) if value is not None))
-    return list(found)
+        values.update(dict.fromkeys(value for value in (source(layer.node), layer.end) if value is not None))
+    return list(values)
 
 
 def calibrated_int8(model: ir.Model, ranges: Mapping[str, Range], *, where: NodeFilter = everywhere) -> str:
@@ -89,14 +89,14 @@ def calibrated_int8(model: ir.Model, ranges: Mapping[str, Range], *, where: Node
     Args:
       model: changed in place.
       ranges: the least and the greatest element of each of the `observed` values, by name.
-      where: which nodes may be changed.
+      where: whether a node may be changed.
     """
     editor = Editor(model)
-    found, declined = layers(model, where)
+    quantizable, declined = layers(model, where)
     by_value = {value: ranges[value.name or ""] for value in observed(model, where)}
     widened: dict[ir.Value, ir.Value] = {}
     scales: dict[ir.Value, float] = {}
-    for layer in found:
+    for layer in quantizable:
         node, x, end = layer.node, source(layer.node), layer.end
         if x not in scales:  # it is not quantized as the result of another convolution
             if x not in widened:
@@ -105,14 +105,16 @@ def calibrated_int8(model: ir.Model, ranges: Mapping[str, Range], *, where: Node
         _store(editor, layer, scales[source(node)])
         if end is not None:
             widened[end], scales[widened[end]] = _around(editor, end, by_value[end], list(end.consumers()))
-    made = {op_type: sum(layer.node.op_type == op_type for layer in found) for op_type in ("Conv", "MatMul", "Gemm")}
+    made = {
+        op_type: sum(layer.node.op_type == op_type for layer in quantizable) for op_type in ("Conv", "MatMul", "Gemm")
+    }
     return report({f"{op_type} of 8 bits": count for op_type, count in made.items() if count}, declined)
 
 
-def _around(editor: Editor, value: ir.Value, found: Range, users: Sequence[ir.Node]) -> tuple[ir.Value, float]:
-    """Quantize a value and widen it again, for some of its users; returns the result and the scale."""
+def _around(editor: Editor, value: ir.Value, extremes: Range, users: Sequence[ir.Node]) -> tuple[ir.Value, float]:
+    """Quantize a value and dequantize it, for some of its users; return the result and the scale."""
     graph = (value.producer() or users[0]).graph
-    least, greatest = min(found[0], 0.0), max(found[1], 0.0)
+    least, greatest = min(extremes[0], 0.0), max(extremes[1], 0.0)
     scale = np.float32((greatest - least) / 255 or 1.0)
     zero = np.uint8(np.clip(np.rint(-least / scale), 0, 255))
     parameters = [

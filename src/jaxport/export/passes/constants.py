@@ -14,7 +14,6 @@ of floats are computed in double precision and rounded, which is as good as any 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -33,12 +32,13 @@ from jaxport.export.passes.editing import (
     substitute,
 )
 from jaxport.export.value import PARAMETER, SMALL
+from jaxport.jaxprs import PythonFunction
 
 #: The largest constant, in bytes, that is computed for a pass that asks for it.
 LARGE = 1 << 20
 
 
-def _reduction(function: Callable[..., Any]) -> Callable[..., Any]:
+def _reduction(function: PythonFunction) -> PythonFunction:
     """Return a reduction whose axes are an operand, or an attribute in older operator sets; over all if absent."""
 
     def reduced(x: np.ndarray, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
@@ -49,7 +49,7 @@ def _reduction(function: Callable[..., Any]) -> Callable[..., Any]:
     return reduced
 
 
-_IN_DOUBLE: dict[str, Callable[..., Any]] = {
+_IN_DOUBLE: dict[str, PythonFunction] = {
     "Cos": np.cos,
     "Exp": np.exp,
     "Log": np.log,
@@ -60,8 +60,8 @@ _IN_DOUBLE: dict[str, Callable[..., Any]] = {
     "Sqrt": np.sqrt,
     "Tanh": np.tanh,
 }
-_INTEGERS: dict[str, Callable[..., Any]] = {**folding.COMPUTES, "Range": np.arange}
-_FLOATS: dict[str, Callable[..., Any]] = {
+_INTEGERS: dict[str, PythonFunction] = {**folding.COMPUTES, "Range": np.arange}
+_FLOATS: dict[str, PythonFunction] = {
     **folding.COMPUTES,
     "Ceil": np.ceil,
     "Div": np.divide,

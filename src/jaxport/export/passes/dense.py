@@ -99,7 +99,7 @@ def dynamic_int8(model: ir.Model, *, where: NodeFilter = everywhere) -> str:
 
     Args:
       model: changed in place.
-      where: which nodes may be changed.
+      where: whether a node may be changed.
     """
     tables = Tables()
 
@@ -206,7 +206,7 @@ def block_int4(model: ir.Model, *, contrib: bool, where: NodeFilter = everywhere
     Args:
       model: changed in place.
       contrib: whether to use ONNX Runtime's own operator rather than the standard's blocks.
-      where: which nodes may be changed.
+      where: whether a node may be changed.
     """
     tables = Tables()
 

@@ -1,7 +1,7 @@
 """Float16 or bfloat16: weights stored in half, products and what follows them computed in half.
 
-1. Weights are stored in half, but for those that half cannot hold: too large, or all but zero.
-2. Products, convolutions, attention and normalizations are computed in half where there is a kernel; normalizations and
+1. Weights are stored in half, except those that half cannot represent: too large, or nearly zero.
+2. Products, convolutions, attention and normalizations are computed in half if there is a kernel; normalizations and
    attention keep their statistics in float32, as their operators say.
 3. What moves or combines values in half is computed in half, too.
 4. Sums, softmax, exponentials and whatever has subgraphs or a function's body are computed in float32, behind casts.
@@ -19,23 +19,23 @@ import onnx_ir as ir
 from jaxport.export import legalize, schema
 from jaxport.export.passes.editing import Editor, constant_of, dims_of, is_op, source, subgraphs
 
-#: What is worth a cast of its operands.
+#: Operators that are worth a cast of their operands.
 HEAVY = frozenset(
     "MatMul Gemm Conv ConvTranspose Attention LayerNormalization RMSNormalization RotaryEmbedding".split()
 )
-#: What is computed in half where an operand is in half already.
+#: Operators that are computed in half if an operand is in half already.
 FOLLOWING = frozenset(
     """Abs Add AveragePool Clip Concat DepthToSpace Div Elu Expand Flatten Gather GatherElements GatherND Gelu
     GlobalAveragePool HardSigmoid HardSwish Identity LeakyRelu Max MaxPool Min Mish Mul Neg Pad PRelu Relu Reshape Selu
     Sigmoid Slice SpaceToDepth Split Squeeze Sub Tanh Tile Transpose Unsqueeze Where""".split()
 )
-#: What only looks up elements: it is done in half where the table is stored so.
+#: Operators that look up elements; they run in half if the table is stored in half.
 LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
 FLOAT = ir.DataType.FLOAT
 FEW = 16
-"""Constants of at most so many elements are stored in half only for what is computed in half."""
+"""Constants with at most this many elements are stored in half only if operators in half use them."""
 SHOWN = 5
-"""So many types of operators that are left in float32 are named."""
+"""The number of operator types left in float32 that a report names."""
 
 
 def half(model: ir.Model, dtype: ir.DataType, *, border: bool = False) -> str:

@@ -15,9 +15,9 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -33,6 +33,7 @@ from jaxport.export.passes.repeated import repeated
 from jaxport.export.passes.simplify import simplify
 from jaxport.export.passes.tidy import tidy
 from jaxport.export.value import Scope, Value
+from jaxport.jaxprs import Array, PythonFunction, PyTree
 from jaxport.onnx_facts import COMMUTATIVE
 
 PRODUCTS = ("Mul", "Div", "Neg")
@@ -69,7 +70,7 @@ class Pattern:
     result: ir.Value
 
     @classmethod
-    def of(cls, function: Callable[..., Any], dtype: np.dtype, opset: int) -> Pattern:
+    def of(cls, function: PythonFunction, dtype: np.dtype, opset: int) -> Pattern:
         """Return the pattern of a JAX function of an array and keyword-only numeric parameters."""
         from jaxport.export.rules import RULES  # the rules may use passes
         from jaxport.export.walker import Place, Walker
@@ -80,7 +81,7 @@ class Pattern:
         x = op.scope.add_input(Value(dtype, (2, 3), name="x"))
         numbers = [op.scope.add_input(Value(dtype, (), name=name)) for name in names]
 
-        def positional(x: Any, *numbers: Any) -> Any:
+        def positional(x: Array, *numbers: Array) -> PyTree:
             return function(x, **dict(zip(names, numbers, strict=True)))
 
         with jax.enable_x64(dtype == np.float64):
@@ -322,7 +323,7 @@ def _attributes(node: ir.Node) -> dict[str, str]:
 
 
 @functools.lru_cache(maxsize=512)
-def pattern_of(function: Callable[..., Any], dtype: np.dtype, opset: int) -> Pattern:
+def pattern_of(function: PythonFunction, dtype: np.dtype, opset: int) -> Pattern:
     """Return the pattern of a function, independent of the runtime release of the model that first needs it; cached."""
     with legalize.made_for(legalize.OLDEST):
         return Pattern.of(function, dtype, opset)

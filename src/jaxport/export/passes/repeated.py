@@ -7,7 +7,6 @@ are compared by content. A subgraph also reuses what the graphs around it have c
 from __future__ import annotations
 
 import collections
-from typing import Any
 
 import onnx_ir as ir
 
@@ -53,14 +52,14 @@ def _key(node: ir.Node) -> tuple:
     return (node.op_identifier(), len(node.outputs), tuple(operands), tuple(attributes))
 
 
-def _operand_key(value: ir.Value | None) -> Any:
+def _operand_key(value: ir.Value | None) -> object:
     array = constant_of(value)
     if array is None or array.nbytes > SMALL or array.dtype == object:
         return id(value)
     return (str(array.dtype), array.shape, array.tobytes())
 
 
-def _attribute_key(node: ir.Node, attribute: ir.Attr) -> Any:
+def _attribute_key(node: ir.Node, attribute: ir.Attr) -> object:
     if attribute.type is ir.AttributeType.TENSOR:
         tensor = attribute.as_tensor()
         return id(node) if tensor.nbytes > SMALL else (str(tensor.dtype), str(tensor.shape), tensor.tobytes())

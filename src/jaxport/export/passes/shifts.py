@@ -1,6 +1,6 @@
 """Shift uint32 right in halves of 16 bits, for OpenVINO: 2026.4 divides a signed integer instead, in float32.
 
-The quotient has 24 exact bits, is rounded toward zero, and has copies of the sign. Of 16 bits it is exact.
+That quotient has only 24 exact bits, is rounded toward zero, and copies the sign bit. For 16 bits it is exact.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ LOWER = np.uint32(0xFFFF)
 
 
 def shifts(model: ir.Model) -> str:
-    """Replace each `BitShift` of uint32 to the right by a constant by those of the upper and the lower half.
+    """Replace each right `BitShift` of a uint32 by a constant by shifts of its upper and its lower half.
 
-    No mask has the highest bit, for such constants are clamped there.
+    No mask has the highest bit, since OpenVINO clamps such constants.
 
     Args:
       model: changed in place.
@@ -30,7 +30,7 @@ def shifts(model: ir.Model) -> str:
 
 
 def is_exact(node: ir.Node) -> bool:
-    """Whether a `BitShift` to the right is one of those that `shifts` writes: of a half, or of the upper one to the lower."""
+    """Whether a right `BitShift` is one that `shifts` writes: of one half, or of the upper half to the lower."""
     before, users = source(node).producer(), node.outputs[0].consumers()
     if is_op(before, "BitwiseAnd"):
         return any(_is_lower(constant_of(value)) for value in before.inputs)

@@ -21,10 +21,10 @@ def spectra(model: ir.Model) -> str:
 def _find(node: ir.Node) -> Fusion | str | None:
     if not is_op(node, "DFT") or not integer(node, "onesided", 0):
         return None
-    half, signal, given = node.outputs[0], source(node), operand(node, 2)
-    axes = None if given is None else constant_of(given)
+    half, signal, axis_operand = node.outputs[0], source(node), operand(node, 2)
+    axes = None if axis_operand is None else constant_of(axis_operand)
     sizes, lengths = dims_of(half), dims_of(signal)
-    if sizes is None or lengths is None or (given is not None and axes is None):
+    if sizes is None or lengths is None or (axis_operand is not None and axes is None):
         return "the shape or the axis of half a spectrum is unknown"
     axis = (integer(node, "axis", 1) if axes is None else int(axes)) % len(lengths)
     if not isinstance(sizes[axis], int):

@@ -8,9 +8,9 @@ twice as many values. A rule that is a JAX function serves complex operands too:
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,21 @@ from jaxport.export.prepare.pairs import FORMULAS, Pair, each, real_dtype
 from jaxport.export.prepare.pairs_scattered import SCATTERS
 from jaxport.export.prepare.rewriting import Atoms, Rewriting, call_of, holds_jaxpr, traced
 from jaxport.export.registry import RULES, Rule
-from jaxport.jaxprs import ClosedJaxpr, JaxprEqn, Primitive, Var, parameters, with_parameters
+from jaxport.jaxprs import (
+    Array,
+    Atom,
+    ClosedJaxpr,
+    JaxprEqn,
+    Parameters,
+    Primitive,
+    PythonFunction,
+    Var,
+    parameters,
+    with_parameters,
+)
+
+if TYPE_CHECKING:
+    from jaxport.blocks import Block
 
 #: Primitives that apply to both parts separately: they move elements, or are linear over the real numbers.
 TWICE = frozenset(
@@ -49,7 +63,7 @@ PASSING = frozenset(
 OF_COMPLEX = "%s of complex numbers"
 
 
-def is_known(primitive: str, avals: Sequence[Any], rules: Mapping[str, Any]) -> bool:
+def is_known(primitive: str, avals: Sequence[object], rules: Parameters) -> bool:
     """Whether a primitive is defined on operands of which some are complex."""
     if not any(map(_is_complex, avals)):
         return False
@@ -89,32 +103,32 @@ def _with_border(inner: ClosedJaxpr, outer: Any) -> ClosedJaxpr:
     return ClosedJaxpr(jaxpr, inner.consts)
 
 
-def _parted(joined: Any) -> Pair:
+def _parted(joined: jax.Array) -> Pair:
     return Pair(joined[..., 0], joined[..., 1])
 
 
-def _joined(re: Any, im: Any) -> Any:
+def _joined(re: jax.Array, im: jax.Array) -> jax.Array:
     return jnp.stack([re, im], axis=-1)
 
 
-def is_complex(dtype: Any) -> bool:
+def is_complex(dtype: object) -> bool:
     """Whether a dtype is complex."""
     return getattr(dtype, "kind", "") == "c"
 
 
-def _is_complex(aval: Any) -> bool:
+def _is_complex(aval: object) -> TypeGuard[ShapedArray]:
     return isinstance(aval, ShapedArray) and is_complex(aval.dtype)
 
 
-def _pair_aval(aval: Any) -> ShapedArray:
+def _pair_aval(aval: ShapedArray) -> ShapedArray:
     return ShapedArray((*aval.shape, 2), real_dtype(aval.dtype))
 
 
 class _OfComplex(Rewriting):
-    def avals(self, aval: Any) -> Sequence[Any] | None:
+    def avals(self, aval: object) -> Sequence[ShapedArray] | None:
         return [ShapedArray(aval.shape, real_dtype(aval.dtype))] * 2 if _is_complex(aval) else None
 
-    def values(self, value: Any) -> Sequence[Any]:
+    def values(self, value: Array) -> Sequence[Array]:
         array: Any = np.asarray(value)
         if array.dtype.kind != "c":
             return [value]
@@ -156,7 +170,7 @@ class _OfComplex(Rewriting):
         except Exception as error:  # whatever a rule raises, the user should see its name
             raise RuleError(f"the rule for `{OF_COMPLEX % name}` failed: {type(error).__name__}: {error}") from error
 
-    def counts(self, equation: JaxprEqn) -> Mapping[str, Any]:
+    def counts(self, equation: JaxprEqn) -> Parameters:
         """Return the parameters that count operands by kind, for the operands of pairs."""
         sizes = [1 + _is_complex(atom.aval) for atom in equation.invars]
         params = parameters(equation)
@@ -176,7 +190,7 @@ class _OfComplex(Rewriting):
                 start += count
         return counts
 
-    def block(self, block: Any, sizes: Sequence[int], outvars: Sequence[Any]) -> Any:
+    def block(self, block: Block, sizes: Sequence[int], outvars: Sequence[Atom]) -> Block:
         """Return a block whose inputs and outputs are numbered by their new places."""
         starts = np.cumsum([0, *sizes]).tolist()
         weights = {
@@ -196,7 +210,7 @@ def _suffixes(size: int) -> Sequence[str]:
     return ("",) if size == 1 else (".real", ".imag")
 
 
-def _function(rule: Rule | None, equation: JaxprEqn) -> Callable[..., Any] | None:
+def _function(rule: Rule | None, equation: JaxprEqn) -> PythonFunction | None:
     """Return the JAX function of a rule with an equation's parameters; None if it has none, or refuses one."""
     if rule is None or not rule.via:
         return None
@@ -204,7 +218,7 @@ def _function(rule: Rule | None, equation: JaxprEqn) -> Callable[..., Any] | Non
     return None if refused else functools.partial(rule.function, **taken)
 
 
-def _by_parts(equation: JaxprEqn) -> Callable[..., Any]:
+def _by_parts(equation: JaxprEqn) -> PythonFunction:
     """Return the definition of a linear primitive on pairs."""
     primitive, params = equation.primitive, dict(equation.params)
     if "update_jaxpr" in params:  # the primitive's name tells how a scatter combines
@@ -216,7 +230,7 @@ def _by_parts(equation: JaxprEqn) -> Callable[..., Any]:
     return lambda *operands: combined(lambda *xs: primitive.bind(*xs, **params), *operands)
 
 
-def _twice(bind: Callable[..., Any], *operands: Any) -> Any:
+def _twice(bind: PythonFunction, *operands: Pair | Array) -> Pair | list[Pair]:
     """Apply an operation to the real parts and to the imaginary parts; real operands go with both."""
     parts = [bind(*(x[part] if isinstance(x, Pair) else x for x in operands)) for part in range(2)]
     if isinstance(parts[0], (list, tuple)):
@@ -224,7 +238,7 @@ def _twice(bind: Callable[..., Any], *operands: Any) -> Any:
     return Pair(*parts)
 
 
-def _product(bind: Callable[..., Any], x: Any, y: Any, *more: Any) -> Pair:
+def _product(bind: PythonFunction, x: Pair | Array, y: Pair | Array, *more: Array) -> Pair:
     """Return a product of arrays, one of which may be real."""
     if not isinstance(x, Pair):
         return each(lambda part: bind(x, part, *more))(y)

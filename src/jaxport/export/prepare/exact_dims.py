@@ -6,13 +6,13 @@ symbol, JAX computes the same in float32 from the start. Positions in an image a
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from jax.core import ShapedArray
 
 from jaxport.export.prepare.rewriting import Local
-from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, convert_element_type_p, new_jaxpr_eqn
+from jaxport.jaxprs import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, convert_element_type_p, new_jaxpr_eqn
 
 #: The primitives that Python arithmetic on dims is traced to.
 ARITHMETIC = frozenset("add sub mul div neg max min abs floor ceil integer_pow pow sqrt convert_element_type".split())
@@ -39,10 +39,10 @@ class _ExactDims(Local):
 
 
 def _in_double(jaxpr: Jaxpr) -> Jaxpr:
-    from_dims: set[Any] = set()
-    doubles: dict[Any, Var] = {}
+    from_dims: set[Var] = set()
+    doubles: dict[Var, Var] = {}
     equations: list[JaxprEqn] = []
-    used: set[Any] = set(filter(_is_variable, jaxpr.outvars))
+    used: set[Var] = set(filter(_is_variable, jaxpr.outvars))
     for equation in jaxpr.eqns:
         name, results = equation.primitive.name, [*equation.outvars]
         result: Any = results[0] if results else None
@@ -65,18 +65,18 @@ def _in_double(jaxpr: Jaxpr) -> Jaxpr:
     return jaxpr.replace(eqns=_rounded(equations, {double: old for old, double in doubles.items()}, used))
 
 
-def _is_variable(atom: Any) -> bool:
+def _is_variable(atom: object) -> TypeGuard[Var]:
     return isinstance(atom, Var)
 
 
-def _is_known(equation: JaxprEqn, from_dims: set[Any], doubles: dict[Any, Var]) -> bool:
+def _is_known(equation: JaxprEqn, from_dims: set[Var], doubles: dict[Var, Var]) -> bool:
     """Whether an equation computes with dims and literals only."""
     variables = list(filter(_is_variable, equation.invars))
     return bool(variables) and all(atom in from_dims or atom in doubles for atom in variables)
 
 
-def _doubled(equation: JaxprEqn, doubles: dict[Any, Var]) -> JaxprEqn:
-    def double(atom: Any) -> Any:
+def _doubled(equation: JaxprEqn, doubles: dict[Var, Var]) -> JaxprEqn:
+    def double(atom: Atom) -> Atom:
         if isinstance(atom, Literal):
             value = np.asarray(atom.val)
             return Literal(np.float64(value), DOUBLE) if value.dtype.kind == "f" else atom
@@ -89,7 +89,7 @@ def _doubled(equation: JaxprEqn, doubles: dict[Any, Var]) -> JaxprEqn:
     return equation.replace(invars=[double(atom) for atom in equation.invars], outvars=outvars, params=params)
 
 
-def _rounded(equations: list[JaxprEqn], single: dict[Any, Any], used: set[Any]) -> list[JaxprEqn]:
+def _rounded(equations: list[JaxprEqn], single: dict[Var, Any], used: set[Var]) -> list[JaxprEqn]:
     """Return the equations with a conversion to float32 after each result that is used in float32."""
     rounded = []
     for equation in equations:

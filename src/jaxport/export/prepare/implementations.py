@@ -7,7 +7,7 @@ a primitive that only calls its jaxpr becomes a call of it, under any name, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jax.core import ShapedArray
@@ -18,7 +18,17 @@ from jaxport.export import dims
 from jaxport.export.prepare import complex as complex_numbers
 from jaxport.export.prepare.rewriting import Atoms, Rewriting, call_of, map_jaxprs, traced
 from jaxport.export.registry import Rule
-from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive, Var, new_jaxpr_eqn
+from jaxport.jaxprs import (
+    Array,
+    ClosedJaxpr,
+    Jaxpr,
+    JaxprEqn,
+    Parameters,
+    Primitive,
+    PythonFunction,
+    Var,
+    new_jaxpr_eqn,
+)
 from jaxport.jaxprs.implementations import implementations
 
 #: How deep implementations of one primitive may nest: more is an infinite recursion.
@@ -29,7 +39,7 @@ opaque_p.multiple_results = True
 
 
 @opaque_p.def_effectful_abstract_eval
-def _results_of_body(*_: Any, body: ClosedJaxpr) -> Any:
+def _results_of_body(*_: object, body: ClosedJaxpr) -> tuple:
     return body.out_avals, _effects(body)
 
 
@@ -52,10 +62,10 @@ def with_implementations(closed: ClosedJaxpr, rules: Mapping[str, Rule]) -> Clos
 class _OfPrimitives(Rewriting):
     """A rewriting of some primitives, which leaves all variables as they are."""
 
-    def avals(self, aval: Any) -> Sequence[Any] | None:  # noqa: ARG002
+    def avals(self, aval: object) -> Sequence[ShapedArray] | None:  # noqa: ARG002
         return None
 
-    def values(self, value: Any) -> Sequence[Any]:
+    def values(self, value: Array) -> Sequence[Array]:
         return [value]
 
 
@@ -100,7 +110,7 @@ class _Opened(_OfPrimitives):
         return call_of(equation.params["body"], equation.invars, equation.outvars, equation)
 
 
-def _meaning(function: Callable[..., Any], equation: JaxprEqn) -> ClosedJaxpr | None:
+def _meaning(function: PythonFunction, equation: JaxprEqn) -> ClosedJaxpr | None:
     """Return the jaxpr of an implementation; None if it cannot be traced, or only defers to the compiler."""
     params = {name: map_jaxprs(_opaque, value) for name, value in equation.params.items()}
     try:
@@ -115,7 +125,7 @@ def _meaning(function: Callable[..., Any], equation: JaxprEqn) -> ClosedJaxpr | 
     return made
 
 
-def _opaque(jaxpr: Any) -> Any:
+def _opaque(jaxpr: ClosedJaxpr | Jaxpr) -> ClosedJaxpr | Jaxpr:
     """Return a jaxpr of one opaque call in place of the given one; mutable arrays cannot be passed to it."""
     closed = isinstance(jaxpr, ClosedJaxpr)
     inner = jaxpr.jaxpr if closed else jaxpr
@@ -142,14 +152,14 @@ def _equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
                 yield from _equations(inner)
 
 
-def _is_same(equation: JaxprEqn, primitive: Primitive, params: Mapping[str, Any]) -> bool:
+def _is_same(equation: JaxprEqn, primitive: Primitive, params: Parameters) -> bool:
     """Whether an equation applies a primitive with these parameters."""
     return equation.primitive is primitive and all(
         value is params.get(name) or _equal(value, params.get(name)) for name, value in equation.params.items()
     )
 
 
-def _equal(one: Any, other: Any) -> bool:
+def _equal(one: object, other: object) -> bool:
     try:
         return bool(one == other)
     except Exception:  # noqa: BLE001  arrays, and whatever else does not compare

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from jaxport.export.prepare.rewriting import Local, call_of, traced
-from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from jaxport.jaxprs import Array, Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 SUMS = frozenset({"add", "or"})
 
@@ -47,7 +48,7 @@ def _joined(equation: JaxprEqn, pads: Mapping[Any, JaxprEqn]) -> JaxprEqn:
             return equation
         axis = _turns(even, odd)
         if axis is not None:
-            operands: Sequence[Any] = [even.invars[0], odd.invars[0]]
+            operands: Sequence[Atom] = [even.invars[0], odd.invars[0]]
             body = traced(lambda x, y, axis=axis: interleaved(x, y, axis), [atom.aval for atom in operands])
             return call_of(body, operands, equation.outvars, equation)
     return equation
@@ -69,7 +70,7 @@ def _turns(even: JaxprEqn, odd: JaxprEqn) -> int | None:
     return turning
 
 
-def interleaved(even: Any, odd: Any, axis: int) -> Any:
+def interleaved(even: Array, odd: Array, axis: int) -> jax.Array:
     """Return `even[0], odd[0], even[1], odd[1], …` along an axis; `even` is as long as `odd`, or longer by one.
 
     >>> interleaved(jnp.array([0, 2, 4]), jnp.array([1, 3]), 0)

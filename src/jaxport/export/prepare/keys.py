@@ -7,8 +7,8 @@ move keys, which is the same as moving their words one by one: `vmap` over the n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -18,14 +18,14 @@ from jax.core import ShapedArray
 from jaxport.errors import ExportError
 from jaxport.export.ports import is_key, key_implementation, stored
 from jaxport.export.prepare.rewriting import Atoms, Rewriting, call_of, holds_jaxpr, traced
-from jaxport.jaxprs import ClosedJaxpr, JaxprEqn
+from jaxport.jaxprs import Array, ClosedJaxpr, JaxprEqn, PythonFunction, PyTree
 
 #: Primitives of `jax.random`: each has a rule that takes the words of the keys.
 RANDOM = frozenset(
     f"random_{name}" for name in ("bits", "clone", "fold_in", "gamma", "seed", "split", "unwrap", "wrap")
 )
 #: Keys are equal if all of their words are.
-COMPARISONS: Mapping[str, Callable[..., Any]] = {"eq": jnp.all, "ne": jnp.any}
+COMPARISONS: Mapping[str, PythonFunction] = {"eq": jnp.all, "ne": jnp.any}
 
 
 def without_keys(closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -39,10 +39,10 @@ def without_keys(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 class _OfKeys(Rewriting):
-    def avals(self, aval: Any) -> Sequence[Any] | None:
+    def avals(self, aval: object) -> Sequence[ShapedArray] | None:
         return [_words_aval(aval)] if _is_keys(aval) else None
 
-    def values(self, value: Any) -> Sequence[Any]:
+    def values(self, value: Array) -> Sequence[Array]:
         return [stored(value) if is_key(getattr(value, "dtype", np.float32)) else value]
 
     def changed(self, equation: JaxprEqn, atoms: Atoms) -> JaxprEqn:
@@ -57,11 +57,11 @@ class _OfKeys(Rewriting):
         return equation.replace(invars=invars, outvars=outvars)
 
 
-def _is_keys(aval: Any) -> bool:
+def _is_keys(aval: object) -> TypeGuard[ShapedArray]:
     return isinstance(aval, ShapedArray) and is_key(aval.dtype)
 
 
-def _words_aval(aval: Any) -> ShapedArray:
+def _words_aval(aval: ShapedArray) -> ShapedArray:
     return ShapedArray((*aval.shape, *key_implementation(aval.dtype).key_shape), np.dtype(np.uint32))
 
 
@@ -75,7 +75,7 @@ def _word_by_word(equation: JaxprEqn) -> ClosedJaxpr:
             instead="apply it to `jax.random.key_data` of the keys",
         )
 
-    def on_words(*operands: Any) -> Any:
+    def on_words(*operands: Array) -> PyTree:
         results = jax.vmap(lambda *xs: primitive.bind(*xs, **equation.params), axes, -1)(*operands)
         return results if gives_keys else COMPARISONS[primitive.name](results, -1)
 

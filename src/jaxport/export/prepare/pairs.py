@@ -6,7 +6,7 @@ its primitive as keywords. Formulas that need other complex functions use those 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from jaxport.export.registry import Rule
-from jaxport.jaxprs import INFINITE_BESIDE_NAN
+from jaxport.jaxprs import INFINITE_BESIDE_NAN, PythonFunction
 
 
 class Pair(NamedTuple):
@@ -24,7 +24,7 @@ class Pair(NamedTuple):
     im: Any
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype:
         """The dtype of the parts."""
         return self.re.dtype
 
@@ -38,10 +38,10 @@ def real_dtype(dtype: Any) -> np.dtype:
     return np.empty(0, dtype).real.dtype
 
 
-def each(function: Callable[..., Any]) -> Callable[..., Any]:
+def each(function: PythonFunction) -> PythonFunction:
     """Return a function of one or several operands that applies to both parts separately."""
 
-    def parts(*operands: Any) -> Pair:
+    def parts(*operands: Pair) -> Pair:
         return Pair(function(*(x.re for x in operands)), function(*(x.im for x in operands)))
 
     return parts
@@ -342,7 +342,7 @@ def ne(x, y):
     return (x.re != y.re) | (x.im != y.im)
 
 
-def first(before: Callable[[Any, Any], Any]) -> Callable[[Pair, Pair], Pair]:
+def first(before: PythonFunction) -> Callable[[Pair, Pair], Pair]:
     """Return the smaller (or larger) of two numbers, by the real parts, then by the imaginary parts."""
 
     def chosen(x: Pair, y: Pair) -> Pair:
@@ -393,7 +393,7 @@ def one_after_the_other(combine, start, x, axis, reverse=False):
     return last, Pair(*(jnp.moveaxis(part, 0, axis) for part in all_))
 
 
-def cumulative(combine: Callable[..., Any], start: tuple[float, float]) -> Callable[..., Any]:
+def cumulative(combine: PythonFunction, start: tuple[float, float]) -> PythonFunction:
     def accumulated(x, *, axis, reverse):
         return one_after_the_other(combine, start, x, axis, reverse)[1]
 
@@ -413,10 +413,10 @@ def reduce_prod(x, *, axes):
     return x
 
 
-def extremum(reduce: Callable[..., Any], worst: float) -> Callable[..., Any]:
+def extremum(reduce: PythonFunction, worst: float) -> PythonFunction:
     """Return the extremum of the real parts, and of the imaginary parts of the elements that attain it."""
 
-    def reduced(x: Pair, *, axes: Any) -> Pair:
+    def reduced(x: Pair, *, axes: Sequence[int]) -> Pair:
         re = reduce(x.re, axis=axes, keepdims=True)
         im = reduce(jnp.where(x.re == re, x.im, np.asarray(worst, x.dtype)), axis=axes)
         return Pair(jnp.squeeze(re, axes), im)
@@ -424,7 +424,7 @@ def extremum(reduce: Callable[..., Any], worst: float) -> Callable[..., Any]:
     return reduced
 
 
-def of_devices(reduced: Callable[..., Any]) -> Callable[..., Any]:
+def of_devices(reduced: PythonFunction) -> PythonFunction:
     """Return a reduction over axes of the array (left by `vmap`), and over named axes with one array each."""
 
     def over_axes(x, *, axes, axis_index_groups=None):

@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from jaxport.export.prepare.pairs import Pair, absolute, angle, mul, polar
 from jaxport.export.registry import Rule
-from jaxport.jaxprs import ClosedJaxpr, jaxpr_as_fun
+from jaxport.jaxprs import Array, ClosedJaxpr, Jaxpr, Primitive, PythonFunction, jaxpr_as_fun
 
 _PLAIN: dict[str, Any] = {"update_jaxpr": None, "update_consts": ()}
 
 
-def applied(x: Pair, indices: Any, updates: Pair, *, update_jaxpr: Any, update_consts: Any, **params: Any) -> Pair:
+def applied(
+    x: Pair, indices: jax.Array, updates: Pair, *, update_jaxpr: Jaxpr, update_consts: Sequence[Array], **params: Any
+) -> Pair:
     """Apply a function, on pairs already, to each element as often as its place occurs in the indices."""
     scalar = jaxpr_as_fun(ClosedJaxpr(update_jaxpr, update_consts))
     function = jnp.vectorize(lambda re, im: tuple(scalar(re, im, jnp.zeros_like(re), jnp.zeros_like(im))))
     zeros, ones = jnp.zeros(x.re.shape, np.int32), jnp.ones(updates.re.shape, np.int32)
     times = lax.scatter_add_p.bind(zeros, indices, ones, **params, **_PLAIN)
 
-    def once(state: Any) -> Any:
+    def once(state: tuple) -> tuple:
         done, x = state
         return done + 1, Pair(*(jnp.where(done < times, new, old) for new, old in zip(function(*x), x, strict=True)))
 
     return lax.while_loop(lambda state: state[0] < times.max(initial=0), once, (np.int32(0), x))[1]
 
 
-def multiplied(x: Pair, indices: Any, updates: Pair, **params: Any) -> Pair:
+def multiplied(x: Pair, indices: jax.Array, updates: Pair, **params: Any) -> Pair:
     """Multiply the moduli and add the angles."""
     ones, zeros = jnp.ones_like(x.re), jnp.zeros_like(x.im)
     params |= _PLAIN
@@ -39,10 +42,10 @@ def multiplied(x: Pair, indices: Any, updates: Pair, **params: Any) -> Pair:
     return mul(x, polar(size, turn))
 
 
-def extremum(primitive: Any, worst: float) -> Callable[..., Any]:
+def extremum(primitive: Primitive, worst: float) -> PythonFunction:
     """Return the extremum of the real parts that meet at a place, and of the imaginary parts that come with it."""
 
-    def scattered(x: Pair, indices: Any, updates: Pair, **params: Any) -> Pair:
+    def scattered(x: Pair, indices: jax.Array, updates: Pair, **params: Any) -> Pair:
         params |= _PLAIN
         numbers = params["dimension_numbers"]
         windows = iter(numbers.update_window_dims)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+
+from jax.core import ShapedArray
 
 from jaxport import blocks
 from jaxport.export.prepare.rewriting import Atoms, Rewriting, call_of
-from jaxport.jaxprs import ClosedJaxpr, JaxprEqn, discharge_state, internal_mutable_array_effect
+from jaxport.jaxprs import Array, ClosedJaxpr, JaxprEqn, discharge_state, internal_mutable_array_effect
 
 
 def without_references(closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -30,10 +31,10 @@ def without_references(closed: ClosedJaxpr) -> ClosedJaxpr:
 class _RunState(Rewriting):
     """Replaces `run_state`, which has mutable arrays of its own and returns them at the end."""
 
-    def avals(self, aval: Any) -> Sequence[Any] | None:  # noqa: ARG002 (no kind of variable is replaced)
+    def avals(self, aval: object) -> Sequence[ShapedArray] | None:  # noqa: ARG002 (no kind of variable is replaced)
         return None
 
-    def values(self, value: Any) -> Sequence[Any]:
+    def values(self, value: Array) -> Sequence[Array]:
         return [value]
 
     def concerns(self, equation: JaxprEqn) -> bool:

@@ -8,11 +8,24 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+from jax.core import ShapedArray
 
 from jaxport import jaxprs
-from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, closed_call_p, new_jaxpr_eqn
+from jaxport.jaxprs import (
+    Array,
+    Atom,
+    ClosedJaxpr,
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    PythonFunction,
+    PyTree,
+    Var,
+    closed_call_p,
+    new_jaxpr_eqn,
+)
 
-Atoms = Callable[[Iterable[Any]], list[Any]]
+Atoms = Callable[[Iterable[Atom]], list[Any]]
 """The replacements of some variables and literals, in order."""
 
 
@@ -26,11 +39,11 @@ class Rewriting(abc.ABC):
         self._known: dict[int, tuple[Jaxpr, Jaxpr]] = {}
 
     @abc.abstractmethod
-    def avals(self, aval: Any) -> Sequence[Any] | None:
+    def avals(self, aval: object) -> Sequence[ShapedArray] | None:
         """Return the abstract values of a variable's replacements; None if the variable stays."""
 
     @abc.abstractmethod
-    def values(self, value: Any) -> Sequence[Any]:
+    def values(self, value: Array) -> Sequence[Array]:
         """Return the replacements of a constant."""
 
     @abc.abstractmethod
@@ -53,7 +66,7 @@ class Rewriting(abc.ABC):
     def _rewritten(self, jaxpr: Jaxpr) -> Jaxpr:
         renamed: dict[Var, list[Var]] = {}
 
-        def atoms(whole: Iterable[Any]) -> list[Any]:
+        def atoms(whole: Iterable[Atom]) -> list[Any]:
             return [part for atom in whole for part in self._parts(atom, renamed)]
 
         constvars, invars = atoms(jaxpr.constvars), atoms(jaxpr.invars)
@@ -62,7 +75,7 @@ class Rewriting(abc.ABC):
             return jaxpr
         return jaxpr.replace(constvars=constvars, invars=invars, eqns=equations, outvars=atoms(jaxpr.outvars))
 
-    def _parts(self, atom: Any, renamed: dict[Var, list[Var]]) -> Sequence[Any]:
+    def _parts(self, atom: Atom, renamed: dict[Var, list[Var]]) -> Sequence[Atom]:
         avals = self.avals(atom.aval)
         if avals is None:
             return [atom]
@@ -82,7 +95,7 @@ class Rewriting(abc.ABC):
         """Whether an operand or a result of an equation is of the kind that is rewritten."""
         return any(self.avals(atom.aval) is not None for atom in (*equation.invars, *equation.outvars))
 
-    def _replaced(self, value: Any) -> Any:
+    def _replaced(self, value: PyTree) -> PyTree:
         """Rewrite the jaxprs in a parameter; return the same object if nothing changes."""
         return map_jaxprs(
             lambda inner: self.closed(inner) if isinstance(inner, ClosedJaxpr) else self.jaxpr(inner), value
@@ -96,10 +109,10 @@ class Local(Rewriting):
     def local(self, jaxpr: Jaxpr) -> Jaxpr:
         """Rewrite a jaxpr except the jaxprs in it; return the same object if nothing in it is concerned."""
 
-    def avals(self, aval: Any) -> Sequence[Any] | None:  # noqa: ARG002 (no kind of variable is replaced everywhere)
+    def avals(self, aval: object) -> Sequence[ShapedArray] | None:  # noqa: ARG002 (no kind of variable is replaced everywhere)
         return None
 
-    def values(self, value: Any) -> Sequence[Any]:
+    def values(self, value: Array) -> Sequence[Array]:
         return [value]
 
     def changed(self, equation: JaxprEqn, atoms: Atoms) -> JaxprEqn:  # noqa: ARG002
@@ -143,7 +156,7 @@ class Contents:
         return cls(primitives, dtypes - {None}, closed.effects)
 
 
-def map_jaxprs(function: Callable[[Any], Any], value: Any) -> Any:
+def map_jaxprs(function: PythonFunction, value: PyTree) -> PyTree:
     """Replace each jaxpr in a parameter of an equation; return the same object if nothing changes."""
     if isinstance(value, ClosedJaxpr | Jaxpr):
         return function(value)
@@ -155,12 +168,12 @@ def map_jaxprs(function: Callable[[Any], Any], value: Any) -> Any:
     return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
 
 
-def holds_jaxpr(value: Any) -> bool:
+def holds_jaxpr(value: object) -> bool:
     """Whether a parameter of an equation is a jaxpr, or contains one."""
     return next(inner_jaxprs(value), None) is not None
 
 
-def inner_jaxprs(value: Any) -> Iterator[Jaxpr]:
+def inner_jaxprs(value: object) -> Iterator[Jaxpr]:
     """Yield the jaxprs in a parameter of an equation."""
     if isinstance(value, tuple | list):
         for item in value:
@@ -171,14 +184,14 @@ def inner_jaxprs(value: Any) -> Iterator[Jaxpr]:
         yield value
 
 
-def traced(function: Callable[..., Any], operands: Sequence[Any]) -> ClosedJaxpr:
+def traced(function: PythonFunction, operands: Sequence[PyTree]) -> ClosedJaxpr:
     """Return the jaxpr of a function, given the abstract values of its operands, or trees of them."""
     structs = jax.tree.map(lambda aval: jax.ShapeDtypeStruct(aval.shape, aval.dtype), list(operands))
     return jax.make_jaxpr(function)(*structs)
 
 
 def call_of(
-    body: ClosedJaxpr, invars: Sequence[Any], outvars: Sequence[Any], instead: JaxprEqn | None = None
+    body: ClosedJaxpr, invars: Sequence[Atom], outvars: Sequence[Atom], instead: JaxprEqn | None = None
 ) -> JaxprEqn:
     """Return an equation that calls a jaxpr, with the source line of the equation that it replaces."""
     source = None if instead is None else instead.source_info

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax.lax import GatherScatterMode
+from numpy.typing import ArrayLike
 
 from jaxport.export import dims, legalize
 from jaxport.export.registry import rule
@@ -22,7 +23,11 @@ from jaxport.export.rules import elementwise, starts as window_starts
 from jaxport.export.rules.indexing import arranged, many_windows, one_window, sliced, stacked
 from jaxport.export.rules.starts import INT64
 from jaxport.export.rules.windows import highest, lowest
-from jaxport.jaxprs import ClosedJaxpr, jaxpr_as_fun
+from jaxport.export.value import Value
+from jaxport.jaxprs import ClosedJaxpr, Dim, PythonFunction, jaxpr_as_fun
+
+if TYPE_CHECKING:
+    from jaxport.export.emitter import Emitter
 
 #: From this many elements on, a row is scattered as a whole rather than element by element.
 LONG_ROW = 8
@@ -43,9 +48,9 @@ class Combination:
       since: the opset that introduced the reduction.
     """
 
-    apply: Callable[..., Any]
+    apply: PythonFunction
     reduction: str | None = None
-    neutral: Callable[[np.dtype], Any] | None = None
+    neutral: Callable[[np.dtype], ArrayLike] | None = None
     since: int = 0
 
     def reduces(self, opset: int) -> bool:
@@ -224,16 +229,16 @@ class Updates:
 
     value: Any
     labels: list[Any]
-    sizes: list[Any]
+    sizes: list[Dim]
     starts: window_starts.Starts
     shared: dict[int, int]
 
-    def inside(self, op: Any) -> Any:
+    def inside(self, op: Any) -> Value:
         """Return which updates lie inside, in a shape that broadcasts to theirs."""
         shown = [1 if label[0] == "window" else d for label, d in zip(self.labels, self.value.shape, strict=True)]
         return op.reshape(op.expand(self.starts.inside, self.starts.batch), shown)
 
-    def settle(self, updates: Any) -> None:
+    def settle(self, updates: Value) -> None:
         """Replace the updates by ones that change nothing if they lie outside."""
         self.value, self.starts.inside = updates, None
 
@@ -254,7 +259,7 @@ class Updates:
             and all(dims.same(size, 1) for axis, size in enumerate(self.sizes) if axis in self.starts.at)
         )
 
-    def elements(self, op: Any, x: Any, combination: Combination) -> Any:
+    def elements(self, op: Emitter, x: Any, combination: Combination) -> Any:
         """Scatter along the only axis that has an index."""
         ((axis, start),) = self.starts.at.items()
         batch = self.starts.batch
@@ -272,7 +277,7 @@ class Updates:
             op, lambda x, u, how: op.ScatterElements(x, index, u, axis=axis, reduction=how), x, updates, combination
         )
 
-    def rows(self, op: Any, x: Any, combination: Combination, unique: bool, lead: Sequence[int] = ()) -> Any:
+    def rows(self, op: Emitter, x: Any, combination: Combination, unique: bool, lead: Sequence[int] = ()) -> Any:
         """Scatter whole rows: the window's extent along the axes that need no index; `lead` overrides which axes do."""
         batch, starts = self.starts.batch, self.starts
         lead = lead or [
@@ -293,7 +298,7 @@ class Updates:
         order = (*lead, *rest)
         return op.transpose(result, [order.index(a) for a in range(x.rank)])
 
-    def column(self, op: Any, axis: int) -> Any:
+    def column(self, op: Emitter, axis: int) -> Value:
         """Return the index on an axis of the operand, in a shape that broadcasts to that of the indices."""
         if axis in self.shared:
             batch, place = self.starts.batch, self.shared[axis]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from numpy.typing import ArrayLike
 
 from jaxport.export import dims
 from jaxport.export.value import Value
@@ -95,7 +96,7 @@ def same_padding(sizes, window) -> str | None:
     return None
 
 
-def padded(op, x, window, value: Any):
+def padded(op, x, window, value: ArrayLike):
     """Return `x` with the padding and the gaps that a window over its last axes needs."""
     config = [(0, 0, 0)] * (x.rank - len(window)) + [(*w.pads, w.base_dilation - 1) for w in window]
     if all(w.pads_nothing for w in window):

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from jax.typing import DTypeLike
 
 from jaxport.export import dims, intervals
 from jaxport.export.shapes import shape_of
 from jaxport.export.value import Value, beside
+
+if TYPE_CHECKING:
+    from jaxport.export.emitter import Emitter
 
 INT64 = np.dtype(np.int64)
 
@@ -41,7 +45,7 @@ class Starts:
 
 
 def of(
-    op: Any,
+    op: Emitter,
     shape: Sequence[dims.Dim],
     window: Sequence[dims.Dim],
     columns: Mapping[int, Value],
@@ -85,14 +89,18 @@ def of(
     return starts
 
 
-def of_one_window(op: Any, starts: Starts) -> Starts:
+def of_one_window(op: Emitter, starts: Starts) -> Starts:
     """Return the starts of a single window as scalars."""
     inside = None if starts.inside is None else op.reshape(starts.inside, ())
     return Starts((), {axis: op.reshape(start, ()) for axis, start in starts.at.items()}, inside)
 
 
 def counted(
-    op: Any, columns: dict[int, Value], shape: Sequence[dims.Dim], window: Sequence[dims.Dim], batch: Sequence[dims.Dim]
+    op: Emitter,
+    columns: dict[int, Value],
+    shape: Sequence[dims.Dim],
+    window: Sequence[dims.Dim],
+    batch: Sequence[dims.Dim],
 ) -> dict[int, int]:
     """Find the axes whose index counts along an axis of the batch, as in `x[jnp.arange(n), i]`: explicit batch axes.
 
@@ -125,7 +133,7 @@ def is_iota(value: Value) -> bool:
     return start is not None and step is not None and int(start) == 0 and int(step) == 1
 
 
-def columns(op: Any, indices: Value, axes: Sequence[int]) -> dict[int, Value]:
+def columns(op: Emitter, indices: Value, axes: Sequence[int]) -> dict[int, Value]:
     """Split the last axis of an index tensor: return the index of each of `axes` as it was before it was stacked."""
     if not axes:
         return {}
@@ -140,7 +148,7 @@ def columns(op: Any, indices: Value, axes: Sequence[int]) -> dict[int, Value]:
     }
 
 
-def signed(op: Any, index: Value) -> Value:
+def signed(op: Emitter, index: Value) -> Value:
     """Return an index as int32 or int64, which ONNX requires."""
     if index.dtype == np.uint64:  # what int64 cannot hold is out of range anyway
         index = op.Min(index, op.const(np.iinfo(INT64).max, np.uint64))
@@ -161,7 +169,7 @@ def _joined(indices: Value) -> list[Value] | None:
     return parts if len(parts) == len(origin.operands) else None
 
 
-def _unstacked(op: Any, column: Value) -> Value:
+def _unstacked(op: Emitter, column: Value) -> Value:
     """Return a column without its last axis of size one, as it was before it was broadcast to the batch."""
     column = _unexpanded(column)
     whole = shape_of(column)[:-1]
@@ -192,7 +200,7 @@ def sources(value: Value, op_types: Sequence[str]) -> list[Value]:
     return values
 
 
-def _unwrapped(op: Any, index: Value, size: dims.Dim) -> Value | None:
+def _unwrapped(op: Emitter, index: Value, size: dims.Dim) -> Value | None:
     """Return `i` of an index that is `where(i < 0, i + size, i)`, or None if it has another form."""
     if index.origin is None or index.origin.op_type != "Where":
         return None
@@ -204,7 +212,7 @@ def _unwrapped(op: Any, index: Value, size: dims.Dim) -> Value | None:
     return plain if _is_dim(op, added, size) else None
 
 
-def _is_dim(op: Any, value: Value, dim: dims.Dim) -> bool:
+def _is_dim(op: Emitter, value: Value, dim: dims.Dim) -> bool:
     """Whether a value is known to be a dim."""
     if dims.is_static(dim):
         return value.constant is not None and bool((value.constant == int(dim)).all())
@@ -212,13 +220,13 @@ def _is_dim(op: Any, value: Value, dim: dims.Dim) -> bool:
     return value is scalar or scalar in sources(value, ("Cast",))
 
 
-def vector(op: Any, starts: Sequence[Value]) -> Value:
+def vector(op: Emitter, starts: Sequence[Value]) -> Value:
     """Return scalar starts as one int64 vector."""
     dtype = INT64 if len({start.dtype for start in starts}) > 1 else starts[0].dtype
     return op.cast(op.concat([op.reshape(op.cast(start, dtype), (1,)) for start in starts], 0), INT64)
 
 
-def positions(op: Any, size: dims.Dim, dtype: Any) -> Value:
+def positions(op: Emitter, size: dims.Dim, dtype: DTypeLike) -> Value:
     """Return 0, 1, … size - 1."""
     if dims.is_static(size) and size <= STORED_RANGE:
         return op.const(np.arange(int(size)), dtype)

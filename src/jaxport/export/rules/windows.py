@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 from jax import lax
+from numpy.typing import ArrayLike
 
 from jaxport.export import dims
 from jaxport.export.registry import rule
 from jaxport.export.rules.sliding import Window, fitted, padded, seen, windows
-from jaxport.jaxprs import ClosedJaxpr, jaxpr_as_fun
+from jaxport.jaxprs import ClosedJaxpr, PythonFunction, jaxpr_as_fun
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Reduction:
       dtypes: the dtypes that the operator pools, each with the one that it computes in.
     """
 
-    identity: Callable[[np.dtype], Any]
-    over_axes: Callable[..., Any]
-    pool: Callable[..., Any]
+    identity: Callable[[np.dtype], ArrayLike]
+    over_axes: PythonFunction
+    pool: PythonFunction
     dtypes: Mapping[np.dtype, np.dtype]
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from jaxport.export.rules.recurrent.expressions import (
     ONE,
@@ -21,6 +20,7 @@ from jaxport.export.rules.recurrent.expressions import (
     atoms_of,
     only_atom,
 )
+from jaxport.jaxprs import Parameters
 
 #: Activations by their names in polynomials: the name in ONNX, with its alpha and beta.
 ACTIVATIONS: Mapping[str, tuple[str, tuple[float, ...]]] = {
@@ -74,7 +74,7 @@ class Cell:
     gates: tuple[Sum, ...]
     activations: tuple[str, ...]
     recurrent: Sum | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Parameters = field(default_factory=dict)
 
 
 def cell_of(states: Mapping[int, Polynomial], size: int) -> Cell:
@@ -148,7 +148,7 @@ def _lstm(h: int, c: int, new_h: Polynomial, new_c: Polynomial, size: int) -> Ce
     return Cell("LSTM", (h, c), sums, (_activation(f), _activation(g), _activation(squashed[0])))
 
 
-def _key(gate: Applied) -> Any:
+def _key(gate: Applied) -> tuple:
     """Return a key that orders interchangeable gates: their position in the weights."""
     return min(((a.weight, *a.columns[:1]) for a in gate.argument.atoms() if isinstance(a, Dot)), default=())
 

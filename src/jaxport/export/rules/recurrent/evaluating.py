@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,7 +22,10 @@ from jaxport.export.rules.recurrent.expressions import (
 )
 from jaxport.export.rules.recurrent.flattening import variables
 from jaxport.export.rules.recurrent.sheets import FEATURE, Sheet, elementwise
-from jaxport.jaxprs import Jaxpr, JaxprEqn, Literal, Var, parameters
+from jaxport.jaxprs import Atom, Dim, Jaxpr, JaxprEqn, Literal, Parameters, PythonFunction, Var, parameters
+
+if TYPE_CHECKING:
+    from jax.lax import GatherDimensionNumbers
 
 #: Equations that return their operand unchanged.
 SAME = frozenset("copy copy_p name optimization_barrier stop_gradient".split())
@@ -54,38 +57,38 @@ class Evaluation:
       inputs: atoms that depend only on scanned arrays and invariants, by the number of their leaf.
     """
 
-    def __init__(self, label: Callable[[Sequence[Any]], list[int]]):
+    def __init__(self, label: Callable[[Sequence[Dim]], list[int]]):
         self.label = label
-        self.constant: set[Any] = set()
-        self.values: dict[Any, Sheet | Unfit] = {}
-        self.invariants: list[Any] = []
-        self.inputs: list[Any] = []
-        self._numbers: dict[Any, int] = {}
+        self.constant: set[Var] = set()
+        self.values: dict[Var, Sheet | Unfit] = {}
+        self.invariants: list[Atom] = []
+        self.inputs: list[Atom] = []
+        self._numbers: dict[Var | int, int] = {}
 
-    def invariant(self, atom: Any) -> Sheet:
+    def invariant(self, atom: Atom) -> Sheet:
         """Return the sheet of a loop-invariant atom."""
         number = self._number(atom, self.invariants)
-        return sheets.leaf("invariant", number, [FEATURE] * len(atom.aval.shape), atom.aval.shape)
+        return sheets.leaf("invariant", number, [FEATURE] * len(_aval(atom).shape), _aval(atom).shape)
 
-    def input(self, atom: Any) -> Sheet:
+    def input(self, atom: Atom) -> Sheet:
         """Return the sheet of an atom that depends on scanned arrays, and can be computed for all steps at once."""
-        if atom.aval.dtype != np.float32:
-            raise Unfit(f"a step computes with {atom.aval.dtype}")
-        return sheets.leaf("input", self._number(atom, self.inputs), self.label(atom.aval.shape), atom.aval.shape)
+        if _dtype(atom) != np.float32:
+            raise Unfit(f"a step computes with {_dtype(atom)}")
+        return sheets.leaf("input", self._number(atom, self.inputs), self.label(_aval(atom).shape), _aval(atom).shape)
 
-    def _number(self, atom: Any, known: list[Any]) -> int:
+    def _number(self, atom: Atom, known: list[Atom]) -> int:
         key = id(atom) if isinstance(atom, Literal) else atom
         if key not in self._numbers:
             self._numbers[key] = len(known)
             known.append(atom)
         return self._numbers[key]
 
-    def weight(self, atom: Any) -> int | None:
+    def weight(self, atom: Atom) -> int | None:
         """Return the number of an invariant; None for atoms that change between steps."""
         is_constant = isinstance(atom, Literal) or atom in self.constant
         return self._number(atom, self.invariants) if is_constant else None
 
-    def read(self, atom: Any) -> Sheet:
+    def read(self, atom: Atom) -> Sheet:
         """Return the sheet of a variable or a literal; raise the reason if there is none."""
         if isinstance(atom, Literal):
             value = np.asarray(atom.val)
@@ -105,7 +108,7 @@ def evaluated(
     invariants: Sequence[Var],
     scanned: Sequence[Var],
     states: Mapping[Var, Sheet],
-    label: Callable[[Sequence[Any]], list[int]],
+    label: Callable[[Sequence[Dim]], list[int]],
 ) -> Evaluation:
     """Evaluate a flat jaxpr, whose inputs are of three kinds.
 
@@ -137,7 +140,7 @@ def evaluated(
     return evaluation
 
 
-def _seen_through(evaluation: Evaluation, equation: JaxprEqn) -> dict[Any, Sheet]:
+def _seen_through(evaluation: Evaluation, equation: JaxprEqn) -> dict[Var, Sheet]:
     """Look through an equation of invariants if it is a broadcast, or a concatenation of known indices."""
     name = equation.primitive.name
     made = _tried(_equation, evaluation, equation, set()) if name in ("broadcast_in_dim", "concatenate") else None
@@ -158,7 +161,7 @@ def _is_affine(sheet: Sheet | Unfit) -> bool:
     )
 
 
-def _tried(function: Callable[..., Any], *operands: Any) -> Any:
+def _tried(function: PythonFunction, *operands: Any) -> Any:
     """Return the result of a function, or the `Unfit` that it raises."""
     try:
         return function(*operands)
@@ -166,7 +169,7 @@ def _tried(function: Callable[..., Any], *operands: Any) -> Any:
         return reason
 
 
-def _equation(evaluation: Evaluation, equation: JaxprEqn, of_input: set[Any]) -> list[Sheet]:
+def _equation(evaluation: Evaluation, equation: JaxprEqn, of_input: set[Var]) -> list[Sheet]:
     name, params = equation.primitive.name, parameters(equation)
     if equation.effects:
         raise Unfit(f"a step has an effect, of `{name}`")
@@ -186,7 +189,7 @@ def _equation(evaluation: Evaluation, equation: JaxprEqn, of_input: set[Any]) ->
     return _moved(name, params, *operands)
 
 
-def _moved(name: str, params: Any, first: Sheet, *rest: Sheet) -> list[Sheet]:
+def _moved(name: str, params: Parameters, first: Sheet, *rest: Sheet) -> list[Sheet]:
     """Return the results of an equation that moves elements."""
     match name:
         case "transpose":
@@ -212,7 +215,7 @@ def _moved(name: str, params: Any, first: Sheet, *rest: Sheet) -> list[Sheet]:
     raise Unfit(f"a step computes `{name}`")
 
 
-def _gathered(sheet: Sheet, positions: Sheet, numbers: Any, sizes: Sequence[Any]) -> Sheet:
+def _gathered(sheet: Sheet, positions: Sheet, numbers: GatherDimensionNumbers, sizes: Sequence[Dim]) -> Sheet:
     """Return one window at a known place, which is how JAX slices an array with a symbolic dim."""
     kept = len(sheet.shape) - len(numbers.collapsed_slice_dims)
     if positions.labels != (FEATURE,) or numbers.operand_batching_dims or numbers.offset_dims != tuple(range(kept)):
@@ -225,9 +228,9 @@ def _gathered(sheet: Sheet, positions: Sheet, numbers: Any, sizes: Sequence[Any]
     return sheets.squeezed(_window(sheet, starts, numbers.start_index_map, sizes), numbers.collapsed_slice_dims)
 
 
-def _window(sheet: Sheet, starts: Sequence[int], axes: Sequence[int], sizes: Sequence[Any]) -> Sheet:
+def _window(sheet: Sheet, starts: Sequence[int], axes: Sequence[int], sizes: Sequence[Dim]) -> Sheet:
     """Return the elements of each axis from these starts on, within bounds."""
-    begin: list[Any] = [0] * len(sheet.shape)
+    begin: list[int] = [0] * len(sheet.shape)
     for axis, start in zip(axes, starts, strict=True):
         if start:
             if not dims.all_static((sheet.shape[axis], sizes[axis])):
@@ -251,12 +254,16 @@ def _is_same(equation: JaxprEqn) -> bool:
     return _dtype(source) == _dtype(equation.outvars[0]) or (isinstance(source, Literal) and not np.ndim(source.val))
 
 
-def _dtype(atom: Any) -> Any:
-    return atom.aval.dtype
+def _aval(atom: Atom) -> Any:
+    return atom.aval
+
+
+def _dtype(atom: Atom) -> np.dtype:
+    return _aval(atom).dtype
 
 
 def _dot_general(
-    evaluation: Evaluation, equation: JaxprEqn, of_input: set[Any], *, dimension_numbers: Any, **_: Any
+    evaluation: Evaluation, equation: JaxprEqn, of_input: set[Var], *, dimension_numbers: tuple, **_: object
 ) -> Sheet:
     (contracted, batch), (left, right) = dimension_numbers, equation.invars
     if batch[0]:
@@ -267,12 +274,11 @@ def _dot_general(
         weight = evaluation.weight(matrix)
         if weight is not None:
             sheet = _factor(evaluation, operand, of_input)
-            shape = getattr(matrix.aval, "shape")  # noqa: B009
-            return sheets.product(sheet, contracted[k], weight, shape, contracted[1 - k], k == 0)
+            return sheets.product(sheet, contracted[k], weight, _aval(matrix).shape, contracted[1 - k], k == 0)
     raise Unfit("a step multiplies values of the step with each other")
 
 
-def _factor(evaluation: Evaluation, atom: Any, of_input: set[Any]) -> Sheet:
+def _factor(evaluation: Evaluation, atom: Atom, of_input: set[Var]) -> Sheet:
     """Return an operand of a product; a value that is more than a movement of inputs is an input itself."""
     sheet = evaluation.read(atom)
     if isinstance(atom, Var) and atom in of_input:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from jaxport import jaxprs
 from jaxport.blocks import block_p
 from jaxport.export.rules.calls import BODIES
-from jaxport.jaxprs import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var
+from jaxport.jaxprs import Atom, ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var
 
 
 def flat(closed: ClosedJaxpr, look_at: Callable[[JaxprEqn], None]) -> Jaxpr:
@@ -29,12 +28,12 @@ class _Flattening:
         self.look_at = look_at
         self.equations: list[JaxprEqn] = []
 
-    def walk(self, jaxpr: ClosedJaxpr | Jaxpr, operands: Sequence[Any]) -> list[Any]:
+    def walk(self, jaxpr: ClosedJaxpr | Jaxpr, operands: Sequence[Atom]) -> list[Atom]:
         """Append the equations of a jaxpr, applied to some atoms, with fresh variables; return its results."""
         consts = jaxpr.consts if isinstance(jaxpr, ClosedJaxpr) else ()
         inner = jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
         constants = [Literal(value, v.aval) for value, v in zip(consts, inner.constvars, strict=True)]
-        known: dict[Var, Any] = dict(zip((*inner.constvars, *inner.invars), (*constants, *operands), strict=True))
+        known: dict[Var, Atom] = dict(zip((*inner.constvars, *inner.invars), (*constants, *operands), strict=True))
         read = lambda atom: atom if isinstance(atom, Literal) else known[atom]
         for equation in inner.eqns:
             self.look_at(equation)
@@ -58,7 +57,7 @@ def body_of(equation: JaxprEqn) -> ClosedJaxpr | Jaxpr | None:
     return None if parameter is None else equation.params[parameter]
 
 
-def needed(jaxpr: Jaxpr, invars: Sequence[Var], outvars: Sequence[Any]) -> Jaxpr:
+def needed(jaxpr: Jaxpr, invars: Sequence[Var], outvars: Sequence[Atom]) -> Jaxpr:
     """Return the part of a flat jaxpr that computes some values from others; its inputs are the `invars` that it uses.
 
     If these do not suffice, it uses inputs of the whole jaxpr too.
@@ -75,6 +74,6 @@ def needed(jaxpr: Jaxpr, invars: Sequence[Var], outvars: Sequence[Any]) -> Jaxpr
     return jaxpr.replace(invars=inputs, eqns=equations[::-1], outvars=list(outvars))
 
 
-def variables(atoms: Iterable[Any]) -> set[Var]:
+def variables(atoms: Iterable[Atom]) -> set[Var]:
     """Return the variables among some atoms."""
     return {atom for atom in atoms if isinstance(atom, Var)}

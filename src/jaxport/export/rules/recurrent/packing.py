@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jaxport.export.rules.recurrent.cells import Cell, Sum
 from jaxport.export.rules.recurrent.expressions import Dot, ElementLeaf, Indices, indices, only_atom
+from jaxport.export.value import Value
+from jaxport.jaxprs import PythonFunction
+
+if TYPE_CHECKING:
+    from jaxport.export.emitter import Emitter
 
 #: At most this many slices are concatenated; more become one Gather.
 MOST_SLICES = 8
 
-_COMPUTED: Mapping[str, Callable[..., Any]] = {
+_COMPUTED: Mapping[str, PythonFunction] = {
     "Add": np.add,
     "Concat": lambda *xs, axis: np.concatenate(xs, axis),
     "Gather": np.take,
@@ -40,7 +45,7 @@ class Packing:
     """
 
     def __init__(
-        self, op: Any, cell: Cell, size: int, invariants: Mapping[int, Any], inputs: Mapping[int, int], name: str
+        self, op: Emitter, cell: Cell, size: int, invariants: Mapping[int, Any], inputs: Mapping[int, int], name: str
     ):
         self.op, self.cell, self.size, self.invariants, self.inputs, self.name = (
             op,
@@ -51,7 +56,7 @@ class Packing:
             name,
         )
 
-    def operands(self) -> tuple[Any, Any, Any]:
+    def operands(self) -> tuple[Value, Value, Value | None]:
         """Return `W` (1, gates*size, features), `R` (1, gates*size, size), and `B` (1, 2*gates*size) or None."""
         gates = self.cell.gates
         blocks = [
@@ -66,7 +71,7 @@ class Packing:
             self._biases(),
         )
 
-    def _biases(self) -> Any:
+    def _biases(self) -> Value | None:
         recurrent = self.cell.recurrent
         if not any(s.biases or s.number for s in (*self.cell.gates, recurrent or Sum())):
             return None
@@ -78,7 +83,7 @@ class Packing:
         both = self._do("Concat", of_inputs, of_states, axis=0)
         return self._stored(self._do("Reshape", both, (1, 2 * count * self.size)), "B")
 
-    def _vectors(self, gates: Sequence[Sum]) -> Any:
+    def _vectors(self, gates: Sequence[Sum]) -> Value:
         """Return the biases of some gates, concatenated."""
         alone = [gate.biases[0] for gate in gates if len(gate.biases) == 1 and not gate.number]
         leaves = [bias for _, bias in alone if isinstance(bias, ElementLeaf)]
@@ -88,20 +93,20 @@ class Packing:
             return self._times(self._vector(whole), alone[0][0])
         return self._do("Concat", *map(self._bias, gates), axis=0)
 
-    def _bias(self, gate: Sum) -> Any:
+    def _bias(self, gate: Sum) -> Value:
         vectors = [self._times(self._vector(bias), coefficient) for coefficient, bias in gate.biases]
         if gate.number or not vectors:
             vectors.append(self.op.const(np.full(self.size, gate.number, np.float32)))
         return self._added(vectors)
 
-    def _vector(self, bias: ElementLeaf | Dot) -> Any:
+    def _vector(self, bias: ElementLeaf | Dot) -> Value:
         if isinstance(bias, Dot):
             return self._do("ReduceSum", self._matrix(bias), (0,), keepdims=0)
         value = self.invariants[bias.number]
         count = math.prod(value.shape)
         return self._picked(self._do("Reshape", value, (count,)), bias.elements, 0)
 
-    def _block(self, gates: Sequence[Sequence[tuple[float, Dot]]], height: int) -> Any:
+    def _block(self, gates: Sequence[Sequence[tuple[float, Dot]]], height: int) -> Value:
         """Return the matrix (height, gates*size) that multiplies one operand in all gates."""
         alone = [terms[0] for terms in gates if len(terms) == 1]
         if len(alone) == len(gates) and len({(c, d.vector, d.weight, d.axes, d.rows) for c, d in alone}) == 1:
@@ -115,7 +120,7 @@ class Packing:
             columns.append(self._added(matrices) if matrices else self._zeros((height, self.size)))
         return self._do("Concat", *columns, axis=1)
 
-    def _placed(self, dot: Dot, coefficient: float, height: int) -> Any:
+    def _placed(self, dot: Dot, coefficient: float, height: int) -> Value:
         """Return the matrix of a product, with zeros in the rows of elements that it does not use."""
         matrix = self._times(self._matrix(dot), coefficient)
         leaf = only_atom(dot.vector)
@@ -127,7 +132,7 @@ class Packing:
         padded = self._do("Concat", matrix, self._zeros((1, len(dot.columns))), axis=0)
         return self._picked(padded, indices(order), 0)
 
-    def _matrix(self, dot: Dot) -> Any:
+    def _matrix(self, dot: Dot) -> Value:
         value = self.invariants[dot.weight]
         shape = [value.shape[axis] for axis in dot.axes]
         matrix = value if list(dot.axes) == sorted(dot.axes) else self._do("Transpose", value, perm=dot.axes)
@@ -136,7 +141,7 @@ class Packing:
             matrix = self._do("Reshape", matrix, sizes)
         return self._picked(self._picked(matrix, dot.rows, 0), dot.columns, 1)
 
-    def _picked(self, value: Any, chosen: Indices, axis: int) -> Any:
+    def _picked(self, value: Any, chosen: Indices, axis: int) -> Value:
         """Return some rows or columns."""
         if chosen == range(value.shape[axis]):
             return value
@@ -147,19 +152,19 @@ class Packing:
         pieces = [self._do("Slice", value, (int(run[0]),), (int(run[-1]) + 1,), (axis,)) for run in runs]
         return self._do("Concat", *pieces, axis=axis)
 
-    def _times(self, value: Any, coefficient: float) -> Any:
+    def _times(self, value: Value, coefficient: float) -> Value:
         return value if coefficient == 1 else self._do("Mul", value, np.float32(coefficient))
 
-    def _added(self, values: Sequence[Any]) -> Any:
+    def _added(self, values: Sequence[Value]) -> Value:
         total, *rest = values
         for value in rest:
             total = self._do("Add", total, value)
         return total
 
-    def _zeros(self, shape: tuple[int, ...]) -> Any:
+    def _zeros(self, shape: tuple[int, ...]) -> Value:
         return self.op.const(np.zeros(shape, np.float32))
 
-    def _turned(self, matrix: Any) -> Any:
+    def _turned(self, matrix: Value) -> Value:
         """Return a matrix transposed, with an axis for the only direction."""
         turned = self._do("Transpose", matrix, perm=(1, 0))
         return self._do("Reshape", turned, (1, *turned.shape))
@@ -173,7 +178,7 @@ class Packing:
             return self.op.emit(op_type, *operands, **attributes)
         return self.op.const(_COMPUTED[op_type](*arrays, **attributes))
 
-    def _stored(self, value: Any, suffix: str) -> Any:
+    def _stored(self, value: Value, suffix: str) -> Value:
         """Return a computed weight under its name; one that is computed twice is stored once."""
         if value.constant is None:
             return value

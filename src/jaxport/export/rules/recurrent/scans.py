@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -22,7 +22,12 @@ from jaxport.export.rules.recurrent.expressions import ElementLeaf, Polynomial, 
 from jaxport.export.rules.recurrent.flattening import flat, needed
 from jaxport.export.rules.recurrent.packing import Packing
 from jaxport.export.rules.recurrent.sheets import FEATURE, Sheet
-from jaxport.jaxprs import Jaxpr, JaxprEqn, Literal, Var
+from jaxport.export.shapes import shape_of
+from jaxport.export.value import Value
+from jaxport.jaxprs import Atom, ClosedJaxpr, Dim, Jaxpr, JaxprEqn, Literal, Shape, Var
+
+if TYPE_CHECKING:
+    from jaxport.export.emitter import Emitter
 
 #: The activations of each operator that need no attribute.
 DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
@@ -42,18 +47,25 @@ class ScanBody:
     """
 
     jaxpr: Jaxpr
-    values: Mapping[Var, Any]
+    values: Mapping[Var, Value]
     invariants: list[Var]
     scanned: list[Var]
     states: dict[Var, int]
-    first: Sequence[Any]
-    new: list[Any]
-    stacked: list[Any]
+    first: Sequence[Value]
+    new: list[Atom]
+    stacked: list[Atom]
 
 
 def recurrent_layer(
-    op: Any, operands: Sequence[Any], *, jaxpr: Any, length: Any, reverse: bool, num_consts: int, num_carry: int
-) -> list[Any]:
+    op: Emitter,
+    operands: Sequence[Value],
+    *,
+    jaxpr: ClosedJaxpr,
+    length: Dim,
+    reverse: bool,
+    num_consts: int,
+    num_carry: int,
+) -> list[Value]:
     """Return the results of a scan whose body is the cell of a recurrent operator.
 
     Args:
@@ -83,7 +95,7 @@ def recurrent_layer(
     raise reasons[0]
 
 
-def _body(op: Any, operands: Sequence[Any], jaxpr: Any, num_consts: int, num_carry: int) -> ScanBody:
+def _body(op: Emitter, operands: Sequence[Value], jaxpr: ClosedJaxpr, num_consts: int, num_carry: int) -> ScanBody:
     def look_at(equation: JaxprEqn) -> None:
         name, block = equation.primitive.name, equation.params.get("block")
         if equation.primitive is not block_p and op.walker.rules.get(name) is not RULES.get(name):
@@ -110,7 +122,7 @@ def _body(op: Any, operands: Sequence[Any], jaxpr: Any, num_consts: int, num_car
 class _RecurrentLayer:
     """One scan whose values have their features in the last axes, or in the first."""
 
-    def __init__(self, op: Any, body: ScanBody, length: Any, reverse: bool, last: bool):
+    def __init__(self, op: Emitter, body: ScanBody, length: Dim, reverse: bool, last: bool):
         self.op, self.body, self.length, self.reverse, self.last = op, body, length, reverse, last
         avals: list[Any] = [v.aval for v in body.states]
         if not 1 <= len(avals) <= 2 or not body.scanned:
@@ -123,7 +135,7 @@ class _RecurrentLayer:
             raise Unfit("the features have a symbolic size, or an axis may be empty")
         self.labels = self.label(shape)
 
-    def label(self, shape: Sequence[Any]) -> list[int]:
+    def label(self, shape: Sequence[Dim]) -> list[int]:
         """Return the labels of a state's or input's axes: those of the batch as in the states, and in their order."""
         count = len(self.batch)
         features = len(shape) - count
@@ -133,7 +145,7 @@ class _RecurrentLayer:
         labels = [*range(count)]
         return [*labels, *[FEATURE] * features] if self.last else [*[FEATURE] * features, *labels]
 
-    def results(self) -> list[Any]:
+    def results(self) -> list[Value]:
         """Return the results of the scan, from the operator.
 
         Raises:
@@ -178,7 +190,7 @@ class _RecurrentLayer:
             raise Unfit("a step has an effect")
         return after
 
-    def _for_all_steps(self, jaxpr: Jaxpr, stacked: Mapping[Var, Any]) -> list[Any]:
+    def _for_all_steps(self, jaxpr: Jaxpr, stacked: Mapping[Var, Value]) -> list[Value]:
         """Return the results of a part of the body for all steps, stacked."""
         values = {**self.body.values, **stacked}
         axes = tuple(0 if v in stacked or v in self.body.scanned else None for v in jaxpr.invars)
@@ -187,10 +199,11 @@ class _RecurrentLayer:
         if any(axis == 0 for axis in axes):
             return self.op.call(jax.vmap(plain, axes), *operands)
         return [
-            self.op.expand(y, (self.length, *y.shape)) for y in map(self.op.expanded, self.op.call(plain, *operands))
+            self.op.expand(y, (self.length, *shape_of(y)))
+            for y in map(self.op.expanded, self.op.call(plain, *operands))
         ]
 
-    def _invariant(self, atom: Any) -> Any:
+    def _invariant(self, atom: Atom) -> Value:
         """Return the value of a loop-invariant atom: folded from constants, else computed before the operator."""
         op, values = self.op, self.body.values
         if isinstance(atom, Literal):
@@ -204,7 +217,7 @@ class _RecurrentLayer:
             return op.const(np.asarray(made))
         return op.expanded(op.inline(part, *operands)[0])
 
-    def _input(self, atom: Any) -> Any:
+    def _input(self, atom: Any) -> Value:
         """Return the rows of an input: a scanned array, or a value computed from such arrays for all steps."""
         if atom in self.body.values:
             return self.op.expanded(self.body.values[atom])
@@ -213,7 +226,7 @@ class _RecurrentLayer:
 
     # The operator
 
-    def _operator(self, cell: Cell, evaluation: Evaluation) -> tuple[Any, ...]:
+    def _operator(self, cell: Cell, evaluation: Evaluation) -> tuple[Value, ...]:
         op, size, count = self.op, int(self.size), math.prod(self.batch)
         sums = [*cell.gates, *([cell.recurrent] if cell.recurrent else [])]
         used = sorted(
@@ -253,11 +266,11 @@ class _RecurrentLayer:
             **_activations(cell),
         )
 
-    def _width(self, shape: Sequence[Any]) -> int:
+    def _width(self, shape: Sequence[Dim]) -> int:
         """Return the number of features of an input."""
         return math.prod(int(d) for d, label in zip(shape, self.label(shape), strict=True) if label == FEATURE)
 
-    def _name(self, atoms: Sequence[Any]) -> str:
+    def _name(self, atoms: Sequence[Atom]) -> str:
         """Return the common path of the weights that some invariants are computed from, to name the packed weights."""
         used = needed(self.body.jaxpr, self.body.invariants, atoms).invars
         names = [name for v in used if (name := self.body.values[v].name)]
@@ -265,16 +278,16 @@ class _RecurrentLayer:
         common = "".join(column[0] for column in columns)
         return common[: max(common.rfind("."), common.rfind("/"), 0)]
 
-    def _to_layer(self, x: Any, lead: int, shape: Sequence[Any]) -> Any:
+    def _to_layer(self, x: Value, lead: int, shape: Sequence[Dim]) -> Value:
         """Return `x` with batch and features merged into one axis each, after `lead` leading axes."""
-        rank = len(x.shape) - lead
+        rank = x.rank - lead
         if not self.last:
             features = rank - len(self.batch)
             order = [*range(features, rank), *range(features)]
             x = self.op.transpose(x, [*range(lead), *(lead + axis for axis in order)])
         return self.op.reshape(x, shape)
 
-    def _from_layer(self, y: Any, axis: int, lead: Sequence[Any]) -> Any:
+    def _from_layer(self, y: Value, axis: int, lead: Sequence[Dim]) -> Value:
         """Return a result of the operator, whose axis of directions is `axis`, in the layout of the scan."""
         y = self.op.reshape(self.op.squeeze(y, [axis]), (*lead, *self.batch, self.size))
         rank, first = len(self.batch) + 1, len(lead)
@@ -282,11 +295,11 @@ class _RecurrentLayer:
         return self.op.transpose(y, [*range(first), *(first + a for a in order)])
 
 
-def _shape(atom: Any) -> tuple[Any, ...]:
-    return atom.aval.shape
+def _shape(atom: Atom) -> Shape:
+    return getattr(atom.aval, "shape")  # noqa: B009
 
 
-def _is_zero(value: Any) -> bool:
+def _is_zero(value: Value) -> bool:
     return value.constant is not None and not np.asarray(value.constant).any()
 
 
