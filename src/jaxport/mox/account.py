@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jax import export as jax_export
 
 from jaxport import jaxprs
 from jaxport.blocks.labels import bodies
+from jaxport.jaxprs import Atom, Dim
+from jaxport.mox.aliases import Aval
 from jaxport.mox.calls import runs_bodies
 from jaxport.mox.tree import short_name
 
@@ -50,7 +52,7 @@ class Account:
 
     rows: tuple[Row, ...]
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
 
     def __getitem__(self, path: str) -> Row:
@@ -62,7 +64,7 @@ class Account:
         """The row of the whole program."""
         return self.rows[0]
 
-    def as_dict(self) -> list[dict[str, Any]]:
+    def as_dict(self) -> list[dict[str, str | int]]:
         """One dict per row."""
         return [asdict(row) for row in self.rows]
 
@@ -79,7 +81,7 @@ class Account:
         )
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
@@ -150,31 +152,31 @@ class _Counter:
         return max(found) if name == "cond" else sum(found)
 
 
-def _int(dim: Any) -> int:
+def _int(dim: Dim) -> int:
     return 1 if jax_export.is_symbolic_dim(dim) else int(dim)
 
 
-def _size(aval: Any) -> int:
+def _size(aval: Aval) -> int:
     return math.prod(map(_int, getattr(aval, "shape", ())))
 
 
-def _bytes(aval: Any) -> int:
+def _bytes(aval: Aval) -> int:
     return _size(aval) * getattr(getattr(aval, "dtype", None), "itemsize", 0)
 
 
 def _product(equation: jaxprs.JaxprEqn) -> int:
     (contracted, _), _ = equation.params["dimension_numbers"]
-    given: Any = equation.invars[0].aval
-    return 2 * _size(equation.outvars[0].aval) * math.prod(_int(given.shape[axis]) for axis in contracted)
+    operand: Aval = equation.invars[0].aval
+    return 2 * _size(equation.outvars[0].aval) * math.prod(_int(operand.shape[axis]) for axis in contracted)
 
 
 def _convolution(equation: jaxprs.JaxprEqn) -> int:
-    kernel: Any = equation.invars[1].aval
+    kernel: Aval = equation.invars[1].aval
     features = _int(kernel.shape[equation.params["dimension_numbers"].rhs_spec[0]])
     return 2 * _size(equation.outvars[0].aval) * (_size(kernel) // features)
 
 
-def _elements(atoms: Sequence[Any]) -> int:
+def _elements(atoms: Sequence[Atom]) -> int:
     return sum(_size(atom.aval) for atom in atoms)
 
 

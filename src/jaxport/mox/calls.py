@@ -6,16 +6,17 @@ not here runs no body that can be edited.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxport import jaxprs
 from jaxport.blocks.labels import bodies
+from jaxport.jaxprs import Dim, PyTree
+from jaxport.mox.aliases import Aval, Effect
 
 __all__ = [
     "DISSOLVED",
@@ -34,7 +35,7 @@ __all__ = [
 
 Jaxpr = jaxprs.Jaxpr
 Var = jaxprs.Var
-Atom = jaxprs.Var | jaxprs.Literal
+Atom = jaxprs.Atom
 JaxprEqn = jaxprs.JaxprEqn
 
 #: Wrappers that give a body another meaning than its equations have (a rule of differentiation, a name): once the
@@ -96,7 +97,7 @@ def source_of(equation: JaxprEqn, body: int, position: int) -> OperandSource | N
             return None
 
 
-def stacked(aval: Any, length: Any) -> Any:
+def stacked(aval: Aval, length: Dim) -> Aval:
     """The aval of `length` values of `aval` along a new leading axis."""
     return aval.update(shape=(length, *aval.shape))
 
@@ -114,8 +115,8 @@ class Widening:
     """
 
     bodies: Sequence[Jaxpr]
-    inputs: Sequence[Sequence[Any]]
-    operands: Mapping[Any, Atom]
+    inputs: Sequence[Sequence[Hashable]]
+    operands: Mapping[Hashable, Atom]
     sliced: frozenset
     outputs: Sequence[int]
 
@@ -143,7 +144,7 @@ def widened(equation: JaxprEqn, more: Widening) -> tuple[list[JaxprEqn], list[Va
     return [*before, equation.replace(outvars=[*outvars, *outputs], effects=_effects(equation, more))], outputs
 
 
-def _effects(equation: JaxprEqn, more: Widening) -> Any:
+def _effects(equation: JaxprEqn, more: Widening) -> set[Effect]:
     """An equation has the effects that it had; a body without references may bring new ones."""
     return equation.effects | {
         effect for body in more.bodies for effect in body.effects if not hasattr(effect, "input")
@@ -153,12 +154,12 @@ def _effects(equation: JaxprEqn, more: Widening) -> Any:
 _Widened = tuple[list[JaxprEqn], JaxprEqn, list[Var]]
 
 
-def _closed(jaxpr: Jaxpr, old: Any) -> Any:
+def _closed(jaxpr: Jaxpr, old: Jaxpr | jaxprs.ClosedJaxpr) -> Jaxpr | jaxprs.ClosedJaxpr:
     jaxpr = jaxpr.replace(debug_info=jaxpr.debug_info._replace(arg_names=None, result_paths=None))
     return jaxprs.closed(jaxpr, old.consts) if isinstance(old, jaxprs.ClosedJaxpr) else jaxpr
 
 
-def _new_outputs(more: Widening) -> list[Any]:
+def _new_outputs(more: Widening) -> list[Aval]:
     """The avals of the new outputs of the only body."""
     count = more.outputs[0]
     return [atom.aval for atom in more.bodies[0].outvars[len(more.bodies[0].outvars) - count :]]
@@ -181,7 +182,7 @@ def _call(equation: JaxprEqn, more: Widening) -> _Widened:
 
 
 @cache
-def _unspecified() -> dict[str, Any]:
+def _unspecified() -> dict[str, PyTree]:
     """What a `jit` equation says of an operand or a result that nothing was said about."""
     params = jax.make_jaxpr(jax.jit(lambda x: x))(0.0).eqns[0].params
     names = ("in_shardings", "in_layouts", "donated_invars", "out_shardings", "out_layouts")
@@ -194,7 +195,7 @@ def _scan(equation: JaxprEqn, more: Widening) -> _Widened:
     shared = [i for i, key in enumerate(inputs) if key not in more.sliced]
     sliced = [i for i, key in enumerate(inputs) if key in more.sliced]
 
-    def arranged(values: Sequence[Any], new: Sequence[Any]) -> list[Any]:
+    def arranged(values: Sequence[Atom], new: Sequence[Atom]) -> list[Atom]:
         return [
             *values[:consts],
             *(new[i] for i in shared),
@@ -289,7 +290,7 @@ def _shard_map(equation: JaxprEqn, more: Widening) -> _Widened:
     return [], equation.replace(params=params, invars=[*equation.invars, *(more.operands[k] for k in inputs)]), []
 
 
-def zeros(aval: Any) -> tuple[list[JaxprEqn], Atom]:
+def zeros(aval: Aval) -> tuple[list[JaxprEqn], Atom]:
     """Equations that make zeros of an aval, and the value."""
     jaxpr = jax.make_jaxpr(lambda: jnp.zeros(aval.shape, aval.dtype))().jaxpr
     return list(jaxpr.eqns), jaxpr.outvars[0]

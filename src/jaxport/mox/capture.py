@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jaxport import jaxprs
 from jaxport.blocks.labels import bodies
 from jaxport.errors import InvalidArgument, QueryError, Unsupported
+from jaxport.jaxprs import Array, Atom, PyTree
 from jaxport.mox import calls
 from jaxport.mox.match import arguments_of, call_arguments, nested, returns_of
 from jaxport.mox.refusals import tap_refusal
@@ -34,7 +35,7 @@ Jaxpr = jaxprs.Jaxpr
 JaxprEqn = jaxprs.JaxprEqn
 
 #: The values of one match in the body at hand.
-_Tap = tuple[Location, list[Any]]
+_Tap = tuple[Location, list[Atom]]
 
 
 class Captured(NamedTuple):
@@ -46,21 +47,21 @@ class Captured(NamedTuple):
       grad: the derivative of the loss with respect to what it returned; None if it was not asked for.
     """
 
-    inputs: Any
-    output: Any
-    grad: Any = None
+    inputs: PyTree
+    output: PyTree
+    grad: PyTree = None
 
 
 def capture(
-    selection: Selection, inputs: bool = False, grads: Callable[[Any], Any] | None = None
-) -> Callable[..., dict[str, Any]]:
+    selection: Selection, inputs: bool = False, grads: Callable[[PyTree], PyTree] | None = None
+) -> Callable[..., dict[str, PyTree]]:
     """See `Mox.capture`."""
     mox = tapped(selection, inputs or grads is not None)
     if grads is None:
         return lambda *args, **kwargs: mox(*args, **kwargs)[1]
     of_loss = gradients(selection, grads)
 
-    def captured(*args: Any, **kwargs: Any) -> dict[str, Any]:
+    def captured(*args: PyTree, **kwargs: PyTree) -> dict[str, PyTree]:
         found, moved = mox(*args, **kwargs)[1], of_loss(*args, **kwargs)
         made = {}
         for path, one in found.items():
@@ -75,7 +76,7 @@ def capture(
     return captured
 
 
-def gradients(selection: Selection, loss: Callable[[Any], Any]) -> Callable[..., dict[str, list[Any]]]:
+def gradients(selection: Selection, loss: Callable[[PyTree], PyTree]) -> Callable[..., dict[str, list[PyTree]]]:
     """A function of the model's arguments: the derivatives of a loss by the results of the members, by path.
 
     Something that is zero is added to each result, as a parameter: the derivative by it is that by the result.
@@ -96,7 +97,7 @@ def gradients(selection: Selection, loss: Callable[[Any], Any]) -> Callable[...,
         floating = [i for i, aval in enumerate(match.out_avals) if jnp.issubdtype(aval.dtype, jnp.floating)]
         zeros = {_name(number, i): jnp.zeros(match.out_avals[i].shape, match.out_avals[i].dtype) for i in floating}
 
-        def moved(original: Original, params: Mapping[str, Any], *args: Any) -> Any:
+        def moved(original: Original, params: Mapping[str, Array], *args: PyTree) -> PyTree:
             leaves, tree = jax.tree.flatten(original(*args))
             order = jax.tree.leaves(nested(returns_of(match.node), list(range(len(leaves)))))
             added = [
@@ -110,8 +111,8 @@ def gradients(selection: Selection, loss: Callable[[Any], Any]) -> Callable[...,
     edited = selection.sub(factory(make))
     new = edited.params.keys() - mox.params.keys()
 
-    def found(*args: Any, **kwargs: Any) -> dict[str, list[Any]]:
-        def total(params: Mapping[str, Any]) -> Any:
+    def found(*args: PyTree, **kwargs: PyTree) -> dict[str, list[PyTree]]:
+        def total(params: Mapping[str, Array]) -> Array:
             result = loss(edited.apply({**edited.params, **params}, *args, **kwargs))
             if jnp.shape(result):
                 raise InvalidArgument(
@@ -124,7 +125,7 @@ def gradients(selection: Selection, loss: Callable[[Any], Any]) -> Callable[...,
 
         moved = jax.grad(total)({path: edited.params[path] for path in new})
         by_name = {path.rpartition(".")[2]: value for path, value in moved.items()}
-        made: dict[str, list[Any]] = {}
+        made: dict[str, list[PyTree]] = {}
         for number, node in enumerate(selection.nodes):
             count = len(returns_of(node))
             values = [by_name.get(_name(number, index)) for index in range(count)]
@@ -157,8 +158,8 @@ def tapped(selection: Selection, inputs: bool = False) -> Mox:
     outvars = body.outvars
     # Leaves are numbered, so that the tree tells their order.
     values = dict(taps)
-    groups: dict[str, list[Any]] = {}
-    arrays: list[Any] = []
+    groups: dict[str, list[PyTree]] = {}
+    arrays: list[Atom] = []
     for location, node in nodes.items():
         numbers = []
         for value in values[location]:
@@ -184,7 +185,7 @@ def tapped(selection: Selection, inputs: bool = False) -> Mox:
     )
 
 
-def _path_of(keys: Any) -> str:
+def _path_of(keys: PyTree) -> str:
     return "captured." + jax.tree_util.keystr(keys, simple=True, separator=".")
 
 

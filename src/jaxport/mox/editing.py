@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,9 @@ from jaxport.blocks.naming import unused
 from jaxport.blocks.places import joined
 from jaxport.blocks.values import is_tracer
 from jaxport.errors import InvalidArgument, Unsupported
+from jaxport.jaxprs import Array, Atom, PyTree
 from jaxport.mox import calls, placing
+from jaxport.mox.aliases import Aval, Effect
 from jaxport.mox.edited_body import EditedBody, InputKey
 from jaxport.mox.match import REWRITTEN, Match, arguments_of, match_of, returns_of
 from jaxport.mox.mox import Mox
@@ -41,7 +43,7 @@ Jaxpr = jaxprs.Jaxpr
 JaxprEqn = jaxprs.JaxprEqn
 
 
-def substituted(selection: Selection, replacement: Any) -> Mox:
+def substituted(selection: Selection, replacement: PyTree) -> Mox:
     """See `Selection.sub`."""
     mox = selection.mox
     refusals = [found for node in selection.nodes if (found := refusal(node)) is not None]
@@ -58,8 +60,8 @@ class _Leaf:
     """A new parameter, or a new input of the program (then `value` is None)."""
 
     name: str
-    aval: Any
-    value: Any
+    aval: Aval
+    value: Array | None
     trainable: bool = True
     # The scans whose steps have a slice each, and their lengths, the outermost first.
     scans: tuple[Location, ...] = ()
@@ -69,14 +71,14 @@ class _Leaf:
 class _Editor:
     """One substitution."""
 
-    def __init__(self, mox: Mox, matches: Mapping[Location, Match], replacement: Any):
+    def __init__(self, mox: Mox, matches: Mapping[Location, Match], replacement: PyTree):
         self.mox, self.matches, self.replacement = mox, matches, replacement
         self.templates = Templates()
         self.modules = dict(mox.modules or {})
         self.leaves: dict[str, _Leaf] = {}
-        self.bases: dict[Any, str] = {}
+        self.bases: dict[Hashable, str] = {}
         self.taken = {*(weight.path for weight in mox.weights), *mox.traced.input_paths, *mox.inputs}
-        self.names: dict[tuple[Any, str], str] = {}
+        self.names: dict[tuple[Hashable, str], str] = {}
         # The names that new parameters have for as long as others have those that they were to have.
         self.wishes: dict[str, str] = {}
         # The paths of blocks that run no more, though values that they made for others are still made.
@@ -108,7 +110,7 @@ class _Editor:
 
     # -- bodies ----------------------------------------------------------------------------------------------------
 
-    def body(self, jaxpr: Jaxpr, location: Location) -> tuple[EditedBody, list[Any]]:
+    def body(self, jaxpr: Jaxpr, location: Location) -> tuple[EditedBody, list[Atom]]:
         """The body at a location with what is replaced in it, and its results."""
         made = EditedBody()
         for index, equation in enumerate(jaxpr.eqns):
@@ -266,11 +268,11 @@ class _Editor:
             keys.append(InputKey(name, len(locations)))
         return keys
 
-    def owner(self, match: Match) -> tuple[Any, str]:
+    def owner(self, match: Match) -> tuple[Hashable, str]:
         """What owns the new parameters of a match, and the path that they get: calls of one module have the same."""
         block, location = match.block, match.node.location
         if block is not None:
-            owner: Any = frozenset(block.weights.values()) or block.path
+            owner: Hashable = frozenset(block.weights.values()) or block.path
         else:
             around = next((node for node in match.node.around if node.block is not None), None)
             owner = (None, location)
@@ -413,7 +415,7 @@ def _site(node: Node, match: Match) -> Site:
     arguments, results = len(arguments_of(node)), len(returns_of(node))
     if block is not None:
         return Site(equation.params["jaxpr"], arguments, results, block.axes or (), match.shown)
-    invars: list[Any] = [Var(atom.aval) for atom in equation.invars]
+    invars: list[Atom] = [Var(atom.aval) for atom in equation.invars]
     outvars = [Var(atom.aval) for atom in equation.outvars]
     alone = equation.replace(invars=invars, outvars=outvars)
     debug_info = jaxprs.DebugInfo("equation", equation.primitive.name, None, None)
@@ -433,11 +435,11 @@ def _equal(leaf: _Leaf, templates: Sequence[Template], position: int) -> bool:
     return known.shape[1:] == given[0].shape and bool((known == jnp.stack(given * (len(known) // len(given)))).all())
 
 
-def _aval(value: Any) -> Any:
+def _aval(value: Array) -> Aval:
     return jax_core.ShapedArray(value.shape, value.dtype)
 
 
-def _effects(equations: Iterable[JaxprEqn], before: Any) -> Any:
+def _effects(equations: Iterable[JaxprEqn], before: Iterable[Effect]) -> set[Effect]:
     """The effects of a body: those that it had, and those of new equations that concern no reference."""
     new = itertools.chain.from_iterable(equation.effects for equation in equations)
     return set(before) | {effect for effect in new if jaxprs.reference_of(effect) is None}

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 from jax.sharding import PartitionSpec
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import Array, Atom, PythonFunction, PyTree
+from jaxport.mox.aliases import Aval
 from jaxport.mox.tree import Node
 
 __all__ = ["Manual", "manual_around"]
@@ -22,7 +23,7 @@ class Manual:
     def __init__(self, equation: jaxprs.JaxprEqn, where: str):
         self.params, self.where = equation.params, where
 
-    def specs(self, avals: Sequence[Any]) -> tuple[list[jax.ShapeDtypeStruct], list[PartitionSpec]]:
+    def specs(self, avals: Sequence[Aval]) -> tuple[list[jax.ShapeDtypeStruct], list[PartitionSpec]]:
         """Whole arrays of which each device gets one of these types, and how they are split."""
         whole, specs = [], []
         for aval in avals:
@@ -40,14 +41,14 @@ class Manual:
             specs.append(PartitionSpec(axes) if axes else PartitionSpec())
         return whole, specs
 
-    def mapped(self, run: Callable[..., Any], in_specs: Any, results: Sequence[Any]) -> Callable[..., Any]:
+    def mapped(self, run: PythonFunction, in_specs: PyTree, results: Sequence[Aval]) -> PythonFunction:
         """The function over the whole arrays; `results` are the types of what it returns on each device."""
 
-        def checked(*args: Any) -> Any:
+        def checked(*args: PyTree) -> list[Array]:
             made = run(*args)
             return [self._varying(value, aval) for value, aval in zip(made, results, strict=True)]
 
-        axes: Any = self.params.get("newly_manual_axes") or self.params["manual_axes"]
+        axes: frozenset[str] = self.params.get("newly_manual_axes") or self.params["manual_axes"]
         return jax.shard_map(
             checked,
             mesh=self.params["mesh"],
@@ -57,7 +58,7 @@ class Manual:
             check_vma=self.params["check_vma"],
         )
 
-    def _varying(self, value: Any, aval: Any) -> Any:
+    def _varying(self, value: Array, aval: Aval) -> Array:
         """A result that differs along the axes that the original's does."""
         given, wanted = (jaxprs.varying_axes(one) for one in (jax.typeof(value), aval))
         if not given <= wanted:
@@ -74,7 +75,7 @@ class Manual:
         (equation,) = jaxpr.eqns
         inner = equation.params["jaxpr"]
         known = dict(zip(equation.invars, inner.invars, strict=True))
-        outvars: dict[Any, Any] = dict(zip(equation.outvars, inner.outvars, strict=True))
+        outvars: dict[Atom, Atom] = dict(zip(equation.outvars, inner.outvars, strict=True))
         return inner.replace(
             invars=[known.get(variable) or jaxprs.Var(variable.aval) for variable in jaxpr.invars],
             outvars=[outvars[variable] for variable in jaxpr.outvars],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Self
 
 import jax
 
@@ -14,6 +14,8 @@ from jaxport.blocks.block import Block, FrozenMapping
 from jaxport.blocks.tracing import Traced, TracedWeight
 from jaxport.blocks.window import current_recorder
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import Array, Atom, Parameters, PyTree, Var
+from jaxport.mox.aliases import Aval
 from jaxport.mox.mox import Mox
 from jaxport.mox.original import Site
 from jaxport.mox.origins import evaluated, stacking_scans, value_of
@@ -60,9 +62,9 @@ class Match(Mox):
     root: Mox = field(kw_only=True)
     lengths: tuple[int, ...] = ()
     position: tuple[int, ...] = ()
-    _sites: list[tuple[Site | None, Sequence[Any] | None]] = field(default_factory=list, repr=False)
+    _sites: list[tuple[Site | None, Sequence[Array] | None]] = field(default_factory=list, repr=False)
 
-    def replaced(self, traced: Traced, **changes: Any) -> Self:
+    def replaced(self, traced: Traced, **changes: PyTree) -> Self:
         """The block with another program: called inside a replacement it is no longer the original."""
         return super().replaced(traced, _sites=[], **changes)
 
@@ -92,23 +94,23 @@ class Match(Mox):
         return self.path or self.type
 
     @property
-    def config(self) -> Mapping[str, Any]:
+    def config(self) -> Parameters:
         """The static fields of the module and the static arguments of the call; of an equation, its params."""
         return jaxprs.parameters(self.node.equation) if self.block is None else self.block.config
 
     @property
-    def weight_avals(self) -> dict[str, Any]:
+    def weight_avals(self) -> dict[str, Aval]:
         """Shape and dtype of each parameter of the block, by its path; inside a scan, of one step's."""
         block, invars = self.block, self.node.equation.invars
         return {} if block is None else {path: invars[index].aval for index, path in block.named.items()}
 
     @property
-    def in_avals(self) -> list[Any]:
+    def in_avals(self) -> list[Aval]:
         """Shape and dtype of each array that the call takes."""
         return [atom.aval for atom in self.node.equation.invars[: len(arguments_of(self.node))]]
 
     @property
-    def out_avals(self) -> list[Any]:
+    def out_avals(self) -> list[Aval]:
         """Shape and dtype of each array that the call returns."""
         return [atom.aval for atom in self.node.equation.outvars[: len(returns_of(self.node))]]
 
@@ -138,7 +140,7 @@ class Match(Mox):
         below = f"{self.path}.{path}" if self.path else path
         return super().__getitem__(below if below in self.tree.paths else path)
 
-    def __call__(self, *args: Any, params: Mapping[str, Any] | None = None, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, params: Mapping[str, Array] | None = None, **kwargs: PyTree) -> PyTree:
         """What the block returns for these arrays, in order.
 
         Inside a replacement this is the original: it runs with the parameters that the program runs with. `params` are
@@ -164,7 +166,7 @@ class Match(Mox):
         return self._result([results[index] for index in _result_order(self.node)])
 
     @property
-    def _around(self) -> Mapping[str, Any] | None:
+    def _around(self) -> Mapping[str, Array] | None:
         """If it lies in a block that is being replaced, the parameters that the program runs that with, by path."""
         if self._sites or not isinstance(self.root, Match) or not self.root.is_replaced:
             return None
@@ -173,7 +175,7 @@ class Match(Mox):
             return None
         return {path: operands[index] for index, path in block.named.items()}
 
-    def _in_place(self, arrays: Sequence[Any], exchanged: Mapping[int, Any]) -> Any:
+    def _in_place(self, arrays: Sequence[Array], exchanged: Mapping[int, Array]) -> PyTree:
         """What the block returns inside of the replacement of one around it: it stays what it is, where it is."""
         equation, block = self.node.equation, self.block
         given = dict(zip(_argument_order(self.node), arrays, strict=True)) | dict(exchanged)
@@ -181,7 +183,7 @@ class Match(Mox):
             around = self._around or {}
             known = {index: around[path] for index, path in block.named.items() if path in around}
             given = known | given
-        avals: list[Any] = [atom.aval for atom in equation.invars]
+        avals: list[Aval] = [atom.aval for atom in equation.invars]
         for index, aval in enumerate(avals):
             one = jax.typeof(given[index]) if index in given else None
             if one is None or (one.shape, one.dtype) != (aval.shape, aval.dtype):
@@ -198,7 +200,7 @@ class Match(Mox):
         results = evaluated(equation, [given[index] for index in range(len(avals))], current_recorder() is not None)
         return self._result([results[index] for index in _result_order(self.node)])
 
-    def param(self, name: str) -> Any:
+    def param(self, name: str) -> Array:
         """A parameter of the block, by its name below the block; inside a replacement, what the program runs with.
 
         Raises:
@@ -224,7 +226,7 @@ class Match(Mox):
             )
         return held[path]
 
-    def computed(self, path: str) -> Any:
+    def computed(self, path: str) -> Array | None:
         """The value that an edit puts in the place of a parameter, None where it is not known before the program runs."""
         exchanged = {} if self.block is None else self.block.exchanged
         index = next((index for index, known in exchanged.items() if known == path), None)
@@ -251,7 +253,7 @@ class Match(Mox):
         named = {} if block is None else {path: avals[i] for i, path in block.weights.items() if i < len(avals)}
         return [w for w in self.root.weights if w.path in named and w.value.shape == named[w.path].shape]
 
-    def _exchanged(self, params: Mapping[str, Any]) -> dict[int, Any]:
+    def _exchanged(self, params: Mapping[str, Array]) -> dict[int, Array]:
         """The operands of the block that other values take the place of, by position."""
         if self.block is None or not params:
             return {}
@@ -259,7 +261,7 @@ class Match(Mox):
         invars = self.node.equation.invars
         exchanged = {index: by_path[path] for index, path in self.block.named.items() if path in by_path}
         for index, value in exchanged.items():
-            aval: Any = invars[index].aval
+            aval: Aval = invars[index].aval
             given = jax.typeof(value)
             if (given.shape, given.dtype) != (aval.shape, aval.dtype):
                 raise InvalidArgument(
@@ -284,7 +286,7 @@ def returns_of(node: Node) -> tuple[str, ...]:
     return ("",) if count == 1 else tuple(map(str, range(count)))
 
 
-def nested(paths: Sequence[str], leaves: Sequence[Any]) -> Any:
+def nested(paths: Sequence[str], leaves: Sequence[PyTree]) -> PyTree:
     """The containers that have the leaves at these paths: tuples where the keys are numbers, else dicts.
 
     What a tuple has between them is None.
@@ -294,7 +296,7 @@ def nested(paths: Sequence[str], leaves: Sequence[Any]) -> Any:
     """
     if list(paths) == [""]:
         return leaves[0]
-    groups: dict[str, tuple[list[str], list[Any]]] = {}
+    groups: dict[str, tuple[list[str], list[PyTree]]] = {}
     for path, leaf in zip(paths, leaves, strict=True):
         key, _, below = path.partition(".")
         group = groups.setdefault(key, ([], []))
@@ -313,7 +315,7 @@ def nested(paths: Sequence[str], leaves: Sequence[Any]) -> Any:
 _MOST_GAPS = 100
 
 
-def call_arguments(node: Node, arrays: Sequence[Any]) -> tuple[Any, ...]:
+def call_arguments(node: Node, arrays: Sequence[PyTree]) -> tuple[PyTree, ...]:
     """The positional arguments of the call, from its arrays."""
     groups = nested(arguments_of(node), arrays) if arrays else ()
     return tuple(groups.values()) if isinstance(groups, dict) else groups
@@ -327,7 +329,7 @@ def _argument_order(node: Node) -> list[int]:
     return jax.tree.leaves(call_arguments(node, list(range(len(arguments_of(node))))))
 
 
-def _returned(node: Node) -> Any:
+def _returned(node: Node) -> PyTree:
     """What the call returns, with the number of each array in its place."""
     count = len(returns_of(node))
     return nested(returns_of(node), list(range(count))) if count else ()
@@ -348,8 +350,8 @@ def _made(mox: Mox, node: Node, step: tuple[int, ...] | None) -> Match:
     jaxpr, arguments = _body(node)
     first = len(arguments)
     held = {weight.path: weight for weight in mox.weights}
-    weights: list[tuple[Any, TracedWeight]] = []
-    inputs: list[tuple[Any, str]] = []
+    weights: list[tuple[Var, TracedWeight]] = []
+    inputs: list[tuple[Var, str]] = []
     taken = {""}
     named, exchanged = (node.block.named, node.block.exchanged) if node.block is not None else ({}, {})
     for index, variable in enumerate(jaxpr.invars[first:], first):
@@ -394,13 +396,13 @@ def _made(mox: Mox, node: Node, step: tuple[int, ...] | None) -> Match:
     )
 
 
-def _body(node: Node) -> tuple[Any, tuple[str, ...]]:
+def _body(node: Node) -> tuple[jaxprs.Jaxpr, tuple[str, ...]]:
     """The body of a block, or one that has the equation alone; and the paths of the arguments."""
     arguments = arguments_of(node)
     if node.block is not None:
         return node.equation.params["jaxpr"].jaxpr, arguments
     equation = node.equation
-    invars: list[Any] = [jaxprs.Var(atom.aval) for atom in equation.invars]
+    invars: list[Atom] = [jaxprs.Var(atom.aval) for atom in equation.invars]
     outvars = [jaxprs.Var(atom.aval) for atom in equation.outvars]
     equation = equation.replace(invars=invars, outvars=outvars)
     debug_info = jaxprs.DebugInfo("equation", equation.primitive.name, None, None)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from jaxport import jaxprs
 from jaxport.blocks import dims
@@ -18,11 +19,13 @@ from jaxport.blocks.tracing import Traced, TracedWeight
 from jaxport.blocks.ungrouping import ungroup
 from jaxport.blocks.window import current_recorder
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import Array, Module, PyTree
+from jaxport.mox.aliases import Query
 
 if TYPE_CHECKING:
     from jaxport.mox.match import Match
     from jaxport.mox.selection import Selection
-    from jaxport.mox.show import Text
+    from jaxport.mox.show import Html, Text
     from jaxport.mox.tree import Tree
 
 __all__ = ["Mox", "is_parameter"]
@@ -58,7 +61,7 @@ class Mox:
     signature: inspect.Signature | None = None
     inputs: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
-    modules: Mapping[str, Any] | None = field(default_factory=dict)
+    modules: Mapping[str, Module] | None = field(default_factory=dict)
 
     # -- what it holds ---------------------------------------------------------------------------------------------
 
@@ -73,22 +76,22 @@ class Mox:
         return self.traced.weights
 
     @cached_property
-    def params(self) -> dict[str, Any]:
+    def params(self) -> dict[str, Array]:
         """The parameters by path: what training changes."""
         return {weight.path: weight.value for weight in self.weights if is_parameter(weight)}
 
     @cached_property
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Array]:
         """The other arrays by path: statistics, caches, keys and counts of random numbers, constants."""
         return {weight.path: weight.value for weight in self.weights if not is_parameter(weight)}
 
     # -- evaluation ------------------------------------------------------------------------------------------------
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """What the model returns for these arguments, with the parameters that the Mox holds."""
         return self._result(self._run({}, args, kwargs))
 
-    def apply(self, params: Mapping[str, Any], /, *args: Any, state: Any = False, **kwargs: Any) -> Any:
+    def apply(self, params: Mapping[str, Array], /, *args: PyTree, state: PyTree = False, **kwargs: PyTree) -> PyTree:
         """What the model returns with other parameters.
 
         Args:
@@ -126,7 +129,7 @@ class Mox:
         outputs = self._run(params, args, kwargs)
         return (self._result(outputs), self._new_state(outputs)) if state else self._result(outputs)
 
-    def _run(self, params: Mapping[str, Any], args: tuple, kwargs: dict) -> list[Any]:
+    def _run(self, params: Mapping[str, Array], args: tuple, kwargs: dict) -> list[Array]:
         """The outputs of the jaxpr."""
         added = {name: kwargs.pop(name) for name in self.inputs if name in kwargs}
         absent = [name for name in self.inputs if name not in added]
@@ -153,7 +156,7 @@ class Mox:
             )
         return jaxprs.jaxpr_as_fun(program._plain(current_recorder() is not None))(*operands)
 
-    def fitting(self, operands: Sequence[Any]) -> Mox:
+    def fitting(self, operands: Sequence[Array]) -> Mox:
         """The program for operands of these shapes: itself, or specialized where it has symbolic dims.
 
         Raises:
@@ -199,7 +202,7 @@ class Mox:
             self._programs[mark] = ungroup(self.jaxpr, mark)
         return self._programs[mark]
 
-    def _arguments(self, args: tuple, kwargs: dict) -> list[Any]:
+    def _arguments(self, args: tuple, kwargs: dict) -> list[Array]:
         """The arrays among the arguments, checked against what was traced."""
         leaves, tree = jax.tree.flatten((args, kwargs))
         if tree != self.traced.in_tree and self.signature is not None:
@@ -223,12 +226,12 @@ class Mox:
                 )
         return [leaf for index, leaf in enumerate(leaves) if index not in self.traced.static_inputs]
 
-    def _result(self, outputs: Sequence[Any]) -> Any:
+    def _result(self, outputs: Sequence[Array]) -> PyTree:
         leaves, arrays = dict(self.traced.static_outputs), iter(outputs)
         full = [leaves[i] if i in leaves else next(arrays) for i in range(self.traced.out_tree.num_leaves)]
         return jax.tree.unflatten(self.traced.out_tree, full)
 
-    def _new_state(self, outputs: Sequence[Any]) -> dict[str, Any]:
+    def _new_state(self, outputs: Sequence[Array]) -> dict[str, Array]:
         names = self.traced.state_outputs
         return dict(zip(names, outputs[len(self.traced.output_paths) :], strict=True))
 
@@ -241,7 +244,7 @@ class Mox:
 
         return Tree(self)
 
-    def select(self, query: Any, *, expect: int | None = None, strict: bool = True) -> Selection:
+    def select(self, query: Query, *, expect: int | None = None, strict: bool = True) -> Selection:
         """The blocks and equations that a query hits.
 
         Args:
@@ -278,7 +281,7 @@ class Mox:
 
         return at_path(self, path)
 
-    def sub(self, query: Any, replacement: Any, *, expect: int | None = None) -> Mox:
+    def sub(self, query: Query, replacement: PyTree, *, expect: int | None = None) -> Mox:
         """A new Mox in which what the query hits is replaced; `Selection.sub` says what a replacement may be.
 
         Raises:
@@ -292,7 +295,7 @@ class Mox:
         """
         return self.select(query, expect=expect).sub(replacement)
 
-    def patch(self, changes: Mapping[str, Any]) -> Mox:
+    def patch(self, changes: Mapping[str, PyTree]) -> Mox:
         """A new Mox in which blocks return something else.
 
         Args:
@@ -315,7 +318,7 @@ class Mox:
 
         return patched(self, changes)
 
-    def unroll(self, query: Any = "//scan") -> Mox:
+    def unroll(self, query: Query = "//scan") -> Mox:
         """A new Mox in which scans are written out: the layers of a stack become elements, `layers.0`, `layers.1`, ….
 
         `query` hits scans, or blocks in them, whose parameters they slice. The parameters stay stacked, and each layer
@@ -335,7 +338,7 @@ class Mox:
 
         return unrolled(self.select(query))
 
-    def shard(self, mesh: Any, specs: Mapping[Any, Any]) -> Mox:
+    def shard(self, mesh: jax.sharding.Mesh, specs: Mapping[Any, PyTree]) -> Mox:
         """A new Mox whose parameters lie on the devices of a mesh, and whose blocks return what is split as asked for.
 
         Args:
@@ -361,12 +364,12 @@ class Mox:
 
     def capture(
         self,
-        query: Any,
+        query: Query,
         *,
         expect: int | None = None,
         inputs: bool = False,
-        grads: Callable[[Any], Any] | None = None,
-    ) -> Callable[..., dict[str, Any]]:
+        grads: Callable[[PyTree], PyTree] | None = None,
+    ) -> Callable[..., dict[str, PyTree]]:
         """A function of the model's arguments that returns the results of the selected blocks, by path.
 
         Args:
@@ -423,7 +426,7 @@ class Mox:
     def _repr_html_(self) -> str:
         return self.show().data
 
-    def show(self) -> Any:
+    def show(self) -> Html:
         """The tree for a notebook: collapsible, with shapes and sizes.
 
         >>> import jax.numpy as jnp, jaxport
@@ -434,7 +437,7 @@ class Mox:
 
         return html(self)
 
-    def with_params(self, params: Mapping[str, Any]) -> Mox:
+    def with_params(self, params: Mapping[str, Array]) -> Mox:
         """The same program with other values for some of its parameters and state, by path.
 
         Floating-point values may be stored in another type (``value.astype(jnp.bfloat16)``): the program converts them
@@ -476,7 +479,7 @@ class Mox:
 
         return text(self)
 
-    def replaced(self, traced: Traced, **changes: Any) -> Self:
+    def replaced(self, traced: Traced, **changes: PyTree) -> Self:
         """A Mox with another program and the same names."""
         return replace(self, traced=traced, **changes)
 
@@ -489,7 +492,7 @@ def is_parameter(weight: TracedWeight) -> bool:
 _NESTED = "it is a dict: parameters have whole paths here, `layers.0.kernel`, in one dict"
 
 
-def _as_float(value: Any, dtype: Any) -> Any:
+def _as_float(value: Array, dtype: DTypeLike) -> Array:
     """A parameter in the type that the program computes in, if it is stored in another floating-point type."""
     if value.dtype == dtype or not (jnp.issubdtype(value.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.floating)):
         return value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,8 @@ import jax.numpy as jnp
 from jaxport import jaxprs
 from jaxport.blocks.ungrouping import ungroup
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import ad, batching
+from jaxport.jaxprs import Array, ad, batching
+from jaxport.mox.aliases import Aval
 
 __all__ = ["Site", "original_p"]
 
@@ -38,15 +38,15 @@ class Site:
     where: str
     is_dissolved: bool = field(default=False)
 
-    def in_avals(self, level: int) -> list[Any]:
+    def in_avals(self, level: int) -> list[Aval]:
         """The arguments within the innermost `level` levels of `vmap`."""
         return _unbatched(self.jaxpr.in_avals[: self.arguments], [given for given, _ in self.axes], level)
 
-    def out_avals(self, level: int) -> list[Any]:
+    def out_avals(self, level: int) -> list[Aval]:
         """The results within the innermost `level` levels of `vmap`."""
         return _unbatched(self.jaxpr.out_avals[: self.results], [made for _, made in self.axes], level)
 
-    def call(self, arrays: Sequence[Any], others: Sequence[Any], exchanged: frozenset[int]) -> list[Any]:
+    def call(self, arrays: Sequence[Array], others: Sequence[Array], exchanged: frozenset[int]) -> list[Array]:
         """The results of the original for these arguments, inside the replacement."""
         level = len(self.axes)
         for index, (array, aval) in enumerate(zip(arrays, self.in_avals(level), strict=True)):
@@ -59,14 +59,14 @@ class Site:
                 )
         return original_p.bind(*arrays, *others, site=self, level=level, exchanged=exchanged)
 
-    def function(self) -> Callable[..., list[Any]]:
+    def function(self) -> Callable[..., list[Array]]:
         """The original as a function of JAX."""
         self.is_dissolved = True
         run = jaxprs.jaxpr_as_fun(ungroup(self.jaxpr))
         return lambda *operands: run(*operands)[: self.results]
 
 
-def _unbatched(avals: Sequence[Any], levels: Sequence[Sequence[int | None]], count: int) -> list[Any]:
+def _unbatched(avals: Sequence[Aval], levels: Sequence[Sequence[int | None]], count: int) -> list[Aval]:
     """The avals as they are inside of the `count` innermost levels: outer axes go first."""
     outermost_first = list(levels)[::-1][:count]
     for axes in outermost_first:
@@ -112,7 +112,7 @@ def _batch(operands: Sequence, dims: Sequence, *, site: Site, level: int, exchan
     return results, list(made)
 
 
-def _repeated(operand: Any, size: int, axis: int) -> Any:
+def _repeated(operand: Array, size: int, axis: int) -> Array:
     shape = [*operand.shape]
     shape.insert(axis, size)
     return jnp.broadcast_to(jnp.expand_dims(operand, axis), shape)

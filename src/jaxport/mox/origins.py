@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jaxport import jaxprs
 from jaxport.blocks.labels import bodies
 from jaxport.blocks.ungrouping import ungroup
+from jaxport.jaxprs import Array, Atom, Var
+from jaxport.mox.aliases import Aval
 from jaxport.mox.calls import DISSOLVED, PLAIN_CALLS, body_names, source_of
 from jaxport.mox.tree import Node
 
@@ -41,7 +43,7 @@ class InputOrigin:
     steps: tuple[int, ...] = ()
 
 
-def origin_of(mox: Mox, node: Node, atom: Any) -> InputOrigin:
+def origin_of(mox: Mox, node: Node, atom: Atom) -> InputOrigin:
     """Where a value comes from that can be read at `node`."""
     sliced: list[Node] = []
     steps: tuple[int, ...] = ()
@@ -65,9 +67,9 @@ def origin_of(mox: Mox, node: Node, atom: Any) -> InputOrigin:
         atom = here.equation.invars[source.operand]
 
 
-def _stack_of(jaxpr: jaxprs.Jaxpr, atom: Any) -> tuple[Any, tuple[int, ...]]:
+def _stack_of(jaxpr: jaxprs.Jaxpr, atom: Atom) -> tuple[Atom, tuple[int, ...]]:
     """The array that a value is an element of, by static indices of its leading axes, and these indices."""
-    made: dict[Any, jaxprs.JaxprEqn] = {v: equation for equation in jaxpr.eqns for v in equation.outvars}
+    made: dict[Var, jaxprs.JaxprEqn] = {v: equation for equation in jaxpr.eqns for v in equation.outvars}
     indices: tuple[int, ...] = ()
     while isinstance(atom, jaxprs.Var) and atom in made and is_first_axis_squeezed(made[atom]):
         operand = made[atom].invars[0]
@@ -85,7 +87,7 @@ def index_of(equation: jaxprs.JaxprEqn) -> int | None:
         return None
     params, operand = equation.params, equation.invars[0]
     (first, *starts), (end, *limits) = params["start_indices"], params["limit_indices"]
-    sizes: Any = operand.aval
+    sizes: Aval = operand.aval
     is_whole = not any(starts) and tuple(limits) == sizes.shape[1:] and set(params["strides"] or (1,)) == {1}
     return first if end == first + 1 and is_whole else None
 
@@ -102,11 +104,11 @@ class ParameterPlace:
     root: str
     steps: tuple[int, ...] = ()
 
-    def value(self, held: Mapping[str, Any]) -> Any:
+    def value(self, held: Mapping[str, Array]) -> Array:
         """The value among those of the arrays by path."""
         return held[self.root][self.steps] if self.steps else held[self.root]
 
-    def with_value(self, held: Mapping[str, Any], value: Any) -> Any:
+    def with_value(self, held: Mapping[str, Array], value: Array) -> Array:
         """The whole array with another value at this place."""
         return held[self.root].at[self.steps].set(value) if self.steps else value
 
@@ -157,7 +159,7 @@ def _slices_weights(mox: Mox, scan: Node) -> bool:
     return False
 
 
-def value_of(mox: Mox, node: Node, atom: Any, steps: Mapping[Node, int]) -> Any:
+def value_of(mox: Mox, node: Node, atom: Atom, steps: Mapping[Node, int]) -> Array | None:
     """A value that can be read at `node`, computed of what the program holds; None where it depends on its arguments.
 
     `steps` are those of the scans around.
@@ -171,7 +173,7 @@ def value_of(mox: Mox, node: Node, atom: Any, steps: Mapping[Node, int]) -> Any:
             needed.update(operand for operand in equation.invars if isinstance(operand, jaxprs.Var))
     if any(equation.effects for equation in equations):
         return None
-    known: dict[Any, Any] = {}
+    known: dict[Var, Array] = {}
     for position, variable in enumerate(body.invars):
         if variable in needed:
             known[variable] = _entering(mox, node, position, steps)
@@ -190,7 +192,7 @@ def _body_around(mox: Mox, node: Node) -> jaxprs.Jaxpr:
     return mox.jaxpr.jaxpr if node.parent is None else bodies(node.parent.equation.params)[node.location[-2]]
 
 
-def _entering(mox: Mox, node: Node, position: int, steps: Mapping[Node, int]) -> Any:
+def _entering(mox: Mox, node: Node, position: int, steps: Mapping[Node, int]) -> Array | None:
     """The value of an input of the body around a node; None where it depends on the arguments, or on a loop's steps."""
     around = node.parent
     if around is None:
@@ -204,9 +206,9 @@ def _entering(mox: Mox, node: Node, position: int, steps: Mapping[Node, int]) ->
     return outside[steps[around]] if around in steps else None
 
 
-def evaluated(equation: jaxprs.JaxprEqn, operands: Sequence[Any], mark: bool = False) -> list[Any]:
+def evaluated(equation: jaxprs.JaxprEqn, operands: Sequence[Array], mark: bool = False) -> list[Array]:
     """The results of an equation for some operands; with markers for a trace if asked for."""
-    invars: list[Any] = [jaxprs.Var(operand.aval) for operand in equation.invars]
+    invars: list[Atom] = [jaxprs.Var(operand.aval) for operand in equation.invars]
     outvars = [jaxprs.Var(variable.aval) for variable in equation.outvars]
     alone = equation.replace(invars=invars, outvars=outvars)
     debug_info = jaxprs.DebugInfo("equation", equation.primitive.name, None, None)

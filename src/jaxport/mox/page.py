@@ -6,14 +6,17 @@ import json
 import zlib
 from collections.abc import Iterator
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 import numpy as np
 
 from jaxport import jaxprs
+from jaxport.blocks.block import Block
 from jaxport.blocks.labels import bodies
 from jaxport.blocks.values import is_tracer
+from jaxport.jaxprs import Array
+from jaxport.mox.aliases import Aval
 from jaxport.mox.calls import body_names, runs_bodies
 from jaxport.mox.show import count, text, title
 from jaxport.mox.tree import name_below, short_name, value_text
@@ -87,7 +90,7 @@ class _Rows:
             yield "</details>"
         yield "</div>"
 
-    def about(self, equation: jaxprs.JaxprEqn, block: Any) -> Iterator[str]:
+    def about(self, equation: jaxprs.JaxprEqn, block: Block) -> Iterator[str]:
         """The config of a block, folded, and its own parameters, each at the first block that has it."""
         lines = [f"{key} = {value_text(value)}" for key, value in block.config.items() if value is not None]
         if lines:
@@ -97,12 +100,12 @@ class _Rows:
             if "." in name or path in self.shown:
                 continue
             self.shown.add(path)
-            aval: Any = equation.invars[index].aval
+            aval: Aval = equation.invars[index].aval
             known = _summary(self.held[path]) if path in self.held else ""
             yield f"<div class='body note'>{escape(f'{name}: {aval.str_short(short_dtypes=True)}')} {known}</div>"
 
 
-def _summary(value: Any) -> str:
+def _summary(value: Array) -> str:
     """The mean, the range and a histogram of an array."""
     if is_tracer(value) or not value.size or value.size > _MOST or not jnp.issubdtype(value.dtype, jnp.number):
         return ""

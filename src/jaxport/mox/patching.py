@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 
 from jaxport.errors import InvalidArgument, QueryError
+from jaxport.jaxprs import Array, PyTree
 from jaxport.mox.replacement import Whole, factory
 from jaxport.mox.selection import Selection
 from jaxport.mox.tree import Location
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["patched"]
 
 
-def patched(mox: Mox, changes: Mapping[str, Any]) -> Mox:
+def patched(mox: Mox, changes: Mapping[str, PyTree]) -> Mox:
     """See `Mox.patch`."""
-    by_location: dict[Location, Any] = {}
+    by_location: dict[Location, PyTree] = {}
     nodes = []
     for query, change in changes.items():
         root = Selection(mox, tuple(mox.tree.paths.get("", ())), "the whole model")
@@ -50,13 +51,13 @@ def patched(mox: Mox, changes: Mapping[str, Any]) -> Mox:
     return selection.sub(factory(lambda match: _patch(match, by_location[match.node.location])))
 
 
-def _patch(match: Match, change: Any) -> Whole:
+def _patch(match: Match, change: PyTree) -> Whole:
     """What takes the place of the results of a call."""
     if callable(change):
         return Whole(lambda *args: change(match(*args)))
     avals = match.out_avals
 
-    def fitting(value: Any, index: int) -> Any:
+    def fitting(value: PyTree, index: int) -> Array:
         """A number stands for an array of it, and a stack over the steps of a scan for that of the step."""
         aval = avals[index]
         value = jnp.asarray(value)

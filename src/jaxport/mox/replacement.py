@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NoReturn
 
 import jax
 from jax.sharding import PartitionSpec
 
 from jaxport import blocks, jaxprs
 from jaxport.blocks.framework import public_name
+from jaxport.blocks.tracing import Traced
 from jaxport.blocks.values import Found, find
 from jaxport.errors import InvalidArgument, JaxportError
+from jaxport.jaxprs import Array, Module, Parameters, PythonFunction, PyTree
+from jaxport.mox.aliases import Aval
 from jaxport.mox.framework import framework as programs
 from jaxport.mox.manual import manual_around
 from jaxport.mox.match import arguments_of, nested, returns_of
@@ -52,12 +55,12 @@ class Replacement:
     {'sin.scale': Array([1., 1., 1.], dtype=float32)}
     """
 
-    apply: Callable[..., Any]
-    params: Mapping[str, Any] = field(default_factory=dict)
-    inputs: Mapping[str, Any] = field(default_factory=dict)
+    apply: PythonFunction
+    params: Mapping[str, Array] = field(default_factory=dict)
+    inputs: Mapping[str, jax.ShapeDtypeStruct] = field(default_factory=dict)
     name: str = ""
     trainable: bool | frozenset[str] = True
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: Parameters = field(default_factory=dict)
     per_example: bool = True
 
 
@@ -65,9 +68,9 @@ class Replacement:
 class Whole:
     """A function as a replacement that sees the arrays of the whole batch under `vmap`."""
 
-    function: Callable[..., Any]
+    function: PythonFunction
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: PyTree) -> PyTree:
         """What takes the place of the block's results."""
         return self.function(*args)
 
@@ -76,9 +79,9 @@ class Whole:
 class Factory:
     """A function that makes the replacement of each match; see `factory`."""
 
-    make: Callable[[Match], Any]
+    make: Callable[[Match], PyTree]
 
-    def __call__(self, *_: Any) -> Any:
+    def __call__(self, *_: object) -> NoReturn:
         """Refuses: it is given to `sub`, which calls it with each match.
 
         Raises:
@@ -98,11 +101,11 @@ class Original:
     def __init__(self, match: Match):
         self._match = match
 
-    def __call__(self, *args: Any, params: Mapping[str, Any] | None = None) -> Any:
+    def __call__(self, *args: PyTree, params: Mapping[str, Array] | None = None) -> PyTree:
         """What the block returns, with other values for some of its parameters."""
         return self._match(*args, params=params)
 
-    def param(self, name: str) -> Any:
+    def param(self, name: str) -> Array:
         """A parameter of the block, by its name below the block."""
         return self._match.param(name)
 
@@ -114,7 +117,7 @@ class Rewrite:
     rewrite: Callable[[jaxprs.ClosedJaxpr, str], jaxprs.ClosedJaxpr]
 
 
-def factory(make: Callable[[Match], Any]) -> Factory:
+def factory(make: Callable[[Match], PyTree]) -> Factory:
     """Marks a function that is called with each match and returns its replacement.
 
     The match has the block's `config`, `params`, `in_avals` and `out_avals`; called inside the replacement, it is the
@@ -129,7 +132,7 @@ def factory(make: Callable[[Match], Any]) -> Factory:
     return Factory(make)
 
 
-def concrete(replacement: Any, match: Match) -> Any:
+def concrete(replacement: PyTree, match: Match) -> Replacement | Rewrite | PythonFunction:
     """What replaces a match: a `Replacement`, a `Rewrite` or a callable.
 
     Raises:
@@ -152,7 +155,7 @@ def concrete(replacement: Any, match: Match) -> Any:
     return made
 
 
-def _is_own(function: Callable[..., Any]) -> bool:
+def _is_own(function: PythonFunction) -> bool:
     """Whether a function is one of the edits of this package."""
     return str(getattr(function, "__module__", "")).startswith("jaxport.mox.edits.")
 
@@ -175,21 +178,21 @@ class Template:
 
     jaxpr: jaxprs.Jaxpr
     params: tuple[blocks.TracedWeight, ...]
-    inputs: tuple[tuple[str, Any], ...]
+    inputs: tuple[tuple[str, jax.ShapeDtypeStruct], ...]
     name: str
     site: Site
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: Parameters = field(default_factory=dict)
     is_call: bool = False
-    module: Any = None
+    module: Module = None
 
 
 class Templates:
     """Traces replacements; those that are alike are traced once."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, Template] = {}
+        self._known: dict[Hashable, Template] = {}
 
-    def of(self, made: Any, match: Match, site: Site) -> Template:
+    def of(self, made: Replacement | PythonFunction, match: Match, site: Site) -> Template:
         """The traced replacement of a match."""
         if not isinstance(made, Replacement):
             return _traced(made, match, site)
@@ -253,8 +256,8 @@ def _of_replacement(made: Replacement, match: Match, site: Site) -> Template:
     return Template(body, (), named, made.name or public_name(made.apply, ()), site)
 
 
-def _traced(made: Callable[..., Any], match: Match, site: Site) -> Template:
-    def run(*operands: Any) -> tuple:
+def _traced(made: PythonFunction, match: Match, site: Site) -> Template:
+    def run(*operands: Array) -> tuple:
         return tuple(_call(made, match, site, list(operands), made))
 
     avals, manual = site.jaxpr.in_avals, manual_around(match.node, match.shown)
@@ -289,7 +292,7 @@ def _refuse_changes(changed: Sequence[str], match: Match) -> None:
         )
 
 
-def _name_of(made: Any) -> str:
+def _name_of(made: Replacement | PythonFunction) -> str:
     """The qualified name of a replacement."""
     if isinstance(made, Mox):
         block = getattr(made, "block", None)
@@ -298,7 +301,7 @@ def _name_of(made: Any) -> str:
     return public_name(made if _is_named(made) else type(made), _namespaces())
 
 
-def _is_call(made: Any, jaxpr: jaxprs.Jaxpr) -> bool:
+def _is_call(made: Replacement | PythonFunction, jaxpr: jaxprs.Jaxpr) -> bool:
     """Whether a replacement is a module, or a Mox of one: all that it computes is in the block of that module."""
     from jaxport.frameworks import loaded
 
@@ -313,7 +316,7 @@ def _is_call(made: Any, jaxpr: jaxprs.Jaxpr) -> bool:
 _ARRANGING = frozenset({"broadcast_in_dim", "reshape", "squeeze", "transpose"})
 
 
-def _is_named(made: Any) -> bool:
+def _is_named(made: Replacement | PythonFunction) -> bool:
     return hasattr(made, "__qualname__")
 
 
@@ -323,7 +326,7 @@ def _namespaces() -> list[str]:
     return ["jax.nn", "jax.numpy", "jax.lax", *(name for framework in loaded() for name in framework.namespaces)]
 
 
-def _trace(trace: Callable[[], Any], match: Match, made: Any) -> Any:
+def _trace(trace: Callable[[], Traced], match: Match, made: Replacement | PythonFunction) -> Traced:
     """The trace, with the errors of what the user wrote explained."""
     # While it is traced, the match stands for the original wherever the replacement holds it.
     match._sites.append((None, None))
@@ -343,18 +346,20 @@ def _trace(trace: Callable[[], Any], match: Match, made: Any) -> Any:
         match._sites.pop()
 
 
-def _shown(made: Any) -> str:
+def _shown(made: Replacement | PythonFunction) -> str:
     made = made.apply if isinstance(made, Replacement) else made.function if isinstance(made, Whole) else made
     return f"`{made.name if isinstance(made, Mox) else public_name(made if _is_named(made) else type(made), ())}`"
 
 
-def _call(function: Callable[..., Any], match: Match, site: Site, operands: list, made: Any) -> list[Any]:
+def _call(
+    function: PythonFunction, match: Match, site: Site, operands: list, made: Replacement | PythonFunction
+) -> list[Array]:
     """Calls a replacement for one element of all batches around the block; the results are checked, in order."""
     arrays, others = operands[: site.arguments], operands[site.arguments :]
     per_example = made.per_example if isinstance(made, Replacement) else not _is_whole(made, match)
     seen = site if per_example else replace(site, axes=())
 
-    def once(*arrays: Any) -> list[Any]:
+    def once(*arrays: Array) -> list[Array]:
         match._sites.append((seen, [*arrays, *others]))
         try:
             result = function(*_arguments(match.node, arrays))
@@ -369,7 +374,7 @@ def _call(function: Callable[..., Any], match: Match, site: Site, operands: list
     return found
 
 
-def _is_whole(made: Any, match: Match) -> bool:
+def _is_whole(made: Replacement | PythonFunction, match: Match) -> bool:
     """Whether a replacement takes the arrays of the whole batch: as a block that is of such a batch itself does."""
     if isinstance(made, Whole):
         return True
@@ -377,14 +382,14 @@ def _is_whole(made: Any, match: Match) -> bool:
     return len(shapes) == 2 and shapes[0] == shapes[1]
 
 
-def _arguments(node: Node, arrays: Sequence[Any]) -> tuple[Any, ...]:
+def _arguments(node: Node, arrays: Sequence[Array]) -> tuple[PyTree, ...]:
     if not arrays:
         return ()
     groups = nested(arguments_of(node), arrays)
     return tuple(groups.values()) if isinstance(groups, dict) else tuple(groups)
 
 
-def _checked(result: Any, match: Match, site: Site, made: Any) -> list[Any]:
+def _checked(result: PyTree, match: Match, site: Site, made: Replacement | PythonFunction) -> list[Array]:
     """The arrays of a result in the order of the original's, of the same shapes and dtypes."""
     found = Found()
     find(result, "", lambda _: False, found, set())
@@ -405,5 +410,5 @@ def _checked(result: Any, match: Match, site: Site, made: Any) -> list[Any]:
     return arrays
 
 
-def _listed(avals: Sequence[Any]) -> str:
+def _listed(avals: Sequence[Aval]) -> str:
     return ", ".join(aval.str_short() for aval in avals) or "no arrays"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from jaxport import jaxprs
 from jaxport.blocks.block import Block
+from jaxport.jaxprs import Atom, PyTree
+from jaxport.mox.aliases import Aval
 from jaxport.mox.rules import RULED, DerivativeRule, equation_of, rule_of
 
 __all__ = ["TypeRewriting"]
@@ -21,11 +21,11 @@ class TypeRewriting:
         # The source is kept with the result, so that no id is used twice.
         self._done: dict[int, tuple[Jaxpr, Jaxpr]] = {}
 
-    def aval(self, aval: Any) -> Any:
+    def aval(self, aval: Aval) -> Aval:
         """What becomes of a type."""
         return aval
 
-    def leaf(self, value: Any) -> Any:
+    def leaf(self, value: PyTree) -> PyTree:
         """What becomes of a param, or of an item of one, that is no program."""
         return value
 
@@ -49,9 +49,9 @@ class TypeRewriting:
         return self._done[id(jaxpr)][1]
 
     def _made(self, jaxpr: Jaxpr) -> Jaxpr:
-        env: dict[Var, Any] = {}
+        env: dict[Var, Atom] = {}
 
-        def defined(variable: Any) -> Any:
+        def defined(variable: Var) -> Var:
             aval = self.aval(variable.aval)
             if isinstance(variable, jaxprs.DropVar):
                 return jaxprs.DropVar(aval)
@@ -88,7 +88,7 @@ class TypeRewriting:
         rule = rule_of(equation)
         return DerivativeRule(self.closed(rule.forward), None if rule.backward is None else self.closed(rule.backward))
 
-    def _value(self, value: Any) -> Any:
+    def _value(self, value: PyTree) -> PyTree:
         if isinstance(value, jaxprs.ClosedJaxpr):
             return self.closed(value)
         if isinstance(value, Jaxpr):

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxport import jaxprs
+from jaxport.jaxprs import Array, Atom
+from jaxport.mox.aliases import Aval, TreeDef
 
 __all__ = ["RULED", "DerivativeRule", "equation_of", "rule_of"]
 
@@ -37,16 +38,16 @@ class DerivativeRule:
     backward: jaxprs.ClosedJaxpr | None = None
 
 
-def _specs(avals: Sequence[Any]) -> list[jax.ShapeDtypeStruct]:
+def _specs(avals: Sequence[Aval]) -> list[jax.ShapeDtypeStruct]:
     return [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
 
 
-def _inexact(avals: Sequence[Any]) -> list[int]:
+def _inexact(avals: Sequence[Aval]) -> list[int]:
     return [index for index, aval in enumerate(avals) if jnp.issubdtype(aval.dtype, jnp.inexact)]
 
 
-def _function(equation: jaxprs.JaxprEqn) -> Callable[..., list[Any]]:
-    invars: list[Any] = [jaxprs.Var(atom.aval) for atom in equation.invars]
+def _function(equation: jaxprs.JaxprEqn) -> Callable[..., list[Array]]:
+    invars: list[Atom] = [jaxprs.Var(atom.aval) for atom in equation.invars]
     outvars = [jaxprs.Var(atom.aval) for atom in equation.outvars]
     alone = equation.replace(invars=invars, outvars=outvars)
     debug_info = jaxprs.DebugInfo("equation", equation.primitive.name, None, None)
@@ -66,10 +67,10 @@ def rule_of(equation: jaxprs.JaxprEqn) -> DerivativeRule:
     differentiable = _inexact(given)
     made = _inexact([v.aval for v in equation.outvars])
 
-    def only(values: Sequence[Any]) -> Callable[..., list[Any]]:
+    def only(values: Sequence[Array]) -> Callable[..., list[Array]]:
         """The equation as a function of the operands that have derivatives."""
 
-        def function(*some: Any) -> list[Any]:
+        def function(*some: Array) -> list[Array]:
             full = list(values)
             for index, value in zip(differentiable, some, strict=True):
                 full[index] = value
@@ -85,9 +86,9 @@ def rule_of(equation: jaxprs.JaxprEqn) -> DerivativeRule:
             return results, [moved[index] for index in made]
 
         return DerivativeRule(jax.make_jaxpr(pushed)(_specs(given), _specs([given[index] for index in differentiable])))
-    trees: list[Any] = []
+    trees: list[TreeDef] = []
 
-    def results_and_residuals(*primals: Any) -> tuple[list, list]:
+    def results_and_residuals(*primals: Array) -> tuple[list, list]:
         some = [primals[index] for index in differentiable]
         results, pull = jax.vjp(only(primals), *some)
         leaves, tree = jax.tree.flatten(pull)
@@ -95,9 +96,9 @@ def rule_of(equation: jaxprs.JaxprEqn) -> DerivativeRule:
         return results, leaves
 
     forward = jax.make_jaxpr(results_and_residuals)(*_specs(given))
-    outputs: list[Any] = [v.aval for v in equation.outvars]
+    outputs: list[Aval] = [v.aval for v in equation.outvars]
 
-    def pulled(residuals: list, cotangents: list) -> list[Any]:
+    def pulled(residuals: list, cotangents: list) -> list[Array]:
         waiting = iter(cotangents)
         full = [
             next(waiting) if index in made else np.zeros(aval.shape, jax.dtypes.float0)
@@ -126,16 +127,16 @@ def equation_of(
     made = _inexact(body.out_avals)
     run = jaxprs.jaxpr_as_fun(body)
 
-    def plain(*operands: Any) -> list[Any]:
+    def plain(*operands: Array) -> list[Array]:
         return run(*operands)
 
     plain.__name__ = plain.__qualname__ = name
     if primitive == "custom_jvp_call":
-        function: Any = jax.custom_jvp(plain)
+        function: jax.custom_jvp | jax.custom_vjp = jax.custom_jvp(plain)
 
         def jvp(primals: tuple, tangents: tuple) -> tuple[list, list]:
             outputs = jaxprs.jaxpr_as_fun(rule().forward)(*primals, *(tangents[index] for index in differentiable))
-            moved: list[Any] = [np.zeros(aval.shape, jax.dtypes.float0) for aval in body.out_avals]
+            moved: list[Array] = [np.zeros(aval.shape, jax.dtypes.float0) for aval in body.out_avals]
             for index, tangent in zip(made, outputs[results:], strict=True):
                 moved[index] = tangent
             return outputs[:results], moved
@@ -144,7 +145,7 @@ def equation_of(
     else:
         function = jax.custom_vjp(plain)
 
-        def forward(*operands: Any) -> tuple[list, list]:
+        def forward(*operands: Array) -> tuple[list, list]:
             outputs = jaxprs.jaxpr_as_fun(rule().forward)(*operands)
             return outputs[:results], outputs[results:]
 
@@ -152,7 +153,7 @@ def equation_of(
             pull = rule().backward
             assert pull is not None  # a rule of `custom_vjp` has both parts
             found = jaxprs.jaxpr_as_fun(pull)(*residuals, *(cotangents[index] for index in made))
-            pulled: list[Any] = [None] * len(given)
+            pulled: list[Array | None] = [None] * len(given)
             for index, cotangent in zip(differentiable, found, strict=True):
                 pulled[index] = cotangent
             return tuple(pulled)

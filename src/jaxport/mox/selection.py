@@ -6,17 +6,21 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 
 from jaxport.errors import InvalidArgument, QueryError
+from jaxport.jaxprs import PythonFunction, PyTree
+from jaxport.mox.aliases import Query
 from jaxport.mox.names import check, near
 from jaxport.mox.tree import Node
 from jaxport.mox.xpath import Compiled, compiled
 
 if TYPE_CHECKING:
+    from lxml.etree import _Element
+
     from jaxport.mox.match import Match
     from jaxport.mox.mox import Mox
 
@@ -68,7 +72,7 @@ class Selection:
         """The path of each; of an equation, that of the block around it and its name."""
         return [node.path for node in self.nodes]
 
-    def where(self, predicate: Callable[[Match], Any]) -> Selection:
+    def where(self, predicate: Callable[[Match], object]) -> Selection:
         """Those for which the predicate holds."""
         kept = tuple(node for node, match in zip(self.nodes, self, strict=True) if predicate(match))
         return replace(self, nodes=kept, query=f"{self.query}, narrowed")
@@ -129,7 +133,7 @@ class Selection:
 
     # -- edits -----------------------------------------------------------------------------------------------------
 
-    def sub(self, replacement: Any) -> Mox:
+    def sub(self, replacement: PyTree) -> Mox:
         """A new Mox with each member replaced.
 
         Args:
@@ -152,7 +156,7 @@ class Selection:
             )
         return substituted(self, replacement)
 
-    def wrap(self, function: Callable[..., Any]) -> Mox:
+    def wrap(self, function: PythonFunction) -> Mox:
         """A new Mox in which each member's call becomes ``function(member, *args)``.
 
         >>> import jax.numpy as jnp, jaxport
@@ -164,20 +168,20 @@ class Selection:
 
         return self.sub(factory(lambda match: lambda *args: function(match, *args)))
 
-    def before(self, function: Callable[..., Any]) -> Mox:
+    def before(self, function: PythonFunction) -> Mox:
         """A new Mox in which each member is given what `function` makes of its arguments: one value, or a tuple."""
 
-        def wrapped(match: Match, *args: Any) -> Any:
+        def wrapped(match: Match, *args: PyTree) -> PyTree:
             made = function(*args)
             return match(*made) if isinstance(made, tuple) else match(made, *args[1:])
 
         return self.wrap(wrapped)
 
-    def after(self, function: Callable[..., Any]) -> Mox:
+    def after(self, function: PythonFunction) -> Mox:
         """A new Mox in which `function` is applied to what each member returns."""
         return self.wrap(lambda match, *args: function(match(*args)))
 
-    def residual(self, function: Callable[..., Any]) -> Mox:
+    def residual(self, function: PythonFunction) -> Mox:
         """A new Mox in which what `function` makes of each member's arguments is added to what the member returns.
 
         >>> import jax.numpy as jnp, jaxport
@@ -195,7 +199,7 @@ class Selection:
         """
         from jaxport.mox.replacement import factory
 
-        def passing(match: Match) -> Callable[..., Any]:
+        def passing(match: Match) -> PythonFunction:
             count = len(match.traced.output_paths)
             return lambda *args: args[0] if count == 1 else tuple(args[:count])
 
@@ -208,7 +212,7 @@ class Selection:
         return tapped(self)
 
 
-def select(mox: Mox, query: Any, expect: int | None = None, strict: bool = True) -> Selection:
+def select(mox: Mox, query: Query, expect: int | None = None, strict: bool = True) -> Selection:
     """See `Mox.select`."""
     if isinstance(query, Selection):
         if query.mox is not mox:
@@ -294,7 +298,7 @@ def _by_path(mox: Mox, query: str, strict: bool) -> tuple[Node, ...] | None:
     return ()
 
 
-def _by_xpath(mox: Mox, query: str, elements: Sequence[Any], strict: bool) -> tuple[Node, ...]:
+def _by_xpath(mox: Mox, query: str, elements: Sequence[_Element], strict: bool) -> tuple[Node, ...]:
     """What a query hits, seen from some elements; each node once, in the order of the program."""
     tree, program = mox.tree, compiled(query)
     if strict:
@@ -311,7 +315,7 @@ def _in_order(nodes: Iterable[Node]) -> tuple[Node, ...]:
     return tuple(sorted(nodes, key=lambda node: node.location))
 
 
-def _evaluated(mox: Mox, query: str, program: Compiled, element: Any) -> list[Any]:
+def _evaluated(mox: Mox, query: str, program: Compiled, element: _Element) -> list[_Element]:
     from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
     try:
@@ -338,7 +342,7 @@ def _near(mox: Mox, query: str) -> str:
     return next((found for word in words if (found := near(word, known))), "")
 
 
-def query(xpath: Any, mox: Mox, *, expect: int | None = None) -> Selection:
+def query(xpath: Query, mox: Mox, *, expect: int | None = None) -> Selection:
     """What a query hits in a Mox: ``mox.select(xpath)``.
 
     >>> import jax.numpy as jnp, jaxport
@@ -349,7 +353,7 @@ def query(xpath: Any, mox: Mox, *, expect: int | None = None) -> Selection:
     return mox.select(xpath, expect=expect)
 
 
-def sub(xpath: Any, replacement: Any, mox: Mox, *, expect: int | None = None) -> Mox:
+def sub(xpath: Query, replacement: PyTree, mox: Mox, *, expect: int | None = None) -> Mox:
     """A new Mox with what the query hits replaced: ``mox.sub(xpath, replacement)``.
 
     >>> import jax.numpy as jnp, jaxport

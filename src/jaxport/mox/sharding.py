@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxport.blocks.places import joined
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import Array, PyTree
 from jaxport.mox.match import Match
 from jaxport.mox.replacement import Whole, factory
 from jaxport.mox.selection import Selection
@@ -27,7 +28,7 @@ __all__ = ["beside", "sharded"]
 _OUTPUT = "output"
 
 
-def sharded(mox: Mox, mesh: Mesh, specs: Mapping[Any, Any]) -> Mox:
+def sharded(mox: Mox, mesh: Mesh, specs: Mapping[Any, PyTree]) -> Mox:
     """See `Mox.shard`."""
     # The types of the program say nothing of a mesh, so that its axes are left to the compiler.
     mesh = Mesh(mesh.devices, mesh.axis_names)
@@ -60,7 +61,7 @@ def sharded(mox: Mox, mesh: Mesh, specs: Mapping[Any, Any]) -> Mox:
     return found.sub(factory(lambda match: _constrained(match, mesh, by_location[match.node.location])))
 
 
-def beside(value: Any, weight: Any) -> Any:
+def beside(value: Array, weight: Array) -> Array:
     """What an edit makes of a weight, split over the devices as that is if it has its shape."""
     sharding = getattr(weight, "sharding", None)
     if isinstance(sharding, NamedSharding) and value.shape == weight.shape:
@@ -78,7 +79,7 @@ def _constrained(match: Match, mesh: Mesh, spec: PartitionSpec) -> Whole:
     )
 
 
-def _of_params(mox: Mox, match: Match, given: Any) -> dict[str, PartitionSpec]:
+def _of_params(mox: Mox, match: Match, given: PyTree) -> dict[str, PartitionSpec]:
     """How the parameters of a block are split, by path."""
     held = {weight.path: weight.value for weight in mox.weights}
     block = match.block
@@ -109,7 +110,7 @@ def _of_params(mox: Mox, match: Match, given: Any) -> dict[str, PartitionSpec]:
     return {path: PartitionSpec(*[None] * (held[path].ndim - ranks[path]), *spec) for path, spec in wanted.items()}
 
 
-def _stored(match: Match, kernel: Kernel, held: Mapping[str, Any]) -> list[str]:
+def _stored(match: Match, kernel: Kernel, held: Mapping[str, Array]) -> list[str]:
     """The arrays that hold a weight: itself, or those of its shape that an edit computes it from (quantized ones)."""
     if match.block is not None and kernel.path in match.block.weights.values() and kernel.path in held:
         return [kernel.path]
@@ -135,7 +136,7 @@ def _of_others(match: Match, kernel: Kernel, spec: PartitionSpec) -> dict[str, P
     }
 
 
-def _put(mesh: Mesh, path: str, value: Any, spec: PartitionSpec | None) -> Any:
+def _put(mesh: Mesh, path: str, value: Array, spec: PartitionSpec | None) -> Array:
     """A parameter where it is to lie; what no query names stays on the mesh as it is, or is whole on each device."""
     if spec is None:
         known = getattr(value, "sharding", None)

@@ -6,9 +6,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jaxport import jaxprs
+from jaxport.blocks.block import Block
 from jaxport.blocks.labels import bodies
 from jaxport.errors import SaveError
 from jaxport.mox.calls import body_names, runs_bodies
@@ -49,7 +50,7 @@ _PAGE = 80
 # How many equations in a row, and how many levels, are tried for that.
 _PAGES = ((_SHOWN, 100), (3, 100), (1, 100), *((1, levels) for levels in (6, 5, 4, 3, 2)))
 
-_Row = tuple[str, Sequence[tuple[str, jaxprs.Jaxpr]], Any]
+_Row = tuple[str, Sequence[tuple[str, jaxprs.Jaxpr]], Block | None]
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class _Drawing:
         return [name, *self.lines(body, inside, level + 1)]
 
 
-def _pattern(lines: Sequence[str], block: Any) -> tuple[str, ...] | None:
+def _pattern(lines: Sequence[str], block: Block | None) -> tuple[str, ...] | None:
     """What blocks that are alike have in common: all but the path."""
     if block is None or not block.path:
         return None
@@ -156,7 +157,7 @@ def title(equation: jaxprs.JaxprEqn) -> str:
     return f"{head}{short_name(block.target)}{method}({config}){edited}  {_params(equation, block)}{made}"
 
 
-def _params(equation: jaxprs.JaxprEqn, block: Any) -> str:
+def _params(equation: jaxprs.JaxprEqn, block: Block) -> str:
     own = [
         f"{name}: {equation.invars[index].aval.str_short(short_dtypes=True)}"
         for index, path in block.weights.items()

@@ -11,14 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache, cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from jax.typing import DTypeLike
 
 from jaxport import jaxprs
 from jaxport.blocks.block import Block
 from jaxport.blocks.framework import public_name
 from jaxport.blocks.labels import bodies
+from jaxport.jaxprs import Atom
+from jaxport.mox.aliases import Aval
 from jaxport.mox.calls import body_names, runs_bodies
 
 if TYPE_CHECKING:
@@ -280,7 +283,7 @@ def _attributes(equation: jaxprs.JaxprEqn) -> dict[str, str]:
     return attributes
 
 
-def _shapes(inputs: Sequence[Any], outputs: Sequence[Any]) -> dict[str, str]:
+def _shapes(inputs: Sequence[Atom], outputs: Sequence[Atom]) -> dict[str, str]:
     given = [shape_text(atom.aval)[2] for atom in inputs]
     if len(outputs) == 1:
         dtype, shape, text = shape_text(outputs[0].aval)
@@ -291,12 +294,12 @@ def _shapes(inputs: Sequence[Any], outputs: Sequence[Any]) -> dict[str, str]:
 
 
 @lru_cache(maxsize=4096)
-def _shape_text(dtype: Any, shape: tuple) -> tuple[str, str, str]:
+def _shape_text(dtype: DTypeLike, shape: tuple) -> tuple[str, str, str]:
     sizes = ",".join(map(str, shape))
     return str(dtype), sizes, f"{dtype}[{sizes}]"
 
 
-def shape_text(aval: Any) -> tuple[str, str, str]:
+def shape_text(aval: Aval) -> tuple[str, str, str]:
     """The dtype of an aval, its shape, and both, as text.
 
     >>> import jax
@@ -313,7 +316,7 @@ _SCALARS = frozenset({str, int, float, bool})
 _PLAIN = _SCALARS | {tuple, np.dtype}
 
 
-def value_text(value: Any) -> str:
+def value_text(value: object) -> str:
     """A config field or a param as the text of an attribute: functions and types by their names.
 
     >>> import jax
@@ -331,7 +334,7 @@ def value_text(value: Any) -> str:
         return _value_text(value)
 
 
-def _value_text(value: Any) -> str:
+def _value_text(value: object) -> str:
     if type(value) is tuple:
         return _tuple_text(value)
     if type(value) in _SCALARS:

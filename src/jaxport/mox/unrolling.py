@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,8 @@ from jaxport.blocks.block import Block, FrozenMapping
 from jaxport.blocks.labels import bodies, replace_bodies
 from jaxport.blocks.places import joined
 from jaxport.errors import InvalidArgument, QueryError, Refusal, Unsupported
+from jaxport.jaxprs import Atom, PythonFunction
+from jaxport.mox.aliases import Aval
 from jaxport.mox.mox import Mox
 from jaxport.mox.origins import origin_of, stacking_scans
 from jaxport.mox.pruning import pruned
@@ -128,7 +130,7 @@ class _Unrolling:
 
     def body(self, jaxpr: jaxprs.Jaxpr, location: Location) -> jaxprs.Jaxpr:
         equations: list[jaxprs.JaxprEqn] = []
-        names: dict[Var, Any] = {}
+        names: dict[Var, Atom] = {}
         for index, equation in enumerate(jaxpr.eqns):
             here = (*location, index)
             if names:
@@ -146,11 +148,11 @@ class _Unrolling:
         return jaxpr.replace(eqns=equations, outvars=[_read(names, atom) for atom in jaxpr.outvars])
 
 
-def _read(names: dict[Var, Any], atom: Any) -> Any:
+def _read(names: dict[Var, Atom], atom: Atom) -> Atom:
     return names.get(atom, atom) if isinstance(atom, Var) else atom
 
 
-def _written_out(scan: jaxprs.JaxprEqn, stack: _Stack | None) -> tuple[list[jaxprs.JaxprEqn], list[Any]]:
+def _written_out(scan: jaxprs.JaxprEqn, stack: _Stack | None) -> tuple[list[jaxprs.JaxprEqn], list[Atom]]:
     """The equations of all steps, and what stands for the results of the scan."""
     params = jaxprs.parameters(scan)
     length, consts, carried = params["length"], params["num_consts"], params["num_carry"]
@@ -161,7 +163,7 @@ def _written_out(scan: jaxprs.JaxprEqn, stack: _Stack | None) -> tuple[list[jaxp
         scan.invars[consts + carried :],
     )
     equations: list[jaxprs.JaxprEqn] = []
-    made: dict[int, list[Any]] = {}
+    made: dict[int, list[Atom]] = {}
     order = range(length - 1, -1, -1) if params["reverse"] else range(length)
     for step in order:
         slices = []
@@ -183,7 +185,7 @@ def _written_out(scan: jaxprs.JaxprEqn, stack: _Stack | None) -> tuple[list[jaxp
             stacked.append(variable)
             continue
         parts = [made[step][position] for step in range(length)]
-        aval: Any = variable.aval
+        aval: Aval = variable.aval
         build = lambda *values, aval=aval: jnp.stack(values) if values else jnp.zeros(aval.shape, aval.dtype)
         written, (value,) = _traced(build, parts, scan)
         equations += written
@@ -192,12 +194,12 @@ def _written_out(scan: jaxprs.JaxprEqn, stack: _Stack | None) -> tuple[list[jaxp
 
 
 def _traced(
-    function: Callable[..., Any], atoms: Sequence[Any], scan: jaxprs.JaxprEqn
-) -> tuple[list[jaxprs.JaxprEqn], list[Any]]:
+    function: PythonFunction, atoms: Sequence[Atom], scan: jaxprs.JaxprEqn
+) -> tuple[list[jaxprs.JaxprEqn], list[Atom]]:
     """The equations that a function of some values makes, and its results."""
     avals = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in atoms]
     jaxpr = jax.make_jaxpr(function)(*avals).jaxpr
-    names: dict[Any, Any] = dict(zip(jaxpr.invars, atoms, strict=True))
+    names: dict[Var, Atom] = dict(zip(jaxpr.invars, atoms, strict=True))
     equations = []
     for equation in jaxpr.eqns:
         invars = [_read(names, atom) for atom in equation.invars]

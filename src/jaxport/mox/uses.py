@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
+import numpy as np
 
 from jaxport import jaxprs
 from jaxport.blocks.labels import bodies
 from jaxport.blocks.ungrouping import ungroup
+from jaxport.jaxprs import Atom, Var
 from jaxport.mox.calls import runs_bodies, source_of
 from jaxport.mox.tree import name_below
 
@@ -33,7 +35,7 @@ class Use:
     body: jaxprs.Jaxpr
 
 
-def uses(jaxpr: jaxprs.Jaxpr, variable: Any, depth: int = 0, through: frozenset[str] = frozenset()) -> Iterator[Use]:
+def uses(jaxpr: jaxprs.Jaxpr, variable: Var, depth: int = 0, through: frozenset[str] = frozenset()) -> Iterator[Use]:
     """The equations that a value reaches; casts, calls and the primitives `through` are looked through."""
     names = {variable}
     for equation in jaxpr.eqns:
@@ -52,7 +54,7 @@ def uses(jaxpr: jaxprs.Jaxpr, variable: Any, depth: int = 0, through: frozenset[
                 yield Use(equation, position, depth, jaxpr)
 
 
-def is_passed_on(jaxpr: jaxprs.Jaxpr, start: Any, through: frozenset[str]) -> bool:
+def is_passed_on(jaxpr: jaxprs.Jaxpr, start: Var, through: frozenset[str]) -> bool:
     """Whether a value reaches the first result of a body through the given primitives and casts alone."""
     names = {start}
     for equation in jaxpr.eqns:
@@ -69,7 +71,7 @@ def plain_body(match: Match) -> jaxprs.Jaxpr:
     return ungroup(closed).jaxpr if any("block" in equation.params for equation in closed.eqns) else closed.jaxpr
 
 
-def cast_of(jaxpr: jaxprs.Jaxpr, atom: Any) -> Any:
+def cast_of(jaxpr: jaxprs.Jaxpr, atom: Atom) -> Atom:
     """The value that casts made `atom` of."""
     made = {variable: equation for equation in jaxpr.eqns for variable in equation.outvars}
     while isinstance(atom, jaxprs.Var) and atom in made and made[atom].primitive.name in _CASTS:
@@ -95,7 +97,7 @@ class Kernel:
     name: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    dtype: Any = None
+    dtype: np.dtype | None = None
 
 
 _ARRANGED = frozenset({"reshape", "transpose"})
@@ -125,7 +127,7 @@ def _meets(use: Use) -> bool:
     return name == "dot_general" or (name, use.position) in (("conv_general_dilated", 1), ("gather", 0))
 
 
-def _input_axes(jaxpr: jaxprs.Jaxpr, variable: Any) -> tuple[int, ...]:
+def _input_axes(jaxpr: jaxprs.Jaxpr, variable: Var) -> tuple[int, ...]:
     """The axes of a kernel that the input meets, told by its first plain use; all but the last where there is none."""
     axes = range(variable.aval.ndim)
     for use in uses(jaxpr, variable):

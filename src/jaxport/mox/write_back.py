@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 
 from jaxport.blocks.naming import leaf_paths
 from jaxport.blocks.places import Types
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import Array, Module, PyTree
+from jaxport.mox.tree import Node
 
 if TYPE_CHECKING:
     from jaxport.mox.mox import Mox
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["write_back"]
 
 
-def write_back(model: Any, params: Mapping[str, Any] | Mox, *, prefix: str = "") -> Any:
+def write_back(model: PyTree, params: Mapping[str, Array] | Mox, *, prefix: str = "") -> PyTree:
     """A copy of a model with other values for some of its arrays; the model stays as it is.
 
     Args:
@@ -58,7 +60,7 @@ def write_back(model: Any, params: Mapping[str, Any] | Mox, *, prefix: str = "")
     return rebuild([given.get(path, shared.get(id(value), value)) for path, value in zip(paths, old, strict=True)])
 
 
-def _written(model: Any, mox: Mox, prefix: str) -> Any:
+def _written(model: PyTree, mox: Mox, prefix: str) -> PyTree:
     """The model with the parameters of a Mox, and with the modules that have taken the place of others."""
     from jaxport.frameworks import loaded
     from jaxport.mox.edits.lora import TARGET
@@ -85,7 +87,7 @@ def _written(model: Any, mox: Mox, prefix: str) -> Any:
     return write_back(model, values, prefix=prefix)
 
 
-def _check_edits(mox: Mox, name: str, nodes: Sequence[Any]) -> None:
+def _check_edits(mox: Mox, name: str, nodes: Sequence[Node]) -> None:
     """Refuses what an object of the structure of the model cannot do."""
     from jaxport.mox.edits.lora import TARGET
     from jaxport.mox.match import REPLACED, REWRITTEN
@@ -116,12 +118,12 @@ def _check_edits(mox: Mox, name: str, nodes: Sequence[Any]) -> None:
             )
 
 
-def _is_inside(node: Any) -> bool:
+def _is_inside(node: Node) -> bool:
     """Whether a block lies in another of its path: what an adapted layer is the original of."""
     return any(around.block is not None and around.block.path == node.block.path for around in node.around)
 
 
-def _with_module(model: Any, keys: Sequence[str], module: Any) -> Any:
+def _with_module(model: PyTree, keys: Sequence[str], module: Module) -> PyTree:
     """The model with a module in the field at a path; NNX models, which are copies already, are changed in place."""
     from jaxport.frameworks import loaded
 
@@ -138,13 +140,13 @@ def _with_module(model: Any, keys: Sequence[str], module: Any) -> Any:
     return made
 
 
-def _item(owner: Any, key: str) -> Any:
+def _item(owner: PyTree, key: str) -> PyTree:
     if isinstance(owner, Mapping):
         return owner[key]
     return owner[int(key)] if key.isdecimal() and not hasattr(owner, key) else getattr(owner, key)
 
 
-def _no_field(model: Any, keys: Sequence[str]) -> InvalidArgument:
+def _no_field(model: PyTree, keys: Sequence[str]) -> InvalidArgument:
     return InvalidArgument(
         f"`{type(model).__name__}` cannot hold another module at `{'.'.join(keys)}`",
         where="`write_back`",
@@ -153,7 +155,7 @@ def _no_field(model: Any, keys: Sequence[str]) -> InvalidArgument:
     )
 
 
-def _check(held: Mapping[str, Any], given: Mapping[str, Any], name: str) -> None:
+def _check(held: Mapping[str, Array], given: Mapping[str, Array], name: str) -> None:
     unknown = [path for path in given if path not in held]
     if unknown:
         why, instead = (

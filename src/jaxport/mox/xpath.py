@@ -12,10 +12,14 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 from jaxport.errors import QueryError
+from jaxport.jaxprs import PyTree
 from jaxport.mox.tree import SPELLINGS
+
+if TYPE_CHECKING:
+    from lxml.etree import _Element
 
 __all__ = ["Compiled", "Name", "compiled"]
 
@@ -58,7 +62,7 @@ class Name:
 class Compiled:
     """A query as a function of an element, and the names in it."""
 
-    evaluate: Callable[[Any], Any]
+    evaluate: Callable[[_Element], PyTree]
     names: tuple[Name, ...]
 
 

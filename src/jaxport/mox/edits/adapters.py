@@ -7,12 +7,13 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import jax.numpy as jnp
 
 from jaxport.blocks.block import Block
 from jaxport.errors import InvalidArgument, ModelError
+from jaxport.jaxprs import Array
+from jaxport.mox.aliases import JsonValue
 from jaxport.mox.edits.lora import GATE, TARGET, lora
 from jaxport.mox.edits.scaling import dora, ia3
 from jaxport.mox.mox import Mox
@@ -48,7 +49,7 @@ def set_adapter(mox: Mox, *names: str) -> Mox:
     for name in names:
         if name not in known:
             raise _unknown(mox, name, known, "`set_adapter`")
-    gates: dict[str, Any] = {}
+    gates: dict[str, Array] = {}
     held, places = _held(mox), places_of(mox, list(nodes))
     for block in nodes.values():
         for own, path in block.config["new_params"].items():
@@ -59,7 +60,7 @@ def set_adapter(mox: Mox, *names: str) -> Mox:
     return mox.with_params(gates)
 
 
-def save_adapter(mox: Mox, name: str, path: str | os.PathLike[str], params: Mapping[str, Any] | None = None) -> None:
+def save_adapter(mox: Mox, name: str, path: str | os.PathLike[str], params: Mapping[str, Array] | None = None) -> None:
     """Writes the parameters of an adapter and its configuration to one file, as safetensors.
 
     Args:
@@ -131,7 +132,7 @@ class _AdaptedLayer:
     inputs: bool = False
 
 
-def _read(path: str | os.PathLike[str], values: Mapping[str, Any]) -> tuple[str, dict[str, _AdaptedLayer]]:
+def _read(path: str | os.PathLike[str], values: Mapping[str, Array]) -> tuple[str, dict[str, _AdaptedLayer]]:
     """The name of the adapter of a file, and its layers by path."""
     written = metadata_of(path).get(_KEY)
     if written is None:
@@ -151,7 +152,7 @@ def _read(path: str | os.PathLike[str], values: Mapping[str, Any]) -> tuple[str,
     return name, layers
 
 
-def _fault(layer: _AdaptedLayer, values: Mapping[str, Any]) -> str:
+def _fault(layer: _AdaptedLayer, values: Mapping[str, Array]) -> str:
     """What is wrong with a layer of a file; empty if nothing is."""
     if type(layer.rank) is not int or type(layer.scale) not in (int, float) or not math.isfinite(layer.scale):
         return f"has the rank {layer.rank!r} and the scale {layer.scale!r}"
@@ -187,7 +188,7 @@ def _adapted(mox: Mox) -> dict[Node, Block]:
     return dict(found.values())
 
 
-def _layer(block: Block) -> dict[str, Any]:
+def _layer(block: Block) -> dict[str, JsonValue]:
     """What a file says of an adapted layer."""
     own = {key: path for key, path in block.config["new_params"].items() if not key.endswith(GATE)}
     weights = [weight for weight, *_ in block.config["plans"]]
@@ -216,7 +217,7 @@ def _at(mox: Mox, path: str, weights: list[str]) -> Selection:
     return Selection(mox, tuple(inner), f"the layer `{path}`")
 
 
-def _held(mox: Mox) -> dict[str, Any]:
+def _held(mox: Mox) -> dict[str, Array]:
     return {weight.path: weight.value for weight in mox.weights}
 
 

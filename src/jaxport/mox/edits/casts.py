@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import Atom, PyTree
+from jaxport.mox.aliases import Aval
 from jaxport.mox.replacement import Rewrite
 from jaxport.mox.rewriting import TypeRewriting
 
 __all__ = ["cast"]
 
 
-def cast(dtype: Any) -> Rewrite:
+def cast(dtype: DTypeLike) -> Rewrite:
     """A replacement in which a block computes in another floating-point type.
 
     Its arguments and parameters are converted on entry, its results on return; bfloat16, float16, float32 and float64
@@ -83,7 +84,7 @@ def _bordered(inner: jaxprs.ClosedJaxpr, outer: jaxprs.ClosedJaxpr) -> jaxprs.Ja
     )
 
 
-def _converted(atom: Any, aval: Any) -> tuple[jaxprs.JaxprEqn, jaxprs.Var]:
+def _converted(atom: Atom, aval: Aval) -> tuple[jaxprs.JaxprEqn, jaxprs.Var]:
     spec = jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype)
     (equation,) = jax.make_jaxpr(lambda x: x.astype(aval.dtype))(spec).eqns
     variable = jaxprs.Var(aval)
@@ -95,14 +96,14 @@ class _Retyping(TypeRewriting):
         super().__init__()
         self.dtype = dtype
 
-    def aval(self, aval: Any) -> Any:
+    def aval(self, aval: Aval) -> Aval:
         return aval.update(dtype=self.dtype) if _is_computed_in(getattr(aval, "dtype", None)) else aval
 
-    def leaf(self, value: Any) -> Any:
+    def leaf(self, value: PyTree) -> PyTree:
         return self.dtype if isinstance(value, np.dtype) and _is_computed_in(value) else value
 
     def literal(self, literal: jaxprs.Literal) -> jaxprs.Literal:
-        aval: Any = literal.aval
+        aval: Aval = literal.aval
         if not _is_computed_in(aval.dtype):
             return literal
         return jaxprs.Literal(np.asarray(literal.val).astype(self.dtype)[()], self.aval(aval))
@@ -112,5 +113,5 @@ class _Retyping(TypeRewriting):
 _COMPUTED = frozenset(map(np.dtype, (jnp.bfloat16, "float16", "float32", "float64")))
 
 
-def _is_computed_in(dtype: Any) -> bool:
+def _is_computed_in(dtype: DTypeLike) -> bool:
     return isinstance(dtype, np.dtype) and dtype in _COMPUTED

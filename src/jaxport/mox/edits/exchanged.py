@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import jax.numpy as jnp
 
 from jaxport.blocks.values import is_tracer
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import Array
 from jaxport.mox.edits.lora import TARGET
 from jaxport.mox.match import match_of
 from jaxport.mox.mox import Mox
@@ -19,7 +19,7 @@ from jaxport.mox.tree import Node
 __all__ = ["exchanged_weight", "exchanged_weights"]
 
 
-def exchanged_weights(mox: Mox) -> dict[str, Any]:
+def exchanged_weights(mox: Mox) -> dict[str, Array]:
     """What edits compute in the places of parameters that the program does not hold any more, by their paths.
 
     Raises:
@@ -31,7 +31,7 @@ def exchanged_weights(mox: Mox) -> dict[str, Any]:
     return {path: exchanged_weight(mox, path) for path in paths if path not in places}
 
 
-def exchanged_weight(mox: Mox, path: str) -> Any:
+def exchanged_weight(mox: Mox, path: str) -> Array:
     """What edits compute in the place of a parameter; of a stack of layers, for each of them.
 
     Raises:
@@ -105,7 +105,7 @@ def _only_exchanges(node: Node) -> bool:
     )
 
 
-def _value(mox: Mox, node: Node, path: str) -> Any:
+def _value(mox: Mox, node: Node, path: str) -> Array:
     match = match_of(mox, node)
     if not match.lengths:
         return match.computed(path)

@@ -12,13 +12,13 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import Array, PythonFunction, PyTree, Var
 from jaxport.mox.match import Match
 from jaxport.mox.replacement import Factory, Original, Replacement, factory
 from jaxport.mox.uses import Kernel, Use, cast_of, is_passed_on, kernels, plain_body, uses
@@ -102,7 +102,7 @@ def lora(
         plans = tuple(_plan(match, kernel, prefix(kernel)) for kernel in found)
         if not plans:
             raise no_weight(match, "`lora`")
-        params: dict[str, Any] = {}
+        params: dict[str, Array] = {}
         for kernel, plan in zip(found, plans, strict=True):
             params |= factors(match, kernel, plan.prefix, rank, seed)
         config = {
@@ -161,7 +161,7 @@ def is_adapted(match: Match, weight: str) -> bool:
     return around.target == TARGET and weight in (path for path, *_ in around.config["plans"])
 
 
-def factors(match: Match, kernel: Kernel, prefix: str, rank: int, seed: int) -> dict[str, Any]:
+def factors(match: Match, kernel: Kernel, prefix: str, rank: int, seed: int) -> dict[str, Array]:
     """The two factors of an update of a weight, by name: a random one, and zeros."""
     aval = match.weight_avals[kernel.path]
     given, made = _split(aval.shape, kernel.inputs)
@@ -218,7 +218,7 @@ def _contracted(match: Match, jaxpr: jaxprs.Jaxpr, use: Use, theirs: tuple[int, 
     return tuple(axes)
 
 
-def _is_lookup(match: Match, variable: Any) -> bool:
+def _is_lookup(match: Match, variable: Var) -> bool:
     """Whether the block gives the rows of a table that its first argument, whole numbers, asks for."""
     block = match.block
     if block is None or block.batched or len(match.in_avals) != 1 or len(match.out_avals) != 1:
@@ -234,10 +234,10 @@ def contracted(match: Match, kernel: Kernel) -> tuple[int, ...] | None:
 
 
 @cache
-def _apply(plans: tuple[_Plan, ...], scale: float, gate: str) -> Callable[..., Any]:
+def _apply(plans: tuple[_Plan, ...], scale: float, gate: str) -> PythonFunction:
     """The adapted layer, one function for all layers with these plans, so that it is traced once."""
 
-    def adapted(original: Original, params: Mapping[str, Any], *args: Any) -> Any:
+    def adapted(original: Original, params: Mapping[str, Array], *args: PyTree) -> PyTree:
         exchanged, added = {}, None
         factor = scale * params[gate] if gate else scale
         for plan in plans:
@@ -260,7 +260,7 @@ def _apply(plans: tuple[_Plan, ...], scale: float, gate: str) -> Callable[..., A
     return adapted
 
 
-def update_of(a: Any, b: Any, inputs: tuple[int, ...]) -> Any:
+def update_of(a: Array, b: Array, inputs: tuple[int, ...]) -> Array:
     """A·B with its axes in the order of the weight's."""
     product = jnp.tensordot(a, b, 1)
     return jnp.moveaxis(product, range(len(inputs)), inputs)

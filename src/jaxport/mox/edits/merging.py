@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxport import jaxprs
 from jaxport.blocks.labels import bodies
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import Array, PyTree
 from jaxport.mox.calls import runs_bodies, source_of
 from jaxport.mox.edits.exchanged import exchanged_weight, exchanged_weights
 from jaxport.mox.edits.lora import GATE, TARGET, update_of
@@ -28,8 +29,8 @@ __all__ = ["merge_lora"]
 
 
 def merge_lora(
-    mox: Mox, params: Mapping[str, Any] | None = None, arguments: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+    mox: Mox, params: Mapping[str, Array] | None = None, arguments: Mapping[str, PyTree] | None = None
+) -> dict[str, Array]:
     """The weights of the original model with the adapters of an edited one merged in.
 
     Where adapters are on layers whose weights another edit computes (`quantize`), the original is the model before both:
@@ -87,14 +88,14 @@ def merge_lora(
 class _Merging:
     """One merge: the adapters of all layers, and the values of what the program holds, by path."""
 
-    def __init__(self, mox: Mox, nodes: Sequence[Node], held: Mapping[str, Any]):
+    def __init__(self, mox: Mox, nodes: Sequence[Node], held: Mapping[str, Array]):
         self.mox, self.held = mox, held
         self.adapters = list(dict.fromkeys(adapter for node in nodes for adapter in _adapters(node.equation)))
         self.places = places_of(mox, nodes)
         names = [*(weight.path for weight in mox.weights), *mox.traced.input_paths, *mox.inputs]
         self.inputs = dict(zip(names, mox.jaxpr.jaxpr.invars, strict=True))
 
-    def merged(self) -> dict[str, Any]:
+    def merged(self) -> dict[str, Array]:
         """The parameters of the model before the edit, by path."""
         values = {path: self.held[path] for path in self.mox.params}
         for adapter in self.adapters:
@@ -135,7 +136,7 @@ class _Merging:
             if all(one == other for one, other in zip(steps, place.steps, strict=False)):
                 yield around
 
-    def with_adapters(self, w: Any, weight: str, adapters: frozenset[_Adapter]) -> Any:
+    def with_adapters(self, w: Array, weight: str, adapters: frozenset[_Adapter]) -> Array:
         """A weight with the change of each of its adapters."""
         if len(adapters) > 1 and any(adapter.kind != "lora" for adapter in adapters):
             raise _refused(
@@ -166,7 +167,7 @@ class _Adapter:
     axes: tuple[int, ...]
     scale: float
 
-    def merged(self, weight: Any, parts: Mapping[str, Any]) -> Any:
+    def merged(self, weight: Array, parts: Mapping[str, Array]) -> Array:
         """The weight with the change; of a stack of layers, with a change for each."""
         first, own = ("ia3_scale", len(self.axes)) if self.kind == "ia3" else ("lora_a", len(self.axes) + 1)
         merge = self._of_layer
@@ -174,7 +175,7 @@ class _Adapter:
             merge = jax.vmap(merge)
         return merge(weight, parts)
 
-    def _of_layer(self, w: Any, parts: Mapping[str, Any]) -> Any:
+    def _of_layer(self, w: Array, parts: Mapping[str, Array]) -> Array:
         gate = parts.get(GATE)
         if self.kind == "ia3":
             factor = parts["ia3_scale"] if gate is None else 1 + gate * (parts["ia3_scale"] - 1)
@@ -259,7 +260,7 @@ def _readers(jaxpr: jaxprs.Jaxpr, variable: jaxprs.Var) -> list[jaxprs.JaxprEqn]
     return [equation for equation in jaxpr.eqns if any(atom is variable for atom in equation.invars)]
 
 
-def _leaves_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _leaves_of(arguments: Mapping[str, PyTree]) -> dict[str, Array]:
     from jaxport.blocks.naming import leaf_paths
 
     named = list(arguments.items())

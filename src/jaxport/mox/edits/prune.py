@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import Array, PythonFunction, PyTree
 from jaxport.mox.match import Match
 from jaxport.mox.replacement import Factory, Original, Replacement, factory
 from jaxport.mox.sharding import beside
@@ -60,17 +60,17 @@ def prune(fraction: float) -> Factory:
 
 
 @cache
-def _apply(names: tuple[str, ...]) -> Callable[..., Any]:
+def _apply(names: tuple[str, ...]) -> PythonFunction:
     """The pruned layer, one function for all layers with these weights, so that it is traced once."""
 
-    def pruned(original: Original, masks: Mapping[str, Any], *args: Any) -> Any:
+    def pruned(original: Original, masks: Mapping[str, Array], *args: PyTree) -> PyTree:
         params = {name: jnp.where(masks[f"{name}.mask"], original.param(name), 0) for name in names}
         return original(*args, params=params)
 
     return pruned
 
 
-def _mask(value: np.ndarray, fraction: float) -> Any:
+def _mask(value: np.ndarray, fraction: float) -> Array:
     order = np.argsort(np.abs(value), axis=None, kind="stable")
     mask = np.ones(value.size, bool)
     mask[order[: round(fraction * value.size)]] = False

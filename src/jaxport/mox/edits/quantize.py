@@ -6,9 +6,9 @@ exported as these.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,8 @@ import numpy as np
 
 from jaxport.blocks import boundary
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import Array, PythonFunction, PyTree
+from jaxport.mox.aliases import Query
 from jaxport.mox.edits.lora import is_adapted
 from jaxport.mox.match import Match
 from jaxport.mox.replacement import Factory, Original, Replacement, factory
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["calibrate", "dequantize_linear", "qdq", "quantize", "quantize_linear"]
 
 
-def _along(values: Any, shape: tuple[int, ...], axis: int, block: int) -> Any:
+def _along(values: Array, shape: tuple[int, ...], axis: int, block: int) -> Array:
     """Scales or zero points as they meet an array: one, one for each index of an axis, or one for each block along it."""
     if values.ndim == 0:
         return values
@@ -37,12 +39,14 @@ def _along(values: Any, shape: tuple[int, ...], axis: int, block: int) -> Any:
     return jax.lax.slice_in_dim(jnp.repeat(values, block, axis=axis), 0, shape[axis], axis=axis)
 
 
-def _quantize_linear(x: Any, scale: Any, *, axis: int = -1) -> Any:
+def _quantize_linear(x: Array, scale: Array, *, axis: int = -1) -> Array:
     """int8 of `x`: rounded to even, and clipped."""
     return jnp.clip(jnp.round(x / _along(scale, x.shape, axis % max(x.ndim, 1), 0)), -128, 127).astype(jnp.int8)
 
 
-def _dequantize_linear(q: Any, scale: Any, zero_point: Any = None, *, axis: int = -1, block: int = 0) -> Any:
+def _dequantize_linear(
+    q: Array, scale: Array, zero_point: Array | None = None, *, axis: int = -1, block: int = 0
+) -> Array:
     """What stored values stand for; with `block`, so many along the axis share a scale."""
     axis = axis % max(q.ndim, 1)
     values = q.astype(scale.dtype)
@@ -97,7 +101,7 @@ def quantize(
                 where="`quantize`",
                 why=f"`{match.type}` multiplies none of its parameters",
             )
-        params: dict[str, Any] = {}
+        params: dict[str, Array] = {}
         axes: list[tuple[str, int, int]] = []
         for kernel in found:
             if is_adapted(match, kernel.path):
@@ -131,7 +135,7 @@ def _check_format(axis: int | None, dtype: str, group: int | None, symmetric: bo
         raise InvalidArgument("the weights cannot be stored so", where="`quantize`", why=why)
 
 
-def _stored(value: np.ndarray, axis: int, dtype: str, group: int | None, symmetric: bool) -> list[tuple[str, Any]]:
+def _stored(value: np.ndarray, axis: int, dtype: str, group: int | None, symmetric: bool) -> list[tuple[str, Array]]:
     """What is stored of a weight: the values in few bits, the scale, and where it is not zero, the zero point."""
     wide = value.astype(np.float32)
     least, greatest = _RANGES[dtype]
@@ -160,10 +164,10 @@ def _stored(value: np.ndarray, axis: int, dtype: str, group: int | None, symmetr
 
 
 @cache
-def _apply(axes: tuple[tuple[str, int, int], ...]) -> Callable[..., Any]:
+def _apply(axes: tuple[tuple[str, int, int], ...]) -> PythonFunction:
     """The quantized layer, one function for all layers with these weights, so that it is traced once."""
 
-    def quantized(original: Original, parts: Mapping[str, Any], *args: Any) -> Any:
+    def quantized(original: Original, parts: Mapping[str, Array], *args: PyTree) -> PyTree:
         params = {}
         for name, axis, block in axes:
             stored = [
@@ -193,7 +197,7 @@ def qdq(scales: Mapping[str, float] | float) -> Factory:
     Array([0., 1.], dtype=float32)
     """
 
-    def make(match: Match) -> Callable[..., Any]:
+    def make(match: Match) -> PythonFunction:
         avals = match.out_avals
         if len(avals) != 1 or not jnp.issubdtype(avals[0].dtype, jnp.floating):
             raise InvalidArgument(
@@ -213,12 +217,12 @@ def qdq(scales: Mapping[str, float] | float) -> Factory:
 
 
 @jax.custom_jvp
-def _rounded(x: Any, scale: Any) -> Any:
+def _rounded(x: Array, scale: Array) -> Array:
     return dequantize_linear(quantize_linear(x, scale), scale)
 
 
 @_rounded.defjvp
-def _straight_through(primals: tuple, tangents: tuple) -> tuple[Any, Any]:
+def _straight_through(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     """Rounding is passed straight through; what is clipped has no derivative."""
     (x, scale), (moved, moved_scale) = primals, tangents
     result = _rounded(x, scale)
@@ -227,7 +231,7 @@ def _straight_through(primals: tuple, tangents: tuple) -> tuple[Any, Any]:
     return result, jnp.where(inside, moved, 0) + of_scale * moved_scale
 
 
-def calibrate(mox: Mox, query: Any, *args: Any, **kwargs: Any) -> dict[str, float]:
+def calibrate(mox: Mox, query: Query, *args: PyTree, **kwargs: PyTree) -> dict[str, float]:
     """The scale for `qdq` of each selected block, by path: its largest result for these arguments becomes 127.
 
     >>> import jaxport

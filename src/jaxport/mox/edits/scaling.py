@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, Var
 from jaxport.mox.edits.lora import GATE, TARGET, checked_name, checked_scale, contracted, factors, no_weight, update_of
 from jaxport.mox.match import Match
 from jaxport.mox.replacement import Factory, Original, Replacement, factory
@@ -141,7 +141,7 @@ def _gate(before: str, name: str) -> str:
     return f"{before}{GATE}" if name else ""
 
 
-def _replacement(apply: Callable[..., Any], params: dict[str, Any], config: dict[str, Any], before: str) -> Replacement:
+def _replacement(apply: PythonFunction, params: dict[str, Array], config: Parameters, before: str) -> Replacement:
     trained = frozenset(params)
     if config["adapter"]:
         params[f"{before}{GATE}"] = np.ones((), np.float32)
@@ -149,10 +149,10 @@ def _replacement(apply: Callable[..., Any], params: dict[str, Any], config: dict
 
 
 @cache
-def _turned(plans: tuple[tuple[str, str, tuple[int, ...]], ...], scale: float, gate: str) -> Callable[..., Any]:
+def _turned(plans: tuple[tuple[str, str, tuple[int, ...]], ...], scale: float, gate: str) -> PythonFunction:
     """The layer with other directions and lengths of its columns."""
 
-    def adapted(original: Original, params: Mapping[str, Any], *args: Any) -> Any:
+    def adapted(original: Original, params: Mapping[str, Array], *args: PyTree) -> PyTree:
         exchanged = {}
         for weight, prefix, inputs in plans:
             a, b, m = (params[f"{prefix}lora_{part}"] for part in "abm")
@@ -163,7 +163,9 @@ def _turned(plans: tuple[tuple[str, str, tuple[int, ...]], ...], scale: float, g
     return adapted
 
 
-def directed(w: Any, a: Any, b: Any, m: Any, inputs: Sequence[int], scale: float, gate: Any = None) -> Any:
+def directed(
+    w: Array, a: Array, b: Array, m: Array, inputs: Sequence[int], scale: float, gate: Array | None = None
+) -> Array:
     """The weight with the direction of its low-rank update, and the lengths `m`; itself where the `gate` is 0."""
     direction = w + scale * update_of(a, b, tuple(inputs))
     norm = jax.lax.stop_gradient(jnp.expand_dims(_norm(direction, inputs), tuple(inputs)))
@@ -171,15 +173,15 @@ def directed(w: Any, a: Any, b: Any, m: Any, inputs: Sequence[int], scale: float
     return (made if gate is None else w + gate * (made - w)).astype(w.dtype)
 
 
-def _norm(w: Any, inputs: Sequence[int]) -> Any:
+def _norm(w: Array, inputs: Sequence[int]) -> Array:
     return jnp.sqrt(jnp.sum(jnp.square(w), axis=tuple(inputs)))
 
 
 @cache
-def _multiplied(before: str, inputs: bool, sizes: tuple[int, ...], gate: str) -> Callable[..., Any]:
+def _multiplied(before: str, inputs: bool, sizes: tuple[int, ...], gate: str) -> PythonFunction:
     """The layer with its argument or its result multiplied."""
 
-    def scaled(value: Any, params: Mapping[str, Any]) -> Any:
+    def scaled(value: Array, params: Mapping[str, Array]) -> Array:
         if value.shape[value.ndim - len(sizes) :] != sizes:
             raise InvalidArgument(
                 f"the {'argument' if inputs else 'result'} of the layer is {jax.typeof(value).str_short()}",
@@ -191,7 +193,7 @@ def _multiplied(before: str, inputs: bool, sizes: tuple[int, ...], gate: str) ->
         factor = 1 + params[gate] * (factor - 1) if gate else factor
         return (value * factor).astype(value.dtype)
 
-    def adapted(original: Original, params: Mapping[str, Any], *args: Any) -> Any:
+    def adapted(original: Original, params: Mapping[str, Array], *args: PyTree) -> PyTree:
         if inputs:
             return original(scaled(args[0], params), *args[1:])
         return scaled(original(*args), params)
@@ -215,7 +217,7 @@ def _scaled_with(
     for index, path in block.named.items():
         if index == kernel.index:
             continue
-        variable: Any = jaxpr.invars[index]
+        variable: Var = jaxpr.invars[index]
         if variable.aval.shape != sizes or not is_passed_on(jaxpr, variable, _ADDED):
             return None
         found.append((path, tuple(range(len(sizes)))))
@@ -226,7 +228,7 @@ def _scaled_with(
 _ADDED = frozenset({"add", "broadcast_in_dim", "reshape", "transpose"})
 
 
-def along(factor: Any, axes: Sequence[int], ndim: int) -> Any:
+def along(factor: Array, axes: Sequence[int], ndim: int) -> Array:
     """A factor that has the given axes of a weight of so many, for a product with it.
 
     >>> along(jnp.ones((2, 3)), (2, 0), 3).shape

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,8 @@ from jaxport.blocks import dims
 from jaxport.blocks.block import FrozenMapping
 from jaxport.errors import InvalidArgument, ModelError, boundary
 from jaxport.files import checked_path
-from jaxport.jaxprs import jaxpr_as_fun
+from jaxport.jaxprs import Array, jaxpr_as_fun
+from jaxport.mox.aliases import JsonValue
 from jaxport.mox.mox import Mox
 from jaxport.mox.serialize.formats import parsed, printed
 from jaxport.mox.serialize.reading import mox_from
@@ -56,7 +56,7 @@ def dumps(mox: Mox, format: str = "json") -> str:
         return printed(document(mox), format)
 
 
-def loads(text: str, weights: Mapping[str, Any] | None = None, format: str | None = None) -> Mox:
+def loads(text: str, weights: Mapping[str, Array] | None = None, format: str | None = None) -> Mox:
     """The Mox of a text.
 
     Args:
@@ -71,7 +71,7 @@ def loads(text: str, weights: Mapping[str, Any] | None = None, format: str | Non
         return _loaded(parsed(text, format), weights or {})
 
 
-def _loaded(document: Any, weights: Mapping[str, Any]) -> Mox:
+def _loaded(document: JsonValue, weights: Mapping[str, Array]) -> Mox:
     """The Mox of a document, after everything that its users do with it was tried: it may be hostile."""
     mox = mox_from(document, weights)
     str(mox)
@@ -164,7 +164,7 @@ def _format_of(path: Path) -> str:
 
 
 def save_params(
-    params: Mapping[str, Any], path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None
+    params: Mapping[str, Array], path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None
 ) -> None:
     """Writes arrays by path, as safetensors: parameters of a Mox, or the new ones of an edit alone.
 
@@ -185,14 +185,14 @@ def save_params(
     files.publish(path, lambda file, _: _write_arrays(file, params, metadata or {}))
 
 
-def _write_arrays(file: Path, params: Mapping[str, Any], metadata: Mapping[str, str] = FrozenMapping()) -> None:
+def _write_arrays(file: Path, params: Mapping[str, Array], metadata: Mapping[str, str] = FrozenMapping()) -> None:
     from safetensors.numpy import save_file
 
     dtypes = {name: str(value.dtype) for name, value in params.items()}
     save_file({name: _raw(value) for name, value in params.items()}, file, metadata={**dtypes, **metadata} or None)
 
 
-def _raw(value: Any) -> np.ndarray:
+def _raw(value: Array) -> np.ndarray:
     """An array as bytes of a kind that every reader of safetensors knows."""
     if jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
         return np.array(jax.random.key_data(value), order="C")
@@ -210,7 +210,7 @@ def metadata_of(path: str | os.PathLike[str]) -> dict[str, str]:
         return dict(file.metadata() or {})
 
 
-def load_params(path: str | os.PathLike[str]) -> dict[str, Any]:
+def load_params(path: str | os.PathLike[str]) -> dict[str, Array]:
     """Reads what `save_params` wrote.
 
     Raises:
@@ -223,7 +223,7 @@ def load_params(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not Path(checked_path(path, where)).exists():
         raise InvalidArgument(f"`{path}` does not exist", where=where)
     files.existing_file(path, where)
-    made: dict[str, Any] = {}
+    made: dict[str, Array] = {}
     with boundary(f"`{path}` cannot be read", where=where), safe_open(path, framework="numpy") as file:
         dtypes = file.metadata() or {}
         for name in file.keys():  # noqa: SIM118 - it is no dict
@@ -232,7 +232,7 @@ def load_params(path: str | os.PathLike[str]) -> dict[str, Any]:
     return made
 
 
-def _restored(raw: np.ndarray, text: str) -> Any:
+def _restored(raw: np.ndarray, text: str) -> Array:
     dtype = dtype_of(text)
     if not isinstance(dtype, np.dtype):
         names = {str(jax.random.key(0, impl=name).dtype): name for name in ("threefry2x32", "rbg", "unsafe_rbg")}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal, NoReturn
 
 from jaxport.errors import InvalidArgument, ModelError
+from jaxport.mox.aliases import JsonValue
 from jaxport.mox.serialize.yson import parse_yson, yson_text
 
 __all__ = ["Format", "parsed", "printed"]
@@ -17,7 +18,7 @@ Format = Literal["json", "yson", "xml"]
 DEEPEST = 400
 
 
-def printed(document: Any, form: str) -> str:
+def printed(document: JsonValue, form: str) -> str:
     """A document as text.
 
     Raises:
@@ -38,7 +39,7 @@ def printed(document: Any, form: str) -> str:
     raise InvalidArgument(f"`{form}` is no format", where="serializing a Mox", instead='"json", "yson" or "xml"')
 
 
-def parsed(text: str, form: str | None = None) -> Any:
+def parsed(text: str, form: str | None = None) -> JsonValue:
     """The document of a text; the format is told by its beginning if it is not given.
 
     Raises:
@@ -69,7 +70,7 @@ def _told(text: str) -> str:
     return "yson" if start.startswith('{"') and start[key_end + 1 :].lstrip().startswith("=") else "json"
 
 
-def _json(text: str) -> Any:
+def _json(text: str) -> JsonValue:
     _check_depth(text)
     try:
         return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
@@ -79,11 +80,11 @@ def _json(text: str) -> Any:
         ) from error
 
 
-def _refuse_constant(name: str) -> Any:
+def _refuse_constant(name: str) -> NoReturn:
     raise ModelError(f"the number `{name}` is no JSON")
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
+def _unique(pairs: list[tuple[str, JsonValue]]) -> Mapping[str, JsonValue]:
     made = dict(pairs)
     if len(made) != len(pairs):
         raise ModelError("an object has a key twice", why=", ".join(key for key, _ in pairs[:5]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +10,7 @@ from jax import lax
 
 from jaxport import jaxprs
 from jaxport.blocks.block import block_p
+from jaxport.jaxprs import PyTree
 
 __all__ = ["keyword_values", "primitives"]
 
@@ -46,7 +46,7 @@ def primitives() -> dict[str, jaxprs.Primitive]:
 
 
 @cache
-def keyword_values() -> dict[str, Any]:
+def keyword_values() -> dict[str, PyTree]:
     """Objects of jax that stand for nothing said: an unspecified sharding, no mesh; and the kinds of keys."""
     params = jax.make_jaxpr(jax.jit(lambda x: x))(0.0).eqns[0].params
     values = {"unspecified": params["in_shardings"][0], "no mesh": params["ctx_mesh"]}

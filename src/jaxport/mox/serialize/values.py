@@ -12,16 +12,18 @@ import re
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cache
-from typing import Any
 
 import jax
 import ml_dtypes
 import numpy as np
 from jax import lax
+from jax.typing import DTypeLike
 
 from jaxport.blocks.block import FrozenMapping
 from jaxport.blocks.framework import public_name
 from jaxport.errors import ModelError, noted
+from jaxport.jaxprs import Array, PyTree
+from jaxport.mox.aliases import JsonValue
 
 __all__ = ["Named", "Unwritable", "array_from", "array_text", "decoded", "dtype_of", "dtype_text", "encoded"]
 
@@ -57,7 +59,7 @@ _ENUMS: dict[str, type[Enum]] = {
         lax.DotAlgorithmPreset,
     )
 }  # fmt: skip
-_RECORDS: dict[str, Any] = {
+_RECORDS: dict[str, type] = {
     cls.__name__: cls
     for cls in (
         lax.ConvDimensionNumbers,
@@ -68,7 +70,7 @@ _RECORDS: dict[str, Any] = {
 }
 
 
-def dtype_text(dtype: Any) -> str:
+def dtype_text(dtype: DTypeLike) -> str:
     """The name of a dtype; of keys, with their implementation.
 
     >>> dtype_text(np.dtype("float32")), dtype_text(jax.random.key(0).dtype)
@@ -78,7 +80,7 @@ def dtype_text(dtype: Any) -> str:
 
 
 @cache
-def dtype_of(text: str) -> Any:
+def dtype_of(text: str) -> np.dtype:
     """The dtype of that name.
 
     Raises:
@@ -100,7 +102,7 @@ def dtype_of(text: str) -> Any:
         raise ModelError(f"`{text}` is no dtype", why=str(error)) from error
 
 
-def array_text(array: Any) -> dict[str, Any]:
+def array_text(array: Array) -> dict[str, JsonValue]:
     """A small array as plain data, bit by bit."""
     raw = np.asarray(array)
     return {
@@ -110,7 +112,7 @@ def array_text(array: Any) -> dict[str, Any]:
     }
 
 
-def array_from(data: Any) -> Any:
+def array_from(data: JsonValue) -> Array:
     """The array of `array_text`.
 
     Raises:
@@ -127,13 +129,13 @@ def array_from(data: Any) -> Any:
         raise ModelError("an array does not fit its shape", why=str(error)) from error
 
 
-def _natural(value: Any) -> int:
+def _natural(value: JsonValue) -> int:
     if type(value) is not int or value < 0:
         raise ModelError(f"{value!r} is no size of an array")
     return value
 
 
-def _fields(data: Any, *names: str) -> Mapping[str, Any]:
+def _fields(data: JsonValue, *names: str) -> Mapping[str, JsonValue]:
     if not isinstance(data, Mapping) or set(data) != set(names):
         raise ModelError(
             f"a record has the fields {sorted(map(str, data)) if isinstance(data, Mapping) else data!r}",
@@ -148,10 +150,10 @@ def _type_of_keys() -> type:
     return type(jax.random.key(0).dtype)
 
 
-Special = Callable[[Any], Any]
+Special = Callable[[PyTree], PyTree]
 
 
-def encoded(value: Any, special: Special) -> Any:
+def encoded(value: PyTree, special: Special) -> JsonValue:
     """A value as plain data; `special` is asked first, and returns NotImplemented for what it does not know.
 
     Raises:
@@ -200,7 +202,7 @@ def encoded(value: Any, special: Special) -> Any:
     raise Unwritable(f"a value of type `{public_name(type(value), ())}`")
 
 
-_DECODERS: dict[str, Callable[[Any, Callable[[Any], Any]], Any]] = {
+_DECODERS: dict[str, Callable[[JsonValue, Special], PyTree]] = {
     "$int": lambda data, _: int(data),
     "$float": lambda data, _: {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}[data],
     "$complex": lambda data, again: complex(again(data[0]), again(data[1])),
@@ -217,7 +219,7 @@ _DECODERS: dict[str, Callable[[Any, Callable[[Any], Any]], Any]] = {
 }
 
 
-def decoded(data: Any, special: Special) -> Any:
+def decoded(data: JsonValue, special: Special) -> PyTree:
     """The value of plain data; `special` is asked first for each dict.
 
     Raises:
