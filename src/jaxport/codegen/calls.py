@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from jaxport.codegen.structure.idioms import MOVING, ROLES
 from jaxport.codegen.structure.spellings import number as number_of
 from jaxport.codegen.structure.steps import reads
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Tie
-from jaxport.importer.host import HostValue, has_stand_ins, is_dim
+from jaxport.importer.host import HostValue, RuntimeValue, has_stand_ins, is_dim
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.recording import Function, Step, Variable
 
@@ -56,7 +55,7 @@ class CallPrinter(Printer):
     roles: Mapping[Variable, str] = field(default_factory=dict)
     results: Mapping[Variable, str] = field(default_factory=dict)
     lists: dict[str, list[Variable]] = field(default_factory=dict)
-    result: Any = None
+    result: RuntimeValue = None
     started: set[Variable] = field(default_factory=set)
     busy: dict[str, float] = field(default_factory=dict)
     last: dict[Variable, float] = field(default_factory=dict)
@@ -128,7 +127,7 @@ class CallPrinter(Printer):
         self.tables.setdefault(key, value)
         return restored(value.data, self.dialect.frozen(attribute(f"self.{key}")))
 
-    def body(self, items: Sequence[Item], result: Any) -> list[ast.stmt]:
+    def body(self, items: Sequence[Item], result: RuntimeValue) -> list[ast.stmt]:
         """The statements that compute a result."""
         self.result = result
         loops: dict[int, Loop] = {}
@@ -179,7 +178,9 @@ class CallPrinter(Printer):
             return Step("call", "loop", item.inputs, {}, item.outputs, item)
         return item.step
 
-    def _statements(self, step: Step, uses: Counter[Variable], after: Any, result: Any) -> list[ast.stmt]:
+    def _statements(
+        self, step: Step, uses: Counter[Variable], after: RuntimeValue, result: RuntimeValue
+    ) -> list[ast.stmt]:
         functions = [leaf for leaf in leaves((step.args, step.kwargs)) if isinstance(leaf, Function)]
         statements: list[ast.stmt] = [self.definition(one) for one in functions if not self.is_short(one)]
         expression, default = self.expression(step), self._default(step)
@@ -225,7 +226,7 @@ class CallPrinter(Printer):
             return self.called[source]
         return "x"
 
-    def value(self, value: Any) -> ast.expr:
+    def value(self, value: RuntimeValue) -> ast.expr:
         """Any argument as an expression."""
         if isinstance(value, _Name):
             return self.size(name(value))
@@ -424,7 +425,7 @@ def _replaced(loop: Loop) -> dict[int, int]:
     return dict(pairs) if alike and len(loop.collected) == len(loop.rows) else {}
 
 
-def _begin_in(values: Sequence[Any], part: Sequence[Variable]) -> int | None:
+def _begin_in(values: Sequence[RuntimeValue], part: Sequence[Variable]) -> int | None:
     """Where values begin among others, in their order."""
     for begin in range(len(values) - len(part) + 1):
         if all(one is other for one, other in zip(values[begin:], part, strict=False)):
@@ -451,7 +452,7 @@ KEPT = {"mask", "split", "softmax", "top_k"}
 """Defaults that say more than `x`."""
 
 
-def _is_single(value: Any) -> bool:
+def _is_single(value: object) -> bool:
     """Whether a value is a known number of float32."""
     return isinstance(value, HostValue) and not value.ndim and not value.symbolic and value.dtype == np.float32
 

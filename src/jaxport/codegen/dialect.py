@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from jaxport.codegen.literals import number
 from jaxport.codegen.tree import Layer
+from jaxport.importer.host import RuntimeValue
 
 __all__ = ["Constructor", "Dialect", "Field", "constant", "sized"]
 
@@ -79,7 +79,7 @@ class Dialect:
     reserved: frozenset[str]
 
 
-def constant(value: Any, role: str) -> ast.expr:
+def constant(value: RuntimeValue, role: str) -> ast.expr:
     """A number that may become an argument of the constructor, which then is called by its role."""
     if isinstance(value, tuple):
         return ast.Tuple([constant(part, role) for part in value], ast.Load())

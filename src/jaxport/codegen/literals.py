@@ -6,14 +6,15 @@ import ast
 import enum
 import math
 import re
-from typing import Any
 
 import numpy as np
+from jax.typing import DTypeLike
 
 from jaxport.blocks.dim_text import Expression, parse
 from jaxport.errors import RuleError
 from jaxport.importer.dtypes import STRING
 from jaxport.importer.host import HostValue, is_dim
+from jaxport.jaxprs import Dim, PyTree
 
 __all__ = [
     "LARGEST_LITERAL",
@@ -64,7 +65,7 @@ def call(function: str | ast.expr, *args: ast.expr, **keywords: ast.expr) -> ast
     return ast.Call(callee, list(args), [ast.keyword(key, value) for key, value in keywords.items()])
 
 
-def dim_expression(dim: Any) -> ast.expr:
+def dim_expression(dim: Dim) -> ast.expr:
     """A symbolic size as Python computes it.
 
     >>> import jax.export
@@ -99,7 +100,7 @@ def _expression_of(dim: Expression) -> ast.expr:
     return call(dim.form, *parts)
 
 
-def dtype_expression(dtype: Any) -> ast.expr:
+def dtype_expression(dtype: DTypeLike) -> ast.expr:
     """A dtype, in the spelling that means the same whether 64-bit types are on or off.
 
     >>> ast.unparse(dtype_expression(np.dtype("int64"))), ast.unparse(dtype_expression(np.dtype("float32")))
@@ -111,7 +112,7 @@ def dtype_expression(dtype: Any) -> ast.expr:
     return attribute(f"jnp.{dtype.name}")
 
 
-def number(value: Any) -> ast.expr:
+def number(value: PyTree) -> ast.expr:
     """A Python number, bool or string, with infinities and nan by name.
 
     >>> ast.unparse(number(float("-inf"))), ast.unparse(number(np.float32(0.1)))
@@ -172,13 +173,13 @@ def _sizes(value: HostValue) -> ast.expr:
     return ast.Tuple([ast.Constant(size) for size in value.shape], ast.Load())
 
 
-def _nested(data: Any) -> ast.expr:
+def _nested(data: PyTree) -> ast.expr:
     if isinstance(data, np.ndarray) and data.ndim:
         return ast.List([_nested(row) for row in data], ast.Load())
     return number(data[()] if isinstance(data, np.ndarray) else data)
 
 
-def plain(value: Any) -> ast.expr:
+def plain(value: PyTree) -> ast.expr:
     """Return the expression of a Python value that is no array: an option of an operator function.
 
     Raises:

@@ -6,10 +6,9 @@ import ast
 import builtins
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -214,7 +213,7 @@ def _weights(module: Module, classes: Classes, dialect: Dialect, prefix: str) ->
             yield from _weights(child, classes, dialect, inner)
 
 
-def _children(draft: Draft) -> Iterator[tuple[Any, str]]:
+def _children(draft: Draft) -> Iterator[tuple[Hashable, str]]:
     for key in draft.fields.order:
         if key in draft.fields.single:
             yield draft.fields.single[key], key

@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import jax
 
 from jaxport.codegen.literals import attribute
 from jaxport.errors import InvalidArgument
-from jaxport.importer.host import is_dim
+from jaxport.importer.host import RuntimeValue, is_dim
 from jaxport.importer.recording import Variable
 
 __all__ = ["size_names", "size_statements", "unreadable"]
@@ -20,7 +19,7 @@ __all__ = ["size_names", "size_statements", "unreadable"]
 _LINEAR = re.compile(r"(?:(?P<factor>\d+)\*)?(?P<name>[A-Za-z_]\w*)(?: (?P<sign>[+-]) (?P<offset>\d+))?")
 
 
-def size_names(tree: Any) -> set[str]:
+def size_names(tree: RuntimeValue) -> set[str]:
     """The names of the sizes that can be read from the shapes of variables."""
     leaves = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, Variable))
     texts = (_LINEAR.fullmatch(str(size)) for leaf in leaves for size in leaf.shape if is_dim(size))
@@ -28,7 +27,7 @@ def size_names(tree: Any) -> set[str]:
 
 
 def size_statements(
-    arguments: Mapping[str, Any], names: Collection[str], checked: bool = True
+    arguments: Mapping[str, RuntimeValue], names: Collection[str], checked: bool = True
 ) -> tuple[list[ast.stmt], set[str]]:
     """`batch, seq = x.shape`, for the sizes that are wanted; and `height = x.shape[2] // 32`.
 

@@ -13,7 +13,6 @@ import sys
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from jaxport.codegen.sizes import size_names, size_statements, unreadable
 from jaxport.errors import SaveError, boundary
 from jaxport.files import checked_path, publish
 from jaxport.importer.dtypes import STRING
-from jaxport.importer.host import HostValue
+from jaxport.importer.host import HostValue, RuntimeValue
 from jaxport.importer.names import unique_identifiers
 from jaxport.importer.namespaces import HELPERS
 from jaxport.importer.recording import Variable
@@ -184,7 +183,7 @@ def _imports(body: str) -> str:
     return "\n".join(lines)
 
 
-def bind_argument(printer: Printer, tree: Any, expression: ast.expr) -> None:
+def bind_argument(printer: Printer, tree: RuntimeValue, expression: ast.expr) -> None:
     if isinstance(tree, Variable):
         printer.expressions[tree] = expression
     elif isinstance(tree, list | tuple):
@@ -192,7 +191,7 @@ def bind_argument(printer: Printer, tree: Any, expression: ast.expr) -> None:
             bind_argument(printer, part, ast.Subscript(expression, ast.Constant(index), ast.Load()))
 
 
-def _annotation(tree: Any) -> str:
+def _annotation(tree: RuntimeValue) -> str:
     if isinstance(tree, list):
         return "list[Array]"
     if isinstance(tree, HostValue) and tree.dtype == STRING:
@@ -200,7 +199,7 @@ def _annotation(tree: Any) -> str:
     return "Array" if tree is not None else "None"
 
 
-def _typed(tree: Any) -> str:
+def _typed(tree: RuntimeValue) -> str:
     if isinstance(tree, Variable | HostValue):
         sizes = ", ".join(ast.unparse(dim_expression(size)) for size in tree.shape)
         return f"{'strings' if tree.dtype == STRING else tree.dtype}[{sizes}]"

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
 from jaxport.importer.recording import Step, Variable
+from jaxport.jaxprs import Parameters
 
 __all__ = ["Call", "Item", "Layer", "Leaf", "Loop", "Module", "Op", "Tie", "Weight"]
 
@@ -77,7 +77,7 @@ class Layer:
     """
 
     kind: str
-    config: Mapping[str, Any]
+    config: Parameters
     weights: Mapping[str, Weight]
     inputs: tuple[Variable, ...]
     outputs: tuple[Variable, ...]

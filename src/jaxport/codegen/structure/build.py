@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from jaxport.codegen.structure.closing import Closing
 from jaxport.codegen.structure.idioms import rewritten
@@ -25,13 +24,14 @@ from jaxport.codegen.structure.scopes import (
 from jaxport.codegen.structure.steps import operators, renamed, variables
 from jaxport.codegen.structure.ties import copies, element_of_all, shared
 from jaxport.codegen.tree import Call, Item, Layer, Module, Op, Tie, Weight
+from jaxport.importer.host import RuntimeValue
 from jaxport.importer.recording import Variable
 from jaxport.importer.tracing import RecordedProgram
 
 __all__ = ["build"]
 
 
-def build(recorded: RecordedProgram) -> tuple[Module, Any]:
+def build(recorded: RecordedProgram) -> tuple[Module, RuntimeValue]:
     """Return the tree of a recorded program, and the program's results in terms of the tree's values."""
     program = recorded.program
     names = {variable: name for name, variable in recorded.params.items()}

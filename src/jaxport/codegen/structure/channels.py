@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from jaxport.codegen.structure.spellings import Spellings
+from jaxport.importer.host import RuntimeValue
 from jaxport.importer.recording import Step, Variable
 
 __all__ = ["ELEMENTWISE", "LAYOUTS", "Channels"]
@@ -109,7 +109,7 @@ class Channels:
         result = self.add(Step("operator", step.name, (a, b), {}, Variable(a.shape, step.outputs.dtype), step.node))
         return _transpose(step, result, order)
 
-    def _moved(self, value: Any) -> Step | None:
+    def _moved(self, value: RuntimeValue) -> Step | None:
         """The transpose from channels last to channels first that a value is."""
         step = self.spellings.step(value, "jnp.transpose")
         rank = len(value.shape) if isinstance(value, Variable) else 0
@@ -117,7 +117,7 @@ class Channels:
             return None
         return step if isinstance(step.args[0], Variable) else None
 
-    def _per_channel(self, value: Any, moved: Step) -> Variable | None:
+    def _per_channel(self, value: RuntimeValue, moved: Step) -> Variable | None:
         """The parameter of one element per channel that a value spreads over channels first."""
         shaped = self.spellings.step(value, "jnp.reshape")
         bias = shaped.args[0] if shaped is not None else None

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from jaxport.codegen.structure.channels import LAYOUTS
 from jaxport.codegen.structure.matching import Matcher, are_of_type
 from jaxport.codegen.tree import Layer, Op, Weight
+from jaxport.importer.host import RuntimeValue
 from jaxport.importer.recording import Variable
 
 __all__ = ["convolution"]
@@ -82,9 +81,9 @@ def _weights(kernel: Weight, bias: Weight | None) -> dict[str, Weight]:
     return {"kernel": kernel} | ({"bias": bias} if bias is not None else {})
 
 
-def _sizes(sizes: Any, rank: int) -> tuple[int, ...]:
+def _sizes(sizes: RuntimeValue, rank: int) -> tuple[int, ...]:
     return (1,) * rank if sizes is None else tuple(int(size) for size in sizes)
 
 
-def _are_known(pads: Any) -> bool:
+def _are_known(pads: object) -> bool:
     return all(isinstance(n, int) for pair in pads for n in pair)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import InitVar, dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -20,8 +19,9 @@ from jaxport.codegen.structure.rows import Rows
 from jaxport.codegen.structure.spellings import Spellings, bounds, number
 from jaxport.codegen.structure.steps import renamed
 from jaxport.codegen.tree import Op
-from jaxport.importer.host import HostValue, is_dim
+from jaxport.importer.host import HostValue, RuntimeValue, is_dim
 from jaxport.importer.recording import Step, Variable, map_leaves
+from jaxport.jaxprs import Dim, Shape
 
 __all__ = ["MOVING", "ROLES", "rewritten"]
 
@@ -35,8 +35,8 @@ Rule = Callable[[Step], "Variable | Step | None"]
 
 
 def rewritten(
-    ops: Iterable[Op], result: Any, weights: Collection[Variable], uniform: Callable[[Variable], float | None]
-) -> tuple[list[Step], Any]:
+    ops: Iterable[Op], result: RuntimeValue, weights: Collection[Variable], uniform: Callable[[Variable], float | None]
+) -> tuple[list[Step], RuntimeValue]:
     """Return the steps of operators with idioms in place of spelled-out ones, and the result in terms of them.
 
     Args:
@@ -82,7 +82,7 @@ class _Rewriting:
         self.add(step)
         return self.current(step.outputs)
 
-    def current(self, leaf: Any) -> Any:
+    def current(self, leaf: RuntimeValue) -> RuntimeValue:
         return self.same.get(leaf, leaf) if isinstance(leaf, Variable) else leaf
 
     def add(self, step: Step) -> None:
@@ -143,7 +143,9 @@ class _Rewriting:
             "jnp.sin": (self._angle,),
         }.get(step.name, ())
 
-    def _make(self, like: Step, name: str, args: tuple[Any, ...], shape: Sequence[Any], **kwargs: Any) -> Variable:
+    def _make(
+        self, like: Step, name: str, args: tuple[RuntimeValue, ...], shape: Sequence[Dim], **kwargs: RuntimeValue
+    ) -> Variable:
         """Add a call whose result has the dtype of a step, and return its result."""
         return self._made(Step("call", name, args, kwargs, Variable(tuple(shape), like.outputs.dtype), like.node))
 
@@ -327,7 +329,7 @@ class _Rewriting:
         before = self.spellings.step(x, "jnp.reshape")
         return _call(step, "jnp.reshape", before.args[0], step.args[1]) if before is not None else None
 
-    def _without_units(self, x: Variable, shape: tuple[Any, ...]) -> Variable | None:
+    def _without_units(self, x: Variable, shape: Shape) -> Variable | None:
         """Return the value before axes of one element were added and moved, if it has this shape."""
         moved = self.spellings.step(x, "jnp.transpose")
         added = self.spellings.step(moved.args[0] if moved is not None else x, "jnp.expand_dims", "jnp.stack")
@@ -438,7 +440,7 @@ class _Rewriting:
             self._make(step, "jnp.transpose", (x, (0, 2, 1, 3)), [x.shape[axis] for axis in (0, 2, 1, 3)])
             for x in (found.query, found.key, found.value)
         ]
-        options: dict[str, Any] = {}
+        options: dict[str, RuntimeValue] = {}
         if found.biases:
             bias = found.biases[0]
             for other in found.biases[1:]:
@@ -457,7 +459,7 @@ class _Rewriting:
         return _call(step, "jnp.transpose", attended, (0, 2, 1, 3))
 
 
-def _broadcast(a: Variable, b: Variable) -> tuple[Any, ...]:
+def _broadcast(a: Variable, b: Variable) -> Shape:
     """Return the shape of the sum of two values, each axis of which has one element or all."""
     rank = max(len(a.shape), len(b.shape))
     pairs = zip(*((*[1] * (rank - len(x.shape)), *x.shape) for x in (a, b)), strict=True)
@@ -485,9 +487,9 @@ def _is_single(variable: Variable) -> bool:
     return variable.dtype == np.float32
 
 
-def _call(step: Step, name: str, *args: Any) -> Step:
+def _call(step: Step, name: str, *args: RuntimeValue) -> Step:
     return Step("call", name, args, {}, step.outputs, step.node)
 
 
-def _operator(step: Step, symbol: str, *args: Any) -> Step:
+def _operator(step: Step, symbol: str, *args: RuntimeValue) -> Step:
     return Step("operator", symbol, args, {}, step.outputs, step.node)

@@ -7,7 +7,6 @@ starts at one step and walks backwards; it declines if any step differs from its
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from jaxport.codegen.structure.matching import LayerWeights, Matcher, are_of_typ
 from jaxport.codegen.structure.recurrent import recurrent
 from jaxport.codegen.structure.spellings import number
 from jaxport.codegen.tree import Layer, Leaf, Op
-from jaxport.importer.host import HostValue
+from jaxport.importer.host import HostValue, RuntimeValue
 from jaxport.importer.recording import Variable
 
 __all__ = ["LayerWeights", "recognised"]
@@ -87,7 +86,7 @@ class Recogniser(Matcher):
         config = {"num_embeddings": weight.shape[0], "features": weight.shape[1]}
         return Layer("Embed", config, {"embedding": weight}, (indices,), op.outputs, "embed")
 
-    def _unclipped(self, condition: Any, lookup: Op) -> Variable | None:
+    def _unclipped(self, condition: RuntimeValue, lookup: Op) -> Variable | None:
         """The indices that were clipped for a lookup, if a condition says which of them were not changed by that."""
         expanded = self.step(condition, "jnp.expand_dims")
         equal = self.step(expanded.step.args[0], "==", "jnp.equal") if expanded is not None else None
@@ -128,7 +127,7 @@ class Recogniser(Matcher):
             return Layer(kind, config, weights, (x,), (out,), "norm")
         return None
 
-    def standardized(self, value: Any) -> tuple[Variable, float, bool] | None:
+    def standardized(self, value: RuntimeValue) -> tuple[Variable, float, bool] | None:
         """Return the operand of a division by the root mean square over the last axis, the epsilon, and if it was centered."""
         product, quotient = self.step(value, "*"), self.step(value, "/")
         if product is not None:
@@ -153,7 +152,7 @@ class Recogniser(Matcher):
                 return numerator, constant, False
         return None
 
-    def mean_of(self, value: Any) -> Any:
+    def mean_of(self, value: RuntimeValue) -> RuntimeValue:
         """Return the operand of a mean over the last axis that keeps it."""
         op = self.step(value, "jnp.mean")
         if op is None or len(op.step.args) != 1 or not isinstance(op.step.args[0], Variable):
@@ -164,7 +163,7 @@ class Recogniser(Matcher):
         last = isinstance(axes, tuple) and len(axes) == 1 and axes[0] in (-1, rank - 1)
         return averaged if last and op.step.kwargs == {"axis": axis, "keepdims": True} else None
 
-    def is_square(self, value: Any, of: Variable) -> bool:
+    def is_square(self, value: RuntimeValue, of: Variable) -> bool:
         op = self.step(value, "*", "**", "jnp.power", "jnp.square")
         if op is None or op.step.args[0] is not of:
             return False

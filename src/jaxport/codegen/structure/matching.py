@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from jaxport.codegen.structure.scopes import Chain, called
 from jaxport.codegen.tree import Op, Weight
 from jaxport.importer.graph import BoundNode
-from jaxport.importer.host import HostValue
+from jaxport.importer.host import HostValue, RuntimeValue
 from jaxport.importer.program import Program
 from jaxport.importer.recording import Step, Variable
 from jaxport.importer.resolve import tensor_value
@@ -36,7 +35,7 @@ class LayerWeights:
     program: Program
     names: Mapping[Variable, str]
     shared: Mapping[Variable, Op | None]
-    nodes: Mapping[Any, BoundNode]
+    nodes: Mapping[Hashable, BoundNode]
     chains: Mapping[int, Chain]
 
     def weight(self, variable: Variable, axes: Sequence[int] | None = None) -> Weight:
@@ -86,12 +85,12 @@ class Matcher:
                 if variable in weights.names:
                     self.readers.setdefault(variable, []).append(op)
 
-    def step(self, value: Any, *names: str) -> Op | None:
+    def step(self, value: RuntimeValue, *names: str) -> Op | None:
         """The operator that makes a value, if it is one of these."""
         op = self.made.get(value) if isinstance(value, Variable) else None
         return op if op is not None and op.step.name in names and not _transformed(op.step) else None
 
-    def is_parameter(self, value: Any) -> bool:
+    def is_parameter(self, value: object) -> bool:
         """Whether a value is a tensor of the file that may be trained."""
         return isinstance(value, Variable) and value in self.weights.names
 
@@ -107,7 +106,7 @@ class Matcher:
             for reader in self.readers.get(parameter, [])
         )
 
-    def parameter(self, value: Any, turned: bool = True) -> Weight | None:
+    def parameter(self, value: RuntimeValue, turned: bool = True) -> Weight | None:
         """The weight that a value is: a parameter, or one with its axes in another order."""
         if not isinstance(value, Variable):
             return None
@@ -121,7 +120,7 @@ class Matcher:
         axes = tuple(op.step.args[1]) if len(op.step.args) > 1 else tuple(reversed(range(rank)))
         return self.weights.weight(turned_from, axes)
 
-    def vector(self, value: Any, size: int) -> Weight | None:
+    def vector(self, value: RuntimeValue, size: int) -> Weight | None:
         """A parameter of one axis of this size; one of a single element is a constant of the program."""
         if isinstance(value, HostValue) and value.name and value.shape == (size,) == (1,) and not value.symbolic:
             return self.weights.constant(value, trained=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
@@ -11,7 +10,9 @@ import numpy as np
 from jaxport.codegen.structure.matching import Matcher
 from jaxport.codegen.structure.spellings import number
 from jaxport.codegen.tree import Layer, Op, Weight
+from jaxport.importer.host import RuntimeValue
 from jaxport.importer.recording import Function, Variable
+from jaxport.jaxprs import Parameters
 
 __all__ = ["recurrent"]
 
@@ -47,7 +48,7 @@ def recurrent(op: Op, matcher: Matcher) -> Layer | None:
     ):
         return None
     kind = op.operator
-    outputs: Any = step.outputs
+    outputs: RuntimeValue = step.outputs
     if kind == "LSTM":
         (h, c), ys = outputs
         states, outputs = (carry[1], carry[0]), ((c, h), ys)
@@ -66,7 +67,7 @@ def recurrent(op: Op, matcher: Matcher) -> Layer | None:
     return Layer(kind, config, weights, (x, *known), op.outputs, kind.lower())
 
 
-def _is_plain(attributes: Any, kind: str) -> bool:
+def _is_plain(attributes: Parameters, kind: str) -> bool:
     """Whether a node computes the same as the cells of the frameworks."""
     if attributes.get("clip") is not None or attributes.get("input_forget") or attributes.get("activation_alpha"):
         return False
@@ -108,7 +109,7 @@ def _recurrence(value: Variable, direction: int, matcher: Matcher) -> Variable |
     return found[0] if index == direction else None
 
 
-def _indexed(value: Any, matcher: Matcher, turned: bool) -> tuple[Variable, Any] | None:
+def _indexed(value: RuntimeValue, matcher: Matcher, turned: bool) -> tuple[Variable, RuntimeValue] | None:
     """The parameter that a value is a part of, and the index."""
     if turned:
         transposed = matcher.step(value, "T")

@@ -12,13 +12,13 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import jax
 
 from jaxport.codegen.structure.scopes import Chain, called
 from jaxport.codegen.structure.steps import leaf_key
 from jaxport.codegen.tree import Call, Item, Layer, Module, Op
+from jaxport.importer.host import RuntimeValue
 from jaxport.importer.recording import Variable
 
 __all__ = ["further_calls", "separated", "united"]
@@ -203,12 +203,12 @@ class _Match:
         pairs = [*zip(first.inputs, second.inputs, strict=True), *zip(first.outputs, second.outputs, strict=True)]
         return _are_one(first, second) and self.trees(*states) and all(self.variables(*pair) for pair in pairs)
 
-    def trees(self, first: Any, second: Any) -> bool:
+    def trees(self, first: RuntimeValue, second: RuntimeValue) -> bool:
         leaves, structure = jax.tree.flatten(first)
         others, other_structure = jax.tree.flatten(second)
         return str(structure) == str(other_structure) and all(map(self.leaves, leaves, others))
 
-    def leaves(self, first: Any, second: Any) -> bool:
+    def leaves(self, first: RuntimeValue, second: RuntimeValue) -> bool:
         if isinstance(first, Variable) and isinstance(second, Variable):
             return self.variables(first, second)
         key = leaf_key(first)

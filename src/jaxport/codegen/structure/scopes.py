@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise, takewhile
-from typing import Any
 
 from jaxport.codegen.tree import Layer, Leaf, Op
 from jaxport.importer.graph import BoundNode
@@ -59,10 +58,10 @@ def nodes_of(places: Mapping[BoundNode, NodePlace]) -> Iterator[tuple[BoundNode,
             yield from nodes_of(inner)
 
 
-def node_chains(places: Mapping[BoundNode, NodePlace]) -> tuple[dict[Any, BoundNode], dict[Any, Chain]]:
+def node_chains(places: Mapping[BoundNode, NodePlace]) -> tuple[dict[Hashable, BoundNode], dict[Hashable, Chain]]:
     """The bound nodes, and the modules around each; of a function that is called twice, the modules around both calls."""
-    nodes: dict[Any, BoundNode] = {}
-    chains: dict[Any, Chain] = {}
+    nodes: dict[Hashable, BoundNode] = {}
+    chains: dict[Hashable, Chain] = {}
     for node, chain in nodes_of(places):
         key = node.node
         chains[key] = common([chains[key], chain]) if key in chains else chain

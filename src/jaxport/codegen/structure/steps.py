@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
 import jax
 import numpy as np
 
 from jaxport.codegen.tree import Op
-from jaxport.importer.host import HostValue
+from jaxport.importer.host import HostValue, RuntimeValue
 from jaxport.importer.recording import Function, Recordable, Step, Variable, map_leaves
 
 __all__ = ["leaf_key", "operators", "reads", "renamed", "variables"]
@@ -20,7 +19,7 @@ REARRANGING = frozenset({"T", "jnp.transpose", "jnp.reshape", "jnp.expand_dims",
 """Functions whose result has the elements of their operand."""
 
 
-def variables(tree: Any) -> Iterator[Variable]:
+def variables(tree: RuntimeValue) -> Iterator[Variable]:
     """The variables in a tree, those inside slices included."""
     for leaf in jax.tree.leaves(tree):
         if isinstance(leaf, Variable):
@@ -48,13 +47,15 @@ def _captured(function: Function) -> list[Variable]:
     return list(found)
 
 
-def operators(steps: Iterable[Step], result: Any, weights: Collection[Variable] = ()) -> tuple[list[Op], Any]:
+def operators(
+    steps: Iterable[Step], result: RuntimeValue, weights: Collection[Variable] = ()
+) -> tuple[list[Op], RuntimeValue]:
     """The steps that a result needs, equal ones once; and the result in terms of them.
 
     A step that only reshapes a weight stays with each of its readers: two modules may have the same weight.
     """
     merged: dict[Variable, Variable] = {}
-    known: dict[Any, Step] = {}
+    known: dict[Hashable, Step] = {}
     kept: list[Step] = []
     for original in steps:
         step = renamed(original, merged)
@@ -116,7 +117,7 @@ def renamed(step: Step, names: Mapping[Variable, Variable | HostValue]) -> Step:
     if not names or names.keys().isdisjoint(reads(step)):
         return step
 
-    def rename(leaf: Any) -> Any:
+    def rename(leaf: RuntimeValue) -> RuntimeValue:
         if isinstance(leaf, Function):
             inner = [renamed(part, names) for part in leaf.steps]
             return Function(leaf.name, leaf.parameters, inner, map_leaves(rename, leaf.result))
@@ -129,7 +130,7 @@ def renamed(step: Step, names: Mapping[Variable, Variable | HostValue]) -> Step:
     )
 
 
-def _key(step: Step) -> Any:
+def _key(step: Step) -> Hashable:
     """Return a key that equal steps share; None for a step that is not compared."""
     leaves, structure = jax.tree.flatten((step.args, sorted(step.kwargs.items())))
     parts = [leaf_key(leaf) for leaf in leaves]
@@ -138,7 +139,7 @@ def _key(step: Step) -> Any:
     return (step.form, step.name, str(structure), tuple(parts))
 
 
-def _large_key(value: HostValue) -> Any:
+def _large_key(value: HostValue) -> Hashable:
     """Return the key of a large constant: its identity, or its element if all are the same."""
     first = value.data.flat[0]
     if first == value.data.flat[-1] and bool((value.data == first).all()):
@@ -146,7 +147,7 @@ def _large_key(value: HostValue) -> Any:
     return ("host", id(value.data))
 
 
-def leaf_key(leaf: Any) -> Any:
+def leaf_key(leaf: RuntimeValue) -> Hashable:
     """Return a key that equal arguments of steps share; None for one that is not compared."""
     if isinstance(leaf, Variable):
         return ("variable", id(leaf))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -18,16 +17,16 @@ __all__ = ["copies", "element_of_all", "shared"]
 
 
 def copies(
-    steps: Iterable[Step], names: Mapping[Variable, str], program: Program, chains: Mapping[Any, Chain]
+    steps: Iterable[Step], names: Mapping[Variable, str], program: Program, chains: Mapping[Hashable, Chain]
 ) -> dict[Variable, Variable]:
     """Return the parameters that are copies of another, each with that one.
 
     Exporters store a weight again for each call of its module. Equal tensors are copies if the same function reads them in
     the same module: a linear layer has one kernel. Those whose elements are all the same may be weights of their own.
     """
-    firsts: dict[Any, list[Variable]] = {}
+    firsts: dict[Hashable, list[Variable]] = {}
     found: dict[Variable, Variable] = {}
-    readers: dict[Variable, set[Any]] = {}
+    readers: dict[Variable, set[Hashable]] = {}
     for step in steps:
         for variable in reads(step):
             if variable in names:
