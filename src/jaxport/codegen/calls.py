@@ -208,8 +208,8 @@ class CallPrinter(Printer):
         if isinstance(step.node, Layer | Call):
             part = step.node if isinstance(step.node, Layer) else step.node.module
             place = self.fields.paths[key_of(part)]
-            found = [part for part in place if isinstance(part, str)]
-            chosen = _lower(found[-1]) if len(found) == len(place) else "x"
+            names = [part for part in place if isinstance(part, str)]
+            chosen = _lower(names[-1]) if len(names) == len(place) else "x"
             for variable in leaves(step.outputs):
                 self.called[variable] = chosen
             return chosen
@@ -368,22 +368,22 @@ class CallPrinter(Printer):
         groups = [[output] for output in loop.collected]
         if isinstance(self.result, tuple) and _begin_in(self.result, everything) is not None:
             groups = [[*loop.collected]]
-        found: dict[str, list[int]] = {}
+        lists: dict[str, list[int]] = {}
         for group in groups:
             chosen = self._free(_plural(self._collected_name(loop, group)))
             self.busy[chosen] = math.inf
-            found[chosen] = group
-        return found
+            lists[chosen] = group
+        return lists
 
     def _collected_name(self, loop: Loop, group: Sequence[int]) -> str:
         """Return a name for results of all calls: the one that the outputs of the model share, or `part`."""
-        found = {common_name([call.outputs[output] for call in loop.calls], self.results) for output in group}
-        if not any(found):
+        names = {common_name([call.outputs[output] for call in loop.calls], self.results) for output in group}
+        if not any(names):
             formals, replaced = loop.calls[0].module.inputs, _replaced(loop)
-            found = {self.roles.get(formals[replaced[output]], "") for output in group if output in replaced}
-        parts = [one.split("_") for one in found]
+            names = {self.roles.get(formals[replaced[output]], "") for output in group if output in replaced}
+        parts = [one.split("_") for one in names]
         shared = [each[0] for each in zip(*parts, strict=False) if len({*each}) == 1]
-        return identifier("_".join(shared), "part") if all(found) and shared else "part"
+        return identifier("_".join(shared), "part") if all(names) and shared else "part"
 
     def _call(self, call: Call) -> list[ast.stmt]:
         step = self._step_of(call)

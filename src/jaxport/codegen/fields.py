@@ -72,13 +72,13 @@ def fields_of(module: Module, reserved: Collection[str]) -> Fields:
         labels[key_of(child)] = _label(child, module)
     lists = _lists(children, labels)
     for key, child in children.items():
-        found = lists.get(key)
-        if found is None:
+        element = lists.get(key)
+        if element is None:
             chosen = fields.fresh(attribute_name(labels[key], "module"))
             fields.single[chosen], fields.paths[key] = child, (chosen,)
             fields.order.append(chosen)
             continue
-        stem, position = found
+        stem, position = element
         if position == 0:
             chosen = fields.fresh(attribute_name(stem, "layers"))
             fields.order.append(chosen)
@@ -112,9 +112,9 @@ def _lists(children: Mapping[int, Child], labels: Mapping[int, str]) -> dict[int
     """The parts that are elements of a list: those whose labels are numbered from 0 on, without a gap, in order."""
     numbered: dict[str, list[tuple[int, int]]] = {}
     for key in children:
-        found = re.fullmatch(r"(.+)[._](\d{1,6})", labels[key])
-        if found is not None:
-            numbered.setdefault(found[1], []).append((int(found[2]), key))
+        numbered_label = re.fullmatch(r"(.+)[._](\d{1,6})", labels[key])
+        if numbered_label is not None:
+            numbered.setdefault(numbered_label[1], []).append((int(numbered_label[2]), key))
     return {
         key: (stem, position)
         for stem, members in numbered.items()
@@ -211,16 +211,16 @@ def roles_of(root: Module, names: Mapping[Variable, str]) -> dict[Variable, str]
 
 def _calls_of_one(module: Module) -> Iterable[list[Call]]:
     """The calls of each module that is called in another, if there are several."""
-    found: dict[int, list[Call]] = {}
+    calls_by_module: dict[int, list[Call]] = {}
     for call in module.calls():
-        found.setdefault(id(call.module), []).append(call)
-    return (calls for calls in found.values() if len(calls) > 1)
+        calls_by_module.setdefault(id(call.module), []).append(call)
+    return (calls for calls in calls_by_module.values() if len(calls) > 1)
 
 
 def common_name(values: Iterable[Variable], names: Mapping[Variable, str]) -> str:
     """The name that values have but for numbers in it; empty if they have none in common."""
-    found = {_without_numbers(names.get(value, "")) for value in values}
-    return next(iter(found)) if len(found) == 1 else ""
+    stems = {_without_numbers(names.get(value, "")) for value in values}
+    return next(iter(stems)) if len(stems) == 1 else ""
 
 
 def _without_numbers(name: str) -> str:

@@ -6,7 +6,7 @@ import ast
 import builtins
 import os
 import re
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -167,14 +167,14 @@ def _arguments(recorded: RecordedProgram, taken: set[str]) -> dict[Variable, str
 
 def _definitions(dialect: Dialect, body: str) -> list[str]:
     """The classes that the framework does not have, as far as they are used."""
-    found: dict[str, str] = {}
+    definitions: dict[str, str] = {}
     pending = [body]
     while pending:
         text = pending.pop()
         used = [name for name in dialect.definitions if re.search(rf"(?<![.\w]){name}\(", text)]
-        pending += [dialect.definitions[name] for name in used if name not in found]
-        found |= {name: dialect.definitions[name] for name in used}
-    return [text for name, text in dialect.definitions.items() if name in found]
+        pending += [dialect.definitions[name] for name in used if name not in definitions]
+        definitions |= {name: dialect.definitions[name] for name in used}
+    return [text for name, text in dialect.definitions.items() if name in definitions]
 
 
 def _imports(text: str, dialect: Dialect) -> str:
@@ -213,7 +213,7 @@ def _weights(module: Module, classes: Classes, dialect: Dialect, prefix: str) ->
             yield from _weights(child, classes, dialect, inner)
 
 
-def _children(draft: Draft) -> Iterator[tuple[Hashable, str]]:
+def _children(draft: Draft) -> Iterator[tuple[Layer | Module, str]]:
     for key in draft.fields.order:
         if key in draft.fields.single:
             yield draft.fields.single[key], key

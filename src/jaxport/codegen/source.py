@@ -217,15 +217,15 @@ def _docstring(recorded: RecordedProgram, arguments: dict[str, str], names: list
 
 def helper_sources(code: str) -> list[str]:
     """The source of the helper functions that the code calls, and of those that they call."""
-    found: dict[str, str] = {}
+    sources: dict[str, str] = {}
     pending = [code]
     while pending:
         used = set(re.findall(r"[A-Za-z_]\w*", pending.pop()))
-        for helper in (HELPERS[key] for key in sorted(used & set(HELPERS)) if key not in found):
+        for helper in (HELPERS[key] for key in sorted(used & set(HELPERS)) if key not in sources):
             text = textwrap.dedent(inspect.getsource(inspect.unwrap(helper.function)))
-            found[helper.function.__name__] = text[text.index("def ") :]
+            sources[helper.function.__name__] = text[text.index("def ") :]
             pending.append(text)
-    return list(found.values())
+    return list(sources.values())
 
 
 def formatted(code: str) -> str:

@@ -148,8 +148,8 @@ class _Counter:
         name = equation.primitive.name
         if name == "scan":
             times *= _int(equation.params["length"])
-        found = [self.body(body, times) for body in bodies(equation.params)]
-        return max(found) if name == "cond" else sum(found)
+        costs = [self.body(body, times) for body in bodies(equation.params)]
+        return max(costs) if name == "cond" else sum(costs)
 
 
 def _int(dim: Dim) -> int:

@@ -6,7 +6,7 @@ not here runs no body that can be edited.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache
 
@@ -17,6 +17,7 @@ from jaxport import jaxprs
 from jaxport.blocks.labels import bodies
 from jaxport.jaxprs import Dim, PyTree
 from jaxport.mox.aliases import Aval, Effect
+from jaxport.mox.edited_body import InputKey
 
 __all__ = [
     "DISSOLVED",
@@ -115,9 +116,9 @@ class Widening:
     """
 
     bodies: Sequence[Jaxpr]
-    inputs: Sequence[Sequence[Hashable]]
-    operands: Mapping[Hashable, Atom]
-    sliced: frozenset
+    inputs: Sequence[Sequence[InputKey]]
+    operands: Mapping[InputKey, Atom]
+    sliced: frozenset[InputKey]
     outputs: Sequence[int]
 
 
@@ -144,7 +145,7 @@ def widened(equation: JaxprEqn, more: Widening) -> tuple[list[JaxprEqn], list[Va
     return [*before, equation.replace(outvars=[*outvars, *outputs], effects=_effects(equation, more))], outputs
 
 
-def _effects(equation: JaxprEqn, more: Widening) -> set[Effect]:
+def _effects(equation: JaxprEqn, more: Widening) -> AbstractSet[Effect]:
     """An equation has the effects that it had; a body without references may bring new ones."""
     return equation.effects | {
         effect for body in more.bodies for effect in body.effects if not hasattr(effect, "input")
@@ -265,11 +266,11 @@ def _cond(equation: JaxprEqn, more: Widening) -> _Widened:
         own = dict(zip(inputs, body.invars[operands:], strict=True))
         invars = [*body.invars[:operands], *(own.get(key) or Var(more.operands[key].aval) for key in keys)]
         outvars, equations = list(body.outvars[:results]), list(body.eqns)
-        for other, given in enumerate(avals):
+        for other, new in enumerate(avals):
             if other == index:
                 outvars += body.outvars[results:]
                 continue
-            for aval in given:
+            for aval in new:
                 made, variable = zeros(aval)
                 equations += made
                 outvars.append(variable)
@@ -279,7 +280,7 @@ def _cond(equation: JaxprEqn, more: Widening) -> _Widened:
         _closed(body, old) for body, old in zip(branches, equation.params["branches"], strict=True)
     )
     invars = [*equation.invars, *(more.operands[key] for key in keys)]
-    return [], equation.replace(params=params, invars=invars), [Var(aval) for given in avals for aval in given]
+    return [], equation.replace(params=params, invars=invars), [Var(aval) for new in avals for aval in new]
 
 
 def _shard_map(equation: JaxprEqn, more: Widening) -> _Widened:

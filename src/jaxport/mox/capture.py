@@ -62,9 +62,9 @@ def capture(
     of_loss = gradients(selection, grads)
 
     def captured(*args: PyTree, **kwargs: PyTree) -> dict[str, PyTree]:
-        found, moved = mox(*args, **kwargs)[1], of_loss(*args, **kwargs)
+        outputs, moved = mox(*args, **kwargs)[1], of_loss(*args, **kwargs)
         made = {}
-        for path, one in found.items():
+        for path, one in outputs.items():
             calls_made = [one] if isinstance(one, Captured) else one
             grouped = tuple(
                 Captured(call.inputs if inputs else None, call.output, grad)
@@ -111,7 +111,7 @@ def gradients(selection: Selection, loss: Callable[[PyTree], PyTree]) -> Callabl
     edited = selection.sub(factory(make))
     new = edited.params.keys() - mox.params.keys()
 
-    def found(*args: PyTree, **kwargs: PyTree) -> dict[str, list[PyTree]]:
+    def derivatives(*args: PyTree, **kwargs: PyTree) -> dict[str, list[PyTree]]:
         def total(params: Mapping[str, Array]) -> Array:
             result = loss(edited.apply({**edited.params, **params}, *args, **kwargs))
             if jnp.shape(result):
@@ -132,7 +132,7 @@ def gradients(selection: Selection, loss: Callable[[PyTree], PyTree]) -> Callabl
             made.setdefault(node.path, []).append(nested(returns_of(node), values) if values else ())
         return made
 
-    return found
+    return derivatives
 
 
 def _name(number: int, result: int) -> str:
@@ -149,7 +149,7 @@ def tapped(selection: Selection, inputs: bool = False) -> Mox:
             where=f"`{mox.name}`",
             instead="`print(mox)` shows what there is",
         )
-    refusals = [found for node in selection.nodes if (found := tap_refusal(node)) is not None]
+    refusals = [reason for node in selection.nodes if (reason := tap_refusal(node)) is not None]
     if refusals:
         raise Unsupported(f"{len(set(refusals))} selected values of `{mox.name}` cannot be captured", refusals)
     nodes = {node.location: node for node in selection.nodes}
@@ -170,7 +170,7 @@ def tapped(selection: Selection, inputs: bool = False) -> Mox:
         if inputs:
             made = Captured(call_arguments(node, numbers[count:]), made)
         groups.setdefault(node.path, []).append(made)
-    captured = {path: found[0] if len(found) == 1 else tuple(found) for path, found in groups.items()}
+    captured = {path: values[0] if len(values) == 1 else tuple(values) for path, values in groups.items()}
     leaves, _ = jax.tree.flatten(captured)
     result = jax.tree.unflatten(traced.out_tree, range(traced.out_tree.num_leaves))
     jaxpr = body.replace(outvars=[*outvars[:results], *(arrays[leaf] for leaf in leaves), *outvars[results:count]])
@@ -208,8 +208,8 @@ class _Tapper:
                     outvars = [Var(v.aval) if isinstance(v, jaxprs.DropVar) else v for v in equation.outvars]
                     equation = equation.replace(outvars=outvars)
                     node = self.nodes[here]
-                    given = equation.invars[: len(arguments_of(node))] if self.inputs else []
-                    taps.append((here, [*outvars[: len(returns_of(node))], *given]))
+                    arguments = equation.invars[: len(arguments_of(node))] if self.inputs else []
+                    taps.append((here, [*outvars[: len(returns_of(node))], *arguments]))
             equations.append(equation)
         outvars = [*jaxpr.outvars, *(value for _, values in taps for value in values)]
         debug_info = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
@@ -221,19 +221,19 @@ class _Tapper:
         below = [number for number in range(len(inner)) if (*here, number) in self.ways]
         if not below:
             return [], equation, []
-        edited, found = list(inner), [list[_Tap]() for _ in inner]
+        edited, below_taps = list(inner), [list[_Tap]() for _ in inner]
         for number in below:
-            edited[number], found[number] = self.body(inner[number], (*here, number))
+            edited[number], below_taps[number] = self.body(inner[number], (*here, number))
         if equation.primitive.name in calls.DISSOLVED:
             # The wrapper keeps its rule of differentiation; what is looked at inside is computed beside it.
-            return *self.beside(equation, edited[0], found[0]), found[0]
-        counts = [sum(len(values) for _, values in taps) for taps in found]
+            return *self.beside(equation, edited[0], below_taps[0]), below_taps[0]
+        counts = [sum(len(values) for _, values in taps) for taps in below_taps]
         more = calls.Widening(edited, [()] * len(inner), {}, frozenset(), counts)
         widened = calls.widened(equation, more)
         assert widened is not None, equation.primitive.name  # `tap_refusal` has seen to it
         (*before, equation), outputs = widened
         waiting = iter(outputs)
-        taps = [(at, [next(waiting) for _ in values]) for taps in found for at, values in taps]
+        taps: list[_Tap] = [(at, [next(waiting) for _ in values]) for taps in below_taps for at, values in taps]
         return before, equation, taps
 
     def beside(self, equation: JaxprEqn, body: Jaxpr, taps: list[_Tap]) -> tuple[list[JaxprEqn], JaxprEqn]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set as AbstractSet
 from dataclasses import dataclass, field
+from typing import cast
 
 from jaxport import jaxprs
 from jaxport.jaxprs import Atom
@@ -50,17 +51,17 @@ class EditedBody:
         before: Aval = variable.aval
         if (before.shape, before.dtype) == (aval.shape, aval.dtype):
             return variable
-        self.names[variable] = Var(aval)
-        return self.names[variable]
+        changed = Var(aval)
+        self.names[variable] = changed
+        return changed
 
     def renamed(self, equation: JaxprEqn) -> JaxprEqn:
         """The equation with what stands for its operands."""
         if not self.names or not any(isinstance(a, Var) and a in self.names for a in equation.invars):
             return equation
-        found: set[Effect] = equation.effects
         effects = {
             effect if (reference := jaxprs.reference_of(effect)) is None else effect.replace(self.read(reference))
-            for effect in found
+            for effect in cast("AbstractSet[Effect]", equation.effects)
         }
         return equation.replace(invars=[self.read(atom) for atom in equation.invars], effects=effects)
 

@@ -46,7 +46,7 @@ JaxprEqn = jaxprs.JaxprEqn
 def substituted(selection: Selection, replacement: PyTree) -> Mox:
     """See `Selection.sub`."""
     mox = selection.mox
-    refusals = [found for node in selection.nodes if (found := refusal(node)) is not None]
+    refusals = [reason for node in selection.nodes if (reason := refusal(node)) is not None]
     if refusals:
         count = len(set(refusals))
         noun = "1 selected operation" if count == 1 else f"{count} selected operations"
@@ -61,7 +61,7 @@ class _Leaf:
 
     name: str
     aval: Aval
-    value: Array | None
+    value: PyTree
     trainable: bool = True
     # The scans whose steps have a slice each, and their lengths, the outermost first.
     scans: tuple[Location, ...] = ()
@@ -150,8 +150,10 @@ class _Editor:
                 )
             )
             keys.append(list(body.inputs))
-        sliced = frozenset(key for found in keys for key in found if key.slices and here in self.leaves[key.name].scans)
-        operands = {key: self.outside(made, key, key in sliced) for found in keys for key in found}
+        sliced = frozenset(
+            key for body_keys in keys for key in body_keys if key.slices and here in self.leaves[key.name].scans
+        )
+        operands = {key: self.outside(made, key, key in sliced) for body_keys in keys for key in body_keys}
         if equation.primitive.name in calls.DISSOLVED and here not in self.matches:
             operand_list = [*equation.invars, *(operands[key] for key in keys[0])]
             made.inline(edited[0], operand_list, equation.outvars)
@@ -415,9 +417,9 @@ def _site(node: Node, match: Match) -> Site:
     arguments, results = len(arguments_of(node)), len(returns_of(node))
     if block is not None:
         return Site(equation.params["jaxpr"], arguments, results, block.axes or (), match.shown)
-    invars: list[Atom] = [Var(atom.aval) for atom in equation.invars]
+    invars = [Var(atom.aval) for atom in equation.invars]
     outvars = [Var(atom.aval) for atom in equation.outvars]
-    alone = equation.replace(invars=invars, outvars=outvars)
+    alone = equation.replace(invars=[*invars], outvars=outvars)
     debug_info = jaxprs.DebugInfo("equation", equation.primitive.name, None, None)
     jaxpr = jaxprs.Jaxpr((), invars, outvars, [alone], equation.effects, debug_info)
     return Site(jaxprs.closed(jaxpr, ()), arguments, results, (), match.shown)
@@ -425,14 +427,14 @@ def _site(node: Node, match: Match) -> Site:
 
 def _equal(leaf: _Leaf, templates: Sequence[Template], position: int) -> bool:
     """Whether a new array is the one that another call of the same module brought."""
-    given = [template.params[position].value for template in templates]
+    values = [template.params[position].value for template in templates]
     known = leaf.value if leaf.lengths else jnp.expand_dims(leaf.value, 0)
     known = known.reshape(-1, *leaf.aval.shape) if leaf.lengths else known
-    if leaf.value is given[0] and len(given) == 1:
+    if leaf.value is values[0] and len(values) == 1:
         return True
-    if any(is_tracer(value) for value in (leaf.value, *given)) or len(known) % len(given):
+    if any(is_tracer(value) for value in (leaf.value, *values)) or len(known) % len(values):
         return False
-    return known.shape[1:] == given[0].shape and bool((known == jnp.stack(given * (len(known) // len(given)))).all())
+    return known.shape[1:] == values[0].shape and bool((known == jnp.stack(values * (len(known) // len(values)))).all())
 
 
 def _aval(value: Array) -> Aval:

@@ -60,15 +60,15 @@ class Manual:
 
     def _varying(self, value: Array, aval: Aval) -> Array:
         """A result that differs along the axes that the original's does."""
-        given, wanted = (jaxprs.varying_axes(one) for one in (jax.typeof(value), aval))
-        if not given <= wanted:
+        varying, wanted = (jaxprs.varying_axes(one) for one in (jax.typeof(value), aval))
+        if not varying <= wanted:
             raise InvalidArgument(
-                f"the replacement of `{self.where}` returns what differs along {sorted(given - wanted)}",
+                f"the replacement of `{self.where}` returns what differs along {sorted(varying - wanted)}",
                 where="a `shard_map`",
                 why="what it replaces does not, and what follows depends on it",
                 instead="reduce it: `jax.lax.psum`",
             )
-        return jaxprs.varying(value, tuple(sorted(wanted - given)))
+        return jaxprs.varying(value, tuple(sorted(wanted - varying)))
 
     def body(self, jaxpr: jaxprs.Jaxpr) -> jaxprs.Jaxpr:
         """What a traced function of whole arrays does on each device, with its inputs in their order."""
@@ -85,5 +85,5 @@ class Manual:
 
 def manual_around(node: Node, where: str) -> Manual | None:
     """The `shard_map` around a node, None if there is none."""
-    found = next((around for around in node.around if around.equation.primitive.name == "shard_map"), None)
-    return None if found is None else Manual(found.equation, where)
+    shard_map = next((around for around in node.around if around.equation.primitive.name == "shard_map"), None)
+    return None if shard_map is None else Manual(shard_map.equation, where)

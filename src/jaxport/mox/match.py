@@ -14,7 +14,7 @@ from jaxport.blocks.block import Block, FrozenMapping
 from jaxport.blocks.tracing import Traced, TracedWeight
 from jaxport.blocks.window import current_recorder
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, Atom, Parameters, PyTree, Var
+from jaxport.jaxprs import Array, Parameters, PyTree, Var
 from jaxport.mox.aliases import Aval
 from jaxport.mox.mox import Mox
 from jaxport.mox.original import Site
@@ -161,8 +161,8 @@ class Match(Mox):
             return super().__call__(*args, **kwargs)
         arrays = dict(zip(_argument_order(self.node), self._arguments(args, kwargs), strict=True))
         exchanged = self._exchanged(params or {})
-        given = [exchanged.get(index, arrays.get(index, operand)) for index, operand in enumerate(operands)]
-        results = site.call(given[: len(arrays)], given[len(arrays) :], frozenset(exchanged))
+        inputs = [exchanged.get(index, arrays.get(index, operand)) for index, operand in enumerate(operands)]
+        results = site.call(inputs[: len(arrays)], inputs[len(arrays) :], frozenset(exchanged))
         return self._result([results[index] for index in _result_order(self.node)])
 
     @property
@@ -178,14 +178,14 @@ class Match(Mox):
     def _in_place(self, arrays: Sequence[Array], exchanged: Mapping[int, Array]) -> PyTree:
         """What the block returns inside of the replacement of one around it: it stays what it is, where it is."""
         equation, block = self.node.equation, self.block
-        given = dict(zip(_argument_order(self.node), arrays, strict=True)) | dict(exchanged)
+        inputs = dict(zip(_argument_order(self.node), arrays, strict=True)) | dict(exchanged)
         if block is not None:
             around = self._around or {}
             known = {index: around[path] for index, path in block.named.items() if path in around}
-            given = known | given
+            inputs = known | inputs
         avals: list[Aval] = [atom.aval for atom in equation.invars]
         for index, aval in enumerate(avals):
-            one = jax.typeof(given[index]) if index in given else None
+            one = jax.typeof(inputs[index]) if index in inputs else None
             if one is None or (one.shape, one.dtype) != (aval.shape, aval.dtype):
                 raise InvalidArgument(
                     f"`{self.shown}` cannot be called inside the replacement of `{self.root.name}`",
@@ -197,7 +197,7 @@ class Match(Mox):
         if block is not None:
             block = replace(block, options=FrozenMapping({**block.options, IN_PLACE: True}))
             equation = equation.replace(params={**equation.params, "block": block})
-        results = evaluated(equation, [given[index] for index in range(len(avals))], current_recorder() is not None)
+        results = evaluated(equation, [inputs[index] for index in range(len(avals))], current_recorder() is not None)
         return self._result([results[index] for index in _result_order(self.node)])
 
     def param(self, name: str) -> Array:
@@ -238,14 +238,14 @@ class Match(Mox):
     def _full(self, name: str) -> str:
         """The path of a parameter, given relative to the block or in full."""
         known = self.weight_avals
-        found = [path for path in known if path == name or name_below(path, self.path) == name]
-        if len(found) != 1:
+        matching = [path for path in known if path == name or name_below(path, self.path) == name]
+        if len(matching) != 1:
             raise InvalidArgument(
                 f"`{self.shown}` has no parameter `{name}`",
                 where="the call of a block",
                 instead=f"it has {', '.join(f'`{name_below(path, self.path)}`' for path in known) or 'none'}",
             )
-        return found[0]
+        return matching[0]
 
     def _arguments_held(self) -> list[TracedWeight]:
         """The arguments of the call that are whole parameters of the program."""
@@ -262,10 +262,10 @@ class Match(Mox):
         exchanged = {index: by_path[path] for index, path in self.block.named.items() if path in by_path}
         for index, value in exchanged.items():
             aval: Aval = invars[index].aval
-            given = jax.typeof(value)
-            if (given.shape, given.dtype) != (aval.shape, aval.dtype):
+            new_aval = jax.typeof(value)
+            if (new_aval.shape, new_aval.dtype) != (aval.shape, aval.dtype):
                 raise InvalidArgument(
-                    f"`{self.block.named[index]}` is given {given.str_short()}",
+                    f"`{self.block.named[index]}` is given {new_aval.str_short()}",
                     where=f"the call of the block `{self.shown}`",
                     why=f"the block takes {aval.str_short()}",
                 )
@@ -355,14 +355,15 @@ def _made(mox: Mox, node: Node, step: tuple[int, ...] | None) -> Match:
     taken = {""}
     named, exchanged = (node.block.named, node.block.exchanged) if node.block is not None else ({}, {})
     for index, variable in enumerate(jaxpr.invars[first:], first):
+        aval: Aval = variable.aval
         path = named.get(index)
         weight = held.get(path) if path is not None and index not in exchanged else None
         value = None if weight is None else weight.value
-        if value is not None and value.shape != variable.aval.shape and step is not None:
+        if value is not None and value.shape != aval.shape and step is not None:
             value = value[step]
         if path in taken:
             path = None
-        if weight is not None and path is not None and value is not None and value.shape == variable.aval.shape:
+        if weight is not None and path is not None and value is not None and value.shape == aval.shape:
             weights.append((variable, replace(weight, value=value)))
         else:
             inputs.append((variable, path or f"closed_over_{len(inputs)}"))
@@ -402,8 +403,8 @@ def _body(node: Node) -> tuple[jaxprs.Jaxpr, tuple[str, ...]]:
     if node.block is not None:
         return node.equation.params["jaxpr"].jaxpr, arguments
     equation = node.equation
-    invars: list[Atom] = [jaxprs.Var(atom.aval) for atom in equation.invars]
+    invars = [jaxprs.Var(atom.aval) for atom in equation.invars]
     outvars = [jaxprs.Var(atom.aval) for atom in equation.outvars]
-    equation = equation.replace(invars=invars, outvars=outvars)
+    equation = equation.replace(invars=[*invars], outvars=outvars)
     debug_info = jaxprs.DebugInfo("equation", equation.primitive.name, None, None)
     return jaxprs.Jaxpr((), invars, outvars, [equation], equation.effects, debug_info), arguments

@@ -162,12 +162,14 @@ class Mox:
         Raises:
           InvalidArgument: the operands do not fit.
         """
-        given = [jax.typeof(operand) for operand in operands]
+        operand_avals = [jax.typeof(operand) for operand in operands]
         avals = self.jaxpr.in_avals
-        if all(one.shape == aval.shape and one.dtype == aval.dtype for one, aval in zip(given, avals, strict=True)):
+        if all(
+            one.shape == aval.shape and one.dtype == aval.dtype for one, aval in zip(operand_avals, avals, strict=True)
+        ):
             return self
         names = [*(weight.path for weight in self.weights), *self.traced.input_paths, *self.inputs]
-        for name, one, aval in zip(names, given, avals, strict=True):
+        for name, one, aval in zip(names, operand_avals, avals, strict=True):
             fits = one.ndim == aval.ndim and one.dtype == aval.dtype
             if not fits or (one.shape != aval.shape and all(map(dims.is_static, aval.shape))):
                 raise InvalidArgument(
@@ -176,7 +178,7 @@ class Mox:
                     why=f"the program was traced with {aval.str_short()}",
                     instead="give it that shape and dtype, or trace the model again with these arguments",
                 )
-        return self._specialized(names, [one.shape for one in given])
+        return self._specialized(names, [one.shape for one in operand_avals])
 
     def _specialized(self, names: Sequence[str], shapes: Sequence[Sequence[int]]) -> Mox:
         """The program at other sizes of its symbolic dims; each is made once."""
@@ -463,11 +465,11 @@ class Mox:
                     why=_NESTED if isinstance(value, Mapping) else near(path, held),
                     instead="`mox.params` and `mox.state` have those that there are",
                 )
-            wanted, given = jax.typeof(held[path].value), jax.typeof(value)
-            floating = all(jnp.issubdtype(aval.dtype, jnp.floating) for aval in (wanted, given))
-            if wanted.shape != given.shape or (wanted.dtype != given.dtype and not floating):
+            wanted, new = jax.typeof(held[path].value), jax.typeof(value)
+            floating = all(jnp.issubdtype(aval.dtype, jnp.floating) for aval in (wanted, new))
+            if wanted.shape != new.shape or (wanted.dtype != new.dtype and not floating):
                 raise InvalidArgument(
-                    f"`{path}` is given {given.str_short()}",
+                    f"`{path}` is given {new.str_short()}",
                     where="`Mox.with_params`",
                     why=f"the program has {wanted.str_short()}",
                 )

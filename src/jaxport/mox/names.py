@@ -50,10 +50,10 @@ def check(mox: Mox, query: str, compiled: Compiled) -> None:
 def near(word: str, known: Iterable[str], most: int = 3) -> str:
     """The known names that are most like a word, as part of a message."""
     similar = {name.lower(): name for name in sorted(known, reverse=True)}
-    found = difflib.get_close_matches(word.lower(), similar, n=most)
+    nearest = difflib.get_close_matches(word.lower(), similar, n=most)
     return (
-        f"there {'is' if len(found) == 1 else 'are'} {', '.join(f'`{similar[name]}`' for name in found)}"
-        if found
+        f"there {'is' if len(nearest) == 1 else 'are'} {', '.join(f'`{similar[name]}`' for name in nearest)}"
+        if nearest
         else ""
     )
 

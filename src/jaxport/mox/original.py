@@ -40,7 +40,7 @@ class Site:
 
     def in_avals(self, level: int) -> list[Aval]:
         """The arguments within the innermost `level` levels of `vmap`."""
-        return _unbatched(self.jaxpr.in_avals[: self.arguments], [given for given, _ in self.axes], level)
+        return _unbatched(self.jaxpr.in_avals[: self.arguments], [taken for taken, _ in self.axes], level)
 
     def out_avals(self, level: int) -> list[Aval]:
         """The results within the innermost `level` levels of `vmap`."""
@@ -50,10 +50,10 @@ class Site:
         """The results of the original for these arguments, inside the replacement."""
         level = len(self.axes)
         for index, (array, aval) in enumerate(zip(arrays, self.in_avals(level), strict=True)):
-            given = jax.typeof(array)
-            if (given.shape, given.dtype) != (aval.shape, aval.dtype):
+            array_aval = jax.typeof(array)
+            if (array_aval.shape, array_aval.dtype) != (aval.shape, aval.dtype):
                 raise InvalidArgument(
-                    f"the original is given {given.str_short()} as argument {index}",
+                    f"the original is given {array_aval.str_short()} as argument {index}",
                     where=f"the replacement of `{self.where}`",
                     why=f"it takes {aval.str_short()}",
                 )
@@ -86,7 +86,7 @@ def _batch(operands: Sequence, dims: Sequence, *, site: Site, level: int, exchan
     if level == 0:
         made = jax.vmap(site.function(), in_axes=tuple(dims), out_axes=0)(*operands)
         return made, [0] * len(made)
-    given, made = site.axes[len(site.axes) - level]
+    in_axes, made = site.axes[len(site.axes) - level]
     count = site.arguments
     size = next((o.shape[d] for o, d in zip(operands, dims, strict=True) if d is not None), 1)
     if any(dim is not None for dim in dims[count:]):
@@ -97,7 +97,7 @@ def _batch(operands: Sequence, dims: Sequence, *, site: Site, level: int, exchan
             instead="make the parameters without the arguments of the call",
         )
     arranged = []
-    for index, (operand, dim, axis) in enumerate(zip(operands[:count], dims, given, strict=False)):
+    for index, (operand, dim, axis) in enumerate(zip(operands[:count], dims, in_axes, strict=False)):
         if axis is None and dim is not None:
             raise InvalidArgument(
                 f"the original is given another argument {index} in each element of the batch",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from jaxport import jaxprs
 from jaxport.blocks.labels import bodies
 from jaxport.blocks.ungrouping import ungroup
-from jaxport.jaxprs import Array, Atom, Var
+from jaxport.jaxprs import Array, Atom, PyTree, Var
 from jaxport.mox.aliases import Aval
 from jaxport.mox.calls import DISSOLVED, PLAIN_CALLS, body_names, source_of
 from jaxport.mox.tree import Node
@@ -108,7 +108,7 @@ class ParameterPlace:
         """The value among those of the arrays by path."""
         return held[self.root][self.steps] if self.steps else held[self.root]
 
-    def with_value(self, held: Mapping[str, Array], value: Array) -> Array:
+    def with_value(self, held: Mapping[str, PyTree], value: Array) -> Array:
         """The whole array with another value at this place."""
         return held[self.root].at[self.steps].set(value) if self.steps else value
 
@@ -141,8 +141,8 @@ def stacking_scans(mox: Mox, node: Node) -> tuple[Node, ...]:
         return ()
     block = node.block
     if block is not None and block.weights:
-        found = [origin_of(mox, node, node.equation.invars[index]) for index in block.weights]
-        slicing = {id(scan) for origin in found for scan in origin.sliced}
+        origins = [origin_of(mox, node, node.equation.invars[index]) for index in block.weights]
+        slicing = {id(scan) for origin in origins for scan in origin.sliced}
         return tuple(scan for scan in scans if id(scan) in slicing)
     return tuple(scan for scan in scans if _slices_weights(mox, scan))
 
@@ -176,9 +176,10 @@ def value_of(mox: Mox, node: Node, atom: Atom, steps: Mapping[Node, int]) -> Arr
     known: dict[Var, Array] = {}
     for position, variable in enumerate(body.invars):
         if variable in needed:
-            known[variable] = _entering(mox, node, position, steps)
-            if known[variable] is None:
+            value = _entering(mox, node, position, steps)
+            if value is None:
                 return None
+            known[variable] = value
     for equation in reversed(equations):
         operands = [
             operand.val if isinstance(operand, jaxprs.Literal) else known[operand] for operand in equation.invars
@@ -208,9 +209,9 @@ def _entering(mox: Mox, node: Node, position: int, steps: Mapping[Node, int]) ->
 
 def evaluated(equation: jaxprs.JaxprEqn, operands: Sequence[Array], mark: bool = False) -> list[Array]:
     """The results of an equation for some operands; with markers for a trace if asked for."""
-    invars: list[Atom] = [jaxprs.Var(operand.aval) for operand in equation.invars]
+    invars = [jaxprs.Var(operand.aval) for operand in equation.invars]
     outvars = [jaxprs.Var(variable.aval) for variable in equation.outvars]
-    alone = equation.replace(invars=invars, outvars=outvars)
+    alone = equation.replace(invars=[*invars], outvars=outvars)
     debug_info = jaxprs.DebugInfo("equation", equation.primitive.name, None, None)
     body = jaxprs.closed(jaxprs.Jaxpr((), invars, outvars, [alone], equation.effects, debug_info), ())
     return jaxprs.jaxpr_as_fun(ungroup(body, mark))(*operands)

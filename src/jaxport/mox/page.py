@@ -112,8 +112,8 @@ def _summary(value: Array) -> str:
     numbers = np.asarray(value).astype(np.float64 if value.dtype != jnp.dtype("complex64") else np.complex128)
     if np.iscomplexobj(numbers) or not np.isfinite(numbers).all():
         return "complex" if np.iscomplexobj(numbers) else "with infinities or NaN"
-    found, _ = np.histogram(numbers, _BINS)
-    bars = "".join(_BARS[round(int(number) * (len(_BARS) - 1) / max(int(found.max()), 1))] for number in found)
+    counts, _ = np.histogram(numbers, _BINS)
+    bars = "".join(_BARS[round(int(number) * (len(_BARS) - 1) / max(int(counts.max()), 1))] for number in counts)
     return f"mean {numbers.mean():.3g}, {numbers.min():.3g} to {numbers.max():.3g} {bars}"
 
 

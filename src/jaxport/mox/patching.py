@@ -27,28 +27,28 @@ def patched(mox: Mox, changes: Mapping[str, PyTree]) -> Mox:
     nodes = []
     for query, change in changes.items():
         root = Selection(mox, tuple(mox.tree.paths.get("", ())), "the whole model")
-        found = mox.select(query) if query else root
-        if not found.nodes:
+        selection = mox.select(query) if query else root
+        if not selection.nodes:
             raise QueryError(
-                f"{found.query} hits nothing, so nothing would be patched",
+                f"{selection.query} hits nothing, so nothing would be patched",
                 where=f"`{mox.name}`",
                 instead="`print(mox)` shows what there is",
             )
-        several = isinstance(change, tuple) and len(found) > 1 and len(change) == len(found)
-        for index, node in enumerate(found.nodes):
+        several = isinstance(change, tuple) and len(selection) > 1 and len(change) == len(selection)
+        for index, node in enumerate(selection.nodes):
             if node.location in by_location:
                 raise InvalidArgument(
                     f"`{node.path or node.type}` is patched twice",
                     where="`Mox.patch`",
-                    why=f"{found.query} hits it, and another key does",
+                    why=f"{selection.query} hits it, and another key does",
                     instead="patch it once, or patch the patched Mox again",
                 )
             by_location[node.location] = change[index] if several else change
             nodes.append(node)
     if not nodes:
         return mox
-    selection = Selection(mox, tuple(nodes), "the patched blocks")
-    return selection.sub(factory(lambda match: _patch(match, by_location[match.node.location])))
+    blocks = Selection(mox, tuple(nodes), "the patched blocks")
+    return blocks.sub(factory(lambda match: _patch(match, by_location[match.node.location])))
 
 
 def _patch(match: Match, change: PyTree) -> Whole:

@@ -32,7 +32,7 @@ def _of_equation(node: Node) -> str | None:
 
 def _shows_its_axes(block: Block) -> bool:
     """Whether at each level of `vmap` an argument is batched, so that a replacement can be run for each example."""
-    return block.axes is not None and all(any(axis is not None for axis in given) for given, _ in block.axes)
+    return block.axes is not None and all(any(axis is not None for axis in in_axes) for in_axes, _ in block.axes)
 
 
 def _of_surroundings(node: Node) -> str | None:

@@ -132,7 +132,7 @@ def factory(make: Callable[[Match], PyTree]) -> Factory:
     return Factory(make)
 
 
-def concrete(replacement: PyTree, match: Match) -> Replacement | Rewrite | PythonFunction:
+def concrete(replacement: PyTree, match: Match) -> PyTree:
     """What replaces a match: a `Replacement`, a `Rewrite` or a callable.
 
     Raises:
@@ -236,8 +236,8 @@ def _of_replacement(made: Replacement, match: Match, site: Site) -> Template:
     if manual is not None:
         avals, specs = manual.specs(site.jaxpr.in_avals)
         run = manual.mapped(run, (specs, PartitionSpec(), PartitionSpec()), site.jaxpr.out_avals[: site.results])
-    given = avals, params, dict(made.inputs)
-    traced = _trace(lambda: blocks.trace(run, given, state="outputs", frameworks=frameworks), match, made)
+    arguments = avals, params, dict(made.inputs)
+    traced = _trace(lambda: blocks.trace(run, arguments, state="outputs", frameworks=frameworks), match, made)
     if traced.weights:
         raise InvalidArgument(
             f"the replacement of `{match.shown}` closes over {len(traced.weights)} arrays",
@@ -335,10 +335,10 @@ def _trace(trace: Callable[[], Traced], match: Match, made: Replacement | Python
     except JaxportError:
         raise
     except Exception as error:  # anything that the user's function or JAX raises under tracing
-        given = ", ".join(aval.str_short() for aval in match.in_avals)
+        shown_avals = ", ".join(aval.str_short() for aval in match.in_avals)
         raise InvalidArgument(
             f"the replacement of `{match.shown}` fails: {type(error).__name__}",
-            where=f"{_shown(made)}, called with {given or 'no arguments'}",
+            where=f"{_shown(made)}, called with {shown_avals or 'no arguments'}",
             why=str(error),
             instead="give something that takes what the block takes",
         ) from error
@@ -367,14 +367,14 @@ def _call(
             match._sites.pop()
         return _checked(result, match, seen, made)
 
-    for given, results in seen.axes:
-        once = jax.vmap(once, in_axes=tuple(given), out_axes=list(results))
-    found = once(*arrays)
+    for in_axes, out_axes in seen.axes:
+        once = jax.vmap(once, in_axes=tuple(in_axes), out_axes=list(out_axes))
+    results = once(*arrays)
     site.is_dissolved |= seen.is_dissolved
-    return found
+    return results
 
 
-def _is_whole(made: Replacement | PythonFunction, match: Match) -> bool:
+def _is_whole(made: PyTree, match: Match) -> bool:
     """Whether a replacement takes the arrays of the whole batch: as a block that is of such a batch itself does."""
     if isinstance(made, Whole):
         return True
@@ -391,18 +391,18 @@ def _arguments(node: Node, arrays: Sequence[Array]) -> tuple[PyTree, ...]:
 
 def _checked(result: PyTree, match: Match, site: Site, made: Replacement | PythonFunction) -> list[Array]:
     """The arrays of a result in the order of the original's, of the same shapes and dtypes."""
-    found = Found()
-    find(result, "", lambda _: False, found, set())
+    nested_arrays = Found()
+    find(result, "", lambda _: False, nested_arrays, set())
     wanted, paths = site.out_avals(len(site.axes)), returns_of(match.node)
-    arrays = found.arrays
-    if set(found.paths) == set(paths):
-        arrays = [found.arrays[found.paths.index(path)] for path in paths]
-    given = [jax.typeof(array) for array in arrays]
-    same = [(a.shape, a.dtype) for a in given] == [(a.shape, a.dtype) for a in wanted]
+    arrays = nested_arrays.arrays
+    if set(nested_arrays.paths) == set(paths):
+        arrays = [nested_arrays.arrays[nested_arrays.paths.index(path)] for path in paths]
+    made_avals = [jax.typeof(array) for array in arrays]
+    same = [(a.shape, a.dtype) for a in made_avals] == [(a.shape, a.dtype) for a in wanted]
     # A head may have another number of classes: the result of the model follows.
-    if not same and not (len(given) == len(wanted) and is_result(match.root, match.node, len(wanted))):
+    if not same and not (len(made_avals) == len(wanted) and is_result(match.root, match.node, len(wanted))):
         raise InvalidArgument(
-            f"the replacement of `{match.shown}` returns {_listed(given)}",
+            f"the replacement of `{match.shown}` returns {_listed(made_avals)}",
             where=_shown(made),
             why=f"`{match.type}` returns {_listed(wanted)}, and what follows depends on it",
             instead="return arrays of the same shapes and dtypes, in the same order",

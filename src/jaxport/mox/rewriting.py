@@ -55,8 +55,9 @@ class TypeRewriting:
             aval = self.aval(variable.aval)
             if isinstance(variable, jaxprs.DropVar):
                 return jaxprs.DropVar(aval)
-            env[variable] = Var(aval)
-            return env[variable]
+            new = Var(aval)
+            env[variable] = new
+            return new
 
         read = lambda atom: env[atom] if isinstance(atom, Var) else self.literal(atom)
         constvars, invars = [defined(v) for v in jaxpr.constvars], [defined(v) for v in jaxpr.invars]

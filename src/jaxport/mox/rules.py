@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxport import jaxprs
-from jaxport.jaxprs import Array, Atom
+from jaxport.jaxprs import Array, PyTree
 from jaxport.mox.aliases import Aval, TreeDef
 
 __all__ = ["RULED", "DerivativeRule", "equation_of", "rule_of"]
@@ -47,9 +47,9 @@ def _inexact(avals: Sequence[Aval]) -> list[int]:
 
 
 def _function(equation: jaxprs.JaxprEqn) -> Callable[..., list[Array]]:
-    invars: list[Atom] = [jaxprs.Var(atom.aval) for atom in equation.invars]
+    invars = [jaxprs.Var(atom.aval) for atom in equation.invars]
     outvars = [jaxprs.Var(atom.aval) for atom in equation.outvars]
-    alone = equation.replace(invars=invars, outvars=outvars)
+    alone = equation.replace(invars=[*invars], outvars=outvars)
     debug_info = jaxprs.DebugInfo("equation", equation.primitive.name, None, None)
     jaxpr = jaxprs.Jaxpr((), invars, outvars, [alone], equation.effects, debug_info)
     return jaxprs.jaxpr_as_fun(jaxprs.closed(jaxpr, ()))
@@ -63,8 +63,8 @@ def rule_of(equation: jaxprs.JaxprEqn) -> DerivativeRule:
     (2, 2)
     """
     run = _function(equation)
-    given = [atom.aval for atom in equation.invars]
-    differentiable = _inexact(given)
+    operand_avals = [atom.aval for atom in equation.invars]
+    differentiable = _inexact(operand_avals)
     made = _inexact([v.aval for v in equation.outvars])
 
     def only(values: Sequence[Array]) -> Callable[..., list[Array]]:
@@ -85,7 +85,9 @@ def rule_of(equation: jaxprs.JaxprEqn) -> DerivativeRule:
             results, moved = jax.jvp(only(primals), tuple(some), tuple(tangents))
             return results, [moved[index] for index in made]
 
-        return DerivativeRule(jax.make_jaxpr(pushed)(_specs(given), _specs([given[index] for index in differentiable])))
+        return DerivativeRule(
+            jax.make_jaxpr(pushed)(_specs(operand_avals), _specs([operand_avals[index] for index in differentiable]))
+        )
     trees: list[TreeDef] = []
 
     def results_and_residuals(*primals: Array) -> tuple[list, list]:
@@ -95,7 +97,7 @@ def rule_of(equation: jaxprs.JaxprEqn) -> DerivativeRule:
         trees.append(tree)
         return results, leaves
 
-    forward = jax.make_jaxpr(results_and_residuals)(*_specs(given))
+    forward = jax.make_jaxpr(results_and_residuals)(*_specs(operand_avals))
     outputs: list[Aval] = [v.aval for v in equation.outvars]
 
     def pulled(residuals: list, cotangents: list) -> list[Array]:
@@ -122,8 +124,8 @@ def equation_of(
     >>> equation.primitive.name
     'custom_jvp_call'
     """
-    given, results = body.in_avals, len(body.out_avals)
-    differentiable = _inexact(given)
+    operand_avals, results = body.in_avals, len(body.out_avals)
+    differentiable = _inexact(operand_avals)
     made = _inexact(body.out_avals)
     run = jaxprs.jaxpr_as_fun(body)
 
@@ -132,7 +134,7 @@ def equation_of(
 
     plain.__name__ = plain.__qualname__ = name
     if primitive == "custom_jvp_call":
-        function: jax.custom_jvp | jax.custom_vjp = jax.custom_jvp(plain)
+        function: PyTree = jax.custom_jvp(plain)
 
         def jvp(primals: tuple, tangents: tuple) -> tuple[list, list]:
             outputs = jaxprs.jaxpr_as_fun(rule().forward)(*primals, *(tangents[index] for index in differentiable))
@@ -152,12 +154,12 @@ def equation_of(
         def backward(residuals: list, cotangents: list) -> tuple:
             pull = rule().backward
             assert pull is not None  # a rule of `custom_vjp` has both parts
-            found = jaxprs.jaxpr_as_fun(pull)(*residuals, *(cotangents[index] for index in made))
-            pulled: list[Array | None] = [None] * len(given)
-            for index, cotangent in zip(differentiable, found, strict=True):
+            cotangents_of_primals = jaxprs.jaxpr_as_fun(pull)(*residuals, *(cotangents[index] for index in made))
+            pulled: list[Array | None] = [None] * len(operand_avals)
+            for index, cotangent in zip(differentiable, cotangents_of_primals, strict=True):
                 pulled[index] = cotangent
             return tuple(pulled)
 
         function.defvjp(forward, backward)
-    (equation,) = jax.make_jaxpr(function)(*_specs(given)).eqns
+    (equation,) = jax.make_jaxpr(function)(*_specs(operand_avals)).eqns
     return equation

@@ -33,10 +33,10 @@ class Selection:
 
     >>> import jax.numpy as jnp, jaxport
     >>> mox = jaxport.make_mox(lambda x: jnp.sin(x) + jnp.cos(x))(jnp.zeros(3))
-    >>> found = mox.select("//sin | //cos")
-    >>> found.count(), found.paths(), found.where(lambda match: match.type == "cos").paths()
+    >>> waves = mox.select("//sin | //cos")
+    >>> waves.count(), waves.paths(), waves.where(lambda match: match.type == "cos").paths()
     (2, ['sin', 'cos'], ['cos'])
-    >>> sin = found[0]
+    >>> sin = waves[0]
     >>> sin(jnp.zeros(3))
     Array([0., 0., 0.], dtype=float32)
     """
@@ -102,8 +102,8 @@ class Selection:
         """
         elements = [self.mox.tree.element_of[node] for node in self.nodes]
         nodes = _by_xpath(self.mox, query, elements, strict)
-        found = replace(self, nodes=nodes, query=f"`{query}` in {self.query}")
-        return found if expect is None else found.expect(expect)
+        selection = replace(self, nodes=nodes, query=f"`{query}` in {self.query}")
+        return selection if expect is None else selection.expect(expect)
 
     def __or__(self, other: Selection) -> Selection:
         """The members of both, in the order of the program."""
@@ -222,35 +222,35 @@ def select(mox: Mox, query: Query, expect: int | None = None, strict: bool = Tru
                 why="an edit makes a new Mox, in which things are elsewhere",
                 instead="select again: `edited.select(...)`",
             )
-        found = query
+        selection = query
     elif isinstance(query, str):
         nodes = _by_path(mox, query, strict)
         nodes = _by_xpath(mox, query, [mox.tree.root], strict) if nodes is None else nodes
-        found = Selection(mox, nodes, f"`{query}`")
+        selection = Selection(mox, nodes, f"`{query}`")
     elif isinstance(query, type):
-        found = _by_class(mox, query, strict)
+        selection = _by_class(mox, query, strict)
     elif callable(query):
-        found = Selection(mox, tuple(mox.tree.nodes), "everything").where(query)
+        selection = Selection(mox, tuple(mox.tree.nodes), "everything").where(query)
     else:
         raise InvalidArgument(
             f"{query!r} is no query",
             where="`Mox.select`",
             instead="give an XPath expression, a module class, or a predicate",
         )
-    return found if expect is None else found.expect(expect)
+    return selection if expect is None else selection.expect(expect)
 
 
 def at_path(mox: Mox, path: str) -> Match:
     """See `Mox.__getitem__`."""
-    found = mox.tree.paths.get(path, ())
-    if len(found) != 1:
+    nodes = mox.tree.paths.get(path, ())
+    if len(nodes) != 1:
         raise QueryError(
-            f"`{path}` is {'called several times' if found else 'no path of a block'}",
+            f"`{path}` is {'called several times' if nodes else 'no path of a block'}",
             where=f"`{mox.name}[...]`",
-            why=f"there are {len(found)} calls" if found else near(path, mox.tree.paths),
-            instead="`mox.select(path)` has all of them" if found else "`print(mox)` shows what there is",
+            why=f"there are {len(nodes)} calls" if nodes else near(path, mox.tree.paths),
+            instead="`mox.select(path)` has all of them" if nodes else "`print(mox)` shows what there is",
         )
-    return Selection(mox, tuple(found), f"`{path}`")[0]
+    return Selection(mox, tuple(nodes), f"`{path}`")[0]
 
 
 def _by_class(mox: Mox, kind: type, strict: bool) -> Selection:
@@ -282,9 +282,9 @@ def _by_path(mox: Mox, query: str, strict: bool) -> tuple[Node, ...] | None:
     """What is at a bare path, such as ``blocks.1.mlp``; None for other queries."""
     if not _PATH.fullmatch(query):
         return None
-    found = mox.tree.paths.get(query)
-    if found is not None:
-        return tuple(found)
+    nodes = mox.tree.paths.get(query)
+    if nodes is not None:
+        return tuple(nodes)
     names = mox.tree.names("target") | mox.tree.names("tag")
     if query in names or not ("." in query or query[0].isdecimal()):
         return None
@@ -306,8 +306,8 @@ def _by_xpath(mox: Mox, query: str, elements: Sequence[_Element], strict: bool) 
     hits: dict[Node, None] = {}
     for element in elements:
         # The root and the elements of bodies stand for no equation.
-        found = _evaluated(mox, query, program, element)
-        hits.update((tree.node_of[hit], None) for hit in found if hit in tree.node_of)
+        elements_hit = _evaluated(mox, query, program, element)
+        hits.update((tree.node_of[hit], None) for hit in elements_hit if hit in tree.node_of)
     return tuple(hits) if len(elements) == 1 else _in_order(hits)
 
 
@@ -339,7 +339,7 @@ def _near(mox: Mox, query: str) -> str:
     """The names in the Mox that are most like those in the query."""
     known = {node.type for node in mox.tree.nodes}
     words = [word for word in re.findall(r"[A-Za-z_]\w+", query) if word not in known]
-    return next((found for word in words if (found := near(word, known))), "")
+    return next((similar for word in words if (similar := near(word, known))), "")
 
 
 def query(xpath: Query, mox: Mox, *, expect: int | None = None) -> Selection:

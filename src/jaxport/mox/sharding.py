@@ -34,16 +34,16 @@ def sharded(mox: Mox, mesh: Mesh, specs: Mapping[Any, PyTree]) -> Mox:
     mesh = Mesh(mesh.devices, mesh.axis_names)
     placed: dict[str, PartitionSpec] = {}
     outputs: list[tuple[Selection, PartitionSpec]] = []
-    for query, given in specs.items():
+    for query, spec_or_specs in specs.items():
         selection = mox.select(query)
         if not len(selection):
             selection.expect(1)
         for match in selection:
-            for path, spec in _of_params(mox, match, given).items():
+            for path, spec in _of_params(mox, match, spec_or_specs).items():
                 if placed.setdefault(path, spec) != spec:
                     raise _refused(path, f"it is to be split as {placed[path]} and as {spec}")
-        if isinstance(given, Mapping) and _OUTPUT in given:
-            outputs.append((selection, given[_OUTPUT]))
+        if isinstance(spec_or_specs, Mapping) and _OUTPUT in spec_or_specs:
+            outputs.append((selection, spec_or_specs[_OUTPUT]))
     for selection, spec in outputs:
         _check_axes(mesh, spec, selection.query)
     weights = tuple(replace(w, value=_put(mesh, w.path, w.value, placed.get(w.path))) for w in mox.weights)
@@ -57,8 +57,8 @@ def sharded(mox: Mox, mesh: Mesh, specs: Mapping[Any, PyTree]) -> Mox:
     moved = mox.replaced(replace(mox.traced, weights=weights))
     if not nodes:
         return moved
-    found = Selection(moved, tuple(nodes), "the constrained blocks")
-    return found.sub(factory(lambda match: _constrained(match, mesh, by_location[match.node.location])))
+    constrained = Selection(moved, tuple(nodes), "the constrained blocks")
+    return constrained.sub(factory(lambda match: _constrained(match, mesh, by_location[match.node.location])))
 
 
 def beside(value: Array, weight: Array) -> Array:
@@ -79,21 +79,21 @@ def _constrained(match: Match, mesh: Mesh, spec: PartitionSpec) -> Whole:
     )
 
 
-def _of_params(mox: Mox, match: Match, given: PyTree) -> dict[str, PartitionSpec]:
+def _of_params(mox: Mox, match: Match, spec_or_specs: PyTree) -> dict[str, PartitionSpec]:
     """How the parameters of a block are split, by path."""
     held = {weight.path: weight.value for weight in mox.weights}
     block = match.block
     named = {} if block is None else block.weights
     ranks = {path: aval.ndim for path, aval in match.weight_avals.items()}
-    if isinstance(given, Mapping):
+    if isinstance(spec_or_specs, Mapping):
         names = {name_below(path, match.path): path for path in named.values()}
-        unknown = [name for name in given if name != _OUTPUT and names.get(name) not in held]
+        unknown = [name for name in spec_or_specs if name != _OUTPUT and names.get(name) not in held]
         if unknown:
             raise _refused(match.shown, f"it holds no `{unknown[0]}`, but {', '.join(map(repr, names)) or 'nothing'}")
-        wanted = {names[name]: spec for name, spec in given.items() if name != _OUTPUT}
-    elif not isinstance(given, PartitionSpec):
+        wanted = {names[name]: spec for name, spec in spec_or_specs.items() if name != _OUTPUT}
+    elif not isinstance(spec_or_specs, PartitionSpec):
         raise InvalidArgument(
-            f"{given!r} does not say how something is split",
+            f"{spec_or_specs!r} does not say how something is split",
             where="`Mox.shard`",
             instead='give a `jax.sharding.PartitionSpec`, or {"kernel": spec, "output": spec}',
         )
@@ -101,9 +101,9 @@ def _of_params(mox: Mox, match: Match, given: PyTree) -> dict[str, PartitionSpec
         wanted = {}
         for kernel in kernels(match):
             stored = _stored(match, kernel, held)
-            wanted |= dict.fromkeys(stored, given)
+            wanted |= dict.fromkeys(stored, spec_or_specs)
             ranks |= dict.fromkeys(stored, len(kernel.inputs) + len(kernel.outputs))
-            wanted |= _of_others(match, kernel, given) if stored else {}
+            wanted |= _of_others(match, kernel, spec_or_specs) if stored else {}
         if not wanted:
             raise _refused(match.shown, f"`{match.type}` multiplies no parameter that the program holds")
     # A stack of layers has the axes of the steps before those of each layer.

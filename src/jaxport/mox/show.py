@@ -31,9 +31,9 @@ def text(mox: Mox, depth: int | None = None) -> str:
     traced = mox.traced
     avals = mox.jaxpr.in_avals[len(mox.weights) :]
     names = [*traced.input_paths, *mox.inputs]
-    given = ", ".join(f"{name}: {aval.str_short(short_dtypes=True)}" for name, aval in zip(names, avals, strict=True))
+    inputs = ", ".join(f"{name}: {aval.str_short(short_dtypes=True)}" for name, aval in zip(names, avals, strict=True))
     made = ", ".join(aval.str_short(short_dtypes=True) for aval in mox.jaxpr.out_avals[: len(traced.output_paths)])
-    title = f"{mox.name} {given} -> {made}"
+    title = f"{mox.name} {inputs} -> {made}"
     body = mox.jaxpr.jaxpr
     if depth is not None:
         return "\n".join([title, *_Drawing(_SHOWN, depth).lines(body, "", 0)])
@@ -95,7 +95,7 @@ class _Drawing:
         for title, below, block in rows:
             inside = [line for name, body in self.within(below) for line in self.body(name, body, level)]
             pattern = _pattern([title, *inside], block) if below else None
-            if pattern is not None and pattern == before:
+            if block is not None and pattern is not None and pattern == before:
                 alike.append(block.path)
                 continue
             branches += _repeated(alike)

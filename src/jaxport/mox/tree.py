@@ -121,9 +121,9 @@ class Tree:
         blocks: dict[str, list[Node]] = {}
         equations: dict[str, list[Node]] = {}
         for node in self.nodes:
-            found = (equations if node.block is None else blocks).setdefault(node.path, [])
-            if not any(around in found for around in node.around):
-                found.append(node)
+            same_path = (equations if node.block is None else blocks).setdefault(node.path, [])
+            if not any(around in same_path for around in node.around):
+                same_path.append(node)
         return {**equations, **blocks}
 
     @cached_property
@@ -205,7 +205,7 @@ _SPECIAL = re.compile('[&<"\t\n\r]')
 
 def _escaped(text: str) -> str:
     """A text as the value of an attribute; a parser makes spaces of line ends that are written as they are."""
-    return _SPECIAL.sub(lambda found: f"&#{ord(found.group())};", text)
+    return _SPECIAL.sub(lambda special: f"&#{ord(special.group())};", text)
 
 
 @cache
@@ -269,8 +269,8 @@ def name_below(path: str, base: str) -> str:
         return path
     if path.startswith(f"{base}."):
         return path[len(base) + 1 :]
-    before, found, name = path.partition(f".{base}.")
-    return name if found else before
+    before, separator, name = path.partition(f".{base}.")
+    return name if separator else before
 
 
 def _attributes(equation: jaxprs.JaxprEqn) -> dict[str, str]:
@@ -284,13 +284,13 @@ def _attributes(equation: jaxprs.JaxprEqn) -> dict[str, str]:
 
 
 def _shapes(inputs: Sequence[Atom], outputs: Sequence[Atom]) -> dict[str, str]:
-    given = [shape_text(atom.aval)[2] for atom in inputs]
+    input_texts = [shape_text(atom.aval)[2] for atom in inputs]
     if len(outputs) == 1:
         dtype, shape, text = shape_text(outputs[0].aval)
-        return {"shape": shape, "dtype": dtype, "inputs": "; ".join(given), "outputs": text}
+        return {"shape": shape, "dtype": dtype, "inputs": "; ".join(input_texts), "outputs": text}
     dtype, shape = shape_text(outputs[0].aval)[:2] if outputs else ("", "")
     made = [shape_text(atom.aval)[2] for atom in outputs]
-    return {"shape": shape, "dtype": dtype, "inputs": "; ".join(given), "outputs": "; ".join(made)}
+    return {"shape": shape, "dtype": dtype, "inputs": "; ".join(input_texts), "outputs": "; ".join(made)}
 
 
 @lru_cache(maxsize=4096)

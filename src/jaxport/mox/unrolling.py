@@ -42,7 +42,7 @@ def unrolled(selection: Selection) -> Mox:
             instead="`print(mox)` shows what there is",
         )
     scans = {scan.location: scan for node in selection.nodes for scan in _scans_of(mox, node)}
-    refusals = [found for scan in scans.values() if (found := _refusal(scan)) is not None]
+    refusals = [reason for scan in scans.values() if (reason := _refusal(scan)) is not None]
     if refusals:
         raise Unsupported(f"{len(refusals)} scans of `{mox.name}` cannot be unrolled", refusals)
     taken = {*mox.tree.paths, *(weight.path for weight in mox.weights)}
@@ -55,15 +55,15 @@ def _scans_of(mox: Mox, node: Node) -> Sequence[Node]:
     """A selected scan; or the scans that hand their layers to a block."""
     if node.equation.primitive.name == "scan":
         return (node,)
-    found = stacking_scans(mox, node)
-    if not found:
+    scans = stacking_scans(mox, node)
+    if not scans:
         raise InvalidArgument(
             f"`{node.path or node.type}` is no layer of a scanned stack",
             where="`Mox.unroll`",
             why="no scan around it hands it parameters of its own in each step",
             instead="select the scan itself: `mox.unroll('//scan')`",
         )
-    return found
+    return scans
 
 
 def _refusal(scan: Node) -> Refusal | None:
@@ -86,8 +86,8 @@ class _Stack:
 
     def renamed(self, path: str, step: int) -> str:
         """The path in a step of what lies below the layers; before it a parameter may have that of its collection."""
-        before, found, below = f".{path}.".partition(f".{self.base}." if self.base else ".")
-        if not found:
+        before, separator, below = f".{path}.".partition(f".{self.base}." if self.base else ".")
+        if not separator:
             return path
         return joined(before.strip("."), self.base, f"{self.prefix}{step}", below.strip("."))
 
@@ -197,8 +197,8 @@ def _traced(
     function: PythonFunction, atoms: Sequence[Atom], scan: jaxprs.JaxprEqn
 ) -> tuple[list[jaxprs.JaxprEqn], list[Atom]]:
     """The equations that a function of some values makes, and its results."""
-    avals = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in atoms]
-    jaxpr = jax.make_jaxpr(function)(*avals).jaxpr
+    avals: list[Aval] = [atom.aval for atom in atoms]
+    jaxpr = jax.make_jaxpr(function)(*[jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]).jaxpr
     names: dict[Var, Atom] = dict(zip(jaxpr.invars, atoms, strict=True))
     equations = []
     for equation in jaxpr.eqns:

@@ -13,6 +13,7 @@ from jaxport import jaxprs
 from jaxport.blocks.labels import bodies
 from jaxport.blocks.ungrouping import ungroup
 from jaxport.jaxprs import Atom, Var
+from jaxport.mox.aliases import Aval
 from jaxport.mox.calls import runs_bodies, source_of
 from jaxport.mox.tree import name_below
 
@@ -109,7 +110,7 @@ def kernels(match: Match) -> list[Kernel]:
     if block is None:
         return []
     jaxpr = match.node.equation.params["jaxpr"].jaxpr
-    found = []
+    used = []
     for index, path in block.named.items():
         variable = jaxpr.invars[index]
         if variable.aval.ndim < 2 or not jnp.issubdtype(variable.aval.dtype, jnp.floating):
@@ -118,8 +119,8 @@ def kernels(match: Match) -> list[Kernel]:
             continue
         inputs = _input_axes(jaxpr, variable)
         outputs = tuple(axis for axis in range(variable.aval.ndim) if axis not in inputs)
-        found.append(Kernel(index, path, name_below(path, block.path), inputs, outputs, variable.aval.dtype))
-    return found
+        used.append(Kernel(index, path, name_below(path, block.path), inputs, outputs, variable.aval.dtype))
+    return used
 
 
 def _meets(use: Use) -> bool:
@@ -129,7 +130,8 @@ def _meets(use: Use) -> bool:
 
 def _input_axes(jaxpr: jaxprs.Jaxpr, variable: Var) -> tuple[int, ...]:
     """The axes of a kernel that the input meets, told by its first plain use; all but the last where there is none."""
-    axes = range(variable.aval.ndim)
+    aval: Aval = variable.aval
+    axes = range(aval.ndim)
     for use in uses(jaxpr, variable):
         params = use.equation.params
         match use.equation.primitive.name:

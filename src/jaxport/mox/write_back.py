@@ -42,7 +42,7 @@ def write_back(model: PyTree, params: Mapping[str, Array] | Mox, *, prefix: str 
 
     if not isinstance(params, Mapping):
         return _written(model, params, prefix)
-    given = {path.removeprefix(f"{prefix}.") if prefix else path: value for path, value in params.items()}
+    values = {path.removeprefix(f"{prefix}.") if prefix else path: value for path, value in params.items()}
     types = Types(loaded())
     framework = types.root_framework_of(model)
     lifted = framework.lift(model) if framework is not None else None
@@ -53,11 +53,11 @@ def write_back(model: PyTree, params: Mapping[str, Array] | Mox, *, prefix: str 
     else:
         old, tree = jax.tree.flatten(model)
         paths = leaf_paths([("", model)], types.is_variable)
-        rebuild = lambda values: jax.tree.unflatten(tree, values)
-    _check(dict(zip(paths, old, strict=True)), given, type(model).__name__)
+        rebuild = lambda leaves: jax.tree.unflatten(tree, leaves)
+    _check(dict(zip(paths, old, strict=True)), values, type(model).__name__)
     # An array that lies in several places is one parameter of the Mox, at the first of its paths.
-    shared = {id(value): given[path] for path, value in zip(paths, old, strict=True) if path in given}
-    return rebuild([given.get(path, shared.get(id(value), value)) for path, value in zip(paths, old, strict=True)])
+    shared = {id(value): values[path] for path, value in zip(paths, old, strict=True) if path in values}
+    return rebuild([values.get(path, shared.get(id(value), value)) for path, value in zip(paths, old, strict=True)])
 
 
 def _written(model: PyTree, mox: Mox, prefix: str) -> PyTree:
@@ -95,10 +95,12 @@ def _check_edits(mox: Mox, name: str, nodes: Sequence[Node]) -> None:
     modules = mox.modules or {}
     explained = set()  # the blocks around what can be written
     for node in nodes:
-        if node.block.target == TARGET or REPLACED in node.block.options:
+        if node.block is not None and (node.block.target == TARGET or REPLACED in node.block.options):
             explained.update(node.around)
     for node in nodes:
         block, why = node.block, ""
+        if block is None:
+            continue
         if REPLACED in block.options and modules.get(block.path) is None:
             why = "a Mox has taken its place, which is no module"
         elif (
@@ -120,7 +122,10 @@ def _check_edits(mox: Mox, name: str, nodes: Sequence[Node]) -> None:
 
 def _is_inside(node: Node) -> bool:
     """Whether a block lies in another of its path: what an adapted layer is the original of."""
-    return any(around.block is not None and around.block.path == node.block.path for around in node.around)
+    block = node.block
+    return block is not None and any(
+        around.block is not None and around.block.path == block.path for around in node.around
+    )
 
 
 def _with_module(model: PyTree, keys: Sequence[str], module: Module) -> PyTree:
@@ -155,16 +160,16 @@ def _no_field(model: PyTree, keys: Sequence[str]) -> InvalidArgument:
     )
 
 
-def _check(held: Mapping[str, Array], given: Mapping[str, Array], name: str) -> None:
-    unknown = [path for path in given if path not in held]
+def _check(held: Mapping[str, Array], values: Mapping[str, Array], name: str) -> None:
+    unknown = [path for path in values if path not in held]
     if unknown:
         why, instead = (
             "an edit has added them",
             "merge them first (`merge_lora`), or use the pair `mox.params`, `mox.apply`",
         )
-        if isinstance(given[unknown[0]], Mapping):
+        if isinstance(values[unknown[0]], Mapping):
             why, instead = "it is a dict: parameters have whole paths here, `layers.0.kernel`, in one dict", ""
-        elif len(unknown) == len(given):
+        elif len(unknown) == len(values):
             why = f"none of the given parameters is one of its own: {', '.join(f'`{path}`' for path in list(held)[:3])}"
             instead = "give the model that was traced; if it was an argument, `prefix=` its name"
         raise InvalidArgument(
@@ -173,7 +178,7 @@ def _check(held: Mapping[str, Array], given: Mapping[str, Array], name: str) -> 
             why=why,
             instead=instead,
         )
-    for path, value in given.items():
+    for path, value in values.items():
         old, new = jax.typeof(held[path]), jax.typeof(value)
         if (old.shape, old.dtype) != (new.shape, new.dtype):
             raise InvalidArgument(

@@ -319,8 +319,8 @@ class _QueryParser:
         if self.accept("*"):
             return
         if self.kind() != "name":
-            found = f"`{self.peek()}`" if self.peek() else "the end"
-            raise self.error(self.position, f"a name is expected here, not {found}")
+            next_token = f"`{self.peek()}`" if self.peek() else "the end"
+            raise self.error(self.position, f"a name is expected here, not {next_token}")
         if self.peek(1) == ":":
             raise self.error(self.position, "elements have no namespaces")
         name = self.peek()

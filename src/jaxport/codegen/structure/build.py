@@ -107,7 +107,7 @@ def _ties(root: Module, weights: LayerWeights) -> dict[Variable, Tie]:
 
 def _with_weights(root: Module, weights: LayerWeights) -> Module:
     """The tree with each parameter in the innermost module around all that reads it, handed down from there."""
-    found: dict[Variable, list[tuple[Module, ...]]] = {}
+    chains_of_readers: dict[Variable, list[tuple[Module, ...]]] = {}
     ties = _ties(root, weights)
     owners = {tie.layer.outputs: variable for variable, tie in ties.items()}
 
@@ -117,15 +117,15 @@ def _with_weights(root: Module, weights: LayerWeights) -> Module:
             if isinstance(item, Call):
                 visit(item.module, inside)
             elif isinstance(item, Layer) and item.outputs in owners:
-                found.setdefault(owners[item.outputs], []).append(inside)
+                chains_of_readers.setdefault(owners[item.outputs], []).append(inside)
             elif isinstance(item, Op):
                 for variable in item.inputs:
                     if variable in weights.names:
-                        found.setdefault(variable, []).append(inside)
+                        chains_of_readers.setdefault(variable, []).append(inside)
 
     visit(root, ())
     kept: dict[int, dict[Variable, Weight | Tie]] = {}
-    for variable, chains in found.items():
+    for variable, chains in chains_of_readers.items():
         if variable in weights.shared or variable in ties:
             chains = [chains[0][: len(_common(chains))]]
         for chain in chains:

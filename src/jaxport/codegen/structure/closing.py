@@ -198,7 +198,7 @@ def _components(edges: Mapping[Part, set[Part]]) -> list[list[Part]]:
     low: dict[Part, int] = {}
     stack: list[Part] = []
     on_stack: set[Part] = set()
-    found: list[list[Part]] = []
+    components: list[list[Part]] = []
     for root in edges:
         if root in index:
             continue
@@ -221,7 +221,7 @@ def _components(edges: Mapping[Part, set[Part]]) -> list[list[Part]]:
                         component.append(top)
                         if top is part or top == part:
                             break
-                    found.append(component)
+                    components.append(component)
             elif following not in index:
                 index[following] = low[following] = len(index)
                 stack.append(following)
@@ -229,4 +229,4 @@ def _components(edges: Mapping[Part, set[Part]]) -> list[list[Part]]:
                 work.append((following, iter(edges[following])))
             elif following in on_stack:
                 low[part] = min(low[part], index[following])
-    return found
+    return components

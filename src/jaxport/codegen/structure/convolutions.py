@@ -85,5 +85,5 @@ def _sizes(sizes: RuntimeValue, rank: int) -> tuple[int, ...]:
     return (1,) * rank if sizes is None else tuple(int(size) for size in sizes)
 
 
-def _are_known(pads: object) -> bool:
+def _are_known(pads: RuntimeValue) -> bool:
     return all(isinstance(n, int) for pair in pads for n in pair)

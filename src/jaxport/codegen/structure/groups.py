@@ -50,13 +50,13 @@ class Groups:
         for shift, other in (step.args, step.args[::-1]):
             product = self.spellings.step(other, "*")
             for scale, normal in (product.args, product.args[::-1]) if product is not None else ():
-                found = self._grouped(normal, out)
-                if found is not None and self._is_per_channel(scale, out) and self._is_per_channel(shift, out):
-                    return self._last(step, found, self._vector(scale, step), self._vector(shift, step))
+                grouped = self._grouped(normal, out)
+                if grouped is not None and self._is_per_channel(scale, out) and self._is_per_channel(shift, out):
+                    return self._last(step, grouped, self._vector(scale, step), self._vector(shift, step))
         return None
 
-    def _last(self, step: Step, found: tuple[Variable, int, float], scale: Variable, shift: Variable) -> Step:
-        x, groups, epsilon = found
+    def _last(self, step: Step, grouped: tuple[Variable, int, float], scale: Variable, shift: Variable) -> Step:
+        x, groups, epsilon = grouped
         rank, add = len(x.shape), self.channels.add
         x = self.channels.transposed(x, (0, *range(2, rank), 1), step)
 
@@ -71,16 +71,24 @@ class Groups:
         """Return the operand of a standardization, the number of groups, and the epsilon."""
         shaped = self.spellings.step(value, "jnp.reshape")
         if shaped is None:
-            found = self._standardized(value, tuple(range(2, len(out.shape))))
-            return (found[0], out.shape[1], found[1]) if found is not None and found[0].shape == out.shape else None
+            standardized = self._standardized(value, tuple(range(2, len(out.shape))))
+            return (
+                (standardized[0], out.shape[1], standardized[1])
+                if standardized is not None and standardized[0].shape == out.shape
+                else None
+            )
         plain = self._without_unit_affine(shaped.args[0]) or shaped.args[0]
-        found = self._instances(shaped.args[0]) or self._standardized(plain, (2,))
-        grouped = self.spellings.step(found[0], "jnp.reshape") if found is not None else None
-        if found is None or grouped is None or not isinstance(grouped.args[0], Variable):
+        standardized = self._instances(shaped.args[0]) or self._standardized(plain, (2,))
+        grouped = self.spellings.step(standardized[0], "jnp.reshape") if standardized is not None else None
+        if standardized is None or grouped is None or not isinstance(grouped.args[0], Variable):
             return None
-        x, groups = grouped.args[0], found[0].shape[1]
-        known = len(found[0].shape) == 3 and isinstance(groups, int) and out.shape[1] % groups == 0
-        return (x, groups, found[1]) if known and x.shape == out.shape and found[0].shape[0] == x.shape[0] else None
+        x, groups = grouped.args[0], standardized[0].shape[1]
+        known = len(standardized[0].shape) == 3 and isinstance(groups, int) and out.shape[1] % groups == 0
+        return (
+            (x, groups, standardized[1])
+            if known and x.shape == out.shape and standardized[0].shape[0] == x.shape[0]
+            else None
+        )
 
     def _instances(self, value: RuntimeValue) -> tuple[Variable, float] | None:
         """Return the operand of an instance normalization whose scale is 1 and bias 0: exporters write groups with it."""

@@ -95,12 +95,12 @@ class _Rewriting:
                 self.same[output] = constant
                 return
             for rule in self._rules(step):
-                found = rule(step)
-                if isinstance(found, Variable):
-                    self.same[output] = found
+                rewritten = rule(step)
+                if isinstance(rewritten, Variable):
+                    self.same[output] = rewritten
                     return
-                if found is not None:
-                    self.add(found)
+                if rewritten is not None:
+                    self.add(rewritten)
                     return
             source = step.args[0] if step.name in MOVING and step.args else None
             if isinstance(source, Variable) and source.hint in ROLES:
@@ -391,14 +391,18 @@ class _Rewriting:
         return None
 
     def _gelu(self, step: Step) -> Step | None:
-        found = self.spellings.gelu(step) if _is_single(step.outputs) else None
-        if found is None:
+        operands = self.spellings.gelu(step) if _is_single(step.outputs) else None
+        if operands is None:
             return None
-        return Step("call", "nn.gelu", found[:1], {"approximate": found[1]}, step.outputs, step.node)
+        return Step("call", "nn.gelu", operands[:1], {"approximate": operands[1]}, step.outputs, step.node)
 
     def _softmax(self, step: Step) -> Step | None:
-        found = self.spellings.softmax(step) if _is_single(step.outputs) else None
-        return Step("call", "nn.softmax", found[:1], {"axis": found[1]}, step.outputs, step.node) if found else None
+        operands = self.spellings.softmax(step) if _is_single(step.outputs) else None
+        return (
+            Step("call", "nn.softmax", operands[:1], {"axis": operands[1]}, step.outputs, step.node)
+            if operands
+            else None
+        )
 
     def _mask_of(self, step: Step) -> None:
         """Name the addend of the scores of an attention `mask`."""
@@ -433,17 +437,17 @@ class _Rewriting:
 
     def _attention(self, step: Step) -> Step | None:
         """`softmax(q @ k.mT * scale + bias) @ v` is an attention of JAX, for which heads are after positions."""
-        found = self.spellings.attention(step)
-        if found is None:
+        scores = self.spellings.attention(step)
+        if scores is None:
             return None
         turned = [
             self._make(step, "jnp.transpose", (x, (0, 2, 1, 3)), [x.shape[axis] for axis in (0, 2, 1, 3)])
-            for x in (found.query, found.key, found.value)
+            for x in (scores.query, scores.key, scores.value)
         ]
         options: dict[str, RuntimeValue] = {}
-        if found.biases:
-            bias = found.biases[0]
-            for other in found.biases[1:]:
+        if scores.biases:
+            bias = scores.biases[0]
+            for other in scores.biases[1:]:
                 bias = self._made(
                     Step("operator", "+", (bias, other), {}, Variable(_broadcast(bias, other), bias.dtype), step.node)
                 )
@@ -452,8 +456,8 @@ class _Rewriting:
                 shape = (*[1] * missing, *bias.shape)
                 bias = self._make(step, "jnp.expand_dims", (bias, tuple(range(missing))), shape)
             bias.hint, options["bias"] = "mask", bias
-        if abs(found.scale * found.query.shape[-1] ** 0.5 - 1) > 1e-6:
-            options["scale"] = found.scale
+        if abs(scores.scale * scores.query.shape[-1] ** 0.5 - 1) > 1e-6:
+            options["scale"] = scores.scale
         shape = [step.outputs.shape[axis] for axis in (0, 2, 1, 3)]
         attended = self._make(step, "nn.dot_product_attention", tuple(turned), shape, **options)
         return _call(step, "jnp.transpose", attended, (0, 2, 1, 3))
@@ -479,8 +483,8 @@ def _added_axes(added: Step) -> tuple[int, ...] | None:
     """Return the axes that a step adds, as positions in its result."""
     axes = added.kwargs.get("axis", added.args[1] if len(added.args) > 1 else None)
     every = axes if isinstance(axes, tuple | list) else (axes,)
-    found = tuple(axis % len(added.outputs.shape) for axis in every if isinstance(axis, int))
-    return found if len(found) == len(every) else None
+    positions = tuple(axis % len(added.outputs.shape) for axis in every if isinstance(axis, int))
+    return positions if len(positions) == len(every) else None
 
 
 def _is_single(variable: Variable) -> bool:

@@ -40,9 +40,9 @@ class Recogniser(Matcher):
             self.normalization,
             self.batch_normalization,
         ):
-            found = recognise(op)
-            if found is not None:
-                return found
+            recognised = recognise(op)
+            if recognised is not None:
+                return recognised
         return None
 
     def linear(self, op: Op) -> Layer | None:
@@ -66,10 +66,10 @@ class Recogniser(Matcher):
         """`take(table, indices)`; or the same of indices that are clipped, with NaN for those that were outside."""
         lookup, indices = op, None
         if op.step.name == "jnp.where" and len(op.step.args) == 3 and np.isnan(number(op.step.args[2]) or 0):
-            found = self.step(op.step.args[1], "jnp.take")
-            if found is None or self.uses[found.outputs[0]] != 1 or found.outputs[0].shape != op.outputs[0].shape:
+            take = self.step(op.step.args[1], "jnp.take")
+            if take is None or self.uses[take.outputs[0]] != 1 or take.outputs[0].shape != op.outputs[0].shape:
                 return None
-            lookup, indices = found, self._unclipped(op.step.args[0], found)
+            lookup, indices = take, self._unclipped(op.step.args[0], take)
             if indices is None:
                 return None
         if lookup.step.name != "jnp.take" or lookup.step.kwargs != {"axis": 0}:
@@ -115,10 +115,10 @@ class Recogniser(Matcher):
                 x, groups, epsilon = grouped.step.args
                 config = {"num_features": size, "num_groups": groups, "epsilon": epsilon}
                 return Layer("GroupNorm", config, {"scale": weight, "bias": bias}, (x,), (out,), "norm")
-            found = self.standardized(normal) if weight is not None else None
-            if found is None or weight is None:
+            standardized = self.standardized(normal) if weight is not None else None
+            if standardized is None or weight is None:
                 continue
-            x, epsilon, centered = found
+            x, epsilon, centered = standardized
             if x.shape != out.shape or x.dtype != out.dtype or (bias is not None and not centered):
                 return None
             weights = {"scale": weight} | ({"bias": bias} if bias is not None else {})
@@ -180,8 +180,8 @@ class Recogniser(Matcher):
             return None
         if node.attributes.get("training_mode") or node.attributes.get("spatial", 1) != 1 or len(node.outputs) != 1:
             return None
-        found = [self.weights.initializer(node, index) for index in range(1, 5)]
-        scale, bias, mean, var = found
+        initializers = [self.weights.initializer(node, index) for index in range(1, 5)]
+        scale, bias, mean, var = initializers
         first = self._difference(op)
         if scale is None or bias is None or mean is None or var is None or first is None or op.step.name != "+":
             return None

@@ -21,8 +21,8 @@ def element_of(path: str) -> tuple[str, int] | None:
     >>> element_of("encoder.layers.11"), element_of("blocks_0"), element_of("head")
     (('encoder.layers', 11), ('blocks', 0), None)
     """
-    found = _ELEMENT.fullmatch(path)
-    return (found[1], int(found[2])) if found is not None else None
+    element = _ELEMENT.fullmatch(path)
+    return (element[1], int(element[2])) if element is not None else None
 
 
 def with_loops(module: Module, known: dict[int, Module] | None = None) -> Module:
@@ -134,7 +134,7 @@ def _loop(run: _Rounds, uses: Mapping[Variable, int], makers: Mapping[Variable, 
 
 def _array_of(values: Sequence[Variable], makers: Mapping[Variable, Item]) -> Variable | None:
     """The array whose parts along the first axis values are, all of them in order."""
-    found: list[Variable] = []
+    arrays: list[Variable] = []
     for place, value in enumerate(values):
         item = makers.get(value)
         if not isinstance(item, Op) or item.step.form != "index" or len(item.step.args) != 2:
@@ -142,6 +142,6 @@ def _array_of(values: Sequence[Variable], makers: Mapping[Variable, Item]) -> Va
         array, index = item.step.args
         if not isinstance(array, Variable) or index not in (place, (place,)) or isinstance(index, bool):
             return None
-        found.append(array)
-    first = found[0]
-    return first if all(array is first for array in found) and first.shape[0] == len(values) else None
+        arrays.append(array)
+    first = arrays[0]
+    return first if all(array is first for array in arrays) and first.shape[0] == len(values) else None

@@ -109,15 +109,15 @@ class _Mining:
 
     def runs(self) -> list[_Repeats]:
         """The runs that do not overlap, the best first."""
-        found: list[_Repeats] = []
+        runs_so_far: list[_Repeats] = []
         pending = [(0, len(self.sequence))]
         while pending:
             begin, end = pending.pop()
             best = self._best(begin, end)
             if best is not None:
-                found.append(best)
+                runs_so_far.append(best)
                 pending += [(begin, best.begin), (best.end, end)]
-        return found
+        return runs_so_far
 
     def _best(self, begin: int, end: int) -> _Repeats | None:
         """The run that covers most leaves for each value that goes from round to round."""

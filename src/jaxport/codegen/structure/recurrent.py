@@ -39,7 +39,7 @@ def recurrent(op: Op, matcher: Matcher) -> Layer | None:
     if source is None or rows.dtype != np.float32:
         return None
     x, of_input, direction, bias = source
-    turned = [found for value in op.inputs if (found := _recurrence(value, direction, matcher)) is not None]
+    turned = [parameter for value in op.inputs if (parameter := _recurrence(value, direction, matcher)) is not None]
     own = {variable for variable in (of_input, *turned, bias) if variable is not None}
     if (
         not turned
@@ -85,28 +85,28 @@ def _input_product(rows: Variable, matcher: Matcher) -> tuple[Variable, Variable
         return None
     product = matcher.step(total.step.args[0], "@")
     x = product.step.args[0] if product is not None else None
-    found = _indexed(product.step.args[1], matcher, turned=True) if product is not None else None
-    if found is None or not isinstance(x, Variable) or not isinstance(found[1], int):
+    indexed = _indexed(product.step.args[1], matcher, turned=True) if product is not None else None
+    if indexed is None or not isinstance(x, Variable) or not isinstance(indexed[1], int):
         return None
     added = total.step.args[1]
     if number(added) == 0:
-        return x, found[0], found[1], None
+        return x, indexed[0], indexed[1], None
     both = matcher.step(added, "+")
     parts = both.step.args if both is not None else (added,)
     biases = [_indexed(part, matcher, turned=False) for part in parts]
     if any(bias is None or bias[0] is not (biases[0] or bias)[0] for bias in biases):
         return None
-    return x, found[0], found[1], biases[0][0] if biases[0] is not None else None
+    return x, indexed[0], indexed[1], biases[0][0] if biases[0] is not None else None
 
 
 def _recurrence(value: Variable, direction: int, matcher: Matcher) -> Variable | None:
     """The parameter whose part for a direction, turned, a step multiplies the state with."""
     kept = matcher.step(value, "lax.optimization_barrier")
-    found = _indexed(kept.step.args[0], matcher, turned=True) if kept is not None else None
-    if found is None:
+    indexed = _indexed(kept.step.args[0], matcher, turned=True) if kept is not None else None
+    if indexed is None:
         return None
-    index = found[1][0] if isinstance(found[1], tuple) else found[1]
-    return found[0] if index == direction else None
+    index = indexed[1][0] if isinstance(indexed[1], tuple) else indexed[1]
+    return indexed[0] if index == direction else None
 
 
 def _indexed(value: RuntimeValue, matcher: Matcher, turned: bool) -> tuple[Variable, RuntimeValue] | None:

@@ -35,26 +35,29 @@ def separated(
       weights: the parameters that tell calls apart.
       kept: the paths of modules that are left as they are.
     """
-    found = _without_numbers(ops, chains, weights)
+    separate = _without_numbers(ops, chains, weights)
     repeated: set[str] = set()
 
     def visit(inside: Sequence[Op], depth: int) -> None:
         parts: dict[str, list[Op]] = {}
         for op in inside:
-            if len(found[id(op)]) > depth:
-                parts.setdefault(found[id(op)][depth], []).append(op)
+            if len(separate[id(op)]) > depth:
+                parts.setdefault(separate[id(op)][depth], []).append(op)
         for path, part in parts.items():
             calls = None if called(path) in kept else _calls(part, weights)
             repeated.update([called(path)] if calls else [])
             for op, number in zip(part, calls or [0] * len(part), strict=True):
                 if number:
-                    chain = found[id(op)]
-                    found[id(op)] = (*chain[:depth], *(f"{path}@{number}{p.removeprefix(path)}" for p in chain[depth:]))
+                    chain = separate[id(op)]
+                    separate[id(op)] = (
+                        *chain[:depth],
+                        *(f"{path}@{number}{p.removeprefix(path)}" for p in chain[depth:]),
+                    )
             for number in sorted({*(calls or [0])}):
                 visit([op for op, own in zip(part, calls or [0] * len(part), strict=True) if own == number], depth + 1)
 
     visit(ops, 0)
-    return found, repeated
+    return separate, repeated
 
 
 def _without_numbers(ops: Sequence[Op], chains: Mapping[int, Chain], weights: Collection[Variable]) -> dict[int, Chain]:
@@ -154,7 +157,7 @@ def further_calls(module: Module) -> set[str]:
     for inner in module.walk():
         around = f"{inner.path}." if inner.path else ""
         paths += [f"{around}{item.label}" for item in inner.items if isinstance(item, Layer)]
-    return {called(path[: found.start()]) for path in paths for found in re.finditer("@", path)}
+    return {called(path[: mark.start()]) for path in paths for mark in re.finditer("@", path)}
 
 
 def _are_one(first: Layer, second: Layer) -> bool:

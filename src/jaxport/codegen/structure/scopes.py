@@ -107,7 +107,7 @@ def plain_paths(paths: Iterable[str]) -> dict[str, str]:
 
 def imply_elements(chains: dict[int, Chain]) -> None:
     """Adds the modules that are only containers, and so are not called: `layers.0` around `layers.0.query` and others."""
-    found: dict[int, Chain] = {}
+    with_elements: dict[int, Chain] = {}
     children: dict[str, set[str]] = {}
     for key, chain in chains.items():
         whole: list[str] = []
@@ -119,8 +119,8 @@ def imply_elements(chains: dict[int, Chain]) -> None:
                 children.setdefault(implied, set()).add(path)
                 whole.append(implied)
             whole.append(path)
-        found[key] = tuple(whole)
-    for key, whole_chain in found.items():
+        with_elements[key] = tuple(whole)
+    for key, whole_chain in with_elements.items():
         chains[key] = tuple(path for path in whole_chain if len(children.get(path, (1, 2))) > 1)
 
 
@@ -167,18 +167,18 @@ def _computed_by(
     weights: set[Variable],
 ) -> list[Leaf]:
     """Return the leaves that have to leave a module for one leaf to leave it; none if a weight is among them."""
-    found: dict[int, Leaf] = {}
+    moving: dict[int, Leaf] = {}
     pending = [leaf]
     while pending:
         current = pending.pop()
         if not isinstance(current, Op) or not weights.isdisjoint(current.inputs):
             return []
-        found[id(current)] = current
+        moving[id(current)] = current
         for variable in current.inputs:
             before = maker.get(variable)
-            if before is None or id(before) in found:
+            if before is None or id(before) in moving:
                 continue
             chain = chains[id(before)]
             if len(chain) > depth and chain[depth] == inside:
                 pending.append(before)
-    return list(found.values())
+    return list(moving.values())

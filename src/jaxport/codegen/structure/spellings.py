@@ -81,7 +81,10 @@ class Spellings:
         parts = [self.factors(arg) if isinstance(arg, Variable) else ([], number(arg)) for arg in step.args]
         if any(factor is None for _, factor in parts):
             return None
-        values, factor = [value for found, _ in parts for value in found], math.prod(factor or 0 for _, factor in parts)
+        values, factor = (
+            [value for variables, _ in parts for value in variables],
+            math.prod(factor or 0 for _, factor in parts),
+        )
         if len(values) != 2 or not is_close(factor, 0.5):
             return None
         for x, gate in (values, values[::-1]):
@@ -103,8 +106,8 @@ class Spellings:
         return None
 
     def _is_scaled(self, value: RuntimeValue, x: Variable, factor: float) -> bool:
-        rest, found = self.scaled(value)
-        return rest is x and is_close(found, factor)
+        rest, product = self.scaled(value)
+        return rest is x and is_close(product, factor)
 
     def _is_cubic(self, value: RuntimeValue, x: Variable) -> bool:
         """Whether a value is `sqrt(2 / pi) * (x + 0.044715 * x**3)`."""
@@ -190,9 +193,9 @@ class Spellings:
             return value, ()
         total = self.step(value, "+")
         for bias, other in (total.args, total.args[::-1]) if total is not None else ():
-            found = self._without_biases(other) if isinstance(bias, Variable) else None
-            if found is not None:
-                return found[0], (*found[1], bias)
+            unbiased = self._without_biases(other) if isinstance(bias, Variable) else None
+            if unbiased is not None:
+                return unbiased[0], (*unbiased[1], bias)
         return None
 
     def counts(self, value: RuntimeValue, size: Dim) -> bool:

@@ -30,21 +30,21 @@ def variables(tree: RuntimeValue) -> Iterator[Variable]:
 
 def reads(step: Step) -> list[Variable]:
     """The variables that a step reads, in order, with those that its nested functions capture."""
-    found = dict.fromkeys(variables((step.args, list(step.kwargs.values()))))
+    variables_read = dict.fromkeys(variables((step.args, list(step.kwargs.values()))))
     for leaf in jax.tree.leaves((step.args, list(step.kwargs.values()))):
         if isinstance(leaf, Function):
-            found |= dict.fromkeys(_captured(leaf))
-    return list(found)
+            variables_read |= dict.fromkeys(_captured(leaf))
+    return list(variables_read)
 
 
 def _captured(function: Function) -> list[Variable]:
     known = set(variables(function.parameters))
-    found: dict[Variable, None] = {}
+    captured: dict[Variable, None] = {}
     for step in function.steps:
-        found |= {variable: None for variable in reads(step) if variable not in known}
+        captured |= {variable: None for variable in reads(step) if variable not in known}
         known |= set(variables(step.outputs))
-    found |= {variable: None for variable in variables(function.result) if variable not in known}
-    return list(found)
+    captured |= {variable: None for variable in variables(function.result) if variable not in known}
+    return list(captured)
 
 
 def operators(
@@ -72,7 +72,7 @@ def operators(
     result = map_leaves(lambda leaf: merged.get(leaf, leaf) if isinstance(leaf, Variable) else leaf, result)
     kept = _beside_readers(kept, set(variables(result)), weights)
     needed = set(variables(result))
-    found: list[Op] = []
+    backwards: list[Op] = []
     for step in reversed(kept):
         outputs = tuple(variables(step.outputs))
         if needed.isdisjoint(outputs):
@@ -80,8 +80,8 @@ def operators(
         inputs = tuple(reads(step))
         needed |= set(inputs)
         operator = getattr(step.node, "op_type", "") or ""
-        found.append(Op(operator, step, inputs, outputs))
-    return found[::-1], result
+        backwards.append(Op(operator, step, inputs, outputs))
+    return backwards[::-1], result
 
 
 def _beside_readers(steps: Sequence[Step], results: Collection[Variable], weights: Collection[Variable]) -> list[Step]:

@@ -25,8 +25,8 @@ def copies(
     the same module: a linear layer has one kernel. Those whose elements are all the same may be weights of their own.
     """
     firsts: dict[Hashable, list[Variable]] = {}
-    found: dict[Variable, Variable] = {}
-    readers: dict[Variable, set[Hashable]] = {}
+    originals: dict[Variable, Variable] = {}
+    readers: dict[Variable, set[tuple[str, Chain]]] = {}
     for step in steps:
         for variable in reads(step):
             if variable in names:
@@ -40,8 +40,8 @@ def copies(
         if same is None or element_of_all(program, names[variable]) is not None:
             known.append(variable)
         else:
-            found[variable] = same
-    return found
+            originals[variable] = same
+    return originals
 
 
 def shared(
@@ -65,8 +65,8 @@ def shared(
                 owners.setdefault(variable, op)
     return {
         variable: owners.get(variable)
-        for variable, found in counts.items()
-        if max(found.values()) > 1 or len({tuple(map(called, chain)) for chain in found}) > 1
+        for variable, chain_counts in counts.items()
+        if max(chain_counts.values()) > 1 or len({tuple(map(called, chain)) for chain in chain_counts}) > 1
         if element_of_all(program, names[variable]) is None
     }
 

@@ -180,12 +180,12 @@ def _malformed(path: str | os.PathLike[str], why: str) -> ModelError:
 
 def _adapted(mox: Mox) -> dict[Node, Block]:
     """The adapted layers, each once."""
-    found: dict[tuple[str, str], tuple[Node, Block]] = {}
+    first_calls: dict[tuple[str, str], tuple[Node, Block]] = {}
     for node in mox.tree.nodes:
         block = node.block
         if block is not None and block.target == TARGET:
-            found.setdefault((block.path, block.config["adapter"]), (node, block))
-    return dict(found.values())
+            first_calls.setdefault((block.path, block.config["adapter"]), (node, block))
+    return dict(first_calls.values())
 
 
 def _layer(block: Block) -> dict[str, JsonValue]:

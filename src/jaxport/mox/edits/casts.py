@@ -85,7 +85,8 @@ def _bordered(inner: jaxprs.ClosedJaxpr, outer: jaxprs.ClosedJaxpr) -> jaxprs.Ja
 
 
 def _converted(atom: Atom, aval: Aval) -> tuple[jaxprs.JaxprEqn, jaxprs.Var]:
-    spec = jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype)
+    before: Aval = atom.aval
+    spec = jax.ShapeDtypeStruct(before.shape, before.dtype)
     (equation,) = jax.make_jaxpr(lambda x: x.astype(aval.dtype))(spec).eqns
     variable = jaxprs.Var(aval)
     return equation.replace(invars=[atom], outvars=[variable]), variable
@@ -113,5 +114,5 @@ class _Retyping(TypeRewriting):
 _COMPUTED = frozenset(map(np.dtype, (jnp.bfloat16, "float16", "float32", "float64")))
 
 
-def _is_computed_in(dtype: DTypeLike) -> bool:
+def _is_computed_in(dtype: DTypeLike | None) -> bool:
     return isinstance(dtype, np.dtype) and dtype in _COMPUTED

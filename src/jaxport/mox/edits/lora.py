@@ -19,6 +19,7 @@ import numpy as np
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, PythonFunction, PyTree, Var
+from jaxport.mox.aliases import Aval
 from jaxport.mox.match import Match
 from jaxport.mox.replacement import Factory, Original, Replacement, factory
 from jaxport.mox.uses import Kernel, Use, cast_of, is_passed_on, kernels, plain_body, uses
@@ -97,18 +98,18 @@ def lora(
     scale = checked_scale(rank, alpha, "`lora`")
 
     def make(match: Match) -> Replacement:
-        found = [kernel for kernel in kernels(match) if weights is None or weights(kernel.path)]
-        prefix = lambda kernel: before if len(found) == 1 else f"{before}{kernel.name}."
-        plans = tuple(_plan(match, kernel, prefix(kernel)) for kernel in found)
+        chosen = [kernel for kernel in kernels(match) if weights is None or weights(kernel.path)]
+        prefix = lambda kernel: before if len(chosen) == 1 else f"{before}{kernel.name}."
+        plans = tuple(_plan(match, kernel, prefix(kernel)) for kernel in chosen)
         if not plans:
             raise no_weight(match, "`lora`")
         params: dict[str, Array] = {}
-        for kernel, plan in zip(found, plans, strict=True):
+        for kernel, plan in zip(chosen, plans, strict=True):
             params |= factors(match, kernel, plan.prefix, rank, seed)
         config = {
             "rank": rank,
             "scale": scale,
-            "plans": tuple((k.path, p.prefix, p.inputs) for k, p in zip(found, plans, strict=True)),
+            "plans": tuple((k.path, p.prefix, p.inputs) for k, p in zip(chosen, plans, strict=True)),
             "adapter": name,
         }
         trained = frozenset(params)
@@ -164,11 +165,11 @@ def is_adapted(match: Match, weight: str) -> bool:
 def factors(match: Match, kernel: Kernel, prefix: str, rank: int, seed: int) -> dict[str, Array]:
     """The two factors of an update of a weight, by name: a random one, and zeros."""
     aval = match.weight_avals[kernel.path]
-    given, made = _split(aval.shape, kernel.inputs)
+    in_sizes, made = _split(aval.shape, kernel.inputs)
     before = f"{prefix.removesuffix(f'{kernel.name}.')}{kernel.name}"
     numbers = np.random.default_rng([seed, zlib.crc32(f"{match.path}.{before}".encode()), *match.position])
-    bound = math.sqrt(3 / math.prod(given))
-    a = bound * (2 * numbers.random((*given, rank), np.float32) - 1)
+    bound = math.sqrt(3 / math.prod(in_sizes))
+    a = bound * (2 * numbers.random((*in_sizes, rank), np.float32) - 1)
     return {f"{prefix}lora_a": a.astype(aval.dtype), f"{prefix}lora_b": np.zeros((rank, *made), aval.dtype)}
 
 
@@ -184,11 +185,11 @@ def _plan(match: Match, kernel: Kernel, prefix: str) -> _Plan:
     """How a weight is updated."""
     jaxpr = plain_body(match)
     variable = jaxpr.invars[kernel.index]
-    found = list(uses(jaxpr, variable))
+    readers = list(uses(jaxpr, variable))
     plan = _Plan(kernel.name, prefix, kernel.inputs)
-    if len(found) != 1:
+    if len(readers) != 1:
         return plan
-    (use,) = found
+    (use,) = readers
     if use.equation.primitive.name == "dot_general" and use.depth == 0:
         contracted, batch = use.equation.params["dimension_numbers"]
         theirs = tuple(contracted[1 - use.position])
@@ -205,11 +206,12 @@ def _contracted(match: Match, jaxpr: jaxprs.Jaxpr, use: Use, theirs: tuple[int, 
         return None
     if len(block.returns) != 1 or not is_passed_on(jaxpr, use.equation.outvars[0], _TAIL):
         return None
-    axes, rank = list(theirs), other.aval.ndim
-    for given, _ in reversed(block.axes):
-        if given[0] is None or given[0] in axes:
+    operand: Aval = other.aval
+    axes, rank = list(theirs), operand.ndim
+    for in_axes, _ in reversed(block.axes):
+        if in_axes[0] is None or in_axes[0] in axes:
             return None
-        axes = [axis - (axis > given[0]) for axis in axes]
+        axes = [axis - (axis > in_axes[0]) for axis in axes]
         rank -= 1
     moved = any(equation.primitive.name == "transpose" for equation in jaxpr.eqns)
     # With axes of the input left over, the order of the result's axes must be that of a product with the weight last.
@@ -223,9 +225,10 @@ def _is_lookup(match: Match, variable: Var) -> bool:
     block = match.block
     if block is None or block.batched or len(match.in_avals) != 1 or len(match.out_avals) != 1:
         return False
-    (given,), (made,) = match.in_avals, match.out_avals
-    whole = jnp.issubdtype(given.dtype, jnp.integer)
-    return whole and variable.aval.ndim == 2 and made.shape == (*given.shape, variable.aval.shape[1])
+    table: Aval = variable.aval
+    (indices,), (made,) = match.in_avals, match.out_avals
+    whole = jnp.issubdtype(indices.dtype, jnp.integer)
+    return whole and table.ndim == 2 and made.shape == (*indices.shape, table.shape[1])
 
 
 def contracted(match: Match, kernel: Kernel) -> tuple[int, ...] | None:

@@ -39,10 +39,10 @@ def trainable(mox: Mox, which: str | Callable[[str], bool]) -> dict[str, bool]:
     """
     if callable(which):
         return {path: bool(which(path)) for path in mox.params}
-    found = mox.select(which)
-    if not found.count():
+    selection = mox.select(which)
+    if not selection.count():
         raise QueryError(f"`{which}` hits nothing, so nothing would be trained", where=f"`{mox.name}`")
-    chosen = {path for node in found.nodes if node.block is not None for path in node.block.weights.values()}
+    chosen = {path for node in selection.nodes if node.block is not None for path in node.block.weights.values()}
     return {path: path in chosen for path in mox.params}
 
 

@@ -193,14 +193,14 @@ def _adapters(equation: jaxprs.JaxprEqn) -> list[_Adapter]:
     if block is None or block.target != TARGET:
         return []
     kind, new = block.config.get("kind", "lora"), block.config["new_params"]
-    found = []
+    adapters = []
     for weight, prefix, axes in block.config["plans"]:
         parts = [(own.removeprefix(prefix), path) for own, path in new.items()]
         known = {part: path for part, path in parts if part in _PARTS}
         gate = next((path for own, path in new.items() if own.endswith(GATE)), None)
         known |= {} if gate is None else {GATE: gate}
-        found.append(_Adapter(weight, kind, tuple(sorted(known.items())), tuple(axes), block.config["scale"]))
-    return found
+        adapters.append(_Adapter(weight, kind, tuple(sorted(known.items())), tuple(axes), block.config["scale"]))
+    return adapters
 
 
 _PARTS = frozenset({"ia3_scale", "lora_a", "lora_b", "lora_m"})
@@ -244,13 +244,13 @@ def _uses(
 
 def _nested(equation: jaxprs.JaxprEqn, weight: str | None) -> list[_Adapter]:
     """The adapters inside of an adapted layer that are given the weight with its own change in the place of it."""
-    found = []
+    adapters = []
     for inner in equation.params["jaxpr"].jaxpr.eqns:
         block: Block | None = inner.params.get("block")
         if block is not None and weight in block.exchanged.values():
-            found += [adapter for adapter in _adapters(inner) if adapter.weight == weight]
-            found += _nested(inner, weight)
-    return found
+            adapters += [adapter for adapter in _adapters(inner) if adapter.weight == weight]
+            adapters += _nested(inner, weight)
+    return adapters
 
 
 def _readers(jaxpr: jaxprs.Jaxpr, variable: jaxprs.Var) -> list[jaxprs.JaxprEqn]:

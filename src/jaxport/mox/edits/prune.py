@@ -42,18 +42,18 @@ def prune(fraction: float) -> Factory:
         )
 
     def make(match: Match) -> Replacement:
-        found = kernels(match)
-        if not found:
+        pruned = kernels(match)
+        if not pruned:
             raise InvalidArgument(
                 f"`{match.shown}` has no weight to prune",
                 where="`prune`",
                 why=f"`{match.type}` multiplies none of its parameters",
             )
-        weights = {kernel.name: match.param(kernel.name) for kernel in found}
+        weights = {kernel.name: match.param(kernel.name) for kernel in pruned}
         masks = {
             f"{name}.mask": beside(_mask(np.asarray(weight), fraction), weight) for name, weight in weights.items()
         }
-        names = tuple(kernel.name for kernel in found)
+        names = tuple(kernel.name for kernel in pruned)
         return Replacement(_apply(names), masks, name="jaxport.mox.prune", trainable=False)
 
     return factory(make)

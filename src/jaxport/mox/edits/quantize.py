@@ -6,7 +6,7 @@ exported as these.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -94,8 +94,8 @@ def quantize(
     _check_format(axis, dtype, group, symmetric)
 
     def make(match: Match) -> Replacement:
-        found = kernels(match)
-        if not found:
+        chosen = kernels(match)
+        if not chosen:
             raise InvalidArgument(
                 f"`{match.shown}` has no weight to quantize",
                 where="`quantize`",
@@ -103,7 +103,7 @@ def quantize(
             )
         params: dict[str, Array] = {}
         axes: list[tuple[str, int, int]] = []
-        for kernel in found:
+        for kernel in chosen:
             if is_adapted(match, kernel.path):
                 raise InvalidArgument(
                     f"the weight of `{match.shown}` has adapters, which would be quantized with it",
@@ -135,7 +135,9 @@ def _check_format(axis: int | None, dtype: str, group: int | None, symmetric: bo
         raise InvalidArgument("the weights cannot be stored so", where="`quantize`", why=why)
 
 
-def _stored(value: np.ndarray, axis: int, dtype: str, group: int | None, symmetric: bool) -> list[tuple[str, Array]]:
+def _stored(
+    value: np.ndarray, axis: int, dtype: str, group: int | None, symmetric: bool
+) -> Sequence[tuple[str, Array]]:
     """What is stored of a weight: the values in few bits, the scale, and where it is not zero, the zero point."""
     wide = value.astype(np.float32)
     least, greatest = _RANGES[dtype]

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, Var
+from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree
+from jaxport.mox.aliases import Aval
 from jaxport.mox.edits.lora import GATE, TARGET, checked_name, checked_scale, contracted, factors, no_weight, update_of
 from jaxport.mox.match import Match
 from jaxport.mox.replacement import Factory, Original, Replacement, factory
@@ -58,10 +59,10 @@ def dora(
     scale = checked_scale(rank, alpha, "`dora`")
 
     def make(match: Match) -> Replacement:
-        found = _found(match, weights, "`dora`")
+        chosen = _found(match, weights, "`dora`")
         plans, params = [], {}
-        for kernel in found:
-            prefix = before if len(found) == 1 else f"{before}{kernel.name}."
+        for kernel in chosen:
+            prefix = before if len(chosen) == 1 else f"{before}{kernel.name}."
             params |= factors(match, kernel, prefix, rank, seed)
             value = jnp.asarray(match.param(kernel.name))
             params[f"{prefix}lora_m"] = _norm(value, kernel.inputs).astype(kernel.dtype)
@@ -70,7 +71,7 @@ def dora(
             "kind": "dora",
             "rank": rank,
             "scale": scale,
-            "plans": tuple((k.path, prefix, k.inputs) for k, (_, prefix, _) in zip(found, plans, strict=True)),
+            "plans": tuple((k.path, prefix, k.inputs) for k, (_, prefix, _) in zip(chosen, plans, strict=True)),
             "adapter": name,
         }
         return _replacement(_turned(tuple(plans), scale, _gate(before, name)), params, config, before)
@@ -102,15 +103,15 @@ def ia3(*, inputs: bool = False, weights: Callable[[str], bool] | None = None, n
     before = checked_name(name, "`ia3`")
 
     def make(match: Match) -> Replacement:
-        found = _found(match, weights, "`ia3`")
-        if len(found) > 1:
+        chosen = _found(match, weights, "`ia3`")
+        if len(chosen) > 1:
             raise InvalidArgument(
                 f"`{match.shown}` has several weights",
                 where="`ia3`",
-                why=f"it multiplies {', '.join(f'`{kernel.path}`' for kernel in found)}",
+                why=f"it multiplies {', '.join(f'`{kernel.path}`' for kernel in chosen)}",
                 instead="choose one: `ia3(weights=lambda path: ...)`",
             )
-        (kernel,) = found
+        (kernel,) = chosen
         axes = kernel.inputs if inputs else kernel.outputs
         shape = match.weight_avals[kernel.path].shape
         sizes = tuple(shape[axis] for axis in axes)
@@ -124,17 +125,17 @@ def ia3(*, inputs: bool = False, weights: Callable[[str], bool] | None = None, n
             "inputs": inputs,
             "mergeable": scaled is not None,
         }
-        params = {f"{before}ia3_scale": np.ones(sizes, kernel.dtype)}
+        params: dict[str, Array] = {f"{before}ia3_scale": np.ones(sizes, kernel.dtype)}
         return _replacement(_multiplied(before, inputs, sizes, _gate(before, name)), params, config, before)
 
     return factory(make)
 
 
 def _found(match: Match, weights: Callable[[str], bool] | None, where: str) -> list[Kernel]:
-    found = [kernel for kernel in kernels(match) if weights is None or weights(kernel.path)]
-    if not found:
+    chosen = [kernel for kernel in kernels(match) if weights is None or weights(kernel.path)]
+    if not chosen:
         raise no_weight(match, where)
-    return found
+    return chosen
 
 
 def _gate(before: str, name: str) -> str:
@@ -213,15 +214,16 @@ def _scaled_with(
         return None
     if inputs:
         return [(kernel.path, kernel.inputs)]
-    found = [(kernel.path, kernel.outputs)]
+    scaled = [(kernel.path, kernel.outputs)]
     for index, path in block.named.items():
         if index == kernel.index:
             continue
-        variable: Var = jaxpr.invars[index]
-        if variable.aval.shape != sizes or not is_passed_on(jaxpr, variable, _ADDED):
+        variable = jaxpr.invars[index]
+        aval: Aval = variable.aval
+        if aval.shape != sizes or not is_passed_on(jaxpr, variable, _ADDED):
             return None
-        found.append((path, tuple(range(len(sizes)))))
-    return found
+        scaled.append((path, tuple(range(len(sizes)))))
+    return scaled
 
 
 # How a bias reaches the result.

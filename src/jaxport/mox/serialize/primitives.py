@@ -28,7 +28,7 @@ def primitives() -> dict[str, jaxprs.Primitive]:
     listed = [
         value for space in (jaxprs.known_primitives, lax) for key, value in vars(space).items() if key.endswith("_p")
     ]
-    found = {p.name: p for p in listed if isinstance(p, jaxprs.Primitive)}
+    by_name = {p.name: p for p in listed if isinstance(p, jaxprs.Primitive)}
     # Those without a public name are met in a trace.
     key = jax.random.key(0)
     (size,) = jax.export.symbolic_shape("n")
@@ -40,9 +40,9 @@ def primitives() -> dict[str, jaxprs.Primitive]:
         (lambda x: x.shape[0] * jnp.ones(()), jax.ShapeDtypeStruct((size,), jnp.float32)),
     ):
         for equation in jax.make_jaxpr(probe)(argument).eqns:
-            found.setdefault(equation.primitive.name, equation.primitive)
-    found["block"] = block_p
-    return {name: primitive for name, primitive in found.items() if name not in _FORBIDDEN}
+            by_name.setdefault(equation.primitive.name, equation.primitive)
+    by_name["block"] = block_p
+    return {name: primitive for name, primitive in by_name.items() if name not in _FORBIDDEN}
 
 
 @cache

@@ -51,7 +51,7 @@ def mox_from(document: JsonValue, weights: Mapping[str, Array]) -> Mox:
 
 class _Reader:
     def __init__(self, document: Mapping[str, JsonValue], weights: Mapping[str, Array]):
-        self.data, self.given = document, weights
+        self.data, self.weights = document, weights
         self.scope = jax_export.SymbolicScope(tuple(map(_constraint, document["dims"])))
         self.rules = document["rules"]
         self.source_info = source_info_util.new_source_info()
@@ -112,11 +112,11 @@ class _Reader:
 
     def weight(self, data: Mapping[str, JsonValue]) -> TracedWeight:
         path = str(data["path"])
-        if path not in self.given:
+        if path not in self.weights:
             raise ModelError(
                 f"the weight `{path}` is missing", where="the file of weights", why="the program has it as a parameter"
             )
-        return TracedWeight(path, self.given[path], bool(data["trainable"]))
+        return TracedWeight(path, self.weights[path], bool(data["trainable"]))
 
     # -- programs --------------------------------------------------------------------------------------------------
 
@@ -241,8 +241,8 @@ def _constraint(text: JsonValue) -> str:
 def _check_call(name: str, operands: list[Aval], results: list[Aval], body: jaxprs.ClosedJaxpr) -> None:
     """Jax itself does not compare the operands and results of these calls with their bodies."""
     typed = lambda avals: [(aval.shape, aval.dtype) for aval in avals]
-    given, made = [atom.aval for atom in operands], [atom.aval for atom in results]
-    if typed(given) != typed(body.in_avals) or typed(made) != typed(body.out_avals):
+    operand_avals, made = [atom.aval for atom in operands], [atom.aval for atom in results]
+    if typed(operand_avals) != typed(body.in_avals) or typed(made) != typed(body.out_avals):
         raise ModelError("the program is inconsistent", why=f"a `{name}` does not fit its body")
 
 
@@ -257,10 +257,10 @@ def _check_jit(params: Parameters, operands: int, results: int) -> None:
     counts = {"in_shardings": operands, "in_layouts": operands, "donated_invars": operands}
     counts |= {"out_shardings": results, "out_layouts": results}
     for name in {*params, *wanted}:
-        given, known = params.get(name), wanted.get(name)
-        fits = name in params and name in wanted and type(given) is type(known)
-        if fits and name in counts and isinstance(given, tuple) and isinstance(known, tuple):
-            fits = len(given) == counts[name] and {*map(type, given)} <= {*map(type, known)}
+        value, known = params.get(name), wanted.get(name)
+        fits = name in params and name in wanted and type(value) is type(known)
+        if fits and name in counts and isinstance(value, tuple) and isinstance(known, tuple):
+            fits = len(value) == counts[name] and {*map(type, value)} <= {*map(type, known)}
         if not fits:
             raise ModelError("a `jit` is malformed", why=f"its parameter `{name[:40]}` is not what jax gives it")
 
@@ -271,9 +271,9 @@ def _typed(variable: jaxprs.Var) -> Aval:
 
 def _effects(params: Parameters) -> set[Effect]:
     """The effects of an operation: those of the bodies in it."""
-    found: set[Effect] = set()
+    effects: set[Effect] = set()
     for value in params.values():
         for item in value if isinstance(value, tuple | list) else (value,):
             if isinstance(item, jaxprs.ClosedJaxpr | jaxprs.Jaxpr):
-                found |= item.effects
-    return found
+                effects |= item.effects
+    return effects

@@ -17,7 +17,6 @@ import jax
 import ml_dtypes
 import numpy as np
 from jax import lax
-from jax.typing import DTypeLike
 
 from jaxport.blocks.block import FrozenMapping
 from jaxport.blocks.framework import public_name
@@ -70,7 +69,7 @@ _RECORDS: dict[str, type] = {
 }
 
 
-def dtype_text(dtype: DTypeLike) -> str:
+def dtype_text(dtype: object) -> str:
     """The name of a dtype; of keys, with their implementation.
 
     >>> dtype_text(np.dtype("float32")), dtype_text(jax.random.key(0).dtype)
@@ -102,7 +101,7 @@ def dtype_of(text: str) -> np.dtype:
         raise ModelError(f"`{text}` is no dtype", why=str(error)) from error
 
 
-def array_text(array: Array) -> dict[str, JsonValue]:
+def array_text(array: Array | np.generic) -> dict[str, JsonValue]:
     """A small array as plain data, bit by bit."""
     raw = np.asarray(array)
     return {

@@ -85,8 +85,8 @@ def _write_params(element: _Element, params: dict[str, JsonValue], etree: Module
 def _bodies_of(value: JsonValue) -> list[tuple[str, JsonValue]] | None:
     """The programs that a param is made of: one, or a tuple of them."""
     items: list[JsonValue] = value["$tuple"] if isinstance(value, dict) and "$tuple" in value else [value]
-    found = [(_BODY[key], item[key]) for item in items if isinstance(item, dict) for key in item if key in _BODY]
-    return found if found and len(found) == len(items) else None
+    named_bodies = [(_BODY[key], item[key]) for item in items if isinstance(item, dict) for key in item if key in _BODY]
+    return named_bodies if named_bodies and len(named_bodies) == len(items) else None
 
 
 def parse_xml(text: str) -> dict[str, JsonValue]:
