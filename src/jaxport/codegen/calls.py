@@ -80,7 +80,7 @@ class CallPrinter(Printer):
             self.expressions[variable] = self.dialect.value(expression)
 
     def bind(self, variable: Variable, default: str = "x") -> str:
-        """A name for a variable; of the module's own values it may be one that is free again."""
+        """Return a name for a variable; of the module's own values it may be one that is free again."""
         if self.depth:
             chosen = self.fresh(identifier(default, "x"))
         else:
@@ -96,7 +96,7 @@ class CallPrinter(Printer):
         return chosen
 
     def definition(self, function: Function) -> ast.stmt:
-        """A nested function; its names are its own for good."""
+        """Return a nested function; its names are its own for good."""
         self.depth += 1
         try:
             return super().definition(function)
@@ -112,13 +112,13 @@ class CallPrinter(Printer):
             self.depth -= 1
 
     def function_name(self, path: str) -> ast.expr:
-        """A function, or a part of the module."""
+        """Return a function, or a part of the module."""
         if path.startswith("self"):
             return ast.parse(path, mode="eval").body
         return super().function_name(path)
 
     def stored(self, value: HostValue) -> ast.expr:
-        """A tensor that the module keeps beside its parameters."""
+        """Return a tensor that the module keeps beside its parameters."""
         assert self.dialect is not None
         if has_stand_ins(value):  # a file has one width for all
             value = HostValue(value.to_jax(), name=value.name)
@@ -128,7 +128,7 @@ class CallPrinter(Printer):
         return restored(value.data, self.dialect.frozen(attribute(f"self.{key}")))
 
     def body(self, items: Sequence[Item], result: RuntimeValue) -> list[ast.stmt]:
-        """The statements that compute a result."""
+        """Return the statements that compute a result."""
         self.result = result
         loops: dict[int, Loop] = {}
         steps: list[Step] = []
@@ -260,7 +260,7 @@ class CallPrinter(Printer):
         return super().expression(step)
 
     def host_value(self, value: HostValue) -> ast.expr:
-        """A tensor that is known; the smallest number of float32, which masks are made of, by its name."""
+        """Return a tensor that is known; the smallest number of float32, which masks are made of, by its name."""
         if _is_single(value) and value.item() == np.finfo(np.float32).min:
             return ast.parse("jnp.finfo(jnp.float32).min", mode="eval").body
         return super().host_value(value)
@@ -352,7 +352,7 @@ class CallPrinter(Printer):
         return statements, names
 
     def _listed(self, field: str, begin: int, count: int) -> ast.expr:
-        """The modules of a list that a loop calls."""
+        """Return the modules of a list that a loop calls."""
         members, end = self.fields.lists[field], begin + count
         listed: ast.expr = attribute(f"self.{field}")
         if (begin, end) == (0, len(members)):
@@ -404,7 +404,7 @@ def _lower(name: str) -> str:
 
 
 def _for(iterated: Sequence[tuple[str, ast.expr]], count: int, body: list[ast.stmt]) -> ast.stmt:
-    """A loop over modules and values side by side; over nothing, `count` times."""
+    """Return a loop over modules and values side by side; over nothing, `count` times."""
     if not iterated:
         return ast.For(ast.Name("_", ast.Store()), call("range", ast.Constant(count)), body, [], lineno=0)
     targets: list[ast.expr] = [ast.Name(chosen, ast.Store()) for chosen, _ in iterated]

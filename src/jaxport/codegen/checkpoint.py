@@ -44,7 +44,7 @@ class Entry:
 
 
 def pytorch_loading(model: str, weights: Mapping[str, Weight], program: Program) -> str:
-    """The source of `load_pytorch`; nothing unless it is known for each weight which entry it is.
+    """Return the source of `load_pytorch`; nothing unless it is known for each weight which entry it is.
 
     Args:
       model: the name of the model's class.
@@ -75,7 +75,7 @@ def pytorch_loading(model: str, weights: Mapping[str, Weight], program: Program)
 
 
 def _entries(program: Program) -> dict[str, Entry]:
-    """The entries that tensors of the file are, by the names of the tensors."""
+    """Return the entries that tensors of the file are, by the names of the tensors."""
     if program.model.producer_name != PRODUCER:
         return {}
     places = [*nodes_of(program.places)]
@@ -115,7 +115,7 @@ def _takes(node: BoundNode, operator: str, place: int, value: ir.Value) -> bool:
 
 
 def _templates(entries: Mapping[str, Entry]) -> dict[str, Entry]:
-    """The entries with one row for the elements of lists: `blocks.{}.up.kernel`, where all numbers agree."""
+    """Return the entries with one row for the elements of lists: `blocks.{}.up.kernel`, where all numbers agree."""
     rows: dict[str, dict[str, Entry]] = {}
     for path, entry in entries.items():
         rows.setdefault(NUMBER.sub("{}", path), {})[path] = entry

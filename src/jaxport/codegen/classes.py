@@ -278,12 +278,12 @@ def _zeros(shape: Sequence[int], dtype: np.dtype) -> ast.expr:
 
 
 def _numbers(tree: ast.AST) -> list[ast.Constant]:
-    """The numbers in a class that may become arguments."""
+    """Return the numbers in a class that may become arguments."""
     return [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and type(node.value) in (int, float)]
 
 
 def _with_arguments(draft: Draft, arguments: Mapping[str, Sequence[int]]) -> Draft:
-    """The draft with its arguments in place of numbers; those that the method reads are attributes, too."""
+    """Return the draft with its arguments in place of numbers; those that the method reads are attributes, too."""
     numbers, inner = draft.numbers, len(_numbers(draft.trees[0]))
     replacements = _Replacements()
     kept: dict[str, ast.expr] = {}

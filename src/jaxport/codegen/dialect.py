@@ -80,7 +80,7 @@ class Dialect:
 
 
 def constant(value: RuntimeValue, role: str) -> ast.expr:
-    """A number that may become an argument of the constructor, which then is called by its role."""
+    """Return a number that may become an argument of the constructor, which then is called by its role."""
     if isinstance(value, tuple):
         return ast.Tuple([constant(part, role) for part in value], ast.Load())
     if isinstance(value, bool | str | None):
@@ -92,7 +92,7 @@ def constant(value: RuntimeValue, role: str) -> ast.expr:
 
 
 def sized(array: np.dtype) -> ast.expr | None:
-    """The dtype of parameters where it is not the usual one."""
+    """Return the dtype of parameters if it is not the usual one."""
     return None if array == np.float32 else ast.parse(f"jnp.{np.dtype(array).name}", mode="eval").body
 
 

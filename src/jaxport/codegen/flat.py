@@ -78,7 +78,7 @@ class Printer:
     comments: dict[int, str] = field(default_factory=dict)
 
     def bind(self, variable: Variable, default: str = "x") -> str:
-        """A fresh name for a variable."""
+        """Return a fresh name for a variable."""
         chosen = self.fresh(variable_name(variable.hint, default))
         self.expressions[variable] = name(chosen)
         return chosen
@@ -89,7 +89,7 @@ class Printer:
         return chosen
 
     def statements(self, steps: Iterable[Step], result: RuntimeValue) -> list[ast.stmt]:
-        """The body of a function: the steps that the result needs, and its return."""
+        """Return the body of a function: the steps that the result needs, and its return."""
         steps, uses = needed(list(steps), result)
         body: list[ast.stmt] = []
         scope = ""
@@ -105,7 +105,7 @@ class Printer:
         return body
 
     def step(self, step: Step, uses: Counter[Variable], next_reads: RuntimeValue) -> Iterator[ast.stmt]:
-        """The statements of one step: none if its value is written where `next_reads` reads it, right after."""
+        """Yield the statements of one step: none if its value is written where `next_reads` reads it, right after."""
         functions = list(_functions(step))
         for function in functions:
             if not self.is_short(function):
@@ -132,7 +132,7 @@ class Printer:
         return ast.Name("_", ast.Store())
 
     def definition(self, function: Function) -> ast.stmt:
-        """A nested function, bound to a name of its own."""
+        """Return a nested function, bound to a name of its own."""
         chosen = self.fresh(identifier(function.name, "body"))
         self.expressions[function] = name(chosen)  # type: ignore[index]
         arguments, unpacking = [], []
@@ -234,7 +234,7 @@ class Printer:
         return self.size(literal(value))
 
     def stored(self, value: HostValue) -> ast.expr:
-        """A constant from the weights file."""
+        """Return a constant from the weights file."""
         if has_stand_ins(value):  # a file has one width for all
             value = HostValue(value.to_jax(), name=value.name)
         known = next((key for key, other in self.constants.items() if other.data is value.data), None)
@@ -249,7 +249,7 @@ class Printer:
 
 
 def variable_name(hint: str, default: str = "x") -> str:
-    """A readable name from the name of an ONNX value: its last part, in lower case.
+    """Return a readable name from the name of an ONNX value: its last part, in lower case.
 
     >>> variable_name("/encoder/layer.0/query/MatMul_output_0"), variable_name("Not"), variable_name("123")
     ('query_matmul', 'not_', 'x_123')
@@ -288,7 +288,7 @@ def _weakened(step: Step, args: list[RuntimeValue]) -> list[RuntimeValue]:
 
 
 def _shortest(step: Step, value: RuntimeValue) -> RuntimeValue:
-    """A Python float that only meets float32 arrays, as float32, which prints with fewer digits."""
+    """Return a Python float that only meets float32 arrays, as float32, which prints with fewer digits."""
     if type(value) is not float or not _is_single(value):
         return value
     arrays = [leaf for leaf in leaves((step.args, step.kwargs, step.outputs)) if isinstance(leaf, Variable)]
@@ -307,7 +307,7 @@ def _functions(tree: RuntimeValue) -> Iterator[Function]:
 
 
 def leaves(tree: RuntimeValue) -> Iterator[RuntimeValue]:
-    """The leaves of a tree, with those inside slices."""
+    """Yield the leaves of a tree, with those inside slices."""
     for leaf in jax.tree.leaves(tree):
         if isinstance(leaf, slice):
             yield from (leaf.start, leaf.stop, leaf.step)
@@ -316,7 +316,10 @@ def leaves(tree: RuntimeValue) -> Iterator[RuntimeValue]:
 
 
 def needed(steps: list[Step], result: RuntimeValue) -> tuple[list[Step], Counter[Variable]]:
-    """The steps whose outputs are used, and how often each variable is; a use in a nested function counts twice."""
+    """Return the steps whose outputs are used, and how often each variable is.
+
+    A use in a nested function counts twice.
+    """
     uses: Counter[Variable] = Counter()
 
     def use(tree: RuntimeValue, weight: int) -> None:

@@ -66,7 +66,7 @@ def call(function: str | ast.expr, *args: ast.expr, **keywords: ast.expr) -> ast
 
 
 def dim_expression(dim: Dim) -> ast.expr:
-    """A symbolic size as Python computes it.
+    """Return a symbolic size as Python computes it.
 
     >>> import jax.export
     >>> (batch,) = jax.export.symbolic_shape("batch")
@@ -101,7 +101,7 @@ def _expression_of(dim: Expression) -> ast.expr:
 
 
 def dtype_expression(dtype: DTypeLike) -> ast.expr:
-    """A dtype, in the spelling that means the same whether 64-bit types are on or off.
+    """Return a dtype, in the spelling that means the same whether 64-bit types are on or off.
 
     >>> ast.unparse(dtype_expression(np.dtype("int64"))), ast.unparse(dtype_expression(np.dtype("float32")))
     ('int', 'jnp.float32')
@@ -113,7 +113,7 @@ def dtype_expression(dtype: DTypeLike) -> ast.expr:
 
 
 def number(value: PyTree) -> ast.expr:
-    """A Python number, bool or string, with infinities and nan by name.
+    """Return a Python number, bool or string, with infinities and nan by name.
 
     >>> ast.unparse(number(float("-inf"))), ast.unparse(number(np.float32(0.1)))
     ('-jnp.inf', '0.1')
@@ -140,7 +140,7 @@ def number(value: PyTree) -> ast.expr:
 
 
 def literal(value: HostValue) -> ast.expr:
-    """An array of the value's type and elements.
+    """Return an array of the value's type and elements.
 
     >>> from jaxport.importer.host import host
     >>> [ast.unparse(literal(host(value))) for value in ([1, 2], 0.5, [1.5], True)]

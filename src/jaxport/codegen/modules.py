@@ -58,7 +58,7 @@ class ModuleSource:
     origins: dict[str, str]
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Writes `model.py` and `model.safetensors`, and returns the path of the module.
+        """Write `model.py` and `model.safetensors`, and return the path of the module.
 
         Raises:
           SaveError: a file cannot be written, or there is a `model.py` that is not generated; earlier files are
@@ -106,7 +106,7 @@ def _is_generated_file(path: Path) -> bool:
 
 
 def to_modules(recorded: RecordedProgram, dialect: Dialect) -> ModuleSource:
-    """The program as classes of a framework.
+    """Return the program as classes of a framework.
 
     Raises:
       InvalidArgument: an input is no array, or a size cannot be read from the inputs.
@@ -166,7 +166,7 @@ def _arguments(recorded: RecordedProgram, taken: set[str]) -> dict[Variable, str
 
 
 def _definitions(dialect: Dialect, body: str) -> list[str]:
-    """The classes that the framework does not have, as far as they are used."""
+    """Return the classes that the framework does not have, as far as they are used."""
     definitions: dict[str, str] = {}
     pending = [body]
     while pending:
@@ -194,7 +194,7 @@ def _uses(text: str, module: str) -> bool:
 
 
 def _weights(module: Module, classes: Classes, dialect: Dialect, prefix: str) -> Iterator[tuple[str, Weight]]:
-    """The tensors of a module and of those inside it, each with its path, as the module keeps it."""
+    """Yield the tensors of a module and of those inside it, each with its path, as the module keeps it."""
     draft: Draft = classes.drafts[id(module)]
     for variable, key in draft.fields.weights.items():
         weight = module.weights[variable]

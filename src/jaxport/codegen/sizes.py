@@ -20,7 +20,7 @@ _LINEAR = re.compile(r"(?:(?P<factor>\d+)\*)?(?P<name>[A-Za-z_]\w*)(?: (?P<sign>
 
 
 def size_names(tree: RuntimeValue) -> set[str]:
-    """The names of the sizes that can be read from the shapes of variables."""
+    """Return the names of the sizes that can be read from the shapes of variables."""
     leaves = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, Variable))
     texts = (_LINEAR.fullmatch(str(size)) for leaf in leaves for size in leaf.shape if is_dim(size))
     return {linear["name"] for linear in texts if linear is not None}
@@ -60,7 +60,7 @@ def size_statements(
 
 
 def unreadable(size: str) -> InvalidArgument:
-    """The refusal of a program whose source would need a size that no input has."""
+    """Return the refusal of a program whose source would need a size that no input has."""
     return InvalidArgument(
         f"the size `{size}` cannot be read from an input",
         where="`to_source`",
@@ -70,7 +70,7 @@ def unreadable(size: str) -> InvalidArgument:
 
 
 def _solved(size: str, linear: re.Match[str]) -> list[ast.stmt]:
-    """The statements that compute the name in a size, and refuse one that has none."""
+    """Return the statements that compute the name in a size, and refuse one that has none."""
     if linear["sign"]:
         shifted = f"({size} {'-' if linear['sign'] == '+' else '+'} {linear['offset']})"
     else:

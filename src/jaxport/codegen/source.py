@@ -44,7 +44,7 @@ class Source:
     tensors: dict[str, np.ndarray]
 
     def save(self, folder: str | os.PathLike[str], stem: str = "model") -> Path:
-        """Writes `model.py` and the tensors beside it, and returns the path of the module.
+        """Write `model.py` and the tensors beside it, and return the path of the module.
 
         The file of the tensors is called `model.py.<digest of its content>.safetensors`; the module is replaced after it
         is there, so that the two always belong together.
@@ -70,7 +70,7 @@ class Source:
 
 
 def to_source(recorded: RecordedProgram) -> Source:
-    """The program as one readable function.
+    """Return the program as one readable function.
 
     >>> import onnx.parser
     >>> from jaxport.importer import from_onnx
@@ -172,7 +172,7 @@ _NO_PARAMS = '''def load_params() -> dict[str, Array]:
 
 
 def _imports(body: str) -> str:
-    """The imports that a module needs."""
+    """Return the imports that a module needs."""
     used = set(re.findall(r"[A-Za-z_]\w*", body))
     lines = ["from pathlib import Path"] * ("Path" in used) + ["from typing import NamedTuple"] * ("NamedTuple" in used)
     lines += [""] * bool(lines)
@@ -216,7 +216,7 @@ def _docstring(recorded: RecordedProgram, arguments: dict[str, str], names: list
 
 
 def helper_sources(code: str) -> list[str]:
-    """The source of the helper functions that the code calls, and of those that they call."""
+    """Return the source of the helper functions that the code calls, and of those that they call."""
     sources: dict[str, str] = {}
     pending = [code]
     while pending:
@@ -229,7 +229,7 @@ def helper_sources(code: str) -> list[str]:
 
 
 def formatted(code: str) -> str:
-    """The code formatted by ruff where that is installed; it is valid Python either way."""
+    """Return the code formatted by ruff where that is installed; it is valid Python either way."""
     ruff = shutil.which("ruff", path=os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", ""))))
     if ruff is None:
         return code

@@ -39,7 +39,7 @@ class Weight:
     axes: tuple[int, ...] | None = None
 
     def transposed(self, axes: Sequence[int]) -> Weight:
-        """The same tensor with its axes in another order."""
+        """Return the same tensor with its axes in another order."""
         order = None if self.axes is None else tuple(self.axes[axis] for axis in axes)
         shape = tuple(self.shape[axis] for axis in axes)
         return replace(self, shape=shape, read=lambda: self.read().transpose(axes), axes=order)
@@ -163,7 +163,7 @@ class Module:
     weights: Mapping[Variable, Weight | Tie] = field(default_factory=dict)
 
     def calls(self) -> Iterator[Call]:
-        """The calls of modules among the items, those of loops included."""
+        """Yield the calls of modules among the items, those of loops included."""
         for item in self.items:
             if isinstance(item, Call):
                 yield item

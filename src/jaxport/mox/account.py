@@ -56,7 +56,7 @@ class Account:
         return iter(self.rows)
 
     def __getitem__(self, path: str) -> Row:
-        """The row of a path."""
+        """Return the row of a path."""
         return next(row for row in self.rows if row.path == path and row.type != "(program)")
 
     @property
@@ -86,7 +86,7 @@ def _shown(value: object) -> str:
 
 
 def account(mox: Mox) -> Account:
-    """The costs of a Mox, block by block.
+    """Return the costs of a Mox, block by block.
 
     Symbolic dims count as 1: give arrays to `make_mox` for real figures.
 
@@ -128,7 +128,7 @@ class _Counter:
         self.costs: dict[tuple[str, str], tuple[int, int]] = {}
 
     def body(self, jaxpr: jaxprs.Jaxpr, times: int) -> int:
-        """The operations of a body that runs so often."""
+        """Return the operations of a body that runs so often."""
         return sum(self.equation(equation, times) for equation in jaxpr.eqns)
 
     def equation(self, equation: jaxprs.JaxprEqn, times: int) -> int:

@@ -61,7 +61,7 @@ def runs_bodies(equation: JaxprEqn) -> bool:
 
 
 def body_names(equation: JaxprEqn) -> list[str]:
-    """A name for each body, in the order of `bodies`: that of the param, with a number where it holds several."""
+    """Return a name for each body, in the order of `bodies`: that of the param, with a number if it holds several."""
     names = []
     for name, value in equation.params.items():
         several = isinstance(value, tuple | list)
@@ -80,7 +80,7 @@ class OperandSource:
 
 
 def source_of(equation: JaxprEqn, body: int, position: int) -> OperandSource | None:
-    """Which operand of the equation the input number `position` of its body number `body` is, if it is one."""
+    """Return which operand of the equation the input number `position` of its body number `body` is, if it is one."""
     params = jaxprs.parameters(equation)
     match equation.primitive.name:
         case "scan":
@@ -99,7 +99,7 @@ def source_of(equation: JaxprEqn, body: int, position: int) -> OperandSource | N
 
 
 def stacked(aval: Aval, length: Dim) -> Aval:
-    """The aval of `length` values of `aval` along a new leading axis."""
+    """Return the aval of `length` values of `aval` along a new leading axis."""
     return aval.update(shape=(length, *aval.shape))
 
 
@@ -133,9 +133,9 @@ def takes_outputs(equation: JaxprEqn) -> bool:
 
 
 def widened(equation: JaxprEqn, more: Widening) -> tuple[list[JaxprEqn], list[Var]] | None:
-    """The equation with other bodies, after the equations that it needs, and the variables of its new outputs.
+    """Return the equation with other bodies, after the equations that it needs, and the variables of its new outputs.
 
-    None where the primitive takes no more inputs or outputs.
+    None if the primitive takes no more inputs or outputs.
     """
     rule = _RULES.get(equation.primitive.name)
     if rule is None:
@@ -161,7 +161,7 @@ def _closed(jaxpr: Jaxpr, old: Jaxpr | jaxprs.ClosedJaxpr) -> Jaxpr | jaxprs.Clo
 
 
 def _new_outputs(more: Widening) -> list[Aval]:
-    """The avals of the new outputs of the only body."""
+    """Return the avals of the new outputs of the only body."""
     count = more.outputs[0]
     return [atom.aval for atom in more.bodies[0].outvars[len(more.bodies[0].outvars) - count :]]
 
@@ -184,7 +184,7 @@ def _call(equation: JaxprEqn, more: Widening) -> _Widened:
 
 @cache
 def _unspecified() -> dict[str, PyTree]:
-    """What a `jit` equation says of an operand or a result that nothing was said about."""
+    """Return what a `jit` equation says of an operand or a result that nothing was said about."""
     params = jax.make_jaxpr(jax.jit(lambda x: x))(0.0).eqns[0].params
     names = ("in_shardings", "in_layouts", "donated_invars", "out_shardings", "out_layouts")
     return {name: params[name][0] for name in names}
@@ -215,7 +215,7 @@ def _scan(equation: JaxprEqn, more: Widening) -> _Widened:
 
 
 def _while(equation: JaxprEqn, more: Widening) -> _Widened:
-    """New outputs of the body are carried: the last step's are left, zeros where there was no step."""
+    """New outputs of the body are carried: the last step's are left, zeros if there was no step."""
     params = equation.params
     is_cond = [name == "cond_jaxpr" for name in params if name in ("cond_jaxpr", "body_jaxpr")]
     of_cond, of_body = params["cond_nconsts"], params["body_nconsts"]

@@ -77,7 +77,7 @@ def capture(
 
 
 def gradients(selection: Selection, loss: Callable[[PyTree], PyTree]) -> Callable[..., dict[str, list[PyTree]]]:
-    """A function of the model's arguments: the derivatives of a loss by the results of the members, by path.
+    """Return a function of the model's arguments: the derivatives of a loss by the results of the members, by path.
 
     Something that is zero is added to each result, as a parameter: the derivative by it is that by the result.
     """
@@ -136,7 +136,7 @@ def gradients(selection: Selection, loss: Callable[[PyTree], PyTree]) -> Callabl
 
 
 def _name(number: int, result: int) -> str:
-    """The name of what is added to a result of a member of the selection."""
+    """Return the name of what is added to a result of a member of the selection."""
     return f"captured_{number}_{result}"
 
 
@@ -195,7 +195,7 @@ class _Tapper:
         self.ways = {location[:end] for location in nodes for end in range(1, len(location) + 1)}
 
     def body(self, jaxpr: Jaxpr, location: Location) -> tuple[Jaxpr, list[_Tap]]:
-        """The body with the values to tap as further outputs, and these."""
+        """Return the body with the values to tap as further outputs, and these."""
         equations: list[JaxprEqn] = []
         taps: list[_Tap] = []
         for index, equation in enumerate(jaxpr.eqns):
@@ -216,7 +216,7 @@ class _Tapper:
         return jaxpr.replace(eqns=equations, outvars=outvars, debug_info=debug_info), taps
 
     def equation(self, equation: JaxprEqn, here: Location) -> tuple[list[JaxprEqn], JaxprEqn, list[_Tap]]:
-        """What comes before an equation, the equation, and the taps of its bodies."""
+        """Return what comes before an equation, the equation, and the taps of its bodies."""
         inner = bodies(equation.params)
         below = [number for number in range(len(inner)) if (*here, number) in self.ways]
         if not below:
@@ -237,7 +237,7 @@ class _Tapper:
         return before, equation, taps
 
     def beside(self, equation: JaxprEqn, body: Jaxpr, taps: list[_Tap]) -> tuple[list[JaxprEqn], JaxprEqn]:
-        """The equations of a body, which stay as they are named, before the equation that runs it."""
+        """Return the equations of a body, which stay as they are named, before the equation that runs it."""
         names = dict(zip(body.invars, equation.invars, strict=True))
         read = lambda atom: names.get(atom, atom) if isinstance(atom, Var) else atom
         copies = []

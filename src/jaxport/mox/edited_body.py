@@ -34,18 +34,18 @@ class EditedBody:
     inputs: dict[InputKey, Var] = field(default_factory=dict)
 
     def input(self, key: InputKey, aval: Aval) -> Var:
-        """The new input for a key, of this type."""
+        """Return the new input for a key, of this type."""
         if key not in self.inputs:
             self.inputs[key] = Var(aval)
         return self.inputs[key]
 
     def read(self, atom: Atom) -> Atom:
-        """What stands for a value from here on."""
+        """Return what stands for a value from here on."""
         # A body may use the very variables that stand around it: one step, never a chain.
         return self.names.get(atom, atom) if isinstance(atom, Var) else atom
 
     def typed(self, variable: Var, aval: Aval) -> Var:
-        """What stands for a result from here on, if it has another shape or dtype now."""
+        """Return what stands for a result from here on, if it has another shape or dtype now."""
         if isinstance(variable, jaxprs.DropVar):
             return Var(aval)
         before: Aval = variable.aval
@@ -56,7 +56,7 @@ class EditedBody:
         return changed
 
     def renamed(self, equation: JaxprEqn) -> JaxprEqn:
-        """The equation with what stands for its operands."""
+        """Return the equation with what stands for its operands."""
         if not self.names or not any(isinstance(a, Var) and a in self.names for a in equation.invars):
             return equation
         effects = {
@@ -66,7 +66,7 @@ class EditedBody:
         return equation.replace(invars=[self.read(atom) for atom in equation.invars], effects=effects)
 
     def transposed(self, equation: JaxprEqn) -> JaxprEqn:
-        """The equation with a result of another shape if it transposes what has one now."""
+        """Return the equation with a result of another shape if it transposes what has one now."""
         if equation.primitive.name != "transpose":
             return equation
         aval: Aval = equation.invars[0].aval
@@ -74,7 +74,7 @@ class EditedBody:
         return equation.replace(outvars=[self.typed(equation.outvars[0], aval.update(shape=shape))])
 
     def inline(self, jaxpr: Jaxpr, operands: Sequence[Atom], outvars: Sequence[Var]) -> None:
-        """Appends what a body does, under new names; `outvars` stand for its results from here on."""
+        """Append what a body does, under new names; `outvars` stand for its results from here on."""
         inner = EditedBody(dict(zip(jaxpr.invars, operands, strict=True)))
         for equation in jaxpr.eqns:
             equation = inner.renamed(equation)

@@ -111,7 +111,7 @@ class _Editor:
     # -- bodies ----------------------------------------------------------------------------------------------------
 
     def body(self, jaxpr: Jaxpr, location: Location) -> tuple[EditedBody, list[Atom]]:
-        """The body at a location with what is replaced in it, and its results."""
+        """Return the body at a location with what is replaced in it, and its results."""
         made = EditedBody()
         for index, equation in enumerate(jaxpr.eqns):
             here = (*location, index)
@@ -127,7 +127,7 @@ class _Editor:
         return made, [made.read(atom) for atom in jaxpr.outvars]
 
     def around(self, made: EditedBody, equation: JaxprEqn, here: Location) -> JaxprEqn | None:
-        """The equation with its bodies edited; None where its equations took its place."""
+        """Return the equation with its bodies edited; None if its equations took its place."""
         inner = bodies(equation.params)
         below = [number for number in range(len(inner)) if (*here, number) in self.ways]
         if not below:
@@ -181,7 +181,7 @@ class _Editor:
         return self.leaves[key.name].value is not None
 
     def outside(self, made: EditedBody, key: InputKey, sliced: bool) -> Var:
-        """What an input of a body is outside of its equation."""
+        """Return what an input of a body is outside of its equation."""
         leaf = self.leaves[key.name]
         outer = replace(key, slices=key.slices - 1) if sliced else key
         aval = leaf.aval
@@ -192,7 +192,7 @@ class _Editor:
     # -- one match -------------------------------------------------------------------------------------------------
 
     def replace(self, made: EditedBody, equation: JaxprEqn, match: Match) -> None:
-        """Appends the replacement of an equation."""
+        """Append the replacement of an equation."""
         if isinstance(self.replacement, Rewrite):
             made.equations.append(_rewritten(equation, self.replacement, match))
             return
@@ -232,7 +232,7 @@ class _Editor:
             self.emit(made, equation, match, template, inputs, names)
 
     def params(self, match: Match, templates: Sequence[Template], scans: Sequence[Node]) -> list[InputKey]:
-        """The new parameters of a match: shared with other calls of the same module, stacked over the steps."""
+        """Return the new parameters of a match: shared with other calls of the same module, stacked over the steps."""
         owner, base = self.owner(match)
         locations = tuple(scan.location for scan in scans)
         keys = []
@@ -271,7 +271,7 @@ class _Editor:
         return keys
 
     def owner(self, match: Match) -> tuple[Hashable, str]:
-        """What owns the new parameters of a match, and the path that they get: calls of one module have the same."""
+        """Return what owns the new parameters of a match, and their path: calls of one module have the same."""
         block, location = match.block, match.node.location
         if block is not None:
             owner: Hashable = frozenset(block.weights.values()) or block.path
@@ -294,7 +294,7 @@ class _Editor:
         inputs: list[Var],
         names: Mapping[str, str],
     ) -> None:
-        """Appends a block that does what the template says."""
+        """Append a block that does what the template says."""
         results = template.site.results
         escaping = equation.outvars[results:]
         jaxpr = template.jaxpr
@@ -356,7 +356,7 @@ class _Editor:
         inputs: list[Var],
         names: Mapping[str, str],
     ) -> None:
-        """Appends the call of another module, which takes the place of the block as it is."""
+        """Append the call of another module, which takes the place of the block as it is."""
         base, results = self.owner(match)[1], template.site.results
         self.modules.pop(base, None)  # the last comes last
         self.modules[base] = template.module
@@ -366,7 +366,7 @@ class _Editor:
         self.keep_escaping(made, equation, match, results)
 
     def keep_escaping(self, made: EditedBody, equation: JaxprEqn, match: Match, results: int) -> None:
-        """Appends what was made inside of a block that is gone, and is used outside."""
+        """Append what was made inside of a block that is gone, and is used outside."""
         escaping = equation.outvars[results:]
         if escaping:
             self.gone.add(match.path)
@@ -397,7 +397,7 @@ def _as_block(equation: JaxprEqn, match: Match) -> JaxprEqn:
 
 
 def _rewritten(equation: JaxprEqn, replacement: Rewrite, match: Match) -> JaxprEqn:
-    """A block with another body."""
+    """Return a block with another body."""
     block = equation.params.get("block")
     if block is None:
         raise InvalidArgument(
@@ -412,7 +412,7 @@ def _rewritten(equation: JaxprEqn, replacement: Rewrite, match: Match) -> JaxprE
 
 
 def _site(node: Node, match: Match) -> Site:
-    """What the replacement may call: the equation with what was replaced inside it."""
+    """Return what the replacement may call: the equation with what was replaced inside it."""
     equation, block = node.equation, node.block
     arguments, results = len(arguments_of(node)), len(returns_of(node))
     if block is not None:
@@ -442,6 +442,6 @@ def _aval(value: Array) -> Aval:
 
 
 def _effects(equations: Iterable[JaxprEqn], before: Iterable[Effect]) -> set[Effect]:
-    """The effects of a body: those that it had, and those of new equations that concern no reference."""
+    """Return the effects of a body: those that it had, and those of new equations that concern no reference."""
     new = itertools.chain.from_iterable(equation.effects for equation in equations)
     return set(before) | {effect for effect in new if jaxprs.reference_of(effect) is None}

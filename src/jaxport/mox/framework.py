@@ -17,16 +17,16 @@ class Programs(Framework):
     """Traced programs: they hold arrays by path, and their own blocks are found when they run."""
 
     def is_module(self, value: object) -> bool:
-        """None: a Mox is no module, it has some."""
+        """Return False: a Mox is no module, it has some."""
         del value
         return False
 
     def is_opaque(self, value: object) -> bool:
-        """A Mox is not looked into."""
+        """Whether a value is a Mox, which is not looked into."""
         return isinstance(value, Mox)
 
     def is_root(self, value: object) -> bool:
-        """A Mox."""
+        """Whether a value is a Mox."""
         return isinstance(value, Mox)
 
     def submodules(self, module: Module) -> Iterator[tuple[str, Module]]:
@@ -35,7 +35,10 @@ class Programs(Framework):
         return iter(())
 
     def leaves(self, module: Module) -> list[Leaf]:
-        """The arrays that the program holds; what is being replaced stands for the original, and brings none along."""
+        """Return the arrays that the program holds.
+
+        What is being replaced stands for the original, and brings none along.
+        """
         if isinstance(module, Match) and module.is_replaced:
             return []
         return [Leaf(weight.path, weight.value, weight.trainable) for weight in module.weights]
@@ -46,7 +49,7 @@ class Programs(Framework):
         return {}
 
     def signature(self, fn: PythonFunction, keywords: Parameters) -> inspect.Signature | None:
-        """That of what was traced."""
+        """Return that of what was traced."""
         del keywords
         return fn.signature if isinstance(fn, Mox) else None
 

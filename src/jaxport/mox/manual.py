@@ -42,7 +42,7 @@ class Manual:
         return whole, specs
 
     def mapped(self, run: PythonFunction, in_specs: PyTree, results: Sequence[Aval]) -> PythonFunction:
-        """The function over the whole arrays; `results` are the types of what it returns on each device."""
+        """Return the function over the whole arrays; `results` are the types of what it returns on each device."""
 
         def checked(*args: PyTree) -> list[Array]:
             made = run(*args)
@@ -59,7 +59,7 @@ class Manual:
         )
 
     def _varying(self, value: Array, aval: Aval) -> Array:
-        """A result that differs along the axes that the original's does."""
+        """Return a result that differs along the axes that the original's does."""
         varying, wanted = (jaxprs.varying_axes(one) for one in (jax.typeof(value), aval))
         if not varying <= wanted:
             raise InvalidArgument(
@@ -71,7 +71,7 @@ class Manual:
         return jaxprs.varying(value, tuple(sorted(wanted - varying)))
 
     def body(self, jaxpr: jaxprs.Jaxpr) -> jaxprs.Jaxpr:
-        """What a traced function of whole arrays does on each device, with its inputs in their order."""
+        """Return what a traced function of whole arrays does on each device, with its inputs in their order."""
         (equation,) = jaxpr.eqns
         inner = equation.params["jaxpr"]
         known = dict(zip(equation.invars, inner.invars, strict=True))
@@ -84,6 +84,6 @@ class Manual:
 
 
 def manual_around(node: Node, where: str) -> Manual | None:
-    """The `shard_map` around a node, None if there is none."""
+    """Return the `shard_map` around a node, None if there is none."""
     shard_map = next((around for around in node.around if around.equation.primitive.name == "shard_map"), None)
     return None if shard_map is None else Manual(shard_map.equation, where)

@@ -65,7 +65,7 @@ class Match(Mox):
     _sites: list[tuple[Site | None, Sequence[Array] | None]] = field(default_factory=list, repr=False)
 
     def replaced(self, traced: Traced, **changes: PyTree) -> Self:
-        """The block with another program: called inside a replacement it is no longer the original."""
+        """Return the block with another program: called inside a replacement it is no longer the original."""
         return super().replaced(traced, _sites=[], **changes)
 
     @property
@@ -115,7 +115,7 @@ class Match(Mox):
         return [atom.aval for atom in self.node.equation.outvars[: len(returns_of(self.node))]]
 
     def step(self, index: int) -> Match:
-        """The block as it is in one step of the scans around it, with the parameters of that step.
+        """Return the block as it is in one step of the scans around it, with the parameters of that step.
 
         Raises:
           InvalidArgument: there is no such step.
@@ -132,7 +132,7 @@ class Match(Mox):
         return _made(self.root, self.node, tuple(position))
 
     def __getitem__(self, path: str) -> Match:
-        """The block at a path, in full or below this one; inside a replacement it is the original, too.
+        """Return the block at a path, in full or below this one; inside a replacement it is the original, too.
 
         Raises:
           QueryError: there is none, or it is called several times.
@@ -141,7 +141,7 @@ class Match(Mox):
         return super().__getitem__(below if below in self.tree.paths else path)
 
     def __call__(self, *args: PyTree, params: Mapping[str, Array] | None = None, **kwargs: PyTree) -> PyTree:
-        """What the block returns for these arrays, in order.
+        """Return what the block returns for these arrays, in order.
 
         Inside a replacement this is the original: it runs with the parameters that the program runs with. `params` are
         other values for some of them, by their names below the block.
@@ -176,7 +176,7 @@ class Match(Mox):
         return {path: operands[index] for index, path in block.named.items()}
 
     def _in_place(self, arrays: Sequence[Array], exchanged: Mapping[int, Array]) -> PyTree:
-        """What the block returns inside of the replacement of one around it: it stays what it is, where it is."""
+        """Return the results of the block inside the replacement of one around it: it stays what and where it is."""
         equation, block = self.node.equation, self.block
         inputs = dict(zip(_argument_order(self.node), arrays, strict=True)) | dict(exchanged)
         if block is not None:
@@ -201,7 +201,7 @@ class Match(Mox):
         return self._result([results[index] for index in _result_order(self.node)])
 
     def param(self, name: str) -> Array:
-        """A parameter of the block, by its name below the block; inside a replacement, what the program runs with.
+        """Return a parameter of the block, by its name below it; inside a replacement, what the program runs with.
 
         Raises:
           InvalidArgument: the block has none of that name, or the program does not hold it.
@@ -227,7 +227,7 @@ class Match(Mox):
         return held[path]
 
     def computed(self, path: str) -> Array | None:
-        """The value that an edit puts in the place of a parameter, None where it is not known before the program runs."""
+        """Return the value that an edit puts in place of a parameter, None if it is not known before the program runs."""
         exchanged = {} if self.block is None else self.block.exchanged
         index = next((index for index, known in exchanged.items() if known == path), None)
         if index is None:
@@ -236,7 +236,7 @@ class Match(Mox):
         return value_of(self.root, self.node, self.node.equation.invars[index], steps)
 
     def _full(self, name: str) -> str:
-        """The path of a parameter, given relative to the block or in full."""
+        """Return the path of a parameter, given relative to the block or in full."""
         known = self.weight_avals
         matching = [path for path in known if path == name or name_below(path, self.path) == name]
         if len(matching) != 1:
@@ -248,13 +248,13 @@ class Match(Mox):
         return matching[0]
 
     def _arguments_held(self) -> list[TracedWeight]:
-        """The arguments of the call that are whole parameters of the program."""
+        """Return the arguments of the call that are whole parameters of the program."""
         block, avals = self.block, self.in_avals
         named = {} if block is None else {path: avals[i] for i, path in block.weights.items() if i < len(avals)}
         return [w for w in self.root.weights if w.path in named and w.value.shape == named[w.path].shape]
 
     def _exchanged(self, params: Mapping[str, Array]) -> dict[int, Array]:
-        """The operands of the block that other values take the place of, by position."""
+        """Return the operands of the block that other values take the place of, by position."""
         if self.block is None or not params:
             return {}
         by_path = {self._full(name): value for name, value in params.items()}
@@ -273,12 +273,12 @@ class Match(Mox):
 
 
 def arguments_of(node: Node) -> tuple[str, ...]:
-    """The path of each array argument of the call; of an equation, every operand is one."""
+    """Return the path of each array argument of the call; of an equation, every operand is one."""
     return node.block.arguments if node.block is not None else tuple(map(str, range(len(node.equation.invars))))
 
 
 def returns_of(node: Node) -> tuple[str, ...]:
-    """The path of each result of the call in what it returned."""
+    """Return the path of each result of the call in what it returned."""
     if node.block is not None:
         returns = node.block.returns
         return returns if len(returns) == node.block.results else tuple(map(str, range(node.block.results)))
@@ -287,7 +287,7 @@ def returns_of(node: Node) -> tuple[str, ...]:
 
 
 def nested(paths: Sequence[str], leaves: Sequence[PyTree]) -> PyTree:
-    """The containers that have the leaves at these paths: tuples where the keys are numbers, else dicts.
+    """Return the containers that have the leaves at these paths: tuples where the keys are numbers, else dicts.
 
     What a tuple has between them is None.
 
@@ -316,7 +316,7 @@ _MOST_GAPS = 100
 
 
 def call_arguments(node: Node, arrays: Sequence[PyTree]) -> tuple[PyTree, ...]:
-    """The positional arguments of the call, from its arrays."""
+    """Return the positional arguments of the call, from its arrays."""
     groups = nested(arguments_of(node), arrays) if arrays else ()
     return tuple(groups.values()) if isinstance(groups, dict) else groups
 
@@ -325,23 +325,23 @@ def call_arguments(node: Node, arrays: Sequence[PyTree]) -> tuple[PyTree, ...]:
 
 
 def _argument_order(node: Node) -> list[int]:
-    """Which array of the call each leaf of its arguments is."""
+    """Return which array of the call each leaf of its arguments is."""
     return jax.tree.leaves(call_arguments(node, list(range(len(arguments_of(node))))))
 
 
 def _returned(node: Node) -> PyTree:
-    """What the call returns, with the number of each array in its place."""
+    """Return what the call returns, with the number of each array in its place."""
     count = len(returns_of(node))
     return nested(returns_of(node), list(range(count))) if count else ()
 
 
 def _result_order(node: Node) -> list[int]:
-    """Which array of the call each leaf of its result is."""
+    """Return which array of the call each leaf of its result is."""
     return jax.tree.leaves(_returned(node))
 
 
 def match_of(mox: Mox, node: Node) -> Match:
-    """The Mox of a selected node."""
+    """Return the Mox of a selected node."""
     return _made(mox, node, None)
 
 
@@ -398,7 +398,7 @@ def _made(mox: Mox, node: Node, step: tuple[int, ...] | None) -> Match:
 
 
 def _body(node: Node) -> tuple[jaxprs.Jaxpr, tuple[str, ...]]:
-    """The body of a block, or one that has the equation alone; and the paths of the arguments."""
+    """Return the body of a block, or one that has the equation alone; and the paths of the arguments."""
     arguments = arguments_of(node)
     if node.block is not None:
         return node.equation.params["jaxpr"].jaxpr, arguments

@@ -40,10 +40,10 @@ class Mox:
     Attributes:
       traced: the jaxpr with blocks, the arrays that it holds, and the trees of its arguments and results.
       name: of what was traced.
-      signature: of what was traced; None where it has none.
+      signature: of what was traced; None if it has none.
       inputs: the inputs that edits have added, by name: keyword arguments of every call.
       dropped: the parameters that no equation uses any more since an edit, by path.
-      modules: by path, copies of the modules that have taken the place of others (None where a Mox has); None if the
+      modules: by path, copies of the modules that have taken the place of others (None for a Mox in that place); None if the
         program was read from a file, which does not say.
 
     >>> import jax.numpy as jnp, jaxport
@@ -88,11 +88,11 @@ class Mox:
     # -- evaluation ------------------------------------------------------------------------------------------------
 
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
-        """What the model returns for these arguments, with the parameters that the Mox holds."""
+        """Return what the model returns for these arguments, with the parameters that the Mox holds."""
         return self._result(self._run({}, args, kwargs))
 
     def apply(self, params: Mapping[str, Array], /, *args: PyTree, state: PyTree = False, **kwargs: PyTree) -> PyTree:
-        """What the model returns with other parameters.
+        """Return what the model returns with other parameters.
 
         Args:
           params: parameters by path, as `Mox.params` has them; entries of `Mox.state` may be among them. The Mox's own
@@ -130,7 +130,7 @@ class Mox:
         return (self._result(outputs), self._new_state(outputs)) if state else self._result(outputs)
 
     def _run(self, params: Mapping[str, Array], args: tuple, kwargs: dict) -> list[Array]:
-        """The outputs of the jaxpr."""
+        """Return the outputs of the jaxpr."""
         added = {name: kwargs.pop(name) for name in self.inputs if name in kwargs}
         absent = [name for name in self.inputs if name not in added]
         if absent:
@@ -157,7 +157,7 @@ class Mox:
         return jaxprs.jaxpr_as_fun(program._plain(current_recorder() is not None))(*operands)
 
     def fitting(self, operands: Sequence[Array]) -> Mox:
-        """The program for operands of these shapes: itself, or specialized where it has symbolic dims.
+        """Return the program for operands of these shapes: itself, or specialized where it has symbolic dims.
 
         Raises:
           InvalidArgument: the operands do not fit.
@@ -181,7 +181,7 @@ class Mox:
         return self._specialized(names, [one.shape for one in operand_avals])
 
     def _specialized(self, names: Sequence[str], shapes: Sequence[Sequence[int]]) -> Mox:
-        """The program at other sizes of its symbolic dims; each is made once."""
+        """Return the program at other sizes of its symbolic dims; each is made once."""
         from jaxport.mox.specialize import sizes_of, specialize
 
         values = sizes_of(self.jaxpr.in_avals, shapes, names, f"the call of `{self.name}`")
@@ -199,13 +199,13 @@ class Mox:
         return {}
 
     def _plain(self, mark: bool) -> jaxprs.ClosedJaxpr:
-        """The program without blocks; with markers in their place where a trace is looking for them."""
+        """Return the program without blocks; with markers in their place where a trace is looking for them."""
         if mark not in self._programs:
             self._programs[mark] = ungroup(self.jaxpr, mark)
         return self._programs[mark]
 
     def _arguments(self, args: tuple, kwargs: dict) -> list[Array]:
-        """The arrays among the arguments, checked against what was traced."""
+        """Return the arrays among the arguments, checked against what was traced."""
         leaves, tree = jax.tree.flatten((args, kwargs))
         if tree != self.traced.in_tree and self.signature is not None:
             from jaxport.mox.calling import as_traced
@@ -247,7 +247,7 @@ class Mox:
         return Tree(self)
 
     def select(self, query: Query, *, expect: int | None = None, strict: bool = True) -> Selection:
-        """The blocks and equations that a query hits.
+        """Return the blocks and equations that a query hits.
 
         Args:
           query: an XPath 1.0 expression, a path (``blocks.1.mlp``), a module class, which selects the modules of derived
@@ -268,7 +268,7 @@ class Mox:
         return select(self, query, expect, strict)
 
     def __getitem__(self, path: str) -> Match:
-        """The block at a path.
+        """Return the block at a path.
 
         Raises:
           QueryError: there is none, or it is called several times.
@@ -284,7 +284,7 @@ class Mox:
         return at_path(self, path)
 
     def sub(self, query: Query, replacement: PyTree, *, expect: int | None = None) -> Mox:
-        """A new Mox in which what the query hits is replaced; `Selection.sub` says what a replacement may be.
+        """Return a new Mox in which what the query hits is replaced; `Selection.sub` says what a replacement may be.
 
         Raises:
           QueryError: the query is malformed, hits nothing, or another number than `expect`.
@@ -298,7 +298,7 @@ class Mox:
         return self.select(query, expect=expect).sub(replacement)
 
     def patch(self, changes: Mapping[str, PyTree]) -> Mox:
-        """A new Mox in which blocks return something else.
+        """Return a new Mox in which blocks return something else.
 
         Args:
           changes: by path or query, the value that a block returns instead (also a traced one: patches compose with
@@ -321,7 +321,7 @@ class Mox:
         return patched(self, changes)
 
     def unroll(self, query: Query = "//scan") -> Mox:
-        """A new Mox in which scans are written out: the layers of a stack become elements, `layers.0`, `layers.1`, ….
+        """Return a new Mox with its scans written out: the layers of a stack become elements, `layers.0`, `layers.1`, ….
 
         `query` hits scans, or blocks in them, whose parameters they slice. The parameters stay stacked, and each layer
         takes its slice: values and gradients are the same. What an edit adds to a layer is its own.
@@ -341,7 +341,7 @@ class Mox:
         return unrolled(self.select(query))
 
     def shard(self, mesh: jax.sharding.Mesh, specs: Mapping[Any, PyTree]) -> Mox:
-        """A new Mox whose parameters lie on the devices of a mesh, and whose blocks return what is split as asked for.
+        """Return a new Mox with its parameters on the devices of a mesh, and the results of its blocks split as asked for.
 
         Args:
           mesh: a `jax.sharding.Mesh`; how the rest is split is left to the compiler (automatic axes).
@@ -372,7 +372,7 @@ class Mox:
         inputs: bool = False,
         grads: Callable[[PyTree], PyTree] | None = None,
     ) -> Callable[..., dict[str, PyTree]]:
-        """A function of the model's arguments that returns the results of the selected blocks, by path.
+        """Return a function of the model's arguments that returns the results of the selected blocks, by path.
 
         Args:
           query: what to look at.
@@ -396,7 +396,7 @@ class Mox:
         return capture(self.select(query, expect=expect), inputs, grads)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the Mox to a file (`.json`, `.yson` or `.xml`) and its weights beside it; see `jaxport.mox.save`.
+        """Write the Mox to a file (`.json`, `.yson` or `.xml`) and its weights beside it; see `jaxport.mox.save`.
 
         >>> import pathlib, tempfile, jax.numpy as jnp, jaxport
         >>> file = pathlib.Path(tempfile.mkdtemp()) / "tanh.json"
@@ -409,7 +409,7 @@ class Mox:
         save(self, path)
 
     def fold(self, depth: int) -> Text:
-        """The tree as text, so many levels of it.
+        """Return the tree as text, so many levels of it.
 
         Raises:
           InvalidArgument: `depth` is not positive.
@@ -429,7 +429,7 @@ class Mox:
         return self.show().data
 
     def show(self) -> Html:
-        """The tree for a notebook: collapsible, with shapes and sizes.
+        """Return the tree for a notebook: collapsible, with shapes and sizes.
 
         >>> import jax.numpy as jnp, jaxport
         >>> type(jaxport.make_mox(jnp.tanh)(jnp.zeros(3)).show()).__name__
@@ -440,7 +440,7 @@ class Mox:
         return html(self)
 
     def with_params(self, params: Mapping[str, Array]) -> Mox:
-        """The same program with other values for some of its parameters and state, by path.
+        """Return the same program with other values for some of its parameters and state, by path.
 
         Floating-point values may be stored in another type (``value.astype(jnp.bfloat16)``): the program converts them
         to the type that it was traced with. (`jaxport.mox.cast` is for the type in which it computes.)
@@ -482,7 +482,7 @@ class Mox:
         return text(self)
 
     def replaced(self, traced: Traced, **changes: PyTree) -> Self:
-        """A Mox with another program and the same names."""
+        """Return a Mox with another program and the same names."""
         return replace(self, traced=traced, **changes)
 
 
@@ -495,7 +495,7 @@ _NESTED = "it is a dict: parameters have whole paths here, `layers.0.kernel`, in
 
 
 def _as_float(value: Array, dtype: DTypeLike) -> Array:
-    """A parameter in the type that the program computes in, if it is stored in another floating-point type."""
+    """Return a parameter in the type that the program computes in, if it is stored in another floating-point type."""
     if value.dtype == dtype or not (jnp.issubdtype(value.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.floating)):
         return value
     return jnp.asarray(value).astype(dtype)

@@ -39,15 +39,15 @@ class Site:
     is_dissolved: bool = field(default=False)
 
     def in_avals(self, level: int) -> list[Aval]:
-        """The arguments within the innermost `level` levels of `vmap`."""
+        """Return the arguments within the innermost `level` levels of `vmap`."""
         return _unbatched(self.jaxpr.in_avals[: self.arguments], [taken for taken, _ in self.axes], level)
 
     def out_avals(self, level: int) -> list[Aval]:
-        """The results within the innermost `level` levels of `vmap`."""
+        """Return the results within the innermost `level` levels of `vmap`."""
         return _unbatched(self.jaxpr.out_avals[: self.results], [made for _, made in self.axes], level)
 
     def call(self, arrays: Sequence[Array], others: Sequence[Array], exchanged: frozenset[int]) -> list[Array]:
-        """The results of the original for these arguments, inside the replacement."""
+        """Return the results of the original for these arguments, inside the replacement."""
         level = len(self.axes)
         for index, (array, aval) in enumerate(zip(arrays, self.in_avals(level), strict=True)):
             array_aval = jax.typeof(array)
@@ -60,14 +60,14 @@ class Site:
         return original_p.bind(*arrays, *others, site=self, level=level, exchanged=exchanged)
 
     def function(self) -> Callable[..., list[Array]]:
-        """The original as a function of JAX."""
+        """Return the original as a function of JAX."""
         self.is_dissolved = True
         run = jaxprs.jaxpr_as_fun(ungroup(self.jaxpr))
         return lambda *operands: run(*operands)[: self.results]
 
 
 def _unbatched(avals: Sequence[Aval], levels: Sequence[Sequence[int | None]], count: int) -> list[Aval]:
-    """The avals as they are inside of the `count` innermost levels: outer axes go first."""
+    """Return the avals as they are inside of the `count` innermost levels: outer axes go first."""
     outermost_first = list(levels)[::-1][:count]
     for axes in outermost_first:
         avals = [

@@ -33,7 +33,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class InputOrigin:
-    """The input of the program that a value is (None where it is computed), and the scans that hand out slices of it.
+    """The input of the program that a value is (None if it is computed), and the scans that hand out slices of it.
 
     If it is one layer of a stack that was unrolled, `steps` are the indices of the layer in the leading axes.
     """
@@ -68,7 +68,7 @@ def origin_of(mox: Mox, node: Node, atom: Atom) -> InputOrigin:
 
 
 def _stack_of(jaxpr: jaxprs.Jaxpr, atom: Atom) -> tuple[Atom, tuple[int, ...]]:
-    """The array that a value is an element of, by static indices of its leading axes, and these indices."""
+    """Return the array that a value is an element of, by static indices of its leading axes, and these indices."""
     made: dict[Var, jaxprs.JaxprEqn] = {v: equation for equation in jaxpr.eqns for v in equation.outvars}
     indices: tuple[int, ...] = ()
     while isinstance(atom, jaxprs.Var) and atom in made and is_first_axis_squeezed(made[atom]):
@@ -82,7 +82,10 @@ def _stack_of(jaxpr: jaxprs.Jaxpr, atom: Atom) -> tuple[Atom, tuple[int, ...]]:
 
 
 def index_of(equation: jaxprs.JaxprEqn) -> int | None:
-    """The static index of the first axis that an equation slices its operand at; None if it does something else."""
+    """Return the static index of the first axis that an equation slices its operand at.
+
+    None if it does something else.
+    """
     if equation.primitive.name != "slice":
         return None
     params, operand = equation.params, equation.invars[0]
@@ -105,11 +108,11 @@ class ParameterPlace:
     steps: tuple[int, ...] = ()
 
     def value(self, held: Mapping[str, Array]) -> Array:
-        """The value among those of the arrays by path."""
+        """Return the value among those of the arrays by path."""
         return held[self.root][self.steps] if self.steps else held[self.root]
 
     def with_value(self, held: Mapping[str, PyTree], value: Array) -> Array:
-        """The whole array with another value at this place."""
+        """Return the whole array with another value at this place."""
         return held[self.root].at[self.steps].set(value) if self.steps else value
 
 
@@ -131,7 +134,7 @@ def places_of(mox: Mox, nodes: Sequence[Node]) -> dict[str, ParameterPlace]:
 
 
 def stacking_scans(mox: Mox, node: Node) -> tuple[Node, ...]:
-    """The scans around a node whose steps have parameters of their own, the outermost first.
+    """Return the scans around a node whose steps have parameters of their own, the outermost first.
 
     Those that slice the weights of the node's block; where it has none, those that slice any weights. A scan over
     time hands the same weights to each step: what is new inside is shared by the steps too.
@@ -160,7 +163,7 @@ def _slices_weights(mox: Mox, scan: Node) -> bool:
 
 
 def value_of(mox: Mox, node: Node, atom: Atom, steps: Mapping[Node, int]) -> Array | None:
-    """A value that can be read at `node`, computed of what the program holds; None where it depends on its arguments.
+    """Return a value that can be read at `node`, from what the program holds; None if it depends on its arguments.
 
     `steps` are those of the scans around.
     """
@@ -189,12 +192,15 @@ def value_of(mox: Mox, node: Node, atom: Atom, steps: Mapping[Node, int]) -> Arr
 
 
 def _body_around(mox: Mox, node: Node) -> jaxprs.Jaxpr:
-    """The body that a node is an equation of."""
+    """Return the body that a node is an equation of."""
     return mox.jaxpr.jaxpr if node.parent is None else bodies(node.parent.equation.params)[node.location[-2]]
 
 
 def _entering(mox: Mox, node: Node, position: int, steps: Mapping[Node, int]) -> Array | None:
-    """The value of an input of the body around a node; None where it depends on the arguments, or on a loop's steps."""
+    """Return the value of an input of the body around a node.
+
+    None if it depends on the arguments, or on a loop's steps.
+    """
     around = node.parent
     if around is None:
         return mox.weights[position].value if position < len(mox.weights) else None
@@ -208,7 +214,7 @@ def _entering(mox: Mox, node: Node, position: int, steps: Mapping[Node, int]) ->
 
 
 def evaluated(equation: jaxprs.JaxprEqn, operands: Sequence[Array], mark: bool = False) -> list[Array]:
-    """The results of an equation for some operands; with markers for a trace if asked for."""
+    """Return the results of an equation for some operands; with markers for a trace if asked for."""
     invars = [jaxprs.Var(operand.aval) for operand in equation.invars]
     outvars = [jaxprs.Var(variable.aval) for variable in equation.outvars]
     alone = equation.replace(invars=[*invars], outvars=outvars)

@@ -35,12 +35,12 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def fragment(mox: Mox) -> str:
-    """The tree as HTML in which each block and body unfolds, for a notebook."""
+    """Return the tree as HTML in which each block and body unfolds, for a notebook."""
     return f"<style>{_STYLE}</style>{_tree(mox)}"
 
 
 def page(mox: Mox) -> str:
-    """The tree as a document of its own."""
+    """Return the tree as a document of its own."""
     from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
     # What a query of the page looks at; `<` would end the script that holds it.
@@ -91,7 +91,7 @@ class _Rows:
         yield "</div>"
 
     def about(self, equation: jaxprs.JaxprEqn, block: Block) -> Iterator[str]:
-        """The config of a block, folded, and its own parameters, each at the first block that has it."""
+        """Yield the config of a block, folded, and its own parameters, each at the first block that has it."""
         lines = [f"{key} = {value_text(value)}" for key, value in block.config.items() if value is not None]
         if lines:
             yield f"<details class='body note'><summary>config</summary>{'<br>'.join(map(escape, lines))}</details>"
@@ -106,7 +106,7 @@ class _Rows:
 
 
 def _summary(value: Array) -> str:
-    """The mean, the range and a histogram of an array."""
+    """Return the mean, the range and a histogram of an array."""
     if is_tracer(value) or not value.size or value.size > _MOST or not jnp.issubdtype(value.dtype, jnp.number):
         return ""
     numbers = np.asarray(value).astype(np.float64 if value.dtype != jnp.dtype("complex64") else np.complex128)

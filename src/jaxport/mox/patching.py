@@ -52,7 +52,7 @@ def patched(mox: Mox, changes: Mapping[str, PyTree]) -> Mox:
 
 
 def _patch(match: Match, change: PyTree) -> Whole:
-    """What takes the place of the results of a call."""
+    """Return what takes the place of the results of a call."""
     if callable(change):
         return Whole(lambda *args: change(match(*args)))
     avals = match.out_avals

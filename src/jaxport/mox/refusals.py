@@ -12,7 +12,7 @@ __all__ = ["refusal"]
 
 
 def refusal(node: Node) -> Refusal | None:
-    """Why the equation at a node cannot be replaced, None where it can."""
+    """Why the equation at a node cannot be replaced, None if it can."""
     why = _of_equation(node)
     for around in node.around:
         why = why or _of_surroundings(around)
@@ -51,7 +51,7 @@ def _differentiated(node: Node) -> str | None:
 
 
 def tap_refusal(node: Node) -> Refusal | None:
-    """Why the results of the equation at a node cannot be captured, None where they can."""
+    """Why the results of the equation at a node cannot be captured, None if they can."""
     here = node
     for around in node.around:
         name = around.equation.primitive.name

@@ -71,7 +71,7 @@ class Whole:
     function: PythonFunction
 
     def __call__(self, *args: PyTree) -> PyTree:
-        """What takes the place of the block's results."""
+        """Return what takes the place of the block's results."""
         return self.function(*args)
 
 
@@ -82,7 +82,7 @@ class Factory:
     make: Callable[[Match], PyTree]
 
     def __call__(self, *_: object) -> NoReturn:
-        """Refuses: it is given to `sub`, which calls it with each match.
+        """Refuse: it is given to `sub`, which calls it with each match.
 
         Raises:
           InvalidArgument: always.
@@ -102,11 +102,11 @@ class Original:
         self._match = match
 
     def __call__(self, *args: PyTree, params: Mapping[str, Array] | None = None) -> PyTree:
-        """What the block returns, with other values for some of its parameters."""
+        """Return what the block returns, with other values for some of its parameters."""
         return self._match(*args, params=params)
 
     def param(self, name: str) -> Array:
-        """A parameter of the block, by its name below the block."""
+        """Return a parameter of the block, by its name below the block."""
         return self._match.param(name)
 
 
@@ -118,7 +118,7 @@ class Rewrite:
 
 
 def factory(make: Callable[[Match], PyTree]) -> Factory:
-    """Marks a function that is called with each match and returns its replacement.
+    """Mark a function that is called with each match and returns its replacement.
 
     The match has the block's `config`, `params`, `in_avals` and `out_avals`; called inside the replacement, it is the
     original.
@@ -133,7 +133,7 @@ def factory(make: Callable[[Match], PyTree]) -> Factory:
 
 
 def concrete(replacement: PyTree, match: Match) -> PyTree:
-    """What replaces a match: a `Replacement`, a `Rewrite` or a callable.
+    """Return what replaces a match: a `Replacement`, a `Rewrite` or a callable.
 
     Raises:
       InvalidArgument: the replacement is neither.
@@ -193,7 +193,7 @@ class Templates:
         self._known: dict[Hashable, Template] = {}
 
     def of(self, made: Replacement | PythonFunction, match: Match, site: Site) -> Template:
-        """The traced replacement of a match."""
+        """Return the traced replacement of a match."""
         if not isinstance(made, Replacement):
             return _traced(made, match, site)
         avals = [(aval.shape, aval.dtype) for aval in (*site.jaxpr.in_avals, *site.jaxpr.out_avals)]
@@ -293,7 +293,7 @@ def _refuse_changes(changed: Sequence[str], match: Match) -> None:
 
 
 def _name_of(made: Replacement | PythonFunction) -> str:
-    """The qualified name of a replacement."""
+    """Return the qualified name of a replacement."""
     if isinstance(made, Mox):
         block = getattr(made, "block", None)
         return made.name if block is None else block.target
@@ -327,7 +327,7 @@ def _namespaces() -> list[str]:
 
 
 def _trace(trace: Callable[[], Traced], match: Match, made: Replacement | PythonFunction) -> Traced:
-    """The trace, with the errors of what the user wrote explained."""
+    """Return the trace, with the errors of what the user wrote explained."""
     # While it is traced, the match stands for the original wherever the replacement holds it.
     match._sites.append((None, None))
     try:
@@ -354,7 +354,7 @@ def _shown(made: Replacement | PythonFunction) -> str:
 def _call(
     function: PythonFunction, match: Match, site: Site, operands: list, made: Replacement | PythonFunction
 ) -> list[Array]:
-    """Calls a replacement for one element of all batches around the block; the results are checked, in order."""
+    """Call a replacement for one element of all batches around the block; the results are checked, in order."""
     arrays, others = operands[: site.arguments], operands[site.arguments :]
     per_example = made.per_example if isinstance(made, Replacement) else not _is_whole(made, match)
     seen = site if per_example else replace(site, axes=())
@@ -390,7 +390,7 @@ def _arguments(node: Node, arrays: Sequence[Array]) -> tuple[PyTree, ...]:
 
 
 def _checked(result: PyTree, match: Match, site: Site, made: Replacement | PythonFunction) -> list[Array]:
-    """The arrays of a result in the order of the original's, of the same shapes and dtypes."""
+    """Return the arrays of a result in the order of the original's, of the same shapes and dtypes."""
     nested_arrays = Found()
     find(result, "", lambda _: False, nested_arrays, set())
     wanted, paths = site.out_avals(len(site.axes)), returns_of(match.node)

@@ -22,28 +22,28 @@ class TypeRewriting:
         self._done: dict[int, tuple[Jaxpr, Jaxpr]] = {}
 
     def aval(self, aval: Aval) -> Aval:
-        """What becomes of a type."""
+        """Return what becomes of a type."""
         return aval
 
     def leaf(self, value: PyTree) -> PyTree:
-        """What becomes of a param, or of an item of one, that is no program."""
+        """Return what becomes of a param, or of an item of one, that is no program."""
         return value
 
     def literal(self, literal: jaxprs.Literal) -> jaxprs.Literal:
-        """What becomes of a literal."""
+        """Return what becomes of a literal."""
         return literal
 
     def known(self, equation: jaxprs.JaxprEqn) -> jaxprs.Literal | None:
-        """The value of an equation's result where it is a literal from now on."""
+        """Return the value of an equation's result where it is a literal from now on."""
         del equation
         return None
 
     def closed(self, closed: jaxprs.ClosedJaxpr) -> jaxprs.ClosedJaxpr:
-        """The program of another."""
+        """Return the program of another."""
         return jaxprs.closed(self.body(closed.jaxpr), closed.consts)
 
     def body(self, jaxpr: Jaxpr) -> Jaxpr:
-        """The body of another; the same body stays one."""
+        """Return the body of another; the same body stays one."""
         if id(jaxpr) not in self._done:
             self._done[id(jaxpr)] = jaxpr, self._made(jaxpr)
         return self._done[id(jaxpr)][1]

@@ -56,7 +56,7 @@ def _function(equation: jaxprs.JaxprEqn) -> Callable[..., list[Array]]:
 
 
 def rule_of(equation: jaxprs.JaxprEqn) -> DerivativeRule:
-    """The rule of an equation, traced.
+    """Return the rule of an equation, traced.
 
     >>> rule = rule_of(jax.make_jaxpr(jax.nn.relu)(1.0).eqns[0])
     >>> len(rule.forward.in_avals), len(rule.forward.out_avals)
@@ -68,7 +68,7 @@ def rule_of(equation: jaxprs.JaxprEqn) -> DerivativeRule:
     made = _inexact([v.aval for v in equation.outvars])
 
     def only(values: Sequence[Array]) -> Callable[..., list[Array]]:
-        """The equation as a function of the operands that have derivatives."""
+        """Return the equation as a function of the operands that have derivatives."""
 
         def function(*some: Array) -> list[Array]:
             full = list(values)
@@ -116,7 +116,7 @@ def rule_of(equation: jaxprs.JaxprEqn) -> DerivativeRule:
 def equation_of(
     primitive: str, body: jaxprs.ClosedJaxpr, rule: Callable[[], DerivativeRule], name: str
 ) -> jaxprs.JaxprEqn:
-    """A new equation that runs `body` and is differentiated by the rule, which is asked for when it is needed.
+    """Return a new equation that runs `body` and is differentiated by the rule, which is asked for when it is needed.
 
     >>> jaxpr = jax.make_jaxpr(jax.nn.relu)(1.0)
     >>> body = jaxpr.eqns[0].params["call_jaxpr"]

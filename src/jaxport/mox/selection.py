@@ -65,20 +65,20 @@ class Selection:
         return "\n".join([f"{len(rows)} of `{self.mox.name}` for {self.query}", *rows])
 
     def count(self) -> int:
-        """How many there are."""
+        """Return how many there are."""
         return len(self.nodes)
 
     def paths(self) -> list[str]:
-        """The path of each; of an equation, that of the block around it and its name."""
+        """Return the path of each; of an equation, that of the block around it and its name."""
         return [node.path for node in self.nodes]
 
     def where(self, predicate: Callable[[Match], object]) -> Selection:
-        """Those for which the predicate holds."""
+        """Return those for which the predicate holds."""
         kept = tuple(node for node, match in zip(self.nodes, self, strict=True) if predicate(match))
         return replace(self, nodes=kept, query=f"{self.query}, narrowed")
 
     def expect(self, count: int) -> Selection:
-        """The selection itself, if it has so many members.
+        """Return the selection itself, if it has so many members.
 
         Raises:
           QueryError: it has another number.
@@ -93,7 +93,7 @@ class Selection:
         return self
 
     def select(self, query: str, *, expect: int | None = None, strict: bool = True) -> Selection:
-        """What a query hits, seen from each of the members.
+        """Return what a query hits, seen from each of the members.
 
         >>> import jax, jax.numpy as jnp, jaxport
         >>> mox = jaxport.make_mox(jax.jit(lambda x: jnp.sin(jnp.cos(x))))(jnp.zeros(3))
@@ -106,18 +106,18 @@ class Selection:
         return selection if expect is None else selection.expect(expect)
 
     def __or__(self, other: Selection) -> Selection:
-        """The members of both, in the order of the program."""
+        """Return the members of both, in the order of the program."""
         nodes = _in_order({*self.nodes, *self._same(other).nodes})
         return replace(self, nodes=nodes, query=f"{self.query} or {other.query}")
 
     def __and__(self, other: Selection) -> Selection:
-        """The members that are in both."""
+        """Return the members that are in both."""
         kept = set(self._same(other).nodes)
         nodes = tuple(node for node in self.nodes if node in kept)
         return replace(self, nodes=nodes, query=f"{self.query} and {other.query}")
 
     def __sub__(self, other: Selection) -> Selection:
-        """The members that are not in the other."""
+        """Return the members that are not in the other."""
         gone = set(self._same(other).nodes)
         nodes = tuple(node for node in self.nodes if node not in gone)
         return replace(self, nodes=nodes, query=f"{self.query} but not {other.query}")
@@ -134,7 +134,7 @@ class Selection:
     # -- edits -----------------------------------------------------------------------------------------------------
 
     def sub(self, replacement: PyTree) -> Mox:
-        """A new Mox with each member replaced.
+        """Return a new Mox with each member replaced.
 
         Args:
           replacement: a function, a module or a Mox that takes the arrays that the member takes, and returns what it
@@ -157,7 +157,7 @@ class Selection:
         return substituted(self, replacement)
 
     def wrap(self, function: PythonFunction) -> Mox:
-        """A new Mox in which each member's call becomes ``function(member, *args)``.
+        """Return a new Mox in which each member's call becomes ``function(member, *args)``.
 
         >>> import jax.numpy as jnp, jaxport
         >>> mox = jaxport.make_mox(lambda x: jnp.cos(x) + 1)(jnp.zeros(3))
@@ -169,7 +169,7 @@ class Selection:
         return self.sub(factory(lambda match: lambda *args: function(match, *args)))
 
     def before(self, function: PythonFunction) -> Mox:
-        """A new Mox in which each member is given what `function` makes of its arguments: one value, or a tuple."""
+        """Return a new Mox in which each member takes what `function` makes of its arguments: one value, or a tuple."""
 
         def wrapped(match: Match, *args: PyTree) -> PyTree:
             made = function(*args)
@@ -178,11 +178,11 @@ class Selection:
         return self.wrap(wrapped)
 
     def after(self, function: PythonFunction) -> Mox:
-        """A new Mox in which `function` is applied to what each member returns."""
+        """Return a new Mox in which `function` is applied to what each member returns."""
         return self.wrap(lambda match, *args: function(match(*args)))
 
     def residual(self, function: PythonFunction) -> Mox:
-        """A new Mox in which what `function` makes of each member's arguments is added to what the member returns.
+        """Return a new Mox that adds what `function` makes of each member's arguments to what the member returns.
 
         >>> import jax.numpy as jnp, jaxport
         >>> mox = jaxport.make_mox(lambda x: jnp.cos(x) + 1)(jnp.zeros(3))
@@ -192,7 +192,7 @@ class Selection:
         return self.wrap(lambda match, *args: jax.tree.map(jnp.add, match(*args), function(*args)))
 
     def remove(self) -> Mox:
-        """A new Mox in which each member hands its first arguments on.
+        """Return a new Mox in which each member hands its first arguments on.
 
         Raises:
           InvalidArgument: the results of a member are not of the shapes and dtypes of its first arguments.
@@ -206,7 +206,7 @@ class Selection:
         return self.sub(factory(passing))
 
     def tap(self) -> Mox:
-        """A new Mox that returns a pair: the result, and what the members returned, by path."""
+        """Return a new Mox that returns a pair: the result, and what the members returned, by path."""
         from jaxport.mox.capture import tapped
 
         return tapped(self)
@@ -254,7 +254,7 @@ def at_path(mox: Mox, path: str) -> Match:
 
 
 def _by_class(mox: Mox, kind: type, strict: bool) -> Selection:
-    """The calls of modules of a class, or of one derived from it."""
+    """Return the calls of modules of a class, or of one derived from it."""
     from jaxport.blocks.window import target_of
 
     kinds = {kind}
@@ -279,7 +279,7 @@ _PATH = re.compile(r"\w+(\.[\w-]+)*")
 
 
 def _by_path(mox: Mox, query: str, strict: bool) -> tuple[Node, ...] | None:
-    """What is at a bare path, such as ``blocks.1.mlp``; None for other queries."""
+    """Return what is at a bare path, such as ``blocks.1.mlp``; None for other queries."""
     if not _PATH.fullmatch(query):
         return None
     nodes = mox.tree.paths.get(query)
@@ -299,7 +299,7 @@ def _by_path(mox: Mox, query: str, strict: bool) -> tuple[Node, ...] | None:
 
 
 def _by_xpath(mox: Mox, query: str, elements: Sequence[_Element], strict: bool) -> tuple[Node, ...]:
-    """What a query hits, seen from some elements; each node once, in the order of the program."""
+    """Return what a query hits, seen from some elements; each node once, in the order of the program."""
     tree, program = mox.tree, compiled(query)
     if strict:
         check(mox, query, program)
@@ -336,14 +336,14 @@ def _hits(paths: Sequence[str]) -> str:
 
 
 def _near(mox: Mox, query: str) -> str:
-    """The names in the Mox that are most like those in the query."""
+    """Return the names in the Mox that are most like those in the query."""
     known = {node.type for node in mox.tree.nodes}
     words = [word for word in re.findall(r"[A-Za-z_]\w+", query) if word not in known]
     return next((similar for word in words if (similar := near(word, known))), "")
 
 
 def query(xpath: Query, mox: Mox, *, expect: int | None = None) -> Selection:
-    """What a query hits in a Mox: ``mox.select(xpath)``.
+    """Return what a query hits in a Mox: ``mox.select(xpath)``.
 
     >>> import jax.numpy as jnp, jaxport
     >>> mox = jaxport.make_mox(jnp.sin)(jnp.zeros(3))
@@ -354,7 +354,7 @@ def query(xpath: Query, mox: Mox, *, expect: int | None = None) -> Selection:
 
 
 def sub(xpath: Query, replacement: PyTree, mox: Mox, *, expect: int | None = None) -> Mox:
-    """A new Mox with what the query hits replaced: ``mox.sub(xpath, replacement)``.
+    """Return a new Mox with what the query hits replaced: ``mox.sub(xpath, replacement)``.
 
     >>> import jax.numpy as jnp, jaxport
     >>> mox = jaxport.make_mox(jnp.sin)(jnp.zeros(3))

@@ -62,7 +62,7 @@ def sharded(mox: Mox, mesh: Mesh, specs: Mapping[Any, PyTree]) -> Mox:
 
 
 def beside(value: Array, weight: Array) -> Array:
-    """What an edit makes of a weight, split over the devices as that is if it has its shape."""
+    """Return what an edit makes of a weight, split over the devices as that is if it has its shape."""
     sharding = getattr(weight, "sharding", None)
     if isinstance(sharding, NamedSharding) and value.shape == weight.shape:
         return jax.device_put(value, sharding)
@@ -70,7 +70,7 @@ def beside(value: Array, weight: Array) -> Array:
 
 
 def _constrained(match: Match, mesh: Mesh, spec: PartitionSpec) -> Whole:
-    """A block whose results are split; under `vmap` those of the whole batch."""
+    """Return a block whose results are split; under `vmap` those of the whole batch."""
     for aval in match.out_avals:
         _check(mesh, f"the result of {match.shown}", aval.shape, spec)
     sharding = NamedSharding(mesh, spec)
@@ -80,7 +80,7 @@ def _constrained(match: Match, mesh: Mesh, spec: PartitionSpec) -> Whole:
 
 
 def _of_params(mox: Mox, match: Match, spec_or_specs: PyTree) -> dict[str, PartitionSpec]:
-    """How the parameters of a block are split, by path."""
+    """Return how the parameters of a block are split, by path."""
     held = {weight.path: weight.value for weight in mox.weights}
     block = match.block
     named = {} if block is None else block.weights
@@ -111,7 +111,7 @@ def _of_params(mox: Mox, match: Match, spec_or_specs: PyTree) -> dict[str, Parti
 
 
 def _stored(match: Match, kernel: Kernel, held: Mapping[str, Array]) -> list[str]:
-    """The arrays that hold a weight: itself, or those of its shape that an edit computes it from (quantized ones)."""
+    """Return the arrays that hold a weight: itself, or those of its shape that an edit computes it from."""
     if match.block is not None and kernel.path in match.block.weights.values() and kernel.path in held:
         return [kernel.path]
     shape, below = match.weight_avals[kernel.path].shape, f"{joined(match.path, kernel.name)}."
@@ -137,7 +137,10 @@ def _of_others(match: Match, kernel: Kernel, spec: PartitionSpec) -> dict[str, P
 
 
 def _put(mesh: Mesh, path: str, value: Array, spec: PartitionSpec | None) -> Array:
-    """A parameter where it is to lie; what no query names stays on the mesh as it is, or is whole on each device."""
+    """Return a parameter where it is to lie.
+
+    What no query names stays on the mesh as it is, or is whole on each device.
+    """
     if spec is None:
         known = getattr(value, "sharding", None)
         if isinstance(known, NamedSharding) and known.mesh == mesh:

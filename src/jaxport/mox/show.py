@@ -27,7 +27,7 @@ _WIDTH = 24
 
 
 def text(mox: Mox, depth: int | None = None) -> str:
-    """The tree as text: so many levels of it, or what fits into a page."""
+    """Return the tree as text: so many levels of it, or what fits into a page."""
     traced = mox.traced
     avals = mox.jaxpr.in_avals[len(mox.weights) :]
     names = [*traced.input_paths, *mox.inputs]
@@ -61,13 +61,13 @@ class _Drawing:
     levels: int
 
     def lines(self, jaxpr: jaxprs.Jaxpr, indent: str, level: int) -> list[str]:
-        """The lines of a body."""
+        """Return the lines of a body."""
         if level >= self.levels:
             return []
         return list(self.drawn(self.rows(jaxpr), indent, level))
 
     def rows(self, jaxpr: jaxprs.Jaxpr) -> list[_Row]:
-        """The title of each equation that is shown, and its bodies."""
+        """Return the title of each equation that is shown, and its bodies."""
         rows: list[_Row] = []
         plain = hidden = 0
         for equation in jaxpr.eqns:
@@ -88,7 +88,7 @@ class _Drawing:
         return rows
 
     def drawn(self, rows: Sequence[_Row], indent: str, level: int) -> Iterator[str]:
-        """The rows as branches of a tree."""
+        """Yield the rows as branches of a tree."""
         branches: list[list[str]] = []
         alike: list[str] = []
         before: tuple[str, ...] | None = None
@@ -108,12 +108,12 @@ class _Drawing:
             yield from (f"{indent}{'   ' if last else '│  '}{line}" for line in inside)
 
     def within(self, below: Sequence[tuple[str, jaxprs.Jaxpr]]) -> Iterator[tuple[str, jaxprs.Jaxpr]]:
-        """The bodies, each with what its line begins with."""
+        """Yield the bodies, each with what its line begins with."""
         for number, (name, body) in enumerate(below):
             yield (f"{'└─' if number == len(below) - 1 else '├─'} {name}" if name else ""), body
 
     def body(self, name: str, body: jaxprs.Jaxpr, level: int) -> list[str]:
-        """The lines of a body of an equation, below its name if it has one."""
+        """Return the lines of a body of an equation, below its name if it has one."""
         if not name:
             return self.lines(body, "", level + 1)
         inside = "   " if name.startswith("└") else "│  "
@@ -121,7 +121,7 @@ class _Drawing:
 
 
 def _pattern(lines: Sequence[str], block: Block | None) -> tuple[str, ...] | None:
-    """What blocks that are alike have in common: all but the path."""
+    """Return what blocks that are alike have in common: all but the path."""
     if block is None or not block.path:
         return None
     return tuple(line.replace(f"{block.path}.", ".").replace(f"{block.path}:", ":") for line in lines)
@@ -138,7 +138,7 @@ def _more(count: int) -> str:
 
 
 def title(equation: jaxprs.JaxprEqn) -> str:
-    """What an equation or a block is called in a tree."""
+    """Return what an equation or a block is called in a tree."""
     block = equation.params.get("block")
     made = ", ".join(
         atom.aval.str_short(short_dtypes=True) for atom in equation.outvars[: None if block is None else block.results]
@@ -183,7 +183,7 @@ class Html:
         self.data, self._page = data, page
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a page that any browser shows: it unfolds, and is searched by text or XPath.
+        """Write a page that any browser shows: it unfolds, and is searched by text or XPath.
 
         Raises:
           SaveError: the file cannot be written.
@@ -201,12 +201,12 @@ class Html:
 
 
 def html(mox: Mox) -> Html:
-    """The tree as HTML in which each block and body unfolds."""
+    """Return the tree as HTML in which each block and body unfolds."""
     from jaxport.mox.page import fragment, page
 
     return Html(fragment(mox), lambda: page(mox))
 
 
 def count(sizes: Iterable[int]) -> str:
-    """A number of elements."""
+    """Return a number of elements."""
     return f"{sum(sizes):,}"

@@ -19,7 +19,7 @@ __all__ = ["sizes_of", "specialize"]
 def sizes_of(
     avals: Sequence[Aval], shapes: Sequence[Sequence[int]], names: Sequence[str], where: str
 ) -> dict[str, int]:
-    """The values of the symbols with which the avals have these shapes.
+    """Return the values of the symbols with which the avals have these shapes.
 
     Raises:
       InvalidArgument: there are none.
@@ -50,7 +50,7 @@ def _value(dim: Dim, values: Mapping[str, int]) -> Dim | None:
 
 
 def specialize(closed: jaxprs.ClosedJaxpr, values: Mapping[str, int]) -> jaxprs.ClosedJaxpr:
-    """A program with sizes in the place of symbolic dims, in its types, params and bodies.
+    """Return a program with sizes in the place of symbolic dims, in its types, params and bodies.
 
     >>> import jax, jax.numpy as jnp
     >>> (n,) = jax.export.symbolic_shape("n")

@@ -16,7 +16,7 @@ __all__ = ["eval_mox", "make_mox"]
 
 
 def make_mox(fn: PythonFunction, *, functions: Iterable[str] = ()) -> Callable[..., Mox]:
-    """A function that traces `fn` for the arguments that it is given, and returns a Mox.
+    """Return a function that traces `fn` for the arguments that it is given, and returns a Mox.
 
     Args:
       fn: an NNX or Equinox module, the `apply` of a Linen module, a method, a function, an imported program, a Mox:
@@ -69,5 +69,5 @@ def _name_of(fn: PythonFunction) -> str:
 
 
 def eval_mox(mox: Mox, *args: PyTree, **kwargs: PyTree) -> PyTree:
-    """What the model returns for these arguments: ``mox(*args, **kwargs)``."""
+    """Return what the model returns for these arguments: ``mox(*args, **kwargs)``."""
     return mox(*args, **kwargs)

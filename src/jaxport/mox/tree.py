@@ -103,7 +103,7 @@ class Tree:
         return list(self.node_of.values())
 
     def names(self, kind: str) -> frozenset[str]:
-        """All names of a kind that elements have: "tag", "target" or "attribute"."""
+        """Return all names of a kind that elements have: "tag", "target" or "attribute"."""
         return self._names[kind]
 
     @cached_property
@@ -176,7 +176,7 @@ class _TreeWriter:
             self.close(tag)
 
     def leaf(self, equation: jaxprs.JaxprEqn) -> str:
-        """The element of an equation that runs no bodies; layers of a kind have the same ones."""
+        """Return the element of an equation that runs no bodies; layers of a kind have the same ones."""
         atoms = [*equation.invars, *equation.outvars]
         key = (
             equation.primitive.name,
@@ -204,13 +204,13 @@ _SPECIAL = re.compile('[&<"\t\n\r]')
 
 
 def _escaped(text: str) -> str:
-    """A text as the value of an attribute; a parser makes spaces of line ends that are written as they are."""
+    """Return a text as the value of an attribute; a parser makes spaces of line ends that are written as they are."""
     return _SPECIAL.sub(lambda special: f"&#{ord(special.group())};", text)
 
 
 @cache
 def spelled(primitive: str) -> str:
-    """The one name that an element has for a primitive, whatever the version of jax calls it.
+    """Return the one name that an element has for a primitive, whatever the version of jax calls it.
 
     >>> spelled("pjit"), spelled("dot_general")
     ('jit', 'dot_general')
@@ -223,7 +223,7 @@ _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 
 
 def short_name(target: str) -> str:
-    """The last part of a qualified name.
+    """Return the last part of a qualified name.
 
     >>> short_name("flax.nnx.Linear")
     'Linear'
@@ -233,7 +233,7 @@ def short_name(target: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _tag(name: str) -> str:
-    """A name as XML allows it."""
+    """Return a name as XML allows it."""
     name = re.sub(r"[^\w.-]", "_", name)
     return name if _NAME.fullmatch(name) else f"_{name}"
 
@@ -260,7 +260,7 @@ def _block_attributes(block: Block, equation: jaxprs.JaxprEqn) -> dict[str, str]
 
 
 def name_below(path: str, base: str) -> str:
-    """The name of a parameter below a block; what comes before is the argument that it is in.
+    """Return the name of a parameter below a block; what comes before is the argument that it is in.
 
     >>> name_below("mlp.up.kernel", "mlp"), name_below("variables.params.mlp.up.kernel", "mlp")
     ('up.kernel', 'up.kernel')
@@ -300,7 +300,7 @@ def _shape_text(dtype: DTypeLike, shape: tuple) -> tuple[str, str, str]:
 
 
 def shape_text(aval: Aval) -> tuple[str, str, str]:
-    """The dtype of an aval, its shape, and both, as text.
+    """Return the dtype of an aval, its shape, and both, as text.
 
     >>> import jax
     >>> shape_text(jax.typeof(np.zeros((2, 3), np.float32)))
@@ -317,7 +317,7 @@ _PLAIN = _SCALARS | {tuple, np.dtype}
 
 
 def value_text(value: object) -> str:
-    """A config field or a param as the text of an attribute: functions and types by their names.
+    """Return a config field or a param as the text of an attribute: functions and types by their names.
 
     >>> import jax
     >>> value_text((3, 3)), value_text(np.float32), value_text(jax.nn.gelu)

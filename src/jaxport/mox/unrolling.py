@@ -52,7 +52,7 @@ def unrolled(selection: Selection) -> Mox:
 
 
 def _scans_of(mox: Mox, node: Node) -> Sequence[Node]:
-    """A selected scan; or the scans that hand their layers to a block."""
+    """Return a selected scan; or the scans that hand their layers to a block."""
     if node.equation.primitive.name == "scan":
         return (node,)
     scans = stacking_scans(mox, node)
@@ -67,7 +67,7 @@ def _scans_of(mox: Mox, node: Node) -> Sequence[Node]:
 
 
 def _refusal(scan: Node) -> Refusal | None:
-    """Why a scan cannot be unrolled, None where it can."""
+    """Why a scan cannot be unrolled, None if it can."""
     params, where = jaxprs.parameters(scan.equation), f"`{scan.path}`"
     if not dims.is_static(params["length"]):
         return Refusal("scan", where, f"has a symbolic number of steps, {params['length']}; trace it with a number")
@@ -85,19 +85,22 @@ class _Stack:
     prefix: str
 
     def renamed(self, path: str, step: int) -> str:
-        """The path in a step of what lies below the layers; before it a parameter may have that of its collection."""
+        """Return the path in a step of what lies below the layers.
+
+        Before it a parameter may have that of its collection.
+        """
         before, separator, below = f".{path}.".partition(f".{self.base}." if self.base else ".")
         if not separator:
             return path
         return joined(before.strip("."), self.base, f"{self.prefix}{step}", below.strip("."))
 
     def parameter(self, path: str, step: int) -> str:
-        """The path of a parameter in a step: that of a slice of a stack, or of what an edit computes in its place."""
+        """Return the path of a parameter in a step: of a slice of a stack, or of what an edit computes in its place."""
         return path if path in self.shared else self.renamed(path, step)
 
 
 def _stack(mox: Mox, scan: Node, taken: set[str]) -> _Stack | None:
-    """What the layers of a scan are called; None if no block in it has a slice of a parameter."""
+    """Return what the layers of a scan are called; None if no block in it has a slice of a parameter."""
     params = jaxprs.parameters(scan.equation)
     first = params["num_consts"] + params["num_carry"]
     names = [*(weight.path for weight in mox.weights), *mox.traced.input_paths, *mox.inputs]
@@ -153,7 +156,7 @@ def _read(names: dict[Var, Atom], atom: Atom) -> Atom:
 
 
 def _written_out(scan: jaxprs.JaxprEqn, stack: _Stack | None) -> tuple[list[jaxprs.JaxprEqn], list[Atom]]:
-    """The equations of all steps, and what stands for the results of the scan."""
+    """Return the equations of all steps, and what stands for the results of the scan."""
     params = jaxprs.parameters(scan)
     length, consts, carried = params["length"], params["num_consts"], params["num_carry"]
     body = params["jaxpr"].jaxpr
@@ -196,7 +199,7 @@ def _written_out(scan: jaxprs.JaxprEqn, stack: _Stack | None) -> tuple[list[jaxp
 def _traced(
     function: PythonFunction, atoms: Sequence[Atom], scan: jaxprs.JaxprEqn
 ) -> tuple[list[jaxprs.JaxprEqn], list[Atom]]:
-    """The equations that a function of some values makes, and its results."""
+    """Return the equations that a function of some values makes, and its results."""
     avals: list[Aval] = [atom.aval for atom in atoms]
     jaxpr = jax.make_jaxpr(function)(*[jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]).jaxpr
     names: dict[Var, Atom] = dict(zip(jaxpr.invars, atoms, strict=True))
@@ -208,7 +211,7 @@ def _traced(
 
 
 def _of_step(equations: Sequence[jaxprs.JaxprEqn], stack: _Stack | None, step: int) -> Iterator[jaxprs.JaxprEqn]:
-    """The equations of a body with the paths that the layers have in a step."""
+    """Yield the equations of a body with the paths that the layers have in a step."""
     for equation in equations:
         inner = bodies(equation.params) if stack is not None else []
         if not inner or stack is None:
@@ -223,7 +226,7 @@ def _of_step(equations: Sequence[jaxprs.JaxprEqn], stack: _Stack | None, step: i
 
 
 def _block_of_step(block: Block, stack: _Stack, step: int) -> Block:
-    """A block in a step: slices of stacked parameters are values that take the place of the layer's own."""
+    """Return a block in a step: slices of stacked parameters are values that take the place of the layer's own."""
     path = stack.renamed(block.path, step)
     renamed = with_names(block, lambda weight: stack.parameter(weight, step))
     sliced = {index for index, weight in block.weights.items() if weight not in stack.shared}

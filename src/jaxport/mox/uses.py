@@ -37,7 +37,7 @@ class Use:
 
 
 def uses(jaxpr: jaxprs.Jaxpr, variable: Var, depth: int = 0, through: frozenset[str] = frozenset()) -> Iterator[Use]:
-    """The equations that a value reaches; casts, calls and the primitives `through` are looked through."""
+    """Yield the equations that a value reaches; casts, calls and the primitives `through` are looked through."""
     names = {variable}
     for equation in jaxpr.eqns:
         for position, atom in enumerate(equation.invars):
@@ -67,13 +67,13 @@ def is_passed_on(jaxpr: jaxprs.Jaxpr, start: Var, through: frozenset[str]) -> bo
 
 
 def plain_body(match: Match) -> jaxprs.Jaxpr:
-    """What a block does, without blocks inside (the operators of a layer of an imported model)."""
+    """Return what a block does, without blocks inside (the operators of a layer of an imported model)."""
     closed = match.node.equation.params["jaxpr"]
     return ungroup(closed).jaxpr if any("block" in equation.params for equation in closed.eqns) else closed.jaxpr
 
 
 def cast_of(jaxpr: jaxprs.Jaxpr, atom: Atom) -> Atom:
-    """The value that casts made `atom` of."""
+    """Return the value that casts made `atom` of."""
     made = {variable: equation for equation in jaxpr.eqns for variable in equation.outvars}
     while isinstance(atom, jaxprs.Var) and atom in made and made[atom].primitive.name in _CASTS:
         atom = made[atom].invars[0]
@@ -105,7 +105,7 @@ _ARRANGED = frozenset({"reshape", "transpose"})
 
 
 def kernels(match: Match) -> list[Kernel]:
-    """The parameters of a block that are multiplied, convolved or looked up in; a bias is none of these."""
+    """Return the parameters of a block that are multiplied, convolved or looked up in; a bias is none of these."""
     block = match.block
     if block is None:
         return []
@@ -129,7 +129,10 @@ def _meets(use: Use) -> bool:
 
 
 def _input_axes(jaxpr: jaxprs.Jaxpr, variable: Var) -> tuple[int, ...]:
-    """The axes of a kernel that the input meets, told by its first plain use; all but the last where there is none."""
+    """Return the axes of a kernel that the input meets, told by its first plain use.
+
+    All but the last if there is none.
+    """
     aval: Aval = variable.aval
     axes = range(aval.ndim)
     for use in uses(jaxpr, variable):

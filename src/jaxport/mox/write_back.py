@@ -20,7 +20,7 @@ __all__ = ["write_back"]
 
 
 def write_back(model: PyTree, params: Mapping[str, Array] | Mox, *, prefix: str = "") -> PyTree:
-    """A copy of a model with other values for some of its arrays; the model stays as it is.
+    """Return a copy of a model with other values for some of its arrays; the model stays as it is.
 
     Args:
       model: an NNX module, an Equinox module, or a pytree such as the variables of a Linen module.
@@ -61,7 +61,7 @@ def write_back(model: PyTree, params: Mapping[str, Array] | Mox, *, prefix: str 
 
 
 def _written(model: PyTree, mox: Mox, prefix: str) -> PyTree:
-    """The model with the parameters of a Mox, and with the modules that have taken the place of others."""
+    """Return the model with the parameters of a Mox, and with the modules that have taken the place of others."""
     from jaxport.frameworks import loaded
     from jaxport.mox.edits.lora import TARGET
     from jaxport.mox.edits.merging import merge_lora
@@ -88,7 +88,7 @@ def _written(model: PyTree, mox: Mox, prefix: str) -> PyTree:
 
 
 def _check_edits(mox: Mox, name: str, nodes: Sequence[Node]) -> None:
-    """Refuses what an object of the structure of the model cannot do."""
+    """Refuse what an object of the structure of the model cannot do."""
     from jaxport.mox.edits.lora import TARGET
     from jaxport.mox.match import REPLACED, REWRITTEN
 
@@ -129,7 +129,10 @@ def _is_inside(node: Node) -> bool:
 
 
 def _with_module(model: PyTree, keys: Sequence[str], module: Module) -> PyTree:
-    """The model with a module in the field at a path; NNX models, which are copies already, are changed in place."""
+    """Return the model with a module in the field at a path.
+
+    NNX models, which are copies already, are changed in place.
+    """
     from jaxport.frameworks import loaded
 
     old = model

@@ -68,7 +68,7 @@ class Compiled:
 
 @lru_cache(maxsize=512)
 def compiled(query: str) -> Compiled:
-    """The query as a function of an element.
+    """Return the query as a function of an element.
 
     Raises:
       QueryError: the query is no XPath 1.0 expression.
@@ -161,7 +161,7 @@ class _QueryParser:
     # -- grammar ---------------------------------------------------------------------------------------------------
 
     def expression(self, level: int = 0) -> str:
-        """Copies an expression; returns what it is: an "attribute", a "boolean" or a "string" as written, or ""."""
+        """Copy an expression; return what it is: an "attribute", a "boolean" or a "string" as written, or ""."""
         if level == 0:
             self.depth += 1
             if self.depth > _DEEPEST:

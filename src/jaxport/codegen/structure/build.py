@@ -66,7 +66,7 @@ def _module(
     op_chains: Mapping[int, Chain],
     types: Mapping[str, str],
 ) -> Module:
-    """The tree of operators, without its weights."""
+    """Return the tree of operators, without its weights."""
     leaves = recognised(ops, results, weights)
     made_by = {variable: op for op in ops for variable in op.outputs}
     chains = {id(leaf): chain_of(leaf, op_chains[id(made_by[leaf.outputs[0]])]) for leaf in leaves}
@@ -96,7 +96,7 @@ def _are_doubled(root: Module, weights: LayerWeights, own: Collection[Variable])
 
 
 def _ties(root: Module, weights: LayerWeights) -> dict[Variable, Tie]:
-    """The parameters that a layer keeps and others read."""
+    """Return the parameters that a layer keeps and others read."""
     names = {weights.names[variable]: variable for variable in weights.shared}
     return {
         names[layer.weights["embedding"].name]: Tie(layer, "embedding")
@@ -106,7 +106,7 @@ def _ties(root: Module, weights: LayerWeights) -> dict[Variable, Tie]:
 
 
 def _with_weights(root: Module, weights: LayerWeights) -> Module:
-    """The tree with each parameter in the innermost module around all that reads it, handed down from there."""
+    """Return the tree with each parameter in the innermost module around all that reads it, handed down from there."""
     chains_of_readers: dict[Variable, list[tuple[Module, ...]]] = {}
     ties = _ties(root, weights)
     owners = {tie.layer.outputs: variable for variable, tie in ties.items()}
@@ -142,7 +142,7 @@ def _layers(module: Module) -> list[Layer]:
 
 
 def _rebuilt(module: Module, kept: Mapping[int, Mapping[Variable, Weight | Tie]], done: dict[int, Module]) -> Module:
-    """The module with its weights, and without them among its inputs."""
+    """Return the module with its weights, and without them among its inputs."""
     if id(module) in done:
         return done[id(module)]
     own = kept.get(id(module), {})

@@ -14,7 +14,7 @@ CONVOLUTIONS = {"conv_general_dilated", "depthwise_convolution", "grouped_convol
 
 
 def convolution(op: Op, matcher: Matcher) -> Layer | None:
-    """The convolution, with channels last, that an operator is the end of."""
+    """Return the convolution, with channels last, that an operator is the end of."""
     out = op.outputs[0]
     if len(out.shape) < 3 or not isinstance(out.shape[-1], int):
         return None
@@ -48,7 +48,7 @@ def convolution(op: Op, matcher: Matcher) -> Layer | None:
 
 
 def _transposed(op: Op, product: Op, bias: Weight | None, matcher: Matcher) -> Layer | None:
-    """A transposed convolution: its kernel, which is turned before, is kept as (*sizes, out, in)."""
+    """Return a transposed convolution: its kernel, which is turned before, is kept as (*sizes, out, in)."""
     step = product.step
     x, kernel, strides, pads = step.args
     rank = len(x.shape) - 2

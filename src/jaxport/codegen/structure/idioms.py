@@ -86,7 +86,7 @@ class _Rewriting:
         return self.same.get(leaf, leaf) if isinstance(leaf, Variable) else leaf
 
     def add(self, step: Step) -> None:
-        """Adds a step, as the first rule that knows it writes it."""
+        """Add a step, as the first rule that knows it writes it."""
         step = renamed(step, self.same)
         output = step.outputs
         if isinstance(output, Variable):

@@ -208,7 +208,7 @@ class Recogniser(Matcher):
         return Layer("BatchNorm", config, weights, (x,), op.outputs, "norm")
 
     def _difference(self, op: Op) -> Op | None:
-        """The first step of a batch normalization: `x - mean`."""
+        """Return the first step of a batch normalization: `x - mean`."""
         product = self.made.get(op.step.args[0]) if op.step.args and isinstance(op.step.args[0], Variable) else None
         if product is None or product.step.node is not op.step.node or product.step.name != "*":
             return None

@@ -39,18 +39,18 @@ class LayerWeights:
     chains: Mapping[int, Chain]
 
     def weight(self, variable: Variable, axes: Sequence[int] | None = None) -> Weight:
-        """A parameter, with its axes in another order."""
+        """Return a parameter, with its axes in another order."""
         name, weights = self.names[variable], self.program.weights
         dtype, order = np.dtype(variable.dtype), weights.axes(name)
         weight = Weight(name, variable.shape, dtype, lambda: weights.host_array(name), axes=order)
         return weight if axes is None else weight.transposed(axes)
 
     def constant(self, value: HostValue, trained: bool = False) -> Weight:
-        """A tensor that is no parameter of the program."""
+        """Return a tensor that is no parameter of the program."""
         return Weight(value.name, value.shape, value.dtype, lambda: value.data, trained, tuple(range(value.ndim)))
 
     def initializer(self, node: BoundNode, index: int) -> Weight | None:
-        """The tensor that a node has as an input, if it is one of the file."""
+        """Return the tensor that a node has as an input, if it is one of the file."""
         value = node.inputs[index] if index < len(node.inputs) else None
         body = self.program.body
         if value is None or value not in body.initializers:
@@ -86,7 +86,7 @@ class Matcher:
                     self.readers.setdefault(variable, []).append(op)
 
     def step(self, value: RuntimeValue, *names: str) -> Op | None:
-        """The operator that makes a value, if it is one of these."""
+        """Return the operator that makes a value, if it is one of these."""
         op = self.made.get(value) if isinstance(value, Variable) else None
         return op if op is not None and op.step.name in names and not _transformed(op.step) else None
 
@@ -107,7 +107,7 @@ class Matcher:
         )
 
     def parameter(self, value: RuntimeValue, turned: bool = True) -> Weight | None:
-        """The weight that a value is: a parameter, or one with its axes in another order."""
+        """Return the weight that a value is: a parameter, or one with its axes in another order."""
         if not isinstance(value, Variable):
             return None
         if value in self.weights.names:
@@ -121,7 +121,7 @@ class Matcher:
         return self.weights.weight(turned_from, axes)
 
     def vector(self, value: RuntimeValue, size: int) -> Weight | None:
-        """A parameter of one axis of this size; one of a single element is a constant of the program."""
+        """Return a parameter of one axis of this size; one of a single element is a constant of the program."""
         if isinstance(value, HostValue) and value.name and value.shape == (size,) == (1,) and not value.symbolic:
             return self.weights.constant(value, trained=True)
         shaped = self.step(value, "jnp.reshape")
@@ -134,7 +134,7 @@ class Matcher:
         return weight if weight is not None and weight.shape == (size,) else None
 
     def with_bias(self, op: Op, size: int) -> tuple[Op, Weight | None]:
-        """The operator in front of an addition of a bias, and the bias; or the operator itself."""
+        """Return the operator in front of an addition of a bias, and the bias; or the operator itself."""
         if op.step.name != "+":
             return op, None
         for bias, other in (op.step.args, op.step.args[::-1]):

@@ -21,7 +21,7 @@ GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2)}
 
 
 def recurrent(op: Op, matcher: Matcher) -> Layer | None:
-    """The cell of a scan over time; None for all that frameworks have no cell for.
+    """Return the cell of a scan over time; None for all that frameworks have no cell for.
 
     Its inputs are the sequence (time, batch, features) and the first carry, `(c, h)` for an LSTM; its results the last
     carry and the sequence of `h`.
@@ -100,7 +100,7 @@ def _input_product(rows: Variable, matcher: Matcher) -> tuple[Variable, Variable
 
 
 def _recurrence(value: Variable, direction: int, matcher: Matcher) -> Variable | None:
-    """The parameter whose part for a direction, turned, a step multiplies the state with."""
+    """Return the parameter whose part for a direction, turned, a step multiplies the state with."""
     kept = matcher.step(value, "lax.optimization_barrier")
     indexed = _indexed(kept.step.args[0], matcher, turned=True) if kept is not None else None
     if indexed is None:
@@ -110,7 +110,7 @@ def _recurrence(value: Variable, direction: int, matcher: Matcher) -> Variable |
 
 
 def _indexed(value: RuntimeValue, matcher: Matcher, turned: bool) -> tuple[Variable, RuntimeValue] | None:
-    """The parameter that a value is a part of, and the index."""
+    """Return the parameter that a value is a part of, and the index."""
     if turned:
         transposed = matcher.step(value, "T")
         value = transposed.step.args[0] if transposed is not None else None

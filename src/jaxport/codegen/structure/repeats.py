@@ -83,7 +83,7 @@ def _without_numbers(ops: Sequence[Op], chains: Mapping[int, Chain], weights: Co
 
 
 def _calls(ops: Sequence[Op], weights: Collection[Variable]) -> list[int] | None:
-    """The call that each operator of a module belongs to; None if it is called once, or that cannot be told."""
+    """Return the call that each operator of a module belongs to; None if it is called once, or that cannot be told."""
     reads = [(at, variable) for at, op in enumerate(ops) for variable in op.inputs if variable in weights]
     calls = math.gcd(*Counter(variable for _, variable in reads).values())
     if calls < 2:
@@ -109,7 +109,7 @@ def _calls(ops: Sequence[Op], weights: Collection[Variable]) -> list[int] | None
 
 
 def united(module: Module, weights: Collection[Variable]) -> Module:
-    """The module with calls of one module, or layer, in place of those that are further calls of it.
+    """Return the module with calls of one module, or layer, in place of those that are further calls of it.
 
     A module that computes something else keeps its path, which `further_calls` reports.
     """
@@ -140,7 +140,7 @@ def united(module: Module, weights: Collection[Variable]) -> Module:
 def _with_results(
     items: Sequence[tuple[Item, Mapping[Variable, Variable]]], results: Mapping[int, Mapping[Variable, None]]
 ) -> Iterator[Item]:
-    """The items, each module that is called several times with all results that any of its calls is used for."""
+    """Yield the items, each module that is called several times with all results that any of its calls is used for."""
     modules: dict[int, Module] = {}
     for item, names in items:
         if not isinstance(item, Call) or id(item.module) not in results:
@@ -152,7 +152,7 @@ def _with_results(
 
 
 def further_calls(module: Module) -> set[str]:
-    """The modules of which a call after the first is left in the tree."""
+    """Return the modules of which a call after the first is left in the tree."""
     paths = [inner.path for inner in module.walk()]
     for inner in module.walk():
         around = f"{inner.path}." if inner.path else ""

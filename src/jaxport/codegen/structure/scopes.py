@@ -29,7 +29,7 @@ Chain = tuple[str, ...]
 
 
 def called(path: str) -> str:
-    """The module that a path is a call of: further calls of a module are numbered.
+    """Return the module that a path is a call of: further calls of a module are numbered.
 
     >>> called("encoder@1.layers.0@2")
     'encoder.layers.0'
@@ -38,7 +38,7 @@ def called(path: str) -> str:
 
 
 def common(chains: Iterable[Chain]) -> Chain:
-    """The modules that all chains have around them.
+    """Return the modules that all chains have around them.
 
     >>> common([("a", "a.b"), ("a", "a.c")])
     ('a',)
@@ -51,7 +51,7 @@ def common(chains: Iterable[Chain]) -> Chain:
 
 
 def nodes_of(places: Mapping[BoundNode, NodePlace]) -> Iterator[tuple[BoundNode, Chain]]:
-    """All nodes, those of branches and functions included, with the modules around each."""
+    """Yield all nodes, those of branches and functions included, with the modules around each."""
     for node, place in places.items():
         yield node, tuple(module.path for module in place.modules)
         for inner in place.bodies.values():
@@ -59,7 +59,10 @@ def nodes_of(places: Mapping[BoundNode, NodePlace]) -> Iterator[tuple[BoundNode,
 
 
 def node_chains(places: Mapping[BoundNode, NodePlace]) -> tuple[dict[Hashable, BoundNode], dict[Hashable, Chain]]:
-    """The bound nodes, and the modules around each; of a function that is called twice, the modules around both calls."""
+    """Return the bound nodes, and the modules around each.
+
+    Of a function that is called twice, the modules around both calls.
+    """
     nodes: dict[Hashable, BoundNode] = {}
     chains: dict[Hashable, Chain] = {}
     for node, chain in nodes_of(places):
@@ -70,7 +73,7 @@ def node_chains(places: Mapping[BoundNode, NodePlace]) -> tuple[dict[Hashable, B
 
 
 def chain_of(leaf: Leaf, chain: Chain) -> Chain:
-    """The modules around a leaf, those that only the name of its weight tells included.
+    """Return the modules around a leaf, those that only the name of its weight tells included.
 
     A layer whose weight is `h.0.attn.query.weight` is `query` in `h.0.attn`, if nothing contradicts.
     """
@@ -106,7 +109,7 @@ def plain_paths(paths: Iterable[str]) -> dict[str, str]:
 
 
 def imply_elements(chains: dict[int, Chain]) -> None:
-    """Adds the modules that are only containers, and so are not called: `layers.0` around `layers.0.query` and others."""
+    """Add the modules that are only containers, and so are not called: `layers.0` around `layers.0.query` and others."""
     with_elements: dict[int, Chain] = {}
     children: dict[str, set[str]] = {}
     for key, chain in chains.items():
@@ -125,7 +128,7 @@ def imply_elements(chains: dict[int, Chain]) -> None:
 
 
 def without_containers(chains: dict[int, Chain]) -> None:
-    """Leaves out the modules that only number others: `blocks` around `blocks.0` and `blocks.1` is a list."""
+    """Leave out the modules that only number others: `blocks` around `blocks.0` and `blocks.1` is a list."""
     containers = {
         outer
         for chain in chains.values()

@@ -44,12 +44,12 @@ class Spellings:
             self.made[step.outputs] = step
 
     def step(self, value: RuntimeValue, *names: str) -> Step | None:
-        """The step that makes a value, if it is one of these; `""` is an index."""
+        """Return the step that makes a value, if it is one of these; `""` is an index."""
         step = self.made.get(value) if isinstance(value, Variable) else None
         return step if step is not None and step.name in names and step.form != "vmap" else None
 
     def scaled(self, value: RuntimeValue) -> tuple[RuntimeValue, float]:
-        """A value without the constants that it is multiplied with or divided by, and their product."""
+        """Return a value without the constants that it is multiplied with or divided by, and their product."""
         factor = 1.0
         while True:
             product, quotient = self.step(value, "*"), self.step(value, "/")
@@ -68,7 +68,7 @@ class Spellings:
             value, factor = rest, factor * known
 
     def factors(self, value: RuntimeValue) -> tuple[list[Variable], float]:
-        """The values that a value is the product of, and the product of its constants."""
+        """Return the values that a value is the product of, and the product of its constants."""
         rest, factor = self.scaled(value)
         product = self.step(rest, "*")
         if product is None or not all(isinstance(arg, Variable) for arg in product.args):
@@ -152,7 +152,7 @@ class Spellings:
         return product is not None and all(isinstance(arg, Variable) for arg in product.args)
 
     def attention(self, product: Step) -> Attended | None:
-        """The attention that a product ends."""
+        """Return the attention that a product ends."""
         softmax = self.step(product.args[0], "nn.softmax")
         value = product.args[1]
         if softmax is None or not isinstance(value, Variable) or softmax.kwargs.get("axis") not in (-1, 3):
@@ -231,7 +231,7 @@ class Spellings:
         return origin if origin.shape == (value.shape[0], heads, *value.shape[2:]) else None
 
     def _with_last_axes_swapped(self, value: RuntimeValue) -> Variable | None:
-        """A value whose last two axes are those of another in the other order, as that other value.
+        """Return a value whose last two axes are those of another in the other order, as that other value.
 
         Its own axes may have been brought into their order from any other: it is a transpose then as well.
         """
@@ -249,7 +249,7 @@ class Spellings:
 
 
 def number(value: object) -> float | None:
-    """A number that is known and not more than one element, or None."""
+    """Return a number that is known and not more than one element, or None."""
     if isinstance(value, HostValue) and value.size == 1 and not value.symbolic and value.dtype.kind in "iuf":
         return float(value.data.reshape(())[()])
     return float(value) if isinstance(value, int | float | np.number) and not isinstance(value, bool) else None
@@ -280,7 +280,7 @@ def _fits(shape: Shape, whole: Shape) -> bool:
 
 
 def _kept_axis(step: Step) -> int | None:
-    """The one axis that a step reduces and keeps, from the end."""
+    """Return the one axis that a step reduces and keeps, from the end."""
     axis = step.kwargs.get("axis")
     axes = axis if isinstance(axis, tuple) else (axis,)
     rank = len(step.args[0].shape) if isinstance(step.args[0], Variable) else 0

@@ -20,7 +20,7 @@ REARRANGING = frozenset({"T", "jnp.transpose", "jnp.reshape", "jnp.expand_dims",
 
 
 def variables(tree: RuntimeValue) -> Iterator[Variable]:
-    """The variables in a tree, those inside slices included."""
+    """Yield the variables in a tree, those inside slices included."""
     for leaf in jax.tree.leaves(tree):
         if isinstance(leaf, Variable):
             yield leaf
@@ -29,7 +29,7 @@ def variables(tree: RuntimeValue) -> Iterator[Variable]:
 
 
 def reads(step: Step) -> list[Variable]:
-    """The variables that a step reads, in order, with those that its nested functions capture."""
+    """Return the variables that a step reads, in order, with those that its nested functions capture."""
     variables_read = dict.fromkeys(variables((step.args, list(step.kwargs.values()))))
     for leaf in jax.tree.leaves((step.args, list(step.kwargs.values()))):
         if isinstance(leaf, Function):
@@ -50,7 +50,7 @@ def _captured(function: Function) -> list[Variable]:
 def operators(
     steps: Iterable[Step], result: RuntimeValue, weights: Collection[Variable] = ()
 ) -> tuple[list[Op], RuntimeValue]:
-    """The steps that a result needs, equal ones once; and the result in terms of them.
+    """Return the steps that a result needs, equal ones once; and the result in terms of them.
 
     A step that only reshapes a weight stays with each of its readers: two modules may have the same weight.
     """
@@ -113,7 +113,7 @@ def _beside_readers(steps: Sequence[Step], results: Collection[Variable], weight
 
 
 def renamed(step: Step, names: Mapping[Variable, Variable | HostValue]) -> Step:
-    """The step on the variables that are kept; its nested functions, too."""
+    """Return the step on the variables that are kept; its nested functions, too."""
     if not names or names.keys().isdisjoint(reads(step)):
         return step
 

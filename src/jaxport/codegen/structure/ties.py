@@ -47,7 +47,7 @@ def copies(
 def shared(
     ops: Sequence[Op], names: Mapping[Variable, str], program: Program, chains: Mapping[int, Chain]
 ) -> dict[Variable, Op | None]:
-    """The parameters that several operators read, each with the lookup whose table it is, if there is one.
+    """Return the parameters that several operators read, each with the lookup whose table it is, if there is one.
 
     Exporters merge equal tensors. Those whose elements are all the same, as those of fresh normalizations are, are no
     ties: each operator gets one of its own. A tensor that several calls of one module read is one weight of that module.
@@ -72,7 +72,7 @@ def shared(
 
 
 def element_of_all(program: Program, name: str) -> float | None:
-    """The number that all elements of a parameter are; None if they differ. Those of an empty one are 0."""
+    """Return the number that all elements of a parameter are; None if they differ. Those of an empty one are 0."""
     array = program.weights.host_array(name).ravel()
     if array.size == 0:
         return 0.0

@@ -29,7 +29,7 @@ _KEY = "jaxport.adapter"
 
 
 def set_adapter(mox: Mox, *names: str) -> Mox:
-    """The Mox with these of its named adapters active, and no others.
+    """Return the Mox with these of its named adapters active, and no others.
 
     The program stays the same: what an adapter adds is multiplied with 1 or 0, an array of `Mox.state`
     (`<path>.<name>.lora_active`), which `Mox.apply` takes among the parameters, too.
@@ -61,7 +61,7 @@ def set_adapter(mox: Mox, *names: str) -> Mox:
 
 
 def save_adapter(mox: Mox, name: str, path: str | os.PathLike[str], params: Mapping[str, Array] | None = None) -> None:
-    """Writes the parameters of an adapter and its configuration to one file, as safetensors.
+    """Write the parameters of an adapter and its configuration to one file, as safetensors.
 
     Args:
       mox: the Mox with the adapter.
@@ -83,7 +83,7 @@ def save_adapter(mox: Mox, name: str, path: str | os.PathLike[str], params: Mapp
 
 
 def load_adapter(mox: Mox, path: str | os.PathLike[str]) -> Mox:
-    """The Mox with the adapter of a file that `save_adapter` wrote, on the same layers.
+    """Return the Mox with the adapter of a file that `save_adapter` wrote, on the same layers.
 
     Raises:
       InvalidArgument: there is no such file; the Mox has no such layers, or has an adapter of that name.
@@ -133,7 +133,7 @@ class _AdaptedLayer:
 
 
 def _read(path: str | os.PathLike[str], values: Mapping[str, Array]) -> tuple[str, dict[str, _AdaptedLayer]]:
-    """The name of the adapter of a file, and its layers by path."""
+    """Return the name of the adapter of a file, and its layers by path."""
     written = metadata_of(path).get(_KEY)
     if written is None:
         raise ModelError(f"`{path}` holds no adapter", where="`load_adapter`", why="`save_adapter` has not written it")
@@ -153,7 +153,7 @@ def _read(path: str | os.PathLike[str], values: Mapping[str, Array]) -> tuple[st
 
 
 def _fault(layer: _AdaptedLayer, values: Mapping[str, Array]) -> str:
-    """What is wrong with a layer of a file; empty if nothing is."""
+    """Return what is wrong with a layer of a file; empty if nothing is."""
     if type(layer.rank) is not int or type(layer.scale) not in (int, float) or not math.isfinite(layer.scale):
         return f"has the rank {layer.rank!r} and the scale {layer.scale!r}"
     if layer.kind not in ("lora", "dora", "ia3") or type(layer.inputs) is not bool:
@@ -179,7 +179,7 @@ def _malformed(path: str | os.PathLike[str], why: str) -> ModelError:
 
 
 def _adapted(mox: Mox) -> dict[Node, Block]:
-    """The adapted layers, each once."""
+    """Return the adapted layers, each once."""
     first_calls: dict[tuple[str, str], tuple[Node, Block]] = {}
     for node in mox.tree.nodes:
         block = node.block
@@ -189,7 +189,7 @@ def _adapted(mox: Mox) -> dict[Node, Block]:
 
 
 def _layer(block: Block) -> dict[str, JsonValue]:
-    """What a file says of an adapted layer."""
+    """Return what a file says of an adapted layer."""
     own = {key: path for key, path in block.config["new_params"].items() if not key.endswith(GATE)}
     weights = [weight for weight, *_ in block.config["plans"]]
     made = {"rank": block.config["rank"], "scale": block.config["scale"], "weights": weights, "params": own}
@@ -197,7 +197,7 @@ def _layer(block: Block) -> dict[str, JsonValue]:
 
 
 def _at(mox: Mox, path: str, weights: list[str]) -> Selection:
-    """The calls of the layer that has the weights."""
+    """Return the calls of the layer that has the weights."""
     nodes = [
         node
         for node in mox.tree.nodes

@@ -18,7 +18,7 @@ __all__ = ["cast"]
 
 
 def cast(dtype: DTypeLike) -> Rewrite:
-    """A replacement in which a block computes in another floating-point type.
+    """Return a replacement in which a block computes in another floating-point type.
 
     Its arguments and parameters are converted on entry, its results on return; bfloat16, float16, float32 and float64
     inside become the type. To store parameters in a type, too, convert their values:
@@ -58,7 +58,7 @@ def cast(dtype: DTypeLike) -> Rewrite:
 
 
 def _bordered(inner: jaxprs.ClosedJaxpr, outer: jaxprs.ClosedJaxpr) -> jaxprs.Jaxpr:
-    """The program between conversions from the outer types and back to them."""
+    """Return the program between conversions from the outer types and back to them."""
     convert = lambda atom, aval: _converted(atom, aval) if atom.aval.dtype != aval.dtype else (None, atom)
     invars = [jaxprs.Var(aval) for aval in outer.in_avals]
     before, after = [], []

@@ -20,7 +20,7 @@ __all__ = ["exchanged_weight", "exchanged_weights"]
 
 
 def exchanged_weights(mox: Mox) -> dict[str, Array]:
-    """What edits compute in the places of parameters that the program does not hold any more, by their paths.
+    """Return what edits compute in the places of parameters that the program does not hold any more, by their paths.
 
     Raises:
       InvalidArgument: as `exchanged_weight`.
@@ -32,7 +32,7 @@ def exchanged_weights(mox: Mox) -> dict[str, Array]:
 
 
 def exchanged_weight(mox: Mox, path: str) -> Array:
-    """What edits compute in the place of a parameter; of a stack of layers, for each of them.
+    """Return what edits compute in the place of a parameter; of a stack of layers, for each of them.
 
     Raises:
       InvalidArgument: it is another value in another call, or depends on the arguments; or an edit of the layer does more
@@ -61,7 +61,7 @@ def _takes(node: Node, path: str) -> bool:
 
 
 def _adapters_around(node: Node, path: str) -> Iterator[tuple[str, ...]]:
-    """The parameters of each adapter of a weight around a block."""
+    """Yield the parameters of each adapter of a weight around a block."""
     for around in (node, *node.around):
         if _adapts(around, path) and around.block is not None:
             yield tuple(around.block.config["new_params"].values())
@@ -75,7 +75,7 @@ def _adapts(node: Node, path: str) -> bool:
 
 
 def _edits_around(node: Node, path: str) -> Iterator[Node]:
-    """The edits of a layer from that which computes a parameter, or is the outermost adapter of it, to the inside."""
+    """Yield the edits of a layer from that which computes a parameter, or is its outermost adapter, to the inside."""
     edits: list[Node] = []
     last, is_given = 0, True
     for around in node.around:

@@ -133,7 +133,7 @@ def checked_scale(rank: int, alpha: float | None, where: str) -> float:
 
 
 def checked_name(name: str, where: str) -> str:
-    """What the names of the parameters of an adapter begin with.
+    """Return what the names of the parameters of an adapter begin with.
 
     Raises:
       InvalidArgument: the adapter's own name is no word.
@@ -144,7 +144,7 @@ def checked_name(name: str, where: str) -> str:
 
 
 def no_weight(match: Match, where: str) -> InvalidArgument:
-    """The error of a layer without a weight to adapt."""
+    """Return the error of a layer without a weight to adapt."""
     return InvalidArgument(
         f"`{match.shown}` has no weight to adapt",
         where=where,
@@ -163,7 +163,7 @@ def is_adapted(match: Match, weight: str) -> bool:
 
 
 def factors(match: Match, kernel: Kernel, prefix: str, rank: int, seed: int) -> dict[str, Array]:
-    """The two factors of an update of a weight, by name: a random one, and zeros."""
+    """Return the two factors of an update of a weight, by name: a random one, and zeros."""
     aval = match.weight_avals[kernel.path]
     in_sizes, made = _split(aval.shape, kernel.inputs)
     before = f"{prefix.removesuffix(f'{kernel.name}.')}{kernel.name}"
@@ -182,7 +182,7 @@ _TAIL = frozenset({"add", "reshape", "transpose"})
 
 
 def _plan(match: Match, kernel: Kernel, prefix: str) -> _Plan:
-    """How a weight is updated."""
+    """Return how a weight is updated."""
     jaxpr = plain_body(match)
     variable = jaxpr.invars[kernel.index]
     readers = list(uses(jaxpr, variable))
@@ -199,7 +199,7 @@ def _plan(match: Match, kernel: Kernel, prefix: str) -> _Plan:
 
 
 def _contracted(match: Match, jaxpr: jaxprs.Jaxpr, use: Use, theirs: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The axes of the block's first argument that meet the weight, None unless the block is a plain product."""
+    """Return the axes of the block's first argument that meet the weight, None unless the block is a plain product."""
     block = match.block
     other = cast_of(jaxpr, use.equation.invars[1 - use.position])
     if block is None or block.axes is None or len(block.arguments) < 1 or other is not jaxpr.invars[0]:
@@ -232,13 +232,13 @@ def _is_lookup(match: Match, variable: Var) -> bool:
 
 
 def contracted(match: Match, kernel: Kernel) -> tuple[int, ...] | None:
-    """The axes of a layer's first argument that meet its weight, None unless the layer is a plain product."""
+    """Return the axes of a layer's first argument that meet its weight, None unless the layer is a plain product."""
     return _plan(match, kernel, "").contracted
 
 
 @cache
 def _apply(plans: tuple[_Plan, ...], scale: float, gate: str) -> PythonFunction:
-    """The adapted layer, one function for all layers with these plans, so that it is traced once."""
+    """Return the adapted layer, one function for all layers with these plans, so that it is traced once."""
 
     def adapted(original: Original, params: Mapping[str, Array], *args: PyTree) -> PyTree:
         exchanged, added = {}, None
@@ -264,6 +264,6 @@ def _apply(plans: tuple[_Plan, ...], scale: float, gate: str) -> PythonFunction:
 
 
 def update_of(a: Array, b: Array, inputs: tuple[int, ...]) -> Array:
-    """A·B with its axes in the order of the weight's."""
+    """Return A·B with its axes in the order of the weight's."""
     product = jnp.tensordot(a, b, 1)
     return jnp.moveaxis(product, range(len(inputs)), inputs)

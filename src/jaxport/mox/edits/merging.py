@@ -31,7 +31,7 @@ __all__ = ["merge_lora"]
 def merge_lora(
     mox: Mox, params: Mapping[str, Array] | None = None, arguments: Mapping[str, PyTree] | None = None
 ) -> dict[str, Array]:
-    """The weights of the original model with the adapters of an edited one merged in.
+    """Return the weights of the original model with the adapters of an edited one merged in.
 
     Where adapters are on layers whose weights another edit computes (`quantize`), the original is the model before both:
     its weights are what the quantized ones stand for. The layers of an unrolled stack are merged into the stack.
@@ -96,7 +96,7 @@ class _Merging:
         self.inputs = dict(zip(names, mox.jaxpr.jaxpr.invars, strict=True))
 
     def merged(self) -> dict[str, Array]:
-        """The parameters of the model before the edit, by path."""
+        """Return the parameters of the model before the edit, by path."""
         values = {path: self.held[path] for path in self.mox.params}
         for adapter in self.adapters:
             for _, new in adapter.parts:
@@ -130,14 +130,14 @@ class _Merging:
         return {**exchanged_weights(self.mox), **values} if is_exchanged else values
 
     def around_uses(self, place: ParameterPlace) -> Iterator[frozenset[_Adapter] | None]:
-        """For each equation that a weight reaches, the adapters around it; None where another edit comes in between."""
+        """For each equation that a weight reaches, the adapters around it; None if another edit comes in between."""
         for steps, around in _uses(self.mox.jaxpr.jaxpr, self.inputs[place.root], (), frozenset()):
             # Another layer of the same stack is another weight.
             if all(one == other for one, other in zip(steps, place.steps, strict=False)):
                 yield around
 
     def with_adapters(self, w: Array, weight: str, adapters: frozenset[_Adapter]) -> Array:
-        """A weight with the change of each of its adapters."""
+        """Return a weight with the change of each of its adapters."""
         if len(adapters) > 1 and any(adapter.kind != "lora" for adapter in adapters):
             raise _refused(
                 weight, "of several adapters that scale the order matters", "merge each before the next is added"
@@ -168,7 +168,7 @@ class _Adapter:
     scale: float
 
     def merged(self, weight: Array, parts: Mapping[str, Array]) -> Array:
-        """The weight with the change; of a stack of layers, with a change for each."""
+        """Return the weight with the change; of a stack of layers, with a change for each."""
         first, own = ("ia3_scale", len(self.axes)) if self.kind == "ia3" else ("lora_a", len(self.axes) + 1)
         merge = self._of_layer
         for _ in range(parts[first].ndim - own):
@@ -188,7 +188,7 @@ class _Adapter:
 
 
 def _adapters(equation: jaxprs.JaxprEqn) -> list[_Adapter]:
-    """The changes that a block makes; none where it is no adapted layer."""
+    """Return the changes that a block makes; none if it is no adapted layer."""
     block: Block | None = equation.params.get("block")
     if block is None or block.target != TARGET:
         return []
@@ -211,7 +211,7 @@ def _uses(
 ) -> Iterator[tuple[tuple[int, ...], frozenset[_Adapter] | None]]:
     """For each equation that a weight reaches, which layer of the stack it is there, and the adapters around.
 
-    These are None where another edit comes in between. `sliced` says that a scan hands out slices of the weight.
+    These are None if another edit comes in between. `sliced` says that a scan hands out slices of the weight.
     """
     for equation in jaxpr.eqns:
         for position, atom in enumerate(equation.invars):
@@ -243,7 +243,7 @@ def _uses(
 
 
 def _nested(equation: jaxprs.JaxprEqn, weight: str | None) -> list[_Adapter]:
-    """The adapters inside of an adapted layer that are given the weight with its own change in the place of it."""
+    """Return the adapters inside an adapted layer that take the weight with its own change in place of it."""
     adapters = []
     for inner in equation.params["jaxpr"].jaxpr.eqns:
         block: Block | None = inner.params.get("block")
@@ -254,7 +254,7 @@ def _nested(equation: jaxprs.JaxprEqn, weight: str | None) -> list[_Adapter]:
 
 
 def _readers(jaxpr: jaxprs.Jaxpr, variable: jaxprs.Var) -> list[jaxprs.JaxprEqn]:
-    """The equations of a body that read a value; none if the body returns it."""
+    """Return the equations of a body that read a value; none if the body returns it."""
     if any(atom is variable for atom in jaxpr.outvars):
         return []
     return [equation for equation in jaxpr.eqns if any(atom is variable for atom in equation.invars)]

@@ -19,7 +19,7 @@ __all__ = ["prune"]
 
 
 def prune(fraction: float) -> Factory:
-    """Sets the smallest weights of each selected layer to zero, and keeps them there while it is trained.
+    """Set the smallest weights of each selected layer to zero, and keep them there while it is trained.
 
     The masks are in `Mox.state`, below the path of the layer.
 
@@ -61,7 +61,7 @@ def prune(fraction: float) -> Factory:
 
 @cache
 def _apply(names: tuple[str, ...]) -> PythonFunction:
-    """The pruned layer, one function for all layers with these weights, so that it is traced once."""
+    """Return the pruned layer, one function for all layers with these weights, so that it is traced once."""
 
     def pruned(original: Original, masks: Mapping[str, Array], *args: PyTree) -> PyTree:
         params = {name: jnp.where(masks[f"{name}.mask"], original.param(name), 0) for name in names}

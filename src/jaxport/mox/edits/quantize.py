@@ -47,7 +47,7 @@ def _quantize_linear(x: Array, scale: Array, *, axis: int = -1) -> Array:
 def _dequantize_linear(
     q: Array, scale: Array, zero_point: Array | None = None, *, axis: int = -1, block: int = 0
 ) -> Array:
-    """What stored values stand for; with `block`, so many along the axis share a scale."""
+    """Return what stored values stand for; with `block`, so many along the axis share a scale."""
     axis = axis % max(q.ndim, 1)
     values = q.astype(scale.dtype)
     if zero_point is not None:
@@ -138,7 +138,7 @@ def _check_format(axis: int | None, dtype: str, group: int | None, symmetric: bo
 def _stored(
     value: np.ndarray, axis: int, dtype: str, group: int | None, symmetric: bool
 ) -> Sequence[tuple[str, Array]]:
-    """What is stored of a weight: the values in few bits, the scale, and where it is not zero, the zero point."""
+    """Return what is stored of a weight: the values in few bits, the scale, and the zero point if it is not zero."""
     wide = value.astype(np.float32)
     least, greatest = _RANGES[dtype]
     if group is None:
@@ -167,7 +167,7 @@ def _stored(
 
 @cache
 def _apply(axes: tuple[tuple[str, int, int], ...]) -> PythonFunction:
-    """The quantized layer, one function for all layers with these weights, so that it is traced once."""
+    """Return the quantized layer, one function for all layers with these weights, so that it is traced once."""
 
     def quantized(original: Original, parts: Mapping[str, Array], *args: PyTree) -> PyTree:
         params = {}
@@ -183,7 +183,7 @@ def _apply(axes: tuple[tuple[str, int, int], ...]) -> PythonFunction:
 
 
 def qdq(scales: Mapping[str, float] | float) -> Factory:
-    """Rounds the results of the selected blocks to int8 and back, as a quantized runtime would.
+    """Round the results of the selected blocks to int8 and back, as a quantized runtime would.
 
     Its derivative is that of a straight-through estimator: one where nothing is clipped, zero where something is.
 
@@ -234,7 +234,7 @@ def _straight_through(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 
 def calibrate(mox: Mox, query: Query, *args: PyTree, **kwargs: PyTree) -> dict[str, float]:
-    """The scale for `qdq` of each selected block, by path: its largest result for these arguments becomes 127.
+    """Return the scale for `qdq` of each selected block, by path: its largest result for these arguments becomes 127.
 
     >>> import jaxport
     >>> mox = jaxport.make_mox(jnp.sin)(jnp.ones(2))

@@ -151,7 +151,7 @@ def _replacement(apply: PythonFunction, params: dict[str, Array], config: Parame
 
 @cache
 def _turned(plans: tuple[tuple[str, str, tuple[int, ...]], ...], scale: float, gate: str) -> PythonFunction:
-    """The layer with other directions and lengths of its columns."""
+    """Return the layer with other directions and lengths of its columns."""
 
     def adapted(original: Original, params: Mapping[str, Array], *args: PyTree) -> PyTree:
         exchanged = {}
@@ -167,7 +167,10 @@ def _turned(plans: tuple[tuple[str, str, tuple[int, ...]], ...], scale: float, g
 def directed(
     w: Array, a: Array, b: Array, m: Array, inputs: Sequence[int], scale: float, gate: Array | None = None
 ) -> Array:
-    """The weight with the direction of its low-rank update, and the lengths `m`; itself where the `gate` is 0."""
+    """Return the weight with the direction of its low-rank update, and the lengths `m`.
+
+    It is the weight itself if the `gate` is 0.
+    """
     direction = w + scale * update_of(a, b, tuple(inputs))
     norm = jax.lax.stop_gradient(jnp.expand_dims(_norm(direction, inputs), tuple(inputs)))
     made = jnp.expand_dims(m, tuple(inputs)) * direction / jnp.where(norm == 0, 1, norm)
@@ -180,7 +183,7 @@ def _norm(w: Array, inputs: Sequence[int]) -> Array:
 
 @cache
 def _multiplied(before: str, inputs: bool, sizes: tuple[int, ...], gate: str) -> PythonFunction:
-    """The layer with its argument or its result multiplied."""
+    """Return the layer with its argument or its result multiplied."""
 
     def scaled(value: Array, params: Mapping[str, Array]) -> Array:
         if value.shape[value.ndim - len(sizes) :] != sizes:
@@ -205,7 +208,7 @@ def _multiplied(before: str, inputs: bool, sizes: tuple[int, ...], gate: str) ->
 def _scaled_with(
     match: Match, kernel: Kernel, inputs: bool, sizes: tuple[int, ...]
 ) -> list[tuple[str, tuple[int, ...]]] | None:
-    """The parameters that may be multiplied in the place of what the layer takes or returns, and along which axes.
+    """Return the parameters that may be multiplied in place of what the layer takes or returns, and along which axes.
 
     None unless the layer is a plain product to which its other parameters are added.
     """
@@ -231,7 +234,7 @@ _ADDED = frozenset({"add", "broadcast_in_dim", "reshape", "transpose"})
 
 
 def along(factor: Array, axes: Sequence[int], ndim: int) -> Array:
-    """A factor that has the given axes of a weight of so many, for a product with it.
+    """Return a factor that has the given axes of a weight of so many, for a product with it.
 
     >>> along(jnp.ones((2, 3)), (2, 0), 3).shape
     (3, 1, 2)

@@ -33,7 +33,7 @@ _SUFFIXES = {".json": "json", ".yson": "yson", ".xml": "xml"}
 
 
 def dumps(mox: Mox, format: str = "json") -> str:
-    """A Mox as text, complete but for the values of its weights.
+    """Return a Mox as text, complete but for the values of its weights.
 
     Args:
       mox: the Mox.
@@ -57,7 +57,7 @@ def dumps(mox: Mox, format: str = "json") -> str:
 
 
 def loads(text: str, weights: Mapping[str, Array] | None = None, format: str | None = None) -> Mox:
-    """The Mox of a text.
+    """Return the Mox of a text.
 
     Args:
       text: what `dumps` made.
@@ -72,7 +72,7 @@ def loads(text: str, weights: Mapping[str, Array] | None = None, format: str | N
 
 
 def _loaded(document: JsonValue, weights: Mapping[str, Array]) -> Mox:
-    """The Mox of a document, after everything that its users do with it was tried: it may be hostile."""
+    """Return the Mox of a document, after everything that its users do with it was tried: it may be hostile."""
     mox = mox_from(document, weights)
     str(mox)
     mox.select("//*").paths()
@@ -85,7 +85,7 @@ def _loaded(document: JsonValue, weights: Mapping[str, Array]) -> Mox:
 
 
 def save(mox: Mox, path: str | os.PathLike[str]) -> None:
-    """Writes a Mox to a file (`.json`, `.yson` or `.xml`), and its weights beside it.
+    """Write a Mox to a file (`.json`, `.yson` or `.xml`), and its weights beside it.
 
     The weights are in `<path>.<digest of their content>.safetensors`, which the file names. There is the new pair in the
     end, or the old one as it was.
@@ -112,7 +112,7 @@ def _write_text(file: Path, text: str) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> Mox:
-    """Reads what `save` wrote.
+    """Read what `save` wrote.
 
     Raises:
       InvalidArgument: there is no such file, or its name tells no format.
@@ -166,7 +166,7 @@ def _format_of(path: Path) -> str:
 def save_params(
     params: Mapping[str, Array], path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Writes arrays by path, as safetensors: parameters of a Mox, or the new ones of an edit alone.
+    """Write arrays by path, as safetensors: parameters of a Mox, or the new ones of an edit alone.
 
     Args:
       params: the arrays.
@@ -193,7 +193,7 @@ def _write_arrays(file: Path, params: Mapping[str, Array], metadata: Mapping[str
 
 
 def _raw(value: Array) -> np.ndarray:
-    """An array as bytes of a kind that every reader of safetensors knows."""
+    """Return an array as bytes of a kind that every reader of safetensors knows."""
     if jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
         return np.array(jax.random.key_data(value), order="C")
     array = np.array(value, order="C")
@@ -203,7 +203,7 @@ def _raw(value: Array) -> np.ndarray:
 
 
 def metadata_of(path: str | os.PathLike[str]) -> dict[str, str]:
-    """The texts in a file of arrays."""
+    """Return the texts in a file of arrays."""
     from safetensors import safe_open
 
     with boundary(f"`{path}` cannot be read", where="`load_adapter`"), safe_open(path, framework="numpy") as file:
@@ -211,7 +211,7 @@ def metadata_of(path: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def load_params(path: str | os.PathLike[str]) -> dict[str, Array]:
-    """Reads what `save_params` wrote.
+    """Read what `save_params` wrote.
 
     Raises:
       InvalidArgument: there is no such file.

@@ -19,7 +19,7 @@ DEEPEST = 400
 
 
 def printed(document: JsonValue, form: str) -> str:
-    """A document as text.
+    """Return a document as text.
 
     Raises:
       InvalidArgument: there is no such format.
@@ -40,7 +40,7 @@ def printed(document: JsonValue, form: str) -> str:
 
 
 def parsed(text: str, form: str | None = None) -> JsonValue:
-    """The document of a text; the format is told by its beginning if it is not given.
+    """Return the document of a text; the format is told by its beginning if it is not given.
 
     Raises:
       ModelError: the text is malformed, truncated, or nested too deep.
@@ -92,7 +92,7 @@ def _unique(pairs: list[tuple[str, JsonValue]]) -> Mapping[str, JsonValue]:
 
 
 def _check_depth(text: str) -> None:
-    """Refuses what a recursive parser would run out of stack on."""
+    """Refuse what a recursive parser would run out of stack on."""
     depth = position = 0
     size = len(text)
     while position < size:

@@ -20,7 +20,7 @@ _FORBIDDEN = frozenset({"call", "core_call", "custom_lin", "device_put", "name",
 
 @cache
 def primitives() -> dict[str, jaxprs.Primitive]:
-    """The primitives by name.
+    """Return the primitives by name.
 
     >>> "dot_general" in primitives(), "pure_callback" in primitives()
     (True, False)

@@ -29,7 +29,7 @@ __all__ = ["mox_from"]
 
 
 def mox_from(document: JsonValue, weights: Mapping[str, Array]) -> Mox:
-    """The Mox of a document.
+    """Return the Mox of a document.
 
     Args:
       document: what `document` made.
@@ -232,7 +232,7 @@ class _Reader:
 
 
 def _constraint(text: JsonValue) -> str:
-    """What is known of sizes, after it was read: JAX's own reader multiplies out whatever it gets."""
+    """Return what is known of sizes, after it was read: JAX's own reader multiplies out whatever it gets."""
     for side in re.split("(?:>=|<=|==)", text):
         dims.parse(side)
     return text
@@ -270,7 +270,7 @@ def _typed(variable: jaxprs.Var) -> Aval:
 
 
 def _effects(params: Parameters) -> set[Effect]:
-    """The effects of an operation: those of the bodies in it."""
+    """Return the effects of an operation: those of the bodies in it."""
     effects: set[Effect] = set()
     for value in params.values():
         for item in value if isinstance(value, tuple | list) else (value,):

@@ -18,7 +18,7 @@ _DEEPEST = 100
 
 
 def tree_data(tree: TreeDef) -> JsonValue:
-    """A tree as plain data: ``*`` is a leaf.
+    """Return a tree as plain data: ``*`` is a leaf.
 
     Raises:
       Unwritable: it has nodes of other types.
@@ -43,7 +43,7 @@ def tree_data(tree: TreeDef) -> JsonValue:
 
 
 def tree_from(data: JsonValue) -> TreeDef:
-    """The tree of `tree_data`.
+    """Return the tree of `tree_data`.
 
     Raises:
       ModelError: the data are malformed.

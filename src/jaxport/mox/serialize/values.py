@@ -70,7 +70,7 @@ _RECORDS: dict[str, type] = {
 
 
 def dtype_text(dtype: object) -> str:
-    """The name of a dtype; of keys, with their implementation.
+    """Return the name of a dtype; of keys, with their implementation.
 
     >>> dtype_text(np.dtype("float32")), dtype_text(jax.random.key(0).dtype)
     ('float32', 'key<fry>')
@@ -80,7 +80,7 @@ def dtype_text(dtype: object) -> str:
 
 @cache
 def dtype_of(text: str) -> np.dtype:
-    """The dtype of that name.
+    """Return the dtype of that name.
 
     Raises:
       ModelError: there is none.
@@ -102,7 +102,7 @@ def dtype_of(text: str) -> np.dtype:
 
 
 def array_text(array: Array | np.generic) -> dict[str, JsonValue]:
-    """A small array as plain data, bit by bit."""
+    """Return a small array as plain data, bit by bit."""
     raw = np.asarray(array)
     return {
         "dtype": str(raw.dtype),
@@ -112,7 +112,7 @@ def array_text(array: Array | np.generic) -> dict[str, JsonValue]:
 
 
 def array_from(data: JsonValue) -> Array:
-    """The array of `array_text`.
+    """Return the array of `array_text`.
 
     Raises:
       ModelError: the data do not fit the shape.
@@ -145,7 +145,7 @@ def _fields(data: JsonValue, *names: str) -> Mapping[str, JsonValue]:
 
 @cache
 def _type_of_keys() -> type:
-    """The class of the dtypes of keys, which has no public name."""
+    """Return the class of the dtypes of keys, which has no public name."""
     return type(jax.random.key(0).dtype)
 
 
@@ -153,7 +153,7 @@ Special = Callable[[PyTree], PyTree]
 
 
 def encoded(value: PyTree, special: Special) -> JsonValue:
-    """A value as plain data; `special` is asked first, and returns NotImplemented for what it does not know.
+    """Return a value as plain data; `special` is asked first, and returns NotImplemented for what it does not know.
 
     Raises:
       Unwritable: the value is of no kind that can be read again.
@@ -219,7 +219,7 @@ _DECODERS: dict[str, Callable[[JsonValue, Special], PyTree]] = {
 
 
 def decoded(data: JsonValue, special: Special) -> PyTree:
-    """The value of plain data; `special` is asked first for each dict.
+    """Return the value of plain data; `special` is asked first for each dict.
 
     Raises:
       ModelError: the data are not what `encoded` makes.

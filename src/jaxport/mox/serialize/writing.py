@@ -28,7 +28,7 @@ FORMAT, VERSION = "jaxport.mox", 1
 
 
 def document(mox: Mox) -> dict[str, JsonValue]:
-    """The document of a Mox; the values of its weights go elsewhere.
+    """Return the document of a Mox; the values of its weights go elsewhere.
 
     Raises:
       Unsupported: it has operations or values that cannot be read again; all of them are named.
@@ -80,7 +80,7 @@ class _Writer:
         return {"path": weight.path, "aval": self.aval(jax.typeof(weight.value)), "trainable": weight.trainable}
 
     def dims(self) -> list[str]:
-        """The symbols of the dims, and what is known of them."""
+        """Return the symbols of the dims, and what is known of them."""
         scopes = {
             id(dim.scope): dim.scope
             for aval in self.mox.jaxpr.in_avals
@@ -102,7 +102,7 @@ class _Writer:
     # -- programs --------------------------------------------------------------------------------------------------
 
     def body(self, jaxpr: jaxprs.Jaxpr) -> dict[str, JsonValue]:
-        """A jaxpr whose variables are numbered."""
+        """Return a jaxpr whose variables are numbered."""
         names: dict[jaxprs.Var, str] = {}
 
         def named(variable: Var) -> list[JsonValue]:
@@ -158,7 +158,7 @@ class _Writer:
         return data
 
     def rule(self, equation: jaxprs.JaxprEqn) -> int:
-        """The number of the rule of an equation; one that is being written already is that one."""
+        """Return the number of the rule of an equation; one that is being written already is that one."""
         rule = rule_of(equation)
         key = f"{equation.params['call_jaxpr']}\n{rule.forward}\n{rule.backward}"
         if key not in self.known_rules:

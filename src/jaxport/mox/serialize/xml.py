@@ -23,7 +23,7 @@ _BODY = {"$closed": "closed", "$jaxpr": "open"}
 
 
 def xml_text(document: dict[str, JsonValue]) -> str:
-    """A document as XML."""
+    """Return a document as XML."""
     from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
     root = etree.Element("mox")
@@ -83,14 +83,14 @@ def _write_params(element: _Element, params: dict[str, JsonValue], etree: Module
 
 
 def _bodies_of(value: JsonValue) -> list[tuple[str, JsonValue]] | None:
-    """The programs that a param is made of: one, or a tuple of them."""
+    """Return the programs that a param is made of: one, or a tuple of them."""
     items: list[JsonValue] = value["$tuple"] if isinstance(value, dict) and "$tuple" in value else [value]
     named_bodies = [(_BODY[key], item[key]) for item in items if isinstance(item, dict) for key in item if key in _BODY]
     return named_bodies if named_bodies and len(named_bodies) == len(items) else None
 
 
 def parse_xml(text: str) -> dict[str, JsonValue]:
-    """The document of an XML text.
+    """Return the document of an XML text.
 
     Raises:
       ModelError: it is malformed, truncated, nested too deep, or has a document type (entities are never expanded).

@@ -16,7 +16,7 @@ __all__ = ["parse_yson", "yson_text"]
 
 
 def yson_text(value: JsonValue) -> str:
-    """A value as YSON.
+    """Return a value as YSON.
 
     >>> yson_text({"a": [1, 2.5, True, None]})
     '{"a"=[1;2.5;%true;#]}'
@@ -49,7 +49,7 @@ _CONSTANTS = {"%true": True, "%false": False, "#": None}
 
 
 def parse_yson(text: str, deepest: int) -> JsonValue:
-    """The value of a text.
+    """Return the value of a text.
 
     Raises:
       ModelError: it is malformed, truncated, or nested deeper than `deepest`.
