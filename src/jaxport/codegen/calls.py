@@ -227,7 +227,7 @@ class CallPrinter(Printer):
         return "x"
 
     def value(self, value: RuntimeValue) -> ast.expr:
-        """Any argument as an expression."""
+        """Return any argument as an expression."""
         if isinstance(value, _Name):
             return self.size(name(value))
         if isinstance(value, _Part) and self.dialect is not None:
@@ -426,7 +426,7 @@ def _replaced(loop: Loop) -> dict[int, int]:
 
 
 def _begin_in(values: Sequence[RuntimeValue], part: Sequence[Variable]) -> int | None:
-    """Where values begin among others, in their order."""
+    """Return the position at which values begin among others, in their order."""
     for begin in range(len(values) - len(part) + 1):
         if all(one is other for one, other in zip(values[begin:], part, strict=False)):
             return begin

@@ -115,7 +115,7 @@ def _takes(node: BoundNode, operator: str, place: int, value: ir.Value) -> bool:
 
 
 def _templates(entries: Mapping[str, Entry]) -> dict[str, Entry]:
-    """Return the entries with one row for the elements of lists: `blocks.{}.up.kernel`, where all numbers agree."""
+    """Return the entries with one row for the elements of lists: `blocks.{}.up.kernel`, if all numbers agree."""
     rows: dict[str, dict[str, Entry]] = {}
     for path, entry in entries.items():
         rows.setdefault(NUMBER.sub("{}", path), {})[path] = entry

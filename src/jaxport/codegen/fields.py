@@ -109,7 +109,7 @@ def _label(child: Child, around: Module) -> str:
 
 
 def _lists(children: Mapping[int, Child], labels: Mapping[int, str]) -> dict[int, tuple[str, int]]:
-    """The parts that are elements of a list: those whose labels are numbered from 0 on, without a gap, in order."""
+    """Return the parts that are elements of a list: those with labels numbered from 0 on, without a gap, in order."""
     numbered: dict[str, list[tuple[int, int]]] = {}
     for key in children:
         numbered_label = re.fullmatch(r"(.+)[._](\d{1,6})", labels[key])

@@ -203,7 +203,7 @@ class Printer:
         return self.value(index)
 
     def value(self, value: RuntimeValue) -> ast.expr:
-        """Any argument as an expression."""
+        """Return any argument as an expression."""
         if isinstance(value, Variable | Function):
             return self.expressions[value]  # type: ignore[index]
         if isinstance(value, HostValue):
@@ -243,7 +243,7 @@ class Printer:
         return ast.Subscript(name("CONSTANTS"), ast.Constant(key), ast.Load())
 
     def size(self, expression: ast.expr) -> ast.expr:
-        """Notes which sizes of inputs an expression reads."""
+        """Note which sizes of inputs an expression reads."""
         self.dims |= {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
         return expression
 

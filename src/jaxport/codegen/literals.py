@@ -228,5 +228,5 @@ def restored(value: np.ndarray, stored: ast.expr) -> ast.expr:
 
 
 def comment(text: str) -> str:
-    """Untrusted text as it may stand in a comment or docstring: one line of printable ASCII, without quotes."""
+    """Return untrusted text fit for a comment or docstring: one line of printable ASCII, without quotes."""
     return re.sub(r"[^A-Za-z0-9_ ./:\[\]()-]", "?", text)[:100]

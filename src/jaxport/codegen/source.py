@@ -229,7 +229,7 @@ def helper_sources(code: str) -> list[str]:
 
 
 def formatted(code: str) -> str:
-    """Return the code formatted by ruff where that is installed; it is valid Python either way."""
+    """Return the code formatted by ruff if that is installed; it is valid Python either way."""
     ruff = shutil.which("ruff", path=os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", ""))))
     if ruff is None:
         return code

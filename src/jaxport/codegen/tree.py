@@ -171,7 +171,7 @@ class Module:
                 yield from item.calls
 
     def walk(self) -> Iterator[Module]:
-        """This module and all modules inside it, each once."""
+        """Yield this module and all modules inside it, each once."""
         seen: set[int] = set()
         pending = [self]
         while pending:

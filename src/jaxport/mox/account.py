@@ -65,7 +65,7 @@ class Account:
         return self.rows[0]
 
     def as_dict(self) -> list[dict[str, str | int]]:
-        """One dict per row."""
+        """Return one dict per row."""
         return [asdict(row) for row in self.rows]
 
     def __str__(self) -> str:

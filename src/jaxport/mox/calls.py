@@ -146,7 +146,7 @@ def widened(equation: JaxprEqn, more: Widening) -> tuple[list[JaxprEqn], list[Va
 
 
 def _effects(equation: JaxprEqn, more: Widening) -> AbstractSet[Effect]:
-    """An equation has the effects that it had; a body without references may bring new ones."""
+    """Return the effects that an equation had, and the new ones of its bodies that concern no reference."""
     return equation.effects | {
         effect for body in more.bodies for effect in body.effects if not hasattr(effect, "input")
     }
@@ -215,7 +215,7 @@ def _scan(equation: JaxprEqn, more: Widening) -> _Widened:
 
 
 def _while(equation: JaxprEqn, more: Widening) -> _Widened:
-    """New outputs of the body are carried: the last step's are left, zeros if there was no step."""
+    """Carry new outputs of the body: those of the last step are left, zeros if there was no step."""
     params = equation.params
     is_cond = [name == "cond_jaxpr" for name in params if name in ("cond_jaxpr", "body_jaxpr")]
     of_cond, of_body = params["cond_nconsts"], params["body_nconsts"]
@@ -256,7 +256,7 @@ def _while(equation: JaxprEqn, more: Widening) -> _Widened:
 
 
 def _cond(equation: JaxprEqn, more: Widening) -> _Widened:
-    """All branches take all operands; a new output of one is zeros in the others."""
+    """Give all branches all operands; a new output of one is zeros in the others."""
     keys = list(dict.fromkeys(key for inputs in more.inputs for key in inputs))
     operands = len(equation.invars) - 1
     results = len(equation.outvars)
@@ -284,7 +284,7 @@ def _cond(equation: JaxprEqn, more: Widening) -> _Widened:
 
 
 def _shard_map(equation: JaxprEqn, more: Widening) -> _Widened:
-    """What is new in the body is whole on each device."""
+    """Give the body new operands that are whole on each device."""
     (inputs,), (body,), params = more.inputs, more.bodies, equation.params
     specs = (*params["in_specs"], *[jax.sharding.PartitionSpec()] * len(inputs))
     params = {**params, "jaxpr": _closed(body, params["jaxpr"]), "in_specs": specs}
@@ -292,7 +292,7 @@ def _shard_map(equation: JaxprEqn, more: Widening) -> _Widened:
 
 
 def zeros(aval: Aval) -> tuple[list[JaxprEqn], Atom]:
-    """Equations that make zeros of an aval, and the value."""
+    """Return equations that make zeros of an aval, and the value."""
     jaxpr = jax.make_jaxpr(lambda: jnp.zeros(aval.shape, aval.dtype))().jaxpr
     return list(jaxpr.eqns), jaxpr.outvars[0]
 

@@ -379,7 +379,7 @@ class _Editor:
 
 
 def _as_block(equation: JaxprEqn, match: Match) -> JaxprEqn:
-    """A wrapper that is replaced, and whose body is edited too: what calls the original then runs the edited body."""
+    """Turn a wrapper that is replaced into a block with the edited body, which a call of the original then runs."""
     (body,) = bodies(equation.params)
     block = Block(
         target=match.type,

@@ -24,7 +24,7 @@ class Manual:
         self.params, self.where = equation.params, where
 
     def specs(self, avals: Sequence[Aval]) -> tuple[list[jax.ShapeDtypeStruct], list[PartitionSpec]]:
-        """Whole arrays of which each device gets one of these types, and how they are split."""
+        """Return whole arrays of which each device gets one of these types, and how they are split."""
         whole, specs = [], []
         for aval in avals:
             axes = tuple(sorted(jaxprs.varying_axes(aval)))

@@ -287,7 +287,7 @@ def returns_of(node: Node) -> tuple[str, ...]:
 
 
 def nested(paths: Sequence[str], leaves: Sequence[PyTree]) -> PyTree:
-    """Return the containers that have the leaves at these paths: tuples where the keys are numbers, else dicts.
+    """Return the containers that have the leaves at these paths: tuples if the keys are numbers, else dicts.
 
     What a tuple has between them is None.
 

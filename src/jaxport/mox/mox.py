@@ -157,7 +157,7 @@ class Mox:
         return jaxprs.jaxpr_as_fun(program._plain(current_recorder() is not None))(*operands)
 
     def fitting(self, operands: Sequence[Array]) -> Mox:
-        """Return the program for operands of these shapes: itself, or specialized where it has symbolic dims.
+        """Return the program for operands of these shapes: itself, or specialized if it has symbolic dims.
 
         Raises:
           InvalidArgument: the operands do not fit.
@@ -199,7 +199,7 @@ class Mox:
         return {}
 
     def _plain(self, mark: bool) -> jaxprs.ClosedJaxpr:
-        """Return the program without blocks; with markers in their place where a trace is looking for them."""
+        """Return the program without blocks; with markers in their place if a trace is looking for them."""
         if mark not in self._programs:
             self._programs[mark] = ungroup(self.jaxpr, mark)
         return self._programs[mark]

@@ -136,7 +136,7 @@ def places_of(mox: Mox, nodes: Sequence[Node]) -> dict[str, ParameterPlace]:
 def stacking_scans(mox: Mox, node: Node) -> tuple[Node, ...]:
     """Return the scans around a node whose steps have parameters of their own, the outermost first.
 
-    Those that slice the weights of the node's block; where it has none, those that slice any weights. A scan over
+    Those that slice the weights of the node's block; if it has none, those that slice any weights. A scan over
     time hands the same weights to each step: what is new inside is shared by the steps too.
     """
     scans = [around for around in node.around if around.equation.primitive.name == "scan"][::-1]

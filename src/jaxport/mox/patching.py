@@ -58,7 +58,7 @@ def _patch(match: Match, change: PyTree) -> Whole:
     avals = match.out_avals
 
     def fitting(value: PyTree, index: int) -> Array:
-        """A number stands for an array of it, and a stack over the steps of a scan for that of the step."""
+        """Return the array that a number stands for, or of a stack over the steps of a scan that of the step."""
         aval = avals[index]
         value = jnp.asarray(value)
         if not value.ndim and aval.shape:

@@ -30,7 +30,7 @@ def relative(equation: jaxprs.JaxprEqn, base: str) -> jaxprs.JaxprEqn:
 
 
 def placed(equation: jaxprs.JaxprEqn, base: str, names: Mapping[str, str]) -> jaxprs.JaxprEqn:
-    """Blocks that the replacement brings along lie below the block that it replaces; `names` are of its parameters."""
+    """Put the blocks of a replacement below the block that it replaces; `names` are of its parameters."""
     block = equation.params.get("block")
     if block is not None and IN_PLACE in block.options:
         options = FrozenMapping({key: value for key, value in block.options.items() if key != IN_PLACE})

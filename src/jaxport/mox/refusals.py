@@ -43,7 +43,7 @@ def _of_surroundings(node: Node) -> str | None:
 
 
 def _differentiated(node: Node) -> str | None:
-    """The backward pass of a program that was differentiated before it was traced lies in no block."""
+    """Refuse the backward pass of a program that was differentiated before it was traced: it lies in no block."""
     transforms = {getattr(part, "name", "") for part in node.equation.source_info.name_stack.stack}
     if transforms & {"jvp", "transpose"}:
         return "was differentiated before it was traced, so that its derivative would stay; differentiate the Mox"

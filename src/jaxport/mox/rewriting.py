@@ -34,7 +34,7 @@ class TypeRewriting:
         return literal
 
     def known(self, equation: jaxprs.JaxprEqn) -> jaxprs.Literal | None:
-        """Return the value of an equation's result where it is a literal from now on."""
+        """Return the value of an equation's result if it is a literal from now on."""
         del equation
         return None
 

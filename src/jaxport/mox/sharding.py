@@ -123,7 +123,7 @@ def _stored(match: Match, kernel: Kernel, held: Mapping[str, Array]) -> list[str
 
 
 def _of_others(match: Match, kernel: Kernel, spec: PartitionSpec) -> dict[str, PartitionSpec]:
-    """What is added to a product is split as its output axes are."""
+    """Split what is added to a product as the output axes of that are."""
     avals = match.weight_avals
     parts = [*spec, *[None] * (len(kernel.inputs) + len(kernel.outputs) - len(spec))]
     sizes = tuple(avals[kernel.path].shape[axis] for axis in kernel.outputs)

@@ -1,7 +1,7 @@
 """A Mox as a tree of XML elements: what XPath looks at.
 
 There is one element per equation; a block is one, named by the short name of its type. The equations of the only body
-of an equation are its children; where there are several bodies (`cond`, `while`), each is an element `body`.
+of an equation are its children; if there are several bodies (`cond`, `while`), each is an element `body`.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Tree:
 
     @cached_property
     def paths(self) -> Mapping[str, Sequence[Node]]:
-        """The nodes by path: of each path the blocks, and where there is none the equations; of nested ones the outer."""
+        """The nodes by path: of each path the blocks, and if there is none the equations; of nested ones the outer."""
         blocks: dict[str, list[Node]] = {}
         equations: dict[str, list[Node]] = {}
         for node in self.nodes:
@@ -152,7 +152,7 @@ class _TreeWriter:
         self.text.append(f"</{tag}>")
 
     def body(self, jaxpr: jaxprs.Jaxpr, before: Location, around: Node | None) -> None:
-        """The elements of the equations of a body."""
+        """Write the elements of the equations of a body."""
         for index, equation in enumerate(jaxpr.eqns):
             node = Node((*before, index), equation, around)
             block = equation.params.get("block")

@@ -26,7 +26,7 @@ def write_back(model: PyTree, params: Mapping[str, Array] | Mox, *, prefix: str 
       model: an NNX module, an Equinox module, or a pytree such as the variables of a Linen module.
       params: the new values by path, as `Mox.params` and `Mox.state` have them; or a Mox. Of that, adapters (`lora`, `dora`,
         `ia3`) are merged, and modules that were given as replacements take the places of the model's own.
-      prefix: what the paths begin with where the model was an argument: ``"variables"``; it is left out.
+      prefix: what the paths begin with if the model was an argument: ``"variables"``; it is left out.
 
     Raises:
       InvalidArgument: the model has no array at a path, or one of another shape or dtype; or the Mox does what no object

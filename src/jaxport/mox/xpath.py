@@ -189,13 +189,13 @@ class _QueryParser:
         return kind
 
     def as_condition(self, start: int, kind: str) -> None:
-        """An attribute by itself asks whether it is there, and not false."""
+        """Make an attribute by itself ask whether it is there, and not false."""
         if kind == "attribute":
             path = "".join(self.out[start:])
             self.out[start:] = [f"({path} and not({path}='False'))"]
 
     def compare(self, start: int, middle: int, kinds: set[str], operator: str) -> None:
-        """An attribute has booleans as text."""
+        """Compare an attribute with a boolean as the text that it has."""
         left, right = "".join(self.out[start : middle - 1]), "".join(self.out[middle:])
         if kinds == {"attribute", "boolean"}:
             left, right = _BOOLEANS.get(left, left), _BOOLEANS.get(right, right)

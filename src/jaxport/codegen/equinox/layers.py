@@ -1,4 +1,4 @@
-"""The layers of Equinox, by kind: its own where it has them, over any axes before the last, and plain modules."""
+"""The layers of Equinox, by kind: its own if it has them, over any axes before the last, and plain modules."""
 
 from __future__ import annotations
 

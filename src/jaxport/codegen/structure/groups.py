@@ -101,7 +101,7 @@ class Groups:
         return (source.args[0], normal.args[2]) if same and source.args[0].shape == value.shape else None
 
     def _without_unit_affine(self, value: RuntimeValue) -> RuntimeValue:
-        """A value before it was multiplied with ones and zeros were added, of parameters that are nothing else."""
+        """Return a value before it was multiplied with ones and zeros were added, by parameters that are nothing else."""
         total = self.spellings.step(value, "+")
         for zero, other in (total.args, total.args[::-1]) if total is not None else ():
             product = self.spellings.step(other, "*")

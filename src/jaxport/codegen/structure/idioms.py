@@ -273,7 +273,7 @@ class _Rewriting:
         return Step("index", "", (x, (*whole, index) if whole else index), {}, step.outputs, step.node)
 
     def _part_of_uniform(self, step: Step) -> Step | None:
-        """A part of a tensor whose elements are all the same is a smaller one."""
+        """Make a part of a tensor whose elements are all the same a smaller one."""
         full = self.spellings.step(step.args[0], "jnp.broadcast_to") if step.form == "index" else None
         if full is None or not isinstance(full.args[0], HostValue) or full.args[0].ndim:
             return None

@@ -87,7 +87,7 @@ class Recogniser(Matcher):
         return Layer("Embed", config, {"embedding": weight}, (indices,), op.outputs, "embed")
 
     def _unclipped(self, condition: RuntimeValue, lookup: Op) -> Variable | None:
-        """The indices that were clipped for a lookup, if a condition says which of them were not changed by that."""
+        """Return the indices that were clipped for a lookup, if a condition says which were not changed by that."""
         expanded = self.step(condition, "jnp.expand_dims")
         equal = self.step(expanded.step.args[0], "==", "jnp.equal") if expanded is not None else None
         clip = self.step(lookup.step.args[1], "jnp.clip")

@@ -25,7 +25,7 @@ NORMS = frozenset({"LayerNorm", "RMSNorm", "BatchNorm"})
 
 
 def mine(leaves: Sequence[Leaf], chains: dict[int, Chain], weights: Sequence[Variable]) -> dict[str, str]:
-    """Put repeated blocks into modules `layers.0`, `layers.1` …, where the file has no such modules.
+    """Put repeated blocks into modules `layers.0`, `layers.1` …, if the file has no such modules.
 
     Args:
       leaves: the layers and operators, in the order of the file.

@@ -79,7 +79,7 @@ def _is_plain(attributes: Parameters, kind: str) -> bool:
 
 
 def _input_product(rows: Variable, matcher: Matcher) -> tuple[Variable, Variable, int, Variable | None] | None:
-    """The sequence, the weights of the input, the direction and the biases: `x @ W[d].T + (B[d, :n] + B[d, n:])`."""
+    """Return sequence, weights of the input, direction and biases of `x @ W[d].T + (B[d, :n] + B[d, n:])`."""
     total = matcher.step(rows, "+")
     if total is None:
         return None
@@ -123,7 +123,7 @@ def _indexed(value: RuntimeValue, matcher: Matcher, turned: bool) -> tuple[Varia
 def _weights(
     kind: str, of_input: Variable, of_state: Variable, bias: Variable | None, direction: int, matcher: Matcher
 ) -> dict[str, Weight]:
-    """The tensors of a cell: kernels (inputs before outputs) and biases, gate by gate in the frameworks' order."""
+    """Return the tensors of a cell: kernels (inputs first) and biases, gate by gate in the frameworks' order."""
     order = GATES[kind]
     hidden = of_state.shape[-1]
     size = hidden * len(order)

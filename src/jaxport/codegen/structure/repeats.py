@@ -27,7 +27,7 @@ __all__ = ["further_calls", "separated", "united"]
 def separated(
     ops: Sequence[Op], chains: Mapping[int, Chain], weights: Collection[Variable], kept: Collection[str]
 ) -> tuple[dict[int, Chain], set[str]]:
-    """The modules around each operator, with a path of its own for each call of a module, and the modules called so.
+    """Return the modules around each operator, with a path for each call of a module, and the modules called so.
 
     Args:
       ops: the operators, in the order of the file.
@@ -61,7 +61,7 @@ def separated(
 
 
 def _without_numbers(ops: Sequence[Op], chains: Mapping[int, Chain], weights: Collection[Variable]) -> dict[int, Chain]:
-    """The chains with one path for all calls of a module: the TorchScript exporter numbers them, `block`, `block_1` …"""
+    """Return the chains with one path for all calls of a module, which the TorchScript exporter numbers: `block_1` …"""
     read: dict[str, set[Variable]] = {}
     for op in ops:
         for path in chains[id(op)]:

@@ -98,7 +98,7 @@ def chain_of(leaf: Leaf, chain: Chain) -> Chain:
 
 
 def plain_paths(paths: Iterable[str]) -> dict[str, str]:
-    """Paths as the modules are called: the TorchScript exporter repeats the name of a list before its elements.
+    """Return paths as the modules are called; the TorchScript exporter repeats the name of a list before its elements.
 
     >>> plain_paths(["net", "net.net.0", "net.net.0.fc"])
     {'net': 'net', 'net.net.0': 'net.0', 'net.net.0.fc': 'net.0.fc'}

@@ -51,7 +51,7 @@ class _Plan:
       weight: its name below the block.
       prefix: of the names of its factors.
       inputs: which of its axes the input meets.
-      contracted: where the layer is a plain product, the axes of the input that meet them.
+      contracted: if the layer is a plain product, the axes of the input that meet them.
       looked_up: the layer looks up rows of the weight.
     """
 
@@ -70,7 +70,7 @@ def lora(
     weights: Callable[[str], bool] | None = None,
     name: str = "",
 ) -> Factory:
-    """Low-rank adapters for the selected layers: dense, embedding, convolution, recurrent, of any framework.
+    """Add low-rank adapters to the selected layers: dense, embedding, convolution, recurrent, of any framework.
 
     The new parameters are `lora_a` (random) and `lora_b` (zeros) below the path of the layer, so that the edited model
     computes what it did until it is trained.

@@ -21,7 +21,7 @@ _ACTIVATIONS = frozenset({
 
 
 def trainable(mox: Mox, which: str | Callable[[str], bool]) -> dict[str, bool]:
-    """True for each parameter that is to be trained, by path: for `optax.masked`, `optax.multi_transform` and the like.
+    """Return whether each parameter is to be trained, by path: for `optax.masked`, `optax.multi_transform` and the like.
 
     Args:
       mox: the Mox whose `params` are trained.

@@ -39,7 +39,7 @@ def merge_lora(
     Args:
       mox: a Mox with adapters that `lora`, `dora` or `ia3` made.
       params: its parameters, after training; by default those that it holds.
-      arguments: where the weights are arguments of the model (Linen), the arguments by name.
+      arguments: if the weights are arguments of the model (Linen), the arguments by name.
 
     Returns:
       The parameters of the model before the edit, by path: for `Mox.with_params` or `write_back`. Of arguments, the
@@ -130,7 +130,7 @@ class _Merging:
         return {**exchanged_weights(self.mox), **values} if is_exchanged else values
 
     def around_uses(self, place: ParameterPlace) -> Iterator[frozenset[_Adapter] | None]:
-        """For each equation that a weight reaches, the adapters around it; None if another edit comes in between."""
+        """Yield the adapters around each equation that a weight reaches; None if another edit comes in between."""
         for steps, around in _uses(self.mox.jaxpr.jaxpr, self.inputs[place.root], (), frozenset()):
             # Another layer of the same stack is another weight.
             if all(one == other for one, other in zip(steps, place.steps, strict=False)):
@@ -209,7 +209,7 @@ _PARTS = frozenset({"ia3_scale", "lora_a", "lora_b", "lora_m"})
 def _uses(
     jaxpr: jaxprs.Jaxpr, variable: jaxprs.Var, steps: tuple[int, ...], around: frozenset[_Adapter], sliced: bool = False
 ) -> Iterator[tuple[tuple[int, ...], frozenset[_Adapter] | None]]:
-    """For each equation that a weight reaches, which layer of the stack it is there, and the adapters around.
+    """Yield for each equation that a weight reaches which layer of the stack it is there, and the adapters around.
 
     These are None if another edit comes in between. `sliced` says that a scan hands out slices of the weight.
     """

@@ -31,7 +31,7 @@ __all__ = ["calibrate", "dequantize_linear", "qdq", "quantize", "quantize_linear
 
 
 def _along(values: Array, shape: tuple[int, ...], axis: int, block: int) -> Array:
-    """Scales or zero points as they meet an array: one, one for each index of an axis, or one for each block along it."""
+    """Spread scales or zero points over an array: one, one per index of an axis, or one per block along it."""
     if values.ndim == 0:
         return values
     if not block:
@@ -40,7 +40,7 @@ def _along(values: Array, shape: tuple[int, ...], axis: int, block: int) -> Arra
 
 
 def _quantize_linear(x: Array, scale: Array, *, axis: int = -1) -> Array:
-    """int8 of `x`: rounded to even, and clipped."""
+    """Return `x` as int8, rounded to even and clipped."""
     return jnp.clip(jnp.round(x / _along(scale, x.shape, axis % max(x.ndim, 1), 0)), -128, 127).astype(jnp.int8)
 
 
@@ -65,7 +65,7 @@ _RANGES = {"int8": (-128, 127), "int4": (-8, 7), "float8_e4m3fn": (-448, 448), "
 def quantize(
     *, axis: int | None = None, dtype: str = "int8", group: int | None = None, symmetric: bool = True
 ) -> Factory:
-    """Weight-only quantization: each weight of the selected layers that is multiplied is stored in few bits, with scales.
+    """Quantize the weights alone: each that the selected layers multiply is stored in few bits, with scales.
 
     There is one scale per output channel: the last of the axes that the input does not meet, or `axis`; with `group`, one
     for so many weights that are added up. What is stored is in `Mox.state`: training does not change it.
@@ -225,7 +225,7 @@ def _rounded(x: Array, scale: Array) -> Array:
 
 @_rounded.defjvp
 def _straight_through(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    """Rounding is passed straight through; what is clipped has no derivative."""
+    """Pass derivatives straight through the rounding; what is clipped has none."""
     (x, scale), (moved, moved_scale) = primals, tangents
     result = _rounded(x, scale)
     inside = (jnp.round(x / scale) >= -128) & (jnp.round(x / scale) <= 127)

@@ -32,7 +32,7 @@ def dora(
     weights: Callable[[str], bool] | None = None,
     name: str = "",
 ) -> Factory:
-    """DoRA for the selected layers: a low-rank update of the direction of each column, and the length of it.
+    """Add DoRA to the selected layers: a low-rank update of the direction of each column, and the length of it.
 
     A weight W becomes ``m · (W + scale · A·B) / ‖W + scale · A·B‖``, with the norm over the axes that the input meets;
     the norm is a constant of the derivative, as in section 4.3 of the paper. `lora_m` begins as the norm of W, so that the
@@ -80,7 +80,7 @@ def dora(
 
 
 def ia3(*, inputs: bool = False, weights: Callable[[str], bool] | None = None, name: str = "") -> Factory:
-    """IA³ for the selected layers: what they return is multiplied with a vector, which begins as ones.
+    """Add IA³ to the selected layers: what they return is multiplied with a vector, which begins as ones.
 
     The authors scale keys, values, and the argument of the second layer of a feed-forward part: that with
     ``inputs=True``.

@@ -47,7 +47,7 @@ def primitives() -> dict[str, jaxprs.Primitive]:
 
 @cache
 def keyword_values() -> dict[str, PyTree]:
-    """Objects of jax that stand for nothing said: an unspecified sharding, no mesh; and the kinds of keys."""
+    """Return JAX's objects for what is left unsaid, an unspecified sharding or no mesh, and the kinds of keys."""
     params = jax.make_jaxpr(jax.jit(lambda x: x))(0.0).eqns[0].params
     values = {"unspecified": params["in_shardings"][0], "no mesh": params["ctx_mesh"]}
     for name in ("threefry2x32", "rbg", "unsafe_rbg"):

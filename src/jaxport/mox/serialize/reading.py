@@ -239,7 +239,7 @@ def _constraint(text: JsonValue) -> str:
 
 
 def _check_call(name: str, operands: list[Aval], results: list[Aval], body: jaxprs.ClosedJaxpr) -> None:
-    """Jax itself does not compare the operands and results of these calls with their bodies."""
+    """Compare the operands and results of a call with its body, which JAX itself does not."""
     typed = lambda avals: [(aval.shape, aval.dtype) for aval in avals]
     operand_avals, made = [atom.aval for atom in operands], [atom.aval for atom in results]
     if typed(operand_avals) != typed(body.in_avals) or typed(made) != typed(body.out_avals):
@@ -252,7 +252,7 @@ def _params_of_jit() -> Parameters:
 
 
 def _check_jit(params: Parameters, operands: int, results: int) -> None:
-    """Jax itself does not look at the params of `jit` before it lowers one."""
+    """Check the params of a `jit`, which JAX itself does not before it lowers one."""
     wanted = _params_of_jit()
     counts = {"in_shardings": operands, "in_layouts": operands, "donated_invars": operands}
     counts |= {"out_shardings": results, "out_layouts": results}
