@@ -13,8 +13,7 @@ from jax.typing import DTypeLike
 from jaxport.blocks.dim_text import Expression, parse
 from jaxport.errors import RuleError
 from jaxport.importer.dtypes import STRING
-from jaxport.importer.host import HostValue, is_dim
-from jaxport.jaxprs import Dim, PyTree
+from jaxport.importer.host import Dim, HostValue, RuntimeValue, is_dim
 
 __all__ = [
     "LARGEST_LITERAL",
@@ -112,7 +111,7 @@ def dtype_expression(dtype: DTypeLike) -> ast.expr:
     return attribute(f"jnp.{dtype.name}")
 
 
-def number(value: PyTree) -> ast.expr:
+def number(value: RuntimeValue) -> ast.expr:
     """Return a Python number, bool or string, with infinities and nan by name.
 
     >>> ast.unparse(number(float("-inf"))), ast.unparse(number(np.float32(0.1)))
@@ -173,13 +172,13 @@ def _sizes(value: HostValue) -> ast.expr:
     return ast.Tuple([ast.Constant(size) for size in value.shape], ast.Load())
 
 
-def _nested(data: PyTree) -> ast.expr:
+def _nested(data: RuntimeValue) -> ast.expr:
     if isinstance(data, np.ndarray) and data.ndim:
         return ast.List([_nested(row) for row in data], ast.Load())
     return number(data[()] if isinstance(data, np.ndarray) else data)
 
 
-def plain(value: PyTree) -> ast.expr:
+def plain(value: RuntimeValue) -> ast.expr:
     """Return the expression of a Python value that is no array: an option of an operator function.
 
     Raises:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from jaxport.importer.host import Attribute
 from jaxport.importer.recording import Step, Variable
-from jaxport.jaxprs import Parameters
 
 __all__ = ["Call", "Item", "Layer", "Leaf", "Loop", "Module", "Op", "Tie", "Weight"]
 
@@ -77,7 +77,7 @@ class Layer:
     """
 
     kind: str
-    config: Parameters
+    config: Mapping[str, Attribute]
     weights: Mapping[str, Weight]
     inputs: tuple[Variable, ...]
     outputs: tuple[Variable, ...]

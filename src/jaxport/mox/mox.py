@@ -162,14 +162,12 @@ class Mox:
         Raises:
           InvalidArgument: the operands do not fit.
         """
-        operand_avals = [jax.typeof(operand) for operand in operands]
+        types = [jax.typeof(operand) for operand in operands]
         avals = self.jaxpr.in_avals
-        if all(
-            one.shape == aval.shape and one.dtype == aval.dtype for one, aval in zip(operand_avals, avals, strict=True)
-        ):
+        if all(one.shape == aval.shape and one.dtype == aval.dtype for one, aval in zip(types, avals, strict=True)):
             return self
         names = [*(weight.path for weight in self.weights), *self.traced.input_paths, *self.inputs]
-        for name, one, aval in zip(names, operand_avals, avals, strict=True):
+        for name, one, aval in zip(names, types, avals, strict=True):
             fits = one.ndim == aval.ndim and one.dtype == aval.dtype
             if not fits or (one.shape != aval.shape and all(map(dims.is_static, aval.shape))):
                 raise InvalidArgument(
@@ -178,7 +176,7 @@ class Mox:
                     why=f"the program was traced with {aval.str_short()}",
                     instead="give it that shape and dtype, or trace the model again with these arguments",
                 )
-        return self._specialized(names, [one.shape for one in operand_avals])
+        return self._specialized(names, [one.shape for one in types])
 
     def _specialized(self, names: Sequence[str], shapes: Sequence[Sequence[int]]) -> Mox:
         """Return the program at other sizes of its symbolic dims; each is made once."""

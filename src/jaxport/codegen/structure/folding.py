@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from jaxport.codegen.literals import LARGEST_LITERAL
-from jaxport.importer.host import HostValue, is_dim
+from jaxport.importer.host import HostValue, RuntimeValue, is_dim
 from jaxport.importer.recording import Step, Variable
-from jaxport.jaxprs import PythonFunction
 
 __all__ = ["folded"]
 
-FOLDED: dict[str, PythonFunction] = {
+FOLDED: dict[str, Callable[..., RuntimeValue]] = {
     "jnp.sqrt": np.sqrt,
     "lax.rsqrt": lambda x: 1 / np.sqrt(x),
     "jnp.reciprocal": np.reciprocal,

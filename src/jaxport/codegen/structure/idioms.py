@@ -19,9 +19,8 @@ from jaxport.codegen.structure.rows import Rows
 from jaxport.codegen.structure.spellings import Spellings, bounds, number
 from jaxport.codegen.structure.steps import renamed
 from jaxport.codegen.tree import Op
-from jaxport.importer.host import HostValue, RuntimeValue, is_dim
+from jaxport.importer.host import Dim, HostValue, RuntimeValue, Shape, is_dim
 from jaxport.importer.recording import Step, Variable, map_leaves
-from jaxport.jaxprs import Dim, Shape
 
 __all__ = ["MOVING", "ROLES", "rewritten"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 import numpy as np
@@ -10,9 +10,8 @@ import numpy as np
 from jaxport.codegen.structure.matching import Matcher
 from jaxport.codegen.structure.spellings import number
 from jaxport.codegen.tree import Layer, Op, Weight
-from jaxport.importer.host import RuntimeValue
+from jaxport.importer.host import Attribute, RuntimeValue
 from jaxport.importer.recording import Function, Variable
-from jaxport.jaxprs import Parameters
 
 __all__ = ["recurrent"]
 
@@ -67,7 +66,7 @@ def recurrent(op: Op, matcher: Matcher) -> Layer | None:
     return Layer(kind, config, weights, (x, *known), op.outputs, kind.lower())
 
 
-def _is_plain(attributes: Parameters, kind: str) -> bool:
+def _is_plain(attributes: Mapping[str, Attribute], kind: str) -> bool:
     """Whether a node computes the same as the cells of the frameworks."""
     if attributes.get("clip") is not None or attributes.get("input_forget") or attributes.get("activation_alpha"):
         return False

@@ -6,9 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from jaxport.codegen.structure.spellings import Spellings
-from jaxport.importer.host import RuntimeValue
+from jaxport.importer.host import Dim, RuntimeValue
 from jaxport.importer.recording import Step, Variable
-from jaxport.jaxprs import Dim
 
 __all__ = ["Rows"]
 

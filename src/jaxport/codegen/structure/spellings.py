@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from jaxport.importer.host import HostValue, RuntimeValue
+from jaxport.importer.host import Dim, HostValue, RuntimeValue, Shape
 from jaxport.importer.recording import Step, Variable
-from jaxport.jaxprs import Dim, Shape
 
 __all__ = ["Attended", "Spellings", "bounds", "number"]
 
