@@ -117,8 +117,20 @@ def test_every_folder_is_a_package():
 
 
 # How often `Any` may stand in 1,000 lines of code. It only goes down: a named alias says what a value is
-# (`PyTree`, `Array`, `Dim`, `Parameters` of `jaxport.jaxprs`, `Tensor` and `RuntimeValue` of `jaxport.importer.host`).
-MOST_ANY = {"package": 34, "blocks": 4, "cli": 25, "frameworks": 1, "importer": 10, "testing": 1, "verify": 3}
+# (`PyTree`, `Array`, `Dim`, `Parameters` of `jaxport.jaxprs`, `Aval` and `Query` of `jaxport.mox.aliases`, `Tensor` and
+# `RuntimeValue` of `jaxport.importer.host`).
+MOST_ANY = {
+    "package": 7,
+    "blocks": 4,
+    "cli": 12,
+    "codegen": 0,
+    "export": 9,
+    "frameworks": 1,
+    "importer": 10,
+    "mox": 1,
+    "testing": 1,
+    "verify": 3,
+}
 
 
 def code_lines(source: str) -> int:

@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from jaxport.codegen.structure.idioms import MOVING, ROLES
 from jaxport.codegen.structure.spellings import number as number_of
 from jaxport.codegen.structure.steps import reads
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Tie
-from jaxport.importer.host import HostValue, has_stand_ins, is_dim
+from jaxport.importer.host import HostValue, RuntimeValue, has_stand_ins, is_dim
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.recording import Function, Step, Variable
 
@@ -56,7 +55,7 @@ class CallPrinter(Printer):
     roles: Mapping[Variable, str] = field(default_factory=dict)
     results: Mapping[Variable, str] = field(default_factory=dict)
     lists: dict[str, list[Variable]] = field(default_factory=dict)
-    result: Any = None
+    result: RuntimeValue = None
     started: set[Variable] = field(default_factory=set)
     busy: dict[str, float] = field(default_factory=dict)
     last: dict[Variable, float] = field(default_factory=dict)
@@ -81,7 +80,7 @@ class CallPrinter(Printer):
             self.expressions[variable] = self.dialect.value(expression)
 
     def bind(self, variable: Variable, default: str = "x") -> str:
-        """A name for a variable; of the module's own values it may be one that is free again."""
+        """Return a name for a variable; of the module's own values it may be one that is free again."""
         if self.depth:
             chosen = self.fresh(identifier(default, "x"))
         else:
@@ -97,7 +96,7 @@ class CallPrinter(Printer):
         return chosen
 
     def definition(self, function: Function) -> ast.stmt:
-        """A nested function; its names are its own for good."""
+        """Return a nested function; its names are its own for good."""
         self.depth += 1
         try:
             return super().definition(function)
@@ -113,13 +112,13 @@ class CallPrinter(Printer):
             self.depth -= 1
 
     def function_name(self, path: str) -> ast.expr:
-        """A function, or a part of the module."""
+        """Return a function, or a part of the module."""
         if path.startswith("self"):
             return ast.parse(path, mode="eval").body
         return super().function_name(path)
 
     def stored(self, value: HostValue) -> ast.expr:
-        """A tensor that the module keeps beside its parameters."""
+        """Return a tensor that the module keeps beside its parameters."""
         assert self.dialect is not None
         if has_stand_ins(value):  # a file has one width for all
             value = HostValue(value.to_jax(), name=value.name)
@@ -128,8 +127,8 @@ class CallPrinter(Printer):
         self.tables.setdefault(key, value)
         return restored(value.data, self.dialect.frozen(attribute(f"self.{key}")))
 
-    def body(self, items: Sequence[Item], result: Any) -> list[ast.stmt]:
-        """The statements that compute a result."""
+    def body(self, items: Sequence[Item], result: RuntimeValue) -> list[ast.stmt]:
+        """Return the statements that compute a result."""
         self.result = result
         loops: dict[int, Loop] = {}
         steps: list[Step] = []
@@ -179,7 +178,9 @@ class CallPrinter(Printer):
             return Step("call", "loop", item.inputs, {}, item.outputs, item)
         return item.step
 
-    def _statements(self, step: Step, uses: Counter[Variable], after: Any, result: Any) -> list[ast.stmt]:
+    def _statements(
+        self, step: Step, uses: Counter[Variable], after: RuntimeValue, result: RuntimeValue
+    ) -> list[ast.stmt]:
         functions = [leaf for leaf in leaves((step.args, step.kwargs)) if isinstance(leaf, Function)]
         statements: list[ast.stmt] = [self.definition(one) for one in functions if not self.is_short(one)]
         expression, default = self.expression(step), self._default(step)
@@ -207,8 +208,8 @@ class CallPrinter(Printer):
         if isinstance(step.node, Layer | Call):
             part = step.node if isinstance(step.node, Layer) else step.node.module
             place = self.fields.paths[key_of(part)]
-            found = [part for part in place if isinstance(part, str)]
-            chosen = _lower(found[-1]) if len(found) == len(place) else "x"
+            names = [part for part in place if isinstance(part, str)]
+            chosen = _lower(names[-1]) if len(names) == len(place) else "x"
             for variable in leaves(step.outputs):
                 self.called[variable] = chosen
             return chosen
@@ -225,8 +226,8 @@ class CallPrinter(Printer):
             return self.called[source]
         return "x"
 
-    def value(self, value: Any) -> ast.expr:
-        """Any argument as an expression."""
+    def value(self, value: RuntimeValue) -> ast.expr:
+        """Return any argument as an expression."""
         if isinstance(value, _Name):
             return self.size(name(value))
         if isinstance(value, _Part) and self.dialect is not None:
@@ -259,7 +260,7 @@ class CallPrinter(Printer):
         return super().expression(step)
 
     def host_value(self, value: HostValue) -> ast.expr:
-        """A tensor that is known; the smallest number of float32, which masks are made of, by its name."""
+        """Return a tensor that is known; the smallest number of float32, which masks are made of, by its name."""
         if _is_single(value) and value.item() == np.finfo(np.float32).min:
             return ast.parse("jnp.finfo(jnp.float32).min", mode="eval").body
         return super().host_value(value)
@@ -351,7 +352,7 @@ class CallPrinter(Printer):
         return statements, names
 
     def _listed(self, field: str, begin: int, count: int) -> ast.expr:
-        """The modules of a list that a loop calls."""
+        """Return the modules of a list that a loop calls."""
         members, end = self.fields.lists[field], begin + count
         listed: ast.expr = attribute(f"self.{field}")
         if (begin, end) == (0, len(members)):
@@ -367,22 +368,22 @@ class CallPrinter(Printer):
         groups = [[output] for output in loop.collected]
         if isinstance(self.result, tuple) and _begin_in(self.result, everything) is not None:
             groups = [[*loop.collected]]
-        found: dict[str, list[int]] = {}
+        lists: dict[str, list[int]] = {}
         for group in groups:
             chosen = self._free(_plural(self._collected_name(loop, group)))
             self.busy[chosen] = math.inf
-            found[chosen] = group
-        return found
+            lists[chosen] = group
+        return lists
 
     def _collected_name(self, loop: Loop, group: Sequence[int]) -> str:
         """Return a name for results of all calls: the one that the outputs of the model share, or `part`."""
-        found = {common_name([call.outputs[output] for call in loop.calls], self.results) for output in group}
-        if not any(found):
+        names = {common_name([call.outputs[output] for call in loop.calls], self.results) for output in group}
+        if not any(names):
             formals, replaced = loop.calls[0].module.inputs, _replaced(loop)
-            found = {self.roles.get(formals[replaced[output]], "") for output in group if output in replaced}
-        parts = [one.split("_") for one in found]
+            names = {self.roles.get(formals[replaced[output]], "") for output in group if output in replaced}
+        parts = [one.split("_") for one in names]
         shared = [each[0] for each in zip(*parts, strict=False) if len({*each}) == 1]
-        return identifier("_".join(shared), "part") if all(found) and shared else "part"
+        return identifier("_".join(shared), "part") if all(names) and shared else "part"
 
     def _call(self, call: Call) -> list[ast.stmt]:
         step = self._step_of(call)
@@ -403,7 +404,7 @@ def _lower(name: str) -> str:
 
 
 def _for(iterated: Sequence[tuple[str, ast.expr]], count: int, body: list[ast.stmt]) -> ast.stmt:
-    """A loop over modules and values side by side; over nothing, `count` times."""
+    """Return a loop over modules and values side by side; over nothing, `count` times."""
     if not iterated:
         return ast.For(ast.Name("_", ast.Store()), call("range", ast.Constant(count)), body, [], lineno=0)
     targets: list[ast.expr] = [ast.Name(chosen, ast.Store()) for chosen, _ in iterated]
@@ -424,8 +425,8 @@ def _replaced(loop: Loop) -> dict[int, int]:
     return dict(pairs) if alike and len(loop.collected) == len(loop.rows) else {}
 
 
-def _begin_in(values: Sequence[Any], part: Sequence[Variable]) -> int | None:
-    """Where values begin among others, in their order."""
+def _begin_in(values: Sequence[RuntimeValue], part: Sequence[Variable]) -> int | None:
+    """Return the position at which values begin among others, in their order."""
     for begin in range(len(values) - len(part) + 1):
         if all(one is other for one, other in zip(values[begin:], part, strict=False)):
             return begin
@@ -451,7 +452,7 @@ KEPT = {"mask", "split", "softmax", "top_k"}
 """Defaults that say more than `x`."""
 
 
-def _is_single(value: Any) -> bool:
+def _is_single(value: object) -> bool:
     """Whether a value is a known number of float32."""
     return isinstance(value, HostValue) and not value.ndim and not value.symbolic and value.dtype == np.float32
 

@@ -44,7 +44,7 @@ class Entry:
 
 
 def pytorch_loading(model: str, weights: Mapping[str, Weight], program: Program) -> str:
-    """The source of `load_pytorch`; nothing unless it is known for each weight which entry it is.
+    """Return the source of `load_pytorch`; nothing unless it is known for each weight which entry it is.
 
     Args:
       model: the name of the model's class.
@@ -75,7 +75,7 @@ def pytorch_loading(model: str, weights: Mapping[str, Weight], program: Program)
 
 
 def _entries(program: Program) -> dict[str, Entry]:
-    """The entries that tensors of the file are, by the names of the tensors."""
+    """Return the entries that tensors of the file are, by the names of the tensors."""
     if program.model.producer_name != PRODUCER:
         return {}
     places = [*nodes_of(program.places)]
@@ -87,15 +87,15 @@ def _entries(program: Program) -> dict[str, Entry]:
                 readers.setdefault(value, []).append((node, plain[chain[-1]] if chain else ""))
     types = {plain.get(module.path, module.path): module.type for module in program.modules.walk()}
     entries: dict[str, Entry] = {}
-    for value, found in readers.items():
+    for value, readers_of_value in readers.items():
         name, rank = value.name or "", len(program.body.initializers[value].shape)
-        owners = {path for _, path in found}
+        owners = {path for _, path in readers_of_value}
         if _is_of(name, owners):
             entries[name] = Entry(name, tuple(range(rank)))
         elif len(owners) == 1 and rank == 2:
             (path,) = owners
             operator, place, axes = WEIGHTS.get(types.get(path, ""), ("", 0, ()))
-            if all(_takes(node, operator, place, value) for node, _ in found):
+            if all(_takes(node, operator, place, value) for node, _ in readers_of_value):
                 entries[name] = Entry(f"{path}.weight", axes)
     return entries
 
@@ -115,16 +115,16 @@ def _takes(node: BoundNode, operator: str, place: int, value: ir.Value) -> bool:
 
 
 def _templates(entries: Mapping[str, Entry]) -> dict[str, Entry]:
-    """The entries with one row for the elements of lists: `blocks.{}.up.kernel`, where all numbers agree."""
+    """Return the entries with one row for the elements of lists: `blocks.{}.up.kernel`, if all numbers agree."""
     rows: dict[str, dict[str, Entry]] = {}
     for path, entry in entries.items():
         rows.setdefault(NUMBER.sub("{}", path), {})[path] = entry
-    found: dict[str, Entry] = {}
+    templates: dict[str, Entry] = {}
     for template, row in rows.items():
         names = {Entry(NUMBER.sub("{}", entry.name), entry.axes) for entry in row.values()}
         same = all(NUMBER.findall(path) == NUMBER.findall(entry.name) for path, entry in row.items())
-        found |= {template: next(iter(names))} if same and len(names) == 1 else row
-    return found
+        templates |= {template: next(iter(names))} if same and len(names) == 1 else row
+    return templates
 
 
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")

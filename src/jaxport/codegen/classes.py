@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from jaxport.codegen.fields import Fields, class_name, fields_of, key_of, roles_
 from jaxport.codegen.literals import attribute, call, dtype_expression, name, storable
 from jaxport.codegen.sizes import size_statements, unreadable
 from jaxport.codegen.tree import Layer, Module, Weight
-from jaxport.importer.host import HostValue
+from jaxport.importer.host import HostValue, RuntimeValue
 from jaxport.importer.names import unique
 from jaxport.importer.recording import Variable
 
@@ -81,7 +80,7 @@ class Classes:
     reserved: Collection[str]
     inputs: Mapping[Variable, str]
     known_sizes: Collection[str]
-    result: Any
+    result: RuntimeValue
     outputs: Mapping[Variable, str]
     roles: dict[Variable, str] = field(default_factory=dict)
     drafts: dict[int, Draft] = field(default_factory=dict)
@@ -101,7 +100,7 @@ class Classes:
         root_name = unique(base, self.names)
         self.names.add(root_name)
         for height in sorted(by_height):
-            groups: dict[Any, list[Draft]] = {}
+            groups: dict[Hashable, list[Draft]] = {}
             for module in by_height[height]:
                 draft = self._draft(module, root, base)
                 self.drafts[id(module)] = draft
@@ -258,7 +257,7 @@ def _tied_layers(module: Module) -> list[Layer]:
 
 
 def _method(
-    arguments: Mapping[Variable, str], sizes: Sequence[str], body: list[ast.stmt], result: Any
+    arguments: Mapping[Variable, str], sizes: Sequence[str], body: list[ast.stmt], result: RuntimeValue
 ) -> ast.FunctionDef:
     returned = ast.parse("tuple[Array, ...]" if isinstance(result, tuple) else "Array", mode="eval").body
     parameters = ast.arguments(
@@ -279,12 +278,12 @@ def _zeros(shape: Sequence[int], dtype: np.dtype) -> ast.expr:
 
 
 def _numbers(tree: ast.AST) -> list[ast.Constant]:
-    """The numbers in a class that may become arguments."""
+    """Return the numbers in a class that may become arguments."""
     return [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and type(node.value) in (int, float)]
 
 
 def _with_arguments(draft: Draft, arguments: Mapping[str, Sequence[int]]) -> Draft:
-    """The draft with its arguments in place of numbers; those that the method reads are attributes, too."""
+    """Return the draft with its arguments in place of numbers; those that the method reads are attributes, too."""
     numbers, inner = draft.numbers, len(_numbers(draft.trees[0]))
     replacements = _Replacements()
     kept: dict[str, ast.expr] = {}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from jaxport.codegen.literals import number
 from jaxport.codegen.tree import Layer
+from jaxport.importer.host import RuntimeValue
 
 __all__ = ["Constructor", "Dialect", "Field", "constant", "sized"]
 
@@ -79,8 +79,8 @@ class Dialect:
     reserved: frozenset[str]
 
 
-def constant(value: Any, role: str) -> ast.expr:
-    """A number that may become an argument of the constructor, which then is called by its role."""
+def constant(value: RuntimeValue, role: str) -> ast.expr:
+    """Return a number that may become an argument of the constructor, which then is called by its role."""
     if isinstance(value, tuple):
         return ast.Tuple([constant(part, role) for part in value], ast.Load())
     if isinstance(value, bool | str | None):
@@ -92,7 +92,7 @@ def constant(value: Any, role: str) -> ast.expr:
 
 
 def sized(array: np.dtype) -> ast.expr | None:
-    """The dtype of parameters where it is not the usual one."""
+    """Return the dtype of parameters if it is not the usual one."""
     return None if array == np.float32 else ast.parse(f"jnp.{np.dtype(array).name}", mode="eval").body
 
 

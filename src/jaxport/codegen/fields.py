@@ -47,13 +47,13 @@ class Fields:
     order: list[str] = field(default_factory=list)
 
     def fresh(self, wanted: str) -> str:
-        """A name that is not in use."""
+        """Return a name that is not in use."""
         chosen = unique(wanted, self.taken)
         self.taken.add(chosen)
         return chosen
 
     def text(self, child: Child) -> str:
-        """A part as the source has it: `self.layers[0]`."""
+        """Return a part as the source has it: `self.layers[0]`."""
         return "self" + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in self.paths[key_of(child)])
 
 
@@ -63,7 +63,7 @@ def key_of(child: Child) -> int:
 
 
 def fields_of(module: Module, reserved: Collection[str]) -> Fields:
-    """The attributes of a module, in the order in which they are used."""
+    """Return the attributes of a module, in the order in which they are used."""
     fields = Fields(taken=set(reserved))
     labels: dict[int, str] = {}
     children: dict[int, Child] = {}
@@ -72,13 +72,13 @@ def fields_of(module: Module, reserved: Collection[str]) -> Fields:
         labels[key_of(child)] = _label(child, module)
     lists = _lists(children, labels)
     for key, child in children.items():
-        found = lists.get(key)
-        if found is None:
+        element = lists.get(key)
+        if element is None:
             chosen = fields.fresh(attribute_name(labels[key], "module"))
             fields.single[chosen], fields.paths[key] = child, (chosen,)
             fields.order.append(chosen)
             continue
-        stem, position = found
+        stem, position = element
         if position == 0:
             chosen = fields.fresh(attribute_name(stem, "layers"))
             fields.order.append(chosen)
@@ -109,12 +109,12 @@ def _label(child: Child, around: Module) -> str:
 
 
 def _lists(children: Mapping[int, Child], labels: Mapping[int, str]) -> dict[int, tuple[str, int]]:
-    """The parts that are elements of a list: those whose labels are numbered from 0 on, without a gap, in order."""
+    """Return the parts that are elements of a list: those with labels numbered from 0 on, without a gap, in order."""
     numbered: dict[str, list[tuple[int, int]]] = {}
     for key in children:
-        found = re.fullmatch(r"(.+)[._](\d{1,6})", labels[key])
-        if found is not None:
-            numbered.setdefault(found[1], []).append((int(found[2]), key))
+        numbered_label = re.fullmatch(r"(.+)[._](\d{1,6})", labels[key])
+        if numbered_label is not None:
+            numbered.setdefault(numbered_label[1], []).append((int(numbered_label[2]), key))
     return {
         key: (stem, position)
         for stem, members in numbered.items()
@@ -125,7 +125,7 @@ def _lists(children: Mapping[int, Child], labels: Mapping[int, str]) -> dict[int
 
 
 def attribute_name(label: str, default: str) -> str:
-    """An attribute from a path of the file.
+    """Return an attribute from a path of the file.
 
     >>> attribute_name("stem.0", "module"), attribute_name("class", "module"), attribute_name("__init__", "module")
     ('stem_0', 'class_', 'init')
@@ -134,7 +134,7 @@ def attribute_name(label: str, default: str) -> str:
 
 
 def weight_name(name: str) -> str:
-    """An attribute for a tensor: the last part of its name, unless an exporter has made it up.
+    """Return an attribute for a tensor: the last part of its name, unless an exporter has made it up.
 
     >>> weight_name("encoder.cls_token"), weight_name("onnx::MatMul_123"), weight_name("val_17")
     ('cls_token', 'weight', 'weight')
@@ -155,7 +155,7 @@ def is_made_up(name: str) -> bool:
 
 
 def class_name(type_name: str, path: str, default: str = "Block") -> str:
-    """A class from the type that the file gives a module, or else from its path.
+    """Return a class from the type that the file gives a module, or else from its path.
 
     >>> class_name("torch.nn.modules.linear.Linear", ""), class_name("", "encoder.self_attn"), class_name("", "h.11")
     ('Linear', 'SelfAttn', 'H')
@@ -210,17 +210,17 @@ def roles_of(root: Module, names: Mapping[Variable, str]) -> dict[Variable, str]
 
 
 def _calls_of_one(module: Module) -> Iterable[list[Call]]:
-    """The calls of each module that is called in another, if there are several."""
-    found: dict[int, list[Call]] = {}
+    """Return the calls of each module that is called in another, if there are several."""
+    calls_by_module: dict[int, list[Call]] = {}
     for call in module.calls():
-        found.setdefault(id(call.module), []).append(call)
-    return (calls for calls in found.values() if len(calls) > 1)
+        calls_by_module.setdefault(id(call.module), []).append(call)
+    return (calls for calls in calls_by_module.values() if len(calls) > 1)
 
 
 def common_name(values: Iterable[Variable], names: Mapping[Variable, str]) -> str:
-    """The name that values have but for numbers in it; empty if they have none in common."""
-    found = {_without_numbers(names.get(value, "")) for value in values}
-    return next(iter(found)) if len(found) == 1 else ""
+    """Return the name that values have but for numbers in it; empty if they have none in common."""
+    stems = {_without_numbers(names.get(value, "")) for value in values}
+    return next(iter(stems)) if len(stems) == 1 else ""
 
 
 def _without_numbers(name: str) -> str:
@@ -230,7 +230,7 @@ def _without_numbers(name: str) -> str:
 def unique_arguments(
     variables: Sequence[Variable], known: Mapping[Variable, str], taken: set[str]
 ) -> dict[Variable, str]:
-    """A name for each argument of a module; those that are arguments of the model keep theirs."""
+    """Return a name for each argument of a module; those that are arguments of the model keep theirs."""
     names: dict[Variable, str] = {}
     for variable in variables:
         chosen = unique(known.get(variable) or argument_role(variable), taken)

@@ -6,14 +6,13 @@ import ast
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import numpy as np
 
 from jaxport.codegen.literals import LARGEST_LITERAL, attribute, call, literal, name, number, plain
 from jaxport.importer.dtypes import canonical
-from jaxport.importer.host import HostValue, has_stand_ins, is_dim
+from jaxport.importer.host import HostValue, RuntimeValue, has_stand_ins, is_dim
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.recording import Function, Recordable, Step, Variable
 
@@ -79,7 +78,7 @@ class Printer:
     comments: dict[int, str] = field(default_factory=dict)
 
     def bind(self, variable: Variable, default: str = "x") -> str:
-        """A fresh name for a variable."""
+        """Return a fresh name for a variable."""
         chosen = self.fresh(variable_name(variable.hint, default))
         self.expressions[variable] = name(chosen)
         return chosen
@@ -89,8 +88,8 @@ class Printer:
         self.taken.add(chosen)
         return chosen
 
-    def statements(self, steps: Iterable[Step], result: Any) -> list[ast.stmt]:
-        """The body of a function: the steps that the result needs, and its return."""
+    def statements(self, steps: Iterable[Step], result: RuntimeValue) -> list[ast.stmt]:
+        """Return the body of a function: the steps that the result needs, and its return."""
         steps, uses = needed(list(steps), result)
         body: list[ast.stmt] = []
         scope = ""
@@ -105,8 +104,8 @@ class Printer:
         body.append(ast.Return(self.value(result)))
         return body
 
-    def step(self, step: Step, uses: Counter[Variable], next_reads: Any) -> Iterator[ast.stmt]:
-        """The statements of one step: none if its value is written where `next_reads` reads it, right after."""
+    def step(self, step: Step, uses: Counter[Variable], next_reads: RuntimeValue) -> Iterator[ast.stmt]:
+        """Yield the statements of one step: none if its value is written where `next_reads` reads it, right after."""
         functions = list(_functions(step))
         for function in functions:
             if not self.is_short(function):
@@ -123,7 +122,7 @@ class Printer:
             target = self.target(step.outputs, uses, default_name(step))
         yield ast.Assign([target], expression, lineno=0)
 
-    def target(self, tree: Any, uses: Counter[Variable] | None, default: str) -> ast.expr:
+    def target(self, tree: RuntimeValue, uses: Counter[Variable] | None, default: str) -> ast.expr:
         """Return the target that the outputs of a call are assigned to: a name, or a pattern of names."""
         if isinstance(tree, Variable):
             used = uses is None or uses[tree]
@@ -133,7 +132,7 @@ class Printer:
         return ast.Name("_", ast.Store())
 
     def definition(self, function: Function) -> ast.stmt:
-        """A nested function, bound to a name of its own."""
+        """Return a nested function, bound to a name of its own."""
         chosen = self.fresh(identifier(function.name, "body"))
         self.expressions[function] = name(chosen)  # type: ignore[index]
         arguments, unpacking = [], []
@@ -195,7 +194,7 @@ class Printer:
     def function_name(self, path: str) -> ast.expr:
         return attribute(path.removeprefix("helper."))
 
-    def index(self, index: Any) -> ast.expr:
+    def index(self, index: RuntimeValue) -> ast.expr:
         if isinstance(index, tuple):
             return ast.Tuple([self.index(part) for part in index], ast.Load())
         if isinstance(index, slice):
@@ -203,8 +202,8 @@ class Printer:
             return ast.Slice(*bounds)
         return self.value(index)
 
-    def value(self, value: Any) -> ast.expr:
-        """Any argument as an expression."""
+    def value(self, value: RuntimeValue) -> ast.expr:
+        """Return any argument as an expression."""
         if isinstance(value, Variable | Function):
             return self.expressions[value]  # type: ignore[index]
         if isinstance(value, HostValue):
@@ -235,7 +234,7 @@ class Printer:
         return self.size(literal(value))
 
     def stored(self, value: HostValue) -> ast.expr:
-        """A constant from the weights file."""
+        """Return a constant from the weights file."""
         if has_stand_ins(value):  # a file has one width for all
             value = HostValue(value.to_jax(), name=value.name)
         known = next((key for key, other in self.constants.items() if other.data is value.data), None)
@@ -244,13 +243,13 @@ class Printer:
         return ast.Subscript(name("CONSTANTS"), ast.Constant(key), ast.Load())
 
     def size(self, expression: ast.expr) -> ast.expr:
-        """Notes which sizes of inputs an expression reads."""
+        """Note which sizes of inputs an expression reads."""
         self.dims |= {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
         return expression
 
 
 def variable_name(hint: str, default: str = "x") -> str:
-    """A readable name from the name of an ONNX value: its last part, in lower case.
+    """Return a readable name from the name of an ONNX value: its last part, in lower case.
 
     >>> variable_name("/encoder/layer.0/query/MatMul_output_0"), variable_name("Not"), variable_name("123")
     ('query_matmul', 'not_', 'x_123')
@@ -267,14 +266,14 @@ def default_name(step: Step) -> str:
     return {"method": identifier(step.name.rpartition(".")[2]), "vmap": "mapped", "index": "part"}.get(step.form, "x")
 
 
-def _plain_numbers(step: Step, args: list[Any]) -> list[Any]:
+def _plain_numbers(step: Step, args: list[RuntimeValue]) -> list[RuntimeValue]:
     """`args` with Python numbers for the scalars that have to be known."""
     positions = _NUMBERS.get(step.name, ())
     known = [index in positions and isinstance(arg, HostValue) and arg.ndim == 0 for index, arg in enumerate(args)]
     return [arg.item() if plain else arg for plain, arg in zip(known, args, strict=True)]
 
 
-def _weakened(step: Step, args: list[Any]) -> list[Any]:
+def _weakened(step: Step, args: list[RuntimeValue]) -> list[RuntimeValue]:
     """`args` with Python numbers for scalars that take their dtype from another operand."""
     positions = tuple(range(len(args))) if step.form == "operator" else _WEAK.get(step.name, ())
     operands = [args[index] for index in positions if index < len(args)]
@@ -288,8 +287,8 @@ def _weakened(step: Step, args: list[Any]) -> list[Any]:
     return args
 
 
-def _shortest(step: Step, value: Any) -> Any:
-    """A Python float that only meets float32 arrays, as float32, which prints with fewer digits."""
+def _shortest(step: Step, value: RuntimeValue) -> RuntimeValue:
+    """Return a Python float that only meets float32 arrays, as float32, which prints with fewer digits."""
     if type(value) is not float or not _is_single(value):
         return value
     arrays = [leaf for leaf in leaves((step.args, step.kwargs, step.outputs)) if isinstance(leaf, Variable)]
@@ -302,13 +301,13 @@ def _is_single(value: float) -> bool:
         return float(np.asarray(value).astype(np.float32)) == value
 
 
-def _functions(tree: Any) -> Iterator[Function]:
+def _functions(tree: RuntimeValue) -> Iterator[Function]:
     trees = (tree.args, tree.kwargs) if isinstance(tree, Step) else (tree,)
     return (leaf for leaf in jax.tree.leaves(trees) if isinstance(leaf, Function))
 
 
-def leaves(tree: Any) -> Iterator[Any]:
-    """The leaves of a tree, with those inside slices."""
+def leaves(tree: RuntimeValue) -> Iterator[RuntimeValue]:
+    """Yield the leaves of a tree, with those inside slices."""
     for leaf in jax.tree.leaves(tree):
         if isinstance(leaf, slice):
             yield from (leaf.start, leaf.stop, leaf.step)
@@ -316,11 +315,14 @@ def leaves(tree: Any) -> Iterator[Any]:
             yield leaf
 
 
-def needed(steps: list[Step], result: Any) -> tuple[list[Step], Counter[Variable]]:
-    """The steps whose outputs are used, and how often each variable is; a use in a nested function counts twice."""
+def needed(steps: list[Step], result: RuntimeValue) -> tuple[list[Step], Counter[Variable]]:
+    """Return the steps whose outputs are used, and how often each variable is.
+
+    A use in a nested function counts twice.
+    """
     uses: Counter[Variable] = Counter()
 
-    def use(tree: Any, weight: int) -> None:
+    def use(tree: RuntimeValue, weight: int) -> None:
         for leaf in leaves(tree):
             if isinstance(leaf, Variable):
                 uses[leaf] += weight

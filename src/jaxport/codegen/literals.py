@@ -6,14 +6,14 @@ import ast
 import enum
 import math
 import re
-from typing import Any
 
 import numpy as np
+from jax.typing import DTypeLike
 
 from jaxport.blocks.dim_text import Expression, parse
 from jaxport.errors import RuleError
 from jaxport.importer.dtypes import STRING
-from jaxport.importer.host import HostValue, is_dim
+from jaxport.importer.host import Dim, HostValue, RuntimeValue, is_dim
 
 __all__ = [
     "LARGEST_LITERAL",
@@ -64,8 +64,8 @@ def call(function: str | ast.expr, *args: ast.expr, **keywords: ast.expr) -> ast
     return ast.Call(callee, list(args), [ast.keyword(key, value) for key, value in keywords.items()])
 
 
-def dim_expression(dim: Any) -> ast.expr:
-    """A symbolic size as Python computes it.
+def dim_expression(dim: Dim) -> ast.expr:
+    """Return a symbolic size as Python computes it.
 
     >>> import jax.export
     >>> (batch,) = jax.export.symbolic_shape("batch")
@@ -99,8 +99,8 @@ def _expression_of(dim: Expression) -> ast.expr:
     return call(dim.form, *parts)
 
 
-def dtype_expression(dtype: Any) -> ast.expr:
-    """A dtype, in the spelling that means the same whether 64-bit types are on or off.
+def dtype_expression(dtype: DTypeLike) -> ast.expr:
+    """Return a dtype, in the spelling that means the same whether 64-bit types are on or off.
 
     >>> ast.unparse(dtype_expression(np.dtype("int64"))), ast.unparse(dtype_expression(np.dtype("float32")))
     ('int', 'jnp.float32')
@@ -111,8 +111,8 @@ def dtype_expression(dtype: Any) -> ast.expr:
     return attribute(f"jnp.{dtype.name}")
 
 
-def number(value: Any) -> ast.expr:
-    """A Python number, bool or string, with infinities and nan by name.
+def number(value: RuntimeValue) -> ast.expr:
+    """Return a Python number, bool or string, with infinities and nan by name.
 
     >>> ast.unparse(number(float("-inf"))), ast.unparse(number(np.float32(0.1)))
     ('-jnp.inf', '0.1')
@@ -139,7 +139,7 @@ def number(value: Any) -> ast.expr:
 
 
 def literal(value: HostValue) -> ast.expr:
-    """An array of the value's type and elements.
+    """Return an array of the value's type and elements.
 
     >>> from jaxport.importer.host import host
     >>> [ast.unparse(literal(host(value))) for value in ([1, 2], 0.5, [1.5], True)]
@@ -172,13 +172,13 @@ def _sizes(value: HostValue) -> ast.expr:
     return ast.Tuple([ast.Constant(size) for size in value.shape], ast.Load())
 
 
-def _nested(data: Any) -> ast.expr:
+def _nested(data: RuntimeValue) -> ast.expr:
     if isinstance(data, np.ndarray) and data.ndim:
         return ast.List([_nested(row) for row in data], ast.Load())
     return number(data[()] if isinstance(data, np.ndarray) else data)
 
 
-def plain(value: Any) -> ast.expr:
+def plain(value: RuntimeValue) -> ast.expr:
     """Return the expression of a Python value that is no array: an option of an operator function.
 
     Raises:
@@ -227,5 +227,5 @@ def restored(value: np.ndarray, stored: ast.expr) -> ast.expr:
 
 
 def comment(text: str) -> str:
-    """Untrusted text as it may stand in a comment or docstring: one line of printable ASCII, without quotes."""
+    """Return untrusted text fit for a comment or docstring: one line of printable ASCII, without quotes."""
     return re.sub(r"[^A-Za-z0-9_ ./:\[\]()-]", "?", text)[:100]

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -59,7 +58,7 @@ class ModuleSource:
     origins: dict[str, str]
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Writes `model.py` and `model.safetensors`, and returns the path of the module.
+        """Write `model.py` and `model.safetensors`, and return the path of the module.
 
         Raises:
           SaveError: a file cannot be written, or there is a `model.py` that is not generated; earlier files are
@@ -107,7 +106,7 @@ def _is_generated_file(path: Path) -> bool:
 
 
 def to_modules(recorded: RecordedProgram, dialect: Dialect) -> ModuleSource:
-    """The program as classes of a framework.
+    """Return the program as classes of a framework.
 
     Raises:
       InvalidArgument: an input is no array, or a size cannot be read from the inputs.
@@ -167,15 +166,15 @@ def _arguments(recorded: RecordedProgram, taken: set[str]) -> dict[Variable, str
 
 
 def _definitions(dialect: Dialect, body: str) -> list[str]:
-    """The classes that the framework does not have, as far as they are used."""
-    found: dict[str, str] = {}
+    """Return the classes that the framework does not have, as far as they are used."""
+    definitions: dict[str, str] = {}
     pending = [body]
     while pending:
         text = pending.pop()
         used = [name for name in dialect.definitions if re.search(rf"(?<![.\w]){name}\(", text)]
-        pending += [dialect.definitions[name] for name in used if name not in found]
-        found |= {name: dialect.definitions[name] for name in used}
-    return [text for name, text in dialect.definitions.items() if name in found]
+        pending += [dialect.definitions[name] for name in used if name not in definitions]
+        definitions |= {name: dialect.definitions[name] for name in used}
+    return [text for name, text in dialect.definitions.items() if name in definitions]
 
 
 def _imports(text: str, dialect: Dialect) -> str:
@@ -195,7 +194,7 @@ def _uses(text: str, module: str) -> bool:
 
 
 def _weights(module: Module, classes: Classes, dialect: Dialect, prefix: str) -> Iterator[tuple[str, Weight]]:
-    """The tensors of a module and of those inside it, each with its path, as the module keeps it."""
+    """Yield the tensors of a module and of those inside it, each with its path, as the module keeps it."""
     draft: Draft = classes.drafts[id(module)]
     for variable, key in draft.fields.weights.items():
         weight = module.weights[variable]
@@ -214,7 +213,7 @@ def _weights(module: Module, classes: Classes, dialect: Dialect, prefix: str) ->
             yield from _weights(child, classes, dialect, inner)
 
 
-def _children(draft: Draft) -> Iterator[tuple[Any, str]]:
+def _children(draft: Draft) -> Iterator[tuple[Layer | Module, str]]:
     for key in draft.fields.order:
         if key in draft.fields.single:
             yield draft.fields.single[key], key

@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import jax
 
 from jaxport.codegen.literals import attribute
 from jaxport.errors import InvalidArgument
-from jaxport.importer.host import is_dim
+from jaxport.importer.host import RuntimeValue, is_dim
 from jaxport.importer.recording import Variable
 
 __all__ = ["size_names", "size_statements", "unreadable"]
@@ -20,15 +19,15 @@ __all__ = ["size_names", "size_statements", "unreadable"]
 _LINEAR = re.compile(r"(?:(?P<factor>\d+)\*)?(?P<name>[A-Za-z_]\w*)(?: (?P<sign>[+-]) (?P<offset>\d+))?")
 
 
-def size_names(tree: Any) -> set[str]:
-    """The names of the sizes that can be read from the shapes of variables."""
+def size_names(tree: RuntimeValue) -> set[str]:
+    """Return the names of the sizes that can be read from the shapes of variables."""
     leaves = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, Variable))
     texts = (_LINEAR.fullmatch(str(size)) for leaf in leaves for size in leaf.shape if is_dim(size))
-    return {found["name"] for found in texts if found is not None}
+    return {linear["name"] for linear in texts if linear is not None}
 
 
 def size_statements(
-    arguments: Mapping[str, Any], names: Collection[str], checked: bool = True
+    arguments: Mapping[str, RuntimeValue], names: Collection[str], checked: bool = True
 ) -> tuple[list[ast.stmt], set[str]]:
     """`batch, seq = x.shape`, for the sizes that are wanted; and `height = x.shape[2] // 32`.
 
@@ -53,15 +52,15 @@ def size_statements(
         if any(target.id != "_" for target in targets):
             statements.append(ast.Assign([ast.Tuple(targets, ast.Store())], attribute(f"{argument}.shape"), lineno=0))
     for argument, axis, size in [(a, axis, size) for a, sizes in shapes.items() for axis, size in enumerate(sizes)]:
-        found = _LINEAR.fullmatch(size)
-        if found is not None and found["name"] in wanted:
-            wanted -= {found["name"]}
-            statements += _solved(f"{argument}.shape[{axis}]", found)[0 if checked else -1 :]
+        linear = _LINEAR.fullmatch(size)
+        if linear is not None and linear["name"] in wanted:
+            wanted -= {linear["name"]}
+            statements += _solved(f"{argument}.shape[{axis}]", linear)[0 if checked else -1 :]
     return statements, wanted
 
 
 def unreadable(size: str) -> InvalidArgument:
-    """The refusal of a program whose source would need a size that no input has."""
+    """Return the refusal of a program whose source would need a size that no input has."""
     return InvalidArgument(
         f"the size `{size}` cannot be read from an input",
         where="`to_source`",
@@ -70,15 +69,15 @@ def unreadable(size: str) -> InvalidArgument:
     )
 
 
-def _solved(size: str, found: re.Match[str]) -> list[ast.stmt]:
-    """The statements that compute the name in a size, and refuse one that has none."""
-    if found["sign"]:
-        shifted = f"({size} {'-' if found['sign'] == '+' else '+'} {found['offset']})"
+def _solved(size: str, linear: re.Match[str]) -> list[ast.stmt]:
+    """Return the statements that compute the name in a size, and refuse one that has none."""
+    if linear["sign"]:
+        shifted = f"({size} {'-' if linear['sign'] == '+' else '+'} {linear['offset']})"
     else:
         shifted = size
-    if not found["factor"]:
-        return ast.parse(f"{found['name']} = {shifted}").body
+    if not linear["factor"]:
+        return ast.parse(f"{linear['name']} = {shifted}").body
     return ast.parse(
-        f"if {shifted} % {found['factor']}:\n    raise ValueError({f'{size} has to be {found[0]}'!r})\n"
-        f"{found['name']} = {shifted} // {found['factor']}"
+        f"if {shifted} % {linear['factor']}:\n    raise ValueError({f'{size} has to be {linear[0]}'!r})\n"
+        f"{linear['name']} = {shifted} // {linear['factor']}"
     ).body

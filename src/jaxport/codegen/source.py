@@ -13,7 +13,6 @@ import sys
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from jaxport.codegen.sizes import size_names, size_statements, unreadable
 from jaxport.errors import SaveError, boundary
 from jaxport.files import checked_path, publish
 from jaxport.importer.dtypes import STRING
-from jaxport.importer.host import HostValue
+from jaxport.importer.host import HostValue, RuntimeValue
 from jaxport.importer.names import unique_identifiers
 from jaxport.importer.namespaces import HELPERS
 from jaxport.importer.recording import Variable
@@ -45,7 +44,7 @@ class Source:
     tensors: dict[str, np.ndarray]
 
     def save(self, folder: str | os.PathLike[str], stem: str = "model") -> Path:
-        """Writes `model.py` and the tensors beside it, and returns the path of the module.
+        """Write `model.py` and the tensors beside it, and return the path of the module.
 
         The file of the tensors is called `model.py.<digest of its content>.safetensors`; the module is replaced after it
         is there, so that the two always belong together.
@@ -71,7 +70,7 @@ class Source:
 
 
 def to_source(recorded: RecordedProgram) -> Source:
-    """The program as one readable function.
+    """Return the program as one readable function.
 
     >>> import onnx.parser
     >>> from jaxport.importer import from_onnx
@@ -173,7 +172,7 @@ _NO_PARAMS = '''def load_params() -> dict[str, Array]:
 
 
 def _imports(body: str) -> str:
-    """The imports that a module needs."""
+    """Return the imports that a module needs."""
     used = set(re.findall(r"[A-Za-z_]\w*", body))
     lines = ["from pathlib import Path"] * ("Path" in used) + ["from typing import NamedTuple"] * ("NamedTuple" in used)
     lines += [""] * bool(lines)
@@ -184,7 +183,7 @@ def _imports(body: str) -> str:
     return "\n".join(lines)
 
 
-def bind_argument(printer: Printer, tree: Any, expression: ast.expr) -> None:
+def bind_argument(printer: Printer, tree: RuntimeValue, expression: ast.expr) -> None:
     if isinstance(tree, Variable):
         printer.expressions[tree] = expression
     elif isinstance(tree, list | tuple):
@@ -192,7 +191,7 @@ def bind_argument(printer: Printer, tree: Any, expression: ast.expr) -> None:
             bind_argument(printer, part, ast.Subscript(expression, ast.Constant(index), ast.Load()))
 
 
-def _annotation(tree: Any) -> str:
+def _annotation(tree: RuntimeValue) -> str:
     if isinstance(tree, list):
         return "list[Array]"
     if isinstance(tree, HostValue) and tree.dtype == STRING:
@@ -200,7 +199,7 @@ def _annotation(tree: Any) -> str:
     return "Array" if tree is not None else "None"
 
 
-def _typed(tree: Any) -> str:
+def _typed(tree: RuntimeValue) -> str:
     if isinstance(tree, Variable | HostValue):
         sizes = ", ".join(ast.unparse(dim_expression(size)) for size in tree.shape)
         return f"{'strings' if tree.dtype == STRING else tree.dtype}[{sizes}]"
@@ -217,20 +216,20 @@ def _docstring(recorded: RecordedProgram, arguments: dict[str, str], names: list
 
 
 def helper_sources(code: str) -> list[str]:
-    """The source of the helper functions that the code calls, and of those that they call."""
-    found: dict[str, str] = {}
+    """Return the source of the helper functions that the code calls, and of those that they call."""
+    sources: dict[str, str] = {}
     pending = [code]
     while pending:
         used = set(re.findall(r"[A-Za-z_]\w*", pending.pop()))
-        for helper in (HELPERS[key] for key in sorted(used & set(HELPERS)) if key not in found):
+        for helper in (HELPERS[key] for key in sorted(used & set(HELPERS)) if key not in sources):
             text = textwrap.dedent(inspect.getsource(inspect.unwrap(helper.function)))
-            found[helper.function.__name__] = text[text.index("def ") :]
+            sources[helper.function.__name__] = text[text.index("def ") :]
             pending.append(text)
-    return list(found.values())
+    return list(sources.values())
 
 
 def formatted(code: str) -> str:
-    """The code formatted by ruff where that is installed; it is valid Python either way."""
+    """Return the code formatted by ruff if that is installed; it is valid Python either way."""
     ruff = shutil.which("ruff", path=os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", ""))))
     if ruff is None:
         return code

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
+from jaxport.importer.host import Attribute
 from jaxport.importer.recording import Step, Variable
 
 __all__ = ["Call", "Item", "Layer", "Leaf", "Loop", "Module", "Op", "Tie", "Weight"]
@@ -39,7 +39,7 @@ class Weight:
     axes: tuple[int, ...] | None = None
 
     def transposed(self, axes: Sequence[int]) -> Weight:
-        """The same tensor with its axes in another order."""
+        """Return the same tensor with its axes in another order."""
         order = None if self.axes is None else tuple(self.axes[axis] for axis in axes)
         shape = tuple(self.shape[axis] for axis in axes)
         return replace(self, shape=shape, read=lambda: self.read().transpose(axes), axes=order)
@@ -77,7 +77,7 @@ class Layer:
     """
 
     kind: str
-    config: Mapping[str, Any]
+    config: Mapping[str, Attribute]
     weights: Mapping[str, Weight]
     inputs: tuple[Variable, ...]
     outputs: tuple[Variable, ...]
@@ -163,7 +163,7 @@ class Module:
     weights: Mapping[Variable, Weight | Tie] = field(default_factory=dict)
 
     def calls(self) -> Iterator[Call]:
-        """The calls of modules among the items, those of loops included."""
+        """Yield the calls of modules among the items, those of loops included."""
         for item in self.items:
             if isinstance(item, Call):
                 yield item
@@ -171,7 +171,7 @@ class Module:
                 yield from item.calls
 
     def walk(self) -> Iterator[Module]:
-        """This module and all modules inside it, each once."""
+        """Yield this module and all modules inside it, each once."""
         seen: set[int] = set()
         pending = [self]
         while pending:

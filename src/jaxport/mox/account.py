@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jax import export as jax_export
 
 from jaxport import jaxprs
 from jaxport.blocks.labels import bodies
 from jaxport.columns import aligned
+from jaxport.jaxprs import Atom, Dim
+from jaxport.mox.aliases import Aval
 from jaxport.mox.calls import runs_bodies
 from jaxport.mox.tree import short_name
 
@@ -51,11 +53,11 @@ class Account:
 
     rows: tuple[Row, ...]
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
 
     def __getitem__(self, path: str) -> Row:
-        """The row of a path."""
+        """Return the row of a path."""
         return next(row for row in self.rows if row.path == path and row.type != "(program)")
 
     @property
@@ -63,8 +65,8 @@ class Account:
         """The row of the whole program."""
         return self.rows[0]
 
-    def as_dict(self) -> list[dict[str, Any]]:
-        """One dict per row."""
+    def as_dict(self) -> list[dict[str, str | int]]:
+        """Return one dict per row."""
         return [asdict(row) for row in self.rows]
 
     def __str__(self) -> str:
@@ -73,12 +75,12 @@ class Account:
         return "\n".join(aligned(cells, right=range(2, len(names))))
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def account(mox: Mox) -> Account:
-    """The costs of a Mox, block by block.
+    """Return the costs of a Mox, block by block.
 
     Symbolic dims count as 1: give arrays to `make_mox` for real figures.
 
@@ -120,7 +122,7 @@ class _Counter:
         self.costs: dict[tuple[str, str], tuple[int, int]] = {}
 
     def body(self, jaxpr: jaxprs.Jaxpr, times: int) -> int:
-        """The operations of a body that runs so often."""
+        """Return the operations of a body that runs so often."""
         return sum(self.equation(equation, times) for equation in jaxpr.eqns)
 
     def equation(self, equation: jaxprs.JaxprEqn, times: int) -> int:
@@ -140,35 +142,35 @@ class _Counter:
         name = equation.primitive.name
         if name == "scan":
             times *= _int(equation.params["length"])
-        found = [self.body(body, times) for body in bodies(equation.params)]
-        return max(found) if name == "cond" else sum(found)
+        costs = [self.body(body, times) for body in bodies(equation.params)]
+        return max(costs) if name == "cond" else sum(costs)
 
 
-def _int(dim: Any) -> int:
+def _int(dim: Dim) -> int:
     return 1 if jax_export.is_symbolic_dim(dim) else int(dim)
 
 
-def _size(aval: Any) -> int:
+def _size(aval: Aval) -> int:
     return math.prod(map(_int, getattr(aval, "shape", ())))
 
 
-def _bytes(aval: Any) -> int:
+def _bytes(aval: Aval) -> int:
     return _size(aval) * getattr(getattr(aval, "dtype", None), "itemsize", 0)
 
 
 def _product(equation: jaxprs.JaxprEqn) -> int:
     (contracted, _), _ = equation.params["dimension_numbers"]
-    given: Any = equation.invars[0].aval
-    return 2 * _size(equation.outvars[0].aval) * math.prod(_int(given.shape[axis]) for axis in contracted)
+    operand: Aval = equation.invars[0].aval
+    return 2 * _size(equation.outvars[0].aval) * math.prod(_int(operand.shape[axis]) for axis in contracted)
 
 
 def _convolution(equation: jaxprs.JaxprEqn) -> int:
-    kernel: Any = equation.invars[1].aval
+    kernel: Aval = equation.invars[1].aval
     features = _int(kernel.shape[equation.params["dimension_numbers"].rhs_spec[0]])
     return 2 * _size(equation.outvars[0].aval) * (_size(kernel) // features)
 
 
-def _elements(atoms: Sequence[Any]) -> int:
+def _elements(atoms: Sequence[Atom]) -> int:
     return sum(_size(atom.aval) for atom in atoms)
 
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 
+from jaxport.jaxprs import PyTree
+from jaxport.mox.aliases import TreeDef
+
 __all__ = ["as_traced"]
 
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+Arguments = tuple[tuple[PyTree, ...], dict[str, PyTree]]
 
 
-def as_traced(signature: inspect.Signature, in_tree: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+def as_traced(
+    signature: inspect.Signature, in_tree: TreeDef, args: Sequence[PyTree], kwargs: Mapping[str, PyTree]
+) -> Arguments:
     """Return the arguments of a call in the positions and by the names with which they were traced.
 
     They are returned as they are if the signature does not take them, or if one is given that the trace left to its
@@ -32,8 +36,8 @@ def as_traced(signature: inspect.Signature, in_tree: Any, args: Sequence[Any], k
         return tuple(args), dict(kwargs)
     bound.apply_defaults()
     parameters = signature.parameters
-    new_args: list[Any] = []
-    new_kwargs: dict[str, Any] = {}
+    new_args: list[PyTree] = []
+    new_kwargs: dict[str, PyTree] = {}
     for name, value in bound.arguments.items():
         kind = parameters[name].kind
         if name not in wanted:
@@ -50,7 +54,7 @@ def as_traced(signature: inspect.Signature, in_tree: Any, args: Sequence[Any], k
     return tuple(new_args), new_kwargs
 
 
-def _is_default(value: Any, parameter: inspect.Parameter) -> bool:
+def _is_default(value: object, parameter: inspect.Parameter) -> bool:
     if parameter.kind in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL):
         return not value
     default = parameter.default

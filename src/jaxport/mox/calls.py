@@ -6,16 +6,18 @@ not here runs no body that can be edited.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxport import jaxprs
 from jaxport.blocks.labels import bodies
+from jaxport.jaxprs import Dim, PyTree
+from jaxport.mox.aliases import Aval, Effect
+from jaxport.mox.edited_body import InputKey
 
 __all__ = [
     "DISSOLVED",
@@ -34,7 +36,7 @@ __all__ = [
 
 Jaxpr = jaxprs.Jaxpr
 Var = jaxprs.Var
-Atom = jaxprs.Var | jaxprs.Literal
+Atom = jaxprs.Atom
 JaxprEqn = jaxprs.JaxprEqn
 
 #: Wrappers that give a body another meaning than its equations have (a rule of differentiation, a name): once the
@@ -59,7 +61,7 @@ def runs_bodies(equation: JaxprEqn) -> bool:
 
 
 def body_names(equation: JaxprEqn) -> list[str]:
-    """A name for each body, in the order of `bodies`: that of the param, with a number where it holds several."""
+    """Return a name for each body, in the order of `bodies`: that of the param, with a number if it holds several."""
     names = []
     for name, value in equation.params.items():
         several = isinstance(value, tuple | list)
@@ -78,7 +80,7 @@ class OperandSource:
 
 
 def source_of(equation: JaxprEqn, body: int, position: int) -> OperandSource | None:
-    """Which operand of the equation the input number `position` of its body number `body` is, if it is one."""
+    """Return which operand of the equation the input number `position` of its body number `body` is, if it is one."""
     params = jaxprs.parameters(equation)
     match equation.primitive.name:
         case "scan":
@@ -96,8 +98,8 @@ def source_of(equation: JaxprEqn, body: int, position: int) -> OperandSource | N
             return None
 
 
-def stacked(aval: Any, length: Any) -> Any:
-    """The aval of `length` values of `aval` along a new leading axis."""
+def stacked(aval: Aval, length: Dim) -> Aval:
+    """Return the aval of `length` values of `aval` along a new leading axis."""
     return aval.update(shape=(length, *aval.shape))
 
 
@@ -114,9 +116,9 @@ class Widening:
     """
 
     bodies: Sequence[Jaxpr]
-    inputs: Sequence[Sequence[Any]]
-    operands: Mapping[Any, Atom]
-    sliced: frozenset
+    inputs: Sequence[Sequence[InputKey]]
+    operands: Mapping[InputKey, Atom]
+    sliced: frozenset[InputKey]
     outputs: Sequence[int]
 
 
@@ -131,9 +133,9 @@ def takes_outputs(equation: JaxprEqn) -> bool:
 
 
 def widened(equation: JaxprEqn, more: Widening) -> tuple[list[JaxprEqn], list[Var]] | None:
-    """The equation with other bodies, after the equations that it needs, and the variables of its new outputs.
+    """Return the equation with other bodies, after the equations that it needs, and the variables of its new outputs.
 
-    None where the primitive takes no more inputs or outputs.
+    None if the primitive takes no more inputs or outputs.
     """
     rule = _RULES.get(equation.primitive.name)
     if rule is None:
@@ -143,8 +145,8 @@ def widened(equation: JaxprEqn, more: Widening) -> tuple[list[JaxprEqn], list[Va
     return [*before, equation.replace(outvars=[*outvars, *outputs], effects=_effects(equation, more))], outputs
 
 
-def _effects(equation: JaxprEqn, more: Widening) -> Any:
-    """An equation has the effects that it had; a body without references may bring new ones."""
+def _effects(equation: JaxprEqn, more: Widening) -> AbstractSet[Effect]:
+    """Return the effects that an equation had, and the new ones of its bodies that concern no reference."""
     return equation.effects | {
         effect for body in more.bodies for effect in body.effects if not hasattr(effect, "input")
     }
@@ -153,13 +155,13 @@ def _effects(equation: JaxprEqn, more: Widening) -> Any:
 _Widened = tuple[list[JaxprEqn], JaxprEqn, list[Var]]
 
 
-def _closed(jaxpr: Jaxpr, old: Any) -> Any:
+def _closed(jaxpr: Jaxpr, old: Jaxpr | jaxprs.ClosedJaxpr) -> Jaxpr | jaxprs.ClosedJaxpr:
     jaxpr = jaxpr.replace(debug_info=jaxpr.debug_info._replace(arg_names=None, result_paths=None))
     return jaxprs.closed(jaxpr, old.consts) if isinstance(old, jaxprs.ClosedJaxpr) else jaxpr
 
 
-def _new_outputs(more: Widening) -> list[Any]:
-    """The avals of the new outputs of the only body."""
+def _new_outputs(more: Widening) -> list[Aval]:
+    """Return the avals of the new outputs of the only body."""
     count = more.outputs[0]
     return [atom.aval for atom in more.bodies[0].outvars[len(more.bodies[0].outvars) - count :]]
 
@@ -181,8 +183,8 @@ def _call(equation: JaxprEqn, more: Widening) -> _Widened:
 
 
 @cache
-def _unspecified() -> dict[str, Any]:
-    """What a `jit` equation says of an operand or a result that nothing was said about."""
+def _unspecified() -> dict[str, PyTree]:
+    """Return what a `jit` equation says of an operand or a result that nothing was said about."""
     params = jax.make_jaxpr(jax.jit(lambda x: x))(0.0).eqns[0].params
     names = ("in_shardings", "in_layouts", "donated_invars", "out_shardings", "out_layouts")
     return {name: params[name][0] for name in names}
@@ -194,7 +196,7 @@ def _scan(equation: JaxprEqn, more: Widening) -> _Widened:
     shared = [i for i, key in enumerate(inputs) if key not in more.sliced]
     sliced = [i for i, key in enumerate(inputs) if key in more.sliced]
 
-    def arranged(values: Sequence[Any], new: Sequence[Any]) -> list[Any]:
+    def arranged(values: Sequence[Atom], new: Sequence[Atom]) -> list[Atom]:
         return [
             *values[:consts],
             *(new[i] for i in shared),
@@ -213,7 +215,7 @@ def _scan(equation: JaxprEqn, more: Widening) -> _Widened:
 
 
 def _while(equation: JaxprEqn, more: Widening) -> _Widened:
-    """New outputs of the body are carried: the last step's are left, zeros where there was no step."""
+    """Carry new outputs of the body: those of the last step are left, zeros if there was no step."""
     params = equation.params
     is_cond = [name == "cond_jaxpr" for name in params if name in ("cond_jaxpr", "body_jaxpr")]
     of_cond, of_body = params["cond_nconsts"], params["body_nconsts"]
@@ -254,7 +256,7 @@ def _while(equation: JaxprEqn, more: Widening) -> _Widened:
 
 
 def _cond(equation: JaxprEqn, more: Widening) -> _Widened:
-    """All branches take all operands; a new output of one is zeros in the others."""
+    """Give all branches all operands; a new output of one is zeros in the others."""
     keys = list(dict.fromkeys(key for inputs in more.inputs for key in inputs))
     operands = len(equation.invars) - 1
     results = len(equation.outvars)
@@ -264,11 +266,11 @@ def _cond(equation: JaxprEqn, more: Widening) -> _Widened:
         own = dict(zip(inputs, body.invars[operands:], strict=True))
         invars = [*body.invars[:operands], *(own.get(key) or Var(more.operands[key].aval) for key in keys)]
         outvars, equations = list(body.outvars[:results]), list(body.eqns)
-        for other, given in enumerate(avals):
+        for other, new in enumerate(avals):
             if other == index:
                 outvars += body.outvars[results:]
                 continue
-            for aval in given:
+            for aval in new:
                 made, variable = zeros(aval)
                 equations += made
                 outvars.append(variable)
@@ -278,19 +280,19 @@ def _cond(equation: JaxprEqn, more: Widening) -> _Widened:
         _closed(body, old) for body, old in zip(branches, equation.params["branches"], strict=True)
     )
     invars = [*equation.invars, *(more.operands[key] for key in keys)]
-    return [], equation.replace(params=params, invars=invars), [Var(aval) for given in avals for aval in given]
+    return [], equation.replace(params=params, invars=invars), [Var(aval) for new in avals for aval in new]
 
 
 def _shard_map(equation: JaxprEqn, more: Widening) -> _Widened:
-    """What is new in the body is whole on each device."""
+    """Give the body new operands that are whole on each device."""
     (inputs,), (body,), params = more.inputs, more.bodies, equation.params
     specs = (*params["in_specs"], *[jax.sharding.PartitionSpec()] * len(inputs))
     params = {**params, "jaxpr": _closed(body, params["jaxpr"]), "in_specs": specs}
     return [], equation.replace(params=params, invars=[*equation.invars, *(more.operands[k] for k in inputs)]), []
 
 
-def zeros(aval: Any) -> tuple[list[JaxprEqn], Atom]:
-    """Equations that make zeros of an aval, and the value."""
+def zeros(aval: Aval) -> tuple[list[JaxprEqn], Atom]:
+    """Return equations that make zeros of an aval, and the value."""
     jaxpr = jax.make_jaxpr(lambda: jnp.zeros(aval.shape, aval.dtype))().jaxpr
     return list(jaxpr.eqns), jaxpr.outvars[0]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jaxport import jaxprs
 from jaxport.blocks.labels import bodies
 from jaxport.errors import InvalidArgument, QueryError, Unsupported
+from jaxport.jaxprs import Array, Atom, PyTree
 from jaxport.mox import calls
 from jaxport.mox.match import arguments_of, call_arguments, nested, returns_of
 from jaxport.mox.refusals import tap_refusal
@@ -34,7 +35,7 @@ Jaxpr = jaxprs.Jaxpr
 JaxprEqn = jaxprs.JaxprEqn
 
 #: The values of one match in the body at hand.
-_Tap = tuple[Location, list[Any]]
+_Tap = tuple[Location, list[Atom]]
 
 
 class Captured(NamedTuple):
@@ -46,24 +47,24 @@ class Captured(NamedTuple):
       grad: the derivative of the loss with respect to what it returned; None if it was not asked for.
     """
 
-    inputs: Any
-    output: Any
-    grad: Any = None
+    inputs: PyTree
+    output: PyTree
+    grad: PyTree = None
 
 
 def capture(
-    selection: Selection, inputs: bool = False, grads: Callable[[Any], Any] | None = None
-) -> Callable[..., dict[str, Any]]:
+    selection: Selection, inputs: bool = False, grads: Callable[[PyTree], PyTree] | None = None
+) -> Callable[..., dict[str, PyTree]]:
     """See `Mox.capture`."""
     mox = tapped(selection, inputs or grads is not None)
     if grads is None:
         return lambda *args, **kwargs: mox(*args, **kwargs)[1]
     of_loss = gradients(selection, grads)
 
-    def captured(*args: Any, **kwargs: Any) -> dict[str, Any]:
-        found, moved = mox(*args, **kwargs)[1], of_loss(*args, **kwargs)
+    def captured(*args: PyTree, **kwargs: PyTree) -> dict[str, PyTree]:
+        outputs, moved = mox(*args, **kwargs)[1], of_loss(*args, **kwargs)
         made = {}
-        for path, one in found.items():
+        for path, one in outputs.items():
             calls_made = [one] if isinstance(one, Captured) else one
             grouped = tuple(
                 Captured(call.inputs if inputs else None, call.output, grad)
@@ -75,8 +76,8 @@ def capture(
     return captured
 
 
-def gradients(selection: Selection, loss: Callable[[Any], Any]) -> Callable[..., dict[str, list[Any]]]:
-    """A function of the model's arguments: the derivatives of a loss by the results of the members, by path.
+def gradients(selection: Selection, loss: Callable[[PyTree], PyTree]) -> Callable[..., dict[str, list[PyTree]]]:
+    """Return a function of the model's arguments: the derivatives of a loss by the results of the members, by path.
 
     Something that is zero is added to each result, as a parameter: the derivative by it is that by the result.
     """
@@ -96,7 +97,7 @@ def gradients(selection: Selection, loss: Callable[[Any], Any]) -> Callable[...,
         floating = [i for i, aval in enumerate(match.out_avals) if jnp.issubdtype(aval.dtype, jnp.floating)]
         zeros = {_name(number, i): jnp.zeros(match.out_avals[i].shape, match.out_avals[i].dtype) for i in floating}
 
-        def moved(original: Original, params: Mapping[str, Any], *args: Any) -> Any:
+        def moved(original: Original, params: Mapping[str, Array], *args: PyTree) -> PyTree:
             leaves, tree = jax.tree.flatten(original(*args))
             order = jax.tree.leaves(nested(returns_of(match.node), list(range(len(leaves)))))
             added = [
@@ -110,8 +111,8 @@ def gradients(selection: Selection, loss: Callable[[Any], Any]) -> Callable[...,
     edited = selection.sub(factory(make))
     new = edited.params.keys() - mox.params.keys()
 
-    def found(*args: Any, **kwargs: Any) -> dict[str, list[Any]]:
-        def total(params: Mapping[str, Any]) -> Any:
+    def derivatives(*args: PyTree, **kwargs: PyTree) -> dict[str, list[PyTree]]:
+        def total(params: Mapping[str, Array]) -> Array:
             result = loss(edited.apply({**edited.params, **params}, *args, **kwargs))
             if jnp.shape(result):
                 raise InvalidArgument(
@@ -124,18 +125,18 @@ def gradients(selection: Selection, loss: Callable[[Any], Any]) -> Callable[...,
 
         moved = jax.grad(total)({path: edited.params[path] for path in new})
         by_name = {path.rpartition(".")[2]: value for path, value in moved.items()}
-        made: dict[str, list[Any]] = {}
+        made: dict[str, list[PyTree]] = {}
         for number, node in enumerate(selection.nodes):
             count = len(returns_of(node))
             values = [by_name.get(_name(number, index)) for index in range(count)]
             made.setdefault(node.path, []).append(nested(returns_of(node), values) if values else ())
         return made
 
-    return found
+    return derivatives
 
 
 def _name(number: int, result: int) -> str:
-    """The name of what is added to a result of a member of the selection."""
+    """Return the name of what is added to a result of a member of the selection."""
     return f"captured_{number}_{result}"
 
 
@@ -148,7 +149,7 @@ def tapped(selection: Selection, inputs: bool = False) -> Mox:
             where=f"`{mox.name}`",
             instead="`print(mox)` shows what there is",
         )
-    refusals = [found for node in selection.nodes if (found := tap_refusal(node)) is not None]
+    refusals = [reason for node in selection.nodes if (reason := tap_refusal(node)) is not None]
     if refusals:
         raise Unsupported(f"{len(set(refusals))} selected values of `{mox.name}` cannot be captured", refusals)
     nodes = {node.location: node for node in selection.nodes}
@@ -157,8 +158,8 @@ def tapped(selection: Selection, inputs: bool = False) -> Mox:
     outvars = body.outvars
     # Leaves are numbered, so that the tree tells their order.
     values = dict(taps)
-    groups: dict[str, list[Any]] = {}
-    arrays: list[Any] = []
+    groups: dict[str, list[PyTree]] = {}
+    arrays: list[Atom] = []
     for location, node in nodes.items():
         numbers = []
         for value in values[location]:
@@ -169,7 +170,7 @@ def tapped(selection: Selection, inputs: bool = False) -> Mox:
         if inputs:
             made = Captured(call_arguments(node, numbers[count:]), made)
         groups.setdefault(node.path, []).append(made)
-    captured = {path: found[0] if len(found) == 1 else tuple(found) for path, found in groups.items()}
+    captured = {path: values[0] if len(values) == 1 else tuple(values) for path, values in groups.items()}
     leaves, _ = jax.tree.flatten(captured)
     result = jax.tree.unflatten(traced.out_tree, range(traced.out_tree.num_leaves))
     jaxpr = body.replace(outvars=[*outvars[:results], *(arrays[leaf] for leaf in leaves), *outvars[results:count]])
@@ -184,7 +185,7 @@ def tapped(selection: Selection, inputs: bool = False) -> Mox:
     )
 
 
-def _path_of(keys: Any) -> str:
+def _path_of(keys: PyTree) -> str:
     return "captured." + jax.tree_util.keystr(keys, simple=True, separator=".")
 
 
@@ -194,7 +195,7 @@ class _Tapper:
         self.ways = {location[:end] for location in nodes for end in range(1, len(location) + 1)}
 
     def body(self, jaxpr: Jaxpr, location: Location) -> tuple[Jaxpr, list[_Tap]]:
-        """The body with the values to tap as further outputs, and these."""
+        """Return the body with the values to tap as further outputs, and these."""
         equations: list[JaxprEqn] = []
         taps: list[_Tap] = []
         for index, equation in enumerate(jaxpr.eqns):
@@ -207,36 +208,36 @@ class _Tapper:
                     outvars = [Var(v.aval) if isinstance(v, jaxprs.DropVar) else v for v in equation.outvars]
                     equation = equation.replace(outvars=outvars)
                     node = self.nodes[here]
-                    given = equation.invars[: len(arguments_of(node))] if self.inputs else []
-                    taps.append((here, [*outvars[: len(returns_of(node))], *given]))
+                    arguments = equation.invars[: len(arguments_of(node))] if self.inputs else []
+                    taps.append((here, [*outvars[: len(returns_of(node))], *arguments]))
             equations.append(equation)
         outvars = [*jaxpr.outvars, *(value for _, values in taps for value in values)]
         debug_info = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
         return jaxpr.replace(eqns=equations, outvars=outvars, debug_info=debug_info), taps
 
     def equation(self, equation: JaxprEqn, here: Location) -> tuple[list[JaxprEqn], JaxprEqn, list[_Tap]]:
-        """What comes before an equation, the equation, and the taps of its bodies."""
+        """Return what comes before an equation, the equation, and the taps of its bodies."""
         inner = bodies(equation.params)
         below = [number for number in range(len(inner)) if (*here, number) in self.ways]
         if not below:
             return [], equation, []
-        edited, found = list(inner), [list[_Tap]() for _ in inner]
+        edited, below_taps = list(inner), [list[_Tap]() for _ in inner]
         for number in below:
-            edited[number], found[number] = self.body(inner[number], (*here, number))
+            edited[number], below_taps[number] = self.body(inner[number], (*here, number))
         if equation.primitive.name in calls.DISSOLVED:
             # The wrapper keeps its rule of differentiation; what is looked at inside is computed beside it.
-            return *self.beside(equation, edited[0], found[0]), found[0]
-        counts = [sum(len(values) for _, values in taps) for taps in found]
+            return *self.beside(equation, edited[0], below_taps[0]), below_taps[0]
+        counts = [sum(len(values) for _, values in taps) for taps in below_taps]
         more = calls.Widening(edited, [()] * len(inner), {}, frozenset(), counts)
         widened = calls.widened(equation, more)
         assert widened is not None, equation.primitive.name  # `tap_refusal` has seen to it
         (*before, equation), outputs = widened
         waiting = iter(outputs)
-        taps = [(at, [next(waiting) for _ in values]) for taps in found for at, values in taps]
+        taps: list[_Tap] = [(at, [next(waiting) for _ in values]) for taps in below_taps for at, values in taps]
         return before, equation, taps
 
     def beside(self, equation: JaxprEqn, body: Jaxpr, taps: list[_Tap]) -> tuple[list[JaxprEqn], JaxprEqn]:
-        """The equations of a body, which stay as they are named, before the equation that runs it."""
+        """Return the equations of a body, which stay as they are named, before the equation that runs it."""
         names = dict(zip(body.invars, equation.invars, strict=True))
         read = lambda atom: names.get(atom, atom) if isinstance(atom, Var) else atom
         copies = []

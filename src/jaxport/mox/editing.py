@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,9 @@ from jaxport.blocks.naming import unused
 from jaxport.blocks.places import joined
 from jaxport.blocks.values import is_tracer
 from jaxport.errors import InvalidArgument, Unsupported
+from jaxport.jaxprs import Array, Atom, PyTree
 from jaxport.mox import calls, placing
+from jaxport.mox.aliases import Aval, Effect
 from jaxport.mox.edited_body import EditedBody, InputKey
 from jaxport.mox.match import REWRITTEN, Match, arguments_of, match_of, returns_of
 from jaxport.mox.mox import Mox
@@ -41,10 +43,10 @@ Jaxpr = jaxprs.Jaxpr
 JaxprEqn = jaxprs.JaxprEqn
 
 
-def substituted(selection: Selection, replacement: Any) -> Mox:
+def substituted(selection: Selection, replacement: PyTree) -> Mox:
     """See `Selection.sub`."""
     mox = selection.mox
-    refusals = [found for node in selection.nodes if (found := refusal(node)) is not None]
+    refusals = [reason for node in selection.nodes if (reason := refusal(node)) is not None]
     if refusals:
         count = len(set(refusals))
         noun = "1 selected operation" if count == 1 else f"{count} selected operations"
@@ -58,8 +60,8 @@ class _Leaf:
     """A new parameter, or a new input of the program (then `value` is None)."""
 
     name: str
-    aval: Any
-    value: Any
+    aval: Aval
+    value: PyTree
     trainable: bool = True
     # The scans whose steps have a slice each, and their lengths, the outermost first.
     scans: tuple[Location, ...] = ()
@@ -69,14 +71,14 @@ class _Leaf:
 class _Editor:
     """One substitution."""
 
-    def __init__(self, mox: Mox, matches: Mapping[Location, Match], replacement: Any):
+    def __init__(self, mox: Mox, matches: Mapping[Location, Match], replacement: PyTree):
         self.mox, self.matches, self.replacement = mox, matches, replacement
         self.templates = Templates()
         self.modules = dict(mox.modules or {})
         self.leaves: dict[str, _Leaf] = {}
-        self.bases: dict[Any, str] = {}
+        self.bases: dict[Hashable, str] = {}
         self.taken = {*(weight.path for weight in mox.weights), *mox.traced.input_paths, *mox.inputs}
-        self.names: dict[tuple[Any, str], str] = {}
+        self.names: dict[tuple[Hashable, str], str] = {}
         # The names that new parameters have for as long as others have those that they were to have.
         self.wishes: dict[str, str] = {}
         # The paths of blocks that run no more, though values that they made for others are still made.
@@ -108,8 +110,8 @@ class _Editor:
 
     # -- bodies ----------------------------------------------------------------------------------------------------
 
-    def body(self, jaxpr: Jaxpr, location: Location) -> tuple[EditedBody, list[Any]]:
-        """The body at a location with what is replaced in it, and its results."""
+    def body(self, jaxpr: Jaxpr, location: Location) -> tuple[EditedBody, list[Atom]]:
+        """Return the body at a location with what is replaced in it, and its results."""
         made = EditedBody()
         for index, equation in enumerate(jaxpr.eqns):
             here = (*location, index)
@@ -125,7 +127,7 @@ class _Editor:
         return made, [made.read(atom) for atom in jaxpr.outvars]
 
     def around(self, made: EditedBody, equation: JaxprEqn, here: Location) -> JaxprEqn | None:
-        """The equation with its bodies edited; None where its equations took its place."""
+        """Return the equation with its bodies edited; None if its equations took its place."""
         inner = bodies(equation.params)
         below = [number for number in range(len(inner)) if (*here, number) in self.ways]
         if not below:
@@ -148,8 +150,10 @@ class _Editor:
                 )
             )
             keys.append(list(body.inputs))
-        sliced = frozenset(key for found in keys for key in found if key.slices and here in self.leaves[key.name].scans)
-        operands = {key: self.outside(made, key, key in sliced) for found in keys for key in found}
+        sliced = frozenset(
+            key for body_keys in keys for key in body_keys if key.slices and here in self.leaves[key.name].scans
+        )
+        operands = {key: self.outside(made, key, key in sliced) for body_keys in keys for key in body_keys}
         if equation.primitive.name in calls.DISSOLVED and here not in self.matches:
             operand_list = [*equation.invars, *(operands[key] for key in keys[0])]
             made.inline(edited[0], operand_list, equation.outvars)
@@ -177,7 +181,7 @@ class _Editor:
         return self.leaves[key.name].value is not None
 
     def outside(self, made: EditedBody, key: InputKey, sliced: bool) -> Var:
-        """What an input of a body is outside of its equation."""
+        """Return what an input of a body is outside of its equation."""
         leaf = self.leaves[key.name]
         outer = replace(key, slices=key.slices - 1) if sliced else key
         aval = leaf.aval
@@ -188,7 +192,7 @@ class _Editor:
     # -- one match -------------------------------------------------------------------------------------------------
 
     def replace(self, made: EditedBody, equation: JaxprEqn, match: Match) -> None:
-        """Appends the replacement of an equation."""
+        """Append the replacement of an equation."""
         if isinstance(self.replacement, Rewrite):
             made.equations.append(_rewritten(equation, self.replacement, match))
             return
@@ -228,7 +232,7 @@ class _Editor:
             self.emit(made, equation, match, template, inputs, names)
 
     def params(self, match: Match, templates: Sequence[Template], scans: Sequence[Node]) -> list[InputKey]:
-        """The new parameters of a match: shared with other calls of the same module, stacked over the steps."""
+        """Return the new parameters of a match: shared with other calls of the same module, stacked over the steps."""
         owner, base = self.owner(match)
         locations = tuple(scan.location for scan in scans)
         keys = []
@@ -266,11 +270,11 @@ class _Editor:
             keys.append(InputKey(name, len(locations)))
         return keys
 
-    def owner(self, match: Match) -> tuple[Any, str]:
-        """What owns the new parameters of a match, and the path that they get: calls of one module have the same."""
+    def owner(self, match: Match) -> tuple[Hashable, str]:
+        """Return what owns the new parameters of a match, and their path: calls of one module have the same."""
         block, location = match.block, match.node.location
         if block is not None:
-            owner: Any = frozenset(block.weights.values()) or block.path
+            owner: Hashable = frozenset(block.weights.values()) or block.path
         else:
             around = next((node for node in match.node.around if node.block is not None), None)
             owner = (None, location)
@@ -290,7 +294,7 @@ class _Editor:
         inputs: list[Var],
         names: Mapping[str, str],
     ) -> None:
-        """Appends a block that does what the template says."""
+        """Append a block that does what the template says."""
         results = template.site.results
         escaping = equation.outvars[results:]
         jaxpr = template.jaxpr
@@ -352,7 +356,7 @@ class _Editor:
         inputs: list[Var],
         names: Mapping[str, str],
     ) -> None:
-        """Appends the call of another module, which takes the place of the block as it is."""
+        """Append the call of another module, which takes the place of the block as it is."""
         base, results = self.owner(match)[1], template.site.results
         self.modules.pop(base, None)  # the last comes last
         self.modules[base] = template.module
@@ -362,7 +366,7 @@ class _Editor:
         self.keep_escaping(made, equation, match, results)
 
     def keep_escaping(self, made: EditedBody, equation: JaxprEqn, match: Match, results: int) -> None:
-        """Appends what was made inside of a block that is gone, and is used outside."""
+        """Append what was made inside of a block that is gone, and is used outside."""
         escaping = equation.outvars[results:]
         if escaping:
             self.gone.add(match.path)
@@ -375,7 +379,7 @@ class _Editor:
 
 
 def _as_block(equation: JaxprEqn, match: Match) -> JaxprEqn:
-    """A wrapper that is replaced, and whose body is edited too: what calls the original then runs the edited body."""
+    """Turn a wrapper that is replaced into a block with the edited body, which a call of the original then runs."""
     (body,) = bodies(equation.params)
     block = Block(
         target=match.type,
@@ -393,7 +397,7 @@ def _as_block(equation: JaxprEqn, match: Match) -> JaxprEqn:
 
 
 def _rewritten(equation: JaxprEqn, replacement: Rewrite, match: Match) -> JaxprEqn:
-    """A block with another body."""
+    """Return a block with another body."""
     block = equation.params.get("block")
     if block is None:
         raise InvalidArgument(
@@ -408,14 +412,14 @@ def _rewritten(equation: JaxprEqn, replacement: Rewrite, match: Match) -> JaxprE
 
 
 def _site(node: Node, match: Match) -> Site:
-    """What the replacement may call: the equation with what was replaced inside it."""
+    """Return what the replacement may call: the equation with what was replaced inside it."""
     equation, block = node.equation, node.block
     arguments, results = len(arguments_of(node)), len(returns_of(node))
     if block is not None:
         return Site(equation.params["jaxpr"], arguments, results, block.axes or (), match.shown)
-    invars: list[Any] = [Var(atom.aval) for atom in equation.invars]
+    invars = [Var(atom.aval) for atom in equation.invars]
     outvars = [Var(atom.aval) for atom in equation.outvars]
-    alone = equation.replace(invars=invars, outvars=outvars)
+    alone = equation.replace(invars=[*invars], outvars=outvars)
     debug_info = jaxprs.DebugInfo("equation", equation.primitive.name, None, None)
     jaxpr = jaxprs.Jaxpr((), invars, outvars, [alone], equation.effects, debug_info)
     return Site(jaxprs.closed(jaxpr, ()), arguments, results, (), match.shown)
@@ -423,21 +427,21 @@ def _site(node: Node, match: Match) -> Site:
 
 def _equal(leaf: _Leaf, templates: Sequence[Template], position: int) -> bool:
     """Whether a new array is the one that another call of the same module brought."""
-    given = [template.params[position].value for template in templates]
+    values = [template.params[position].value for template in templates]
     known = leaf.value if leaf.lengths else jnp.expand_dims(leaf.value, 0)
     known = known.reshape(-1, *leaf.aval.shape) if leaf.lengths else known
-    if leaf.value is given[0] and len(given) == 1:
+    if leaf.value is values[0] and len(values) == 1:
         return True
-    if any(is_tracer(value) for value in (leaf.value, *given)) or len(known) % len(given):
+    if any(is_tracer(value) for value in (leaf.value, *values)) or len(known) % len(values):
         return False
-    return known.shape[1:] == given[0].shape and bool((known == jnp.stack(given * (len(known) // len(given)))).all())
+    return known.shape[1:] == values[0].shape and bool((known == jnp.stack(values * (len(known) // len(values)))).all())
 
 
-def _aval(value: Any) -> Any:
+def _aval(value: Array) -> Aval:
     return jax_core.ShapedArray(value.shape, value.dtype)
 
 
-def _effects(equations: Iterable[JaxprEqn], before: Any) -> Any:
-    """The effects of a body: those that it had, and those of new equations that concern no reference."""
+def _effects(equations: Iterable[JaxprEqn], before: Iterable[Effect]) -> set[Effect]:
+    """Return the effects of a body: those that it had, and those of new equations that concern no reference."""
     new = itertools.chain.from_iterable(equation.effects for equation in equations)
     return set(before) | {effect for effect in new if jaxprs.reference_of(effect) is None}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from jaxport.blocks.framework import Framework, Leaf
+from jaxport.jaxprs import Module, Parameters, PythonFunction, PyTree
 from jaxport.mox.match import Match
 from jaxport.mox.mox import Mox
 
@@ -16,37 +16,40 @@ __all__ = ["framework"]
 class Programs(Framework):
     """Traced programs: they hold arrays by path, and their own blocks are found when they run."""
 
-    def is_module(self, value: Any) -> bool:
-        """None: a Mox is no module, it has some."""
+    def is_module(self, value: object) -> bool:
+        """Return False: a Mox is no module, it has some."""
         del value
         return False
 
-    def is_opaque(self, value: Any) -> bool:
-        """A Mox is not looked into."""
+    def is_opaque(self, value: object) -> bool:
+        """Whether a value is a Mox, which is not looked into."""
         return isinstance(value, Mox)
 
-    def is_root(self, value: Any) -> bool:
-        """A Mox."""
+    def is_root(self, value: object) -> bool:
+        """Whether a value is a Mox."""
         return isinstance(value, Mox)
 
-    def submodules(self, module: Any) -> Iterator[tuple[str, Any]]:
+    def submodules(self, module: Module) -> Iterator[tuple[str, Module]]:
         """None."""
         del module
         return iter(())
 
-    def leaves(self, module: Any) -> list[Leaf]:
-        """The arrays that the program holds; what is being replaced stands for the original, and brings none along."""
+    def leaves(self, module: Module) -> list[Leaf]:
+        """Return the arrays that the program holds.
+
+        What is being replaced stands for the original, and brings none along.
+        """
         if isinstance(module, Match) and module.is_replaced:
             return []
         return [Leaf(weight.path, weight.value, weight.trainable) for weight in module.weights]
 
-    def config(self, module: Any) -> dict[str, Any]:
+    def config(self, module: Module) -> dict[str, PyTree]:
         """None."""
         del module
         return {}
 
-    def signature(self, fn: Any, keywords: Mapping[str, Any]) -> inspect.Signature | None:
-        """That of what was traced."""
+    def signature(self, fn: PythonFunction, keywords: Parameters) -> inspect.Signature | None:
+        """Return that of what was traced."""
         del keywords
         return fn.signature if isinstance(fn, Mox) else None
 

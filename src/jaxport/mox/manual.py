@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 from jax.sharding import PartitionSpec
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import Array, Atom, PythonFunction, PyTree
+from jaxport.mox.aliases import Aval
 from jaxport.mox.tree import Node
 
 __all__ = ["Manual", "manual_around"]
@@ -22,8 +23,8 @@ class Manual:
     def __init__(self, equation: jaxprs.JaxprEqn, where: str):
         self.params, self.where = equation.params, where
 
-    def specs(self, avals: Sequence[Any]) -> tuple[list[jax.ShapeDtypeStruct], list[PartitionSpec]]:
-        """Whole arrays of which each device gets one of these types, and how they are split."""
+    def specs(self, avals: Sequence[Aval]) -> tuple[list[jax.ShapeDtypeStruct], list[PartitionSpec]]:
+        """Return whole arrays of which each device gets one of these types, and how they are split."""
         whole, specs = [], []
         for aval in avals:
             axes = tuple(sorted(jaxprs.varying_axes(aval)))
@@ -40,14 +41,14 @@ class Manual:
             specs.append(PartitionSpec(axes) if axes else PartitionSpec())
         return whole, specs
 
-    def mapped(self, run: Callable[..., Any], in_specs: Any, results: Sequence[Any]) -> Callable[..., Any]:
-        """The function over the whole arrays; `results` are the types of what it returns on each device."""
+    def mapped(self, run: PythonFunction, in_specs: PyTree, results: Sequence[Aval]) -> PythonFunction:
+        """Return the function over the whole arrays; `results` are the types of what it returns on each device."""
 
-        def checked(*args: Any) -> Any:
+        def checked(*args: PyTree) -> list[Array]:
             made = run(*args)
             return [self._varying(value, aval) for value, aval in zip(made, results, strict=True)]
 
-        axes: Any = self.params.get("newly_manual_axes") or self.params["manual_axes"]
+        axes: frozenset[str] = self.params.get("newly_manual_axes") or self.params["manual_axes"]
         return jax.shard_map(
             checked,
             mesh=self.params["mesh"],
@@ -57,24 +58,24 @@ class Manual:
             check_vma=self.params["check_vma"],
         )
 
-    def _varying(self, value: Any, aval: Any) -> Any:
-        """A result that differs along the axes that the original's does."""
-        given, wanted = (jaxprs.varying_axes(one) for one in (jax.typeof(value), aval))
-        if not given <= wanted:
+    def _varying(self, value: Array, aval: Aval) -> Array:
+        """Return a result that differs along the axes that the original's does."""
+        varying, wanted = (jaxprs.varying_axes(one) for one in (jax.typeof(value), aval))
+        if not varying <= wanted:
             raise InvalidArgument(
-                f"the replacement of `{self.where}` returns what differs along {sorted(given - wanted)}",
+                f"the replacement of `{self.where}` returns what differs along {sorted(varying - wanted)}",
                 where="a `shard_map`",
                 why="what it replaces does not, and what follows depends on it",
                 instead="reduce it: `jax.lax.psum`",
             )
-        return jaxprs.varying(value, tuple(sorted(wanted - given)))
+        return jaxprs.varying(value, tuple(sorted(wanted - varying)))
 
     def body(self, jaxpr: jaxprs.Jaxpr) -> jaxprs.Jaxpr:
-        """What a traced function of whole arrays does on each device, with its inputs in their order."""
+        """Return what a traced function of whole arrays does on each device, with its inputs in their order."""
         (equation,) = jaxpr.eqns
         inner = equation.params["jaxpr"]
         known = dict(zip(equation.invars, inner.invars, strict=True))
-        outvars: dict[Any, Any] = dict(zip(equation.outvars, inner.outvars, strict=True))
+        outvars: dict[Atom, Atom] = dict(zip(equation.outvars, inner.outvars, strict=True))
         return inner.replace(
             invars=[known.get(variable) or jaxprs.Var(variable.aval) for variable in jaxpr.invars],
             outvars=[outvars[variable] for variable in jaxpr.outvars],
@@ -83,6 +84,6 @@ class Manual:
 
 
 def manual_around(node: Node, where: str) -> Manual | None:
-    """The `shard_map` around a node, None if there is none."""
-    found = next((around for around in node.around if around.equation.primitive.name == "shard_map"), None)
-    return None if found is None else Manual(found.equation, where)
+    """Return the `shard_map` around a node, None if there is none."""
+    shard_map = next((around for around in node.around if around.equation.primitive.name == "shard_map"), None)
+    return None if shard_map is None else Manual(shard_map.equation, where)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Self
 
 import jax
 
@@ -14,6 +14,8 @@ from jaxport.blocks.block import Block, FrozenMapping
 from jaxport.blocks.tracing import Traced, TracedWeight
 from jaxport.blocks.window import current_recorder
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import Array, Parameters, PyTree, Var
+from jaxport.mox.aliases import Aval
 from jaxport.mox.mox import Mox
 from jaxport.mox.original import Site
 from jaxport.mox.origins import evaluated, stacking_scans, value_of
@@ -60,10 +62,10 @@ class Match(Mox):
     root: Mox = field(kw_only=True)
     lengths: tuple[int, ...] = ()
     position: tuple[int, ...] = ()
-    _sites: list[tuple[Site | None, Sequence[Any] | None]] = field(default_factory=list, repr=False)
+    _sites: list[tuple[Site | None, Sequence[Array] | None]] = field(default_factory=list, repr=False)
 
-    def replaced(self, traced: Traced, **changes: Any) -> Self:
-        """The block with another program: called inside a replacement it is no longer the original."""
+    def replaced(self, traced: Traced, **changes: PyTree) -> Self:
+        """Return the block with another program: called inside a replacement it is no longer the original."""
         return super().replaced(traced, _sites=[], **changes)
 
     @property
@@ -92,28 +94,28 @@ class Match(Mox):
         return self.path or self.type
 
     @property
-    def config(self) -> Mapping[str, Any]:
+    def config(self) -> Parameters:
         """The static fields of the module and the static arguments of the call; of an equation, its params."""
         return jaxprs.parameters(self.node.equation) if self.block is None else self.block.config
 
     @property
-    def weight_avals(self) -> dict[str, Any]:
+    def weight_avals(self) -> dict[str, Aval]:
         """Shape and dtype of each parameter of the block, by its path; inside a scan, of one step's."""
         block, invars = self.block, self.node.equation.invars
         return {} if block is None else {path: invars[index].aval for index, path in block.named.items()}
 
     @property
-    def in_avals(self) -> list[Any]:
+    def in_avals(self) -> list[Aval]:
         """Shape and dtype of each array that the call takes."""
         return [atom.aval for atom in self.node.equation.invars[: len(arguments_of(self.node))]]
 
     @property
-    def out_avals(self) -> list[Any]:
+    def out_avals(self) -> list[Aval]:
         """Shape and dtype of each array that the call returns."""
         return [atom.aval for atom in self.node.equation.outvars[: len(returns_of(self.node))]]
 
     def step(self, index: int) -> Match:
-        """The block as it is in one step of the scans around it, with the parameters of that step.
+        """Return the block as it is in one step of the scans around it, with the parameters of that step.
 
         Raises:
           InvalidArgument: there is no such step.
@@ -130,7 +132,7 @@ class Match(Mox):
         return _made(self.root, self.node, tuple(position))
 
     def __getitem__(self, path: str) -> Match:
-        """The block at a path, in full or below this one; inside a replacement it is the original, too.
+        """Return the block at a path, in full or below this one; inside a replacement it is the original, too.
 
         Raises:
           QueryError: there is none, or it is called several times.
@@ -138,8 +140,8 @@ class Match(Mox):
         below = f"{self.path}.{path}" if self.path else path
         return super().__getitem__(below if below in self.tree.paths else path)
 
-    def __call__(self, *args: Any, params: Mapping[str, Any] | None = None, **kwargs: Any) -> Any:
-        """What the block returns for these arrays, in order.
+    def __call__(self, *args: PyTree, params: Mapping[str, Array] | None = None, **kwargs: PyTree) -> PyTree:
+        """Return what the block returns for these arrays, in order.
 
         Inside a replacement this is the original: it runs with the parameters that the program runs with. `params` are
         other values for some of them, by their names below the block.
@@ -159,12 +161,12 @@ class Match(Mox):
             return super().__call__(*args, **kwargs)
         arrays = dict(zip(_argument_order(self.node), self._arguments(args, kwargs), strict=True))
         exchanged = self._exchanged(params or {})
-        given = [exchanged.get(index, arrays.get(index, operand)) for index, operand in enumerate(operands)]
-        results = site.call(given[: len(arrays)], given[len(arrays) :], frozenset(exchanged))
+        inputs = [exchanged.get(index, arrays.get(index, operand)) for index, operand in enumerate(operands)]
+        results = site.call(inputs[: len(arrays)], inputs[len(arrays) :], frozenset(exchanged))
         return self._result([results[index] for index in _result_order(self.node)])
 
     @property
-    def _around(self) -> Mapping[str, Any] | None:
+    def _around(self) -> Mapping[str, Array] | None:
         """If it lies in a block that is being replaced, the parameters that the program runs that with, by path."""
         if self._sites or not isinstance(self.root, Match) or not self.root.is_replaced:
             return None
@@ -173,17 +175,17 @@ class Match(Mox):
             return None
         return {path: operands[index] for index, path in block.named.items()}
 
-    def _in_place(self, arrays: Sequence[Any], exchanged: Mapping[int, Any]) -> Any:
-        """What the block returns inside of the replacement of one around it: it stays what it is, where it is."""
+    def _in_place(self, arrays: Sequence[Array], exchanged: Mapping[int, Array]) -> PyTree:
+        """Return the results of the block inside the replacement of one around it: it stays what and where it is."""
         equation, block = self.node.equation, self.block
-        given = dict(zip(_argument_order(self.node), arrays, strict=True)) | dict(exchanged)
+        inputs = dict(zip(_argument_order(self.node), arrays, strict=True)) | dict(exchanged)
         if block is not None:
             around = self._around or {}
             known = {index: around[path] for index, path in block.named.items() if path in around}
-            given = known | given
-        avals: list[Any] = [atom.aval for atom in equation.invars]
+            inputs = known | inputs
+        avals: list[Aval] = [atom.aval for atom in equation.invars]
         for index, aval in enumerate(avals):
-            one = jax.typeof(given[index]) if index in given else None
+            one = jax.typeof(inputs[index]) if index in inputs else None
             if one is None or (one.shape, one.dtype) != (aval.shape, aval.dtype):
                 raise InvalidArgument(
                     f"`{self.shown}` cannot be called inside the replacement of `{self.root.name}`",
@@ -195,11 +197,11 @@ class Match(Mox):
         if block is not None:
             block = replace(block, options=FrozenMapping({**block.options, IN_PLACE: True}))
             equation = equation.replace(params={**equation.params, "block": block})
-        results = evaluated(equation, [given[index] for index in range(len(avals))], current_recorder() is not None)
+        results = evaluated(equation, [inputs[index] for index in range(len(avals))], current_recorder() is not None)
         return self._result([results[index] for index in _result_order(self.node)])
 
-    def param(self, name: str) -> Any:
-        """A parameter of the block, by its name below the block; inside a replacement, what the program runs with.
+    def param(self, name: str) -> Array:
+        """Return a parameter of the block, by its name below it; inside a replacement, what the program runs with.
 
         Raises:
           InvalidArgument: the block has none of that name, or the program does not hold it.
@@ -224,8 +226,8 @@ class Match(Mox):
             )
         return held[path]
 
-    def computed(self, path: str) -> Any:
-        """The value that an edit puts in the place of a parameter, None where it is not known before the program runs."""
+    def computed(self, path: str) -> Array | None:
+        """Return the value that an edit puts in place of a parameter, None if it is not known before the program runs."""
         exchanged = {} if self.block is None else self.block.exchanged
         index = next((index for index, known in exchanged.items() if known == path), None)
         if index is None:
@@ -234,36 +236,36 @@ class Match(Mox):
         return value_of(self.root, self.node, self.node.equation.invars[index], steps)
 
     def _full(self, name: str) -> str:
-        """The path of a parameter, given relative to the block or in full."""
+        """Return the path of a parameter, given relative to the block or in full."""
         known = self.weight_avals
-        found = [path for path in known if path == name or name_below(path, self.path) == name]
-        if len(found) != 1:
+        matching = [path for path in known if path == name or name_below(path, self.path) == name]
+        if len(matching) != 1:
             raise InvalidArgument(
                 f"`{self.shown}` has no parameter `{name}`",
                 where="the call of a block",
                 instead=f"it has {', '.join(f'`{name_below(path, self.path)}`' for path in known) or 'none'}",
             )
-        return found[0]
+        return matching[0]
 
     def _arguments_held(self) -> list[TracedWeight]:
-        """The arguments of the call that are whole parameters of the program."""
+        """Return the arguments of the call that are whole parameters of the program."""
         block, avals = self.block, self.in_avals
         named = {} if block is None else {path: avals[i] for i, path in block.weights.items() if i < len(avals)}
         return [w for w in self.root.weights if w.path in named and w.value.shape == named[w.path].shape]
 
-    def _exchanged(self, params: Mapping[str, Any]) -> dict[int, Any]:
-        """The operands of the block that other values take the place of, by position."""
+    def _exchanged(self, params: Mapping[str, Array]) -> dict[int, Array]:
+        """Return the operands of the block that other values take the place of, by position."""
         if self.block is None or not params:
             return {}
         by_path = {self._full(name): value for name, value in params.items()}
         invars = self.node.equation.invars
         exchanged = {index: by_path[path] for index, path in self.block.named.items() if path in by_path}
         for index, value in exchanged.items():
-            aval: Any = invars[index].aval
-            given = jax.typeof(value)
-            if (given.shape, given.dtype) != (aval.shape, aval.dtype):
+            aval: Aval = invars[index].aval
+            new_aval = jax.typeof(value)
+            if (new_aval.shape, new_aval.dtype) != (aval.shape, aval.dtype):
                 raise InvalidArgument(
-                    f"`{self.block.named[index]}` is given {given.str_short()}",
+                    f"`{self.block.named[index]}` is given {new_aval.str_short()}",
                     where=f"the call of the block `{self.shown}`",
                     why=f"the block takes {aval.str_short()}",
                 )
@@ -271,12 +273,12 @@ class Match(Mox):
 
 
 def arguments_of(node: Node) -> tuple[str, ...]:
-    """The path of each array argument of the call; of an equation, every operand is one."""
+    """Return the path of each array argument of the call; of an equation, every operand is one."""
     return node.block.arguments if node.block is not None else tuple(map(str, range(len(node.equation.invars))))
 
 
 def returns_of(node: Node) -> tuple[str, ...]:
-    """The path of each result of the call in what it returned."""
+    """Return the path of each result of the call in what it returned."""
     if node.block is not None:
         returns = node.block.returns
         return returns if len(returns) == node.block.results else tuple(map(str, range(node.block.results)))
@@ -284,8 +286,8 @@ def returns_of(node: Node) -> tuple[str, ...]:
     return ("",) if count == 1 else tuple(map(str, range(count)))
 
 
-def nested(paths: Sequence[str], leaves: Sequence[Any]) -> Any:
-    """The containers that have the leaves at these paths: tuples where the keys are numbers, else dicts.
+def nested(paths: Sequence[str], leaves: Sequence[PyTree]) -> PyTree:
+    """Return the containers that have the leaves at these paths: tuples if the keys are numbers, else dicts.
 
     What a tuple has between them is None.
 
@@ -294,7 +296,7 @@ def nested(paths: Sequence[str], leaves: Sequence[Any]) -> Any:
     """
     if list(paths) == [""]:
         return leaves[0]
-    groups: dict[str, tuple[list[str], list[Any]]] = {}
+    groups: dict[str, tuple[list[str], list[PyTree]]] = {}
     for path, leaf in zip(paths, leaves, strict=True):
         key, _, below = path.partition(".")
         group = groups.setdefault(key, ([], []))
@@ -313,8 +315,8 @@ def nested(paths: Sequence[str], leaves: Sequence[Any]) -> Any:
 _MOST_GAPS = 100
 
 
-def call_arguments(node: Node, arrays: Sequence[Any]) -> tuple[Any, ...]:
-    """The positional arguments of the call, from its arrays."""
+def call_arguments(node: Node, arrays: Sequence[PyTree]) -> tuple[PyTree, ...]:
+    """Return the positional arguments of the call, from its arrays."""
     groups = nested(arguments_of(node), arrays) if arrays else ()
     return tuple(groups.values()) if isinstance(groups, dict) else groups
 
@@ -323,23 +325,23 @@ def call_arguments(node: Node, arrays: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _argument_order(node: Node) -> list[int]:
-    """Which array of the call each leaf of its arguments is."""
+    """Return which array of the call each leaf of its arguments is."""
     return jax.tree.leaves(call_arguments(node, list(range(len(arguments_of(node))))))
 
 
-def _returned(node: Node) -> Any:
-    """What the call returns, with the number of each array in its place."""
+def _returned(node: Node) -> PyTree:
+    """Return what the call returns, with the number of each array in its place."""
     count = len(returns_of(node))
     return nested(returns_of(node), list(range(count))) if count else ()
 
 
 def _result_order(node: Node) -> list[int]:
-    """Which array of the call each leaf of its result is."""
+    """Return which array of the call each leaf of its result is."""
     return jax.tree.leaves(_returned(node))
 
 
 def match_of(mox: Mox, node: Node) -> Match:
-    """The Mox of a selected node."""
+    """Return the Mox of a selected node."""
     return _made(mox, node, None)
 
 
@@ -348,19 +350,20 @@ def _made(mox: Mox, node: Node, step: tuple[int, ...] | None) -> Match:
     jaxpr, arguments = _body(node)
     first = len(arguments)
     held = {weight.path: weight for weight in mox.weights}
-    weights: list[tuple[Any, TracedWeight]] = []
-    inputs: list[tuple[Any, str]] = []
+    weights: list[tuple[Var, TracedWeight]] = []
+    inputs: list[tuple[Var, str]] = []
     taken = {""}
     named, exchanged = (node.block.named, node.block.exchanged) if node.block is not None else ({}, {})
     for index, variable in enumerate(jaxpr.invars[first:], first):
+        aval: Aval = variable.aval
         path = named.get(index)
         weight = held.get(path) if path is not None and index not in exchanged else None
         value = None if weight is None else weight.value
-        if value is not None and value.shape != variable.aval.shape and step is not None:
+        if value is not None and value.shape != aval.shape and step is not None:
             value = value[step]
         if path in taken:
             path = None
-        if weight is not None and path is not None and value is not None and value.shape == variable.aval.shape:
+        if weight is not None and path is not None and value is not None and value.shape == aval.shape:
             weights.append((variable, replace(weight, value=value)))
         else:
             inputs.append((variable, path or f"closed_over_{len(inputs)}"))
@@ -394,14 +397,14 @@ def _made(mox: Mox, node: Node, step: tuple[int, ...] | None) -> Match:
     )
 
 
-def _body(node: Node) -> tuple[Any, tuple[str, ...]]:
-    """The body of a block, or one that has the equation alone; and the paths of the arguments."""
+def _body(node: Node) -> tuple[jaxprs.Jaxpr, tuple[str, ...]]:
+    """Return the body of a block, or one that has the equation alone; and the paths of the arguments."""
     arguments = arguments_of(node)
     if node.block is not None:
         return node.equation.params["jaxpr"].jaxpr, arguments
     equation = node.equation
-    invars: list[Any] = [jaxprs.Var(atom.aval) for atom in equation.invars]
+    invars = [jaxprs.Var(atom.aval) for atom in equation.invars]
     outvars = [jaxprs.Var(atom.aval) for atom in equation.outvars]
-    equation = equation.replace(invars=invars, outvars=outvars)
+    equation = equation.replace(invars=[*invars], outvars=outvars)
     debug_info = jaxprs.DebugInfo("equation", equation.primitive.name, None, None)
     return jaxprs.Jaxpr((), invars, outvars, [equation], equation.effects, debug_info), arguments

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from jaxport import jaxprs
 from jaxport.blocks import dims
@@ -18,11 +19,13 @@ from jaxport.blocks.tracing import Traced, TracedWeight
 from jaxport.blocks.ungrouping import ungroup
 from jaxport.blocks.window import current_recorder
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import Array, Module, PyTree
+from jaxport.mox.aliases import Query
 
 if TYPE_CHECKING:
     from jaxport.mox.match import Match
     from jaxport.mox.selection import Selection
-    from jaxport.mox.show import Text
+    from jaxport.mox.show import Html, Text
     from jaxport.mox.tree import Tree
 
 __all__ = ["Mox", "is_parameter"]
@@ -37,10 +40,10 @@ class Mox:
     Attributes:
       traced: the jaxpr with blocks, the arrays that it holds, and the trees of its arguments and results.
       name: of what was traced.
-      signature: of what was traced; None where it has none.
+      signature: of what was traced; None if it has none.
       inputs: the inputs that edits have added, by name: keyword arguments of every call.
       dropped: the parameters that no equation uses any more since an edit, by path.
-      modules: by path, copies of the modules that have taken the place of others (None where a Mox has); None if the
+      modules: by path, copies of the modules that have taken the place of others (None for a Mox in that place); None if the
         program was read from a file, which does not say.
 
     >>> import jax.numpy as jnp, jaxport
@@ -58,7 +61,7 @@ class Mox:
     signature: inspect.Signature | None = None
     inputs: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
-    modules: Mapping[str, Any] | None = field(default_factory=dict)
+    modules: Mapping[str, Module] | None = field(default_factory=dict)
 
     # -- what it holds ---------------------------------------------------------------------------------------------
 
@@ -73,23 +76,23 @@ class Mox:
         return self.traced.weights
 
     @cached_property
-    def params(self) -> dict[str, Any]:
+    def params(self) -> dict[str, Array]:
         """The parameters by path: what training changes."""
         return {weight.path: weight.value for weight in self.weights if is_parameter(weight)}
 
     @cached_property
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Array]:
         """The other arrays by path: statistics, caches, keys and counts of random numbers, constants."""
         return {weight.path: weight.value for weight in self.weights if not is_parameter(weight)}
 
     # -- evaluation ------------------------------------------------------------------------------------------------
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model returns for these arguments, with the parameters that the Mox holds."""
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
+        """Return what the model returns for these arguments, with the parameters that the Mox holds."""
         return self._result(self._run({}, args, kwargs))
 
-    def apply(self, params: Mapping[str, Any], /, *args: Any, state: Any = False, **kwargs: Any) -> Any:
-        """What the model returns with other parameters.
+    def apply(self, params: Mapping[str, Array], /, *args: PyTree, state: PyTree = False, **kwargs: PyTree) -> PyTree:
+        """Return what the model returns with other parameters.
 
         Args:
           params: parameters by path, as `Mox.params` has them; entries of `Mox.state` may be among them. The Mox's own
@@ -126,8 +129,8 @@ class Mox:
         outputs = self._run(params, args, kwargs)
         return (self._result(outputs), self._new_state(outputs)) if state else self._result(outputs)
 
-    def _run(self, params: Mapping[str, Any], args: tuple, kwargs: dict) -> list[Any]:
-        """The outputs of the jaxpr."""
+    def _run(self, params: Mapping[str, Array], args: tuple, kwargs: dict) -> list[Array]:
+        """Return the outputs of the jaxpr."""
         added = {name: kwargs.pop(name) for name in self.inputs if name in kwargs}
         absent = [name for name in self.inputs if name not in added]
         if absent:
@@ -153,18 +156,18 @@ class Mox:
             )
         return jaxprs.jaxpr_as_fun(program._plain(current_recorder() is not None))(*operands)
 
-    def fitting(self, operands: Sequence[Any]) -> Mox:
-        """The program for operands of these shapes: itself, or specialized where it has symbolic dims.
+    def fitting(self, operands: Sequence[Array]) -> Mox:
+        """Return the program for operands of these shapes: itself, or specialized if it has symbolic dims.
 
         Raises:
           InvalidArgument: the operands do not fit.
         """
-        given = [jax.typeof(operand) for operand in operands]
+        types = [jax.typeof(operand) for operand in operands]
         avals = self.jaxpr.in_avals
-        if all(one.shape == aval.shape and one.dtype == aval.dtype for one, aval in zip(given, avals, strict=True)):
+        if all(one.shape == aval.shape and one.dtype == aval.dtype for one, aval in zip(types, avals, strict=True)):
             return self
         names = [*(weight.path for weight in self.weights), *self.traced.input_paths, *self.inputs]
-        for name, one, aval in zip(names, given, avals, strict=True):
+        for name, one, aval in zip(names, types, avals, strict=True):
             fits = one.ndim == aval.ndim and one.dtype == aval.dtype
             if not fits or (one.shape != aval.shape and all(map(dims.is_static, aval.shape))):
                 raise InvalidArgument(
@@ -173,10 +176,10 @@ class Mox:
                     why=f"the program was traced with {aval.str_short()}",
                     instead="give it that shape and dtype, or trace the model again with these arguments",
                 )
-        return self._specialized(names, [one.shape for one in given])
+        return self._specialized(names, [one.shape for one in types])
 
     def _specialized(self, names: Sequence[str], shapes: Sequence[Sequence[int]]) -> Mox:
-        """The program at other sizes of its symbolic dims; each is made once."""
+        """Return the program at other sizes of its symbolic dims; each is made once."""
         from jaxport.mox.specialize import sizes_of, specialize
 
         values = sizes_of(self.jaxpr.in_avals, shapes, names, f"the call of `{self.name}`")
@@ -194,13 +197,13 @@ class Mox:
         return {}
 
     def _plain(self, mark: bool) -> jaxprs.ClosedJaxpr:
-        """The program without blocks; with markers in their place where a trace is looking for them."""
+        """Return the program without blocks; with markers in their place if a trace is looking for them."""
         if mark not in self._programs:
             self._programs[mark] = ungroup(self.jaxpr, mark)
         return self._programs[mark]
 
-    def _arguments(self, args: tuple, kwargs: dict) -> list[Any]:
-        """The arrays among the arguments, checked against what was traced."""
+    def _arguments(self, args: tuple, kwargs: dict) -> list[Array]:
+        """Return the arrays among the arguments, checked against what was traced."""
         leaves, tree = jax.tree.flatten((args, kwargs))
         if tree != self.traced.in_tree and self.signature is not None:
             from jaxport.mox.calling import as_traced
@@ -223,12 +226,12 @@ class Mox:
                 )
         return [leaf for index, leaf in enumerate(leaves) if index not in self.traced.static_inputs]
 
-    def _result(self, outputs: Sequence[Any]) -> Any:
+    def _result(self, outputs: Sequence[Array]) -> PyTree:
         leaves, arrays = dict(self.traced.static_outputs), iter(outputs)
         full = [leaves[i] if i in leaves else next(arrays) for i in range(self.traced.out_tree.num_leaves)]
         return jax.tree.unflatten(self.traced.out_tree, full)
 
-    def _new_state(self, outputs: Sequence[Any]) -> dict[str, Any]:
+    def _new_state(self, outputs: Sequence[Array]) -> dict[str, Array]:
         names = self.traced.state_outputs
         return dict(zip(names, outputs[len(self.traced.output_paths) :], strict=True))
 
@@ -241,8 +244,8 @@ class Mox:
 
         return Tree(self)
 
-    def select(self, query: Any, *, expect: int | None = None, strict: bool = True) -> Selection:
-        """The blocks and equations that a query hits.
+    def select(self, query: Query, *, expect: int | None = None, strict: bool = True) -> Selection:
+        """Return the blocks and equations that a query hits.
 
         Args:
           query: an XPath 1.0 expression, a path (``blocks.1.mlp``), a module class, which selects the modules of derived
@@ -263,7 +266,7 @@ class Mox:
         return select(self, query, expect, strict)
 
     def __getitem__(self, path: str) -> Match:
-        """The block at a path.
+        """Return the block at a path.
 
         Raises:
           QueryError: there is none, or it is called several times.
@@ -278,8 +281,8 @@ class Mox:
 
         return at_path(self, path)
 
-    def sub(self, query: Any, replacement: Any, *, expect: int | None = None) -> Mox:
-        """A new Mox in which what the query hits is replaced; `Selection.sub` says what a replacement may be.
+    def sub(self, query: Query, replacement: PyTree, *, expect: int | None = None) -> Mox:
+        """Return a new Mox in which what the query hits is replaced; `Selection.sub` says what a replacement may be.
 
         Raises:
           QueryError: the query is malformed, hits nothing, or another number than `expect`.
@@ -292,8 +295,8 @@ class Mox:
         """
         return self.select(query, expect=expect).sub(replacement)
 
-    def patch(self, changes: Mapping[str, Any]) -> Mox:
-        """A new Mox in which blocks return something else.
+    def patch(self, changes: Mapping[str, PyTree]) -> Mox:
+        """Return a new Mox in which blocks return something else.
 
         Args:
           changes: by path or query, the value that a block returns instead (also a traced one: patches compose with
@@ -315,8 +318,8 @@ class Mox:
 
         return patched(self, changes)
 
-    def unroll(self, query: Any = "//scan") -> Mox:
-        """A new Mox in which scans are written out: the layers of a stack become elements, `layers.0`, `layers.1`, ….
+    def unroll(self, query: Query = "//scan") -> Mox:
+        """Return a new Mox with its scans written out: the layers of a stack become elements, `layers.0`, `layers.1`, ….
 
         `query` hits scans, or blocks in them, whose parameters they slice. The parameters stay stacked, and each layer
         takes its slice: values and gradients are the same. What an edit adds to a layer is its own.
@@ -335,8 +338,8 @@ class Mox:
 
         return unrolled(self.select(query))
 
-    def shard(self, mesh: Any, specs: Mapping[Any, Any]) -> Mox:
-        """A new Mox whose parameters lie on the devices of a mesh, and whose blocks return what is split as asked for.
+    def shard(self, mesh: jax.sharding.Mesh, specs: Mapping[Any, PyTree]) -> Mox:
+        """Return a new Mox with its parameters on the devices of a mesh, and the results of its blocks split as asked for.
 
         Args:
           mesh: a `jax.sharding.Mesh`; how the rest is split is left to the compiler (automatic axes).
@@ -361,13 +364,13 @@ class Mox:
 
     def capture(
         self,
-        query: Any,
+        query: Query,
         *,
         expect: int | None = None,
         inputs: bool = False,
-        grads: Callable[[Any], Any] | None = None,
-    ) -> Callable[..., dict[str, Any]]:
-        """A function of the model's arguments that returns the results of the selected blocks, by path.
+        grads: Callable[[PyTree], PyTree] | None = None,
+    ) -> Callable[..., dict[str, PyTree]]:
+        """Return a function of the model's arguments that returns the results of the selected blocks, by path.
 
         Args:
           query: what to look at.
@@ -391,7 +394,7 @@ class Mox:
         return capture(self.select(query, expect=expect), inputs, grads)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the Mox to a file (`.json`, `.yson` or `.xml`) and its weights beside it; see `jaxport.mox.save`.
+        """Write the Mox to a file (`.json`, `.yson` or `.xml`) and its weights beside it; see `jaxport.mox.save`.
 
         >>> import pathlib, tempfile, jax.numpy as jnp, jaxport
         >>> file = pathlib.Path(tempfile.mkdtemp()) / "tanh.json"
@@ -404,7 +407,7 @@ class Mox:
         save(self, path)
 
     def fold(self, depth: int) -> Text:
-        """The tree as text, so many levels of it.
+        """Return the tree as text, so many levels of it.
 
         Raises:
           InvalidArgument: `depth` is not positive.
@@ -423,8 +426,8 @@ class Mox:
     def _repr_html_(self) -> str:
         return self.show().data
 
-    def show(self) -> Any:
-        """The tree for a notebook: collapsible, with shapes and sizes.
+    def show(self) -> Html:
+        """Return the tree for a notebook: collapsible, with shapes and sizes.
 
         >>> import jax.numpy as jnp, jaxport
         >>> type(jaxport.make_mox(jnp.tanh)(jnp.zeros(3)).show()).__name__
@@ -434,8 +437,8 @@ class Mox:
 
         return html(self)
 
-    def with_params(self, params: Mapping[str, Any]) -> Mox:
-        """The same program with other values for some of its parameters and state, by path.
+    def with_params(self, params: Mapping[str, Array]) -> Mox:
+        """Return the same program with other values for some of its parameters and state, by path.
 
         Floating-point values may be stored in another type (``value.astype(jnp.bfloat16)``): the program converts them
         to the type that it was traced with. (`jaxport.mox.cast` is for the type in which it computes.)
@@ -460,11 +463,11 @@ class Mox:
                     why=_NESTED if isinstance(value, Mapping) else near(path, held),
                     instead="`mox.params` and `mox.state` have those that there are",
                 )
-            wanted, given = jax.typeof(held[path].value), jax.typeof(value)
-            floating = all(jnp.issubdtype(aval.dtype, jnp.floating) for aval in (wanted, given))
-            if wanted.shape != given.shape or (wanted.dtype != given.dtype and not floating):
+            wanted, new = jax.typeof(held[path].value), jax.typeof(value)
+            floating = all(jnp.issubdtype(aval.dtype, jnp.floating) for aval in (wanted, new))
+            if wanted.shape != new.shape or (wanted.dtype != new.dtype and not floating):
                 raise InvalidArgument(
-                    f"`{path}` is given {given.str_short()}",
+                    f"`{path}` is given {new.str_short()}",
                     where="`Mox.with_params`",
                     why=f"the program has {wanted.str_short()}",
                 )
@@ -476,8 +479,8 @@ class Mox:
 
         return text(self)
 
-    def replaced(self, traced: Traced, **changes: Any) -> Self:
-        """A Mox with another program and the same names."""
+    def replaced(self, traced: Traced, **changes: PyTree) -> Self:
+        """Return a Mox with another program and the same names."""
         return replace(self, traced=traced, **changes)
 
 
@@ -489,8 +492,8 @@ def is_parameter(weight: TracedWeight) -> bool:
 _NESTED = "it is a dict: parameters have whole paths here, `layers.0.kernel`, in one dict"
 
 
-def _as_float(value: Any, dtype: Any) -> Any:
-    """A parameter in the type that the program computes in, if it is stored in another floating-point type."""
+def _as_float(value: Array, dtype: DTypeLike) -> Array:
+    """Return a parameter in the type that the program computes in, if it is stored in another floating-point type."""
     if value.dtype == dtype or not (jnp.issubdtype(value.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.floating)):
         return value
     return jnp.asarray(value).astype(dtype)

@@ -25,7 +25,7 @@ _WHAT = {"tag": "element", "target": "type", "attribute": "attribute"}
 
 
 def check(mox: Mox, query: str, compiled: Compiled) -> None:
-    """Refuses a query with a name that nothing has.
+    """Refuse a query with a name that nothing has.
 
     A name that is unknown to the Mox is known all the same if it is that of a primitive of JAX, or of a layer or
     function of a library: then there is none of it.
@@ -48,12 +48,12 @@ def check(mox: Mox, query: str, compiled: Compiled) -> None:
 
 
 def near(word: str, known: Iterable[str], most: int = 3) -> str:
-    """The known names that are most like a word, as part of a message."""
+    """Return the known names that are most like a word, as part of a message."""
     similar = {name.lower(): name for name in sorted(known, reverse=True)}
-    found = difflib.get_close_matches(word.lower(), similar, n=most)
+    nearest = difflib.get_close_matches(word.lower(), similar, n=most)
     return (
-        f"there {'is' if len(found) == 1 else 'are'} {', '.join(f'`{similar[name]}`' for name in found)}"
-        if found
+        f"there {'is' if len(nearest) == 1 else 'are'} {', '.join(f'`{similar[name]}`' for name in nearest)}"
+        if nearest
         else ""
     )
 
@@ -68,7 +68,7 @@ def _is_known_elsewhere(name: Name) -> bool:
 
 @cache
 def _elsewhere(_: int) -> frozenset[str]:
-    """The names of primitives, and of layers and functions of the libraries that are loaded."""
+    """Return the names of primitives, and of layers and functions of the libraries that are loaded."""
     from jaxport.frameworks import loaded
     from jaxport.mox.serialize.primitives import primitives
 

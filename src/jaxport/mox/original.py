@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,8 @@ import jax.numpy as jnp
 from jaxport import jaxprs
 from jaxport.blocks.ungrouping import ungroup
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import ad, batching
+from jaxport.jaxprs import Array, ad, batching
+from jaxport.mox.aliases import Aval
 
 __all__ = ["Site", "original_p"]
 
@@ -38,36 +38,36 @@ class Site:
     where: str
     is_dissolved: bool = field(default=False)
 
-    def in_avals(self, level: int) -> list[Any]:
-        """The arguments within the innermost `level` levels of `vmap`."""
-        return _unbatched(self.jaxpr.in_avals[: self.arguments], [given for given, _ in self.axes], level)
+    def in_avals(self, level: int) -> list[Aval]:
+        """Return the arguments within the innermost `level` levels of `vmap`."""
+        return _unbatched(self.jaxpr.in_avals[: self.arguments], [taken for taken, _ in self.axes], level)
 
-    def out_avals(self, level: int) -> list[Any]:
-        """The results within the innermost `level` levels of `vmap`."""
+    def out_avals(self, level: int) -> list[Aval]:
+        """Return the results within the innermost `level` levels of `vmap`."""
         return _unbatched(self.jaxpr.out_avals[: self.results], [made for _, made in self.axes], level)
 
-    def call(self, arrays: Sequence[Any], others: Sequence[Any], exchanged: frozenset[int]) -> list[Any]:
-        """The results of the original for these arguments, inside the replacement."""
+    def call(self, arrays: Sequence[Array], others: Sequence[Array], exchanged: frozenset[int]) -> list[Array]:
+        """Return the results of the original for these arguments, inside the replacement."""
         level = len(self.axes)
         for index, (array, aval) in enumerate(zip(arrays, self.in_avals(level), strict=True)):
-            given = jax.typeof(array)
-            if (given.shape, given.dtype) != (aval.shape, aval.dtype):
+            array_aval = jax.typeof(array)
+            if (array_aval.shape, array_aval.dtype) != (aval.shape, aval.dtype):
                 raise InvalidArgument(
-                    f"the original is given {given.str_short()} as argument {index}",
+                    f"the original is given {array_aval.str_short()} as argument {index}",
                     where=f"the replacement of `{self.where}`",
                     why=f"it takes {aval.str_short()}",
                 )
         return original_p.bind(*arrays, *others, site=self, level=level, exchanged=exchanged)
 
-    def function(self) -> Callable[..., list[Any]]:
-        """The original as a function of JAX."""
+    def function(self) -> Callable[..., list[Array]]:
+        """Return the original as a function of JAX."""
         self.is_dissolved = True
         run = jaxprs.jaxpr_as_fun(ungroup(self.jaxpr))
         return lambda *operands: run(*operands)[: self.results]
 
 
-def _unbatched(avals: Sequence[Any], levels: Sequence[Sequence[int | None]], count: int) -> list[Any]:
-    """The avals as they are inside of the `count` innermost levels: outer axes go first."""
+def _unbatched(avals: Sequence[Aval], levels: Sequence[Sequence[int | None]], count: int) -> list[Aval]:
+    """Return the avals as they are inside of the `count` innermost levels: outer axes go first."""
     outermost_first = list(levels)[::-1][:count]
     for axes in outermost_first:
         avals = [
@@ -86,7 +86,7 @@ def _batch(operands: Sequence, dims: Sequence, *, site: Site, level: int, exchan
     if level == 0:
         made = jax.vmap(site.function(), in_axes=tuple(dims), out_axes=0)(*operands)
         return made, [0] * len(made)
-    given, made = site.axes[len(site.axes) - level]
+    in_axes, made = site.axes[len(site.axes) - level]
     count = site.arguments
     size = next((o.shape[d] for o, d in zip(operands, dims, strict=True) if d is not None), 1)
     if any(dim is not None for dim in dims[count:]):
@@ -97,7 +97,7 @@ def _batch(operands: Sequence, dims: Sequence, *, site: Site, level: int, exchan
             instead="make the parameters without the arguments of the call",
         )
     arranged = []
-    for index, (operand, dim, axis) in enumerate(zip(operands[:count], dims, given, strict=False)):
+    for index, (operand, dim, axis) in enumerate(zip(operands[:count], dims, in_axes, strict=False)):
         if axis is None and dim is not None:
             raise InvalidArgument(
                 f"the original is given another argument {index} in each element of the batch",
@@ -112,7 +112,7 @@ def _batch(operands: Sequence, dims: Sequence, *, site: Site, level: int, exchan
     return results, list(made)
 
 
-def _repeated(operand: Any, size: int, axis: int) -> Any:
+def _repeated(operand: Array, size: int, axis: int) -> Array:
     shape = [*operand.shape]
     shape.insert(axis, size)
     return jnp.broadcast_to(jnp.expand_dims(operand, axis), shape)

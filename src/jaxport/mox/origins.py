@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jaxport import jaxprs
 from jaxport.blocks.labels import bodies
 from jaxport.blocks.ungrouping import ungroup
+from jaxport.jaxprs import Array, Atom, PyTree, Var
+from jaxport.mox.aliases import Aval
 from jaxport.mox.calls import DISSOLVED, PLAIN_CALLS, body_names, source_of
 from jaxport.mox.tree import Node
 
@@ -31,7 +33,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class InputOrigin:
-    """The input of the program that a value is (None where it is computed), and the scans that hand out slices of it.
+    """The input of the program that a value is (None if it is computed), and the scans that hand out slices of it.
 
     If it is one layer of a stack that was unrolled, `steps` are the indices of the layer in the leading axes.
     """
@@ -41,7 +43,7 @@ class InputOrigin:
     steps: tuple[int, ...] = ()
 
 
-def origin_of(mox: Mox, node: Node, atom: Any) -> InputOrigin:
+def origin_of(mox: Mox, node: Node, atom: Atom) -> InputOrigin:
     """Where a value comes from that can be read at `node`."""
     sliced: list[Node] = []
     steps: tuple[int, ...] = ()
@@ -65,9 +67,9 @@ def origin_of(mox: Mox, node: Node, atom: Any) -> InputOrigin:
         atom = here.equation.invars[source.operand]
 
 
-def _stack_of(jaxpr: jaxprs.Jaxpr, atom: Any) -> tuple[Any, tuple[int, ...]]:
-    """The array that a value is an element of, by static indices of its leading axes, and these indices."""
-    made: dict[Any, jaxprs.JaxprEqn] = {v: equation for equation in jaxpr.eqns for v in equation.outvars}
+def _stack_of(jaxpr: jaxprs.Jaxpr, atom: Atom) -> tuple[Atom, tuple[int, ...]]:
+    """Return the array that a value is an element of, by static indices of its leading axes, and these indices."""
+    made: dict[Var, jaxprs.JaxprEqn] = {v: equation for equation in jaxpr.eqns for v in equation.outvars}
     indices: tuple[int, ...] = ()
     while isinstance(atom, jaxprs.Var) and atom in made and is_first_axis_squeezed(made[atom]):
         operand = made[atom].invars[0]
@@ -80,12 +82,15 @@ def _stack_of(jaxpr: jaxprs.Jaxpr, atom: Any) -> tuple[Any, tuple[int, ...]]:
 
 
 def index_of(equation: jaxprs.JaxprEqn) -> int | None:
-    """The static index of the first axis that an equation slices its operand at; None if it does something else."""
+    """Return the static index of the first axis that an equation slices its operand at.
+
+    None if it does something else.
+    """
     if equation.primitive.name != "slice":
         return None
     params, operand = equation.params, equation.invars[0]
     (first, *starts), (end, *limits) = params["start_indices"], params["limit_indices"]
-    sizes: Any = operand.aval
+    sizes: Aval = operand.aval
     is_whole = not any(starts) and tuple(limits) == sizes.shape[1:] and set(params["strides"] or (1,)) == {1}
     return first if end == first + 1 and is_whole else None
 
@@ -102,12 +107,12 @@ class ParameterPlace:
     root: str
     steps: tuple[int, ...] = ()
 
-    def value(self, held: Mapping[str, Any]) -> Any:
-        """The value among those of the arrays by path."""
+    def value(self, held: Mapping[str, Array]) -> Array:
+        """Return the value among those of the arrays by path."""
         return held[self.root][self.steps] if self.steps else held[self.root]
 
-    def with_value(self, held: Mapping[str, Any], value: Any) -> Any:
-        """The whole array with another value at this place."""
+    def with_value(self, held: Mapping[str, PyTree], value: Array) -> Array:
+        """Return the whole array with another value at this place."""
         return held[self.root].at[self.steps].set(value) if self.steps else value
 
 
@@ -129,9 +134,9 @@ def places_of(mox: Mox, nodes: Sequence[Node]) -> dict[str, ParameterPlace]:
 
 
 def stacking_scans(mox: Mox, node: Node) -> tuple[Node, ...]:
-    """The scans around a node whose steps have parameters of their own, the outermost first.
+    """Return the scans around a node whose steps have parameters of their own, the outermost first.
 
-    Those that slice the weights of the node's block; where it has none, those that slice any weights. A scan over
+    Those that slice the weights of the node's block; if it has none, those that slice any weights. A scan over
     time hands the same weights to each step: what is new inside is shared by the steps too.
     """
     scans = [around for around in node.around if around.equation.primitive.name == "scan"][::-1]
@@ -139,8 +144,8 @@ def stacking_scans(mox: Mox, node: Node) -> tuple[Node, ...]:
         return ()
     block = node.block
     if block is not None and block.weights:
-        found = [origin_of(mox, node, node.equation.invars[index]) for index in block.weights]
-        slicing = {id(scan) for origin in found for scan in origin.sliced}
+        origins = [origin_of(mox, node, node.equation.invars[index]) for index in block.weights]
+        slicing = {id(scan) for origin in origins for scan in origin.sliced}
         return tuple(scan for scan in scans if id(scan) in slicing)
     return tuple(scan for scan in scans if _slices_weights(mox, scan))
 
@@ -157,8 +162,8 @@ def _slices_weights(mox: Mox, scan: Node) -> bool:
     return False
 
 
-def value_of(mox: Mox, node: Node, atom: Any, steps: Mapping[Node, int]) -> Any:
-    """A value that can be read at `node`, computed of what the program holds; None where it depends on its arguments.
+def value_of(mox: Mox, node: Node, atom: Atom, steps: Mapping[Node, int]) -> Array | None:
+    """Return a value that can be read at `node`, from what the program holds; None if it depends on its arguments.
 
     `steps` are those of the scans around.
     """
@@ -171,12 +176,13 @@ def value_of(mox: Mox, node: Node, atom: Any, steps: Mapping[Node, int]) -> Any:
             needed.update(operand for operand in equation.invars if isinstance(operand, jaxprs.Var))
     if any(equation.effects for equation in equations):
         return None
-    known: dict[Any, Any] = {}
+    known: dict[Var, Array] = {}
     for position, variable in enumerate(body.invars):
         if variable in needed:
-            known[variable] = _entering(mox, node, position, steps)
-            if known[variable] is None:
+            value = _entering(mox, node, position, steps)
+            if value is None:
                 return None
+            known[variable] = value
     for equation in reversed(equations):
         operands = [
             operand.val if isinstance(operand, jaxprs.Literal) else known[operand] for operand in equation.invars
@@ -186,12 +192,15 @@ def value_of(mox: Mox, node: Node, atom: Any, steps: Mapping[Node, int]) -> Any:
 
 
 def _body_around(mox: Mox, node: Node) -> jaxprs.Jaxpr:
-    """The body that a node is an equation of."""
+    """Return the body that a node is an equation of."""
     return mox.jaxpr.jaxpr if node.parent is None else bodies(node.parent.equation.params)[node.location[-2]]
 
 
-def _entering(mox: Mox, node: Node, position: int, steps: Mapping[Node, int]) -> Any:
-    """The value of an input of the body around a node; None where it depends on the arguments, or on a loop's steps."""
+def _entering(mox: Mox, node: Node, position: int, steps: Mapping[Node, int]) -> Array | None:
+    """Return the value of an input of the body around a node.
+
+    None if it depends on the arguments, or on a loop's steps.
+    """
     around = node.parent
     if around is None:
         return mox.weights[position].value if position < len(mox.weights) else None
@@ -204,11 +213,11 @@ def _entering(mox: Mox, node: Node, position: int, steps: Mapping[Node, int]) ->
     return outside[steps[around]] if around in steps else None
 
 
-def evaluated(equation: jaxprs.JaxprEqn, operands: Sequence[Any], mark: bool = False) -> list[Any]:
-    """The results of an equation for some operands; with markers for a trace if asked for."""
-    invars: list[Any] = [jaxprs.Var(operand.aval) for operand in equation.invars]
+def evaluated(equation: jaxprs.JaxprEqn, operands: Sequence[Array], mark: bool = False) -> list[Array]:
+    """Return the results of an equation for some operands; with markers for a trace if asked for."""
+    invars = [jaxprs.Var(operand.aval) for operand in equation.invars]
     outvars = [jaxprs.Var(variable.aval) for variable in equation.outvars]
-    alone = equation.replace(invars=invars, outvars=outvars)
+    alone = equation.replace(invars=[*invars], outvars=outvars)
     debug_info = jaxprs.DebugInfo("equation", equation.primitive.name, None, None)
     body = jaxprs.closed(jaxprs.Jaxpr((), invars, outvars, [alone], equation.effects, debug_info), ())
     return jaxprs.jaxpr_as_fun(ungroup(body, mark))(*operands)

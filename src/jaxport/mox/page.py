@@ -6,14 +6,17 @@ import json
 import zlib
 from collections.abc import Iterator
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 import numpy as np
 
 from jaxport import jaxprs
+from jaxport.blocks.block import Block
 from jaxport.blocks.labels import bodies
 from jaxport.blocks.values import is_tracer
+from jaxport.jaxprs import Array
+from jaxport.mox.aliases import Aval
 from jaxport.mox.calls import body_names, runs_bodies
 from jaxport.mox.show import count, text, title
 from jaxport.mox.tree import name_below, short_name, value_text
@@ -32,12 +35,12 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def fragment(mox: Mox) -> str:
-    """The tree as HTML in which each block and body unfolds, for a notebook."""
+    """Return the tree as HTML in which each block and body unfolds, for a notebook."""
     return f"<style>{_STYLE}</style>{_tree(mox)}"
 
 
 def page(mox: Mox) -> str:
-    """The tree as a document of its own."""
+    """Return the tree as a document of its own."""
     from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
     # What a query of the page looks at; `<` would end the script that holds it.
@@ -87,8 +90,8 @@ class _Rows:
             yield "</details>"
         yield "</div>"
 
-    def about(self, equation: jaxprs.JaxprEqn, block: Any) -> Iterator[str]:
-        """The config of a block, folded, and its own parameters, each at the first block that has it."""
+    def about(self, equation: jaxprs.JaxprEqn, block: Block) -> Iterator[str]:
+        """Yield the config of a block, folded, and its own parameters, each at the first block that has it."""
         lines = [f"{key} = {value_text(value)}" for key, value in block.config.items() if value is not None]
         if lines:
             yield f"<details class='body note'><summary>config</summary>{'<br>'.join(map(escape, lines))}</details>"
@@ -97,20 +100,20 @@ class _Rows:
             if "." in name or path in self.shown:
                 continue
             self.shown.add(path)
-            aval: Any = equation.invars[index].aval
+            aval: Aval = equation.invars[index].aval
             known = _summary(self.held[path]) if path in self.held else ""
             yield f"<div class='body note'>{escape(f'{name}: {aval.str_short(short_dtypes=True)}')} {known}</div>"
 
 
-def _summary(value: Any) -> str:
-    """The mean, the range and a histogram of an array."""
+def _summary(value: Array) -> str:
+    """Return the mean, the range and a histogram of an array."""
     if is_tracer(value) or not value.size or value.size > _MOST or not jnp.issubdtype(value.dtype, jnp.number):
         return ""
     numbers = np.asarray(value).astype(np.float64 if value.dtype != jnp.dtype("complex64") else np.complex128)
     if np.iscomplexobj(numbers) or not np.isfinite(numbers).all():
         return "complex" if np.iscomplexobj(numbers) else "with infinities or NaN"
-    found, _ = np.histogram(numbers, _BINS)
-    bars = "".join(_BARS[round(int(number) * (len(_BARS) - 1) / max(int(found.max()), 1))] for number in found)
+    counts, _ = np.histogram(numbers, _BINS)
+    bars = "".join(_BARS[round(int(number) * (len(_BARS) - 1) / max(int(counts.max()), 1))] for number in counts)
     return f"mean {numbers.mean():.3g}, {numbers.min():.3g} to {numbers.max():.3g} {bars}"
 
 

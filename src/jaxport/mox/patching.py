@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 
 from jaxport.errors import InvalidArgument, QueryError
+from jaxport.jaxprs import Array, PyTree
 from jaxport.mox.replacement import Whole, factory
 from jaxport.mox.selection import Selection
 from jaxport.mox.tree import Location
@@ -20,44 +21,44 @@ if TYPE_CHECKING:
 __all__ = ["patched"]
 
 
-def patched(mox: Mox, changes: Mapping[str, Any]) -> Mox:
+def patched(mox: Mox, changes: Mapping[str, PyTree]) -> Mox:
     """See `Mox.patch`."""
-    by_location: dict[Location, Any] = {}
+    by_location: dict[Location, PyTree] = {}
     nodes = []
     for query, change in changes.items():
         root = Selection(mox, tuple(mox.tree.paths.get("", ())), "the whole model")
-        found = mox.select(query) if query else root
-        if not found.nodes:
+        selection = mox.select(query) if query else root
+        if not selection.nodes:
             raise QueryError(
-                f"{found.query} hits nothing, so nothing would be patched",
+                f"{selection.query} hits nothing, so nothing would be patched",
                 where=f"`{mox.name}`",
                 instead="`print(mox)` shows what there is",
             )
-        several = isinstance(change, tuple) and len(found) > 1 and len(change) == len(found)
-        for index, node in enumerate(found.nodes):
+        several = isinstance(change, tuple) and len(selection) > 1 and len(change) == len(selection)
+        for index, node in enumerate(selection.nodes):
             if node.location in by_location:
                 raise InvalidArgument(
                     f"`{node.path or node.type}` is patched twice",
                     where="`Mox.patch`",
-                    why=f"{found.query} hits it, and another key does",
+                    why=f"{selection.query} hits it, and another key does",
                     instead="patch it once, or patch the patched Mox again",
                 )
             by_location[node.location] = change[index] if several else change
             nodes.append(node)
     if not nodes:
         return mox
-    selection = Selection(mox, tuple(nodes), "the patched blocks")
-    return selection.sub(factory(lambda match: _patch(match, by_location[match.node.location])))
+    blocks = Selection(mox, tuple(nodes), "the patched blocks")
+    return blocks.sub(factory(lambda match: _patch(match, by_location[match.node.location])))
 
 
-def _patch(match: Match, change: Any) -> Whole:
-    """What takes the place of the results of a call."""
+def _patch(match: Match, change: PyTree) -> Whole:
+    """Return what takes the place of the results of a call."""
     if callable(change):
         return Whole(lambda *args: change(match(*args)))
     avals = match.out_avals
 
-    def fitting(value: Any, index: int) -> Any:
-        """A number stands for an array of it, and a stack over the steps of a scan for that of the step."""
+    def fitting(value: PyTree, index: int) -> Array:
+        """Return the array that a number stands for, or of a stack over the steps of a scan that of the step."""
         aval = avals[index]
         value = jnp.asarray(value)
         if not value.ndim and aval.shape:

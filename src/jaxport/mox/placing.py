@@ -18,7 +18,7 @@ __all__ = ["placed", "placed_call", "relative", "with_original"]
 
 
 def relative(equation: jaxprs.JaxprEqn, base: str) -> jaxprs.JaxprEqn:
-    """An equation whose blocks and parameters have the paths that they have below a block, as if that were the model."""
+    """Return an equation with the paths of its blocks and parameters below a block, as if that were the model."""
     inner = bodies(equation.params)
     new = [body.replace(eqns=[relative(e, base) for e in body.eqns]) for body in inner]
     params = replace_bodies(equation.params, iter(new))
@@ -30,7 +30,7 @@ def relative(equation: jaxprs.JaxprEqn, base: str) -> jaxprs.JaxprEqn:
 
 
 def placed(equation: jaxprs.JaxprEqn, base: str, names: Mapping[str, str]) -> jaxprs.JaxprEqn:
-    """Blocks that the replacement brings along lie below the block that it replaces; `names` are of its parameters."""
+    """Put the blocks of a replacement below the block that it replaces; `names` are of its parameters."""
     block = equation.params.get("block")
     if block is not None and IN_PLACE in block.options:
         options = FrozenMapping({key: value for key, value in block.options.items() if key != IN_PLACE})
@@ -49,7 +49,7 @@ def placed(equation: jaxprs.JaxprEqn, base: str, names: Mapping[str, str]) -> ja
 
 
 def placed_call(equation: jaxprs.JaxprEqn, base: str, names: Mapping[str, str]) -> jaxprs.JaxprEqn:
-    """The same, of a replacement that is the call of one module: its block says that it is no longer the model's own."""
+    """Return the same of a replacement that is the call of one module, whose block is no longer the model's own."""
     is_root = "block" in equation.params and not equation.params["block"].path
     equation = placed(equation, base, names)
     if not is_root:
@@ -62,7 +62,7 @@ def placed_call(equation: jaxprs.JaxprEqn, base: str, names: Mapping[str, str]) 
 def with_original(
     jaxpr: jaxprs.Jaxpr, original: jaxprs.JaxprEqn, results: int
 ) -> tuple[list[jaxprs.JaxprEqn], list[jaxprs.Var] | None]:
-    """The equations with the original in the place of what stands for it, and what escapes from its first call."""
+    """Return the equations with the original in place of its stand-ins, and what escapes from its first call."""
     escaped: list[jaxprs.Var] | None = None
     equations = []
     for equation in jaxpr.eqns:

@@ -13,7 +13,7 @@ __all__ = ["pruned"]
 
 
 def pruned(mox: Mox, gone_blocks: Iterable[str] = ()) -> Mox:
-    """The Mox without what its results do not depend on; the parameters that are gone are in `dropped`.
+    """Return the Mox without what its results do not depend on; the parameters that are gone are in `dropped`.
 
     The state of blocks that are gone changes no more.
     """

@@ -12,7 +12,7 @@ __all__ = ["refusal"]
 
 
 def refusal(node: Node) -> Refusal | None:
-    """Why the equation at a node cannot be replaced, None where it can."""
+    """Why the equation at a node cannot be replaced, None if it can."""
     why = _of_equation(node)
     for around in node.around:
         why = why or _of_surroundings(around)
@@ -32,7 +32,7 @@ def _of_equation(node: Node) -> str | None:
 
 def _shows_its_axes(block: Block) -> bool:
     """Whether at each level of `vmap` an argument is batched, so that a replacement can be run for each example."""
-    return block.axes is not None and all(any(axis is not None for axis in given) for given, _ in block.axes)
+    return block.axes is not None and all(any(axis is not None for axis in in_axes) for in_axes, _ in block.axes)
 
 
 def _of_surroundings(node: Node) -> str | None:
@@ -43,7 +43,7 @@ def _of_surroundings(node: Node) -> str | None:
 
 
 def _differentiated(node: Node) -> str | None:
-    """The backward pass of a program that was differentiated before it was traced lies in no block."""
+    """Refuse the backward pass of a program that was differentiated before it was traced: it lies in no block."""
     transforms = {getattr(part, "name", "") for part in node.equation.source_info.name_stack.stack}
     if transforms & {"jvp", "transpose"}:
         return "was differentiated before it was traced, so that its derivative would stay; differentiate the Mox"
@@ -51,7 +51,7 @@ def _differentiated(node: Node) -> str | None:
 
 
 def tap_refusal(node: Node) -> Refusal | None:
-    """Why the results of the equation at a node cannot be captured, None where they can."""
+    """Why the results of the equation at a node cannot be captured, None if they can."""
     here = node
     for around in node.around:
         name = around.equation.primitive.name

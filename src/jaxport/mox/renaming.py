@@ -14,7 +14,7 @@ __all__ = ["renamed", "with_names"]
 
 
 def with_names(block: Block, name_of: Callable[[str], str]) -> Block:
-    """A block whose parameters have other paths, also in what it says of the adapters that it has."""
+    """Return a block whose parameters have other paths, also in what it says of the adapters that it has."""
     config = dict(block.config)
     if "new_params" in config:
         config["new_params"] = FrozenMapping({own: name_of(path) for own, path in config["new_params"].items()})
@@ -26,7 +26,7 @@ def with_names(block: Block, name_of: Callable[[str], str]) -> Block:
 
 
 def renamed(mox: Mox, wishes: Mapping[str, str]) -> Mox:
-    """The Mox in which new parameters have the names that fell free since they were made, by their present names."""
+    """Return the Mox with new parameters renamed to what fell free since they were made, by their present names."""
     taken = {*(weight.path for weight in mox.weights), *mox.traced.input_paths, *mox.inputs}
     names: dict[str, str] = {}
     for name, wish in wishes.items():

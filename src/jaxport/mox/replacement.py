@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NoReturn
 
 import jax
 from jax.sharding import PartitionSpec
 
 from jaxport import blocks, jaxprs
 from jaxport.blocks.framework import public_name
+from jaxport.blocks.tracing import Traced
 from jaxport.blocks.values import Found, find
 from jaxport.errors import InvalidArgument, JaxportError
+from jaxport.jaxprs import Array, Module, Parameters, PythonFunction, PyTree
+from jaxport.mox.aliases import Aval
 from jaxport.mox.framework import framework as programs
 from jaxport.mox.manual import manual_around
 from jaxport.mox.match import arguments_of, nested, returns_of
@@ -52,12 +55,12 @@ class Replacement:
     {'sin.scale': Array([1., 1., 1.], dtype=float32)}
     """
 
-    apply: Callable[..., Any]
-    params: Mapping[str, Any] = field(default_factory=dict)
-    inputs: Mapping[str, Any] = field(default_factory=dict)
+    apply: PythonFunction
+    params: Mapping[str, Array] = field(default_factory=dict)
+    inputs: Mapping[str, jax.ShapeDtypeStruct] = field(default_factory=dict)
     name: str = ""
     trainable: bool | frozenset[str] = True
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: Parameters = field(default_factory=dict)
     per_example: bool = True
 
 
@@ -65,10 +68,10 @@ class Replacement:
 class Whole:
     """A function as a replacement that sees the arrays of the whole batch under `vmap`."""
 
-    function: Callable[..., Any]
+    function: PythonFunction
 
-    def __call__(self, *args: Any) -> Any:
-        """What takes the place of the block's results."""
+    def __call__(self, *args: PyTree) -> PyTree:
+        """Return what takes the place of the block's results."""
         return self.function(*args)
 
 
@@ -76,10 +79,10 @@ class Whole:
 class Factory:
     """A function that makes the replacement of each match; see `factory`."""
 
-    make: Callable[[Match], Any]
+    make: Callable[[Match], PyTree]
 
-    def __call__(self, *_: Any) -> Any:
-        """Refuses: it is given to `sub`, which calls it with each match.
+    def __call__(self, *_: object) -> NoReturn:
+        """Refuse: it is given to `sub`, which calls it with each match.
 
         Raises:
           InvalidArgument: always.
@@ -98,12 +101,12 @@ class Original:
     def __init__(self, match: Match):
         self._match = match
 
-    def __call__(self, *args: Any, params: Mapping[str, Any] | None = None) -> Any:
-        """What the block returns, with other values for some of its parameters."""
+    def __call__(self, *args: PyTree, params: Mapping[str, Array] | None = None) -> PyTree:
+        """Return what the block returns, with other values for some of its parameters."""
         return self._match(*args, params=params)
 
-    def param(self, name: str) -> Any:
-        """A parameter of the block, by its name below the block."""
+    def param(self, name: str) -> Array:
+        """Return a parameter of the block, by its name below the block."""
         return self._match.param(name)
 
 
@@ -114,8 +117,8 @@ class Rewrite:
     rewrite: Callable[[jaxprs.ClosedJaxpr, str], jaxprs.ClosedJaxpr]
 
 
-def factory(make: Callable[[Match], Any]) -> Factory:
-    """Marks a function that is called with each match and returns its replacement.
+def factory(make: Callable[[Match], PyTree]) -> Factory:
+    """Mark a function that is called with each match and returns its replacement.
 
     The match has the block's `config`, `params`, `in_avals` and `out_avals`; called inside the replacement, it is the
     original.
@@ -129,8 +132,8 @@ def factory(make: Callable[[Match], Any]) -> Factory:
     return Factory(make)
 
 
-def concrete(replacement: Any, match: Match) -> Any:
-    """What replaces a match: a `Replacement`, a `Rewrite` or a callable.
+def concrete(replacement: PyTree, match: Match) -> PyTree:
+    """Return what replaces a match: a `Replacement`, a `Rewrite` or a callable.
 
     Raises:
       InvalidArgument: the replacement is neither.
@@ -152,7 +155,7 @@ def concrete(replacement: Any, match: Match) -> Any:
     return made
 
 
-def _is_own(function: Callable[..., Any]) -> bool:
+def _is_own(function: PythonFunction) -> bool:
     """Whether a function is one of the edits of this package."""
     return str(getattr(function, "__module__", "")).startswith("jaxport.mox.edits.")
 
@@ -175,22 +178,22 @@ class Template:
 
     jaxpr: jaxprs.Jaxpr
     params: tuple[blocks.TracedWeight, ...]
-    inputs: tuple[tuple[str, Any], ...]
+    inputs: tuple[tuple[str, jax.ShapeDtypeStruct], ...]
     name: str
     site: Site
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: Parameters = field(default_factory=dict)
     is_call: bool = False
-    module: Any = None
+    module: Module = None
 
 
 class Templates:
     """Traces replacements; those that are alike are traced once."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, Template] = {}
+        self._known: dict[Hashable, Template] = {}
 
-    def of(self, made: Any, match: Match, site: Site) -> Template:
-        """The traced replacement of a match."""
+    def of(self, made: Replacement | PythonFunction, match: Match, site: Site) -> Template:
+        """Return the traced replacement of a match."""
         if not isinstance(made, Replacement):
             return _traced(made, match, site)
         avals = [(aval.shape, aval.dtype) for aval in (*site.jaxpr.in_avals, *site.jaxpr.out_avals)]
@@ -233,8 +236,8 @@ def _of_replacement(made: Replacement, match: Match, site: Site) -> Template:
     if manual is not None:
         avals, specs = manual.specs(site.jaxpr.in_avals)
         run = manual.mapped(run, (specs, PartitionSpec(), PartitionSpec()), site.jaxpr.out_avals[: site.results])
-    given = avals, params, dict(made.inputs)
-    traced = _trace(lambda: blocks.trace(run, given, state="outputs", frameworks=frameworks), match, made)
+    arguments = avals, params, dict(made.inputs)
+    traced = _trace(lambda: blocks.trace(run, arguments, state="outputs", frameworks=frameworks), match, made)
     if traced.weights:
         raise InvalidArgument(
             f"the replacement of `{match.shown}` closes over {len(traced.weights)} arrays",
@@ -253,8 +256,8 @@ def _of_replacement(made: Replacement, match: Match, site: Site) -> Template:
     return Template(body, (), named, made.name or public_name(made.apply, ()), site)
 
 
-def _traced(made: Callable[..., Any], match: Match, site: Site) -> Template:
-    def run(*operands: Any) -> tuple:
+def _traced(made: PythonFunction, match: Match, site: Site) -> Template:
+    def run(*operands: Array) -> tuple:
         return tuple(_call(made, match, site, list(operands), made))
 
     avals, manual = site.jaxpr.in_avals, manual_around(match.node, match.shown)
@@ -289,8 +292,8 @@ def _refuse_changes(changed: Sequence[str], match: Match) -> None:
         )
 
 
-def _name_of(made: Any) -> str:
-    """The qualified name of a replacement."""
+def _name_of(made: Replacement | PythonFunction) -> str:
+    """Return the qualified name of a replacement."""
     if isinstance(made, Mox):
         block = getattr(made, "block", None)
         return made.name if block is None else block.target
@@ -298,7 +301,7 @@ def _name_of(made: Any) -> str:
     return public_name(made if _is_named(made) else type(made), _namespaces())
 
 
-def _is_call(made: Any, jaxpr: jaxprs.Jaxpr) -> bool:
+def _is_call(made: Replacement | PythonFunction, jaxpr: jaxprs.Jaxpr) -> bool:
     """Whether a replacement is a module, or a Mox of one: all that it computes is in the block of that module."""
     from jaxport.frameworks import loaded
 
@@ -313,7 +316,7 @@ def _is_call(made: Any, jaxpr: jaxprs.Jaxpr) -> bool:
 _ARRANGING = frozenset({"broadcast_in_dim", "reshape", "squeeze", "transpose"})
 
 
-def _is_named(made: Any) -> bool:
+def _is_named(made: Replacement | PythonFunction) -> bool:
     return hasattr(made, "__qualname__")
 
 
@@ -323,8 +326,8 @@ def _namespaces() -> list[str]:
     return ["jax.nn", "jax.numpy", "jax.lax", *(name for framework in loaded() for name in framework.namespaces)]
 
 
-def _trace(trace: Callable[[], Any], match: Match, made: Any) -> Any:
-    """The trace, with the errors of what the user wrote explained."""
+def _trace(trace: Callable[[], Traced], match: Match, made: Replacement | PythonFunction) -> Traced:
+    """Return the trace, with the errors of what the user wrote explained."""
     # While it is traced, the match stands for the original wherever the replacement holds it.
     match._sites.append((None, None))
     try:
@@ -332,10 +335,10 @@ def _trace(trace: Callable[[], Any], match: Match, made: Any) -> Any:
     except JaxportError:
         raise
     except Exception as error:  # anything that the user's function or JAX raises under tracing
-        given = ", ".join(aval.str_short() for aval in match.in_avals)
+        shown_avals = ", ".join(aval.str_short() for aval in match.in_avals)
         raise InvalidArgument(
             f"the replacement of `{match.shown}` fails: {type(error).__name__}",
-            where=f"{_shown(made)}, called with {given or 'no arguments'}",
+            where=f"{_shown(made)}, called with {shown_avals or 'no arguments'}",
             why=str(error),
             instead="give something that takes what the block takes",
         ) from error
@@ -343,18 +346,20 @@ def _trace(trace: Callable[[], Any], match: Match, made: Any) -> Any:
         match._sites.pop()
 
 
-def _shown(made: Any) -> str:
+def _shown(made: Replacement | PythonFunction) -> str:
     made = made.apply if isinstance(made, Replacement) else made.function if isinstance(made, Whole) else made
     return f"`{made.name if isinstance(made, Mox) else public_name(made if _is_named(made) else type(made), ())}`"
 
 
-def _call(function: Callable[..., Any], match: Match, site: Site, operands: list, made: Any) -> list[Any]:
-    """Calls a replacement for one element of all batches around the block; the results are checked, in order."""
+def _call(
+    function: PythonFunction, match: Match, site: Site, operands: list, made: Replacement | PythonFunction
+) -> list[Array]:
+    """Call a replacement for one element of all batches around the block; the results are checked, in order."""
     arrays, others = operands[: site.arguments], operands[site.arguments :]
     per_example = made.per_example if isinstance(made, Replacement) else not _is_whole(made, match)
     seen = site if per_example else replace(site, axes=())
 
-    def once(*arrays: Any) -> list[Any]:
+    def once(*arrays: Array) -> list[Array]:
         match._sites.append((seen, [*arrays, *others]))
         try:
             result = function(*_arguments(match.node, arrays))
@@ -362,14 +367,14 @@ def _call(function: Callable[..., Any], match: Match, site: Site, operands: list
             match._sites.pop()
         return _checked(result, match, seen, made)
 
-    for given, results in seen.axes:
-        once = jax.vmap(once, in_axes=tuple(given), out_axes=list(results))
-    found = once(*arrays)
+    for in_axes, out_axes in seen.axes:
+        once = jax.vmap(once, in_axes=tuple(in_axes), out_axes=list(out_axes))
+    results = once(*arrays)
     site.is_dissolved |= seen.is_dissolved
-    return found
+    return results
 
 
-def _is_whole(made: Any, match: Match) -> bool:
+def _is_whole(made: PyTree, match: Match) -> bool:
     """Whether a replacement takes the arrays of the whole batch: as a block that is of such a batch itself does."""
     if isinstance(made, Whole):
         return True
@@ -377,27 +382,27 @@ def _is_whole(made: Any, match: Match) -> bool:
     return len(shapes) == 2 and shapes[0] == shapes[1]
 
 
-def _arguments(node: Node, arrays: Sequence[Any]) -> tuple[Any, ...]:
+def _arguments(node: Node, arrays: Sequence[Array]) -> tuple[PyTree, ...]:
     if not arrays:
         return ()
     groups = nested(arguments_of(node), arrays)
     return tuple(groups.values()) if isinstance(groups, dict) else tuple(groups)
 
 
-def _checked(result: Any, match: Match, site: Site, made: Any) -> list[Any]:
-    """The arrays of a result in the order of the original's, of the same shapes and dtypes."""
-    found = Found()
-    find(result, "", lambda _: False, found, set())
+def _checked(result: PyTree, match: Match, site: Site, made: Replacement | PythonFunction) -> list[Array]:
+    """Return the arrays of a result in the order of the original's, of the same shapes and dtypes."""
+    nested_arrays = Found()
+    find(result, "", lambda _: False, nested_arrays, set())
     wanted, paths = site.out_avals(len(site.axes)), returns_of(match.node)
-    arrays = found.arrays
-    if set(found.paths) == set(paths):
-        arrays = [found.arrays[found.paths.index(path)] for path in paths]
-    given = [jax.typeof(array) for array in arrays]
-    same = [(a.shape, a.dtype) for a in given] == [(a.shape, a.dtype) for a in wanted]
+    arrays = nested_arrays.arrays
+    if set(nested_arrays.paths) == set(paths):
+        arrays = [nested_arrays.arrays[nested_arrays.paths.index(path)] for path in paths]
+    made_avals = [jax.typeof(array) for array in arrays]
+    same = [(a.shape, a.dtype) for a in made_avals] == [(a.shape, a.dtype) for a in wanted]
     # A head may have another number of classes: the result of the model follows.
-    if not same and not (len(given) == len(wanted) and is_result(match.root, match.node, len(wanted))):
+    if not same and not (len(made_avals) == len(wanted) and is_result(match.root, match.node, len(wanted))):
         raise InvalidArgument(
-            f"the replacement of `{match.shown}` returns {_listed(given)}",
+            f"the replacement of `{match.shown}` returns {_listed(made_avals)}",
             where=_shown(made),
             why=f"`{match.type}` returns {_listed(wanted)}, and what follows depends on it",
             instead="return arrays of the same shapes and dtypes, in the same order",
@@ -405,5 +410,5 @@ def _checked(result: Any, match: Match, site: Site, made: Any) -> list[Any]:
     return arrays
 
 
-def _listed(avals: Sequence[Any]) -> str:
+def _listed(avals: Sequence[Aval]) -> str:
     return ", ".join(aval.str_short() for aval in avals) or "no arrays"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from jaxport import jaxprs
 from jaxport.blocks.block import Block
+from jaxport.jaxprs import Atom, PyTree
+from jaxport.mox.aliases import Aval
 from jaxport.mox.rules import RULED, DerivativeRule, equation_of, rule_of
 
 __all__ = ["TypeRewriting"]
@@ -21,42 +21,43 @@ class TypeRewriting:
         # The source is kept with the result, so that no id is used twice.
         self._done: dict[int, tuple[Jaxpr, Jaxpr]] = {}
 
-    def aval(self, aval: Any) -> Any:
-        """What becomes of a type."""
+    def aval(self, aval: Aval) -> Aval:
+        """Return what becomes of a type."""
         return aval
 
-    def leaf(self, value: Any) -> Any:
-        """What becomes of a param, or of an item of one, that is no program."""
+    def leaf(self, value: PyTree) -> PyTree:
+        """Return what becomes of a param, or of an item of one, that is no program."""
         return value
 
     def literal(self, literal: jaxprs.Literal) -> jaxprs.Literal:
-        """What becomes of a literal."""
+        """Return what becomes of a literal."""
         return literal
 
     def known(self, equation: jaxprs.JaxprEqn) -> jaxprs.Literal | None:
-        """The value of an equation's result where it is a literal from now on."""
+        """Return the value of an equation's result if it is a literal from now on."""
         del equation
         return None
 
     def closed(self, closed: jaxprs.ClosedJaxpr) -> jaxprs.ClosedJaxpr:
-        """The program of another."""
+        """Return the program of another."""
         return jaxprs.closed(self.body(closed.jaxpr), closed.consts)
 
     def body(self, jaxpr: Jaxpr) -> Jaxpr:
-        """The body of another; the same body stays one."""
+        """Return the body of another; the same body stays one."""
         if id(jaxpr) not in self._done:
             self._done[id(jaxpr)] = jaxpr, self._made(jaxpr)
         return self._done[id(jaxpr)][1]
 
     def _made(self, jaxpr: Jaxpr) -> Jaxpr:
-        env: dict[Var, Any] = {}
+        env: dict[Var, Atom] = {}
 
-        def defined(variable: Any) -> Any:
+        def defined(variable: Var) -> Var:
             aval = self.aval(variable.aval)
             if isinstance(variable, jaxprs.DropVar):
                 return jaxprs.DropVar(aval)
-            env[variable] = Var(aval)
-            return env[variable]
+            new = Var(aval)
+            env[variable] = new
+            return new
 
         read = lambda atom: env[atom] if isinstance(atom, Var) else self.literal(atom)
         constvars, invars = [defined(v) for v in jaxpr.constvars], [defined(v) for v in jaxpr.invars]
@@ -88,7 +89,7 @@ class TypeRewriting:
         rule = rule_of(equation)
         return DerivativeRule(self.closed(rule.forward), None if rule.backward is None else self.closed(rule.backward))
 
-    def _value(self, value: Any) -> Any:
+    def _value(self, value: PyTree) -> PyTree:
         if isinstance(value, jaxprs.ClosedJaxpr):
             return self.closed(value)
         if isinstance(value, Jaxpr):

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxport import jaxprs
+from jaxport.jaxprs import Array, PyTree
+from jaxport.mox.aliases import Aval, TreeDef
 
 __all__ = ["RULED", "DerivativeRule", "equation_of", "rule_of"]
 
@@ -37,39 +38,39 @@ class DerivativeRule:
     backward: jaxprs.ClosedJaxpr | None = None
 
 
-def _specs(avals: Sequence[Any]) -> list[jax.ShapeDtypeStruct]:
+def _specs(avals: Sequence[Aval]) -> list[jax.ShapeDtypeStruct]:
     return [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
 
 
-def _inexact(avals: Sequence[Any]) -> list[int]:
+def _inexact(avals: Sequence[Aval]) -> list[int]:
     return [index for index, aval in enumerate(avals) if jnp.issubdtype(aval.dtype, jnp.inexact)]
 
 
-def _function(equation: jaxprs.JaxprEqn) -> Callable[..., list[Any]]:
-    invars: list[Any] = [jaxprs.Var(atom.aval) for atom in equation.invars]
+def _function(equation: jaxprs.JaxprEqn) -> Callable[..., list[Array]]:
+    invars = [jaxprs.Var(atom.aval) for atom in equation.invars]
     outvars = [jaxprs.Var(atom.aval) for atom in equation.outvars]
-    alone = equation.replace(invars=invars, outvars=outvars)
+    alone = equation.replace(invars=[*invars], outvars=outvars)
     debug_info = jaxprs.DebugInfo("equation", equation.primitive.name, None, None)
     jaxpr = jaxprs.Jaxpr((), invars, outvars, [alone], equation.effects, debug_info)
     return jaxprs.jaxpr_as_fun(jaxprs.closed(jaxpr, ()))
 
 
 def rule_of(equation: jaxprs.JaxprEqn) -> DerivativeRule:
-    """The rule of an equation, traced.
+    """Return the rule of an equation, traced.
 
     >>> rule = rule_of(jax.make_jaxpr(jax.nn.relu)(1.0).eqns[0])
     >>> len(rule.forward.in_avals), len(rule.forward.out_avals)
     (2, 2)
     """
     run = _function(equation)
-    given = [atom.aval for atom in equation.invars]
-    differentiable = _inexact(given)
+    operand_avals = [atom.aval for atom in equation.invars]
+    differentiable = _inexact(operand_avals)
     made = _inexact([v.aval for v in equation.outvars])
 
-    def only(values: Sequence[Any]) -> Callable[..., list[Any]]:
-        """The equation as a function of the operands that have derivatives."""
+    def only(values: Sequence[Array]) -> Callable[..., list[Array]]:
+        """Return the equation as a function of the operands that have derivatives."""
 
-        def function(*some: Any) -> list[Any]:
+        def function(*some: Array) -> list[Array]:
             full = list(values)
             for index, value in zip(differentiable, some, strict=True):
                 full[index] = value
@@ -84,20 +85,22 @@ def rule_of(equation: jaxprs.JaxprEqn) -> DerivativeRule:
             results, moved = jax.jvp(only(primals), tuple(some), tuple(tangents))
             return results, [moved[index] for index in made]
 
-        return DerivativeRule(jax.make_jaxpr(pushed)(_specs(given), _specs([given[index] for index in differentiable])))
-    trees: list[Any] = []
+        return DerivativeRule(
+            jax.make_jaxpr(pushed)(_specs(operand_avals), _specs([operand_avals[index] for index in differentiable]))
+        )
+    trees: list[TreeDef] = []
 
-    def results_and_residuals(*primals: Any) -> tuple[list, list]:
+    def results_and_residuals(*primals: Array) -> tuple[list, list]:
         some = [primals[index] for index in differentiable]
         results, pull = jax.vjp(only(primals), *some)
         leaves, tree = jax.tree.flatten(pull)
         trees.append(tree)
         return results, leaves
 
-    forward = jax.make_jaxpr(results_and_residuals)(*_specs(given))
-    outputs: list[Any] = [v.aval for v in equation.outvars]
+    forward = jax.make_jaxpr(results_and_residuals)(*_specs(operand_avals))
+    outputs: list[Aval] = [v.aval for v in equation.outvars]
 
-    def pulled(residuals: list, cotangents: list) -> list[Any]:
+    def pulled(residuals: list, cotangents: list) -> list[Array]:
         waiting = iter(cotangents)
         full = [
             next(waiting) if index in made else np.zeros(aval.shape, jax.dtypes.float0)
@@ -113,7 +116,7 @@ def rule_of(equation: jaxprs.JaxprEqn) -> DerivativeRule:
 def equation_of(
     primitive: str, body: jaxprs.ClosedJaxpr, rule: Callable[[], DerivativeRule], name: str
 ) -> jaxprs.JaxprEqn:
-    """A new equation that runs `body` and is differentiated by the rule, which is asked for when it is needed.
+    """Return a new equation that runs `body` and is differentiated by the rule, which is asked for when it is needed.
 
     >>> jaxpr = jax.make_jaxpr(jax.nn.relu)(1.0)
     >>> body = jaxpr.eqns[0].params["call_jaxpr"]
@@ -121,21 +124,21 @@ def equation_of(
     >>> equation.primitive.name
     'custom_jvp_call'
     """
-    given, results = body.in_avals, len(body.out_avals)
-    differentiable = _inexact(given)
+    operand_avals, results = body.in_avals, len(body.out_avals)
+    differentiable = _inexact(operand_avals)
     made = _inexact(body.out_avals)
     run = jaxprs.jaxpr_as_fun(body)
 
-    def plain(*operands: Any) -> list[Any]:
+    def plain(*operands: Array) -> list[Array]:
         return run(*operands)
 
     plain.__name__ = plain.__qualname__ = name
     if primitive == "custom_jvp_call":
-        function: Any = jax.custom_jvp(plain)
+        function: PyTree = jax.custom_jvp(plain)
 
         def jvp(primals: tuple, tangents: tuple) -> tuple[list, list]:
             outputs = jaxprs.jaxpr_as_fun(rule().forward)(*primals, *(tangents[index] for index in differentiable))
-            moved: list[Any] = [np.zeros(aval.shape, jax.dtypes.float0) for aval in body.out_avals]
+            moved: list[Array] = [np.zeros(aval.shape, jax.dtypes.float0) for aval in body.out_avals]
             for index, tangent in zip(made, outputs[results:], strict=True):
                 moved[index] = tangent
             return outputs[:results], moved
@@ -144,19 +147,19 @@ def equation_of(
     else:
         function = jax.custom_vjp(plain)
 
-        def forward(*operands: Any) -> tuple[list, list]:
+        def forward(*operands: Array) -> tuple[list, list]:
             outputs = jaxprs.jaxpr_as_fun(rule().forward)(*operands)
             return outputs[:results], outputs[results:]
 
         def backward(residuals: list, cotangents: list) -> tuple:
             pull = rule().backward
             assert pull is not None  # a rule of `custom_vjp` has both parts
-            found = jaxprs.jaxpr_as_fun(pull)(*residuals, *(cotangents[index] for index in made))
-            pulled: list[Any] = [None] * len(given)
-            for index, cotangent in zip(differentiable, found, strict=True):
+            cotangents_of_primals = jaxprs.jaxpr_as_fun(pull)(*residuals, *(cotangents[index] for index in made))
+            pulled: list[Array | None] = [None] * len(operand_avals)
+            for index, cotangent in zip(differentiable, cotangents_of_primals, strict=True):
                 pulled[index] = cotangent
             return tuple(pulled)
 
         function.defvjp(forward, backward)
-    (equation,) = jax.make_jaxpr(function)(*_specs(given)).eqns
+    (equation,) = jax.make_jaxpr(function)(*_specs(operand_avals)).eqns
     return equation

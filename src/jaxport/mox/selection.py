@@ -6,17 +6,21 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 
 from jaxport.errors import InvalidArgument, QueryError
+from jaxport.jaxprs import PythonFunction, PyTree
+from jaxport.mox.aliases import Query
 from jaxport.mox.names import check, near
 from jaxport.mox.tree import Node
 from jaxport.mox.xpath import Compiled, compiled
 
 if TYPE_CHECKING:
+    from lxml.etree import _Element
+
     from jaxport.mox.match import Match
     from jaxport.mox.mox import Mox
 
@@ -29,10 +33,10 @@ class Selection:
 
     >>> import jax.numpy as jnp, jaxport
     >>> mox = jaxport.make_mox(lambda x: jnp.sin(x) + jnp.cos(x))(jnp.zeros(3))
-    >>> found = mox.select("//sin | //cos")
-    >>> found.count(), found.paths(), found.where(lambda match: match.type == "cos").paths()
+    >>> waves = mox.select("//sin | //cos")
+    >>> waves.count(), waves.paths(), waves.where(lambda match: match.type == "cos").paths()
     (2, ['sin', 'cos'], ['cos'])
-    >>> sin = found[0]
+    >>> sin = waves[0]
     >>> sin(jnp.zeros(3))
     Array([0., 0., 0.], dtype=float32)
     """
@@ -61,20 +65,20 @@ class Selection:
         return "\n".join([f"{len(rows)} of `{self.mox.name}` for {self.query}", *rows])
 
     def count(self) -> int:
-        """How many there are."""
+        """Return how many there are."""
         return len(self.nodes)
 
     def paths(self) -> list[str]:
-        """The path of each; of an equation, that of the block around it and its name."""
+        """Return the path of each; of an equation, that of the block around it and its name."""
         return [node.path for node in self.nodes]
 
-    def where(self, predicate: Callable[[Match], Any]) -> Selection:
-        """Those for which the predicate holds."""
+    def where(self, predicate: Callable[[Match], object]) -> Selection:
+        """Return those for which the predicate holds."""
         kept = tuple(node for node, match in zip(self.nodes, self, strict=True) if predicate(match))
         return replace(self, nodes=kept, query=f"{self.query}, narrowed")
 
     def expect(self, count: int) -> Selection:
-        """The selection itself, if it has so many members.
+        """Return the selection itself, if it has so many members.
 
         Raises:
           QueryError: it has another number.
@@ -89,7 +93,7 @@ class Selection:
         return self
 
     def select(self, query: str, *, expect: int | None = None, strict: bool = True) -> Selection:
-        """What a query hits, seen from each of the members.
+        """Return what a query hits, seen from each of the members.
 
         >>> import jax, jax.numpy as jnp, jaxport
         >>> mox = jaxport.make_mox(jax.jit(lambda x: jnp.sin(jnp.cos(x))))(jnp.zeros(3))
@@ -98,22 +102,22 @@ class Selection:
         """
         elements = [self.mox.tree.element_of[node] for node in self.nodes]
         nodes = _by_xpath(self.mox, query, elements, strict)
-        found = replace(self, nodes=nodes, query=f"`{query}` in {self.query}")
-        return found if expect is None else found.expect(expect)
+        selection = replace(self, nodes=nodes, query=f"`{query}` in {self.query}")
+        return selection if expect is None else selection.expect(expect)
 
     def __or__(self, other: Selection) -> Selection:
-        """The members of both, in the order of the program."""
+        """Return the members of both, in the order of the program."""
         nodes = _in_order({*self.nodes, *self._same(other).nodes})
         return replace(self, nodes=nodes, query=f"{self.query} or {other.query}")
 
     def __and__(self, other: Selection) -> Selection:
-        """The members that are in both."""
+        """Return the members that are in both."""
         kept = set(self._same(other).nodes)
         nodes = tuple(node for node in self.nodes if node in kept)
         return replace(self, nodes=nodes, query=f"{self.query} and {other.query}")
 
     def __sub__(self, other: Selection) -> Selection:
-        """The members that are not in the other."""
+        """Return the members that are not in the other."""
         gone = set(self._same(other).nodes)
         nodes = tuple(node for node in self.nodes if node not in gone)
         return replace(self, nodes=nodes, query=f"{self.query} but not {other.query}")
@@ -129,8 +133,8 @@ class Selection:
 
     # -- edits -----------------------------------------------------------------------------------------------------
 
-    def sub(self, replacement: Any) -> Mox:
-        """A new Mox with each member replaced.
+    def sub(self, replacement: PyTree) -> Mox:
+        """Return a new Mox with each member replaced.
 
         Args:
           replacement: a function, a module or a Mox that takes the arrays that the member takes, and returns what it
@@ -152,8 +156,8 @@ class Selection:
             )
         return substituted(self, replacement)
 
-    def wrap(self, function: Callable[..., Any]) -> Mox:
-        """A new Mox in which each member's call becomes ``function(member, *args)``.
+    def wrap(self, function: PythonFunction) -> Mox:
+        """Return a new Mox in which each member's call becomes ``function(member, *args)``.
 
         >>> import jax.numpy as jnp, jaxport
         >>> mox = jaxport.make_mox(lambda x: jnp.cos(x) + 1)(jnp.zeros(3))
@@ -164,21 +168,21 @@ class Selection:
 
         return self.sub(factory(lambda match: lambda *args: function(match, *args)))
 
-    def before(self, function: Callable[..., Any]) -> Mox:
-        """A new Mox in which each member is given what `function` makes of its arguments: one value, or a tuple."""
+    def before(self, function: PythonFunction) -> Mox:
+        """Return a new Mox in which each member takes what `function` makes of its arguments: one value, or a tuple."""
 
-        def wrapped(match: Match, *args: Any) -> Any:
+        def wrapped(match: Match, *args: PyTree) -> PyTree:
             made = function(*args)
             return match(*made) if isinstance(made, tuple) else match(made, *args[1:])
 
         return self.wrap(wrapped)
 
-    def after(self, function: Callable[..., Any]) -> Mox:
-        """A new Mox in which `function` is applied to what each member returns."""
+    def after(self, function: PythonFunction) -> Mox:
+        """Return a new Mox in which `function` is applied to what each member returns."""
         return self.wrap(lambda match, *args: function(match(*args)))
 
-    def residual(self, function: Callable[..., Any]) -> Mox:
-        """A new Mox in which what `function` makes of each member's arguments is added to what the member returns.
+    def residual(self, function: PythonFunction) -> Mox:
+        """Return a new Mox that adds what `function` makes of each member's arguments to what the member returns.
 
         >>> import jax.numpy as jnp, jaxport
         >>> mox = jaxport.make_mox(lambda x: jnp.cos(x) + 1)(jnp.zeros(3))
@@ -188,27 +192,27 @@ class Selection:
         return self.wrap(lambda match, *args: jax.tree.map(jnp.add, match(*args), function(*args)))
 
     def remove(self) -> Mox:
-        """A new Mox in which each member hands its first arguments on.
+        """Return a new Mox in which each member hands its first arguments on.
 
         Raises:
           InvalidArgument: the results of a member are not of the shapes and dtypes of its first arguments.
         """
         from jaxport.mox.replacement import factory
 
-        def passing(match: Match) -> Callable[..., Any]:
+        def passing(match: Match) -> PythonFunction:
             count = len(match.traced.output_paths)
             return lambda *args: args[0] if count == 1 else tuple(args[:count])
 
         return self.sub(factory(passing))
 
     def tap(self) -> Mox:
-        """A new Mox that returns a pair: the result, and what the members returned, by path."""
+        """Return a new Mox that returns a pair: the result, and what the members returned, by path."""
         from jaxport.mox.capture import tapped
 
         return tapped(self)
 
 
-def select(mox: Mox, query: Any, expect: int | None = None, strict: bool = True) -> Selection:
+def select(mox: Mox, query: Query, expect: int | None = None, strict: bool = True) -> Selection:
     """See `Mox.select`."""
     if isinstance(query, Selection):
         if query.mox is not mox:
@@ -218,39 +222,39 @@ def select(mox: Mox, query: Any, expect: int | None = None, strict: bool = True)
                 why="an edit makes a new Mox, in which things are elsewhere",
                 instead="select again: `edited.select(...)`",
             )
-        found = query
+        selection = query
     elif isinstance(query, str):
         nodes = _by_path(mox, query, strict)
         nodes = _by_xpath(mox, query, [mox.tree.root], strict) if nodes is None else nodes
-        found = Selection(mox, nodes, f"`{query}`")
+        selection = Selection(mox, nodes, f"`{query}`")
     elif isinstance(query, type):
-        found = _by_class(mox, query, strict)
+        selection = _by_class(mox, query, strict)
     elif callable(query):
-        found = Selection(mox, tuple(mox.tree.nodes), "everything").where(query)
+        selection = Selection(mox, tuple(mox.tree.nodes), "everything").where(query)
     else:
         raise InvalidArgument(
             f"{query!r} is no query",
             where="`Mox.select`",
             instead="give an XPath expression, a module class, or a predicate",
         )
-    return found if expect is None else found.expect(expect)
+    return selection if expect is None else selection.expect(expect)
 
 
 def at_path(mox: Mox, path: str) -> Match:
     """See `Mox.__getitem__`."""
-    found = mox.tree.paths.get(path, ())
-    if len(found) != 1:
+    nodes = mox.tree.paths.get(path, ())
+    if len(nodes) != 1:
         raise QueryError(
-            f"`{path}` is {'called several times' if found else 'no path of a block'}",
+            f"`{path}` is {'called several times' if nodes else 'no path of a block'}",
             where=f"`{mox.name}[...]`",
-            why=f"there are {len(found)} calls" if found else near(path, mox.tree.paths),
-            instead="`mox.select(path)` has all of them" if found else "`print(mox)` shows what there is",
+            why=f"there are {len(nodes)} calls" if nodes else near(path, mox.tree.paths),
+            instead="`mox.select(path)` has all of them" if nodes else "`print(mox)` shows what there is",
         )
-    return Selection(mox, tuple(found), f"`{path}`")[0]
+    return Selection(mox, tuple(nodes), f"`{path}`")[0]
 
 
 def _by_class(mox: Mox, kind: type, strict: bool) -> Selection:
-    """The calls of modules of a class, or of one derived from it."""
+    """Return the calls of modules of a class, or of one derived from it."""
     from jaxport.blocks.window import target_of
 
     kinds = {kind}
@@ -275,12 +279,12 @@ _PATH = re.compile(r"\w+(\.[\w-]+)*")
 
 
 def _by_path(mox: Mox, query: str, strict: bool) -> tuple[Node, ...] | None:
-    """What is at a bare path, such as ``blocks.1.mlp``; None for other queries."""
+    """Return what is at a bare path, such as ``blocks.1.mlp``; None for other queries."""
     if not _PATH.fullmatch(query):
         return None
-    found = mox.tree.paths.get(query)
-    if found is not None:
-        return tuple(found)
+    nodes = mox.tree.paths.get(query)
+    if nodes is not None:
+        return tuple(nodes)
     names = mox.tree.names("target") | mox.tree.names("tag")
     if query in names or not ("." in query or query[0].isdecimal()):
         return None
@@ -294,16 +298,16 @@ def _by_path(mox: Mox, query: str, strict: bool) -> tuple[Node, ...] | None:
     return ()
 
 
-def _by_xpath(mox: Mox, query: str, elements: Sequence[Any], strict: bool) -> tuple[Node, ...]:
-    """What a query hits, seen from some elements; each node once, in the order of the program."""
+def _by_xpath(mox: Mox, query: str, elements: Sequence[_Element], strict: bool) -> tuple[Node, ...]:
+    """Return what a query hits, seen from some elements; each node once, in the order of the program."""
     tree, program = mox.tree, compiled(query)
     if strict:
         check(mox, query, program)
     hits: dict[Node, None] = {}
     for element in elements:
         # The root and the elements of bodies stand for no equation.
-        found = _evaluated(mox, query, program, element)
-        hits.update((tree.node_of[hit], None) for hit in found if hit in tree.node_of)
+        elements_hit = _evaluated(mox, query, program, element)
+        hits.update((tree.node_of[hit], None) for hit in elements_hit if hit in tree.node_of)
     return tuple(hits) if len(elements) == 1 else _in_order(hits)
 
 
@@ -311,7 +315,7 @@ def _in_order(nodes: Iterable[Node]) -> tuple[Node, ...]:
     return tuple(sorted(nodes, key=lambda node: node.location))
 
 
-def _evaluated(mox: Mox, query: str, program: Compiled, element: Any) -> list[Any]:
+def _evaluated(mox: Mox, query: str, program: Compiled, element: _Element) -> list[_Element]:
     from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
     try:
@@ -332,14 +336,14 @@ def _hits(paths: Sequence[str]) -> str:
 
 
 def _near(mox: Mox, query: str) -> str:
-    """The names in the Mox that are most like those in the query."""
+    """Return the names in the Mox that are most like those in the query."""
     known = {node.type for node in mox.tree.nodes}
     words = [word for word in re.findall(r"[A-Za-z_]\w+", query) if word not in known]
-    return next((found for word in words if (found := near(word, known))), "")
+    return next((similar for word in words if (similar := near(word, known))), "")
 
 
-def query(xpath: Any, mox: Mox, *, expect: int | None = None) -> Selection:
-    """What a query hits in a Mox: ``mox.select(xpath)``.
+def query(xpath: Query, mox: Mox, *, expect: int | None = None) -> Selection:
+    """Return what a query hits in a Mox: ``mox.select(xpath)``.
 
     >>> import jax.numpy as jnp, jaxport
     >>> mox = jaxport.make_mox(jnp.sin)(jnp.zeros(3))
@@ -349,8 +353,8 @@ def query(xpath: Any, mox: Mox, *, expect: int | None = None) -> Selection:
     return mox.select(xpath, expect=expect)
 
 
-def sub(xpath: Any, replacement: Any, mox: Mox, *, expect: int | None = None) -> Mox:
-    """A new Mox with what the query hits replaced: ``mox.sub(xpath, replacement)``.
+def sub(xpath: Query, replacement: PyTree, mox: Mox, *, expect: int | None = None) -> Mox:
+    """Return a new Mox with what the query hits replaced: ``mox.sub(xpath, replacement)``.
 
     >>> import jax.numpy as jnp, jaxport
     >>> mox = jaxport.make_mox(jnp.sin)(jnp.zeros(3))

@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxport.blocks.places import joined
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import Array, PyTree
 from jaxport.mox.match import Match
 from jaxport.mox.replacement import Whole, factory
 from jaxport.mox.selection import Selection
@@ -27,22 +28,22 @@ __all__ = ["beside", "sharded"]
 _OUTPUT = "output"
 
 
-def sharded(mox: Mox, mesh: Mesh, specs: Mapping[Any, Any]) -> Mox:
+def sharded(mox: Mox, mesh: Mesh, specs: Mapping[Any, PyTree]) -> Mox:
     """See `Mox.shard`."""
     # The types of the program say nothing of a mesh, so that its axes are left to the compiler.
     mesh = Mesh(mesh.devices, mesh.axis_names)
     placed: dict[str, PartitionSpec] = {}
     outputs: list[tuple[Selection, PartitionSpec]] = []
-    for query, given in specs.items():
+    for query, spec_or_specs in specs.items():
         selection = mox.select(query)
         if not len(selection):
             selection.expect(1)
         for match in selection:
-            for path, spec in _of_params(mox, match, given).items():
+            for path, spec in _of_params(mox, match, spec_or_specs).items():
                 if placed.setdefault(path, spec) != spec:
                     raise _refused(path, f"it is to be split as {placed[path]} and as {spec}")
-        if isinstance(given, Mapping) and _OUTPUT in given:
-            outputs.append((selection, given[_OUTPUT]))
+        if isinstance(spec_or_specs, Mapping) and _OUTPUT in spec_or_specs:
+            outputs.append((selection, spec_or_specs[_OUTPUT]))
     for selection, spec in outputs:
         _check_axes(mesh, spec, selection.query)
     weights = tuple(replace(w, value=_put(mesh, w.path, w.value, placed.get(w.path))) for w in mox.weights)
@@ -56,12 +57,12 @@ def sharded(mox: Mox, mesh: Mesh, specs: Mapping[Any, Any]) -> Mox:
     moved = mox.replaced(replace(mox.traced, weights=weights))
     if not nodes:
         return moved
-    found = Selection(moved, tuple(nodes), "the constrained blocks")
-    return found.sub(factory(lambda match: _constrained(match, mesh, by_location[match.node.location])))
+    constrained = Selection(moved, tuple(nodes), "the constrained blocks")
+    return constrained.sub(factory(lambda match: _constrained(match, mesh, by_location[match.node.location])))
 
 
-def beside(value: Any, weight: Any) -> Any:
-    """What an edit makes of a weight, split over the devices as that is if it has its shape."""
+def beside(value: Array, weight: Array) -> Array:
+    """Return what an edit makes of a weight, split over the devices as that is if it has its shape."""
     sharding = getattr(weight, "sharding", None)
     if isinstance(sharding, NamedSharding) and value.shape == weight.shape:
         return jax.device_put(value, sharding)
@@ -69,7 +70,7 @@ def beside(value: Any, weight: Any) -> Any:
 
 
 def _constrained(match: Match, mesh: Mesh, spec: PartitionSpec) -> Whole:
-    """A block whose results are split; under `vmap` those of the whole batch."""
+    """Return a block whose results are split; under `vmap` those of the whole batch."""
     for aval in match.out_avals:
         _check(mesh, f"the result of {match.shown}", aval.shape, spec)
     sharding = NamedSharding(mesh, spec)
@@ -78,21 +79,21 @@ def _constrained(match: Match, mesh: Mesh, spec: PartitionSpec) -> Whole:
     )
 
 
-def _of_params(mox: Mox, match: Match, given: Any) -> dict[str, PartitionSpec]:
-    """How the parameters of a block are split, by path."""
+def _of_params(mox: Mox, match: Match, spec_or_specs: PyTree) -> dict[str, PartitionSpec]:
+    """Return how the parameters of a block are split, by path."""
     held = {weight.path: weight.value for weight in mox.weights}
     block = match.block
     named = {} if block is None else block.weights
     ranks = {path: aval.ndim for path, aval in match.weight_avals.items()}
-    if isinstance(given, Mapping):
+    if isinstance(spec_or_specs, Mapping):
         names = {name_below(path, match.path): path for path in named.values()}
-        unknown = [name for name in given if name != _OUTPUT and names.get(name) not in held]
+        unknown = [name for name in spec_or_specs if name != _OUTPUT and names.get(name) not in held]
         if unknown:
             raise _refused(match.shown, f"it holds no `{unknown[0]}`, but {', '.join(map(repr, names)) or 'nothing'}")
-        wanted = {names[name]: spec for name, spec in given.items() if name != _OUTPUT}
-    elif not isinstance(given, PartitionSpec):
+        wanted = {names[name]: spec for name, spec in spec_or_specs.items() if name != _OUTPUT}
+    elif not isinstance(spec_or_specs, PartitionSpec):
         raise InvalidArgument(
-            f"{given!r} does not say how something is split",
+            f"{spec_or_specs!r} does not say how something is split",
             where="`Mox.shard`",
             instead='give a `jax.sharding.PartitionSpec`, or {"kernel": spec, "output": spec}',
         )
@@ -100,17 +101,17 @@ def _of_params(mox: Mox, match: Match, given: Any) -> dict[str, PartitionSpec]:
         wanted = {}
         for kernel in kernels(match):
             stored = _stored(match, kernel, held)
-            wanted |= dict.fromkeys(stored, given)
+            wanted |= dict.fromkeys(stored, spec_or_specs)
             ranks |= dict.fromkeys(stored, len(kernel.inputs) + len(kernel.outputs))
-            wanted |= _of_others(match, kernel, given) if stored else {}
+            wanted |= _of_others(match, kernel, spec_or_specs) if stored else {}
         if not wanted:
             raise _refused(match.shown, f"`{match.type}` multiplies no parameter that the program holds")
     # A stack of layers has the axes of the steps before those of each layer.
     return {path: PartitionSpec(*[None] * (held[path].ndim - ranks[path]), *spec) for path, spec in wanted.items()}
 
 
-def _stored(match: Match, kernel: Kernel, held: Mapping[str, Any]) -> list[str]:
-    """The arrays that hold a weight: itself, or those of its shape that an edit computes it from (quantized ones)."""
+def _stored(match: Match, kernel: Kernel, held: Mapping[str, Array]) -> list[str]:
+    """Return the arrays that hold a weight: itself, or those of its shape that an edit computes it from."""
     if match.block is not None and kernel.path in match.block.weights.values() and kernel.path in held:
         return [kernel.path]
     shape, below = match.weight_avals[kernel.path].shape, f"{joined(match.path, kernel.name)}."
@@ -122,7 +123,7 @@ def _stored(match: Match, kernel: Kernel, held: Mapping[str, Any]) -> list[str]:
 
 
 def _of_others(match: Match, kernel: Kernel, spec: PartitionSpec) -> dict[str, PartitionSpec]:
-    """What is added to a product is split as its output axes are."""
+    """Split what is added to a product as the output axes of that are."""
     avals = match.weight_avals
     parts = [*spec, *[None] * (len(kernel.inputs) + len(kernel.outputs) - len(spec))]
     sizes = tuple(avals[kernel.path].shape[axis] for axis in kernel.outputs)
@@ -135,8 +136,11 @@ def _of_others(match: Match, kernel: Kernel, spec: PartitionSpec) -> dict[str, P
     }
 
 
-def _put(mesh: Mesh, path: str, value: Any, spec: PartitionSpec | None) -> Any:
-    """A parameter where it is to lie; what no query names stays on the mesh as it is, or is whole on each device."""
+def _put(mesh: Mesh, path: str, value: Array, spec: PartitionSpec | None) -> Array:
+    """Return a parameter where it is to lie.
+
+    What no query names stays on the mesh as it is, or is whole on each device.
+    """
     if spec is None:
         known = getattr(value, "sharding", None)
         if isinstance(known, NamedSharding) and known.mesh == mesh:

@@ -6,9 +6,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jaxport import jaxprs
+from jaxport.blocks.block import Block
 from jaxport.blocks.labels import bodies
 from jaxport.errors import SaveError
 from jaxport.mox.calls import body_names, runs_bodies
@@ -26,13 +27,13 @@ _WIDTH = 24
 
 
 def text(mox: Mox, depth: int | None = None) -> str:
-    """The tree as text: so many levels of it, or what fits into a page."""
+    """Return the tree as text: so many levels of it, or what fits into a page."""
     traced = mox.traced
     avals = mox.jaxpr.in_avals[len(mox.weights) :]
     names = [*traced.input_paths, *mox.inputs]
-    given = ", ".join(f"{name}: {aval.str_short(short_dtypes=True)}" for name, aval in zip(names, avals, strict=True))
+    inputs = ", ".join(f"{name}: {aval.str_short(short_dtypes=True)}" for name, aval in zip(names, avals, strict=True))
     made = ", ".join(aval.str_short(short_dtypes=True) for aval in mox.jaxpr.out_avals[: len(traced.output_paths)])
-    title = f"{mox.name} {given} -> {made}"
+    title = f"{mox.name} {inputs} -> {made}"
     body = mox.jaxpr.jaxpr
     if depth is not None:
         return "\n".join([title, *_Drawing(_SHOWN, depth).lines(body, "", 0)])
@@ -49,7 +50,7 @@ _PAGE = 80
 # How many equations in a row, and how many levels, are tried for that.
 _PAGES = ((_SHOWN, 100), (3, 100), (1, 100), *((1, levels) for levels in (6, 5, 4, 3, 2)))
 
-_Row = tuple[str, Sequence[tuple[str, jaxprs.Jaxpr]], Any]
+_Row = tuple[str, Sequence[tuple[str, jaxprs.Jaxpr]], Block | None]
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,13 @@ class _Drawing:
     levels: int
 
     def lines(self, jaxpr: jaxprs.Jaxpr, indent: str, level: int) -> list[str]:
-        """The lines of a body."""
+        """Return the lines of a body."""
         if level >= self.levels:
             return []
         return list(self.drawn(self.rows(jaxpr), indent, level))
 
     def rows(self, jaxpr: jaxprs.Jaxpr) -> list[_Row]:
-        """The title of each equation that is shown, and its bodies."""
+        """Return the title of each equation that is shown, and its bodies."""
         rows: list[_Row] = []
         plain = hidden = 0
         for equation in jaxpr.eqns:
@@ -87,14 +88,14 @@ class _Drawing:
         return rows
 
     def drawn(self, rows: Sequence[_Row], indent: str, level: int) -> Iterator[str]:
-        """The rows as branches of a tree."""
+        """Yield the rows as branches of a tree."""
         branches: list[list[str]] = []
         alike: list[str] = []
         before: tuple[str, ...] | None = None
         for title, below, block in rows:
             inside = [line for name, body in self.within(below) for line in self.body(name, body, level)]
             pattern = _pattern([title, *inside], block) if below else None
-            if pattern is not None and pattern == before:
+            if block is not None and pattern is not None and pattern == before:
                 alike.append(block.path)
                 continue
             branches += _repeated(alike)
@@ -107,20 +108,20 @@ class _Drawing:
             yield from (f"{indent}{'   ' if last else '│  '}{line}" for line in inside)
 
     def within(self, below: Sequence[tuple[str, jaxprs.Jaxpr]]) -> Iterator[tuple[str, jaxprs.Jaxpr]]:
-        """The bodies, each with what its line begins with."""
+        """Yield the bodies, each with what its line begins with."""
         for number, (name, body) in enumerate(below):
             yield (f"{'└─' if number == len(below) - 1 else '├─'} {name}" if name else ""), body
 
     def body(self, name: str, body: jaxprs.Jaxpr, level: int) -> list[str]:
-        """The lines of a body of an equation, below its name if it has one."""
+        """Return the lines of a body of an equation, below its name if it has one."""
         if not name:
             return self.lines(body, "", level + 1)
         inside = "   " if name.startswith("└") else "│  "
         return [name, *self.lines(body, inside, level + 1)]
 
 
-def _pattern(lines: Sequence[str], block: Any) -> tuple[str, ...] | None:
-    """What blocks that are alike have in common: all but the path."""
+def _pattern(lines: Sequence[str], block: Block | None) -> tuple[str, ...] | None:
+    """Return what blocks that are alike have in common: all but the path."""
     if block is None or not block.path:
         return None
     return tuple(line.replace(f"{block.path}.", ".").replace(f"{block.path}:", ":") for line in lines)
@@ -137,7 +138,7 @@ def _more(count: int) -> str:
 
 
 def title(equation: jaxprs.JaxprEqn) -> str:
-    """What an equation or a block is called in a tree."""
+    """Return what an equation or a block is called in a tree."""
     block = equation.params.get("block")
     made = ", ".join(
         atom.aval.str_short(short_dtypes=True) for atom in equation.outvars[: None if block is None else block.results]
@@ -156,7 +157,7 @@ def title(equation: jaxprs.JaxprEqn) -> str:
     return f"{head}{short_name(block.target)}{method}({config}){edited}  {_params(equation, block)}{made}"
 
 
-def _params(equation: jaxprs.JaxprEqn, block: Any) -> str:
+def _params(equation: jaxprs.JaxprEqn, block: Block) -> str:
     own = [
         f"{name}: {equation.invars[index].aval.str_short(short_dtypes=True)}"
         for index, path in block.weights.items()
@@ -182,7 +183,7 @@ class Html:
         self.data, self._page = data, page
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a page that any browser shows: it unfolds, and is searched by text or XPath.
+        """Write a page that any browser shows: it unfolds, and is searched by text or XPath.
 
         Raises:
           SaveError: the file cannot be written.
@@ -200,12 +201,12 @@ class Html:
 
 
 def html(mox: Mox) -> Html:
-    """The tree as HTML in which each block and body unfolds."""
+    """Return the tree as HTML in which each block and body unfolds."""
     from jaxport.mox.page import fragment, page
 
     return Html(fragment(mox), lambda: page(mox))
 
 
 def count(sizes: Iterable[int]) -> str:
-    """A number of elements."""
+    """Return a number of elements."""
     return f"{sum(sizes):,}"

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from jaxport import jaxprs
 from jaxport.blocks import dims
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import Dim, PyTree
+from jaxport.mox.aliases import Aval
 from jaxport.mox.rewriting import TypeRewriting
 
 __all__ = ["sizes_of", "specialize"]
 
 
-def sizes_of(avals: Sequence[Any], shapes: Sequence[Sequence[int]], names: Sequence[str], where: str) -> dict[str, int]:
-    """The values of the symbols with which the avals have these shapes.
+def sizes_of(
+    avals: Sequence[Aval], shapes: Sequence[Sequence[int]], names: Sequence[str], where: str
+) -> dict[str, int]:
+    """Return the values of the symbols with which the avals have these shapes.
 
     Raises:
       InvalidArgument: there are none.
@@ -40,14 +43,14 @@ def sizes_of(avals: Sequence[Any], shapes: Sequence[Sequence[int]], names: Seque
     return values
 
 
-def _value(dim: Any, values: Mapping[str, int]) -> Any:
+def _value(dim: Dim, values: Mapping[str, int]) -> Dim | None:
     if not dims.is_static(dim) and not dims.symbols(str(dim)) <= set(values):
         return None
     return dims.evaluate(dim, values)
 
 
 def specialize(closed: jaxprs.ClosedJaxpr, values: Mapping[str, int]) -> jaxprs.ClosedJaxpr:
-    """A program with sizes in the place of symbolic dims, in its types, params and bodies.
+    """Return a program with sizes in the place of symbolic dims, in its types, params and bodies.
 
     >>> import jax, jax.numpy as jnp
     >>> (n,) = jax.export.symbolic_shape("n")
@@ -63,18 +66,18 @@ class _Specializing(TypeRewriting):
         super().__init__()
         self.values = values
 
-    def aval(self, aval: Any) -> Any:
+    def aval(self, aval: Aval) -> Aval:
         shape = getattr(aval, "shape", ())
         if all(map(dims.is_static, shape)):
             return aval
         return aval.update(shape=tuple(dims.evaluate(dim, self.values) for dim in shape))
 
-    def leaf(self, value: Any) -> Any:
+    def leaf(self, value: PyTree) -> PyTree:
         return dims.evaluate(value, self.values) if hasattr(value, "scope") and not dims.is_static(value) else value
 
     def known(self, equation: jaxprs.JaxprEqn) -> jaxprs.Literal | None:
         if equation.primitive.name != "dim_as_value":
             return None
-        aval: Any = equation.outvars[0].aval
+        aval: Aval = equation.outvars[0].aval
         number = dims.evaluate(equation.params["dim"], self.values)
         return jaxprs.Literal(np.asarray(number, aval.dtype)[()], aval)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from jaxport import blocks, collecting, jaxprs
 from jaxport.blocks.naming import signature_of
 from jaxport.blocks.places import Types
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import PythonFunction, PyTree
 from jaxport.mox.mox import Mox
 
 __all__ = ["eval_mox", "make_mox"]
 
 
-def make_mox(fn: Callable[..., Any], *, functions: Iterable[str] = ()) -> Callable[..., Mox]:
-    """A function that traces `fn` for the arguments that it is given, and returns a Mox.
+def make_mox(fn: PythonFunction, *, functions: Iterable[str] = ()) -> Callable[..., Mox]:
+    """Return a function that traces `fn` for the arguments that it is given, and returns a Mox.
 
     Args:
       fn: an NNX or Equinox module, the `apply` of a Linen module, a method, a function, an imported program, a Mox:
@@ -41,7 +41,7 @@ def make_mox(fn: Callable[..., Any], *, functions: Iterable[str] = ()) -> Callab
 
     @jaxprs.failures_name_untested_jax()
     @collecting.paused()
-    def make(*args: Any, **kwargs: Any) -> Mox:
+    def make(*args: PyTree, **kwargs: PyTree) -> Mox:
         from jaxport.frameworks import loaded
 
         if isinstance(fn, type) and any(issubclass(fn, framework.bases) for framework in loaded()):
@@ -57,7 +57,7 @@ def make_mox(fn: Callable[..., Any], *, functions: Iterable[str] = ()) -> Callab
     return make
 
 
-def _name_of(fn: Any) -> str:
+def _name_of(fn: PythonFunction) -> str:
     while isinstance(fn, functools.partial):
         fn = fn.func
     if isinstance(fn, Mox):
@@ -68,6 +68,6 @@ def _name_of(fn: Any) -> str:
     return str(name).rsplit(".", 1)[-1]
 
 
-def eval_mox(mox: Mox, *args: Any, **kwargs: Any) -> Any:
-    """What the model returns for these arguments: ``mox(*args, **kwargs)``."""
+def eval_mox(mox: Mox, *args: PyTree, **kwargs: PyTree) -> PyTree:
+    """Return what the model returns for these arguments: ``mox(*args, **kwargs)``."""
     return mox(*args, **kwargs)

@@ -1,7 +1,7 @@
 """A Mox as a tree of XML elements: what XPath looks at.
 
 There is one element per equation; a block is one, named by the short name of its type. The equations of the only body
-of an equation are its children; where there are several bodies (`cond`, `while`), each is an element `body`.
+of an equation are its children; if there are several bodies (`cond`, `while`), each is an element `body`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache, cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from jax.typing import DTypeLike
 
 from jaxport import jaxprs
 from jaxport.blocks.block import Block
 from jaxport.blocks.framework import public_name
 from jaxport.blocks.labels import bodies
+from jaxport.jaxprs import Atom
+from jaxport.mox.aliases import Aval
 from jaxport.mox.calls import body_names, runs_bodies
 
 if TYPE_CHECKING:
@@ -100,7 +103,7 @@ class Tree:
         return list(self.node_of.values())
 
     def names(self, kind: str) -> frozenset[str]:
-        """All names of a kind that elements have: "tag", "target" or "attribute"."""
+        """Return all names of a kind that elements have: "tag", "target" or "attribute"."""
         return self._names[kind]
 
     @cached_property
@@ -114,13 +117,13 @@ class Tree:
 
     @cached_property
     def paths(self) -> Mapping[str, Sequence[Node]]:
-        """The nodes by path: of each path the blocks, and where there is none the equations; of nested ones the outer."""
+        """The nodes by path: of each path the blocks, and if there is none the equations; of nested ones the outer."""
         blocks: dict[str, list[Node]] = {}
         equations: dict[str, list[Node]] = {}
         for node in self.nodes:
-            found = (equations if node.block is None else blocks).setdefault(node.path, [])
-            if not any(around in found for around in node.around):
-                found.append(node)
+            same_path = (equations if node.block is None else blocks).setdefault(node.path, [])
+            if not any(around in same_path for around in node.around):
+                same_path.append(node)
         return {**equations, **blocks}
 
     @cached_property
@@ -149,7 +152,7 @@ class _TreeWriter:
         self.text.append(f"</{tag}>")
 
     def body(self, jaxpr: jaxprs.Jaxpr, before: Location, around: Node | None) -> None:
-        """The elements of the equations of a body."""
+        """Write the elements of the equations of a body."""
         for index, equation in enumerate(jaxpr.eqns):
             node = Node((*before, index), equation, around)
             block = equation.params.get("block")
@@ -173,7 +176,7 @@ class _TreeWriter:
             self.close(tag)
 
     def leaf(self, equation: jaxprs.JaxprEqn) -> str:
-        """The element of an equation that runs no bodies; layers of a kind have the same ones."""
+        """Return the element of an equation that runs no bodies; layers of a kind have the same ones."""
         atoms = [*equation.invars, *equation.outvars]
         key = (
             equation.primitive.name,
@@ -201,13 +204,13 @@ _SPECIAL = re.compile('[&<"\t\n\r]')
 
 
 def _escaped(text: str) -> str:
-    """A text as the value of an attribute; a parser makes spaces of line ends that are written as they are."""
-    return _SPECIAL.sub(lambda found: f"&#{ord(found.group())};", text)
+    """Return a text as the value of an attribute; a parser makes spaces of line ends that are written as they are."""
+    return _SPECIAL.sub(lambda special: f"&#{ord(special.group())};", text)
 
 
 @cache
 def spelled(primitive: str) -> str:
-    """The one name that an element has for a primitive, whatever the version of jax calls it.
+    """Return the one name that an element has for a primitive, whatever the version of jax calls it.
 
     >>> spelled("pjit"), spelled("dot_general")
     ('jit', 'dot_general')
@@ -220,7 +223,7 @@ _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 
 
 def short_name(target: str) -> str:
-    """The last part of a qualified name.
+    """Return the last part of a qualified name.
 
     >>> short_name("flax.nnx.Linear")
     'Linear'
@@ -230,7 +233,7 @@ def short_name(target: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _tag(name: str) -> str:
-    """A name as XML allows it."""
+    """Return a name as XML allows it."""
     name = re.sub(r"[^\w.-]", "_", name)
     return name if _NAME.fullmatch(name) else f"_{name}"
 
@@ -257,7 +260,7 @@ def _block_attributes(block: Block, equation: jaxprs.JaxprEqn) -> dict[str, str]
 
 
 def name_below(path: str, base: str) -> str:
-    """The name of a parameter below a block; what comes before is the argument that it is in.
+    """Return the name of a parameter below a block; what comes before is the argument that it is in.
 
     >>> name_below("mlp.up.kernel", "mlp"), name_below("variables.params.mlp.up.kernel", "mlp")
     ('up.kernel', 'up.kernel')
@@ -266,8 +269,8 @@ def name_below(path: str, base: str) -> str:
         return path
     if path.startswith(f"{base}."):
         return path[len(base) + 1 :]
-    before, found, name = path.partition(f".{base}.")
-    return name if found else before
+    before, separator, name = path.partition(f".{base}.")
+    return name if separator else before
 
 
 def _attributes(equation: jaxprs.JaxprEqn) -> dict[str, str]:
@@ -280,24 +283,24 @@ def _attributes(equation: jaxprs.JaxprEqn) -> dict[str, str]:
     return attributes
 
 
-def _shapes(inputs: Sequence[Any], outputs: Sequence[Any]) -> dict[str, str]:
-    given = [shape_text(atom.aval)[2] for atom in inputs]
+def _shapes(inputs: Sequence[Atom], outputs: Sequence[Atom]) -> dict[str, str]:
+    input_texts = [shape_text(atom.aval)[2] for atom in inputs]
     if len(outputs) == 1:
         dtype, shape, text = shape_text(outputs[0].aval)
-        return {"shape": shape, "dtype": dtype, "inputs": "; ".join(given), "outputs": text}
+        return {"shape": shape, "dtype": dtype, "inputs": "; ".join(input_texts), "outputs": text}
     dtype, shape = shape_text(outputs[0].aval)[:2] if outputs else ("", "")
     made = [shape_text(atom.aval)[2] for atom in outputs]
-    return {"shape": shape, "dtype": dtype, "inputs": "; ".join(given), "outputs": "; ".join(made)}
+    return {"shape": shape, "dtype": dtype, "inputs": "; ".join(input_texts), "outputs": "; ".join(made)}
 
 
 @lru_cache(maxsize=4096)
-def _shape_text(dtype: Any, shape: tuple) -> tuple[str, str, str]:
+def _shape_text(dtype: DTypeLike, shape: tuple) -> tuple[str, str, str]:
     sizes = ",".join(map(str, shape))
     return str(dtype), sizes, f"{dtype}[{sizes}]"
 
 
-def shape_text(aval: Any) -> tuple[str, str, str]:
-    """The dtype of an aval, its shape, and both, as text.
+def shape_text(aval: Aval) -> tuple[str, str, str]:
+    """Return the dtype of an aval, its shape, and both, as text.
 
     >>> import jax
     >>> shape_text(jax.typeof(np.zeros((2, 3), np.float32)))
@@ -313,8 +316,8 @@ _SCALARS = frozenset({str, int, float, bool})
 _PLAIN = _SCALARS | {tuple, np.dtype}
 
 
-def value_text(value: Any) -> str:
-    """A config field or a param as the text of an attribute: functions and types by their names.
+def value_text(value: object) -> str:
+    """Return a config field or a param as the text of an attribute: functions and types by their names.
 
     >>> import jax
     >>> value_text((3, 3)), value_text(np.float32), value_text(jax.nn.gelu)
@@ -331,7 +334,7 @@ def value_text(value: Any) -> str:
         return _value_text(value)
 
 
-def _value_text(value: Any) -> str:
+def _value_text(value: object) -> str:
     if type(value) is tuple:
         return _tuple_text(value)
     if type(value) in _SCALARS:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,8 @@ from jaxport.blocks.block import Block, FrozenMapping
 from jaxport.blocks.labels import bodies, replace_bodies
 from jaxport.blocks.places import joined
 from jaxport.errors import InvalidArgument, QueryError, Refusal, Unsupported
+from jaxport.jaxprs import Atom, PythonFunction
+from jaxport.mox.aliases import Aval
 from jaxport.mox.mox import Mox
 from jaxport.mox.origins import origin_of, stacking_scans
 from jaxport.mox.pruning import pruned
@@ -40,7 +42,7 @@ def unrolled(selection: Selection) -> Mox:
             instead="`print(mox)` shows what there is",
         )
     scans = {scan.location: scan for node in selection.nodes for scan in _scans_of(mox, node)}
-    refusals = [found for scan in scans.values() if (found := _refusal(scan)) is not None]
+    refusals = [reason for scan in scans.values() if (reason := _refusal(scan)) is not None]
     if refusals:
         raise Unsupported(f"{len(refusals)} scans of `{mox.name}` cannot be unrolled", refusals)
     taken = {*mox.tree.paths, *(weight.path for weight in mox.weights)}
@@ -50,22 +52,22 @@ def unrolled(selection: Selection) -> Mox:
 
 
 def _scans_of(mox: Mox, node: Node) -> Sequence[Node]:
-    """A selected scan; or the scans that hand their layers to a block."""
+    """Return a selected scan; or the scans that hand their layers to a block."""
     if node.equation.primitive.name == "scan":
         return (node,)
-    found = stacking_scans(mox, node)
-    if not found:
+    scans = stacking_scans(mox, node)
+    if not scans:
         raise InvalidArgument(
             f"`{node.path or node.type}` is no layer of a scanned stack",
             where="`Mox.unroll`",
             why="no scan around it hands it parameters of its own in each step",
             instead="select the scan itself: `mox.unroll('//scan')`",
         )
-    return found
+    return scans
 
 
 def _refusal(scan: Node) -> Refusal | None:
-    """Why a scan cannot be unrolled, None where it can."""
+    """Why a scan cannot be unrolled, None if it can."""
     params, where = jaxprs.parameters(scan.equation), f"`{scan.path}`"
     if not dims.is_static(params["length"]):
         return Refusal("scan", where, f"has a symbolic number of steps, {params['length']}; trace it with a number")
@@ -83,19 +85,22 @@ class _Stack:
     prefix: str
 
     def renamed(self, path: str, step: int) -> str:
-        """The path in a step of what lies below the layers; before it a parameter may have that of its collection."""
-        before, found, below = f".{path}.".partition(f".{self.base}." if self.base else ".")
-        if not found:
+        """Return the path in a step of what lies below the layers.
+
+        Before it a parameter may have that of its collection.
+        """
+        before, separator, below = f".{path}.".partition(f".{self.base}." if self.base else ".")
+        if not separator:
             return path
         return joined(before.strip("."), self.base, f"{self.prefix}{step}", below.strip("."))
 
     def parameter(self, path: str, step: int) -> str:
-        """The path of a parameter in a step: that of a slice of a stack, or of what an edit computes in its place."""
+        """Return the path of a parameter in a step: of a slice of a stack, or of what an edit computes in its place."""
         return path if path in self.shared else self.renamed(path, step)
 
 
 def _stack(mox: Mox, scan: Node, taken: set[str]) -> _Stack | None:
-    """What the layers of a scan are called; None if no block in it has a slice of a parameter."""
+    """Return what the layers of a scan are called; None if no block in it has a slice of a parameter."""
     params = jaxprs.parameters(scan.equation)
     first = params["num_consts"] + params["num_carry"]
     names = [*(weight.path for weight in mox.weights), *mox.traced.input_paths, *mox.inputs]
@@ -128,7 +133,7 @@ class _Unrolling:
 
     def body(self, jaxpr: jaxprs.Jaxpr, location: Location) -> jaxprs.Jaxpr:
         equations: list[jaxprs.JaxprEqn] = []
-        names: dict[Var, Any] = {}
+        names: dict[Var, Atom] = {}
         for index, equation in enumerate(jaxpr.eqns):
             here = (*location, index)
             if names:
@@ -146,12 +151,12 @@ class _Unrolling:
         return jaxpr.replace(eqns=equations, outvars=[_read(names, atom) for atom in jaxpr.outvars])
 
 
-def _read(names: dict[Var, Any], atom: Any) -> Any:
+def _read(names: dict[Var, Atom], atom: Atom) -> Atom:
     return names.get(atom, atom) if isinstance(atom, Var) else atom
 
 
-def _written_out(scan: jaxprs.JaxprEqn, stack: _Stack | None) -> tuple[list[jaxprs.JaxprEqn], list[Any]]:
-    """The equations of all steps, and what stands for the results of the scan."""
+def _written_out(scan: jaxprs.JaxprEqn, stack: _Stack | None) -> tuple[list[jaxprs.JaxprEqn], list[Atom]]:
+    """Return the equations of all steps, and what stands for the results of the scan."""
     params = jaxprs.parameters(scan)
     length, consts, carried = params["length"], params["num_consts"], params["num_carry"]
     body = params["jaxpr"].jaxpr
@@ -161,7 +166,7 @@ def _written_out(scan: jaxprs.JaxprEqn, stack: _Stack | None) -> tuple[list[jaxp
         scan.invars[consts + carried :],
     )
     equations: list[jaxprs.JaxprEqn] = []
-    made: dict[int, list[Any]] = {}
+    made: dict[int, list[Atom]] = {}
     order = range(length - 1, -1, -1) if params["reverse"] else range(length)
     for step in order:
         slices = []
@@ -183,7 +188,7 @@ def _written_out(scan: jaxprs.JaxprEqn, stack: _Stack | None) -> tuple[list[jaxp
             stacked.append(variable)
             continue
         parts = [made[step][position] for step in range(length)]
-        aval: Any = variable.aval
+        aval: Aval = variable.aval
         build = lambda *values, aval=aval: jnp.stack(values) if values else jnp.zeros(aval.shape, aval.dtype)
         written, (value,) = _traced(build, parts, scan)
         equations += written
@@ -192,12 +197,12 @@ def _written_out(scan: jaxprs.JaxprEqn, stack: _Stack | None) -> tuple[list[jaxp
 
 
 def _traced(
-    function: Callable[..., Any], atoms: Sequence[Any], scan: jaxprs.JaxprEqn
-) -> tuple[list[jaxprs.JaxprEqn], list[Any]]:
-    """The equations that a function of some values makes, and its results."""
-    avals = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in atoms]
-    jaxpr = jax.make_jaxpr(function)(*avals).jaxpr
-    names: dict[Any, Any] = dict(zip(jaxpr.invars, atoms, strict=True))
+    function: PythonFunction, atoms: Sequence[Atom], scan: jaxprs.JaxprEqn
+) -> tuple[list[jaxprs.JaxprEqn], list[Atom]]:
+    """Return the equations that a function of some values makes, and its results."""
+    avals: list[Aval] = [atom.aval for atom in atoms]
+    jaxpr = jax.make_jaxpr(function)(*[jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]).jaxpr
+    names: dict[Var, Atom] = dict(zip(jaxpr.invars, atoms, strict=True))
     equations = []
     for equation in jaxpr.eqns:
         invars = [_read(names, atom) for atom in equation.invars]
@@ -206,7 +211,7 @@ def _traced(
 
 
 def _of_step(equations: Sequence[jaxprs.JaxprEqn], stack: _Stack | None, step: int) -> Iterator[jaxprs.JaxprEqn]:
-    """The equations of a body with the paths that the layers have in a step."""
+    """Yield the equations of a body with the paths that the layers have in a step."""
     for equation in equations:
         inner = bodies(equation.params) if stack is not None else []
         if not inner or stack is None:
@@ -221,7 +226,7 @@ def _of_step(equations: Sequence[jaxprs.JaxprEqn], stack: _Stack | None, step: i
 
 
 def _block_of_step(block: Block, stack: _Stack, step: int) -> Block:
-    """A block in a step: slices of stacked parameters are values that take the place of the layer's own."""
+    """Return a block in a step: slices of stacked parameters are values that take the place of the layer's own."""
     path = stack.renamed(block.path, step)
     renamed = with_names(block, lambda weight: stack.parameter(weight, step))
     sliced = {index for index, weight in block.weights.items() if weight not in stack.shared}

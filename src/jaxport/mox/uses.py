@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
+import numpy as np
 
 from jaxport import jaxprs
 from jaxport.blocks.labels import bodies
 from jaxport.blocks.ungrouping import ungroup
+from jaxport.jaxprs import Atom, Var
+from jaxport.mox.aliases import Aval
 from jaxport.mox.calls import runs_bodies, source_of
 from jaxport.mox.tree import name_below
 
@@ -33,8 +36,8 @@ class Use:
     body: jaxprs.Jaxpr
 
 
-def uses(jaxpr: jaxprs.Jaxpr, variable: Any, depth: int = 0, through: frozenset[str] = frozenset()) -> Iterator[Use]:
-    """The equations that a value reaches; casts, calls and the primitives `through` are looked through."""
+def uses(jaxpr: jaxprs.Jaxpr, variable: Var, depth: int = 0, through: frozenset[str] = frozenset()) -> Iterator[Use]:
+    """Yield the equations that a value reaches; casts, calls and the primitives `through` are looked through."""
     names = {variable}
     for equation in jaxpr.eqns:
         for position, atom in enumerate(equation.invars):
@@ -52,7 +55,7 @@ def uses(jaxpr: jaxprs.Jaxpr, variable: Any, depth: int = 0, through: frozenset[
                 yield Use(equation, position, depth, jaxpr)
 
 
-def is_passed_on(jaxpr: jaxprs.Jaxpr, start: Any, through: frozenset[str]) -> bool:
+def is_passed_on(jaxpr: jaxprs.Jaxpr, start: Var, through: frozenset[str]) -> bool:
     """Whether a value reaches the first result of a body through the given primitives and casts alone."""
     names = {start}
     for equation in jaxpr.eqns:
@@ -64,13 +67,13 @@ def is_passed_on(jaxpr: jaxprs.Jaxpr, start: Any, through: frozenset[str]) -> bo
 
 
 def plain_body(match: Match) -> jaxprs.Jaxpr:
-    """What a block does, without blocks inside (the operators of a layer of an imported model)."""
+    """Return what a block does, without blocks inside (the operators of a layer of an imported model)."""
     closed = match.node.equation.params["jaxpr"]
     return ungroup(closed).jaxpr if any("block" in equation.params for equation in closed.eqns) else closed.jaxpr
 
 
-def cast_of(jaxpr: jaxprs.Jaxpr, atom: Any) -> Any:
-    """The value that casts made `atom` of."""
+def cast_of(jaxpr: jaxprs.Jaxpr, atom: Atom) -> Atom:
+    """Return the value that casts made `atom` of."""
     made = {variable: equation for equation in jaxpr.eqns for variable in equation.outvars}
     while isinstance(atom, jaxprs.Var) and atom in made and made[atom].primitive.name in _CASTS:
         atom = made[atom].invars[0]
@@ -95,19 +98,19 @@ class Kernel:
     name: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    dtype: Any = None
+    dtype: np.dtype | None = None
 
 
 _ARRANGED = frozenset({"reshape", "transpose"})
 
 
 def kernels(match: Match) -> list[Kernel]:
-    """The parameters of a block that are multiplied, convolved or looked up in; a bias is none of these."""
+    """Return the parameters of a block that are multiplied, convolved or looked up in; a bias is none of these."""
     block = match.block
     if block is None:
         return []
     jaxpr = match.node.equation.params["jaxpr"].jaxpr
-    found = []
+    used = []
     for index, path in block.named.items():
         variable = jaxpr.invars[index]
         if variable.aval.ndim < 2 or not jnp.issubdtype(variable.aval.dtype, jnp.floating):
@@ -116,8 +119,8 @@ def kernels(match: Match) -> list[Kernel]:
             continue
         inputs = _input_axes(jaxpr, variable)
         outputs = tuple(axis for axis in range(variable.aval.ndim) if axis not in inputs)
-        found.append(Kernel(index, path, name_below(path, block.path), inputs, outputs, variable.aval.dtype))
-    return found
+        used.append(Kernel(index, path, name_below(path, block.path), inputs, outputs, variable.aval.dtype))
+    return used
 
 
 def _meets(use: Use) -> bool:
@@ -125,9 +128,13 @@ def _meets(use: Use) -> bool:
     return name == "dot_general" or (name, use.position) in (("conv_general_dilated", 1), ("gather", 0))
 
 
-def _input_axes(jaxpr: jaxprs.Jaxpr, variable: Any) -> tuple[int, ...]:
-    """The axes of a kernel that the input meets, told by its first plain use; all but the last where there is none."""
-    axes = range(variable.aval.ndim)
+def _input_axes(jaxpr: jaxprs.Jaxpr, variable: Var) -> tuple[int, ...]:
+    """Return the axes of a kernel that the input meets, told by its first plain use.
+
+    All but the last if there is none.
+    """
+    aval: Aval = variable.aval
+    axes = range(aval.ndim)
     for use in uses(jaxpr, variable):
         params = use.equation.params
         match use.equation.primitive.name:

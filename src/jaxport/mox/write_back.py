@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 
 from jaxport.blocks.naming import leaf_paths
 from jaxport.blocks.places import Types
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import Array, Module, PyTree
+from jaxport.mox.tree import Node
 
 if TYPE_CHECKING:
     from jaxport.mox.mox import Mox
@@ -17,14 +19,14 @@ if TYPE_CHECKING:
 __all__ = ["write_back"]
 
 
-def write_back(model: Any, params: Mapping[str, Any] | Mox, *, prefix: str = "") -> Any:
-    """A copy of a model with other values for some of its arrays; the model stays as it is.
+def write_back(model: PyTree, params: Mapping[str, Array] | Mox, *, prefix: str = "") -> PyTree:
+    """Return a copy of a model with other values for some of its arrays; the model stays as it is.
 
     Args:
       model: an NNX module, an Equinox module, or a pytree such as the variables of a Linen module.
       params: the new values by path, as `Mox.params` and `Mox.state` have them; or a Mox. Of that, adapters (`lora`, `dora`,
         `ia3`) are merged, and modules that were given as replacements take the places of the model's own.
-      prefix: what the paths begin with where the model was an argument: ``"variables"``; it is left out.
+      prefix: what the paths begin with if the model was an argument: ``"variables"``; it is left out.
 
     Raises:
       InvalidArgument: the model has no array at a path, or one of another shape or dtype; or the Mox does what no object
@@ -40,7 +42,7 @@ def write_back(model: Any, params: Mapping[str, Any] | Mox, *, prefix: str = "")
 
     if not isinstance(params, Mapping):
         return _written(model, params, prefix)
-    given = {path.removeprefix(f"{prefix}.") if prefix else path: value for path, value in params.items()}
+    values = {path.removeprefix(f"{prefix}.") if prefix else path: value for path, value in params.items()}
     types = Types(loaded())
     framework = types.root_framework_of(model)
     lifted = framework.lift(model) if framework is not None else None
@@ -51,15 +53,15 @@ def write_back(model: Any, params: Mapping[str, Any] | Mox, *, prefix: str = "")
     else:
         old, tree = jax.tree.flatten(model)
         paths = leaf_paths([("", model)], types.is_variable)
-        rebuild = lambda values: jax.tree.unflatten(tree, values)
-    _check(dict(zip(paths, old, strict=True)), given, type(model).__name__)
+        rebuild = lambda leaves: jax.tree.unflatten(tree, leaves)
+    _check(dict(zip(paths, old, strict=True)), values, type(model).__name__)
     # An array that lies in several places is one parameter of the Mox, at the first of its paths.
-    shared = {id(value): given[path] for path, value in zip(paths, old, strict=True) if path in given}
-    return rebuild([given.get(path, shared.get(id(value), value)) for path, value in zip(paths, old, strict=True)])
+    shared = {id(value): values[path] for path, value in zip(paths, old, strict=True) if path in values}
+    return rebuild([values.get(path, shared.get(id(value), value)) for path, value in zip(paths, old, strict=True)])
 
 
-def _written(model: Any, mox: Mox, prefix: str) -> Any:
-    """The model with the parameters of a Mox, and with the modules that have taken the place of others."""
+def _written(model: PyTree, mox: Mox, prefix: str) -> PyTree:
+    """Return the model with the parameters of a Mox, and with the modules that have taken the place of others."""
     from jaxport.frameworks import loaded
     from jaxport.mox.edits.lora import TARGET
     from jaxport.mox.edits.merging import merge_lora
@@ -85,18 +87,20 @@ def _written(model: Any, mox: Mox, prefix: str) -> Any:
     return write_back(model, values, prefix=prefix)
 
 
-def _check_edits(mox: Mox, name: str, nodes: Sequence[Any]) -> None:
-    """Refuses what an object of the structure of the model cannot do."""
+def _check_edits(mox: Mox, name: str, nodes: Sequence[Node]) -> None:
+    """Refuse what an object of the structure of the model cannot do."""
     from jaxport.mox.edits.lora import TARGET
     from jaxport.mox.match import REPLACED, REWRITTEN
 
     modules = mox.modules or {}
     explained = set()  # the blocks around what can be written
     for node in nodes:
-        if node.block.target == TARGET or REPLACED in node.block.options:
+        if node.block is not None and (node.block.target == TARGET or REPLACED in node.block.options):
             explained.update(node.around)
     for node in nodes:
         block, why = node.block, ""
+        if block is None:
+            continue
         if REPLACED in block.options and modules.get(block.path) is None:
             why = "a Mox has taken its place, which is no module"
         elif (
@@ -116,13 +120,19 @@ def _check_edits(mox: Mox, name: str, nodes: Sequence[Any]) -> None:
             )
 
 
-def _is_inside(node: Any) -> bool:
+def _is_inside(node: Node) -> bool:
     """Whether a block lies in another of its path: what an adapted layer is the original of."""
-    return any(around.block is not None and around.block.path == node.block.path for around in node.around)
+    block = node.block
+    return block is not None and any(
+        around.block is not None and around.block.path == block.path for around in node.around
+    )
 
 
-def _with_module(model: Any, keys: Sequence[str], module: Any) -> Any:
-    """The model with a module in the field at a path; NNX models, which are copies already, are changed in place."""
+def _with_module(model: PyTree, keys: Sequence[str], module: Module) -> PyTree:
+    """Return the model with a module in the field at a path.
+
+    NNX models, which are copies already, are changed in place.
+    """
     from jaxport.frameworks import loaded
 
     old = model
@@ -138,13 +148,13 @@ def _with_module(model: Any, keys: Sequence[str], module: Any) -> Any:
     return made
 
 
-def _item(owner: Any, key: str) -> Any:
+def _item(owner: PyTree, key: str) -> PyTree:
     if isinstance(owner, Mapping):
         return owner[key]
     return owner[int(key)] if key.isdecimal() and not hasattr(owner, key) else getattr(owner, key)
 
 
-def _no_field(model: Any, keys: Sequence[str]) -> InvalidArgument:
+def _no_field(model: PyTree, keys: Sequence[str]) -> InvalidArgument:
     return InvalidArgument(
         f"`{type(model).__name__}` cannot hold another module at `{'.'.join(keys)}`",
         where="`write_back`",
@@ -153,16 +163,16 @@ def _no_field(model: Any, keys: Sequence[str]) -> InvalidArgument:
     )
 
 
-def _check(held: Mapping[str, Any], given: Mapping[str, Any], name: str) -> None:
-    unknown = [path for path in given if path not in held]
+def _check(held: Mapping[str, Array], values: Mapping[str, Array], name: str) -> None:
+    unknown = [path for path in values if path not in held]
     if unknown:
         why, instead = (
             "an edit has added them",
             "merge them first (`merge_lora`), or use the pair `mox.params`, `mox.apply`",
         )
-        if isinstance(given[unknown[0]], Mapping):
+        if isinstance(values[unknown[0]], Mapping):
             why, instead = "it is a dict: parameters have whole paths here, `layers.0.kernel`, in one dict", ""
-        elif len(unknown) == len(given):
+        elif len(unknown) == len(values):
             why = f"none of the given parameters is one of its own: {', '.join(f'`{path}`' for path in list(held)[:3])}"
             instead = "give the model that was traced; if it was an argument, `prefix=` its name"
         raise InvalidArgument(
@@ -171,7 +181,7 @@ def _check(held: Mapping[str, Any], given: Mapping[str, Any], name: str) -> None
             why=why,
             instead=instead,
         )
-    for path, value in given.items():
+    for path, value in values.items():
         old, new = jax.typeof(held[path]), jax.typeof(value)
         if (old.shape, old.dtype) != (new.shape, new.dtype):
             raise InvalidArgument(

@@ -12,10 +12,14 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 from jaxport.errors import QueryError
+from jaxport.jaxprs import PyTree
 from jaxport.mox.tree import SPELLINGS
+
+if TYPE_CHECKING:
+    from lxml.etree import _Element
 
 __all__ = ["Compiled", "Name", "compiled"]
 
@@ -58,13 +62,13 @@ class Name:
 class Compiled:
     """A query as a function of an element, and the names in it."""
 
-    evaluate: Callable[[Any], Any]
+    evaluate: Callable[[_Element], PyTree]
     names: tuple[Name, ...]
 
 
 @lru_cache(maxsize=512)
 def compiled(query: str) -> Compiled:
-    """The query as a function of an element.
+    """Return the query as a function of an element.
 
     Raises:
       QueryError: the query is no XPath 1.0 expression.
@@ -157,7 +161,7 @@ class _QueryParser:
     # -- grammar ---------------------------------------------------------------------------------------------------
 
     def expression(self, level: int = 0) -> str:
-        """Copies an expression; returns what it is: an "attribute", a "boolean" or a "string" as written, or ""."""
+        """Copy an expression; return what it is: an "attribute", a "boolean" or a "string" as written, or ""."""
         if level == 0:
             self.depth += 1
             if self.depth > _DEEPEST:
@@ -185,13 +189,13 @@ class _QueryParser:
         return kind
 
     def as_condition(self, start: int, kind: str) -> None:
-        """An attribute by itself asks whether it is there, and not false."""
+        """Make an attribute by itself ask whether it is there, and not false."""
         if kind == "attribute":
             path = "".join(self.out[start:])
             self.out[start:] = [f"({path} and not({path}='False'))"]
 
     def compare(self, start: int, middle: int, kinds: set[str], operator: str) -> None:
-        """An attribute has booleans as text."""
+        """Compare an attribute with a boolean as the text that it has."""
         left, right = "".join(self.out[start : middle - 1]), "".join(self.out[middle:])
         if kinds == {"attribute", "boolean"}:
             left, right = _BOOLEANS.get(left, left), _BOOLEANS.get(right, right)
@@ -315,8 +319,8 @@ class _QueryParser:
         if self.accept("*"):
             return
         if self.kind() != "name":
-            found = f"`{self.peek()}`" if self.peek() else "the end"
-            raise self.error(self.position, f"a name is expected here, not {found}")
+            next_token = f"`{self.peek()}`" if self.peek() else "the end"
+            raise self.error(self.position, f"a name is expected here, not {next_token}")
         if self.peek(1) == ":":
             raise self.error(self.position, "elements have no namespaces")
         name = self.peek()

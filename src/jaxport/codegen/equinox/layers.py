@@ -1,14 +1,14 @@
-"""The layers of Equinox, by kind: its own where it has them, over any axes before the last, and plain modules."""
+"""The layers of Equinox, by kind: its own if it has them, over any axes before the last, and plain modules."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from jaxport.codegen.dialect import Constructor, Field, constant, sized
 from jaxport.codegen.literals import call, name
 from jaxport.codegen.tree import Layer
+from jaxport.importer.host import Attribute
 
 __all__ = ["DEFINITIONS", "LAYERS"]
 
@@ -200,7 +200,7 @@ DEFINITIONS = {
 """The source of the layers, by the name of the class."""
 
 
-def _made(function: str, layer: Layer, *sizes: str, keyed: bool = True, **options: Any) -> ast.expr:
+def _made(function: str, layer: Layer, *sizes: str, keyed: bool = True, **options: Attribute) -> ast.expr:
     """`Linear(32, 64, use_bias=False, key=next(keys))`."""
     positional = [constant(layer.config[size], size) for size in sizes]
     keywords = {key: constant(value, key) for key, value in options.items()}
@@ -222,7 +222,7 @@ def _linear(layer: Layer) -> ast.expr:
 
 def _conv(layer: Layer) -> ast.expr:
     config = layer.config
-    options: dict[str, Any] = {"padding": config["padding"]}
+    options: dict[str, Attribute] = {"padding": config["padding"]}
     for key, option in (("strides", "strides"), ("kernel_dilation", "dilation")):
         if set(config[key]) != {1}:
             options[option] = config[key]
@@ -233,7 +233,7 @@ def _conv(layer: Layer) -> ast.expr:
 
 def _conv_transpose(layer: Layer) -> ast.expr:
     config = layer.config
-    options: dict[str, Any] = {"strides": config["strides"], "padding": config["padding"]}
+    options: dict[str, Attribute] = {"strides": config["strides"], "padding": config["padding"]}
     if set(config["kernel_dilation"]) != {1}:
         options["dilation"] = config["kernel_dilation"]
     return _made("ConvTranspose", layer, "in_features", "out_features", "kernel_size", **options, **_bias(layer))

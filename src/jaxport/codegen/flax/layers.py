@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from typing import Any
 
 from jaxport.codegen.dialect import Constructor, Field, constant, sized
 from jaxport.codegen.literals import call, name
 from jaxport.codegen.tree import Layer
+from jaxport.importer.host import Attribute
 
 __all__ = ["DEFINITIONS", "LAYERS"]
 
@@ -25,7 +25,7 @@ DEFINITIONS = {
 """The source of the layers that Flax does not have, by the name of the class."""
 
 
-def _made(function: str, layer: Layer, *sizes: str, **options: Any) -> ast.expr:
+def _made(function: str, layer: Layer, *sizes: str, **options: Attribute) -> ast.expr:
     """`nnx.Linear(32, 64, use_bias=False, rngs=rngs)`."""
     positional = [constant(layer.config[size], size) for size in sizes]
     keywords = {key: constant(value, key) for key, value in options.items()}
@@ -41,7 +41,7 @@ def _linear(layer: Layer) -> ast.expr:
 
 def _conv(layer: Layer) -> ast.expr:
     config = layer.config
-    options: dict[str, Any] = {"padding": config["padding"]}
+    options: dict[str, Attribute] = {"padding": config["padding"]}
     for key in ("strides", "kernel_dilation"):
         if set(config[key]) != {1}:
             options[key] = config[key]
@@ -52,7 +52,7 @@ def _conv(layer: Layer) -> ast.expr:
 
 def _conv_transpose(layer: Layer) -> ast.expr:
     config = layer.config
-    options: dict[str, Any] = {"strides": config["strides"], "padding": config["padding"]}
+    options: dict[str, Attribute] = {"strides": config["strides"], "padding": config["padding"]}
     if set(config["kernel_dilation"]) != {1}:
         options["kernel_dilation"] = config["kernel_dilation"]
     sizes = ("in_features", "out_features", "kernel_size")

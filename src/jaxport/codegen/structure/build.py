@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from jaxport.codegen.structure.closing import Closing
 from jaxport.codegen.structure.idioms import rewritten
@@ -25,13 +24,14 @@ from jaxport.codegen.structure.scopes import (
 from jaxport.codegen.structure.steps import operators, renamed, variables
 from jaxport.codegen.structure.ties import copies, element_of_all, shared
 from jaxport.codegen.tree import Call, Item, Layer, Module, Op, Tie, Weight
+from jaxport.importer.host import RuntimeValue
 from jaxport.importer.recording import Variable
 from jaxport.importer.tracing import RecordedProgram
 
 __all__ = ["build"]
 
 
-def build(recorded: RecordedProgram) -> tuple[Module, Any]:
+def build(recorded: RecordedProgram) -> tuple[Module, RuntimeValue]:
     """Return the tree of a recorded program, and the program's results in terms of the tree's values."""
     program = recorded.program
     names = {variable: name for name, variable in recorded.params.items()}
@@ -66,7 +66,7 @@ def _module(
     op_chains: Mapping[int, Chain],
     types: Mapping[str, str],
 ) -> Module:
-    """The tree of operators, without its weights."""
+    """Return the tree of operators, without its weights."""
     leaves = recognised(ops, results, weights)
     made_by = {variable: op for op in ops for variable in op.outputs}
     chains = {id(leaf): chain_of(leaf, op_chains[id(made_by[leaf.outputs[0]])]) for leaf in leaves}
@@ -96,7 +96,7 @@ def _are_doubled(root: Module, weights: LayerWeights, own: Collection[Variable])
 
 
 def _ties(root: Module, weights: LayerWeights) -> dict[Variable, Tie]:
-    """The parameters that a layer keeps and others read."""
+    """Return the parameters that a layer keeps and others read."""
     names = {weights.names[variable]: variable for variable in weights.shared}
     return {
         names[layer.weights["embedding"].name]: Tie(layer, "embedding")
@@ -106,8 +106,8 @@ def _ties(root: Module, weights: LayerWeights) -> dict[Variable, Tie]:
 
 
 def _with_weights(root: Module, weights: LayerWeights) -> Module:
-    """The tree with each parameter in the innermost module around all that reads it, handed down from there."""
-    found: dict[Variable, list[tuple[Module, ...]]] = {}
+    """Return the tree with each parameter in the innermost module around all that reads it, handed down from there."""
+    chains_of_readers: dict[Variable, list[tuple[Module, ...]]] = {}
     ties = _ties(root, weights)
     owners = {tie.layer.outputs: variable for variable, tie in ties.items()}
 
@@ -117,15 +117,15 @@ def _with_weights(root: Module, weights: LayerWeights) -> Module:
             if isinstance(item, Call):
                 visit(item.module, inside)
             elif isinstance(item, Layer) and item.outputs in owners:
-                found.setdefault(owners[item.outputs], []).append(inside)
+                chains_of_readers.setdefault(owners[item.outputs], []).append(inside)
             elif isinstance(item, Op):
                 for variable in item.inputs:
                     if variable in weights.names:
-                        found.setdefault(variable, []).append(inside)
+                        chains_of_readers.setdefault(variable, []).append(inside)
 
     visit(root, ())
     kept: dict[int, dict[Variable, Weight | Tie]] = {}
-    for variable, chains in found.items():
+    for variable, chains in chains_of_readers.items():
         if variable in weights.shared or variable in ties:
             chains = [chains[0][: len(_common(chains))]]
         for chain in chains:
@@ -142,7 +142,7 @@ def _layers(module: Module) -> list[Layer]:
 
 
 def _rebuilt(module: Module, kept: Mapping[int, Mapping[Variable, Weight | Tie]], done: dict[int, Module]) -> Module:
-    """The module with its weights, and without them among its inputs."""
+    """Return the module with its weights, and without them among its inputs."""
     if id(module) in done:
         return done[id(module)]
     own = kept.get(id(module), {})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from jaxport.codegen.structure.spellings import Spellings
+from jaxport.importer.host import RuntimeValue
 from jaxport.importer.recording import Step, Variable
 
 __all__ = ["ELEMENTWISE", "LAYOUTS", "Channels"]
@@ -41,7 +41,7 @@ class Channels:
     weights: Collection[Variable]
 
     def convolution(self, step: Step) -> Step | None:
-        """A convolution of channels first as a transpose, one of channels last, and a transpose."""
+        """Return a convolution of channels first as a transpose, one of channels last, and a transpose."""
         rank = len(step.outputs.shape)
         x, kernel, strides, pads = step.args if len(step.args) == 4 else (None,) * 4
         turned = self.spellings.step(kernel, "helper.transposed_kernel")
@@ -64,7 +64,7 @@ class Channels:
         return _transpose(step, result, _first(rank))
 
     def transposed(self, value: Variable, order: Sequence[int], like: Step) -> Variable:
-        """A value with its axes in another order."""
+        """Return a value with its axes in another order."""
         result = Variable(tuple(value.shape[axis] for axis in order), value.dtype)
         return self.add(Step("call", "jnp.transpose", (value, tuple(order)), {}, result, like.node))
 
@@ -91,7 +91,7 @@ class Channels:
         return _transpose(step, result, moved.args[1])
 
     def together(self, step: Step) -> Step | None:
-        """An operator of two values that were transposed alike; and the sum of one and a bias per channel."""
+        """Return an operator of two values that were transposed alike; and the sum of one and a bias per channel."""
         first, second = map(self._moved, step.args) if len(step.args) == 2 else (None, None)
         if first is not None and second is not None and first.args[1] == second.args[1]:
             origins = first.args[0], second.args[0]
@@ -109,16 +109,16 @@ class Channels:
         result = self.add(Step("operator", step.name, (a, b), {}, Variable(a.shape, step.outputs.dtype), step.node))
         return _transpose(step, result, order)
 
-    def _moved(self, value: Any) -> Step | None:
-        """The transpose from channels last to channels first that a value is."""
+    def _moved(self, value: RuntimeValue) -> Step | None:
+        """Return the transpose from channels last to channels first that a value is."""
         step = self.spellings.step(value, "jnp.transpose")
         rank = len(value.shape) if isinstance(value, Variable) else 0
         if step is None or rank < 3 or step.args[1:] != (_first(rank),):
             return None
         return step if isinstance(step.args[0], Variable) else None
 
-    def _per_channel(self, value: Any, moved: Step) -> Variable | None:
-        """The parameter of one element per channel that a value spreads over channels first."""
+    def _per_channel(self, value: RuntimeValue, moved: Step) -> Variable | None:
+        """Return the parameter of one element per channel that a value spreads over channels first."""
         shaped = self.spellings.step(value, "jnp.reshape")
         bias = shaped.args[0] if shaped is not None else None
         channels = moved.args[0].shape[-1]
@@ -129,7 +129,7 @@ class Channels:
 
 
 def _first(rank: int) -> tuple[int, ...]:
-    """The order of axes that brings the last one to the second place."""
+    """Return the order of axes that brings the last one to the second place."""
     return (0, rank - 1, *range(1, rank - 1))
 
 

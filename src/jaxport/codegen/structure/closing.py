@@ -46,7 +46,7 @@ class Closing:
     results: Collection[Variable]
 
     def module(self, path: str, leaves: Sequence[Leaf], depth: int, outside: Collection[Variable]) -> Module:
-        """The module of these leaves, which is in `depth` others.
+        """Return the module of these leaves, which is in `depth` others.
 
         Args:
           outside: the values that are used outside of it.
@@ -77,7 +77,10 @@ class Closing:
     def _call(
         self, path: str, around: str, leaves: Sequence[Leaf], depth: int, outside: Collection[Variable]
     ) -> list[Item]:
-        """The call of a module; of one that is a layer, and at most brings axes into its order, the layer itself."""
+        """Return the call of a module.
+
+        Of one that is a layer, and at most brings axes into its order, the layer itself.
+        """
         module = self.module(path, leaves, depth, outside)
         layers = [item for item in module.items if isinstance(item, Layer)]
         others = [item for item in module.items if not isinstance(item, Layer)]
@@ -193,12 +196,12 @@ class Closing:
 
 
 def _components(edges: Mapping[Part, set[Part]]) -> list[list[Part]]:
-    """The strongly connected components of a graph (Tarjan's algorithm, without recursion)."""
+    """Return the strongly connected components of a graph (Tarjan's algorithm, without recursion)."""
     index: dict[Part, int] = {}
     low: dict[Part, int] = {}
     stack: list[Part] = []
     on_stack: set[Part] = set()
-    found: list[list[Part]] = []
+    components: list[list[Part]] = []
     for root in edges:
         if root in index:
             continue
@@ -221,7 +224,7 @@ def _components(edges: Mapping[Part, set[Part]]) -> list[list[Part]]:
                         component.append(top)
                         if top is part or top == part:
                             break
-                    found.append(component)
+                    components.append(component)
             elif following not in index:
                 index[following] = low[following] = len(index)
                 stack.append(following)
@@ -229,4 +232,4 @@ def _components(edges: Mapping[Part, set[Part]]) -> list[list[Part]]:
                 work.append((following, iter(edges[following])))
             elif following in on_stack:
                 low[part] = min(low[part], index[following])
-    return found
+    return components

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from jaxport.codegen.structure.channels import LAYOUTS
 from jaxport.codegen.structure.matching import Matcher, are_of_type
 from jaxport.codegen.tree import Layer, Op, Weight
+from jaxport.importer.host import RuntimeValue
 from jaxport.importer.recording import Variable
 
 __all__ = ["convolution"]
@@ -15,7 +14,7 @@ CONVOLUTIONS = {"conv_general_dilated", "depthwise_convolution", "grouped_convol
 
 
 def convolution(op: Op, matcher: Matcher) -> Layer | None:
-    """The convolution, with channels last, that an operator is the end of."""
+    """Return the convolution, with channels last, that an operator is the end of."""
     out = op.outputs[0]
     if len(out.shape) < 3 or not isinstance(out.shape[-1], int):
         return None
@@ -49,7 +48,7 @@ def convolution(op: Op, matcher: Matcher) -> Layer | None:
 
 
 def _transposed(op: Op, product: Op, bias: Weight | None, matcher: Matcher) -> Layer | None:
-    """A transposed convolution: its kernel, which is turned before, is kept as (*sizes, out, in)."""
+    """Return a transposed convolution: its kernel, which is turned before, is kept as (*sizes, out, in)."""
     step = product.step
     x, kernel, strides, pads = step.args
     rank = len(x.shape) - 2
@@ -82,9 +81,9 @@ def _weights(kernel: Weight, bias: Weight | None) -> dict[str, Weight]:
     return {"kernel": kernel} | ({"bias": bias} if bias is not None else {})
 
 
-def _sizes(sizes: Any, rank: int) -> tuple[int, ...]:
+def _sizes(sizes: RuntimeValue, rank: int) -> tuple[int, ...]:
     return (1,) * rank if sizes is None else tuple(int(size) for size in sizes)
 
 
-def _are_known(pads: Any) -> bool:
+def _are_known(pads: RuntimeValue) -> bool:
     return all(isinstance(n, int) for pair in pads for n in pair)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from jaxport.codegen.literals import LARGEST_LITERAL
-from jaxport.importer.host import HostValue, is_dim
+from jaxport.importer.host import HostValue, RuntimeValue, is_dim
 from jaxport.importer.recording import Step, Variable
 
 __all__ = ["folded"]
 
-FOLDED: dict[str, Callable[..., Any]] = {
+FOLDED: dict[str, Callable[..., RuntimeValue]] = {
     "jnp.sqrt": np.sqrt,
     "lax.rsqrt": lambda x: 1 / np.sqrt(x),
     "jnp.reciprocal": np.reciprocal,

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jax import Array
 
 from jaxport.codegen.structure.channels import Channels
 from jaxport.codegen.structure.spellings import Spellings, number
-from jaxport.importer.host import HostValue
+from jaxport.importer.host import HostValue, RuntimeValue
 from jaxport.importer.namespaces import helper, jnp, lax
 from jaxport.importer.recording import Step, Variable
 
@@ -51,39 +50,47 @@ class Groups:
         for shift, other in (step.args, step.args[::-1]):
             product = self.spellings.step(other, "*")
             for scale, normal in (product.args, product.args[::-1]) if product is not None else ():
-                found = self._grouped(normal, out)
-                if found is not None and self._is_per_channel(scale, out) and self._is_per_channel(shift, out):
-                    return self._last(step, found, self._vector(scale, step), self._vector(shift, step))
+                grouped = self._grouped(normal, out)
+                if grouped is not None and self._is_per_channel(scale, out) and self._is_per_channel(shift, out):
+                    return self._last(step, grouped, self._vector(scale, step), self._vector(shift, step))
         return None
 
-    def _last(self, step: Step, found: tuple[Variable, int, float], scale: Variable, shift: Variable) -> Step:
-        x, groups, epsilon = found
+    def _last(self, step: Step, grouped: tuple[Variable, int, float], scale: Variable, shift: Variable) -> Step:
+        x, groups, epsilon = grouped
         rank, add = len(x.shape), self.channels.add
         x = self.channels.transposed(x, (0, *range(2, rank), 1), step)
 
-        def made(form: Any, name: str, *args: Any) -> Variable:
+        def made(form: RuntimeValue, name: str, *args: RuntimeValue) -> Variable:
             return add(Step(form, name, args, {}, Variable(x.shape, x.dtype), step.node))
 
         normal = made("call", "helper.group_norm", x, groups, epsilon)
         y = made("operator", "+", made("operator", "*", normal, scale), shift)
         return Step("call", "jnp.transpose", (y, (0, rank - 1, *range(1, rank - 1))), {}, step.outputs, step.node)
 
-    def _grouped(self, value: Any, out: Variable) -> tuple[Variable, int, float] | None:
+    def _grouped(self, value: RuntimeValue, out: Variable) -> tuple[Variable, int, float] | None:
         """Return the operand of a standardization, the number of groups, and the epsilon."""
         shaped = self.spellings.step(value, "jnp.reshape")
         if shaped is None:
-            found = self._standardized(value, tuple(range(2, len(out.shape))))
-            return (found[0], out.shape[1], found[1]) if found is not None and found[0].shape == out.shape else None
+            standardized = self._standardized(value, tuple(range(2, len(out.shape))))
+            return (
+                (standardized[0], out.shape[1], standardized[1])
+                if standardized is not None and standardized[0].shape == out.shape
+                else None
+            )
         plain = self._without_unit_affine(shaped.args[0]) or shaped.args[0]
-        found = self._instances(shaped.args[0]) or self._standardized(plain, (2,))
-        grouped = self.spellings.step(found[0], "jnp.reshape") if found is not None else None
-        if found is None or grouped is None or not isinstance(grouped.args[0], Variable):
+        standardized = self._instances(shaped.args[0]) or self._standardized(plain, (2,))
+        grouped = self.spellings.step(standardized[0], "jnp.reshape") if standardized is not None else None
+        if standardized is None or grouped is None or not isinstance(grouped.args[0], Variable):
             return None
-        x, groups = grouped.args[0], found[0].shape[1]
-        known = len(found[0].shape) == 3 and isinstance(groups, int) and out.shape[1] % groups == 0
-        return (x, groups, found[1]) if known and x.shape == out.shape and found[0].shape[0] == x.shape[0] else None
+        x, groups = grouped.args[0], standardized[0].shape[1]
+        known = len(standardized[0].shape) == 3 and isinstance(groups, int) and out.shape[1] % groups == 0
+        return (
+            (x, groups, standardized[1])
+            if known and x.shape == out.shape and standardized[0].shape[0] == x.shape[0]
+            else None
+        )
 
-    def _instances(self, value: Any) -> tuple[Variable, float] | None:
+    def _instances(self, value: RuntimeValue) -> tuple[Variable, float] | None:
         """Return the operand of an instance normalization whose scale is 1 and bias 0: exporters write groups with it."""
         moved = self.spellings.step(value, "jnp.transpose")
         normal = self.spellings.step(self._without_unit_affine(moved.args[0] if moved else None), "helper.group_norm")
@@ -93,8 +100,8 @@ class Groups:
         same = moved.args[1] == source.args[1] == (0, 2, 1) and normal.args[1] == value.shape[1]
         return (source.args[0], normal.args[2]) if same and source.args[0].shape == value.shape else None
 
-    def _without_unit_affine(self, value: Any) -> Any:
-        """A value before it was multiplied with ones and zeros were added, of parameters that are nothing else."""
+    def _without_unit_affine(self, value: RuntimeValue) -> RuntimeValue:
+        """Return a value before it was multiplied with ones and zeros were added, by parameters that are nothing else."""
         total = self.spellings.step(value, "+")
         for zero, other in (total.args, total.args[::-1]) if total is not None else ():
             product = self.spellings.step(other, "*")
@@ -103,7 +110,7 @@ class Groups:
                     return normal
         return None
 
-    def _element(self, value: Any) -> float | None:
+    def _element(self, value: RuntimeValue) -> float | None:
         shaped = self.spellings.step(value, "jnp.reshape")
         origin = shaped.args[0] if shaped is not None else value
         if isinstance(origin, Variable):
@@ -112,7 +119,7 @@ class Groups:
             return float(origin.data.flat[0]) if (origin.data == origin.data.flat[0]).all() else None
         return None
 
-    def _standardized(self, value: Any, axes: tuple[int, ...]) -> tuple[Variable, float] | None:
+    def _standardized(self, value: RuntimeValue, axes: tuple[int, ...]) -> tuple[Variable, float] | None:
         """Return the operand of a standardization along these axes, and the epsilon."""
         product = self.spellings.step(value, "*")
         for centered, factor in (product.args, product.args[::-1]) if product is not None else ():
@@ -129,7 +136,7 @@ class Groups:
                 return x, epsilon
         return None
 
-    def _mean(self, value: Any, axes: tuple[int, ...]) -> Any:
+    def _mean(self, value: RuntimeValue, axes: tuple[int, ...]) -> RuntimeValue:
         step = self.spellings.step(value, "jnp.mean")
         if step is None or len(step.args) != 1 or step.kwargs.keys() != {"axis", "keepdims"}:
             return None
@@ -137,7 +144,7 @@ class Groups:
         same = (axis if isinstance(axis, tuple) else (axis,)) == axes and step.kwargs["keepdims"] is True
         return step.args[0] if same else None
 
-    def _is_per_channel(self, value: Any, out: Variable) -> bool:
+    def _is_per_channel(self, value: RuntimeValue, out: Variable) -> bool:
         """Whether a value is a parameter of one element per channel, spread over channels first."""
         if not isinstance(value, Variable):
             return False

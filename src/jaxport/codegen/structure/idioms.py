@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import InitVar, dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from jaxport.codegen.structure.rows import Rows
 from jaxport.codegen.structure.spellings import Spellings, bounds, number
 from jaxport.codegen.structure.steps import renamed
 from jaxport.codegen.tree import Op
-from jaxport.importer.host import HostValue, is_dim
+from jaxport.importer.host import Dim, HostValue, RuntimeValue, Shape, is_dim
 from jaxport.importer.recording import Step, Variable, map_leaves
 
 __all__ = ["MOVING", "ROLES", "rewritten"]
@@ -35,8 +34,8 @@ Rule = Callable[[Step], "Variable | Step | None"]
 
 
 def rewritten(
-    ops: Iterable[Op], result: Any, weights: Collection[Variable], uniform: Callable[[Variable], float | None]
-) -> tuple[list[Step], Any]:
+    ops: Iterable[Op], result: RuntimeValue, weights: Collection[Variable], uniform: Callable[[Variable], float | None]
+) -> tuple[list[Step], RuntimeValue]:
     """Return the steps of operators with idioms in place of spelled-out ones, and the result in terms of them.
 
     Args:
@@ -82,11 +81,11 @@ class _Rewriting:
         self.add(step)
         return self.current(step.outputs)
 
-    def current(self, leaf: Any) -> Any:
+    def current(self, leaf: RuntimeValue) -> RuntimeValue:
         return self.same.get(leaf, leaf) if isinstance(leaf, Variable) else leaf
 
     def add(self, step: Step) -> None:
-        """Adds a step, as the first rule that knows it writes it."""
+        """Add a step, as the first rule that knows it writes it."""
         step = renamed(step, self.same)
         output = step.outputs
         if isinstance(output, Variable):
@@ -95,12 +94,12 @@ class _Rewriting:
                 self.same[output] = constant
                 return
             for rule in self._rules(step):
-                found = rule(step)
-                if isinstance(found, Variable):
-                    self.same[output] = found
+                rewritten = rule(step)
+                if isinstance(rewritten, Variable):
+                    self.same[output] = rewritten
                     return
-                if found is not None:
-                    self.add(found)
+                if rewritten is not None:
+                    self.add(rewritten)
                     return
             source = step.args[0] if step.name in MOVING and step.args else None
             if isinstance(source, Variable) and source.hint in ROLES:
@@ -143,7 +142,9 @@ class _Rewriting:
             "jnp.sin": (self._angle,),
         }.get(step.name, ())
 
-    def _make(self, like: Step, name: str, args: tuple[Any, ...], shape: Sequence[Any], **kwargs: Any) -> Variable:
+    def _make(
+        self, like: Step, name: str, args: tuple[RuntimeValue, ...], shape: Sequence[Dim], **kwargs: RuntimeValue
+    ) -> Variable:
         """Add a call whose result has the dtype of a step, and return its result."""
         return self._made(Step("call", name, args, kwargs, Variable(tuple(shape), like.outputs.dtype), like.node))
 
@@ -271,7 +272,7 @@ class _Rewriting:
         return Step("index", "", (x, (*whole, index) if whole else index), {}, step.outputs, step.node)
 
     def _part_of_uniform(self, step: Step) -> Step | None:
-        """A part of a tensor whose elements are all the same is a smaller one."""
+        """Make a part of a tensor whose elements are all the same a smaller one."""
         full = self.spellings.step(step.args[0], "jnp.broadcast_to") if step.form == "index" else None
         if full is None or not isinstance(full.args[0], HostValue) or full.args[0].ndim:
             return None
@@ -327,7 +328,7 @@ class _Rewriting:
         before = self.spellings.step(x, "jnp.reshape")
         return _call(step, "jnp.reshape", before.args[0], step.args[1]) if before is not None else None
 
-    def _without_units(self, x: Variable, shape: tuple[Any, ...]) -> Variable | None:
+    def _without_units(self, x: Variable, shape: Shape) -> Variable | None:
         """Return the value before axes of one element were added and moved, if it has this shape."""
         moved = self.spellings.step(x, "jnp.transpose")
         added = self.spellings.step(moved.args[0] if moved is not None else x, "jnp.expand_dims", "jnp.stack")
@@ -389,14 +390,18 @@ class _Rewriting:
         return None
 
     def _gelu(self, step: Step) -> Step | None:
-        found = self.spellings.gelu(step) if _is_single(step.outputs) else None
-        if found is None:
+        operands = self.spellings.gelu(step) if _is_single(step.outputs) else None
+        if operands is None:
             return None
-        return Step("call", "nn.gelu", found[:1], {"approximate": found[1]}, step.outputs, step.node)
+        return Step("call", "nn.gelu", operands[:1], {"approximate": operands[1]}, step.outputs, step.node)
 
     def _softmax(self, step: Step) -> Step | None:
-        found = self.spellings.softmax(step) if _is_single(step.outputs) else None
-        return Step("call", "nn.softmax", found[:1], {"axis": found[1]}, step.outputs, step.node) if found else None
+        operands = self.spellings.softmax(step) if _is_single(step.outputs) else None
+        return (
+            Step("call", "nn.softmax", operands[:1], {"axis": operands[1]}, step.outputs, step.node)
+            if operands
+            else None
+        )
 
     def _mask_of(self, step: Step) -> None:
         """Name the addend of the scores of an attention `mask`."""
@@ -431,17 +436,17 @@ class _Rewriting:
 
     def _attention(self, step: Step) -> Step | None:
         """`softmax(q @ k.mT * scale + bias) @ v` is an attention of JAX, for which heads are after positions."""
-        found = self.spellings.attention(step)
-        if found is None:
+        scores = self.spellings.attention(step)
+        if scores is None:
             return None
         turned = [
             self._make(step, "jnp.transpose", (x, (0, 2, 1, 3)), [x.shape[axis] for axis in (0, 2, 1, 3)])
-            for x in (found.query, found.key, found.value)
+            for x in (scores.query, scores.key, scores.value)
         ]
-        options: dict[str, Any] = {}
-        if found.biases:
-            bias = found.biases[0]
-            for other in found.biases[1:]:
+        options: dict[str, RuntimeValue] = {}
+        if scores.biases:
+            bias = scores.biases[0]
+            for other in scores.biases[1:]:
                 bias = self._made(
                     Step("operator", "+", (bias, other), {}, Variable(_broadcast(bias, other), bias.dtype), step.node)
                 )
@@ -450,14 +455,14 @@ class _Rewriting:
                 shape = (*[1] * missing, *bias.shape)
                 bias = self._make(step, "jnp.expand_dims", (bias, tuple(range(missing))), shape)
             bias.hint, options["bias"] = "mask", bias
-        if abs(found.scale * found.query.shape[-1] ** 0.5 - 1) > 1e-6:
-            options["scale"] = found.scale
+        if abs(scores.scale * scores.query.shape[-1] ** 0.5 - 1) > 1e-6:
+            options["scale"] = scores.scale
         shape = [step.outputs.shape[axis] for axis in (0, 2, 1, 3)]
         attended = self._make(step, "nn.dot_product_attention", tuple(turned), shape, **options)
         return _call(step, "jnp.transpose", attended, (0, 2, 1, 3))
 
 
-def _broadcast(a: Variable, b: Variable) -> tuple[Any, ...]:
+def _broadcast(a: Variable, b: Variable) -> Shape:
     """Return the shape of the sum of two values, each axis of which has one element or all."""
     rank = max(len(a.shape), len(b.shape))
     pairs = zip(*((*[1] * (rank - len(x.shape)), *x.shape) for x in (a, b)), strict=True)
@@ -477,17 +482,17 @@ def _added_axes(added: Step) -> tuple[int, ...] | None:
     """Return the axes that a step adds, as positions in its result."""
     axes = added.kwargs.get("axis", added.args[1] if len(added.args) > 1 else None)
     every = axes if isinstance(axes, tuple | list) else (axes,)
-    found = tuple(axis % len(added.outputs.shape) for axis in every if isinstance(axis, int))
-    return found if len(found) == len(every) else None
+    positions = tuple(axis % len(added.outputs.shape) for axis in every if isinstance(axis, int))
+    return positions if len(positions) == len(every) else None
 
 
 def _is_single(variable: Variable) -> bool:
     return variable.dtype == np.float32
 
 
-def _call(step: Step, name: str, *args: Any) -> Step:
+def _call(step: Step, name: str, *args: RuntimeValue) -> Step:
     return Step("call", name, args, {}, step.outputs, step.node)
 
 
-def _operator(step: Step, symbol: str, *args: Any) -> Step:
+def _operator(step: Step, symbol: str, *args: RuntimeValue) -> Step:
     return Step("operator", symbol, args, {}, step.outputs, step.node)

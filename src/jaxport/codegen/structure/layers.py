@@ -7,7 +7,6 @@ starts at one step and walks backwards; it declines if any step differs from its
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from jaxport.codegen.structure.matching import LayerWeights, Matcher, are_of_typ
 from jaxport.codegen.structure.recurrent import recurrent
 from jaxport.codegen.structure.spellings import number
 from jaxport.codegen.tree import Layer, Leaf, Op
-from jaxport.importer.host import HostValue
+from jaxport.importer.host import HostValue, RuntimeValue
 from jaxport.importer.recording import Variable
 
 __all__ = ["LayerWeights", "recognised"]
@@ -41,9 +40,9 @@ class Recogniser(Matcher):
             self.normalization,
             self.batch_normalization,
         ):
-            found = recognise(op)
-            if found is not None:
-                return found
+            recognised = recognise(op)
+            if recognised is not None:
+                return recognised
         return None
 
     def linear(self, op: Op) -> Layer | None:
@@ -67,10 +66,10 @@ class Recogniser(Matcher):
         """`take(table, indices)`; or the same of indices that are clipped, with NaN for those that were outside."""
         lookup, indices = op, None
         if op.step.name == "jnp.where" and len(op.step.args) == 3 and np.isnan(number(op.step.args[2]) or 0):
-            found = self.step(op.step.args[1], "jnp.take")
-            if found is None or self.uses[found.outputs[0]] != 1 or found.outputs[0].shape != op.outputs[0].shape:
+            take = self.step(op.step.args[1], "jnp.take")
+            if take is None or self.uses[take.outputs[0]] != 1 or take.outputs[0].shape != op.outputs[0].shape:
                 return None
-            lookup, indices = found, self._unclipped(op.step.args[0], found)
+            lookup, indices = take, self._unclipped(op.step.args[0], take)
             if indices is None:
                 return None
         if lookup.step.name != "jnp.take" or lookup.step.kwargs != {"axis": 0}:
@@ -87,8 +86,8 @@ class Recogniser(Matcher):
         config = {"num_embeddings": weight.shape[0], "features": weight.shape[1]}
         return Layer("Embed", config, {"embedding": weight}, (indices,), op.outputs, "embed")
 
-    def _unclipped(self, condition: Any, lookup: Op) -> Variable | None:
-        """The indices that were clipped for a lookup, if a condition says which of them were not changed by that."""
+    def _unclipped(self, condition: RuntimeValue, lookup: Op) -> Variable | None:
+        """Return the indices that were clipped for a lookup, if a condition says which were not changed by that."""
         expanded = self.step(condition, "jnp.expand_dims")
         equal = self.step(expanded.step.args[0], "==", "jnp.equal") if expanded is not None else None
         clip = self.step(lookup.step.args[1], "jnp.clip")
@@ -116,10 +115,10 @@ class Recogniser(Matcher):
                 x, groups, epsilon = grouped.step.args
                 config = {"num_features": size, "num_groups": groups, "epsilon": epsilon}
                 return Layer("GroupNorm", config, {"scale": weight, "bias": bias}, (x,), (out,), "norm")
-            found = self.standardized(normal) if weight is not None else None
-            if found is None or weight is None:
+            standardized = self.standardized(normal) if weight is not None else None
+            if standardized is None or weight is None:
                 continue
-            x, epsilon, centered = found
+            x, epsilon, centered = standardized
             if x.shape != out.shape or x.dtype != out.dtype or (bias is not None and not centered):
                 return None
             weights = {"scale": weight} | ({"bias": bias} if bias is not None else {})
@@ -128,7 +127,7 @@ class Recogniser(Matcher):
             return Layer(kind, config, weights, (x,), (out,), "norm")
         return None
 
-    def standardized(self, value: Any) -> tuple[Variable, float, bool] | None:
+    def standardized(self, value: RuntimeValue) -> tuple[Variable, float, bool] | None:
         """Return the operand of a division by the root mean square over the last axis, the epsilon, and if it was centered."""
         product, quotient = self.step(value, "*"), self.step(value, "/")
         if product is not None:
@@ -153,7 +152,7 @@ class Recogniser(Matcher):
                 return numerator, constant, False
         return None
 
-    def mean_of(self, value: Any) -> Any:
+    def mean_of(self, value: RuntimeValue) -> RuntimeValue:
         """Return the operand of a mean over the last axis that keeps it."""
         op = self.step(value, "jnp.mean")
         if op is None or len(op.step.args) != 1 or not isinstance(op.step.args[0], Variable):
@@ -164,7 +163,7 @@ class Recogniser(Matcher):
         last = isinstance(axes, tuple) and len(axes) == 1 and axes[0] in (-1, rank - 1)
         return averaged if last and op.step.kwargs == {"axis": axis, "keepdims": True} else None
 
-    def is_square(self, value: Any, of: Variable) -> bool:
+    def is_square(self, value: RuntimeValue, of: Variable) -> bool:
         op = self.step(value, "*", "**", "jnp.power", "jnp.square")
         if op is None or op.step.args[0] is not of:
             return False
@@ -181,8 +180,8 @@ class Recogniser(Matcher):
             return None
         if node.attributes.get("training_mode") or node.attributes.get("spatial", 1) != 1 or len(node.outputs) != 1:
             return None
-        found = [self.weights.initializer(node, index) for index in range(1, 5)]
-        scale, bias, mean, var = found
+        initializers = [self.weights.initializer(node, index) for index in range(1, 5)]
+        scale, bias, mean, var = initializers
         first = self._difference(op)
         if scale is None or bias is None or mean is None or var is None or first is None or op.step.name != "+":
             return None
@@ -209,7 +208,7 @@ class Recogniser(Matcher):
         return Layer("BatchNorm", config, weights, (x,), op.outputs, "norm")
 
     def _difference(self, op: Op) -> Op | None:
-        """The first step of a batch normalization: `x - mean`."""
+        """Return the first step of a batch normalization: `x - mean`."""
         product = self.made.get(op.step.args[0]) if op.step.args and isinstance(op.step.args[0], Variable) else None
         if product is None or product.step.node is not op.step.node or product.step.name != "*":
             return None

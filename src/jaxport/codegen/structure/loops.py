@@ -16,17 +16,17 @@ _ELEMENT = re.compile(r"(.+)[._](\d+)")
 
 
 def element_of(path: str) -> tuple[str, int] | None:
-    """The list that a module is an element of, and its position, if its path says so.
+    """Return the list that a module is an element of, and its position, if its path says so.
 
     >>> element_of("encoder.layers.11"), element_of("blocks_0"), element_of("head")
     (('encoder.layers', 11), ('blocks', 0), None)
     """
-    found = _ELEMENT.fullmatch(path)
-    return (found[1], int(found[2])) if found is not None else None
+    element = _ELEMENT.fullmatch(path)
+    return (element[1], int(element[2])) if element is not None else None
 
 
 def with_loops(module: Module, known: dict[int, Module] | None = None) -> Module:
-    """The module, and all modules inside it, with loops in place of runs of calls."""
+    """Return the module, and all modules inside it, with loops in place of runs of calls."""
     known = {} if known is None else known
     if id(module) not in known:
         known[id(module)] = _with_loops(module, known)
@@ -111,7 +111,7 @@ def _is_next(before: Call, call: Call) -> bool:
 
 
 def _carried(before: Call, call: Call) -> dict[int, int]:
-    """Which inputs of a call are results of the one before; none if one is several inputs."""
+    """Return which inputs of a call are results of the one before; none if one is several inputs."""
     results = {variable: place for place, variable in enumerate(before.outputs)}
     carried = {place: results[variable] for place, variable in enumerate(call.inputs) if variable in results}
     return carried if len({*carried.values()}) == len(carried) else {}
@@ -133,8 +133,8 @@ def _loop(run: _Rounds, uses: Mapping[Variable, int], makers: Mapping[Variable, 
 
 
 def _array_of(values: Sequence[Variable], makers: Mapping[Variable, Item]) -> Variable | None:
-    """The array whose parts along the first axis values are, all of them in order."""
-    found: list[Variable] = []
+    """Return the array whose parts along the first axis values are, all of them in order."""
+    arrays: list[Variable] = []
     for place, value in enumerate(values):
         item = makers.get(value)
         if not isinstance(item, Op) or item.step.form != "index" or len(item.step.args) != 2:
@@ -142,6 +142,6 @@ def _array_of(values: Sequence[Variable], makers: Mapping[Variable, Item]) -> Va
         array, index = item.step.args
         if not isinstance(array, Variable) or index not in (place, (place,)) or isinstance(index, bool):
             return None
-        found.append(array)
-    first = found[0]
-    return first if all(array is first for array in found) and first.shape[0] == len(values) else None
+        arrays.append(array)
+    first = arrays[0]
+    return first if all(array is first for array in arrays) and first.shape[0] == len(values) else None

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from jaxport.codegen.structure.scopes import Chain, called
 from jaxport.codegen.tree import Op, Weight
 from jaxport.importer.graph import BoundNode
-from jaxport.importer.host import HostValue
+from jaxport.importer.host import HostValue, RuntimeValue
 from jaxport.importer.program import Program
 from jaxport.importer.recording import Step, Variable
 from jaxport.importer.resolve import tensor_value
@@ -36,22 +35,22 @@ class LayerWeights:
     program: Program
     names: Mapping[Variable, str]
     shared: Mapping[Variable, Op | None]
-    nodes: Mapping[Any, BoundNode]
+    nodes: Mapping[Hashable, BoundNode]
     chains: Mapping[int, Chain]
 
     def weight(self, variable: Variable, axes: Sequence[int] | None = None) -> Weight:
-        """A parameter, with its axes in another order."""
+        """Return a parameter, with its axes in another order."""
         name, weights = self.names[variable], self.program.weights
         dtype, order = np.dtype(variable.dtype), weights.axes(name)
         weight = Weight(name, variable.shape, dtype, lambda: weights.host_array(name), axes=order)
         return weight if axes is None else weight.transposed(axes)
 
     def constant(self, value: HostValue, trained: bool = False) -> Weight:
-        """A tensor that is no parameter of the program."""
+        """Return a tensor that is no parameter of the program."""
         return Weight(value.name, value.shape, value.dtype, lambda: value.data, trained, tuple(range(value.ndim)))
 
     def initializer(self, node: BoundNode, index: int) -> Weight | None:
-        """The tensor that a node has as an input, if it is one of the file."""
+        """Return the tensor that a node has as an input, if it is one of the file."""
         value = node.inputs[index] if index < len(node.inputs) else None
         body = self.program.body
         if value is None or value not in body.initializers:
@@ -86,12 +85,12 @@ class Matcher:
                 if variable in weights.names:
                     self.readers.setdefault(variable, []).append(op)
 
-    def step(self, value: Any, *names: str) -> Op | None:
-        """The operator that makes a value, if it is one of these."""
+    def step(self, value: RuntimeValue, *names: str) -> Op | None:
+        """Return the operator that makes a value, if it is one of these."""
         op = self.made.get(value) if isinstance(value, Variable) else None
         return op if op is not None and op.step.name in names and not _transformed(op.step) else None
 
-    def is_parameter(self, value: Any) -> bool:
+    def is_parameter(self, value: object) -> bool:
         """Whether a value is a tensor of the file that may be trained."""
         return isinstance(value, Variable) and value in self.weights.names
 
@@ -107,8 +106,8 @@ class Matcher:
             for reader in self.readers.get(parameter, [])
         )
 
-    def parameter(self, value: Any, turned: bool = True) -> Weight | None:
-        """The weight that a value is: a parameter, or one with its axes in another order."""
+    def parameter(self, value: RuntimeValue, turned: bool = True) -> Weight | None:
+        """Return the weight that a value is: a parameter, or one with its axes in another order."""
         if not isinstance(value, Variable):
             return None
         if value in self.weights.names:
@@ -121,8 +120,8 @@ class Matcher:
         axes = tuple(op.step.args[1]) if len(op.step.args) > 1 else tuple(reversed(range(rank)))
         return self.weights.weight(turned_from, axes)
 
-    def vector(self, value: Any, size: int) -> Weight | None:
-        """A parameter of one axis of this size; one of a single element is a constant of the program."""
+    def vector(self, value: RuntimeValue, size: int) -> Weight | None:
+        """Return a parameter of one axis of this size; one of a single element is a constant of the program."""
         if isinstance(value, HostValue) and value.name and value.shape == (size,) == (1,) and not value.symbolic:
             return self.weights.constant(value, trained=True)
         shaped = self.step(value, "jnp.reshape")
@@ -135,7 +134,7 @@ class Matcher:
         return weight if weight is not None and weight.shape == (size,) else None
 
     def with_bias(self, op: Op, size: int) -> tuple[Op, Weight | None]:
-        """The operator in front of an addition of a bias, and the bias; or the operator itself."""
+        """Return the operator in front of an addition of a bias, and the bias; or the operator itself."""
         if op.step.name != "+":
             return op, None
         for bias, other in (op.step.args, op.step.args[::-1]):

@@ -25,7 +25,7 @@ NORMS = frozenset({"LayerNorm", "RMSNorm", "BatchNorm"})
 
 
 def mine(leaves: Sequence[Leaf], chains: dict[int, Chain], weights: Sequence[Variable]) -> dict[str, str]:
-    """Puts repeated blocks into modules `layers.0`, `layers.1` …, where the file has no such modules.
+    """Put repeated blocks into modules `layers.0`, `layers.1` …, if the file has no such modules.
 
     Args:
       leaves: the layers and operators, in the order of the file.
@@ -77,7 +77,7 @@ def _sequence(leaves: Sequence[Leaf], weights: frozenset[Variable]) -> list[Leaf
 
 
 def _tokens(sequence: Sequence[Leaf], weights: frozenset[Variable]) -> np.ndarray:
-    """A number for each leaf: the same for those that do the same, whatever their sizes are."""
+    """Return a number for each leaf: the same for those that do the same, whatever their sizes are."""
     numbers: dict[object, int] = {}
     keys = []
     for leaf in sequence:
@@ -108,19 +108,19 @@ class _Mining:
         self.last = np.array([last.get(variable, at) for variable, at in made.items()], np.int64)
 
     def runs(self) -> list[_Repeats]:
-        """The runs that do not overlap, the best first."""
-        found: list[_Repeats] = []
+        """Return the runs that do not overlap, the best first."""
+        runs_so_far: list[_Repeats] = []
         pending = [(0, len(self.sequence))]
         while pending:
             begin, end = pending.pop()
             best = self._best(begin, end)
             if best is not None:
-                found.append(best)
+                runs_so_far.append(best)
                 pending += [(begin, best.begin), (best.end, end)]
-        return found
+        return runs_so_far
 
     def _best(self, begin: int, end: int) -> _Repeats | None:
-        """The run that covers most leaves for each value that goes from round to round."""
+        """Return the run that covers most leaves for each value that goes from round to round."""
         part = self.tokens[begin:end]
         layers = np.cumsum([0, *(_is_heavy(leaf) for leaf in self.sequence[begin:end])])
         best: _Repeats | None = None
@@ -140,7 +140,7 @@ class _Mining:
         return best
 
     def _in_phase(self, begin: int, length: int, period: int) -> _Repeats:
-        """The rounds from where the fewest values go from one to the next.
+        """Return the rounds from where the fewest values go from one to the next.
 
         A normalization belongs to the block before it, if only its result goes on.
         """
@@ -153,7 +153,7 @@ class _Mining:
         return _Repeats(begin + best, period, (length - best) // period, max(fewest, 1))
 
     def _crossing(self, period: int) -> np.ndarray:
-        """How many values, made in the `period` leaves before each place, are read from there on."""
+        """Return how many values, made in the `period` leaves before each place, are read from there on."""
         until = np.minimum(self.last, self.made + period)
         size = len(self.sequence) + period + 2
         return np.cumsum(np.bincount(self.made + 1, minlength=size) - np.bincount(until + 1, minlength=size))

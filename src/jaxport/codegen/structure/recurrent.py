@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import jax
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from jaxport.codegen.structure.matching import Matcher
 from jaxport.codegen.structure.spellings import number
 from jaxport.codegen.tree import Layer, Op, Weight
+from jaxport.importer.host import Attribute, RuntimeValue
 from jaxport.importer.recording import Function, Variable
 
 __all__ = ["recurrent"]
@@ -20,7 +20,7 @@ GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2)}
 
 
 def recurrent(op: Op, matcher: Matcher) -> Layer | None:
-    """The cell of a scan over time; None for all that frameworks have no cell for.
+    """Return the cell of a scan over time; None for all that frameworks have no cell for.
 
     Its inputs are the sequence (time, batch, features) and the first carry, `(c, h)` for an LSTM; its results the last
     carry and the sequence of `h`.
@@ -38,7 +38,7 @@ def recurrent(op: Op, matcher: Matcher) -> Layer | None:
     if source is None or rows.dtype != np.float32:
         return None
     x, of_input, direction, bias = source
-    turned = [found for value in op.inputs if (found := _recurrence(value, direction, matcher)) is not None]
+    turned = [parameter for value in op.inputs if (parameter := _recurrence(value, direction, matcher)) is not None]
     own = {variable for variable in (of_input, *turned, bias) if variable is not None}
     if (
         not turned
@@ -47,7 +47,7 @@ def recurrent(op: Op, matcher: Matcher) -> Layer | None:
     ):
         return None
     kind = op.operator
-    outputs: Any = step.outputs
+    outputs: RuntimeValue = step.outputs
     if kind == "LSTM":
         (h, c), ys = outputs
         states, outputs = (carry[1], carry[0]), ((c, h), ys)
@@ -66,7 +66,7 @@ def recurrent(op: Op, matcher: Matcher) -> Layer | None:
     return Layer(kind, config, weights, (x, *known), op.outputs, kind.lower())
 
 
-def _is_plain(attributes: Any, kind: str) -> bool:
+def _is_plain(attributes: Mapping[str, Attribute], kind: str) -> bool:
     """Whether a node computes the same as the cells of the frameworks."""
     if attributes.get("clip") is not None or attributes.get("input_forget") or attributes.get("activation_alpha"):
         return False
@@ -78,38 +78,38 @@ def _is_plain(attributes: Any, kind: str) -> bool:
 
 
 def _input_product(rows: Variable, matcher: Matcher) -> tuple[Variable, Variable, int, Variable | None] | None:
-    """The sequence, the weights of the input, the direction and the biases: `x @ W[d].T + (B[d, :n] + B[d, n:])`."""
+    """Return sequence, weights of the input, direction and biases of `x @ W[d].T + (B[d, :n] + B[d, n:])`."""
     total = matcher.step(rows, "+")
     if total is None:
         return None
     product = matcher.step(total.step.args[0], "@")
     x = product.step.args[0] if product is not None else None
-    found = _indexed(product.step.args[1], matcher, turned=True) if product is not None else None
-    if found is None or not isinstance(x, Variable) or not isinstance(found[1], int):
+    indexed = _indexed(product.step.args[1], matcher, turned=True) if product is not None else None
+    if indexed is None or not isinstance(x, Variable) or not isinstance(indexed[1], int):
         return None
     added = total.step.args[1]
     if number(added) == 0:
-        return x, found[0], found[1], None
+        return x, indexed[0], indexed[1], None
     both = matcher.step(added, "+")
     parts = both.step.args if both is not None else (added,)
     biases = [_indexed(part, matcher, turned=False) for part in parts]
     if any(bias is None or bias[0] is not (biases[0] or bias)[0] for bias in biases):
         return None
-    return x, found[0], found[1], biases[0][0] if biases[0] is not None else None
+    return x, indexed[0], indexed[1], biases[0][0] if biases[0] is not None else None
 
 
 def _recurrence(value: Variable, direction: int, matcher: Matcher) -> Variable | None:
-    """The parameter whose part for a direction, turned, a step multiplies the state with."""
+    """Return the parameter whose part for a direction, turned, a step multiplies the state with."""
     kept = matcher.step(value, "lax.optimization_barrier")
-    found = _indexed(kept.step.args[0], matcher, turned=True) if kept is not None else None
-    if found is None:
+    indexed = _indexed(kept.step.args[0], matcher, turned=True) if kept is not None else None
+    if indexed is None:
         return None
-    index = found[1][0] if isinstance(found[1], tuple) else found[1]
-    return found[0] if index == direction else None
+    index = indexed[1][0] if isinstance(indexed[1], tuple) else indexed[1]
+    return indexed[0] if index == direction else None
 
 
-def _indexed(value: Any, matcher: Matcher, turned: bool) -> tuple[Variable, Any] | None:
-    """The parameter that a value is a part of, and the index."""
+def _indexed(value: RuntimeValue, matcher: Matcher, turned: bool) -> tuple[Variable, RuntimeValue] | None:
+    """Return the parameter that a value is a part of, and the index."""
     if turned:
         transposed = matcher.step(value, "T")
         value = transposed.step.args[0] if transposed is not None else None
@@ -122,7 +122,7 @@ def _indexed(value: Any, matcher: Matcher, turned: bool) -> tuple[Variable, Any]
 def _weights(
     kind: str, of_input: Variable, of_state: Variable, bias: Variable | None, direction: int, matcher: Matcher
 ) -> dict[str, Weight]:
-    """The tensors of a cell: kernels (inputs before outputs) and biases, gate by gate in the frameworks' order."""
+    """Return the tensors of a cell: kernels (inputs first) and biases, gate by gate in the frameworks' order."""
     order = GATES[kind]
     hidden = of_state.shape[-1]
     size = hidden * len(order)

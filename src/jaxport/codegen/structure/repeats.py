@@ -12,13 +12,13 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import jax
 
 from jaxport.codegen.structure.scopes import Chain, called
 from jaxport.codegen.structure.steps import leaf_key
 from jaxport.codegen.tree import Call, Item, Layer, Module, Op
+from jaxport.importer.host import RuntimeValue
 from jaxport.importer.recording import Variable
 
 __all__ = ["further_calls", "separated", "united"]
@@ -27,7 +27,7 @@ __all__ = ["further_calls", "separated", "united"]
 def separated(
     ops: Sequence[Op], chains: Mapping[int, Chain], weights: Collection[Variable], kept: Collection[str]
 ) -> tuple[dict[int, Chain], set[str]]:
-    """The modules around each operator, with a path of its own for each call of a module, and the modules called so.
+    """Return the modules around each operator, with a path for each call of a module, and the modules called so.
 
     Args:
       ops: the operators, in the order of the file.
@@ -35,30 +35,33 @@ def separated(
       weights: the parameters that tell calls apart.
       kept: the paths of modules that are left as they are.
     """
-    found = _without_numbers(ops, chains, weights)
+    separate = _without_numbers(ops, chains, weights)
     repeated: set[str] = set()
 
     def visit(inside: Sequence[Op], depth: int) -> None:
         parts: dict[str, list[Op]] = {}
         for op in inside:
-            if len(found[id(op)]) > depth:
-                parts.setdefault(found[id(op)][depth], []).append(op)
+            if len(separate[id(op)]) > depth:
+                parts.setdefault(separate[id(op)][depth], []).append(op)
         for path, part in parts.items():
             calls = None if called(path) in kept else _calls(part, weights)
             repeated.update([called(path)] if calls else [])
             for op, number in zip(part, calls or [0] * len(part), strict=True):
                 if number:
-                    chain = found[id(op)]
-                    found[id(op)] = (*chain[:depth], *(f"{path}@{number}{p.removeprefix(path)}" for p in chain[depth:]))
+                    chain = separate[id(op)]
+                    separate[id(op)] = (
+                        *chain[:depth],
+                        *(f"{path}@{number}{p.removeprefix(path)}" for p in chain[depth:]),
+                    )
             for number in sorted({*(calls or [0])}):
                 visit([op for op, own in zip(part, calls or [0] * len(part), strict=True) if own == number], depth + 1)
 
     visit(ops, 0)
-    return found, repeated
+    return separate, repeated
 
 
 def _without_numbers(ops: Sequence[Op], chains: Mapping[int, Chain], weights: Collection[Variable]) -> dict[int, Chain]:
-    """The chains with one path for all calls of a module: the TorchScript exporter numbers them, `block`, `block_1` …"""
+    """Return the chains with one path for all calls of a module, which the TorchScript exporter numbers: `block_1` …"""
     read: dict[str, set[Variable]] = {}
     for op in ops:
         for path in chains[id(op)]:
@@ -80,7 +83,7 @@ def _without_numbers(ops: Sequence[Op], chains: Mapping[int, Chain], weights: Co
 
 
 def _calls(ops: Sequence[Op], weights: Collection[Variable]) -> list[int] | None:
-    """The call that each operator of a module belongs to; None if it is called once, or that cannot be told."""
+    """Return the call that each operator of a module belongs to; None if it is called once, or that cannot be told."""
     reads = [(at, variable) for at, op in enumerate(ops) for variable in op.inputs if variable in weights]
     calls = math.gcd(*Counter(variable for _, variable in reads).values())
     if calls < 2:
@@ -106,7 +109,7 @@ def _calls(ops: Sequence[Op], weights: Collection[Variable]) -> list[int] | None
 
 
 def united(module: Module, weights: Collection[Variable]) -> Module:
-    """The module with calls of one module, or layer, in place of those that are further calls of it.
+    """Return the module with calls of one module, or layer, in place of those that are further calls of it.
 
     A module that computes something else keeps its path, which `further_calls` reports.
     """
@@ -137,7 +140,7 @@ def united(module: Module, weights: Collection[Variable]) -> Module:
 def _with_results(
     items: Sequence[tuple[Item, Mapping[Variable, Variable]]], results: Mapping[int, Mapping[Variable, None]]
 ) -> Iterator[Item]:
-    """The items, each module that is called several times with all results that any of its calls is used for."""
+    """Yield the items, each module that is called several times with all results that any of its calls is used for."""
     modules: dict[int, Module] = {}
     for item, names in items:
         if not isinstance(item, Call) or id(item.module) not in results:
@@ -149,12 +152,12 @@ def _with_results(
 
 
 def further_calls(module: Module) -> set[str]:
-    """The modules of which a call after the first is left in the tree."""
+    """Return the modules of which a call after the first is left in the tree."""
     paths = [inner.path for inner in module.walk()]
     for inner in module.walk():
         around = f"{inner.path}." if inner.path else ""
         paths += [f"{around}{item.label}" for item in inner.items if isinstance(item, Layer)]
-    return {called(path[: found.start()]) for path in paths for found in re.finditer("@", path)}
+    return {called(path[: mark.start()]) for path in paths for mark in re.finditer("@", path)}
 
 
 def _are_one(first: Layer, second: Layer) -> bool:
@@ -203,12 +206,12 @@ class _Match:
         pairs = [*zip(first.inputs, second.inputs, strict=True), *zip(first.outputs, second.outputs, strict=True)]
         return _are_one(first, second) and self.trees(*states) and all(self.variables(*pair) for pair in pairs)
 
-    def trees(self, first: Any, second: Any) -> bool:
+    def trees(self, first: RuntimeValue, second: RuntimeValue) -> bool:
         leaves, structure = jax.tree.flatten(first)
         others, other_structure = jax.tree.flatten(second)
         return str(structure) == str(other_structure) and all(map(self.leaves, leaves, others))
 
-    def leaves(self, first: Any, second: Any) -> bool:
+    def leaves(self, first: RuntimeValue, second: RuntimeValue) -> bool:
         if isinstance(first, Variable) and isinstance(second, Variable):
             return self.variables(first, second)
         key = leaf_key(first)

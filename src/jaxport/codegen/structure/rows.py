@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from jaxport.codegen.structure.spellings import Spellings
+from jaxport.importer.host import Dim, RuntimeValue
 from jaxport.importer.recording import Step, Variable
 
 __all__ = ["Rows"]
@@ -66,5 +66,5 @@ class Rows:
         y = self.add(Step("operator", "@", (x, turned), {}, Variable(shape, step.outputs.dtype), step.node))
         return Step("call", "jnp.transpose", (y, (0, 2, 1)), {}, step.outputs, step.node)
 
-    def _call(self, like: Step, name: str, args: tuple[Any, ...], shape: Sequence[Any]) -> Variable:
+    def _call(self, like: Step, name: str, args: tuple[RuntimeValue, ...], shape: Sequence[Dim]) -> Variable:
         return self.add(Step("call", name, args, {}, Variable(tuple(shape), like.outputs.dtype), like.node))

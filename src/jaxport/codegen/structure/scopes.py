@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise, takewhile
-from typing import Any
 
 from jaxport.codegen.tree import Layer, Leaf, Op
 from jaxport.importer.graph import BoundNode
@@ -30,7 +29,7 @@ Chain = tuple[str, ...]
 
 
 def called(path: str) -> str:
-    """The module that a path is a call of: further calls of a module are numbered.
+    """Return the module that a path is a call of: further calls of a module are numbered.
 
     >>> called("encoder@1.layers.0@2")
     'encoder.layers.0'
@@ -39,7 +38,7 @@ def called(path: str) -> str:
 
 
 def common(chains: Iterable[Chain]) -> Chain:
-    """The modules that all chains have around them.
+    """Return the modules that all chains have around them.
 
     >>> common([("a", "a.b"), ("a", "a.c")])
     ('a',)
@@ -52,17 +51,20 @@ def common(chains: Iterable[Chain]) -> Chain:
 
 
 def nodes_of(places: Mapping[BoundNode, NodePlace]) -> Iterator[tuple[BoundNode, Chain]]:
-    """All nodes, those of branches and functions included, with the modules around each."""
+    """Yield all nodes, those of branches and functions included, with the modules around each."""
     for node, place in places.items():
         yield node, tuple(module.path for module in place.modules)
         for inner in place.bodies.values():
             yield from nodes_of(inner)
 
 
-def node_chains(places: Mapping[BoundNode, NodePlace]) -> tuple[dict[Any, BoundNode], dict[Any, Chain]]:
-    """The bound nodes, and the modules around each; of a function that is called twice, the modules around both calls."""
-    nodes: dict[Any, BoundNode] = {}
-    chains: dict[Any, Chain] = {}
+def node_chains(places: Mapping[BoundNode, NodePlace]) -> tuple[dict[Hashable, BoundNode], dict[Hashable, Chain]]:
+    """Return the bound nodes, and the modules around each.
+
+    Of a function that is called twice, the modules around both calls.
+    """
+    nodes: dict[Hashable, BoundNode] = {}
+    chains: dict[Hashable, Chain] = {}
     for node, chain in nodes_of(places):
         key = node.node
         chains[key] = common([chains[key], chain]) if key in chains else chain
@@ -71,7 +73,7 @@ def node_chains(places: Mapping[BoundNode, NodePlace]) -> tuple[dict[Any, BoundN
 
 
 def chain_of(leaf: Leaf, chain: Chain) -> Chain:
-    """The modules around a leaf, those that only the name of its weight tells included.
+    """Return the modules around a leaf, those that only the name of its weight tells included.
 
     A layer whose weight is `h.0.attn.query.weight` is `query` in `h.0.attn`, if nothing contradicts.
     """
@@ -96,7 +98,7 @@ def chain_of(leaf: Leaf, chain: Chain) -> Chain:
 
 
 def plain_paths(paths: Iterable[str]) -> dict[str, str]:
-    """Paths as the modules are called: the TorchScript exporter repeats the name of a list before its elements.
+    """Return paths as the modules are called; the TorchScript exporter repeats the name of a list before its elements.
 
     >>> plain_paths(["net", "net.net.0", "net.net.0.fc"])
     {'net': 'net', 'net.net.0': 'net.0', 'net.net.0.fc': 'net.0.fc'}
@@ -107,8 +109,8 @@ def plain_paths(paths: Iterable[str]) -> dict[str, str]:
 
 
 def imply_elements(chains: dict[int, Chain]) -> None:
-    """Adds the modules that are only containers, and so are not called: `layers.0` around `layers.0.query` and others."""
-    found: dict[int, Chain] = {}
+    """Add the modules that are only containers, and so are not called: `layers.0` around `layers.0.query` and others."""
+    with_elements: dict[int, Chain] = {}
     children: dict[str, set[str]] = {}
     for key, chain in chains.items():
         whole: list[str] = []
@@ -120,13 +122,13 @@ def imply_elements(chains: dict[int, Chain]) -> None:
                 children.setdefault(implied, set()).add(path)
                 whole.append(implied)
             whole.append(path)
-        found[key] = tuple(whole)
-    for key, whole_chain in found.items():
+        with_elements[key] = tuple(whole)
+    for key, whole_chain in with_elements.items():
         chains[key] = tuple(path for path in whole_chain if len(children.get(path, (1, 2))) > 1)
 
 
 def without_containers(chains: dict[int, Chain]) -> None:
-    """Leaves out the modules that only number others: `blocks` around `blocks.0` and `blocks.1` is a list."""
+    """Leave out the modules that only number others: `blocks` around `blocks.0` and `blocks.1` is a list."""
     containers = {
         outer
         for chain in chains.values()
@@ -168,18 +170,18 @@ def _computed_by(
     weights: set[Variable],
 ) -> list[Leaf]:
     """Return the leaves that have to leave a module for one leaf to leave it; none if a weight is among them."""
-    found: dict[int, Leaf] = {}
+    moving: dict[int, Leaf] = {}
     pending = [leaf]
     while pending:
         current = pending.pop()
         if not isinstance(current, Op) or not weights.isdisjoint(current.inputs):
             return []
-        found[id(current)] = current
+        moving[id(current)] = current
         for variable in current.inputs:
             before = maker.get(variable)
-            if before is None or id(before) in found:
+            if before is None or id(before) in moving:
                 continue
             chain = chains[id(before)]
             if len(chain) > depth and chain[depth] == inside:
                 pending.append(before)
-    return list(found.values())
+    return list(moving.values())

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from jaxport.importer.host import HostValue
+from jaxport.importer.host import Dim, HostValue, RuntimeValue, Shape
 from jaxport.importer.recording import Step, Variable
 
 __all__ = ["Attended", "Spellings", "bounds", "number"]
@@ -43,13 +42,13 @@ class Spellings:
         if isinstance(step.outputs, Variable):
             self.made[step.outputs] = step
 
-    def step(self, value: Any, *names: str) -> Step | None:
-        """The step that makes a value, if it is one of these; `""` is an index."""
+    def step(self, value: RuntimeValue, *names: str) -> Step | None:
+        """Return the step that makes a value, if it is one of these; `""` is an index."""
         step = self.made.get(value) if isinstance(value, Variable) else None
         return step if step is not None and step.name in names and step.form != "vmap" else None
 
-    def scaled(self, value: Any) -> tuple[Any, float]:
-        """A value without the constants that it is multiplied with or divided by, and their product."""
+    def scaled(self, value: RuntimeValue) -> tuple[RuntimeValue, float]:
+        """Return a value without the constants that it is multiplied with or divided by, and their product."""
         factor = 1.0
         while True:
             product, quotient = self.step(value, "*"), self.step(value, "/")
@@ -67,8 +66,8 @@ class Spellings:
                 return value, factor
             value, factor = rest, factor * known
 
-    def factors(self, value: Any) -> tuple[list[Variable], float]:
-        """The values that a value is the product of, and the product of its constants."""
+    def factors(self, value: RuntimeValue) -> tuple[list[Variable], float]:
+        """Return the values that a value is the product of, and the product of its constants."""
         rest, factor = self.scaled(value)
         product = self.step(rest, "*")
         if product is None or not all(isinstance(arg, Variable) for arg in product.args):
@@ -81,7 +80,10 @@ class Spellings:
         parts = [self.factors(arg) if isinstance(arg, Variable) else ([], number(arg)) for arg in step.args]
         if any(factor is None for _, factor in parts):
             return None
-        values, factor = [value for found, _ in parts for value in found], math.prod(factor or 0 for _, factor in parts)
+        values, factor = (
+            [value for variables, _ in parts for value in variables],
+            math.prod(factor or 0 for _, factor in parts),
+        )
         if len(values) != 2 or not is_close(factor, 0.5):
             return None
         for x, gate in (values, values[::-1]):
@@ -95,18 +97,18 @@ class Spellings:
                 return x, True
         return None
 
-    def _plus_one(self, value: Any) -> Any:
+    def _plus_one(self, value: RuntimeValue) -> RuntimeValue:
         total = self.step(value, "+")
         for one, other in (total.args, total.args[::-1]) if total is not None else ():
             if number(one) == 1:
                 return other
         return None
 
-    def _is_scaled(self, value: Any, x: Variable, factor: float) -> bool:
-        rest, found = self.scaled(value)
-        return rest is x and is_close(found, factor)
+    def _is_scaled(self, value: RuntimeValue, x: Variable, factor: float) -> bool:
+        rest, product = self.scaled(value)
+        return rest is x and is_close(product, factor)
 
-    def _is_cubic(self, value: Any, x: Variable) -> bool:
+    def _is_cubic(self, value: RuntimeValue, x: Variable) -> bool:
         """Whether a value is `sqrt(2 / pi) * (x + 0.044715 * x**3)`."""
         rest, factor = self.scaled(value)
         total = self.step(rest, "+")
@@ -118,7 +120,7 @@ class Spellings:
                 return True
         return False
 
-    def _power(self, value: Any, x: Variable) -> float | None:
+    def _power(self, value: RuntimeValue, x: Variable) -> float | None:
         if value is x:
             return 1
         power, product = self.step(value, "**", "jnp.power"), self.step(value, "*")
@@ -143,13 +145,13 @@ class Spellings:
         axis = axes.pop()
         return (shifted.args[0], axis) if not axes and axis is not None else None
 
-    def is_scores(self, value: Any) -> bool:
+    def is_scores(self, value: RuntimeValue) -> bool:
         """Whether a value is a product of two activations."""
         product = self.step(self.scaled(value)[0], "@")
         return product is not None and all(isinstance(arg, Variable) for arg in product.args)
 
     def attention(self, product: Step) -> Attended | None:
-        """The attention that a product ends."""
+        """Return the attention that a product ends."""
         softmax = self.step(product.args[0], "nn.softmax")
         value = product.args[1]
         if softmax is None or not isinstance(value, Variable) or softmax.kwargs.get("axis") not in (-1, 3):
@@ -184,18 +186,18 @@ class Spellings:
             heads, value = few_heads, few_values
         return Attended(query, heads, value, scale, biases)
 
-    def _without_biases(self, value: Any) -> tuple[Any, tuple[Variable, ...]] | None:
+    def _without_biases(self, value: RuntimeValue) -> tuple[RuntimeValue, tuple[Variable, ...]] | None:
         """Return the scores that a value is the sum of, and what is added to them; None if it has no scores."""
         if self.is_scores(value):
             return value, ()
         total = self.step(value, "+")
         for bias, other in (total.args, total.args[::-1]) if total is not None else ():
-            found = self._without_biases(other) if isinstance(bias, Variable) else None
-            if found is not None:
-                return found[0], (*found[1], bias)
+            unbiased = self._without_biases(other) if isinstance(bias, Variable) else None
+            if unbiased is not None:
+                return unbiased[0], (*unbiased[1], bias)
         return None
 
-    def counts(self, value: Any, size: Any) -> bool:
+    def counts(self, value: RuntimeValue, size: Dim) -> bool:
         """Whether a value is 0, 1 … `size - 1`, in this order, whatever its shape is: rows times their length, and columns."""
         total = self.step(value, "+")
         for columns, rows in (total.args, total.args[::-1]) if total is not None else ():
@@ -227,8 +229,8 @@ class Spellings:
             return None
         return origin if origin.shape == (value.shape[0], heads, *value.shape[2:]) else None
 
-    def _with_last_axes_swapped(self, value: Any) -> Variable | None:
-        """A value whose last two axes are those of another in the other order, as that other value.
+    def _with_last_axes_swapped(self, value: RuntimeValue) -> Variable | None:
+        """Return a value whose last two axes are those of another in the other order, as that other value.
 
         Its own axes may have been brought into their order from any other: it is a transpose then as well.
         """
@@ -245,14 +247,14 @@ class Spellings:
         return swapped
 
 
-def number(value: Any) -> float | None:
-    """A number that is known and not more than one element, or None."""
+def number(value: object) -> float | None:
+    """Return a number that is known and not more than one element, or None."""
     if isinstance(value, HostValue) and value.size == 1 and not value.symbolic and value.dtype.kind in "iuf":
         return float(value.data.reshape(())[()])
     return float(value) if isinstance(value, int | float | np.number) and not isinstance(value, bool) else None
 
 
-def bounds(index: Any, axis: int, size: int) -> tuple[int, int] | None:
+def bounds(index: RuntimeValue, axis: int, size: int) -> tuple[int, int] | None:
     """Return the first place and the place behind the last of a slice along an axis; None for other indices."""
     parts = index if isinstance(index, tuple) else (index,)
     if len(parts) != axis + 1 or not all(isinstance(part, slice) for part in parts):
@@ -271,13 +273,13 @@ def is_close(value: float, wanted: float) -> bool:
     return abs(value - wanted) <= CLOSE * abs(wanted)
 
 
-def _fits(shape: tuple[Any, ...], whole: tuple[Any, ...]) -> bool:
+def _fits(shape: Shape, whole: Shape) -> bool:
     """Whether a bias can be broadcast to scores: each axis has one element, or all."""
     return len(shape) <= 4 and all(a == b or a == 1 for a, b in zip(shape[::-1], whole[::-1], strict=False))
 
 
 def _kept_axis(step: Step) -> int | None:
-    """The one axis that a step reduces and keeps, from the end."""
+    """Return the one axis that a step reduces and keeps, from the end."""
     axis = step.kwargs.get("axis")
     axes = axis if isinstance(axis, tuple) else (axis,)
     rank = len(step.args[0].shape) if isinstance(step.args[0], Variable) else 0

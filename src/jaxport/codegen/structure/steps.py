@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
 import jax
 import numpy as np
 
 from jaxport.codegen.tree import Op
-from jaxport.importer.host import HostValue
+from jaxport.importer.host import HostValue, RuntimeValue
 from jaxport.importer.recording import Function, Recordable, Step, Variable, map_leaves
 
 __all__ = ["leaf_key", "operators", "reads", "renamed", "variables"]
@@ -20,8 +19,8 @@ REARRANGING = frozenset({"T", "jnp.transpose", "jnp.reshape", "jnp.expand_dims",
 """Functions whose result has the elements of their operand."""
 
 
-def variables(tree: Any) -> Iterator[Variable]:
-    """The variables in a tree, those inside slices included."""
+def variables(tree: RuntimeValue) -> Iterator[Variable]:
+    """Yield the variables in a tree, those inside slices included."""
     for leaf in jax.tree.leaves(tree):
         if isinstance(leaf, Variable):
             yield leaf
@@ -30,31 +29,33 @@ def variables(tree: Any) -> Iterator[Variable]:
 
 
 def reads(step: Step) -> list[Variable]:
-    """The variables that a step reads, in order, with those that its nested functions capture."""
-    found = dict.fromkeys(variables((step.args, list(step.kwargs.values()))))
+    """Return the variables that a step reads, in order, with those that its nested functions capture."""
+    variables_read = dict.fromkeys(variables((step.args, list(step.kwargs.values()))))
     for leaf in jax.tree.leaves((step.args, list(step.kwargs.values()))):
         if isinstance(leaf, Function):
-            found |= dict.fromkeys(_captured(leaf))
-    return list(found)
+            variables_read |= dict.fromkeys(_captured(leaf))
+    return list(variables_read)
 
 
 def _captured(function: Function) -> list[Variable]:
     known = set(variables(function.parameters))
-    found: dict[Variable, None] = {}
+    captured: dict[Variable, None] = {}
     for step in function.steps:
-        found |= {variable: None for variable in reads(step) if variable not in known}
+        captured |= {variable: None for variable in reads(step) if variable not in known}
         known |= set(variables(step.outputs))
-    found |= {variable: None for variable in variables(function.result) if variable not in known}
-    return list(found)
+    captured |= {variable: None for variable in variables(function.result) if variable not in known}
+    return list(captured)
 
 
-def operators(steps: Iterable[Step], result: Any, weights: Collection[Variable] = ()) -> tuple[list[Op], Any]:
-    """The steps that a result needs, equal ones once; and the result in terms of them.
+def operators(
+    steps: Iterable[Step], result: RuntimeValue, weights: Collection[Variable] = ()
+) -> tuple[list[Op], RuntimeValue]:
+    """Return the steps that a result needs, equal ones once; and the result in terms of them.
 
     A step that only reshapes a weight stays with each of its readers: two modules may have the same weight.
     """
     merged: dict[Variable, Variable] = {}
-    known: dict[Any, Step] = {}
+    known: dict[Hashable, Step] = {}
     kept: list[Step] = []
     for original in steps:
         step = renamed(original, merged)
@@ -71,7 +72,7 @@ def operators(steps: Iterable[Step], result: Any, weights: Collection[Variable] 
     result = map_leaves(lambda leaf: merged.get(leaf, leaf) if isinstance(leaf, Variable) else leaf, result)
     kept = _beside_readers(kept, set(variables(result)), weights)
     needed = set(variables(result))
-    found: list[Op] = []
+    backwards: list[Op] = []
     for step in reversed(kept):
         outputs = tuple(variables(step.outputs))
         if needed.isdisjoint(outputs):
@@ -79,8 +80,8 @@ def operators(steps: Iterable[Step], result: Any, weights: Collection[Variable] 
         inputs = tuple(reads(step))
         needed |= set(inputs)
         operator = getattr(step.node, "op_type", "") or ""
-        found.append(Op(operator, step, inputs, outputs))
-    return found[::-1], result
+        backwards.append(Op(operator, step, inputs, outputs))
+    return backwards[::-1], result
 
 
 def _beside_readers(steps: Sequence[Step], results: Collection[Variable], weights: Collection[Variable]) -> list[Step]:
@@ -112,11 +113,11 @@ def _beside_readers(steps: Sequence[Step], results: Collection[Variable], weight
 
 
 def renamed(step: Step, names: Mapping[Variable, Variable | HostValue]) -> Step:
-    """The step on the variables that are kept; its nested functions, too."""
+    """Return the step on the variables that are kept; its nested functions, too."""
     if not names or names.keys().isdisjoint(reads(step)):
         return step
 
-    def rename(leaf: Any) -> Any:
+    def rename(leaf: RuntimeValue) -> RuntimeValue:
         if isinstance(leaf, Function):
             inner = [renamed(part, names) for part in leaf.steps]
             return Function(leaf.name, leaf.parameters, inner, map_leaves(rename, leaf.result))
@@ -129,7 +130,7 @@ def renamed(step: Step, names: Mapping[Variable, Variable | HostValue]) -> Step:
     )
 
 
-def _key(step: Step) -> Any:
+def _key(step: Step) -> Hashable:
     """Return a key that equal steps share; None for a step that is not compared."""
     leaves, structure = jax.tree.flatten((step.args, sorted(step.kwargs.items())))
     parts = [leaf_key(leaf) for leaf in leaves]
@@ -138,7 +139,7 @@ def _key(step: Step) -> Any:
     return (step.form, step.name, str(structure), tuple(parts))
 
 
-def _large_key(value: HostValue) -> Any:
+def _large_key(value: HostValue) -> Hashable:
     """Return the key of a large constant: its identity, or its element if all are the same."""
     first = value.data.flat[0]
     if first == value.data.flat[-1] and bool((value.data == first).all()):
@@ -146,7 +147,7 @@ def _large_key(value: HostValue) -> Any:
     return ("host", id(value.data))
 
 
-def leaf_key(leaf: Any) -> Any:
+def leaf_key(leaf: RuntimeValue) -> Hashable:
     """Return a key that equal arguments of steps share; None for one that is not compared."""
     if isinstance(leaf, Variable):
         return ("variable", id(leaf))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -18,16 +17,16 @@ __all__ = ["copies", "element_of_all", "shared"]
 
 
 def copies(
-    steps: Iterable[Step], names: Mapping[Variable, str], program: Program, chains: Mapping[Any, Chain]
+    steps: Iterable[Step], names: Mapping[Variable, str], program: Program, chains: Mapping[Hashable, Chain]
 ) -> dict[Variable, Variable]:
     """Return the parameters that are copies of another, each with that one.
 
     Exporters store a weight again for each call of its module. Equal tensors are copies if the same function reads them in
     the same module: a linear layer has one kernel. Those whose elements are all the same may be weights of their own.
     """
-    firsts: dict[Any, list[Variable]] = {}
-    found: dict[Variable, Variable] = {}
-    readers: dict[Variable, set[Any]] = {}
+    firsts: dict[Hashable, list[Variable]] = {}
+    originals: dict[Variable, Variable] = {}
+    readers: dict[Variable, set[tuple[str, Chain]]] = {}
     for step in steps:
         for variable in reads(step):
             if variable in names:
@@ -41,14 +40,14 @@ def copies(
         if same is None or element_of_all(program, names[variable]) is not None:
             known.append(variable)
         else:
-            found[variable] = same
-    return found
+            originals[variable] = same
+    return originals
 
 
 def shared(
     ops: Sequence[Op], names: Mapping[Variable, str], program: Program, chains: Mapping[int, Chain]
 ) -> dict[Variable, Op | None]:
-    """The parameters that several operators read, each with the lookup whose table it is, if there is one.
+    """Return the parameters that several operators read, each with the lookup whose table it is, if there is one.
 
     Exporters merge equal tensors. Those whose elements are all the same, as those of fresh normalizations are, are no
     ties: each operator gets one of its own. A tensor that several calls of one module read is one weight of that module.
@@ -66,14 +65,14 @@ def shared(
                 owners.setdefault(variable, op)
     return {
         variable: owners.get(variable)
-        for variable, found in counts.items()
-        if max(found.values()) > 1 or len({tuple(map(called, chain)) for chain in found}) > 1
+        for variable, chain_counts in counts.items()
+        if max(chain_counts.values()) > 1 or len({tuple(map(called, chain)) for chain in chain_counts}) > 1
         if element_of_all(program, names[variable]) is None
     }
 
 
 def element_of_all(program: Program, name: str) -> float | None:
-    """The number that all elements of a parameter are; None if they differ. Those of an empty one are 0."""
+    """Return the number that all elements of a parameter are; None if they differ. Those of an empty one are 0."""
     array = program.weights.host_array(name).ravel()
     if array.size == 0:
         return 0.0

@@ -7,12 +7,13 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import jax.numpy as jnp
 
 from jaxport.blocks.block import Block
 from jaxport.errors import InvalidArgument, ModelError
+from jaxport.jaxprs import Array
+from jaxport.mox.aliases import JsonValue
 from jaxport.mox.edits.lora import GATE, TARGET, lora
 from jaxport.mox.edits.scaling import dora, ia3
 from jaxport.mox.mox import Mox
@@ -28,7 +29,7 @@ _KEY = "jaxport.adapter"
 
 
 def set_adapter(mox: Mox, *names: str) -> Mox:
-    """The Mox with these of its named adapters active, and no others.
+    """Return the Mox with these of its named adapters active, and no others.
 
     The program stays the same: what an adapter adds is multiplied with 1 or 0, an array of `Mox.state`
     (`<path>.<name>.lora_active`), which `Mox.apply` takes among the parameters, too.
@@ -48,7 +49,7 @@ def set_adapter(mox: Mox, *names: str) -> Mox:
     for name in names:
         if name not in known:
             raise _unknown(mox, name, known, "`set_adapter`")
-    gates: dict[str, Any] = {}
+    gates: dict[str, Array] = {}
     held, places = _held(mox), places_of(mox, list(nodes))
     for block in nodes.values():
         for own, path in block.config["new_params"].items():
@@ -59,8 +60,8 @@ def set_adapter(mox: Mox, *names: str) -> Mox:
     return mox.with_params(gates)
 
 
-def save_adapter(mox: Mox, name: str, path: str | os.PathLike[str], params: Mapping[str, Any] | None = None) -> None:
-    """Writes the parameters of an adapter and its configuration to one file, as safetensors.
+def save_adapter(mox: Mox, name: str, path: str | os.PathLike[str], params: Mapping[str, Array] | None = None) -> None:
+    """Write the parameters of an adapter and its configuration to one file, as safetensors.
 
     Args:
       mox: the Mox with the adapter.
@@ -82,7 +83,7 @@ def save_adapter(mox: Mox, name: str, path: str | os.PathLike[str], params: Mapp
 
 
 def load_adapter(mox: Mox, path: str | os.PathLike[str]) -> Mox:
-    """The Mox with the adapter of a file that `save_adapter` wrote, on the same layers.
+    """Return the Mox with the adapter of a file that `save_adapter` wrote, on the same layers.
 
     Raises:
       InvalidArgument: there is no such file; the Mox has no such layers, or has an adapter of that name.
@@ -131,8 +132,8 @@ class _AdaptedLayer:
     inputs: bool = False
 
 
-def _read(path: str | os.PathLike[str], values: Mapping[str, Any]) -> tuple[str, dict[str, _AdaptedLayer]]:
-    """The name of the adapter of a file, and its layers by path."""
+def _read(path: str | os.PathLike[str], values: Mapping[str, Array]) -> tuple[str, dict[str, _AdaptedLayer]]:
+    """Return the name of the adapter of a file, and its layers by path."""
     written = metadata_of(path).get(_KEY)
     if written is None:
         raise ModelError(f"`{path}` holds no adapter", where="`load_adapter`", why="`save_adapter` has not written it")
@@ -151,8 +152,8 @@ def _read(path: str | os.PathLike[str], values: Mapping[str, Any]) -> tuple[str,
     return name, layers
 
 
-def _fault(layer: _AdaptedLayer, values: Mapping[str, Any]) -> str:
-    """What is wrong with a layer of a file; empty if nothing is."""
+def _fault(layer: _AdaptedLayer, values: Mapping[str, Array]) -> str:
+    """Return what is wrong with a layer of a file; empty if nothing is."""
     if type(layer.rank) is not int or type(layer.scale) not in (int, float) or not math.isfinite(layer.scale):
         return f"has the rank {layer.rank!r} and the scale {layer.scale!r}"
     if layer.kind not in ("lora", "dora", "ia3") or type(layer.inputs) is not bool:
@@ -178,17 +179,17 @@ def _malformed(path: str | os.PathLike[str], why: str) -> ModelError:
 
 
 def _adapted(mox: Mox) -> dict[Node, Block]:
-    """The adapted layers, each once."""
-    found: dict[tuple[str, str], tuple[Node, Block]] = {}
+    """Return the adapted layers, each once."""
+    first_calls: dict[tuple[str, str], tuple[Node, Block]] = {}
     for node in mox.tree.nodes:
         block = node.block
         if block is not None and block.target == TARGET:
-            found.setdefault((block.path, block.config["adapter"]), (node, block))
-    return dict(found.values())
+            first_calls.setdefault((block.path, block.config["adapter"]), (node, block))
+    return dict(first_calls.values())
 
 
-def _layer(block: Block) -> dict[str, Any]:
-    """What a file says of an adapted layer."""
+def _layer(block: Block) -> dict[str, JsonValue]:
+    """Return what a file says of an adapted layer."""
     own = {key: path for key, path in block.config["new_params"].items() if not key.endswith(GATE)}
     weights = [weight for weight, *_ in block.config["plans"]]
     made = {"rank": block.config["rank"], "scale": block.config["scale"], "weights": weights, "params": own}
@@ -196,7 +197,7 @@ def _layer(block: Block) -> dict[str, Any]:
 
 
 def _at(mox: Mox, path: str, weights: list[str]) -> Selection:
-    """The calls of the layer that has the weights."""
+    """Return the calls of the layer that has the weights."""
     nodes = [
         node
         for node in mox.tree.nodes
@@ -216,7 +217,7 @@ def _at(mox: Mox, path: str, weights: list[str]) -> Selection:
     return Selection(mox, tuple(inner), f"the layer `{path}`")
 
 
-def _held(mox: Mox) -> dict[str, Any]:
+def _held(mox: Mox) -> dict[str, Array]:
     return {weight.path: weight.value for weight in mox.weights}
 
 

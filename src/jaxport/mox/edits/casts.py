@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import Atom, PyTree
+from jaxport.mox.aliases import Aval
 from jaxport.mox.replacement import Rewrite
 from jaxport.mox.rewriting import TypeRewriting
 
 __all__ = ["cast"]
 
 
-def cast(dtype: Any) -> Rewrite:
-    """A replacement in which a block computes in another floating-point type.
+def cast(dtype: DTypeLike) -> Rewrite:
+    """Return a replacement in which a block computes in another floating-point type.
 
     Its arguments and parameters are converted on entry, its results on return; bfloat16, float16, float32 and float64
     inside become the type. To store parameters in a type, too, convert their values:
@@ -57,7 +58,7 @@ def cast(dtype: Any) -> Rewrite:
 
 
 def _bordered(inner: jaxprs.ClosedJaxpr, outer: jaxprs.ClosedJaxpr) -> jaxprs.Jaxpr:
-    """The program between conversions from the outer types and back to them."""
+    """Return the program between conversions from the outer types and back to them."""
     convert = lambda atom, aval: _converted(atom, aval) if atom.aval.dtype != aval.dtype else (None, atom)
     invars = [jaxprs.Var(aval) for aval in outer.in_avals]
     before, after = [], []
@@ -83,8 +84,9 @@ def _bordered(inner: jaxprs.ClosedJaxpr, outer: jaxprs.ClosedJaxpr) -> jaxprs.Ja
     )
 
 
-def _converted(atom: Any, aval: Any) -> tuple[jaxprs.JaxprEqn, jaxprs.Var]:
-    spec = jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype)
+def _converted(atom: Atom, aval: Aval) -> tuple[jaxprs.JaxprEqn, jaxprs.Var]:
+    before: Aval = atom.aval
+    spec = jax.ShapeDtypeStruct(before.shape, before.dtype)
     (equation,) = jax.make_jaxpr(lambda x: x.astype(aval.dtype))(spec).eqns
     variable = jaxprs.Var(aval)
     return equation.replace(invars=[atom], outvars=[variable]), variable
@@ -95,14 +97,14 @@ class _Retyping(TypeRewriting):
         super().__init__()
         self.dtype = dtype
 
-    def aval(self, aval: Any) -> Any:
+    def aval(self, aval: Aval) -> Aval:
         return aval.update(dtype=self.dtype) if _is_computed_in(getattr(aval, "dtype", None)) else aval
 
-    def leaf(self, value: Any) -> Any:
+    def leaf(self, value: PyTree) -> PyTree:
         return self.dtype if isinstance(value, np.dtype) and _is_computed_in(value) else value
 
     def literal(self, literal: jaxprs.Literal) -> jaxprs.Literal:
-        aval: Any = literal.aval
+        aval: Aval = literal.aval
         if not _is_computed_in(aval.dtype):
             return literal
         return jaxprs.Literal(np.asarray(literal.val).astype(self.dtype)[()], self.aval(aval))
@@ -112,5 +114,5 @@ class _Retyping(TypeRewriting):
 _COMPUTED = frozenset(map(np.dtype, (jnp.bfloat16, "float16", "float32", "float64")))
 
 
-def _is_computed_in(dtype: Any) -> bool:
+def _is_computed_in(dtype: DTypeLike | None) -> bool:
     return isinstance(dtype, np.dtype) and dtype in _COMPUTED

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import jax.numpy as jnp
 
 from jaxport.blocks.values import is_tracer
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import Array, PyTree
 from jaxport.mox.edits.lora import TARGET
 from jaxport.mox.match import match_of
 from jaxport.mox.mox import Mox
@@ -19,8 +19,8 @@ from jaxport.mox.tree import Node
 __all__ = ["exchanged_weight", "exchanged_weights"]
 
 
-def exchanged_weights(mox: Mox) -> dict[str, Any]:
-    """What edits compute in the places of parameters that the program does not hold any more, by their paths.
+def exchanged_weights(mox: Mox) -> dict[str, Array]:
+    """Return what edits compute in the places of parameters that the program does not hold any more, by their paths.
 
     Raises:
       InvalidArgument: as `exchanged_weight`.
@@ -31,8 +31,8 @@ def exchanged_weights(mox: Mox) -> dict[str, Any]:
     return {path: exchanged_weight(mox, path) for path in paths if path not in places}
 
 
-def exchanged_weight(mox: Mox, path: str) -> Any:
-    """What edits compute in the place of a parameter; of a stack of layers, for each of them.
+def exchanged_weight(mox: Mox, path: str) -> Array:
+    """Return what edits compute in the place of a parameter; of a stack of layers, for each of them.
 
     Raises:
       InvalidArgument: it is another value in another call, or depends on the arguments; or an edit of the layer does more
@@ -46,7 +46,7 @@ def exchanged_weight(mox: Mox, path: str) -> Any:
         raise _refused(path, "an edit of the layer does more than to exchange its parameters")
     if len({frozenset(_adapters_around(node, path)) for node in inner}) > 1:
         raise _refused(path, "not all calls of the layer have the same adapters")
-    values = [_value(mox, node, path) for node in outer]
+    values: list[PyTree] = [_value(mox, node, path) for node in outer]
     if any(value is None for value in values):
         raise _refused(path, "its value depends on the arguments of the program")
     if len(values) > 1 and any(map(is_tracer, values)):
@@ -61,7 +61,7 @@ def _takes(node: Node, path: str) -> bool:
 
 
 def _adapters_around(node: Node, path: str) -> Iterator[tuple[str, ...]]:
-    """The parameters of each adapter of a weight around a block."""
+    """Yield the parameters of each adapter of a weight around a block."""
     for around in (node, *node.around):
         if _adapts(around, path) and around.block is not None:
             yield tuple(around.block.config["new_params"].values())
@@ -75,20 +75,20 @@ def _adapts(node: Node, path: str) -> bool:
 
 
 def _edits_around(node: Node, path: str) -> Iterator[Node]:
-    """The edits of a layer from that which computes a parameter, or is the outermost adapter of it, to the inside."""
-    found: list[Node] = []
+    """Yield the edits of a layer from that which computes a parameter, or is its outermost adapter, to the inside."""
+    edits: list[Node] = []
     last, is_given = 0, True
     for around in node.around:
         block = around.block
         if block is None or block.path != (node.block.path if node.block is not None else ""):
             break
         if _adapts(around, path):
-            last = len(found)
+            last = len(edits)
         elif block.target != TARGET and block.edited and block.kind == "function":
-            found.append(around)
+            edits.append(around)
         if is_given and not _takes(around, path):
-            is_given, last = False, len(found)
-    yield from found[:last]
+            is_given, last = False, len(edits)
+    yield from edits[:last]
 
 
 def _only_exchanges(node: Node) -> bool:
@@ -105,11 +105,11 @@ def _only_exchanges(node: Node) -> bool:
     )
 
 
-def _value(mox: Mox, node: Node, path: str) -> Any:
+def _value(mox: Mox, node: Node, path: str) -> Array | None:
     match = match_of(mox, node)
     if not match.lengths:
         return match.computed(path)
-    values = [match.step(step).computed(path) for step in range(math.prod(match.lengths))]
+    values: list[PyTree] = [match.step(step).computed(path) for step in range(math.prod(match.lengths))]
     if any(value is None for value in values):
         return None
     return jnp.stack(values).reshape(*match.lengths, *values[0].shape)

@@ -12,13 +12,14 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import Array, PythonFunction, PyTree, Var
+from jaxport.mox.aliases import Aval
 from jaxport.mox.match import Match
 from jaxport.mox.replacement import Factory, Original, Replacement, factory
 from jaxport.mox.uses import Kernel, Use, cast_of, is_passed_on, kernels, plain_body, uses
@@ -50,7 +51,7 @@ class _Plan:
       weight: its name below the block.
       prefix: of the names of its factors.
       inputs: which of its axes the input meets.
-      contracted: where the layer is a plain product, the axes of the input that meet them.
+      contracted: if the layer is a plain product, the axes of the input that meet them.
       looked_up: the layer looks up rows of the weight.
     """
 
@@ -69,7 +70,7 @@ def lora(
     weights: Callable[[str], bool] | None = None,
     name: str = "",
 ) -> Factory:
-    """Low-rank adapters for the selected layers: dense, embedding, convolution, recurrent, of any framework.
+    """Add low-rank adapters to the selected layers: dense, embedding, convolution, recurrent, of any framework.
 
     The new parameters are `lora_a` (random) and `lora_b` (zeros) below the path of the layer, so that the edited model
     computes what it did until it is trained.
@@ -97,18 +98,18 @@ def lora(
     scale = checked_scale(rank, alpha, "`lora`")
 
     def make(match: Match) -> Replacement:
-        found = [kernel for kernel in kernels(match) if weights is None or weights(kernel.path)]
-        prefix = lambda kernel: before if len(found) == 1 else f"{before}{kernel.name}."
-        plans = tuple(_plan(match, kernel, prefix(kernel)) for kernel in found)
+        chosen = [kernel for kernel in kernels(match) if weights is None or weights(kernel.path)]
+        prefix = lambda kernel: before if len(chosen) == 1 else f"{before}{kernel.name}."
+        plans = tuple(_plan(match, kernel, prefix(kernel)) for kernel in chosen)
         if not plans:
             raise no_weight(match, "`lora`")
-        params: dict[str, Any] = {}
-        for kernel, plan in zip(found, plans, strict=True):
+        params: dict[str, Array] = {}
+        for kernel, plan in zip(chosen, plans, strict=True):
             params |= factors(match, kernel, plan.prefix, rank, seed)
         config = {
             "rank": rank,
             "scale": scale,
-            "plans": tuple((k.path, p.prefix, p.inputs) for k, p in zip(found, plans, strict=True)),
+            "plans": tuple((k.path, p.prefix, p.inputs) for k, p in zip(chosen, plans, strict=True)),
             "adapter": name,
         }
         trained = frozenset(params)
@@ -132,7 +133,7 @@ def checked_scale(rank: int, alpha: float | None, where: str) -> float:
 
 
 def checked_name(name: str, where: str) -> str:
-    """What the names of the parameters of an adapter begin with.
+    """Return what the names of the parameters of an adapter begin with.
 
     Raises:
       InvalidArgument: the adapter's own name is no word.
@@ -143,7 +144,7 @@ def checked_name(name: str, where: str) -> str:
 
 
 def no_weight(match: Match, where: str) -> InvalidArgument:
-    """The error of a layer without a weight to adapt."""
+    """Return the error of a layer without a weight to adapt."""
     return InvalidArgument(
         f"`{match.shown}` has no weight to adapt",
         where=where,
@@ -161,14 +162,14 @@ def is_adapted(match: Match, weight: str) -> bool:
     return around.target == TARGET and weight in (path for path, *_ in around.config["plans"])
 
 
-def factors(match: Match, kernel: Kernel, prefix: str, rank: int, seed: int) -> dict[str, Any]:
-    """The two factors of an update of a weight, by name: a random one, and zeros."""
+def factors(match: Match, kernel: Kernel, prefix: str, rank: int, seed: int) -> dict[str, Array]:
+    """Return the two factors of an update of a weight, by name: a random one, and zeros."""
     aval = match.weight_avals[kernel.path]
-    given, made = _split(aval.shape, kernel.inputs)
+    in_sizes, made = _split(aval.shape, kernel.inputs)
     before = f"{prefix.removesuffix(f'{kernel.name}.')}{kernel.name}"
     numbers = np.random.default_rng([seed, zlib.crc32(f"{match.path}.{before}".encode()), *match.position])
-    bound = math.sqrt(3 / math.prod(given))
-    a = bound * (2 * numbers.random((*given, rank), np.float32) - 1)
+    bound = math.sqrt(3 / math.prod(in_sizes))
+    a = bound * (2 * numbers.random((*in_sizes, rank), np.float32) - 1)
     return {f"{prefix}lora_a": a.astype(aval.dtype), f"{prefix}lora_b": np.zeros((rank, *made), aval.dtype)}
 
 
@@ -181,14 +182,14 @@ _TAIL = frozenset({"add", "reshape", "transpose"})
 
 
 def _plan(match: Match, kernel: Kernel, prefix: str) -> _Plan:
-    """How a weight is updated."""
+    """Return how a weight is updated."""
     jaxpr = plain_body(match)
     variable = jaxpr.invars[kernel.index]
-    found = list(uses(jaxpr, variable))
+    readers = list(uses(jaxpr, variable))
     plan = _Plan(kernel.name, prefix, kernel.inputs)
-    if len(found) != 1:
+    if len(readers) != 1:
         return plan
-    (use,) = found
+    (use,) = readers
     if use.equation.primitive.name == "dot_general" and use.depth == 0:
         contracted, batch = use.equation.params["dimension_numbers"]
         theirs = tuple(contracted[1 - use.position])
@@ -198,18 +199,19 @@ def _plan(match: Match, kernel: Kernel, prefix: str) -> _Plan:
 
 
 def _contracted(match: Match, jaxpr: jaxprs.Jaxpr, use: Use, theirs: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The axes of the block's first argument that meet the weight, None unless the block is a plain product."""
+    """Return the axes of the block's first argument that meet the weight, None unless the block is a plain product."""
     block = match.block
     other = cast_of(jaxpr, use.equation.invars[1 - use.position])
     if block is None or block.axes is None or len(block.arguments) < 1 or other is not jaxpr.invars[0]:
         return None
     if len(block.returns) != 1 or not is_passed_on(jaxpr, use.equation.outvars[0], _TAIL):
         return None
-    axes, rank = list(theirs), other.aval.ndim
-    for given, _ in reversed(block.axes):
-        if given[0] is None or given[0] in axes:
+    operand: Aval = other.aval
+    axes, rank = list(theirs), operand.ndim
+    for in_axes, _ in reversed(block.axes):
+        if in_axes[0] is None or in_axes[0] in axes:
             return None
-        axes = [axis - (axis > given[0]) for axis in axes]
+        axes = [axis - (axis > in_axes[0]) for axis in axes]
         rank -= 1
     moved = any(equation.primitive.name == "transpose" for equation in jaxpr.eqns)
     # With axes of the input left over, the order of the result's axes must be that of a product with the weight last.
@@ -218,26 +220,27 @@ def _contracted(match: Match, jaxpr: jaxprs.Jaxpr, use: Use, theirs: tuple[int, 
     return tuple(axes)
 
 
-def _is_lookup(match: Match, variable: Any) -> bool:
+def _is_lookup(match: Match, variable: Var) -> bool:
     """Whether the block gives the rows of a table that its first argument, whole numbers, asks for."""
     block = match.block
     if block is None or block.batched or len(match.in_avals) != 1 or len(match.out_avals) != 1:
         return False
-    (given,), (made,) = match.in_avals, match.out_avals
-    whole = jnp.issubdtype(given.dtype, jnp.integer)
-    return whole and variable.aval.ndim == 2 and made.shape == (*given.shape, variable.aval.shape[1])
+    table: Aval = variable.aval
+    (indices,), (made,) = match.in_avals, match.out_avals
+    whole = jnp.issubdtype(indices.dtype, jnp.integer)
+    return whole and table.ndim == 2 and made.shape == (*indices.shape, table.shape[1])
 
 
 def contracted(match: Match, kernel: Kernel) -> tuple[int, ...] | None:
-    """The axes of a layer's first argument that meet its weight, None unless the layer is a plain product."""
+    """Return the axes of a layer's first argument that meet its weight, None unless the layer is a plain product."""
     return _plan(match, kernel, "").contracted
 
 
 @cache
-def _apply(plans: tuple[_Plan, ...], scale: float, gate: str) -> Callable[..., Any]:
-    """The adapted layer, one function for all layers with these plans, so that it is traced once."""
+def _apply(plans: tuple[_Plan, ...], scale: float, gate: str) -> PythonFunction:
+    """Return the adapted layer, one function for all layers with these plans, so that it is traced once."""
 
-    def adapted(original: Original, params: Mapping[str, Any], *args: Any) -> Any:
+    def adapted(original: Original, params: Mapping[str, Array], *args: PyTree) -> PyTree:
         exchanged, added = {}, None
         factor = scale * params[gate] if gate else scale
         for plan in plans:
@@ -260,7 +263,7 @@ def _apply(plans: tuple[_Plan, ...], scale: float, gate: str) -> Callable[..., A
     return adapted
 
 
-def update_of(a: Any, b: Any, inputs: tuple[int, ...]) -> Any:
-    """A·B with its axes in the order of the weight's."""
+def update_of(a: Array, b: Array, inputs: tuple[int, ...]) -> Array:
+    """Return A·B with its axes in the order of the weight's."""
     product = jnp.tensordot(a, b, 1)
     return jnp.moveaxis(product, range(len(inputs)), inputs)

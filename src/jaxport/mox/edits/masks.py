@@ -21,7 +21,7 @@ _ACTIVATIONS = frozenset({
 
 
 def trainable(mox: Mox, which: str | Callable[[str], bool]) -> dict[str, bool]:
-    """True for each parameter that is to be trained, by path: for `optax.masked`, `optax.multi_transform` and the like.
+    """Return whether each parameter is to be trained, by path: for `optax.masked`, `optax.multi_transform` and the like.
 
     Args:
       mox: the Mox whose `params` are trained.
@@ -39,10 +39,10 @@ def trainable(mox: Mox, which: str | Callable[[str], bool]) -> dict[str, bool]:
     """
     if callable(which):
         return {path: bool(which(path)) for path in mox.params}
-    found = mox.select(which)
-    if not found.count():
+    selection = mox.select(which)
+    if not selection.count():
         raise QueryError(f"`{which}` hits nothing, so nothing would be trained", where=f"`{mox.name}`")
-    chosen = {path for node in found.nodes if node.block is not None for path in node.block.weights.values()}
+    chosen = {path for node in selection.nodes if node.block is not None for path in node.block.weights.values()}
     return {path: path in chosen for path in mox.params}
 
 

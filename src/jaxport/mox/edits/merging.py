@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxport import jaxprs
 from jaxport.blocks.labels import bodies
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import Array, PyTree
 from jaxport.mox.calls import runs_bodies, source_of
 from jaxport.mox.edits.exchanged import exchanged_weight, exchanged_weights
 from jaxport.mox.edits.lora import GATE, TARGET, update_of
@@ -28,9 +29,9 @@ __all__ = ["merge_lora"]
 
 
 def merge_lora(
-    mox: Mox, params: Mapping[str, Any] | None = None, arguments: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """The weights of the original model with the adapters of an edited one merged in.
+    mox: Mox, params: Mapping[str, Array] | None = None, arguments: Mapping[str, PyTree] | None = None
+) -> dict[str, Array]:
+    """Return the weights of the original model with the adapters of an edited one merged in.
 
     Where adapters are on layers whose weights another edit computes (`quantize`), the original is the model before both:
     its weights are what the quantized ones stand for. The layers of an unrolled stack are merged into the stack.
@@ -38,7 +39,7 @@ def merge_lora(
     Args:
       mox: a Mox with adapters that `lora`, `dora` or `ia3` made.
       params: its parameters, after training; by default those that it holds.
-      arguments: where the weights are arguments of the model (Linen), the arguments by name.
+      arguments: if the weights are arguments of the model (Linen), the arguments by name.
 
     Returns:
       The parameters of the model before the edit, by path: for `Mox.with_params` or `write_back`. Of arguments, the
@@ -87,15 +88,15 @@ def merge_lora(
 class _Merging:
     """One merge: the adapters of all layers, and the values of what the program holds, by path."""
 
-    def __init__(self, mox: Mox, nodes: Sequence[Node], held: Mapping[str, Any]):
+    def __init__(self, mox: Mox, nodes: Sequence[Node], held: Mapping[str, Array]):
         self.mox, self.held = mox, held
         self.adapters = list(dict.fromkeys(adapter for node in nodes for adapter in _adapters(node.equation)))
         self.places = places_of(mox, nodes)
         names = [*(weight.path for weight in mox.weights), *mox.traced.input_paths, *mox.inputs]
         self.inputs = dict(zip(names, mox.jaxpr.jaxpr.invars, strict=True))
 
-    def merged(self) -> dict[str, Any]:
-        """The parameters of the model before the edit, by path."""
+    def merged(self) -> dict[str, Array]:
+        """Return the parameters of the model before the edit, by path."""
         values = {path: self.held[path] for path in self.mox.params}
         for adapter in self.adapters:
             for _, new in adapter.parts:
@@ -129,14 +130,14 @@ class _Merging:
         return {**exchanged_weights(self.mox), **values} if is_exchanged else values
 
     def around_uses(self, place: ParameterPlace) -> Iterator[frozenset[_Adapter] | None]:
-        """For each equation that a weight reaches, the adapters around it; None where another edit comes in between."""
+        """Yield the adapters around each equation that a weight reaches; None if another edit comes in between."""
         for steps, around in _uses(self.mox.jaxpr.jaxpr, self.inputs[place.root], (), frozenset()):
             # Another layer of the same stack is another weight.
             if all(one == other for one, other in zip(steps, place.steps, strict=False)):
                 yield around
 
-    def with_adapters(self, w: Any, weight: str, adapters: frozenset[_Adapter]) -> Any:
-        """A weight with the change of each of its adapters."""
+    def with_adapters(self, w: Array, weight: str, adapters: frozenset[_Adapter]) -> Array:
+        """Return a weight with the change of each of its adapters."""
         if len(adapters) > 1 and any(adapter.kind != "lora" for adapter in adapters):
             raise _refused(
                 weight, "of several adapters that scale the order matters", "merge each before the next is added"
@@ -166,15 +167,15 @@ class _Adapter:
     axes: tuple[int, ...]
     scale: float
 
-    def merged(self, weight: Any, parts: Mapping[str, Any]) -> Any:
-        """The weight with the change; of a stack of layers, with a change for each."""
+    def merged(self, weight: Array, parts: Mapping[str, Array]) -> Array:
+        """Return the weight with the change; of a stack of layers, with a change for each."""
         first, own = ("ia3_scale", len(self.axes)) if self.kind == "ia3" else ("lora_a", len(self.axes) + 1)
         merge = self._of_layer
         for _ in range(parts[first].ndim - own):
             merge = jax.vmap(merge)
         return merge(weight, parts)
 
-    def _of_layer(self, w: Any, parts: Mapping[str, Any]) -> Any:
+    def _of_layer(self, w: Array, parts: Mapping[str, Array]) -> Array:
         gate = parts.get(GATE)
         if self.kind == "ia3":
             factor = parts["ia3_scale"] if gate is None else 1 + gate * (parts["ia3_scale"] - 1)
@@ -187,19 +188,19 @@ class _Adapter:
 
 
 def _adapters(equation: jaxprs.JaxprEqn) -> list[_Adapter]:
-    """The changes that a block makes; none where it is no adapted layer."""
+    """Return the changes that a block makes; none if it is no adapted layer."""
     block: Block | None = equation.params.get("block")
     if block is None or block.target != TARGET:
         return []
     kind, new = block.config.get("kind", "lora"), block.config["new_params"]
-    found = []
+    adapters = []
     for weight, prefix, axes in block.config["plans"]:
         parts = [(own.removeprefix(prefix), path) for own, path in new.items()]
         known = {part: path for part, path in parts if part in _PARTS}
         gate = next((path for own, path in new.items() if own.endswith(GATE)), None)
         known |= {} if gate is None else {GATE: gate}
-        found.append(_Adapter(weight, kind, tuple(sorted(known.items())), tuple(axes), block.config["scale"]))
-    return found
+        adapters.append(_Adapter(weight, kind, tuple(sorted(known.items())), tuple(axes), block.config["scale"]))
+    return adapters
 
 
 _PARTS = frozenset({"ia3_scale", "lora_a", "lora_b", "lora_m"})
@@ -208,9 +209,9 @@ _PARTS = frozenset({"ia3_scale", "lora_a", "lora_b", "lora_m"})
 def _uses(
     jaxpr: jaxprs.Jaxpr, variable: jaxprs.Var, steps: tuple[int, ...], around: frozenset[_Adapter], sliced: bool = False
 ) -> Iterator[tuple[tuple[int, ...], frozenset[_Adapter] | None]]:
-    """For each equation that a weight reaches, which layer of the stack it is there, and the adapters around.
+    """Yield for each equation that a weight reaches which layer of the stack it is there, and the adapters around.
 
-    These are None where another edit comes in between. `sliced` says that a scan hands out slices of the weight.
+    These are None if another edit comes in between. `sliced` says that a scan hands out slices of the weight.
     """
     for equation in jaxpr.eqns:
         for position, atom in enumerate(equation.invars):
@@ -242,24 +243,24 @@ def _uses(
 
 
 def _nested(equation: jaxprs.JaxprEqn, weight: str | None) -> list[_Adapter]:
-    """The adapters inside of an adapted layer that are given the weight with its own change in the place of it."""
-    found = []
+    """Return the adapters inside an adapted layer that take the weight with its own change in place of it."""
+    adapters = []
     for inner in equation.params["jaxpr"].jaxpr.eqns:
         block: Block | None = inner.params.get("block")
         if block is not None and weight in block.exchanged.values():
-            found += [adapter for adapter in _adapters(inner) if adapter.weight == weight]
-            found += _nested(inner, weight)
-    return found
+            adapters += [adapter for adapter in _adapters(inner) if adapter.weight == weight]
+            adapters += _nested(inner, weight)
+    return adapters
 
 
 def _readers(jaxpr: jaxprs.Jaxpr, variable: jaxprs.Var) -> list[jaxprs.JaxprEqn]:
-    """The equations of a body that read a value; none if the body returns it."""
+    """Return the equations of a body that read a value; none if the body returns it."""
     if any(atom is variable for atom in jaxpr.outvars):
         return []
     return [equation for equation in jaxpr.eqns if any(atom is variable for atom in equation.invars)]
 
 
-def _leaves_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _leaves_of(arguments: Mapping[str, PyTree]) -> dict[str, Array]:
     from jaxport.blocks.naming import leaf_paths
 
     named = list(arguments.items())

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import Array, PythonFunction, PyTree
 from jaxport.mox.match import Match
 from jaxport.mox.replacement import Factory, Original, Replacement, factory
 from jaxport.mox.sharding import beside
@@ -19,7 +19,7 @@ __all__ = ["prune"]
 
 
 def prune(fraction: float) -> Factory:
-    """Sets the smallest weights of each selected layer to zero, and keeps them there while it is trained.
+    """Set the smallest weights of each selected layer to zero, and keep them there while it is trained.
 
     The masks are in `Mox.state`, below the path of the layer.
 
@@ -42,35 +42,35 @@ def prune(fraction: float) -> Factory:
         )
 
     def make(match: Match) -> Replacement:
-        found = kernels(match)
-        if not found:
+        pruned = kernels(match)
+        if not pruned:
             raise InvalidArgument(
                 f"`{match.shown}` has no weight to prune",
                 where="`prune`",
                 why=f"`{match.type}` multiplies none of its parameters",
             )
-        weights = {kernel.name: match.param(kernel.name) for kernel in found}
+        weights = {kernel.name: match.param(kernel.name) for kernel in pruned}
         masks = {
             f"{name}.mask": beside(_mask(np.asarray(weight), fraction), weight) for name, weight in weights.items()
         }
-        names = tuple(kernel.name for kernel in found)
+        names = tuple(kernel.name for kernel in pruned)
         return Replacement(_apply(names), masks, name="jaxport.mox.prune", trainable=False)
 
     return factory(make)
 
 
 @cache
-def _apply(names: tuple[str, ...]) -> Callable[..., Any]:
-    """The pruned layer, one function for all layers with these weights, so that it is traced once."""
+def _apply(names: tuple[str, ...]) -> PythonFunction:
+    """Return the pruned layer, one function for all layers with these weights, so that it is traced once."""
 
-    def pruned(original: Original, masks: Mapping[str, Any], *args: Any) -> Any:
+    def pruned(original: Original, masks: Mapping[str, Array], *args: PyTree) -> PyTree:
         params = {name: jnp.where(masks[f"{name}.mask"], original.param(name), 0) for name in names}
         return original(*args, params=params)
 
     return pruned
 
 
-def _mask(value: np.ndarray, fraction: float) -> Any:
+def _mask(value: np.ndarray, fraction: float) -> Array:
     order = np.argsort(np.abs(value), axis=None, kind="stable")
     mask = np.ones(value.size, bool)
     mask[order[: round(fraction * value.size)]] = False

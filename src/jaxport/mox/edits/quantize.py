@@ -6,9 +6,9 @@ exported as these.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,8 @@ import numpy as np
 
 from jaxport.blocks import boundary
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import Array, PythonFunction, PyTree
+from jaxport.mox.aliases import Query
 from jaxport.mox.edits.lora import is_adapted
 from jaxport.mox.match import Match
 from jaxport.mox.replacement import Factory, Original, Replacement, factory
@@ -28,8 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["calibrate", "dequantize_linear", "qdq", "quantize", "quantize_linear"]
 
 
-def _along(values: Any, shape: tuple[int, ...], axis: int, block: int) -> Any:
-    """Scales or zero points as they meet an array: one, one for each index of an axis, or one for each block along it."""
+def _along(values: Array, shape: tuple[int, ...], axis: int, block: int) -> Array:
+    """Spread scales or zero points over an array: one, one per index of an axis, or one per block along it."""
     if values.ndim == 0:
         return values
     if not block:
@@ -37,13 +39,15 @@ def _along(values: Any, shape: tuple[int, ...], axis: int, block: int) -> Any:
     return jax.lax.slice_in_dim(jnp.repeat(values, block, axis=axis), 0, shape[axis], axis=axis)
 
 
-def _quantize_linear(x: Any, scale: Any, *, axis: int = -1) -> Any:
-    """int8 of `x`: rounded to even, and clipped."""
+def _quantize_linear(x: Array, scale: Array, *, axis: int = -1) -> Array:
+    """Return `x` as int8, rounded to even and clipped."""
     return jnp.clip(jnp.round(x / _along(scale, x.shape, axis % max(x.ndim, 1), 0)), -128, 127).astype(jnp.int8)
 
 
-def _dequantize_linear(q: Any, scale: Any, zero_point: Any = None, *, axis: int = -1, block: int = 0) -> Any:
-    """What stored values stand for; with `block`, so many along the axis share a scale."""
+def _dequantize_linear(
+    q: Array, scale: Array, zero_point: Array | None = None, *, axis: int = -1, block: int = 0
+) -> Array:
+    """Return what stored values stand for; with `block`, so many along the axis share a scale."""
     axis = axis % max(q.ndim, 1)
     values = q.astype(scale.dtype)
     if zero_point is not None:
@@ -61,7 +65,7 @@ _RANGES = {"int8": (-128, 127), "int4": (-8, 7), "float8_e4m3fn": (-448, 448), "
 def quantize(
     *, axis: int | None = None, dtype: str = "int8", group: int | None = None, symmetric: bool = True
 ) -> Factory:
-    """Weight-only quantization: each weight of the selected layers that is multiplied is stored in few bits, with scales.
+    """Quantize the weights alone: each that the selected layers multiply is stored in few bits, with scales.
 
     There is one scale per output channel: the last of the axes that the input does not meet, or `axis`; with `group`, one
     for so many weights that are added up. What is stored is in `Mox.state`: training does not change it.
@@ -90,16 +94,16 @@ def quantize(
     _check_format(axis, dtype, group, symmetric)
 
     def make(match: Match) -> Replacement:
-        found = kernels(match)
-        if not found:
+        chosen = kernels(match)
+        if not chosen:
             raise InvalidArgument(
                 f"`{match.shown}` has no weight to quantize",
                 where="`quantize`",
                 why=f"`{match.type}` multiplies none of its parameters",
             )
-        params: dict[str, Any] = {}
+        params: dict[str, Array] = {}
         axes: list[tuple[str, int, int]] = []
-        for kernel in found:
+        for kernel in chosen:
             if is_adapted(match, kernel.path):
                 raise InvalidArgument(
                     f"the weight of `{match.shown}` has adapters, which would be quantized with it",
@@ -131,8 +135,10 @@ def _check_format(axis: int | None, dtype: str, group: int | None, symmetric: bo
         raise InvalidArgument("the weights cannot be stored so", where="`quantize`", why=why)
 
 
-def _stored(value: np.ndarray, axis: int, dtype: str, group: int | None, symmetric: bool) -> list[tuple[str, Any]]:
-    """What is stored of a weight: the values in few bits, the scale, and where it is not zero, the zero point."""
+def _stored(
+    value: np.ndarray, axis: int, dtype: str, group: int | None, symmetric: bool
+) -> Sequence[tuple[str, Array]]:
+    """Return what is stored of a weight: the values in few bits, the scale, and the zero point if it is not zero."""
     wide = value.astype(np.float32)
     least, greatest = _RANGES[dtype]
     if group is None:
@@ -160,10 +166,10 @@ def _stored(value: np.ndarray, axis: int, dtype: str, group: int | None, symmetr
 
 
 @cache
-def _apply(axes: tuple[tuple[str, int, int], ...]) -> Callable[..., Any]:
-    """The quantized layer, one function for all layers with these weights, so that it is traced once."""
+def _apply(axes: tuple[tuple[str, int, int], ...]) -> PythonFunction:
+    """Return the quantized layer, one function for all layers with these weights, so that it is traced once."""
 
-    def quantized(original: Original, parts: Mapping[str, Any], *args: Any) -> Any:
+    def quantized(original: Original, parts: Mapping[str, Array], *args: PyTree) -> PyTree:
         params = {}
         for name, axis, block in axes:
             stored = [
@@ -177,7 +183,7 @@ def _apply(axes: tuple[tuple[str, int, int], ...]) -> Callable[..., Any]:
 
 
 def qdq(scales: Mapping[str, float] | float) -> Factory:
-    """Rounds the results of the selected blocks to int8 and back, as a quantized runtime would.
+    """Round the results of the selected blocks to int8 and back, as a quantized runtime would.
 
     Its derivative is that of a straight-through estimator: one where nothing is clipped, zero where something is.
 
@@ -193,7 +199,7 @@ def qdq(scales: Mapping[str, float] | float) -> Factory:
     Array([0., 1.], dtype=float32)
     """
 
-    def make(match: Match) -> Callable[..., Any]:
+    def make(match: Match) -> PythonFunction:
         avals = match.out_avals
         if len(avals) != 1 or not jnp.issubdtype(avals[0].dtype, jnp.floating):
             raise InvalidArgument(
@@ -213,13 +219,13 @@ def qdq(scales: Mapping[str, float] | float) -> Factory:
 
 
 @jax.custom_jvp
-def _rounded(x: Any, scale: Any) -> Any:
+def _rounded(x: Array, scale: Array) -> Array:
     return dequantize_linear(quantize_linear(x, scale), scale)
 
 
 @_rounded.defjvp
-def _straight_through(primals: tuple, tangents: tuple) -> tuple[Any, Any]:
-    """Rounding is passed straight through; what is clipped has no derivative."""
+def _straight_through(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    """Pass derivatives straight through the rounding; what is clipped has none."""
     (x, scale), (moved, moved_scale) = primals, tangents
     result = _rounded(x, scale)
     inside = (jnp.round(x / scale) >= -128) & (jnp.round(x / scale) <= 127)
@@ -227,8 +233,8 @@ def _straight_through(primals: tuple, tangents: tuple) -> tuple[Any, Any]:
     return result, jnp.where(inside, moved, 0) + of_scale * moved_scale
 
 
-def calibrate(mox: Mox, query: Any, *args: Any, **kwargs: Any) -> dict[str, float]:
-    """The scale for `qdq` of each selected block, by path: its largest result for these arguments becomes 127.
+def calibrate(mox: Mox, query: Query, *args: PyTree, **kwargs: PyTree) -> dict[str, float]:
+    """Return the scale for `qdq` of each selected block, by path: its largest result for these arguments becomes 127.
 
     >>> import jaxport
     >>> mox = jaxport.make_mox(jnp.sin)(jnp.ones(2))

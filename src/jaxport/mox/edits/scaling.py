@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree
+from jaxport.mox.aliases import Aval
 from jaxport.mox.edits.lora import GATE, TARGET, checked_name, checked_scale, contracted, factors, no_weight, update_of
 from jaxport.mox.match import Match
 from jaxport.mox.replacement import Factory, Original, Replacement, factory
@@ -31,7 +32,7 @@ def dora(
     weights: Callable[[str], bool] | None = None,
     name: str = "",
 ) -> Factory:
-    """DoRA for the selected layers: a low-rank update of the direction of each column, and the length of it.
+    """Add DoRA to the selected layers: a low-rank update of the direction of each column, and the length of it.
 
     A weight W becomes ``m · (W + scale · A·B) / ‖W + scale · A·B‖``, with the norm over the axes that the input meets;
     the norm is a constant of the derivative, as in section 4.3 of the paper. `lora_m` begins as the norm of W, so that the
@@ -58,10 +59,10 @@ def dora(
     scale = checked_scale(rank, alpha, "`dora`")
 
     def make(match: Match) -> Replacement:
-        found = _found(match, weights, "`dora`")
+        chosen = _found(match, weights, "`dora`")
         plans, params = [], {}
-        for kernel in found:
-            prefix = before if len(found) == 1 else f"{before}{kernel.name}."
+        for kernel in chosen:
+            prefix = before if len(chosen) == 1 else f"{before}{kernel.name}."
             params |= factors(match, kernel, prefix, rank, seed)
             value = jnp.asarray(match.param(kernel.name))
             params[f"{prefix}lora_m"] = _norm(value, kernel.inputs).astype(kernel.dtype)
@@ -70,7 +71,7 @@ def dora(
             "kind": "dora",
             "rank": rank,
             "scale": scale,
-            "plans": tuple((k.path, prefix, k.inputs) for k, (_, prefix, _) in zip(found, plans, strict=True)),
+            "plans": tuple((k.path, prefix, k.inputs) for k, (_, prefix, _) in zip(chosen, plans, strict=True)),
             "adapter": name,
         }
         return _replacement(_turned(tuple(plans), scale, _gate(before, name)), params, config, before)
@@ -79,7 +80,7 @@ def dora(
 
 
 def ia3(*, inputs: bool = False, weights: Callable[[str], bool] | None = None, name: str = "") -> Factory:
-    """IA³ for the selected layers: what they return is multiplied with a vector, which begins as ones.
+    """Add IA³ to the selected layers: what they return is multiplied with a vector, which begins as ones.
 
     The authors scale keys, values, and the argument of the second layer of a feed-forward part: that with
     ``inputs=True``.
@@ -102,15 +103,15 @@ def ia3(*, inputs: bool = False, weights: Callable[[str], bool] | None = None, n
     before = checked_name(name, "`ia3`")
 
     def make(match: Match) -> Replacement:
-        found = _found(match, weights, "`ia3`")
-        if len(found) > 1:
+        chosen = _found(match, weights, "`ia3`")
+        if len(chosen) > 1:
             raise InvalidArgument(
                 f"`{match.shown}` has several weights",
                 where="`ia3`",
-                why=f"it multiplies {', '.join(f'`{kernel.path}`' for kernel in found)}",
+                why=f"it multiplies {', '.join(f'`{kernel.path}`' for kernel in chosen)}",
                 instead="choose one: `ia3(weights=lambda path: ...)`",
             )
-        (kernel,) = found
+        (kernel,) = chosen
         axes = kernel.inputs if inputs else kernel.outputs
         shape = match.weight_avals[kernel.path].shape
         sizes = tuple(shape[axis] for axis in axes)
@@ -124,24 +125,24 @@ def ia3(*, inputs: bool = False, weights: Callable[[str], bool] | None = None, n
             "inputs": inputs,
             "mergeable": scaled is not None,
         }
-        params = {f"{before}ia3_scale": np.ones(sizes, kernel.dtype)}
+        params: dict[str, Array] = {f"{before}ia3_scale": np.ones(sizes, kernel.dtype)}
         return _replacement(_multiplied(before, inputs, sizes, _gate(before, name)), params, config, before)
 
     return factory(make)
 
 
 def _found(match: Match, weights: Callable[[str], bool] | None, where: str) -> list[Kernel]:
-    found = [kernel for kernel in kernels(match) if weights is None or weights(kernel.path)]
-    if not found:
+    chosen = [kernel for kernel in kernels(match) if weights is None or weights(kernel.path)]
+    if not chosen:
         raise no_weight(match, where)
-    return found
+    return chosen
 
 
 def _gate(before: str, name: str) -> str:
     return f"{before}{GATE}" if name else ""
 
 
-def _replacement(apply: Callable[..., Any], params: dict[str, Any], config: dict[str, Any], before: str) -> Replacement:
+def _replacement(apply: PythonFunction, params: dict[str, Array], config: Parameters, before: str) -> Replacement:
     trained = frozenset(params)
     if config["adapter"]:
         params[f"{before}{GATE}"] = np.ones((), np.float32)
@@ -149,10 +150,10 @@ def _replacement(apply: Callable[..., Any], params: dict[str, Any], config: dict
 
 
 @cache
-def _turned(plans: tuple[tuple[str, str, tuple[int, ...]], ...], scale: float, gate: str) -> Callable[..., Any]:
-    """The layer with other directions and lengths of its columns."""
+def _turned(plans: tuple[tuple[str, str, tuple[int, ...]], ...], scale: float, gate: str) -> PythonFunction:
+    """Return the layer with other directions and lengths of its columns."""
 
-    def adapted(original: Original, params: Mapping[str, Any], *args: Any) -> Any:
+    def adapted(original: Original, params: Mapping[str, Array], *args: PyTree) -> PyTree:
         exchanged = {}
         for weight, prefix, inputs in plans:
             a, b, m = (params[f"{prefix}lora_{part}"] for part in "abm")
@@ -163,23 +164,28 @@ def _turned(plans: tuple[tuple[str, str, tuple[int, ...]], ...], scale: float, g
     return adapted
 
 
-def directed(w: Any, a: Any, b: Any, m: Any, inputs: Sequence[int], scale: float, gate: Any = None) -> Any:
-    """The weight with the direction of its low-rank update, and the lengths `m`; itself where the `gate` is 0."""
+def directed(
+    w: Array, a: Array, b: Array, m: Array, inputs: Sequence[int], scale: float, gate: Array | None = None
+) -> Array:
+    """Return the weight with the direction of its low-rank update, and the lengths `m`.
+
+    It is the weight itself if the `gate` is 0.
+    """
     direction = w + scale * update_of(a, b, tuple(inputs))
     norm = jax.lax.stop_gradient(jnp.expand_dims(_norm(direction, inputs), tuple(inputs)))
     made = jnp.expand_dims(m, tuple(inputs)) * direction / jnp.where(norm == 0, 1, norm)
     return (made if gate is None else w + gate * (made - w)).astype(w.dtype)
 
 
-def _norm(w: Any, inputs: Sequence[int]) -> Any:
+def _norm(w: Array, inputs: Sequence[int]) -> Array:
     return jnp.sqrt(jnp.sum(jnp.square(w), axis=tuple(inputs)))
 
 
 @cache
-def _multiplied(before: str, inputs: bool, sizes: tuple[int, ...], gate: str) -> Callable[..., Any]:
-    """The layer with its argument or its result multiplied."""
+def _multiplied(before: str, inputs: bool, sizes: tuple[int, ...], gate: str) -> PythonFunction:
+    """Return the layer with its argument or its result multiplied."""
 
-    def scaled(value: Any, params: Mapping[str, Any]) -> Any:
+    def scaled(value: Array, params: Mapping[str, Array]) -> Array:
         if value.shape[value.ndim - len(sizes) :] != sizes:
             raise InvalidArgument(
                 f"the {'argument' if inputs else 'result'} of the layer is {jax.typeof(value).str_short()}",
@@ -191,7 +197,7 @@ def _multiplied(before: str, inputs: bool, sizes: tuple[int, ...], gate: str) ->
         factor = 1 + params[gate] * (factor - 1) if gate else factor
         return (value * factor).astype(value.dtype)
 
-    def adapted(original: Original, params: Mapping[str, Any], *args: Any) -> Any:
+    def adapted(original: Original, params: Mapping[str, Array], *args: PyTree) -> PyTree:
         if inputs:
             return original(scaled(args[0], params), *args[1:])
         return scaled(original(*args), params)
@@ -202,7 +208,7 @@ def _multiplied(before: str, inputs: bool, sizes: tuple[int, ...], gate: str) ->
 def _scaled_with(
     match: Match, kernel: Kernel, inputs: bool, sizes: tuple[int, ...]
 ) -> list[tuple[str, tuple[int, ...]]] | None:
-    """The parameters that may be multiplied in the place of what the layer takes or returns, and along which axes.
+    """Return the parameters that may be multiplied in place of what the layer takes or returns, and along which axes.
 
     None unless the layer is a plain product to which its other parameters are added.
     """
@@ -211,23 +217,24 @@ def _scaled_with(
         return None
     if inputs:
         return [(kernel.path, kernel.inputs)]
-    found = [(kernel.path, kernel.outputs)]
+    scaled = [(kernel.path, kernel.outputs)]
     for index, path in block.named.items():
         if index == kernel.index:
             continue
-        variable: Any = jaxpr.invars[index]
-        if variable.aval.shape != sizes or not is_passed_on(jaxpr, variable, _ADDED):
+        variable = jaxpr.invars[index]
+        aval: Aval = variable.aval
+        if aval.shape != sizes or not is_passed_on(jaxpr, variable, _ADDED):
             return None
-        found.append((path, tuple(range(len(sizes)))))
-    return found
+        scaled.append((path, tuple(range(len(sizes)))))
+    return scaled
 
 
 # How a bias reaches the result.
 _ADDED = frozenset({"add", "broadcast_in_dim", "reshape", "transpose"})
 
 
-def along(factor: Any, axes: Sequence[int], ndim: int) -> Any:
-    """A factor that has the given axes of a weight of so many, for a product with it.
+def along(factor: Array, axes: Sequence[int], ndim: int) -> Array:
+    """Return a factor that has the given axes of a weight of so many, for a product with it.
 
     >>> along(jnp.ones((2, 3)), (2, 0), 3).shape
     (3, 1, 2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,8 @@ from jaxport.blocks import dims
 from jaxport.blocks.block import FrozenMapping
 from jaxport.errors import InvalidArgument, ModelError, boundary
 from jaxport.files import checked_path
-from jaxport.jaxprs import jaxpr_as_fun
+from jaxport.jaxprs import Array, jaxpr_as_fun
+from jaxport.mox.aliases import JsonValue
 from jaxport.mox.mox import Mox
 from jaxport.mox.serialize.formats import parsed, printed
 from jaxport.mox.serialize.reading import mox_from
@@ -33,7 +33,7 @@ _SUFFIXES = {".json": "json", ".yson": "yson", ".xml": "xml"}
 
 
 def dumps(mox: Mox, format: str = "json") -> str:
-    """A Mox as text, complete but for the values of its weights.
+    """Return a Mox as text, complete but for the values of its weights.
 
     Args:
       mox: the Mox.
@@ -56,8 +56,8 @@ def dumps(mox: Mox, format: str = "json") -> str:
         return printed(document(mox), format)
 
 
-def loads(text: str, weights: Mapping[str, Any] | None = None, format: str | None = None) -> Mox:
-    """The Mox of a text.
+def loads(text: str, weights: Mapping[str, Array] | None = None, format: str | None = None) -> Mox:
+    """Return the Mox of a text.
 
     Args:
       text: what `dumps` made.
@@ -71,8 +71,8 @@ def loads(text: str, weights: Mapping[str, Any] | None = None, format: str | Non
         return _loaded(parsed(text, format), weights or {})
 
 
-def _loaded(document: Any, weights: Mapping[str, Any]) -> Mox:
-    """The Mox of a document, after everything that its users do with it was tried: it may be hostile."""
+def _loaded(document: JsonValue, weights: Mapping[str, Array]) -> Mox:
+    """Return the Mox of a document, after everything that its users do with it was tried: it may be hostile."""
     mox = mox_from(document, weights)
     str(mox)
     mox.select("//*").paths()
@@ -85,7 +85,7 @@ def _loaded(document: Any, weights: Mapping[str, Any]) -> Mox:
 
 
 def save(mox: Mox, path: str | os.PathLike[str]) -> None:
-    """Writes a Mox to a file (`.json`, `.yson` or `.xml`), and its weights beside it.
+    """Write a Mox to a file (`.json`, `.yson` or `.xml`), and its weights beside it.
 
     The weights are in `<path>.<digest of their content>.safetensors`, which the file names. There is the new pair in the
     end, or the old one as it was.
@@ -112,7 +112,7 @@ def _write_text(file: Path, text: str) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> Mox:
-    """Reads what `save` wrote.
+    """Read what `save` wrote.
 
     Raises:
       InvalidArgument: there is no such file, or its name tells no format.
@@ -164,9 +164,9 @@ def _format_of(path: Path) -> str:
 
 
 def save_params(
-    params: Mapping[str, Any], path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None
+    params: Mapping[str, Array], path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Writes arrays by path, as safetensors: parameters of a Mox, or the new ones of an edit alone.
+    """Write arrays by path, as safetensors: parameters of a Mox, or the new ones of an edit alone.
 
     Args:
       params: the arrays.
@@ -185,15 +185,15 @@ def save_params(
     files.publish(path, lambda file, _: _write_arrays(file, params, metadata or {}))
 
 
-def _write_arrays(file: Path, params: Mapping[str, Any], metadata: Mapping[str, str] = FrozenMapping()) -> None:
+def _write_arrays(file: Path, params: Mapping[str, Array], metadata: Mapping[str, str] = FrozenMapping()) -> None:
     from safetensors.numpy import save_file
 
     dtypes = {name: str(value.dtype) for name, value in params.items()}
     save_file({name: _raw(value) for name, value in params.items()}, file, metadata={**dtypes, **metadata} or None)
 
 
-def _raw(value: Any) -> np.ndarray:
-    """An array as bytes of a kind that every reader of safetensors knows."""
+def _raw(value: Array) -> np.ndarray:
+    """Return an array as bytes of a kind that every reader of safetensors knows."""
     if jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
         return np.array(jax.random.key_data(value), order="C")
     array = np.array(value, order="C")
@@ -203,15 +203,15 @@ def _raw(value: Any) -> np.ndarray:
 
 
 def metadata_of(path: str | os.PathLike[str]) -> dict[str, str]:
-    """The texts in a file of arrays."""
+    """Return the texts in a file of arrays."""
     from safetensors import safe_open
 
     with boundary(f"`{path}` cannot be read", where="`load_adapter`"), safe_open(path, framework="numpy") as file:
         return dict(file.metadata() or {})
 
 
-def load_params(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Reads what `save_params` wrote.
+def load_params(path: str | os.PathLike[str]) -> dict[str, Array]:
+    """Read what `save_params` wrote.
 
     Raises:
       InvalidArgument: there is no such file.
@@ -223,7 +223,7 @@ def load_params(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not Path(checked_path(path, where)).exists():
         raise InvalidArgument(f"`{path}` does not exist", where=where)
     files.existing_file(path, where)
-    made: dict[str, Any] = {}
+    made: dict[str, Array] = {}
     with boundary(f"`{path}` cannot be read", where=where), safe_open(path, framework="numpy") as file:
         dtypes = file.metadata() or {}
         for name in file.keys():  # noqa: SIM118 - it is no dict
@@ -232,7 +232,7 @@ def load_params(path: str | os.PathLike[str]) -> dict[str, Any]:
     return made
 
 
-def _restored(raw: np.ndarray, text: str) -> Any:
+def _restored(raw: np.ndarray, text: str) -> Array:
     dtype = dtype_of(text)
     if not isinstance(dtype, np.dtype):
         names = {str(jax.random.key(0, impl=name).dtype): name for name in ("threefry2x32", "rbg", "unsafe_rbg")}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal, NoReturn
 
 from jaxport.errors import InvalidArgument, ModelError
+from jaxport.mox.aliases import JsonValue
 from jaxport.mox.serialize.yson import parse_yson, yson_text
 
 __all__ = ["Format", "parsed", "printed"]
@@ -17,8 +18,8 @@ Format = Literal["json", "yson", "xml"]
 DEEPEST = 400
 
 
-def printed(document: Any, form: str) -> str:
-    """A document as text.
+def printed(document: JsonValue, form: str) -> str:
+    """Return a document as text.
 
     Raises:
       InvalidArgument: there is no such format.
@@ -38,8 +39,8 @@ def printed(document: Any, form: str) -> str:
     raise InvalidArgument(f"`{form}` is no format", where="serializing a Mox", instead='"json", "yson" or "xml"')
 
 
-def parsed(text: str, form: str | None = None) -> Any:
-    """The document of a text; the format is told by its beginning if it is not given.
+def parsed(text: str, form: str | None = None) -> JsonValue:
+    """Return the document of a text; the format is told by its beginning if it is not given.
 
     Raises:
       ModelError: the text is malformed, truncated, or nested too deep.
@@ -69,7 +70,7 @@ def _told(text: str) -> str:
     return "yson" if start.startswith('{"') and start[key_end + 1 :].lstrip().startswith("=") else "json"
 
 
-def _json(text: str) -> Any:
+def _json(text: str) -> JsonValue:
     _check_depth(text)
     try:
         return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
@@ -79,11 +80,11 @@ def _json(text: str) -> Any:
         ) from error
 
 
-def _refuse_constant(name: str) -> Any:
+def _refuse_constant(name: str) -> NoReturn:
     raise ModelError(f"the number `{name}` is no JSON")
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
+def _unique(pairs: list[tuple[str, JsonValue]]) -> Mapping[str, JsonValue]:
     made = dict(pairs)
     if len(made) != len(pairs):
         raise ModelError("an object has a key twice", why=", ".join(key for key, _ in pairs[:5]))
@@ -91,7 +92,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
 
 
 def _check_depth(text: str) -> None:
-    """Refuses what a recursive parser would run out of stack on."""
+    """Refuse what a recursive parser would run out of stack on."""
     depth = position = 0
     size = len(text)
     while position < size:

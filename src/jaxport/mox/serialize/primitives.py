@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +10,7 @@ from jax import lax
 
 from jaxport import jaxprs
 from jaxport.blocks.block import block_p
+from jaxport.jaxprs import PyTree
 
 __all__ = ["keyword_values", "primitives"]
 
@@ -20,7 +20,7 @@ _FORBIDDEN = frozenset({"call", "core_call", "custom_lin", "device_put", "name",
 
 @cache
 def primitives() -> dict[str, jaxprs.Primitive]:
-    """The primitives by name.
+    """Return the primitives by name.
 
     >>> "dot_general" in primitives(), "pure_callback" in primitives()
     (True, False)
@@ -28,7 +28,7 @@ def primitives() -> dict[str, jaxprs.Primitive]:
     listed = [
         value for space in (jaxprs.known_primitives, lax) for key, value in vars(space).items() if key.endswith("_p")
     ]
-    found = {p.name: p for p in listed if isinstance(p, jaxprs.Primitive)}
+    by_name = {p.name: p for p in listed if isinstance(p, jaxprs.Primitive)}
     # Those without a public name are met in a trace.
     key = jax.random.key(0)
     (size,) = jax.export.symbolic_shape("n")
@@ -40,14 +40,14 @@ def primitives() -> dict[str, jaxprs.Primitive]:
         (lambda x: x.shape[0] * jnp.ones(()), jax.ShapeDtypeStruct((size,), jnp.float32)),
     ):
         for equation in jax.make_jaxpr(probe)(argument).eqns:
-            found.setdefault(equation.primitive.name, equation.primitive)
-    found["block"] = block_p
-    return {name: primitive for name, primitive in found.items() if name not in _FORBIDDEN}
+            by_name.setdefault(equation.primitive.name, equation.primitive)
+    by_name["block"] = block_p
+    return {name: primitive for name, primitive in by_name.items() if name not in _FORBIDDEN}
 
 
 @cache
-def keyword_values() -> dict[str, Any]:
-    """Objects of jax that stand for nothing said: an unspecified sharding, no mesh; and the kinds of keys."""
+def keyword_values() -> dict[str, PyTree]:
+    """Return JAX's objects for what is left unsaid, an unspecified sharding or no mesh, and the kinds of keys."""
     params = jax.make_jaxpr(jax.jit(lambda x: x))(0.0).eqns[0].params
     values = {"unspecified": params["in_shardings"][0], "no mesh": params["ctx_mesh"]}
     for name in ("threefry2x32", "rbg", "unsafe_rbg"):

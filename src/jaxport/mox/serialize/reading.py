@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +16,8 @@ from jaxport.blocks import dims
 from jaxport.blocks.block import Block
 from jaxport.blocks.tracing import Traced, TracedWeight
 from jaxport.errors import ModelError, noted
-from jaxport.jaxprs import source_info_util
+from jaxport.jaxprs import Array, Atom, Dim, Parameters, PyTree, Var, source_info_util
+from jaxport.mox.aliases import Aval, Effect, JsonValue
 from jaxport.mox.mox import Mox
 from jaxport.mox.rules import RULED, DerivativeRule, equation_of
 from jaxport.mox.serialize.primitives import keyword_values, primitives
@@ -28,8 +28,8 @@ from jaxport.mox.serialize.writing import FORMAT, VERSION
 __all__ = ["mox_from"]
 
 
-def mox_from(document: Any, weights: Mapping[str, Any]) -> Mox:
-    """The Mox of a document.
+def mox_from(document: JsonValue, weights: Mapping[str, Array]) -> Mox:
+    """Return the Mox of a document.
 
     Args:
       document: what `document` made.
@@ -50,8 +50,8 @@ def mox_from(document: Any, weights: Mapping[str, Any]) -> Mox:
 
 
 class _Reader:
-    def __init__(self, document: Mapping[str, Any], weights: Mapping[str, Any]):
-        self.data, self.given = document, weights
+    def __init__(self, document: Mapping[str, JsonValue], weights: Mapping[str, Array]):
+        self.data, self.weights = document, weights
         self.scope = jax_export.SymbolicScope(tuple(map(_constraint, document["dims"])))
         self.rules = document["rules"]
         self.source_info = source_info_util.new_source_info()
@@ -79,7 +79,7 @@ class _Reader:
             signature = inspect.Signature([inspect.Parameter(name, kinds[kind]) for name, kind in signature])
         return Mox(traced, str(data["name"]), signature, tuple(data["inputs"]), tuple(data["dropped"]), None)
 
-    def check(self, jaxpr: jaxprs.Jaxpr, traced: Traced, data: Mapping[str, Any]) -> None:
+    def check(self, jaxpr: jaxprs.Jaxpr, traced: Traced, data: Mapping[str, JsonValue]) -> None:
         """What the evaluation relies on: counts and types agree, also within the program."""
         call = jax.tree.unflatten(traced.in_tree, range(traced.in_tree.num_leaves))
         if not (isinstance(call, tuple) and [type(part) for part in call] == [tuple, dict]):
@@ -110,20 +110,20 @@ class _Reader:
         except Exception as error:  # whatever an operation has to say of its operands
             raise ModelError("the program is inconsistent", why=str(error).splitlines()[0]) from error
 
-    def weight(self, data: Mapping[str, Any]) -> TracedWeight:
+    def weight(self, data: Mapping[str, JsonValue]) -> TracedWeight:
         path = str(data["path"])
-        if path not in self.given:
+        if path not in self.weights:
             raise ModelError(
                 f"the weight `{path}` is missing", where="the file of weights", why="the program has it as a parameter"
             )
-        return TracedWeight(path, self.given[path], bool(data["trainable"]))
+        return TracedWeight(path, self.weights[path], bool(data["trainable"]))
 
     # -- programs --------------------------------------------------------------------------------------------------
 
-    def body(self, data: Mapping[str, Any]) -> jaxprs.Jaxpr:
+    def body(self, data: Mapping[str, JsonValue]) -> jaxprs.Jaxpr:
         names: dict[str, jaxprs.Var] = {}
 
-        def defined(item: Any) -> jaxprs.Var:
+        def defined(item: JsonValue) -> jaxprs.Var:
             name, aval = item
             variable = (jaxprs.DropVar if name == "_" else jaxprs.Var)(self.aval(aval))
             if name != "_":
@@ -132,7 +132,7 @@ class _Reader:
                 names[name] = variable
             return variable
 
-        def read(atom: Any) -> Any:
+        def read(atom: JsonValue) -> Atom:
             if isinstance(atom, str):
                 if atom not in names:
                     raise ModelError(f"the value `{atom}` is used before it is defined")
@@ -142,35 +142,39 @@ class _Reader:
         inputs = [defined(item) for item in data["inputs"]]
         equations = [self.equation(item, [read(a) for a in item["in"]], defined) for item in data["equations"]]
         outputs = [read(atom) for atom in data["outputs"]]
-        effects: set[Any] = set().union(*(equation.effects for equation in equations))
+        effects: set[Effect] = set().union(*(equation.effects for equation in equations))
         debug_info = jaxprs.DebugInfo("mox", "loaded", None, None)
         return jaxprs.Jaxpr((), inputs, outputs, equations, effects, debug_info)
 
-    def aval(self, data: Any) -> Any:
+    def aval(self, data: JsonValue) -> Aval:
         dtype, shape, *weak = data
         sizes = tuple(self.dim(size) for size in shape)
         return jax_core.ShapedArray(sizes, dtype_of(dtype), weak_type=bool(weak and weak[0]))
 
-    def dim(self, size: Any) -> Any:
+    def dim(self, size: JsonValue) -> Dim:
         if isinstance(size, str):
             return dims.evaluate(size, {name: self.symbol(name) for name in dims.symbols(size)})
         if type(size) is not int or size < 0:
             raise ModelError(f"{size!r} is no size of an array")
         return size
 
-    def symbol(self, name: str) -> Any:
+    def symbol(self, name: str) -> Dim:
         if name in dims.FUNCTIONS:
             raise ModelError(f"`{name}` is no name of a size", why="JAX has a function of this name")
         return jax_export.symbolic_shape(name, scope=self.scope)[0]
 
-    def equation(self, data: Mapping[str, Any], operands: list[Any], defined: Any) -> jaxprs.JaxprEqn:
+    def equation(
+        self, data: Mapping[str, JsonValue], operands: list[Atom], defined: Callable[[JsonValue], Var]
+    ) -> jaxprs.JaxprEqn:
         try:
             return self.made(data, operands, defined)
         except Exception as error:
             noted(error, f"an operation `{data.get('primitive') if isinstance(data, Mapping) else data}`")
             raise
 
-    def made(self, data: Mapping[str, Any], operands: list[Any], defined: Any) -> jaxprs.JaxprEqn:
+    def made(
+        self, data: Mapping[str, JsonValue], operands: list[Atom], defined: Callable[[JsonValue], Var]
+    ) -> jaxprs.JaxprEqn:
         name = data["primitive"]
         if name not in primitives():
             raise ModelError(
@@ -204,10 +208,10 @@ class _Reader:
 
     # -- values ----------------------------------------------------------------------------------------------------
 
-    def value(self, data: Any) -> Any:
+    def value(self, data: JsonValue) -> PyTree:
         return decoded(data, self.special)
 
-    def special(self, data: Mapping[str, Any]) -> Any:
+    def special(self, data: Mapping[str, JsonValue]) -> PyTree:
         if len(data) != 1:
             return NotImplemented
         ((key, content),) = data.items()
@@ -227,49 +231,49 @@ class _Reader:
         return NotImplemented
 
 
-def _constraint(text: Any) -> str:
-    """What is known of sizes, after it was read: JAX's own reader multiplies out whatever it gets."""
+def _constraint(text: JsonValue) -> str:
+    """Return what is known of sizes, after it was read: JAX's own reader multiplies out whatever it gets."""
     for side in re.split("(?:>=|<=|==)", text):
         dims.parse(side)
     return text
 
 
-def _check_call(name: str, operands: list[Any], results: list[Any], body: jaxprs.ClosedJaxpr) -> None:
-    """Jax itself does not compare the operands and results of these calls with their bodies."""
+def _check_call(name: str, operands: list[Aval], results: list[Aval], body: jaxprs.ClosedJaxpr) -> None:
+    """Compare the operands and results of a call with its body, which JAX itself does not."""
     typed = lambda avals: [(aval.shape, aval.dtype) for aval in avals]
-    given, made = [atom.aval for atom in operands], [atom.aval for atom in results]
-    if typed(given) != typed(body.in_avals) or typed(made) != typed(body.out_avals):
+    operand_avals, made = [atom.aval for atom in operands], [atom.aval for atom in results]
+    if typed(operand_avals) != typed(body.in_avals) or typed(made) != typed(body.out_avals):
         raise ModelError("the program is inconsistent", why=f"a `{name}` does not fit its body")
 
 
 @cache
-def _params_of_jit() -> Mapping[str, Any]:
+def _params_of_jit() -> Parameters:
     return jaxprs.parameters(jax.make_jaxpr(jax.jit(lambda x: x))(0.0).eqns[0])
 
 
-def _check_jit(params: Mapping[str, Any], operands: int, results: int) -> None:
-    """Jax itself does not look at the params of `jit` before it lowers one."""
+def _check_jit(params: Parameters, operands: int, results: int) -> None:
+    """Check the params of a `jit`, which JAX itself does not before it lowers one."""
     wanted = _params_of_jit()
     counts = {"in_shardings": operands, "in_layouts": operands, "donated_invars": operands}
     counts |= {"out_shardings": results, "out_layouts": results}
     for name in {*params, *wanted}:
-        given, known = params.get(name), wanted.get(name)
-        fits = name in params and name in wanted and type(given) is type(known)
-        if fits and name in counts and isinstance(given, tuple) and isinstance(known, tuple):
-            fits = len(given) == counts[name] and {*map(type, given)} <= {*map(type, known)}
+        value, known = params.get(name), wanted.get(name)
+        fits = name in params and name in wanted and type(value) is type(known)
+        if fits and name in counts and isinstance(value, tuple) and isinstance(known, tuple):
+            fits = len(value) == counts[name] and {*map(type, value)} <= {*map(type, known)}
         if not fits:
             raise ModelError("a `jit` is malformed", why=f"its parameter `{name[:40]}` is not what jax gives it")
 
 
-def _typed(variable: jaxprs.Var) -> Any:
+def _typed(variable: jaxprs.Var) -> Aval:
     return variable.aval
 
 
-def _effects(params: Mapping[str, Any]) -> Any:
-    """The effects of an operation: those of the bodies in it."""
-    found: set[Any] = set()
+def _effects(params: Parameters) -> set[Effect]:
+    """Return the effects of an operation: those of the bodies in it."""
+    effects: set[Effect] = set()
     for value in params.values():
         for item in value if isinstance(value, tuple | list) else (value,):
             if isinstance(item, jaxprs.ClosedJaxpr | jaxprs.Jaxpr):
-                found |= item.effects
-    return found
+                effects |= item.effects
+    return effects

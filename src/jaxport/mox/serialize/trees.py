@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from typing import Any
 
 import jax
 
 from jaxport.errors import ModelError
+from jaxport.jaxprs import PyTree
+from jaxport.mox.aliases import JsonValue, TreeDef
 from jaxport.mox.serialize.values import Unwritable
 
 __all__ = ["tree_data", "tree_from"]
@@ -16,8 +17,8 @@ __all__ = ["tree_data", "tree_from"]
 _DEEPEST = 100
 
 
-def tree_data(tree: Any) -> Any:
-    """A tree as plain data: ``*`` is a leaf.
+def tree_data(tree: TreeDef) -> JsonValue:
+    """Return a tree as plain data: ``*`` is a leaf.
 
     Raises:
       Unwritable: it has nodes of other types.
@@ -41,8 +42,8 @@ def tree_data(tree: Any) -> Any:
     raise Unwritable(f"a container of type `{kind.__module__}.{kind.__qualname__}`")
 
 
-def tree_from(data: Any) -> Any:
-    """The tree of `tree_data`.
+def tree_from(data: JsonValue) -> TreeDef:
+    """Return the tree of `tree_data`.
 
     Raises:
       ModelError: the data are malformed.
@@ -53,7 +54,7 @@ def tree_from(data: Any) -> Any:
         raise ModelError("the structure of the arguments or results is malformed", why=str(error)) from error
 
 
-def _made(data: Any, depth: int) -> Any:
+def _made(data: JsonValue, depth: int) -> PyTree:
     if depth > _DEEPEST:
         raise ModelError(f"a structure is nested more than {_DEEPEST} deep")
     if data == "*":

@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cache
-from typing import Any
 
 import jax
 import ml_dtypes
@@ -22,6 +21,8 @@ from jax import lax
 from jaxport.blocks.block import FrozenMapping
 from jaxport.blocks.framework import public_name
 from jaxport.errors import ModelError, noted
+from jaxport.jaxprs import Array, PyTree
+from jaxport.mox.aliases import JsonValue
 
 __all__ = ["Named", "Unwritable", "array_from", "array_text", "decoded", "dtype_of", "dtype_text", "encoded"]
 
@@ -57,7 +58,7 @@ _ENUMS: dict[str, type[Enum]] = {
         lax.DotAlgorithmPreset,
     )
 }  # fmt: skip
-_RECORDS: dict[str, Any] = {
+_RECORDS: dict[str, type] = {
     cls.__name__: cls
     for cls in (
         lax.ConvDimensionNumbers,
@@ -68,8 +69,8 @@ _RECORDS: dict[str, Any] = {
 }
 
 
-def dtype_text(dtype: Any) -> str:
-    """The name of a dtype; of keys, with their implementation.
+def dtype_text(dtype: object) -> str:
+    """Return the name of a dtype; of keys, with their implementation.
 
     >>> dtype_text(np.dtype("float32")), dtype_text(jax.random.key(0).dtype)
     ('float32', 'key<fry>')
@@ -78,8 +79,8 @@ def dtype_text(dtype: Any) -> str:
 
 
 @cache
-def dtype_of(text: str) -> Any:
-    """The dtype of that name.
+def dtype_of(text: str) -> np.dtype:
+    """Return the dtype of that name.
 
     Raises:
       ModelError: there is none.
@@ -100,8 +101,8 @@ def dtype_of(text: str) -> Any:
         raise ModelError(f"`{text}` is no dtype", why=str(error)) from error
 
 
-def array_text(array: Any) -> dict[str, Any]:
-    """A small array as plain data, bit by bit."""
+def array_text(array: Array | np.generic) -> dict[str, JsonValue]:
+    """Return a small array as plain data, bit by bit."""
     raw = np.asarray(array)
     return {
         "dtype": str(raw.dtype),
@@ -110,8 +111,8 @@ def array_text(array: Any) -> dict[str, Any]:
     }
 
 
-def array_from(data: Any) -> Any:
-    """The array of `array_text`.
+def array_from(data: JsonValue) -> Array:
+    """Return the array of `array_text`.
 
     Raises:
       ModelError: the data do not fit the shape.
@@ -127,13 +128,13 @@ def array_from(data: Any) -> Any:
         raise ModelError("an array does not fit its shape", why=str(error)) from error
 
 
-def _natural(value: Any) -> int:
+def _natural(value: JsonValue) -> int:
     if type(value) is not int or value < 0:
         raise ModelError(f"{value!r} is no size of an array")
     return value
 
 
-def _fields(data: Any, *names: str) -> Mapping[str, Any]:
+def _fields(data: JsonValue, *names: str) -> Mapping[str, JsonValue]:
     if not isinstance(data, Mapping) or set(data) != set(names):
         raise ModelError(
             f"a record has the fields {sorted(map(str, data)) if isinstance(data, Mapping) else data!r}",
@@ -144,15 +145,15 @@ def _fields(data: Any, *names: str) -> Mapping[str, Any]:
 
 @cache
 def _type_of_keys() -> type:
-    """The class of the dtypes of keys, which has no public name."""
+    """Return the class of the dtypes of keys, which has no public name."""
     return type(jax.random.key(0).dtype)
 
 
-Special = Callable[[Any], Any]
+Special = Callable[[PyTree], PyTree]
 
 
-def encoded(value: Any, special: Special) -> Any:
-    """A value as plain data; `special` is asked first, and returns NotImplemented for what it does not know.
+def encoded(value: PyTree, special: Special) -> JsonValue:
+    """Return a value as plain data; `special` is asked first, and returns NotImplemented for what it does not know.
 
     Raises:
       Unwritable: the value is of no kind that can be read again.
@@ -200,7 +201,7 @@ def encoded(value: Any, special: Special) -> Any:
     raise Unwritable(f"a value of type `{public_name(type(value), ())}`")
 
 
-_DECODERS: dict[str, Callable[[Any, Callable[[Any], Any]], Any]] = {
+_DECODERS: dict[str, Callable[[JsonValue, Special], PyTree]] = {
     "$int": lambda data, _: int(data),
     "$float": lambda data, _: {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}[data],
     "$complex": lambda data, again: complex(again(data[0]), again(data[1])),
@@ -217,8 +218,8 @@ _DECODERS: dict[str, Callable[[Any, Callable[[Any], Any]], Any]] = {
 }
 
 
-def decoded(data: Any, special: Special) -> Any:
-    """The value of plain data; `special` is asked first for each dict.
+def decoded(data: JsonValue, special: Special) -> PyTree:
+    """Return the value of plain data; `special` is asked first for each dict.
 
     Raises:
       ModelError: the data are not what `encoded` makes.

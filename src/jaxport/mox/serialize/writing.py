@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import jax
 import numpy as np
@@ -12,7 +11,10 @@ from jax import core as jax_core, export as jax_export
 from jaxport import jaxprs
 from jaxport.blocks.block import Block
 from jaxport.blocks.framework import public_name
+from jaxport.blocks.tracing import TracedWeight
 from jaxport.errors import Refusal, Unsupported
+from jaxport.jaxprs import Atom, PyTree, Var
+from jaxport.mox.aliases import Aval, JsonValue
 from jaxport.mox.mox import Mox
 from jaxport.mox.rules import RULED, rule_of
 from jaxport.mox.serialize.primitives import keyword_values, primitives
@@ -25,8 +27,8 @@ __all__ = ["FORMAT", "VERSION", "document"]
 FORMAT, VERSION = "jaxport.mox", 1
 
 
-def document(mox: Mox) -> dict[str, Any]:
-    """The document of a Mox; the values of its weights go elsewhere.
+def document(mox: Mox) -> dict[str, JsonValue]:
+    """Return the document of a Mox; the values of its weights go elsewhere.
 
     Raises:
       Unsupported: it has operations or values that cannot be read again; all of them are named.
@@ -45,12 +47,12 @@ class _Writer:
     def __init__(self, mox: Mox):
         self.mox = mox
         self.refusals: list[Refusal] = []
-        self.rules: list[Any] = []
+        self.rules: list[JsonValue] = []
         # The rules that are being written: one may call its own function.
         self.known_rules: dict[str, int] = {}
         self.path = ""
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, JsonValue]:
         mox, traced = self.mox, self.mox.traced
         signature = mox.signature
         body = self.body(mox.jaxpr.jaxpr)
@@ -74,11 +76,11 @@ class _Writer:
             "program": body,
         }
 
-    def weight(self, weight: Any) -> dict[str, Any]:
+    def weight(self, weight: TracedWeight) -> dict[str, JsonValue]:
         return {"path": weight.path, "aval": self.aval(jax.typeof(weight.value)), "trainable": weight.trainable}
 
     def dims(self) -> list[str]:
-        """The symbols of the dims, and what is known of them."""
+        """Return the symbols of the dims, and what is known of them."""
         scopes = {
             id(dim.scope): dim.scope
             for aval in self.mox.jaxpr.in_avals
@@ -90,7 +92,7 @@ class _Writer:
     def refuse(self, name: str, why: str) -> None:
         self.refusals.append(Refusal(name, f"`{self.path or self.mox.name}`", why))
 
-    def guarded(self, make: Any, what: str) -> Any:
+    def guarded(self, make: Callable[[], JsonValue], what: str) -> JsonValue:
         try:
             return make()
         except Unwritable as error:
@@ -99,18 +101,18 @@ class _Writer:
 
     # -- programs --------------------------------------------------------------------------------------------------
 
-    def body(self, jaxpr: jaxprs.Jaxpr) -> dict[str, Any]:
-        """A jaxpr whose variables are numbered."""
+    def body(self, jaxpr: jaxprs.Jaxpr) -> dict[str, JsonValue]:
+        """Return a jaxpr whose variables are numbered."""
         names: dict[jaxprs.Var, str] = {}
 
-        def named(variable: Any) -> list[Any]:
+        def named(variable: Var) -> list[JsonValue]:
             if not isinstance(variable, jaxprs.DropVar):
                 names[variable] = f"v{len(names)}"
             return [names.get(variable, "_"), self.aval(variable.aval)]
 
-        def read(atom: Any) -> Any:
+        def read(atom: Atom) -> JsonValue:
             if isinstance(atom, jaxprs.Literal):
-                aval: Any = atom.aval
+                aval: Aval = atom.aval
                 return {
                     "value": self.value(np.asarray(atom.val, aval.dtype), "a literal"),
                     "aval": self.aval(aval),
@@ -125,14 +127,16 @@ class _Writer:
             "outputs": [read(atom) for atom in jaxpr.outvars],
         }
 
-    def aval(self, aval: Any) -> Any:
+    def aval(self, aval: Aval) -> JsonValue:
         if not isinstance(aval, jax_core.ShapedArray):
             self.refuse(str(aval), "is no array: mutable references have no written form")
             return None
         shape = [str(dim) if jax_export.is_symbolic_dim(dim) else int(dim) for dim in aval.shape]
         return [dtype_text(aval.dtype), shape, *([True] if getattr(aval, "weak_type", False) else [])]
 
-    def equation(self, equation: jaxprs.JaxprEqn, operands: list[Any], named: Any) -> dict[str, Any]:
+    def equation(
+        self, equation: jaxprs.JaxprEqn, operands: list[JsonValue], named: Callable[[Var], list[JsonValue]]
+    ) -> dict[str, JsonValue]:
         name = equation.primitive.name
         block = equation.params.get("block")
         outer, self.path = self.path, block.path if block is not None else self.path
@@ -141,7 +145,7 @@ class _Writer:
                 name, "runs something that a file cannot hold" if "callback" in name else "is not known to jax.lax"
             )
         results = [named(variable) for variable in equation.outvars]
-        data: dict[str, Any] = {"op": spelled(name), "primitive": name, "in": operands, "out": results}
+        data: dict[str, JsonValue] = {"op": spelled(name), "primitive": name, "in": operands, "out": results}
         if name in RULED:
             data["params"] = {"call_jaxpr": self.value(equation.params["call_jaxpr"], name)}
             data["rule"] = self.rule(equation)
@@ -154,7 +158,7 @@ class _Writer:
         return data
 
     def rule(self, equation: jaxprs.JaxprEqn) -> int:
-        """The number of the rule of an equation; one that is being written already is that one."""
+        """Return the number of the rule of an equation; one that is being written already is that one."""
         rule = rule_of(equation)
         key = f"{equation.params['call_jaxpr']}\n{rule.forward}\n{rule.backward}"
         if key not in self.known_rules:
@@ -168,10 +172,10 @@ class _Writer:
             }
         return self.known_rules[key]
 
-    def block(self, block: Block) -> dict[str, Any]:
+    def block(self, block: Block) -> dict[str, JsonValue]:
         return {name: encoded(getattr(block, name), self.descriptive) for name in block.__dataclass_fields__}
 
-    def descriptive(self, value: Any) -> Any:
+    def descriptive(self, value: PyTree) -> JsonValue:
         """What a block says of itself is for its readers: what has no written form is there by the name of its type."""
         if isinstance(value, tuple | list | Mapping | set | frozenset):
             return NotImplemented  # its items are asked for
@@ -182,14 +186,14 @@ class _Writer:
 
     # -- values ----------------------------------------------------------------------------------------------------
 
-    def value(self, value: Any, where: str) -> Any:
+    def value(self, value: PyTree, where: str) -> JsonValue:
         try:
             return encoded(value, self.special)
         except Unwritable as error:
             self.refuse(where, f"has {error}, which cannot be read again")
             return None
 
-    def special(self, value: Any) -> Any:
+    def special(self, value: PyTree) -> JsonValue:
         """Values that are written with the help of the program around them."""
         if isinstance(value, jaxprs.ClosedJaxpr):
             body = self.body(value.jaxpr)
@@ -210,7 +214,7 @@ class _Writer:
             return NotImplemented
         return {"$named": public_name(value, ())} if hasattr(value, "__qualname__") else NotImplemented
 
-    def _with_constants(self, value: jaxprs.ClosedJaxpr) -> Any:
+    def _with_constants(self, value: jaxprs.ClosedJaxpr) -> JsonValue:
         constants = [encoded(np.asarray(const), self.special) for const in value.consts]
         jaxpr = value.jaxpr
         moved = jaxpr.replace(

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from jaxport.errors import ModelError
+from jaxport.mox.aliases import JsonValue
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
@@ -20,8 +22,8 @@ __all__ = ["parse_xml", "xml_text"]
 _BODY = {"$closed": "closed", "$jaxpr": "open"}
 
 
-def xml_text(document: dict[str, Any]) -> str:
-    """A document as XML."""
+def xml_text(document: dict[str, JsonValue]) -> str:
+    """Return a document as XML."""
     from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
     root = etree.Element("mox")
@@ -38,12 +40,12 @@ def xml_text(document: dict[str, Any]) -> str:
     return etree.tostring(root, encoding="unicode", pretty_print=True)
 
 
-def _packed(value: Any) -> str:
+def _packed(value: JsonValue) -> str:
     # XML has no control characters; JSON escapes them.
     return json.dumps(value, separators=(",", ":"), ensure_ascii=True)
 
 
-def _write_body(parent: _Element, body: dict[str, Any], etree: Any) -> None:
+def _write_body(parent: _Element, body: dict[str, JsonValue], etree: ModuleType) -> None:
     for name, aval in body["inputs"]:
         etree.SubElement(parent, "input", name=name, aval=_packed(aval))
     for equation in body["equations"]:
@@ -67,7 +69,7 @@ def _key(key: str) -> str:
     return f"eq.{key}"
 
 
-def _write_params(element: _Element, params: dict[str, Any], etree: Any) -> None:
+def _write_params(element: _Element, params: dict[str, JsonValue], etree: ModuleType) -> None:
     for name, value in params.items():
         bodies = _bodies_of(value)
         if bodies is None:
@@ -80,15 +82,15 @@ def _write_params(element: _Element, params: dict[str, Any], etree: Any) -> None
             _write_body(etree.SubElement(param, "body", kind=kind), body, etree)
 
 
-def _bodies_of(value: Any) -> list[tuple[str, Any]] | None:
-    """The programs that a param is made of: one, or a tuple of them."""
-    items: list[Any] = value["$tuple"] if isinstance(value, dict) and "$tuple" in value else [value]
-    found = [(_BODY[key], item[key]) for item in items if isinstance(item, dict) for key in item if key in _BODY]
-    return found if found and len(found) == len(items) else None
+def _bodies_of(value: JsonValue) -> list[tuple[str, JsonValue]] | None:
+    """Return the programs that a param is made of: one, or a tuple of them."""
+    items: list[JsonValue] = value["$tuple"] if isinstance(value, dict) and "$tuple" in value else [value]
+    named_bodies = [(_BODY[key], item[key]) for item in items if isinstance(item, dict) for key in item if key in _BODY]
+    return named_bodies if named_bodies and len(named_bodies) == len(items) else None
 
 
-def parse_xml(text: str) -> dict[str, Any]:
-    """The document of an XML text.
+def parse_xml(text: str) -> dict[str, JsonValue]:
+    """Return the document of an XML text.
 
     Raises:
       ModelError: it is malformed, truncated, nested too deep, or has a document type (entities are never expanded).
@@ -127,14 +129,14 @@ def _child(element: _Element, tag: str) -> _Element:
     return child
 
 
-def _unpacked(text: str | None) -> Any:
+def _unpacked(text: str | None) -> JsonValue:
     from jaxport.mox.serialize.formats import parsed
 
     return parsed(text or "", "json")
 
 
-def _read_body(element: _Element) -> dict[str, Any]:
-    body: dict[str, Any] = {"inputs": [], "equations": [], "outputs": []}
+def _read_body(element: _Element) -> dict[str, JsonValue]:
+    body: dict[str, JsonValue] = {"inputs": [], "equations": [], "outputs": []}
     for child in element:
         if not isinstance(child.tag, str):
             continue  # a comment
@@ -147,7 +149,7 @@ def _read_body(element: _Element) -> dict[str, Any]:
     return body
 
 
-def _read_equation(element: _Element) -> dict[str, Any]:
+def _read_equation(element: _Element) -> dict[str, JsonValue]:
     data = {key.removeprefix("eq."): _unpacked(value) for key, value in element.items() if key.startswith("eq.")}
     data["params"] = {}
     for param in element:

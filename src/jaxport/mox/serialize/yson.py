@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 
 from jaxport.errors import ModelError
+from jaxport.mox.aliases import JsonValue
 
 __all__ = ["parse_yson", "yson_text"]
 
 
-def yson_text(value: Any) -> str:
-    """A value as YSON.
+def yson_text(value: JsonValue) -> str:
+    """Return a value as YSON.
 
     >>> yson_text({"a": [1, 2.5, True, None]})
     '{"a"=[1;2.5;%true;#]}'
@@ -48,8 +48,8 @@ _TOKEN = re.compile(
 _CONSTANTS = {"%true": True, "%false": False, "#": None}
 
 
-def parse_yson(text: str, deepest: int) -> Any:
-    """The value of a text.
+def parse_yson(text: str, deepest: int) -> JsonValue:
+    """Return the value of a text.
 
     Raises:
       ModelError: it is malformed, truncated, or nested deeper than `deepest`.
@@ -82,13 +82,13 @@ class _YsonParser:
         line = self.text.count("\n", 0, self.start) + 1
         return ModelError("the text is no YSON", where=f"line {line}, position {self.start}", why=why)
 
-    def document(self) -> Any:
+    def document(self) -> JsonValue:
         value = self.value(0)
         if self.kind != "end":
             raise self.error(f"`{self.token}` follows the end")
         return value
 
-    def value(self, depth: int) -> Any:
+    def value(self, depth: int) -> JsonValue:
         if depth > self.deepest:
             raise ModelError(f"the text is nested more than {self.deepest} deep", where=f"position {self.start}")
         kind, token = self.kind, self.token
@@ -115,16 +115,16 @@ class _YsonParser:
         except json.JSONDecodeError:
             raise self.error(f"the string {token[:20]} has an unknown escape") from None
 
-    def list(self, depth: int) -> list[Any]:
-        made: list[Any] = []
+    def list(self, depth: int) -> list[JsonValue]:
+        made: list[JsonValue] = []
         while self.token != "]" or self.kind != "symbol":
             made.append(self.value(depth + 1))
             self.separator("]")
         self.next()
         return made
 
-    def map(self, depth: int) -> dict[str, Any]:
-        made: dict[str, Any] = {}
+    def map(self, depth: int) -> dict[str, JsonValue]:
+        made: dict[str, JsonValue] = {}
         while self.token != "}" or self.kind != "symbol":
             if self.kind not in ("string", "name"):
                 raise self.error("the text ends too early" if self.kind == "end" else "a key is expected")
