@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 
 import jaxport
-from jaxport.export import lowest
+from jaxport.export import lowest, opsets
 from jaxport.testing import f32, spec
 
 
@@ -83,10 +83,22 @@ def model_of(op_type, attributes=None, dtype=np.float32, inputs=1, opset=23):
         (model_of("GridSample", inputs=2), 22),  # the default of `mode` has another name before 20
         (model_of("Pad", {"mode": "wrap"}), 23),
         (model_of("NoSuchOperator"), 23),
+        (model_of("Reshape", inputs=2, opset=25), 25),  # nobody compared what is newer than the default
     ],
 )
 def test_what_keeps_an_opset(model, opset):
     assert lowest.lowest(model) == opset
+
+
+def test_operands_that_get_a_type_of_their_own_keep_the_opset():
+    model = model_of("QuantizeLinear", inputs=2)
+    model.graph.inputs[1].dtype = ir.DataType.FLOAT16
+    model.graph.outputs[0].dtype = ir.DataType.UINT8
+    assert lowest.lowest(model) == 23
+
+
+def test_all_operators_of_the_default_opset_were_compared():
+    assert opsets.DEFAULT <= lowest.COMPARED
 
 
 def test_a_value_without_a_dtype_keeps_the_opset():

@@ -11,21 +11,11 @@ import pytest
 from flax import nnx
 
 import jaxport
-from tests.mox.test_interventions import Block, X
+from tests.mox.test_interventions import Model, X
 
 PAGE = Path(__file__).parents[2] / "docs" / "mox.md"
 TABLE = PAGE.read_text(encoding="utf-8").partition("## As it is said elsewhere")[2].partition("\n## ")[0]
 LINES = [row.rpartition("| `")[2].removesuffix("` |") for row in TABLE.splitlines() if re.match(r"\| \w", row)]
-
-
-class Model(nnx.Module):
-    def __init__(self, rngs):
-        self.blocks = nnx.List([Block(rngs) for _ in range(3)])
-
-    def __call__(self, x):
-        for block in self.blocks:
-            x = block(x)
-        return x
 
 
 @pytest.fixture(scope="module")

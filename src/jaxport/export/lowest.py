@@ -19,8 +19,11 @@ Formals = Callable[[int], schema.Formal | None]
 FLOOR = 18
 """The lowest opset that is chosen automatically."""
 
+COMPARED = 23
+"""The newest opset whose operators were compared with their older versions; a newer version is taken for another operator."""
+
 #: Operators with a version that changes the meaning of a node but not the signature.
-REDEFINED = frozenset({"Attention", "GridSample", "GroupNormalization"})
+REDEFINED = frozenset({"GridSample", "GroupNormalization"})
 #: Values of attributes that a version added or redefined.
 REDEFINED_VALUES = frozenset(
     {
@@ -63,7 +66,7 @@ def _means_the_same(node: ir.Node, written: int, opset: int) -> bool:
         return False
     if newer.since == older.since:
         return True
-    if node.op_type in REDEFINED:
+    if node.op_type in REDEFINED or newer.since > COMPARED:
         return False
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     return (
@@ -86,6 +89,7 @@ def _text(value: object) -> object:
 
 def _takes(older: Formals, newer: Formals, values: Sequence[ir.Value | None]) -> bool:
     """Whether the older version has the same formal parameters for these operands or results, and accepts their dtypes."""
+    chosen: dict[str, ir.DataType] = {}
     for index, value in enumerate(values):
         if value is None:
             continue
@@ -94,4 +98,6 @@ def _takes(older: Formals, newer: Formals, values: Sequence[ir.Value | None]) ->
             return False
         if value.dtype is None or value.dtype is ir.DataType.STRING or value.dtype.numpy() not in before.dtypes:
             return False
+        if before.homogeneous and chosen.setdefault(before.type, value.dtype) != value.dtype:
+            return False  # the newer version has a type of its own for it
     return True

@@ -137,11 +137,7 @@ class Weights:
         specs = self.specs
         for name, array in params.items():
             if name not in specs:
-                raise InvalidArgument(
-                    f"`{name}` is not a parameter of the model",
-                    where="`apply(params, …)`",
-                    instead="give arrays for the names in `program.params`",
-                )
+                raise _unknown(name, "`apply(params, …)`", "give arrays for the names in `program.params`")
             if tuple(array.shape) != specs[name].shape:
                 kernel = self.values[name] in self.kernels
                 raise InvalidArgument(
@@ -186,18 +182,18 @@ class Weights:
 
 
 def _checked(shardings: Shardings | None, specs: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, Sharding]:
-    """The shardings by name; those that a function declines to give are left out."""
+    """Return the shardings by name, without the parameters for which a function returns None.
+
+    Raises:
+      InvalidArgument: a name is that of no parameter, or a sharding does not divide the parameter.
+    """
     if callable(shardings):
-        given = {name: sharding for name, spec in specs.items() if (sharding := shardings(name, spec)) is not None}
+        by_name = {name: sharding for name, spec in specs.items() if (sharding := shardings(name, spec)) is not None}
     else:
-        given = dict(shardings or {})
-    for name, sharding in given.items():
+        by_name = dict(shardings or {})
+    for name, sharding in by_name.items():
         if name not in specs:
-            raise InvalidArgument(
-                f"`{name}` is not a parameter of the model",
-                where="`from_onnx(shardings=…)`",
-                instead="give shardings for the names in `program.weights.specs`",
-            )
+            raise _unknown(name, "`from_onnx(shardings=…)`", "give shardings for the names in `program.param_specs`")
         shape = specs[name].shape
         try:
             why = ""
@@ -207,8 +203,17 @@ def _checked(shardings: Shardings | None, specs: Mapping[str, jax.ShapeDtypeStru
         if isinstance(sharding, NamedSharding) and len(sharding.spec) > len(shape):
             why = f"it has {len(shape)} axes, {sharding.spec} is for {len(sharding.spec)}"
         if why:
-            raise InvalidArgument(f"`{name}` cannot be split so", where="`from_onnx(shardings=…)`", why=why)
-    return {name: _automatic(sharding) for name, sharding in given.items()}
+            raise InvalidArgument(
+                f"`{name}` cannot be split so",
+                where="`from_onnx(shardings=…)`",
+                why=why,
+                instead="divide an axis whose size is a multiple of the number of devices, or leave the parameter out",
+            )
+    return {name: _automatic(sharding) for name, sharding in by_name.items()}
+
+
+def _unknown(name: str, where: str, instead: str) -> InvalidArgument:
+    return InvalidArgument(f"`{name}` is not a parameter of the model", where=where, instead=instead)
 
 
 def _automatic(sharding: Sharding) -> Sharding:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from jaxport.codegen.structure.spellings import Spellings
+from jaxport.codegen.structure.spellings import StepRules
 from jaxport.importer.host import RuntimeValue
 from jaxport.importer.recording import Step, Variable
 
@@ -26,19 +25,8 @@ ELEMENTWISE = frozenset(
 """Functions of one array that are the same for each element."""
 
 
-@dataclass(eq=False)
-class Channels:
-    """Rules on transposes between channels first and channels last.
-
-    Attributes:
-      spellings: the step that made each value.
-      add: adds a step, and returns its result.
-      weights: the parameters.
-    """
-
-    spellings: Spellings
-    add: Callable[[Step], Variable]
-    weights: Collection[Variable]
+class Channels(StepRules):
+    """Rules on transposes between channels first and channels last."""
 
     def convolution(self, step: Step) -> Step | None:
         """Return a convolution of channels first as a transpose, one of channels last, and a transpose."""

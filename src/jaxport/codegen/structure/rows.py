@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from jaxport.codegen.structure.spellings import Spellings
+from jaxport.codegen.structure.spellings import StepRules
 from jaxport.importer.host import Dim, RuntimeValue
 from jaxport.importer.recording import Step, Variable
 
 __all__ = ["Rows"]
 
 
-@dataclass(eq=False)
-class Rows:
-    """Rules on products with a matrix.
-
-    Attributes:
-      spellings: the step that made each value.
-      add: adds a step, and returns its result.
-      weights: the parameters.
-    """
-
-    spellings: Spellings
-    add: Callable[[Step], Variable]
-    weights: Collection[Variable]
+class Rows(StepRules):
+    """Rules on products with a matrix."""
 
     def of_rows(self, step: Step) -> Variable | Step | None:
         """`(x.reshape(-1, n) @ w + b).reshape(batch, length, m)` is `x @ w + b`."""

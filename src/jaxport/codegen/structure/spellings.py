@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from jaxport.importer.host import Dim, HostValue, RuntimeValue, Shape
 from jaxport.importer.recording import Step, Variable
 
-__all__ = ["Attended", "Spellings", "bounds", "number"]
+__all__ = ["Attended", "Spellings", "StepRules", "bounds", "number"]
 
 CLOSE = 1e-6
 """How much a constant of a file may differ from the one that is meant, relative to it."""
@@ -245,6 +246,21 @@ class Spellings:
         step = Step("call", "jnp.transpose", (origin, (*order[:2], order[3], order[2])), {}, swapped, turned.node)
         self.note(step)
         return swapped
+
+
+@dataclass(eq=False)
+class StepRules:
+    """What rules that rewrite steps work with.
+
+    Attributes:
+      spellings: the step that made each value.
+      add: adds a step, and returns its result.
+      weights: the parameters.
+    """
+
+    spellings: Spellings
+    add: Callable[[Step], Variable]
+    weights: Collection[Variable]
 
 
 def number(value: object) -> float | None:
