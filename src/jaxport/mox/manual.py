@@ -84,6 +84,6 @@ class Manual:
 
 
 def manual_around(node: Node, where: str) -> Manual | None:
-    """Return the `shard_map` around a node, None if there is none."""
+    """Return the `shard_map` around a node, or None if there is none."""
     shard_map = next((around for around in node.around if around.equation.primitive.name == "shard_map"), None)
     return None if shard_map is None else Manual(shard_map.equation, where)

@@ -117,9 +117,9 @@ class ParameterPlace:
 
 
 def places_of(mox: Mox, nodes: Sequence[Node]) -> dict[str, ParameterPlace]:
-    """Where the parameters of some blocks are held, by the paths that the blocks have for them.
+    """Return where the parameters of some blocks are held, by the paths that the blocks have for them.
 
-    Those that are computed, and not held, are left out.
+    Parameters that are computed instead of held are left out.
     """
     names = [*(weight.path for weight in mox.weights), *mox.traced.input_paths, *mox.inputs]
     places = {name: ParameterPlace(name) for name in names}

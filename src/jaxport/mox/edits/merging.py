@@ -33,7 +33,7 @@ def merge_lora(
 ) -> dict[str, Array]:
     """Return the weights of the original model with the adapters of an edited one merged in.
 
-    Where adapters are on layers whose weights another edit computes (`quantize`), the original is the model before both:
+    If another edit computes the weights of adapted layers (`quantize`), the original is the model before both edits:
     its weights are what the quantized ones stand for. The layers of an unrolled stack are merged into the stack.
 
     Args:
