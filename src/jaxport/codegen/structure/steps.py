@@ -142,8 +142,8 @@ def _key(step: Step) -> Hashable:
 def _large_key(value: HostValue) -> Hashable:
     """Return the key of a large constant: its identity, or its element if all are the same."""
     first = value.data.flat[0]
-    if first == value.data.flat[-1] and bool((value.data == first).all()):
-        return ("uniform", str(value.dtype), value.shape, str(first))
+    if value.data.dtype.kind not in "OUS" and value.data.tobytes() == first.tobytes() * value.size:  # 0 and -0 differ
+        return ("uniform", str(value.dtype), value.shape, first.tobytes())
     return ("host", id(value.data))
 
 
