@@ -253,6 +253,12 @@ class CallPrinter(Printer):
             return call("jnp.where", self.value(array), number(rest[0].item()), self.value(rest[1]))
         if step.name in METHODS and isinstance(array, Variable) and len(rest) == 1 and not step.kwargs:
             (axes,) = rest
+            if (
+                step.name == "jnp.transpose"
+                and len(axes) > 1
+                and axes == (*range(len(axes) - 2), len(axes) - 1, len(axes) - 2)
+            ):
+                return ast.Attribute(self.value(array), "T" if len(axes) == 2 else "mT", ast.Load())
             if isinstance(axes, list | tuple) and all(isinstance(axis, int) or is_dim(axis) for axis in axes):
                 return call(ast.Attribute(self.value(array), METHODS[step.name], ast.Load()), *map(self.value, axes))
         if step.name == "jnp.broadcast_to" and isinstance(array, HostValue) and not array.ndim and not array.symbolic:

@@ -162,6 +162,7 @@ def _whole(variable: PyTree, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
 
 _PREPARED = {"set_value": _whole}
 
+
 @dataclass(frozen=True, slots=True)
 class _Kind:
     """What the type of a value in a module's graph says about it.

@@ -122,11 +122,13 @@ class _Rewriting:
             "jnp.take": (self._take_all, self._take),
             "": (self._part_of_uniform, self._part_of_transposed),
             "jnp.transpose": (self._transpose, self.channels.flattened),
+            "jnp.swapaxes": (self._swapped,),
+            "mT": (self._swapped,),
             "jnp.mean": (self._reduction,),
             "jnp.sum": (self._reduction,),
             "jnp.max": (self._reduction,),
             "jnp.min": (self._reduction,),
-            "jnp.reshape": (self.rows.of_rows, self._reshape),
+            "jnp.reshape": (self._attention, self.rows.of_rows, self._reshape),
             "jnp.reciprocal": (self._reciprocal,),
             "jnp.negative": (self._negative,),
             "jnp.arange": (self._arange,),
@@ -306,6 +308,16 @@ class _Rewriting:
             return None
         return _call(step, "jnp.transpose", before.args[0], tuple(before.args[1][axis] for axis in order))
 
+    def _swapped(self, step: Step) -> Step | None:
+        """`swapaxes(x, 1, 2)` and `x.mT` are transposes, which the rules on those see."""
+        (x, *axes), rank = step.args, len(step.outputs.shape)
+        if not isinstance(x, Variable) or step.kwargs or rank < 2:
+            return None
+        first, second = (axis % rank for axis in (axes or (-2, -1)))
+        order = list(range(rank))
+        order[first], order[second] = second, first
+        return _call(step, "jnp.transpose", x, tuple(order))
+
     def _reshape(self, step: Step) -> Variable | Step | None:
         """A reshape to the shape that is there; of a reshape; and axes swapped while those before them are one."""
         x, to = step.args[0], step.outputs.shape
@@ -457,6 +469,8 @@ class _Rewriting:
             bias.hint, options["bias"] = "mask", bias
         if abs(scores.scale * scores.query.shape[-1] ** 0.5 - 1) > 1e-6:
             options["scale"] = scores.scale
+        if scores.is_causal:
+            options["is_causal"] = True
         shape = [step.outputs.shape[axis] for axis in (0, 2, 1, 3)]
         attended = self._make(step, "nn.dot_product_attention", tuple(turned), shape, **options)
         return _call(step, "jnp.transpose", attended, (0, 2, 1, 3))
