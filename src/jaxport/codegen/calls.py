@@ -253,11 +253,7 @@ class CallPrinter(Printer):
             return call("jnp.where", self.value(array), number(rest[0].item()), self.value(rest[1]))
         if step.name in METHODS and isinstance(array, Variable) and len(rest) == 1 and not step.kwargs:
             (axes,) = rest
-            if (
-                step.name == "jnp.transpose"
-                and len(axes) > 1
-                and axes == (*range(len(axes) - 2), len(axes) - 1, len(axes) - 2)
-            ):
+            if step.name == "jnp.transpose" and _swaps_last(axes):
                 return ast.Attribute(self.value(array), "T" if len(axes) == 2 else "mT", ast.Load())
             if isinstance(axes, list | tuple) and all(isinstance(axis, int) or is_dim(axis) for axis in axes):
                 return call(ast.Attribute(self.value(array), METHODS[step.name], ast.Load()), *map(self.value, axes))
@@ -461,6 +457,12 @@ KEPT = {"mask", "split", "softmax", "top_k"}
 def _is_single(value: object) -> bool:
     """Whether a value is a known number of float32."""
     return isinstance(value, HostValue) and not value.ndim and not value.symbolic and value.dtype == np.float32
+
+
+def _swaps_last(order: Sequence[int]) -> bool:
+    """Whether a transpose exchanges the last two axes, and moves no others."""
+    rank = len(order)
+    return rank > 1 and tuple(order) == (*range(rank - 2), rank - 1, rank - 2)
 
 
 def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:

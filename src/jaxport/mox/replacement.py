@@ -258,10 +258,10 @@ def _of_replacement(made: Replacement, match: Match, site: Site) -> Template:
 
 def _traced(made: PythonFunction, match: Match, site: Site) -> Template:
     method = _method_of(made, match)
-    # The window patches methods: it is asked for inside.
-    function = made if method is None else lambda *args: getattr(made, method)(*args)
 
     def run(*operands: Array) -> tuple:
+        # Looked up here, where the window has patched it.
+        function = made if method is None else getattr(made, method)
         return tuple(_call(function, match, site, list(operands), made))
 
     avals, manual = site.jaxpr.in_avals, manual_around(match.node, match.shown)
