@@ -169,7 +169,10 @@ class CallPrinter(Printer):
             args = (_Part(self.fields.text(item)), item.config["carry"], item.inputs[0])
             return Step("call", "lax.scan", args, options, item.config["outputs"], item)
         if isinstance(item, Layer):
-            return Step("call", self.fields.text(item), item.inputs, {}, item.outputs[0], item)
+            keywords = item.config.get("keywords", ())
+            first = len(item.inputs) - len(keywords)
+            options = dict(zip(keywords, item.inputs[first:], strict=True))
+            return Step("call", self.fields.text(item), item.inputs[:first], options, item.outputs[0], item)
         if isinstance(item, Call):
             sizes = {key: _Name(key) for key in self.sizes.get(id(item.module), ())}
             outputs = item.outputs[0] if len(item.outputs) == 1 else item.outputs

@@ -93,6 +93,16 @@ def _batch_norm(layer: Layer) -> ast.expr:
     return _made("BatchNorm", layer, "num_features", **options)
 
 
+def _attention(layer: Layer) -> ast.expr:
+    config, options = layer.config, {}
+    for key in ("qkv_features", "out_features", "in_kv_features"):
+        if config[key] != config["in_features"]:
+            options[key] = config[key]
+    if "out_bias" not in layer.weights:
+        options["use_bias"] = False
+    return _made("MultiHeadAttention", layer, "num_heads", "in_features", **options, decode=False)
+
+
 def _without(layer: Layer, *roles: str) -> dict[str, bool]:
     return {f"use_{role}": False for role in roles if role not in layer.weights}
 
@@ -100,6 +110,8 @@ def _without(layer: Layer, *roles: str) -> dict[str, bool]:
 def _fields(layer: Layer) -> Mapping[str, Field]:
     if layer.kind == "LSTM":  # one bias for the sum of both products
         return {role: LSTM[role] for role in layer.weights}
+    if layer.kind == "MultiHeadAttention":
+        return {role: Field(role.replace("_", ".", 1)) for role in layer.weights}
     return {role: GRU[role] if layer.kind == "GRU" else Field(role) for role in layer.weights}
 
 
@@ -124,5 +136,6 @@ LAYERS = {
         "GroupNorm": _group_norm,
         "RMSNorm": _rms_norm,
         "BatchNorm": _batch_norm,
+        "MultiHeadAttention": _attention,
     }.items()
 }
