@@ -41,10 +41,10 @@ def _linear(layer: Layer) -> ast.expr:
 
 def _conv(layer: Layer) -> ast.expr:
     config = layer.config
-    options: dict[str, Attribute] = {"padding": config["padding"]}
+    options: dict[str, Attribute] = {"padding": _for_all_axes(config["padding"])}
     for key in ("strides", "kernel_dilation"):
         if set(config[key]) != {1}:
-            options[key] = config[key]
+            options[key] = _for_all_axes(config[key])
     if config["feature_group_count"] != 1:
         options["feature_group_count"] = config["feature_group_count"]
     return _made("Conv", layer, "in_features", "out_features", "kernel_size", **options, **_without(layer, "bias"))
@@ -52,11 +52,17 @@ def _conv(layer: Layer) -> ast.expr:
 
 def _conv_transpose(layer: Layer) -> ast.expr:
     config = layer.config
-    options: dict[str, Attribute] = {"strides": config["strides"], "padding": config["padding"]}
+    options: dict[str, Attribute] = {key: _for_all_axes(config[key]) for key in ("strides", "padding")}
     if set(config["kernel_dilation"]) != {1}:
-        options["kernel_dilation"] = config["kernel_dilation"]
+        options["kernel_dilation"] = _for_all_axes(config["kernel_dilation"])
     sizes = ("in_features", "out_features", "kernel_size")
     return _made("ConvTranspose", layer, *sizes, **options, transpose_kernel=True, **_without(layer, "bias"))
+
+
+def _for_all_axes(values: tuple) -> Attribute:
+    """Return the one number that holds for all axes, and for both of their ends; or the values of each."""
+    numbers = {number for value in values for number in (value if isinstance(value, tuple) else (value,))}
+    return numbers.pop() if len(numbers) == 1 else values
 
 
 def _lstm(layer: Layer) -> ast.expr:
