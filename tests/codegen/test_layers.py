@@ -328,6 +328,20 @@ def test_the_operator_of_attention_is_one_call(name: str, tmp_path: Path) -> Non
     assert "softmax" not in code
 
 
+def test_a_rotation_is_one_call_with_heads_after_positions(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 23]> graph (float[batch, length, 16] q, float[batch, length, 8] k, '
+        "float[batch, length, 2] c, float[batch, length, 2] s) => (float[batch, length, 16] y) "
+        "{ a = RotaryEmbedding<num_heads=4>(q, c, s) b = RotaryEmbedding<num_heads=2>(k, c, s) "
+        "y = Attention<q_num_heads=4, kv_num_heads=2, is_causal=1>(a, b, k) }"
+    )
+    code = check_model(model, tmp_path, "nnx")
+    assert "x = q.reshape(batch, length, 4, 4)" in code
+    assert "rotary(x, cos, sin)" in code
+    assert code.count("jnp.expand_dims(") == 2  # once for both
+    assert "transpose" not in code
+
+
 def operator_of_attention(attributes: str, queries: str, keys: str, opset: int = 23) -> onnx.ModelProto:
     return onnx.parser.parse_model(
         f'<ir_version: 10, opset_import: ["": {opset}]> graph (float[{queries}] q, float[{keys}] k, float[{keys}] v) '

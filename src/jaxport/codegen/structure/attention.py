@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -29,8 +29,37 @@ class Attended:
     is_causal: bool = False
 
 
+@dataclass(eq=False)
 class Attentions(StepRules):
-    """Rules on softmax of scores, and on products with it."""
+    """Rules on softmax of scores, on products with it, and on rotary embeddings before."""
+
+    expanded: dict[Variable, Variable] = field(default_factory=dict)
+
+    def rotary(self, step: Step) -> Step | None:
+        """`rotary(x.transpose(0, 2, 1, 3), cos, sin)` is `rotary(x, cos, sin).transpose(0, 2, 1, 3)`."""
+        x, *angles = step.args
+        turned = self.spellings.step(x, "jnp.transpose")
+        if turned is None or turned.args[1:] != ((0, 2, 1, 3),) or not isinstance(turned.args[0], Variable):
+            return None
+        for_all_heads = []
+        for angle, role in zip(angles, ("cos", "sin"), strict=True):
+            added = self.spellings.step(angle, "jnp.expand_dims")
+            if added is None or added.args[1:] != (1,) or len(added.outputs.shape) != 4:
+                return None
+            for_all_heads.append(self._expanded(added, role))
+        shape = turned.args[0].shape
+        rotated = self.call(step, "helper.rotary", (turned.args[0], *for_all_heads), shape)
+        return Step("call", "jnp.transpose", (rotated, (0, 2, 1, 3)), {}, step.outputs, step.node)
+
+    def _expanded(self, added: Step, role: str) -> Variable:
+        """Return cosines or sines of (batch, length, size) with an axis of heads, once for all that rotate by them."""
+        angle = added.args[0]
+        if angle not in self.expanded:
+            batch, length, size = angle.shape
+            made = self.call(added, "jnp.expand_dims", (angle, 2), (batch, length, 1, size))
+            made.hint = role
+            self.expanded[angle] = made
+        return self.expanded[angle]
 
     def mask_of(self, step: Step) -> None:
         """Name the addend of the scores of an attention `mask`."""

@@ -126,6 +126,7 @@ class _Rewriting:
             "jnp.take": (self._take_all, self._take),
             "": (self._part_of_uniform, self._part_of_transposed),
             "jnp.transpose": (self._transpose, self.channels.flattened),
+            "helper.rotary": (self.attentions.rotary,),
             "jnp.swapaxes": (self._swapped,),
             "mT": (self._swapped,),
             "jnp.mean": (self._reduction,),
