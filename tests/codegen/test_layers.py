@@ -176,7 +176,7 @@ IDIOMS = {
             output="float[batch, 2, 4]",
             weights=f"float[2, 8] w = {{{', '.join(map(str, range(16)))}}}",
         ),
-        "return self.linear(x).transpose(0, 2, 1)",
+        "return self.linear(x).mT",
     ),
     "a roll": (
         spelled(
@@ -304,6 +304,60 @@ def test_attention_is_one_call(model: onnx.ModelProto, option: str, tmp_path: Pa
     code = check_model(model, tmp_path, "nnx")
     assert "nn.dot_product_attention(" in code
     assert option in code
+
+
+ATTENTIONS = {
+    "all heads": ("q_num_heads=4, kv_num_heads=4", "batch,length,16", "batch,6,16", "nn.dot_product_attention("),
+    "causal": ("q_num_heads=4, kv_num_heads=4, is_causal=1", "batch,length,16", "batch,length,16", "is_causal=True"),
+    "causal, more keys": ("q_num_heads=4, kv_num_heads=4, is_causal=1", "batch,3,16", "batch,6,16", "is_causal=True"),
+    "fewer heads for keys": ("q_num_heads=4, kv_num_heads=2", "batch,length,16", "batch,6,8", "reshape(batch, 6, 2, 4)"),
+    "one head for keys, causal": (
+        "q_num_heads=4, kv_num_heads=1, is_causal=1", "batch,5,16", "batch,5,4", "is_causal=True"
+    ),
+    "another scale": ("q_num_heads=4, kv_num_heads=4, scale=0.25", "batch,5,16", "batch,6,16", "scale=0.25"),
+    "heads before positions": ("is_causal=0", "batch,2,5,4", "batch,2,6,4", "nn.dot_product_attention("),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_the_operator_of_attention_is_one_call(name: str, tmp_path: Path) -> None:
+    attributes, queries, keys, text = ATTENTIONS[name]
+    code = check_model(operator_of_attention(attributes, queries, keys), tmp_path, "nnx")
+    assert text in code
+    assert "nn.dot_product_attention(" in code
+    assert "softmax" not in code
+
+
+def test_a_rotation_is_one_call_with_heads_after_positions(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 23]> graph (float[batch, length, 16] q, float[batch, length, 8] k, '
+        "float[batch, length, 2] c, float[batch, length, 2] s) => (float[batch, length, 16] y) "
+        "{ a = RotaryEmbedding<num_heads=4>(q, c, s) b = RotaryEmbedding<num_heads=2>(k, c, s) "
+        "y = Attention<q_num_heads=4, kv_num_heads=2, is_causal=1>(a, b, k) }"
+    )
+    code = check_model(model, tmp_path, "nnx")
+    assert "x = q.reshape(batch, length, 4, 4)" in code
+    assert "rotary(x, cos, sin)" in code
+    assert code.count("jnp.expand_dims(") == 2  # once for both
+    assert "transpose" not in code
+
+
+def operator_of_attention(attributes: str, queries: str, keys: str, opset: int = 23) -> onnx.ModelProto:
+    return onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["": {opset}]> graph (float[{queries}] q, float[{keys}] k, float[{keys}] v) '
+        f"=> (float[{queries}] y) {{ y = Attention<{attributes}>(q, k, v) }}"
+    )
+
+
+@pytest.mark.parametrize("window", ["left_window_size=1", "is_causal=1, left_window_size=2", "right_window_size=1"])
+def test_an_attention_to_some_positions_stays_in_operators(window: str, tmp_path: Path) -> None:
+    model = operator_of_attention(f"q_num_heads=4, kv_num_heads=4, {window}", "2,5,16", "2,5,16", 25)
+    program = jaxport.from_onnx(model)
+    program.to_source(tmp_path, framework="nnx")
+    inputs = sampled(program)
+    made, expected = load(tmp_path).load()(*inputs.values()), program(*inputs.values())
+    np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-6)
+    assert "dot_product_attention" not in (tmp_path / "model.py").read_text()
 
 
 def test_rows_that_are_masked_out_stay_zero(tmp_path: Path) -> None:

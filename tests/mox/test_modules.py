@@ -207,6 +207,21 @@ def test_adapters_of_a_tied_embedding_are_one_update():
     np.testing.assert_allclose(adapted.apply(params, jnp.arange(3)), merged(jnp.arange(3)), rtol=1e-5, atol=1e-5)
 
 
+def test_another_module_takes_the_place_of_all_methods_of_a_tied_one():
+    model, ids = Tied(nnx.Rngs(0)), jnp.arange(3)
+    larger = nnx.Embed(7, 4, rngs=nnx.Rngs(1))
+    edited = jaxport.make_mox(model)(ids).sub("//Embed", larger, expect=2)
+    tied = Tied(nnx.Rngs(0))
+    tied.embed = larger
+    assert list(edited.params) == ["embed.embedding"]
+    assert [node.block.method for node in edited.tree.nodes if node.block and node.block.path] == ["__call__", "attend"]
+    np.testing.assert_allclose(edited(ids), tied(ids), rtol=1e-5)
+    np.testing.assert_allclose(jaxport.mox.write_back(model, edited)(ids), tied(ids), rtol=1e-5)
+    gradients = jax.grad(lambda params: edited.apply(params, ids).sum())(edited.params)
+    expected = nnx.grad(lambda model: model(ids).sum())(tied)
+    np.testing.assert_allclose(gradients["embed.embedding"], expected["embed"]["embedding"][...], rtol=1e-5)
+
+
 # -- batches -----------------------------------------------------------------------------------------------------------
 
 

@@ -239,6 +239,14 @@ def test_blocks_are_found_by_path(mox):
         twice["layers.0"]
 
 
+def test_paths_are_seen_from_the_members_of_a_selection():
+    layers = nnx.Sequential(nnx.Sequential(nnx.Linear(3, 3, rngs=nnx.Rngs(0))), nnx.Sequential(nnx.relu))
+    mox = jaxport.make_mox(layers)(X)
+    assert mox.select("//Sequential//Sequential").select("layers.0").paths() == ["layers.0.layers.0"]
+    with pytest.raises(jaxport.QueryError, match="layer"):
+        mox.select("layers.0").select("layer")
+
+
 class Tanh(nnx.Linear):
     def __call__(self, inputs):
         return jnp.tanh(super().__call__(inputs))
@@ -256,6 +264,10 @@ def test_selections_are_combined(mox):
     assert (linear & mox.select("//*[@use_bias]")).paths() == ["one"]
     assert mox.select("//Model").select(".//Linear", expect=2).paths() == ["one", "two"]
     assert (linear | conv).select("./dot_general").count() == 2
+    model = mox.select("//Model")
+    assert model.select(nnx.Linear).paths() == model.select(linear).paths() == ["one", "two"]
+    assert model.select(lambda match: match.type == "Conv").paths() == ["conv"]
+    assert linear.select(nnx.Linear).count() == 0  # inside of the members
     with pytest.raises(jaxport.InvalidArgument, match="a selection and a `str` cannot be combined"):
         linear | "//Conv"
     with pytest.raises(jaxport.InvalidArgument, match="of another Mox"):

@@ -169,7 +169,10 @@ class CallPrinter(Printer):
             args = (_Part(self.fields.text(item)), item.config["carry"], item.inputs[0])
             return Step("call", "lax.scan", args, options, item.config["outputs"], item)
         if isinstance(item, Layer):
-            return Step("call", self.fields.text(item), item.inputs, {}, item.outputs[0], item)
+            keywords = item.config.get("keywords", ())
+            first = len(item.inputs) - len(keywords)
+            options = dict(zip(keywords, item.inputs[first:], strict=True))
+            return Step("call", self.fields.text(item), item.inputs[:first], options, item.outputs[0], item)
         if isinstance(item, Call):
             sizes = {key: _Name(key) for key in self.sizes.get(id(item.module), ())}
             outputs = item.outputs[0] if len(item.outputs) == 1 else item.outputs
@@ -253,6 +256,8 @@ class CallPrinter(Printer):
             return call("jnp.where", self.value(array), number(rest[0].item()), self.value(rest[1]))
         if step.name in METHODS and isinstance(array, Variable) and len(rest) == 1 and not step.kwargs:
             (axes,) = rest
+            if step.name == "jnp.transpose" and _swaps_last(axes):
+                return ast.Attribute(self.value(array), "T" if len(axes) == 2 else "mT", ast.Load())
             if isinstance(axes, list | tuple) and all(isinstance(axis, int) or is_dim(axis) for axis in axes):
                 return call(ast.Attribute(self.value(array), METHODS[step.name], ast.Load()), *map(self.value, axes))
         if step.name == "jnp.broadcast_to" and isinstance(array, HostValue) and not array.ndim and not array.symbolic:
@@ -455,6 +460,12 @@ KEPT = {"mask", "split", "softmax", "top_k"}
 def _is_single(value: object) -> bool:
     """Whether a value is a known number of float32."""
     return isinstance(value, HostValue) and not value.ndim and not value.symbolic and value.dtype == np.float32
+
+
+def _swaps_last(order: Sequence[int]) -> bool:
+    """Whether a transpose exchanges the last two axes, and moves no others."""
+    rank = len(order)
+    return rank > 1 and tuple(order) == (*range(rank - 2), rank - 1, rank - 2)
 
 
 def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:

@@ -18,7 +18,7 @@ from jaxport.codegen.tree import Weight
 from jaxport.importer.graph import BoundNode
 from jaxport.importer.program import Program
 
-__all__ = ["pytorch_loading"]
+__all__ = ["pytorch_loading", "state_dict_entries"]
 
 PRODUCER = "pytorch"
 WEIGHTS = {
@@ -43,15 +43,14 @@ class Entry:
     axes: tuple[int, ...]
 
 
-def pytorch_loading(model: str, weights: Mapping[str, Weight], program: Program) -> str:
+def pytorch_loading(model: str, weights: Mapping[str, Weight], known: Mapping[str, Entry]) -> str:
     """Return the source of `load_pytorch`; nothing unless it is known for each weight which entry it is.
 
     Args:
       model: the name of the model's class.
       weights: the model's weights by path.
-      program: the imported model.
+      known: the entries that tensors of the file are (see `state_dict_entries`).
     """
-    known = _entries(program)
     entries: dict[str, Entry] = {}
     for path, weight in weights.items():
         if not weight.name and not weight.trained:  # a table of the program
@@ -74,7 +73,7 @@ def pytorch_loading(model: str, weights: Mapping[str, Weight], program: Program)
     )
 
 
-def _entries(program: Program) -> dict[str, Entry]:
+def state_dict_entries(program: Program) -> dict[str, Entry]:
     """Return the entries that tensors of the file are, by the names of the tensors."""
     if program.model.producer_name != PRODUCER:
         return {}

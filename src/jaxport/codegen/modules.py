@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxport.codegen.checkpoint import pytorch_loading
+from jaxport.codegen.checkpoint import pytorch_loading, state_dict_entries
 from jaxport.codegen.classes import Classes, Draft
 from jaxport.codegen.dialect import Dialect
 from jaxport.codegen.fields import class_name
@@ -112,7 +112,9 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect) -> ModuleSource:
       InvalidArgument: an input is no array, or a size cannot be read from the inputs.
     """
     program = recorded.program
-    tree, result = build(recorded)
+    entries = state_dict_entries(program)
+    # A state dict has no tensors with axes of heads.
+    tree, result = build(recorded, () if entries else dialect.layers)
     outputs = {
         variable: variable_name(name)
         for variable, name in zip(result, program.output_names, strict=True)
@@ -135,7 +137,7 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect) -> ModuleSource:
     weights = dict(_weights(tree, classes, dialect, ""))
     tensors = {key: weight.read() for key, weight in weights.items()}
     origins = {key: weight.name for key, weight in weights.items() if weight.name}
-    loading = [dialect.loading.format(model=made), pytorch_loading(made, weights, program)]
+    loading = [dialect.loading.format(model=made), pytorch_loading(made, weights, entries)]
     parts = [*_definitions(dialect, body), *helper_sources(body), body, *filter(None, loading)]
     text = "\n\n\n".join(part.strip("\n") for part in parts)
     title = f'"""`{comment(program.name)}`, {MARK}."""\n\nfrom __future__ import annotations\n'

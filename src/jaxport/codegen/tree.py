@@ -44,6 +44,10 @@ class Weight:
         shape = tuple(self.shape[axis] for axis in axes)
         return replace(self, shape=shape, read=lambda: self.read().transpose(axes), axes=order)
 
+    def reshaped(self, shape: tuple[int, ...]) -> Weight:
+        """Return the same tensor in another shape."""
+        return replace(self, shape=shape, read=lambda: self.read().reshape(shape), axes=None)
+
 
 @dataclass(frozen=True, eq=False)
 class Op:
@@ -67,10 +71,12 @@ class Layer:
     """A layer that all frameworks have.
 
     Attributes:
-      kind: `Linear`, `Conv`, `ConvTranspose`, `Embed`, `LayerNorm`, `RMSNorm`, `BatchNorm`, `GroupNorm`, `LSTM` or `GRU`.
-      config: its options, sizes included.
+      kind: `Linear`, `Conv`, `ConvTranspose`, `Embed`, `LayerNorm`, `RMSNorm`, `BatchNorm`, `GroupNorm`, `LSTM`, `GRU` or
+        `MultiHeadAttention`.
+      config: its options, sizes included; `keywords` are the names of the last inputs.
       weights: its tensors by their role: `kernel` (inputs before outputs), `bias`, `scale`, `embedding`, `mean`, `var`;
-        calls of one layer have the same mapping.
+        calls of one layer have the same mapping. Those of an attention are by projection, `query_kernel`, with an axis of
+        heads.
       inputs: the value that it is applied to; of a cell, the sequence and the first carry.
       outputs: its result; of a cell, those of the scan.
       label: its path below the module around it.

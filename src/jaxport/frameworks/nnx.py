@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import jax
 import numpy as np
@@ -32,7 +34,7 @@ class Nnx(Framework):
 
     def is_opaque(self, value: object) -> bool:
         """Whether it is one of NNX's graph objects, all of which have identity."""
-        return isinstance(value, nnx.Pytree | nnx.Variable | nnx.GraphDef | nnx.State)
+        return _kind_of(value).is_opaque
 
     def is_root(self, value: object) -> bool:
         """Whether it is a module, a random number stream or a Variable; the latter are state too."""
@@ -57,11 +59,11 @@ class Nnx(Framework):
 
     def submodules(self, module: Module) -> Iterator[tuple[str, Module]]:
         """Yield parents first; a shared module is at the first of its paths in the order of their names."""
-        return iter(_modules_of(_visited(module)[0]))
+        return iter(_Visit.of(module).modules())
 
     def leaves(self, module: Module) -> list[Leaf]:
         """Return one leaf per array of a Variable, and the arrays that are attributes themselves."""
-        return [leaf for path, node in _visited(module)[0] for leaf in _leaves_of(path, node)]
+        return _Visit.of(module).leaves()
 
     def config(self, module: Module) -> dict[str, PyTree]:
         """Return the attributes that hold no arrays, Variables or modules."""
@@ -72,8 +74,8 @@ class Nnx(Framework):
     def lift(self, module: Module) -> Lifted:
         """Split outside and merge inside the trace, so that counts and statistics never leak into the user's module."""
         graphdef, flat = graphlib.flatten(module, graph=True)
-        nodes = list(flat)
-        leaves = tuple(leaf for path, node in nodes for leaf in _leaves_of(".".join(map(str, path)), node))
+        variables = [(".".join(map(str, path)), node, _kind_of(node)) for path, node in flat]
+        leaves = [list(_leaves_of(*variable)) for variable in variables]
 
         def rebuild(values: Sequence[PyTree]) -> PyTree:
             waiting = iter(values)
@@ -82,14 +84,14 @@ class Nnx(Framework):
                 graphdef,
                 [
                     next(waiting)
-                    if is_array(_raw(node))
+                    if len(own) == 1 and own[0].path == path
                     else jax.tree.map(lambda leaf: next(waiting) if is_array(leaf) else leaf, node)
-                    for _, node in nodes
+                    for (path, node, _), own in zip(variables, leaves, strict=True)
                 ],
             )
 
-        visited, attributes = _visited(module)
-        held = [(vars(node), dict(vars(node))) for _, node in visited if _category(node) == "node"]
+        visit = _Visit.of(module)
+        held = [(vars(node), dict(vars(node))) for _, node, kind in visit.nodes if kind.category == "node"]
 
         def restore() -> None:
             # A transformation refills a module in place, which would leave it at the level of the trace.
@@ -98,17 +100,17 @@ class Nnx(Framework):
                     current.clear()
                     current.update(before)
 
-        return Lifted(leaves, attributes, rebuild, self._snapshot, restore, _nodes_of(visited))
+        flat_leaves = tuple(leaf for own in leaves for leaf in own)
+        return Lifted(flat_leaves, visit.attributes, rebuild, self._snapshot, restore, visit.objects())
 
     def nodes(self, module: Module) -> Iterator[PyTree]:
         """Yield all graph nodes and Variables, each once."""
-        return iter(_nodes_of(_visited(module)[0]))
+        return iter(_Visit.of(module).objects())
 
     def look(self, module: Module) -> Look:
         """Return all of it from one walk."""
-        visited = _visited(module)[0]
-        leaves = [leaf for path, node in visited for leaf in _leaves_of(path, node)]
-        return Look(_nodes_of(visited), leaves, _modules_of(visited))
+        visit = _Visit.of(module)
+        return Look(visit.objects(), visit.leaves(), visit.modules())
 
     def with_part(self, model: Module, old: Module, part: Module) -> PyTree | None:
         """The model, which is a copy, with a field changed; a module that is shared changes in all of its places."""
@@ -136,8 +138,8 @@ class Nnx(Framework):
         return not state._trace_state.is_valid()
 
     def _snapshot(self, copy: Module) -> Snapshot:
-        visited, attributes = _visited(copy)
-        return Snapshot({leaf.path: leaf for path, node in visited for leaf in _leaves_of(path, node)}, attributes)
+        visit = _Visit.of(copy)
+        return Snapshot({leaf.path: leaf for leaf in visit.leaves()}, visit.attributes)
 
 
 # The methods that read and write state, also used by NNX itself, and those that check whether that is allowed.
@@ -160,91 +162,117 @@ def _whole(variable: PyTree, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
 
 _PREPARED = {"set_value": _whole}
 
-# The category of a value in a module's graph depends on its type, and NNX's own checks of it are slow.
-_categories: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What the type of a value in a module's graph says about it.
+
+    `category` is a graph "node", a "variable", an "array", a "container" (any other pytree), or "" for anything else.
+    """
+
+    category: str
+    is_opaque: bool
+    is_module: bool
+    trainable: bool
+    counter: bool
 
 
-def _category(value: PyTree) -> str:
-    """Return the category of a value: a graph "node", a "variable", an "array", a "container" (any pytree), or ""."""
-    known = _categories.get(type(value))
+# NNX's own checks are slow: those of Variables ask every object what it is traced as.
+_kinds: weakref.WeakKeyDictionary[type, _Kind] = weakref.WeakKeyDictionary()
+
+
+def _kind_of(value: PyTree) -> _Kind:
+    """Return the kind of a value, which depends on its type."""
+    known = _kinds.get(type(value))
     if known is None:
         tests = {"node": nnx.Pytree, "variable": nnx.Variable, "array": jax.Array | np.ndarray}
-        known = next((name for name, cls in tests.items() if isinstance(value, cls)), "")
-        if not known and not jax.tree_util.all_leaves([value]):
-            known = "container"
-        _categories[type(value)] = known
+        category = next((name for name, cls in tests.items() if isinstance(value, cls)), "")
+        if not category and not jax.tree_util.all_leaves([value]):
+            category = "container"
+        opaque = nnx.Pytree | nnx.Variable | nnx.GraphDef | nnx.State
+        flags = (isinstance(value, cls) for cls in (opaque, nnx.Module, nnx.Param, nnx.RngCount))
+        known = _kinds[type(value)] = _Kind(category, *flags)
     return known
 
 
-def _visited(module: Module) -> tuple[list[tuple[str, PyTree]], dict[str, PyTree]]:
-    """Return all graph nodes, Variables and arrays of a module, each once, and its other attributes, by path.
+@dataclass(frozen=True)
+class _Visit:
+    """What one walk through a module finds.
 
-    Parents come first, and a shared node is at the first of its paths in the order of their names.
+    `nodes` are all graph nodes, Variables and arrays, each once, by path: parents come first, and a shared node is at
+    the first of its paths in the order of their names. `attributes` are the others, by path.
     """
-    seen: set[int] = set()
-    nodes: list[tuple[str, PyTree]] = []
-    attributes: dict[str, PyTree] = {}
-    categories: dict[type, str] = {}  # a local cache of `_categories`, which is slower
-    waiting: list[tuple[str, PyTree, str]] = [("", module, _category(module))]
-    while waiting:
-        path, node, category = waiting.pop()
-        if category in ("node", "variable"):
-            if id(node) in seen:
-                continue
-            seen.add(id(node))
-        if category != "container":
-            nodes.append((path, node))
-        prefix = f"{path}." if path else ""
-        below = []
-        for key, child in _children(node, category):
-            if child is None:  # a tree without leaves
-                continue
-            child_category = categories.get(type(child))
-            if child_category is None:
-                child_category = categories[type(child)] = _category(child)
-            if child_category:
-                below.append((f"{prefix}{key}", child, child_category))
-            elif not str(key).startswith("_pytree__"):
-                attributes[f"{prefix}{key}"] = child
-        waiting += reversed(below)
-    return nodes, attributes
+
+    nodes: Sequence[tuple[str, PyTree, _Kind]]
+    attributes: Mapping[str, PyTree]
+
+    @classmethod
+    def of(cls, module: Module) -> _Visit:
+        seen: set[int] = set()
+        nodes: list[tuple[str, PyTree, _Kind]] = []
+        attributes: dict[str, PyTree] = {}
+        kinds: dict[type, _Kind] = {}  # a local cache of `_kinds`, which is slower
+        waiting: list[tuple[str, PyTree, _Kind]] = [("", module, _kind_of(module))]
+        while waiting:
+            path, node, kind = entry = waiting.pop()
+            if kind.category in ("node", "variable"):
+                if id(node) in seen:
+                    continue
+                seen.add(id(node))
+            if kind.category != "container":
+                nodes.append(entry)
+            prefix = f"{path}." if path else ""
+            below = []
+            for key, child in _children(node, kind):
+                if child is None:  # a tree without leaves
+                    continue
+                child_kind = kinds.get(type(child))
+                if child_kind is None:
+                    child_kind = kinds[type(child)] = _kind_of(child)
+                if child_kind.category:
+                    below.append((f"{prefix}{key}", child, child_kind))
+                elif not str(key).startswith("_pytree__"):
+                    attributes[f"{prefix}{key}"] = child
+            waiting += reversed(below)
+        return cls(nodes, attributes)
+
+    def objects(self) -> list[PyTree]:
+        """Return the graph nodes and Variables."""
+        return [node for _, node, kind in self.nodes if kind.category in ("node", "variable")]
+
+    def modules(self) -> list[tuple[str, Module]]:
+        """Return the modules, with their paths."""
+        return [(path, node) for path, node, kind in self.nodes if kind.is_module]
+
+    def leaves(self) -> list[Leaf]:
+        """Return one leaf per array of a Variable, and the arrays that are attributes themselves."""
+        return [leaf for path, node, kind in self.nodes for leaf in _leaves_of(path, node, kind)]
 
 
-def _children(node: PyTree, category: str) -> Iterable[tuple[PyTree, PyTree]]:
-    if category == "node":
+def _children(node: PyTree, kind: _Kind) -> Iterable[tuple[PyTree, PyTree]]:
+    if kind.category == "node":
         return sorted(vars(node).items())
-    if category == "container":
+    if kind.category == "container":
+        if type(node) in (tuple, list):  # most containers are tuples of sizes
+            return enumerate(node)
         return [(dotted(keys), child) for keys, child in children(node) or ()]
     return ()
 
 
-def _nodes_of(visited: Sequence[tuple[str, PyTree]]) -> list[PyTree]:
-    """The graph nodes and Variables among what a walk has found."""
-    return [node for _, node in visited if _category(node) in ("node", "variable")]
-
-
-def _modules_of(visited: Sequence[tuple[str, PyTree]]) -> list[tuple[str, Module]]:
-    """The modules among what a walk has found, with their paths."""
-    return [(path, node) for path, node in visited if _category(node) == "node" and isinstance(node, nnx.Module)]
-
-
-def _raw(node: PyTree) -> PyTree:
-    return node.get_raw_value() if isinstance(node, nnx.Variable) else node
-
-
-def _leaves_of(path: str, node: PyTree) -> Iterator[Leaf]:
-    if is_array(node):
-        yield Leaf(path, node, trainable=False)
-    elif isinstance(node, nnx.Variable):
-        trainable, counter = isinstance(node, nnx.Param), isinstance(node, nnx.RngCount)
-        value = _raw(node)
-        if is_array(value):
-            yield Leaf(path, value, trainable, counter)
-            return
-        for keys, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
-            if is_array(leaf):
-                below = jax.tree_util.keystr(keys, simple=True, separator=".")
-                yield Leaf(joined(path, below), leaf, trainable, counter)
+def _leaves_of(path: str, node: PyTree, kind: _Kind) -> Iterable[Leaf]:
+    if kind.category == "array":
+        return (Leaf(path, node, trainable=False),) if is_array(node) else ()
+    if kind.category != "variable":
+        return ()
+    value = node.get_raw_value()
+    if is_array(value):
+        return (Leaf(path, value, kind.trainable, kind.counter),)
+    keystr = functools.partial(jax.tree_util.keystr, simple=True, separator=".")
+    return [
+        Leaf(joined(path, keystr(keys)), leaf, kind.trainable, kind.counter)
+        for keys, leaf in jax.tree_util.tree_flatten_with_path(value)[0]
+        if is_array(leaf)
+    ]
 
 
 framework = Nnx()

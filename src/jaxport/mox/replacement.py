@@ -257,8 +257,12 @@ def _of_replacement(made: Replacement, match: Match, site: Site) -> Template:
 
 
 def _traced(made: PythonFunction, match: Match, site: Site) -> Template:
+    method = _method_of(made, match)
+
     def run(*operands: Array) -> tuple:
-        return tuple(_call(made, match, site, list(operands), made))
+        # Looked up here, where the window has patched it.
+        function = made if method is None else getattr(made, method)
+        return tuple(_call(function, match, site, list(operands), made))
 
     avals, manual = site.jaxpr.in_avals, manual_around(match.node, match.shown)
     if manual is not None:
@@ -282,6 +286,13 @@ def _traced(made: PythonFunction, match: Match, site: Site) -> Template:
     return Template(jaxpr, weights, (), _name_of(made), site, is_call=is_call, module=module)
 
 
+def _method_of(made: PythonFunction, match: Match) -> str | None:
+    """Return the method of a module that takes the place of a call of the same method; None if that is `__call__`."""
+    method = "" if match.block is None else match.block.method
+    is_other = method not in ("", "__call__") and _is_module(made) and callable(getattr(made, method, None))
+    return method if is_other else None
+
+
 def _refuse_changes(changed: Sequence[str], match: Match) -> None:
     if changed:
         raise InvalidArgument(
@@ -303,9 +314,7 @@ def _name_of(made: Replacement | PythonFunction) -> str:
 
 def _is_call(made: Replacement | PythonFunction, jaxpr: jaxprs.Jaxpr) -> bool:
     """Whether a replacement is a module, or a Mox of one: all that it computes is in the block of that module."""
-    from jaxport.frameworks import loaded
-
-    if not isinstance(made, Mox) and not any(framework.is_module(made) for framework in loaded()):
+    if not isinstance(made, Mox) and not _is_module(made):
         return False
     inside = [equation.params["block"] for equation in jaxpr.eqns if "block" in equation.params]
     arranging = all("block" in e.params or e.primitive.name in _ARRANGING for e in jaxpr.eqns)
@@ -314,6 +323,12 @@ def _is_call(made: Replacement | PythonFunction, jaxpr: jaxprs.Jaxpr) -> bool:
 
 # What `vmap` puts around a call to have the batch where the block has it.
 _ARRANGING = frozenset({"broadcast_in_dim", "reshape", "squeeze", "transpose"})
+
+
+def _is_module(made: PyTree) -> bool:
+    from jaxport.frameworks import loaded
+
+    return any(framework.is_module(made) for framework in loaded())
 
 
 def _is_named(made: Replacement | PythonFunction) -> bool:

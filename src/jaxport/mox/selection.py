@@ -92,18 +92,30 @@ class Selection:
             )
         return self
 
-    def select(self, query: str, *, expect: int | None = None, strict: bool = True) -> Selection:
-        """Return what a query hits, seen from each of the members.
+    def select(self, query: Query, *, expect: int | None = None, strict: bool = True) -> Selection:
+        """Return what a query hits inside of the members: an expression or a path is seen from each of them.
 
         >>> import jax, jax.numpy as jnp, jaxport
         >>> mox = jaxport.make_mox(jax.jit(lambda x: jnp.sin(jnp.cos(x))))(jnp.zeros(3))
         >>> mox.select("//jit").select("./sin").paths()
         ['sin']
         """
-        elements = [self.mox.tree.element_of[node] for node in self.nodes]
-        nodes = _by_xpath(self.mox, query, elements, strict)
-        selection = replace(self, nodes=nodes, query=f"`{query}` in {self.query}")
+        if isinstance(query, str):
+            nodes, shown = self._inside(query, strict), f"`{query}`"
+        else:
+            whole, members = select(self.mox, query, strict=strict), set(self.nodes)
+            nodes, shown = tuple(n for n in whole.nodes if not members.isdisjoint(n.around)), whole.query
+        selection = replace(self, nodes=nodes, query=f"{shown} in {self.query}")
         return selection if expect is None else selection.expect(expect)
+
+    def _inside(self, query: str, strict: bool) -> tuple[Node, ...]:
+        """Return what an expression, or a path below a member, hits."""
+        if _PATH.fullmatch(query):
+            at_paths = [self.mox.tree.paths.get(f"{node.path}.{query}", ()) for node in self.nodes]
+            if any(at_paths):
+                return _in_order({node for nodes in at_paths for node in nodes})
+        elements = [self.mox.tree.element_of[node] for node in self.nodes]
+        return _by_xpath(self.mox, query, elements, strict)
 
     def __or__(self, other: Selection) -> Selection:
         """Return the members of both, in the order of the program."""

@@ -41,10 +41,10 @@ def _linear(layer: Layer) -> ast.expr:
 
 def _conv(layer: Layer) -> ast.expr:
     config = layer.config
-    options: dict[str, Attribute] = {"padding": config["padding"]}
+    options: dict[str, Attribute] = {"padding": _for_all_axes(config["padding"])}
     for key in ("strides", "kernel_dilation"):
         if set(config[key]) != {1}:
-            options[key] = config[key]
+            options[key] = _for_all_axes(config[key])
     if config["feature_group_count"] != 1:
         options["feature_group_count"] = config["feature_group_count"]
     return _made("Conv", layer, "in_features", "out_features", "kernel_size", **options, **_without(layer, "bias"))
@@ -52,11 +52,17 @@ def _conv(layer: Layer) -> ast.expr:
 
 def _conv_transpose(layer: Layer) -> ast.expr:
     config = layer.config
-    options: dict[str, Attribute] = {"strides": config["strides"], "padding": config["padding"]}
+    options: dict[str, Attribute] = {key: _for_all_axes(config[key]) for key in ("strides", "padding")}
     if set(config["kernel_dilation"]) != {1}:
-        options["kernel_dilation"] = config["kernel_dilation"]
+        options["kernel_dilation"] = _for_all_axes(config["kernel_dilation"])
     sizes = ("in_features", "out_features", "kernel_size")
     return _made("ConvTranspose", layer, *sizes, **options, transpose_kernel=True, **_without(layer, "bias"))
+
+
+def _for_all_axes(values: tuple) -> Attribute:
+    """Return the one number that holds for all axes, and for both of their ends; or the values of each."""
+    numbers = {number for value in values for number in (value if isinstance(value, tuple) else (value,))}
+    return numbers.pop() if len(numbers) == 1 else values
 
 
 def _lstm(layer: Layer) -> ast.expr:
@@ -93,6 +99,16 @@ def _batch_norm(layer: Layer) -> ast.expr:
     return _made("BatchNorm", layer, "num_features", **options)
 
 
+def _attention(layer: Layer) -> ast.expr:
+    config, options = layer.config, {}
+    for key in ("qkv_features", "out_features", "in_kv_features"):
+        if config[key] != config["in_features"]:
+            options[key] = config[key]
+    if "out_bias" not in layer.weights:
+        options["use_bias"] = False
+    return _made("MultiHeadAttention", layer, "num_heads", "in_features", **options, decode=False)
+
+
 def _without(layer: Layer, *roles: str) -> dict[str, bool]:
     return {f"use_{role}": False for role in roles if role not in layer.weights}
 
@@ -100,6 +116,8 @@ def _without(layer: Layer, *roles: str) -> dict[str, bool]:
 def _fields(layer: Layer) -> Mapping[str, Field]:
     if layer.kind == "LSTM":  # one bias for the sum of both products
         return {role: LSTM[role] for role in layer.weights}
+    if layer.kind == "MultiHeadAttention":
+        return {role: Field(role.replace("_", ".", 1)) for role in layer.weights}
     return {role: GRU[role] if layer.kind == "GRU" else Field(role) for role in layer.weights}
 
 
@@ -124,5 +142,6 @@ LAYERS = {
         "GroupNorm": _group_norm,
         "RMSNorm": _rms_norm,
         "BatchNorm": _batch_norm,
+        "MultiHeadAttention": _attention,
     }.items()
 }

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from jaxport.codegen.structure.closing import Closing
+from jaxport.codegen.structure.heads import with_attention_layers
 from jaxport.codegen.structure.idioms import rewritten
 from jaxport.codegen.structure.layers import LayerWeights, recognised
 from jaxport.codegen.structure.loops import with_loops
@@ -31,8 +32,11 @@ from jaxport.importer.tracing import RecordedProgram
 __all__ = ["build"]
 
 
-def build(recorded: RecordedProgram) -> tuple[Module, RuntimeValue]:
-    """Return the tree of a recorded program, and the program's results in terms of the tree's values."""
+def build(recorded: RecordedProgram, kinds: Collection[str] = ()) -> tuple[Module, RuntimeValue]:
+    """Return the tree of a recorded program, and the program's results in terms of the tree's values.
+
+    `kinds` are the layers that are made of others, as far as they are wanted: `MultiHeadAttention`.
+    """
     program = recorded.program
     names = {variable: name for name, variable in recorded.params.items()}
     nodes, node_chain = node_chains(program.places)
@@ -56,7 +60,8 @@ def build(recorded: RecordedProgram) -> tuple[Module, RuntimeValue]:
         if not failed and not _are_doubled(root, weights, own):
             break
         kept |= failed & repeated or repeated
-    return with_loops(_with_weights(root, weights)), result
+    root = _with_weights(root, weights)
+    return with_loops(with_attention_layers(root) if "MultiHeadAttention" in kinds else root), result
 
 
 def _module(

@@ -12,6 +12,7 @@ from dataclasses import InitVar, dataclass, field
 
 import numpy as np
 
+from jaxport.codegen.structure.attention import Attentions
 from jaxport.codegen.structure.channels import ELEMENTWISE, Channels
 from jaxport.codegen.structure.folding import folded
 from jaxport.codegen.structure.groups import Groups
@@ -59,6 +60,7 @@ class _Rewriting:
       same: the values that another one, or a constant, stands for.
       spellings: the step that made each value.
       channels: the rules on layouts.
+      attentions: the rules on attention.
       groups: the rule on normalizations of groups of channels.
       rows: the rules on products with a matrix.
     """
@@ -69,11 +71,13 @@ class _Rewriting:
     same: dict[Variable, Variable | HostValue] = field(default_factory=dict)
     spellings: Spellings = field(default_factory=Spellings)
     channels: Channels = field(init=False)
+    attentions: Attentions = field(init=False)
     groups: Groups = field(init=False)
     rows: Rows = field(init=False)
 
     def __post_init__(self, weights: Collection[Variable], uniform: Callable[[Variable], float | None]) -> None:
         self.channels = Channels(self.spellings, self._made, weights)
+        self.attentions = Attentions(self.spellings, self._made, weights)
         self.groups = Groups(self.spellings, self.channels, weights, uniform)
         self.rows = Rows(self.spellings, self._made, weights)
 
@@ -115,18 +119,21 @@ class _Rewriting:
             "lax.conv_general_dilated": (self.channels.convolution,),
             "helper.depthwise_convolution": (self.channels.convolution,),
             "jnp.matmul": (self._matmul,),
-            "@": (self._attention, self._scaled_product, self.rows.of_columns),
+            "@": (self.attentions.attention, self._scaled_product, self.rows.of_columns),
             "jnp.squeeze": (self._squeeze,),
             "jnp.expand_dims": (self._expand,),
             "jnp.logical_and": (self._and_true,),
             "jnp.take": (self._take_all, self._take),
             "": (self._part_of_uniform, self._part_of_transposed),
             "jnp.transpose": (self._transpose, self.channels.flattened),
+            "helper.rotary": (self.attentions.rotary,),
+            "jnp.swapaxes": (self._swapped,),
+            "mT": (self._swapped,),
             "jnp.mean": (self._reduction,),
             "jnp.sum": (self._reduction,),
             "jnp.max": (self._reduction,),
             "jnp.min": (self._reduction,),
-            "jnp.reshape": (self.rows.of_rows, self._reshape),
+            "jnp.reshape": (self.attentions.attention, self.rows.of_rows, self._reshape),
             "jnp.reciprocal": (self._reciprocal,),
             "jnp.negative": (self._negative,),
             "jnp.arange": (self._arange,),
@@ -136,7 +143,7 @@ class _Rewriting:
             "/": (self._softmax, self._over_root, self.channels.together),
             "jnp.pad": (self._pad_nothing,),
             "==": (self._lower_triangle,),
-            "nn.softmax": (self._mask_of, self._over_last_axis),
+            "nn.softmax": (self.attentions.mask_of, self._over_last_axis),
             "jnp.concatenate": (self._stack, self._roll),
             "jnp.cos": (self._angle,),
             "jnp.sin": (self._angle,),
@@ -306,6 +313,16 @@ class _Rewriting:
             return None
         return _call(step, "jnp.transpose", before.args[0], tuple(before.args[1][axis] for axis in order))
 
+    def _swapped(self, step: Step) -> Step | None:
+        """`swapaxes(x, 1, 2)` and `x.mT` are transposes, which the rules on those see."""
+        (x, *axes), rank = step.args, len(step.outputs.shape)
+        if not isinstance(x, Variable) or step.kwargs or rank < 2:
+            return None
+        first, second = (axis % rank for axis in (axes or (-2, -1)))
+        order = list(range(rank))
+        order[first], order[second] = second, first
+        return _call(step, "jnp.transpose", x, tuple(order))
+
     def _reshape(self, step: Step) -> Variable | Step | None:
         """A reshape to the shape that is there; of a reshape; and axes swapped while those before them are one."""
         x, to = step.args[0], step.outputs.shape
@@ -403,15 +420,6 @@ class _Rewriting:
             else None
         )
 
-    def _mask_of(self, step: Step) -> None:
-        """Name the addend of the scores of an attention `mask`."""
-        total = self.spellings.step(step.args[0], "+")
-        if total is not None and len(step.outputs.shape) > 2:
-            for mask, scores in (total.args, total.args[::-1]):
-                if isinstance(mask, Variable) and self.spellings.is_scores(scores):
-                    mask.hint = "mask"
-                    return
-
     def _over_last_axis(self, step: Step) -> Step | None:
         """`softmax(x, axis=3)` is `softmax(x, axis=-1)`, of four axes."""
         if step.kwargs != {"axis": len(step.outputs.shape) - 1}:
@@ -433,40 +441,6 @@ class _Rewriting:
         self.add(Step("operator", "@", (a, b), {}, output, step.node))
         factor = HostValue(np.asarray(np.float32(c * d)))
         return _operator(step, "*", self.current(output), factor)
-
-    def _attention(self, step: Step) -> Step | None:
-        """`softmax(q @ k.mT * scale + bias) @ v` is an attention of JAX, for which heads are after positions."""
-        scores = self.spellings.attention(step)
-        if scores is None:
-            return None
-        turned = [
-            self._make(step, "jnp.transpose", (x, (0, 2, 1, 3)), [x.shape[axis] for axis in (0, 2, 1, 3)])
-            for x in (scores.query, scores.key, scores.value)
-        ]
-        options: dict[str, RuntimeValue] = {}
-        if scores.biases:
-            bias = scores.biases[0]
-            for other in scores.biases[1:]:
-                bias = self._made(
-                    Step("operator", "+", (bias, other), {}, Variable(_broadcast(bias, other), bias.dtype), step.node)
-                )
-            missing = 4 - len(bias.shape)
-            if missing:
-                shape = (*[1] * missing, *bias.shape)
-                bias = self._make(step, "jnp.expand_dims", (bias, tuple(range(missing))), shape)
-            bias.hint, options["bias"] = "mask", bias
-        if abs(scores.scale * scores.query.shape[-1] ** 0.5 - 1) > 1e-6:
-            options["scale"] = scores.scale
-        shape = [step.outputs.shape[axis] for axis in (0, 2, 1, 3)]
-        attended = self._make(step, "nn.dot_product_attention", tuple(turned), shape, **options)
-        return _call(step, "jnp.transpose", attended, (0, 2, 1, 3))
-
-
-def _broadcast(a: Variable, b: Variable) -> Shape:
-    """Return the shape of the sum of two values, each axis of which has one element or all."""
-    rank = max(len(a.shape), len(b.shape))
-    pairs = zip(*((*[1] * (rank - len(x.shape)), *x.shape) for x in (a, b)), strict=True)
-    return tuple(second if isinstance(first, int) and first == 1 else first for first, second in pairs)
 
 
 def _only_axis(added: Step) -> int | None:

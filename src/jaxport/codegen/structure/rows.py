@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from jaxport.codegen.structure.spellings import StepRules
-from jaxport.importer.host import Dim, RuntimeValue
 from jaxport.importer.recording import Step, Variable
 
 __all__ = ["Rows"]
@@ -31,7 +28,7 @@ class Rows(StepRules):
                 continue
             whole, output = (*shape[:-1], kernel.shape[0]), Variable(shape, step.outputs.dtype)
             if x.shape != whole:
-                x = self._call(flat, "jnp.reshape", (x, [*whole]), whole)
+                x = self.call(flat, "jnp.reshape", (x, [*whole]), whole)
             y = self.add(Step("operator", "@", (x, kernel), {}, output, made.node))
             if bias is None:
                 return y
@@ -49,10 +46,7 @@ class Rows(StepRules):
         x, order = moved.args if len(moved.args) == 2 else (None, ())
         if not isinstance(x, Variable) or order != (0, 2, 1):
             return None
-        turned = self._call(step, "jnp.transpose", (kernel, (1, 0)), kernel.shape[::-1])
+        turned = self.call(step, "jnp.transpose", (kernel, (1, 0)), kernel.shape[::-1])
         shape = (*x.shape[:-1], kernel.shape[0])
         y = self.add(Step("operator", "@", (x, turned), {}, Variable(shape, step.outputs.dtype), step.node))
         return Step("call", "jnp.transpose", (y, (0, 2, 1)), {}, step.outputs, step.node)
-
-    def _call(self, like: Step, name: str, args: tuple[RuntimeValue, ...], shape: Sequence[Dim]) -> Variable:
-        return self.add(Step("call", name, args, {}, Variable(tuple(shape), like.outputs.dtype), like.node))

@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from jaxport.importer.host import Dim, HostValue, RuntimeValue, Shape
+from jaxport.importer.host import Dim, HostValue, RuntimeValue
 from jaxport.importer.recording import Step, Variable
 
-__all__ = ["Attended", "Spellings", "StepRules", "bounds", "number"]
+__all__ = ["Spellings", "StepRules", "bounds", "number"]
 
 CLOSE = 1e-6
 """How much a constant of a file may differ from the one that is meant, relative to it."""
-
-
-@dataclass(frozen=True, eq=False)
-class Attended:
-    """`softmax(query @ keyᵀ * scale + sum(biases)) @ value`, of (batch, heads, positions, features)."""
-
-    query: Variable
-    key: Variable
-    value: Variable
-    scale: float
-    biases: tuple[Variable, ...]
 
 
 @dataclass(eq=False)
@@ -146,58 +135,6 @@ class Spellings:
         axis = axes.pop()
         return (shifted.args[0], axis) if not axes and axis is not None else None
 
-    def is_scores(self, value: RuntimeValue) -> bool:
-        """Whether a value is a product of two activations."""
-        product = self.step(self.scaled(value)[0], "@")
-        return product is not None and all(isinstance(arg, Variable) for arg in product.args)
-
-    def attention(self, product: Step) -> Attended | None:
-        """Return the attention that a product ends."""
-        softmax = self.step(product.args[0], "nn.softmax")
-        value = product.args[1]
-        if softmax is None or not isinstance(value, Variable) or softmax.kwargs.get("axis") not in (-1, 3):
-            return None
-        scores = softmax.args[0]
-        if not isinstance(scores, Variable) or len(scores.shape) != 4 or softmax.kwargs.keys() != {"axis"}:
-            return None
-        scores, biases = self._without_biases(scores) or (scores, ())
-        scores, scale = self.scaled(scores)
-        inner = self.step(scores, "@")
-        if inner is None or not all(isinstance(arg, Variable) for arg in inner.args):
-            return None
-        (query, of_query), (turned, of_key) = map(self.scaled, inner.args)
-        scale *= of_query * of_key
-        if scale <= 0:
-            return None
-        heads = self._with_last_axes_swapped(turned)
-        if heads is None:
-            return None
-        every = (query, heads, value, *biases)
-        if any(x.dtype != np.float32 for x in every) or any(len(x.shape) != 4 for x in (query, heads, value)):
-            return None
-        key_shape = (*query.shape[:2], value.shape[2], query.shape[3])
-        if turned.shape != (*key_shape[:2], key_shape[3], key_shape[2]) or value.shape != key_shape:
-            return None
-        if not all(_fits(bias.shape, scores.shape) for bias in biases):
-            return None
-        if not isinstance(query.shape[3], int) or query.shape[3] < 1:
-            return None
-        few_heads, few_values = self._repeated(heads), self._repeated(value)
-        if few_heads is not None and few_values is not None and few_heads.shape[1] == few_values.shape[1]:
-            heads, value = few_heads, few_values
-        return Attended(query, heads, value, scale, biases)
-
-    def _without_biases(self, value: RuntimeValue) -> tuple[RuntimeValue, tuple[Variable, ...]] | None:
-        """Return the scores that a value is the sum of, and what is added to them; None if it has no scores."""
-        if self.is_scores(value):
-            return value, ()
-        total = self.step(value, "+")
-        for bias, other in (total.args, total.args[::-1]) if total is not None else ():
-            unbiased = self._without_biases(other) if isinstance(bias, Variable) else None
-            if unbiased is not None:
-                return unbiased[0], (*unbiased[1], bias)
-        return None
-
     def counts(self, value: RuntimeValue, size: Dim) -> bool:
         """Whether a value is 0, 1 … `size - 1`, in this order, whatever its shape is: rows times their length, and columns."""
         total = self.step(value, "+")
@@ -216,37 +153,6 @@ class Spellings:
                 return bool(count * columns.size == size)
         return False
 
-    def _repeated(self, value: Variable) -> Variable | None:
-        """Return the value whose heads another repeats, each several times in a row, as grouped queries need them."""
-        merged = self.step(value, "jnp.reshape")
-        broad = self.step(merged.args[0], "jnp.broadcast_to") if merged is not None else None
-        added = self.step(broad.args[0], "jnp.expand_dims") if broad is not None else None
-        if added is None or broad is None or len(broad.outputs.shape) != 5 or len(added.args) != 2:
-            return None
-        origin, axes = added.args
-        heads, times = broad.outputs.shape[1:3]
-        known = isinstance(heads, int) and isinstance(times, int) and heads * times == value.shape[1]
-        if not isinstance(origin, Variable) or axes not in (2, (2,)) or not known:
-            return None
-        return origin if origin.shape == (value.shape[0], heads, *value.shape[2:]) else None
-
-    def _with_last_axes_swapped(self, value: RuntimeValue) -> Variable | None:
-        """Return a value whose last two axes are those of another in the other order, as that other value.
-
-        Its own axes may have been brought into their order from any other: it is a transpose then as well.
-        """
-        turned = self.step(value, "jnp.transpose")
-        if turned is None or len(turned.args) != 2 or len(turned.args[1]) != 4:
-            return None
-        origin, order = turned.args
-        if order == (0, 1, 3, 2):
-            return origin
-        shape = tuple(origin.shape[axis] for axis in (*order[:2], order[3], order[2]))
-        swapped = Variable(shape, origin.dtype)
-        step = Step("call", "jnp.transpose", (origin, (*order[:2], order[3], order[2])), {}, swapped, turned.node)
-        self.note(step)
-        return swapped
-
 
 @dataclass(eq=False)
 class StepRules:
@@ -261,6 +167,12 @@ class StepRules:
     spellings: Spellings
     add: Callable[[Step], Variable]
     weights: Collection[Variable]
+
+    def call(
+        self, like: Step, name: str, args: tuple[RuntimeValue, ...], shape: Sequence[Dim], **kwargs: RuntimeValue
+    ) -> Variable:
+        """Add a call whose result has the dtype of a step, and return its result."""
+        return self.add(Step("call", name, args, kwargs, Variable(tuple(shape), like.outputs.dtype), like.node))
 
 
 def number(value: object) -> float | None:
@@ -287,11 +199,6 @@ def bounds(index: RuntimeValue, axis: int, size: int) -> tuple[int, int] | None:
 def is_close(value: float, wanted: float) -> bool:
     """Whether a constant is the one that is meant."""
     return abs(value - wanted) <= CLOSE * abs(wanted)
-
-
-def _fits(shape: Shape, whole: Shape) -> bool:
-    """Whether a bias can be broadcast to scores: each axis has one element, or all."""
-    return len(shape) <= 4 and all(a == b or a == 1 for a, b in zip(shape[::-1], whole[::-1], strict=False))
 
 
 def _kept_axis(step: Step) -> int | None:

@@ -204,12 +204,22 @@ def linear_attention(
     return cast(merge_heads(y), query.dtype), cast(state, query.dtype if past_state is None else past_state.dtype)
 
 
+@helper
+def rotary(x, cos, sin):
+    """Rotate each element of the first half of the last axis, with that of the second half, by an angle."""
+    first, second = jnp.split(x, 2, axis=-1)
+    return jnp.concatenate([cos * first - sin * second, sin * first + cos * second], axis=-1)
+
+
 def rotated(x: Tensor, cos: Tensor, sin: Tensor, interleaved: int, size: int = 0) -> Tensor:
     """Return `x` with pairs (halves or neighbours) among its first `size` features, or all if zero, rotated."""
     x, rest = (x, None) if size in (0, x.shape[-1]) else (x[..., :size], x[..., size:])
-    first, second = (x[..., 0::2], x[..., 1::2]) if interleaved else jnp.split(x, 2, axis=-1)
-    parts = [cos * first - sin * second, sin * first + cos * second]
-    y = jnp.reshape(jnp.stack(parts, axis=-1), x.shape) if interleaved else jnp.concatenate(parts, axis=-1)
+    if interleaved:
+        first, second = x[..., 0::2], x[..., 1::2]
+        parts = [cos * first - sin * second, sin * first + cos * second]
+        y = jnp.reshape(jnp.stack(parts, axis=-1), x.shape)
+    else:
+        y = rotary(x, cos, sin)
     return y if rest is None else jnp.concatenate([y, rest], axis=-1)
 
 
