@@ -180,6 +180,18 @@ def test_dead_code_inside_of_a_block_goes_and_the_block_keeps_its_ends():
     assert [len(e.outvars) for e in after.params["jaxpr"].eqns if e.primitive.name == "scan"] == [1]
 
 
+def test_results_of_a_block_that_nobody_reads_go_unless_it_is_whole():
+    block = jaxport.onnx_function(lambda x: (x + 1, x.sum(), x * 2))
+    closed = blocks.trace(jax.vmap(lambda x: block(x)[::2]), (jnp.ones((2, 3)),)).jaxpr
+    (after,) = without_dead_code(closed, lambda _: False).eqns
+    left = after.params["block"]
+    assert len(after.outvars) == left.results == 2
+    assert left.returns == ("0", "2")
+    assert [results for _, results in left.axes] == [(0, 0)]
+    (whole,) = without_dead_code(closed, lambda _: True).eqns
+    assert len(whole.outvars) == whole.params["block"].results == 3
+
+
 def test_what_is_not_needed_is_neither_computed_nor_refused():
     exported = check(
         lambda x: (jax.pure_callback(jnp.sin, x, x), lax.scan(lambda c, r: (c + r, r), 0.0, x)[0])[1], f32("T")

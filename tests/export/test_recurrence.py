@@ -398,6 +398,28 @@ def test_sequence_lengths_of_a_gru():
     assert operators(exported) == {"GRU": 1}
 
 
+class LinenBothWithLengths(nn.Module):
+    """Linen's `Bidirectional` asks both layers for their last states too, and drops them."""
+
+    @nn.compact
+    def __call__(self, x, lengths):
+        layers = [nn.RNN(cell(H)) for cell in (nn.OptimizedLSTMCell, nn.GRUCell)]
+        return nn.Bidirectional(*layers)(x, seq_lengths=lengths)
+
+
+def test_results_of_layers_that_nobody_reads_do_not_keep_a_scan():
+    model, values = LinenBothWithLengths(), [weights(3, 5, D), np.array([2, 5, 1], np.int32)]
+    variables = model.init(KEY, *values)
+    exported = check(
+        lambda x, lengths: model.apply(variables, x, lengths),
+        f32(3, 5, D),
+        jax.ShapeDtypeStruct((3,), jnp.int32),
+        values=values,
+        without=NO_FLOAT64,
+    )
+    assert operators(exported) == {"LSTM": 1, "GRU": 1}
+
+
 # Weights -------------------------------------------------------------------------------------------------------------
 
 

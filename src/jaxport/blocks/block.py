@@ -139,6 +139,18 @@ class Block:
         moved = lambda named: FrozenMapping({new: named[old] for new, old in enumerate(positions) if old in named})
         return replace(self, weights=moved(self.weights), exchanged=moved(self.exchanged))
 
+    def with_results(self, positions: Sequence[int]) -> Block:
+        """Return the block with only the results at the given positions.
+
+        >>> Block("RNN", results=2, returns=("0", "1")).with_results([1]).returns
+        ('1',)
+        """
+        if len(positions) == self.results:
+            return self
+        kept = lambda values: tuple(values[position] for position in positions)
+        axes = self.axes and tuple((arguments, kept(results)) for arguments, results in self.axes)
+        return replace(self, results=len(positions), returns=kept(self.returns), axes=axes)
+
 
 block_p = jaxprs.Primitive("block")
 block_p.multiple_results = True

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 
-from jaxport.blocks.block import block_p
+from jaxport.blocks.block import Block, block_p
 from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, dce_jaxpr, liveness_rule
 
 __all__ = ["live"]
 
 
-def live(jaxpr: Jaxpr, keep: Sequence[bool]) -> tuple[Jaxpr, list[bool]]:
+# JAX calls the rule of a primitive with the equation alone.
+_is_whole: ContextVar[Callable[[Block], bool]] = ContextVar("is_whole")
+
+
+def live(
+    jaxpr: Jaxpr, keep: Sequence[bool], is_whole: Callable[[Block], bool] = lambda _: True
+) -> tuple[Jaxpr, list[bool]]:
     """Eliminate dead code; return the jaxpr, and which inputs are left: those to `keep`, and those used.
+
+    A block that `is_whole` keeps results that nobody reads.
 
     >>> import jax
     >>> jaxpr = jax.make_jaxpr(lambda x, y: (jax.numpy.sin(x), x + 1)[1])(1.0, 2.0).jaxpr
     >>> [equation.primitive.name for equation in live(jaxpr, [False, False])[0].eqns]
     ['add']
     """
-    made, used = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=list(keep))
+    token = _is_whole.set(is_whole)
+    try:
+        made, used = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=list(keep))
+    finally:
+        _is_whole.reset(token)
     same = all(used) and len(made.eqns) == len(jaxpr.eqns)
     if same and all(new is old for new, old in zip(made.eqns, jaxpr.eqns, strict=True)):
         return jaxpr, list(used)
@@ -27,16 +40,18 @@ def live(jaxpr: Jaxpr, keep: Sequence[bool]) -> tuple[Jaxpr, list[bool]]:
 
 @liveness_rule(block_p)
 def _live_block(used: Sequence[bool], equation: JaxprEqn) -> tuple[list[bool], JaxprEqn | None]:
-    """Keep the arguments and results of a block, which it describes by position; eliminate the rest if unused."""
+    """Keep the arguments of a block, which it describes by position, and the results of a whole one."""
     if not any(used) and not equation.effects:
         return [False] * len(equation.invars), None
-    closed, block = equation.params["jaxpr"], equation.params["block"]
-    used = [index < block.results or is_used for index, is_used in enumerate(used)]
+    closed, block, is_whole = equation.params["jaxpr"], equation.params["block"], _is_whole.get()
+    if is_whole(block):
+        used = [index < block.results or is_used for index, is_used in enumerate(used)]
     body = closed.jaxpr
     if not all(used):
         outvars = [atom for atom, is_used in zip(body.outvars, used, strict=True) if is_used]
         body = body.replace(outvars=outvars, debug_info=body.debug_info._replace(result_paths=None))
-    body, left = live(body, [index < len(block.arguments) for index in range(len(body.invars))])
+        block = block.with_results([index for index in range(block.results) if used[index]])
+    body, left = live(body, [index < len(block.arguments) for index in range(len(body.invars))], is_whole)
     if body is closed.jaxpr:
         return left, equation
     positions = [index for index, is_left in enumerate(left) if is_left]

@@ -232,7 +232,6 @@ def _target_that_can(traced: blocks.Traced, options: Options) -> Target | None:
 
 def _export(traced: blocks.Traced, options: Options) -> Exported:
     rules = {**RULES, **options.rules}
-    program = prepare.prepare(traced, rules)
     walker = Walker(
         options.opset,
         rules,
@@ -241,6 +240,7 @@ def _export(traced: blocks.Traced, options: Options) -> Exported:
         unroll_scans=options.unroll_scans,
         functions=FunctionBuilder(options.wanted),
     )
+    program = prepare.prepare(traced, rules, walker.is_whole)
     op = Emitter(walker, Scope("main"), Place())
     operands, ports, defaults = _enter(op, traced, program, options)
     outputs = walker.inline(op, program.jaxpr, operands)

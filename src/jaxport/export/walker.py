@@ -215,6 +215,11 @@ class Walker:
             return self.functions.call(inner, equation, operands)
         return self.inline(inner, equation.params["jaxpr"], operands)
 
+    def is_whole(self, block: Block) -> bool:
+        """Whether a block is exported by a rule, or as an ONNX function: what it computes is not looked into."""
+        wanted = self.functions is not None and self.functions.wants(block)
+        return wanted or block.target in self.block_rules
+
     def inline(self, op: Emitter, jaxpr: ClosedJaxpr | Jaxpr, operands: Sequence[Value]) -> list[Value]:
         """Export a jaxpr, closed or not, in place."""
         if isinstance(jaxpr, ClosedJaxpr):
@@ -240,7 +245,7 @@ class Walker:
             key = jaxpr = tree = None
         if jaxpr is None:
             jaxpr, shape = jax.make_jaxpr(functools.partial(function, **parameters), return_shape=True)(*avals)
-            jaxpr, tree = prepare.rewritten(jaxpr, self.rules), jax.tree.structure(shape)
+            jaxpr, tree = prepare.rewritten(jaxpr, self.rules, self.is_whole), jax.tree.structure(shape)
             if key is not None:
                 self._traced[key] = jaxpr, tree
         inner = Emitter(self, op.scope, replace(op.place, in_rule=True))

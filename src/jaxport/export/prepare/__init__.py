@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxport.blocks import block_p
+from jaxport.blocks import Block, block_p
 from jaxport.export.ports import is_key
 from jaxport.export.prepare.complex import is_complex, without_complex
 from jaxport.export.prepare.dead_code import without_dead_code
@@ -39,36 +39,42 @@ class PreparationStep:
     concerns: Callable[[Contents], bool]
 
 
-#: The steps, in order; they run after the two that depend on the rules: implementations, and the numbers of fixed keys.
-STEPS: tuple[PreparationStep, ...] = (
-    PreparationStep(without_references, lambda contents: bool(contents.effects) or "run_state" in contents.primitives),
-    PreparationStep(with_interleaving, lambda contents: "pad" in contents.primitives),
-    PreparationStep(without_dead_code, lambda _: True),
-    PreparationStep(without_keys, lambda contents: any(map(is_key, contents.dtypes))),
-    PreparationStep(without_complex, lambda contents: any(map(is_complex, contents.dtypes))),
-    PreparationStep(with_exact_dims, lambda contents: "dim_as_value" in contents.primitives),
-)
+IsWhole = Callable[[Block], bool]
 
 
-def rewritten(jaxpr: ClosedJaxpr, rules: Mapping[str, Rule]) -> ClosedJaxpr:
-    """Run all steps on a closed jaxpr; return the same object if none applies."""
+def steps(rules: Mapping[str, Rule], is_whole: IsWhole) -> tuple[PreparationStep, ...]:
+    """Return all steps, in order."""
+    is_known = {*rules, block_p.name}.issuperset
+    return (
+        PreparationStep(lambda p: with_implementations(p, rules), lambda contents: not is_known(contents.primitives)),
+        PreparationStep(
+            lambda p: with_fixed_keys(p, rules), lambda contents: not RANDOM.isdisjoint(contents.primitives)
+        ),
+        PreparationStep(
+            without_references, lambda contents: bool(contents.effects) or "run_state" in contents.primitives
+        ),
+        PreparationStep(with_interleaving, lambda contents: "pad" in contents.primitives),
+        PreparationStep(lambda p: without_dead_code(p, is_whole), lambda _: True),
+        PreparationStep(without_keys, lambda contents: any(map(is_key, contents.dtypes))),
+        PreparationStep(without_complex, lambda contents: any(map(is_complex, contents.dtypes))),
+        PreparationStep(with_exact_dims, lambda contents: "dim_as_value" in contents.primitives),
+    )
+
+
+def rewritten(jaxpr: ClosedJaxpr, rules: Mapping[str, Rule], is_whole: IsWhole) -> ClosedJaxpr:
+    """Run all steps on a closed jaxpr; return the same object if none applies.
+
+    A block that `is_whole` keeps the results that nobody reads.
+    """
     contents = Contents.of(jaxpr)
-    implemented = PreparationStep(
-        lambda program: with_implementations(program, rules),
-        lambda contents: not contents.primitives <= {*rules, block_p.name},
-    )
-    fixed = PreparationStep(
-        lambda program: with_fixed_keys(program, rules),
-        lambda contents: not RANDOM.isdisjoint(contents.primitives),
-    )
-    for step in (implemented, fixed, *STEPS):
+    for step in steps(rules, is_whole):
         if step.concerns(contents):
             before, jaxpr = jaxpr, step.rewrite(jaxpr)
             contents = contents if jaxpr is before else Contents.of(jaxpr)
     return jaxpr
 
 
-def prepare(traced: Any, rules: Mapping[str, Rule]) -> PreparedProgram:
-    """Return the program that the walker exports with these rules."""
+def prepare(traced: Any, rules: Mapping[str, Rule], is_whole: IsWhole) -> PreparedProgram:
+    """Return the program that the walker exports with these rules; see `rewritten`."""
     outputs = (*traced.output_paths, *traced.state_outputs)
-    return PreparedProgram(rewritten(traced.jaxpr, rules), traced.weights, tuple(traced.input_paths), outputs)
+    return PreparedProgram(rewritten(traced.jaxpr, rules, is_whole), traced.weights, tuple(traced.input_paths), outputs)

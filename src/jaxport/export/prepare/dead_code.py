@@ -5,17 +5,20 @@ A scan stacks rows that nobody reads, a counter only counts: the runtime would c
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from jaxport.blocks import Block
 from jaxport.blocks.liveness import live
 from jaxport.jaxprs import ClosedJaxpr
 
 
-def without_dead_code(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Eliminate dead code; the inputs of the program stay.
+def without_dead_code(closed: ClosedJaxpr, is_whole: Callable[[Block], bool] = lambda _: True) -> ClosedJaxpr:
+    """Eliminate dead code; the inputs of the program stay, and all results of blocks that are whole.
 
     >>> import jax
     >>> closed = jax.make_jaxpr(lambda x: jax.lax.scan(lambda c, row: (c + row, row * 2), 0.0, x)[0])(jax.numpy.ones(3))
     >>> [len(equation.outvars) for program in (closed, without_dead_code(closed)) for equation in program.eqns]
     [2, 1]
     """
-    jaxpr, _ = live(closed.jaxpr, [True] * len(closed.jaxpr.invars))
+    jaxpr, _ = live(closed.jaxpr, [True] * len(closed.jaxpr.invars), is_whole)
     return closed if jaxpr is closed.jaxpr else ClosedJaxpr(jaxpr, closed.consts)

@@ -100,7 +100,7 @@ def _body(op: Emitter, operands: Sequence[Value], jaxpr: ClosedJaxpr, num_consts
         name, block = equation.primitive.name, equation.params.get("block")
         if equation.primitive is not block_p and op.walker.rules.get(name) is not RULES.get(name):
             raise Unfit(f"`{name}` has a rule of its own in this export")
-        if block is not None and (block.target in op.walker.block_rules or op.walker.functions.wants(block)):
+        if block is not None and op.walker.is_whole(block):
             raise Unfit(f"`{block.target}` keeps its boundary")
 
     body = flat(jaxpr, look_at)
