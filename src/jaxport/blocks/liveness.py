@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
+
+import jax
 
 from jaxport.blocks.block import Block, block_p
 from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, dce_jaxpr, liveness_rule
 
-__all__ = ["live"]
+__all__ = ["all_blocks", "live"]
 
 
-# JAX calls the rule of a primitive with the equation alone.
-_is_whole: ContextVar[Callable[[Block], bool]] = ContextVar("is_whole")
+def all_blocks(_: Block) -> bool:
+    """Hold for every block."""
+    return True
+
+
+# JAX calls the rule of a primitive with the equation alone, and caches results by what is in its contexts.
+_is_whole = jax.make_user_context(all_blocks)
 
 
 def live(
-    jaxpr: Jaxpr, keep: Sequence[bool], is_whole: Callable[[Block], bool] = lambda _: True
+    jaxpr: Jaxpr, keep: Sequence[bool], is_whole: Callable[[Block], bool] = all_blocks
 ) -> tuple[Jaxpr, list[bool]]:
     """Eliminate dead code; return the jaxpr, and which inputs are left: those to `keep`, and those used.
 
-    A block that `is_whole` keeps results that nobody reads.
+    A block for which `is_whole`, a hashable function, holds keeps results that nobody reads; by default all do.
 
-    >>> import jax
     >>> jaxpr = jax.make_jaxpr(lambda x, y: (jax.numpy.sin(x), x + 1)[1])(1.0, 2.0).jaxpr
     >>> [equation.primitive.name for equation in live(jaxpr, [False, False])[0].eqns]
     ['add']
     """
-    token = _is_whole.set(is_whole)
-    try:
+    with _is_whole(is_whole):
         made, used = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=list(keep))
-    finally:
-        _is_whole.reset(token)
     same = all(used) and len(made.eqns) == len(jaxpr.eqns)
     if same and all(new is old for new, old in zip(made.eqns, jaxpr.eqns, strict=True)):
         return jaxpr, list(used)
@@ -43,7 +45,7 @@ def _live_block(used: Sequence[bool], equation: JaxprEqn) -> tuple[list[bool], J
     """Keep the arguments of a block, which it describes by position, and the results of a whole one."""
     if not any(used) and not equation.effects:
         return [False] * len(equation.invars), None
-    closed, block, is_whole = equation.params["jaxpr"], equation.params["block"], _is_whole.get()
+    closed, block, is_whole = equation.params["jaxpr"], equation.params["block"], _is_whole.value
     if is_whole(block):
         used = [index < block.results or is_used for index, is_used in enumerate(used)]
     body = closed.jaxpr

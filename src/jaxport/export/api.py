@@ -35,7 +35,7 @@ from jaxport.export.calibration import Calibration
 from jaxport.export.emitter import Emitter
 from jaxport.export.exported import Exported
 from jaxport.export.flags.tracing import traced_with_flags
-from jaxport.export.functions import FunctionBuilder, Selector, selector
+from jaxport.export.functions import FunctionBuilder, IsWhole, Selector, selector
 from jaxport.export.ports import NCHW_TO_NHWC, NHWC_TO_NCHW, Port, port_of, stored
 from jaxport.export.prepare import PreparedProgram
 from jaxport.export.registry import Rule
@@ -236,6 +236,7 @@ def _export(traced: blocks.Traced, options: Options) -> Exported:
         options.opset,
         rules,
         BLOCK_RULES,
+        IsWhole(frozenset(BLOCK_RULES), options.wanted),
         exact_nonfinite=options.nonfinite == "exact",
         unroll_scans=options.unroll_scans,
         functions=FunctionBuilder(options.wanted),

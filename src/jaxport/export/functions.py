@@ -152,6 +152,18 @@ def _is_function(target: str) -> bool:
 
 
 @dataclass(frozen=True)
+class IsWhole:
+    """Whether a block is exported by a rule for its target, or as an ONNX function."""
+
+    rules: frozenset[str]
+    selector: Selector
+
+    def __call__(self, block: Block) -> bool:
+        """Return the answer for a block."""
+        return block.target in self.rules or OPTION in block.options or bool(self.selector.matches(block))
+
+
+@dataclass(frozen=True)
 class FunctionCall:
     """One call of a function, and why it shares a function or has its own."""
 

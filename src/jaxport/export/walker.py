@@ -7,7 +7,7 @@ parameters that a rule takes, check and stamp its results, and report what went 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ import onnx_ir as ir
 from jax.typing import DTypeLike
 from numpy.typing import ArrayLike
 
+from jaxport.blocks.liveness import all_blocks
 from jaxport.errors import JaxportError, Refusal, RuleError
 from jaxport.export import dims, folding, plugins, prepare
 from jaxport.export.emitter import Declined, Emitter, Refused
@@ -92,6 +93,7 @@ class Walker:
     Attributes:
       opset: the opset of the default domain.
       rules, block_rules: the rules by primitive name, and by block target.
+      is_whole: which blocks a rule or an ONNX function exports, so that nothing looks into them.
       legalize: whether operators are computed in another dtype if the runtime has no kernel.
       exact_nonfinite: whether NaN and infinities are as in JAX even if the runtime's operators differ.
       unroll_scans: the greatest length of a scan that is unrolled; if None, that depends on what is scanned.
@@ -104,6 +106,7 @@ class Walker:
     opset: int
     rules: Mapping[str, Rule]
     block_rules: Mapping[str, Rule]
+    is_whole: Callable[[Block], bool] = all_blocks
     legalize: bool = True
     exact_nonfinite: bool = False
     unroll_scans: int | None = None
@@ -214,11 +217,6 @@ class Walker:
         if self.functions is not None and self.functions.wants(block):
             return self.functions.call(inner, equation, operands)
         return self.inline(inner, equation.params["jaxpr"], operands)
-
-    def is_whole(self, block: Block) -> bool:
-        """Whether a block is exported by a rule, or as an ONNX function: what it computes is not looked into."""
-        wanted = self.functions is not None and self.functions.wants(block)
-        return wanted or block.target in self.block_rules
 
     def inline(self, op: Emitter, jaxpr: ClosedJaxpr | Jaxpr, operands: Sequence[Value]) -> list[Value]:
         """Export a jaxpr, closed or not, in place."""

@@ -39,10 +39,7 @@ class PreparationStep:
     concerns: Callable[[Contents], bool]
 
 
-IsWhole = Callable[[Block], bool]
-
-
-def steps(rules: Mapping[str, Rule], is_whole: IsWhole) -> tuple[PreparationStep, ...]:
+def steps(rules: Mapping[str, Rule], is_whole: Callable[[Block], bool]) -> tuple[PreparationStep, ...]:
     """Return all steps, in order."""
     is_known = {*rules, block_p.name}.issuperset
     return (
@@ -61,10 +58,10 @@ def steps(rules: Mapping[str, Rule], is_whole: IsWhole) -> tuple[PreparationStep
     )
 
 
-def rewritten(jaxpr: ClosedJaxpr, rules: Mapping[str, Rule], is_whole: IsWhole) -> ClosedJaxpr:
+def rewritten(jaxpr: ClosedJaxpr, rules: Mapping[str, Rule], is_whole: Callable[[Block], bool]) -> ClosedJaxpr:
     """Run all steps on a closed jaxpr; return the same object if none applies.
 
-    A block that `is_whole` keeps the results that nobody reads.
+    A block that `is_whole` keeps the results that nobody reads (see `blocks.liveness.live`).
     """
     contents = Contents.of(jaxpr)
     for step in steps(rules, is_whole):
@@ -74,7 +71,7 @@ def rewritten(jaxpr: ClosedJaxpr, rules: Mapping[str, Rule], is_whole: IsWhole) 
     return jaxpr
 
 
-def prepare(traced: Any, rules: Mapping[str, Rule], is_whole: IsWhole) -> PreparedProgram:
+def prepare(traced: Any, rules: Mapping[str, Rule], is_whole: Callable[[Block], bool]) -> PreparedProgram:
     """Return the program that the walker exports with these rules; see `rewritten`."""
     outputs = (*traced.output_paths, *traced.state_outputs)
     return PreparedProgram(rewritten(traced.jaxpr, rules, is_whole), traced.weights, tuple(traced.input_paths), outputs)

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from jaxport.blocks import Block
-from jaxport.blocks.liveness import live
+from jaxport.blocks.liveness import all_blocks, live
 from jaxport.jaxprs import ClosedJaxpr
 
 
-def without_dead_code(closed: ClosedJaxpr, is_whole: Callable[[Block], bool] = lambda _: True) -> ClosedJaxpr:
-    """Eliminate dead code; the inputs of the program stay, and all results of blocks that are whole.
+def without_dead_code(closed: ClosedJaxpr, is_whole: Callable[[Block], bool] = all_blocks) -> ClosedJaxpr:
+    """Eliminate dead code; the inputs of the program stay, and all results of blocks that are whole (see `live`).
 
     >>> import jax
     >>> closed = jax.make_jaxpr(lambda x: jax.lax.scan(lambda c, row: (c + row, row * 2), 0.0, x)[0])(jax.numpy.ones(3))
