@@ -31,6 +31,7 @@ from jaxport.export.passes.double import double_factors
 from jaxport.export.passes.hoisting import hoisting
 from jaxport.export.passes.identities import identities
 from jaxport.export.passes.layout import layout
+from jaxport.export.passes.log_sum_exp import log_sum_exp
 from jaxport.export.passes.means import means
 from jaxport.export.passes.normalization import normalization
 from jaxport.export.passes.operand_order import operand_order
@@ -68,6 +69,7 @@ DEFAULT: tuple[Pass, ...] = (
     scanned,
     repeated,
     softmax,
+    log_sum_exp,
     normalization,
     means,
     activations,
