@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 import jaxport
@@ -48,3 +51,8 @@ def test_a_wrong_command_line_ends_with_status_2(arguments: list[str], text: str
     shown = capsys.readouterr()
     assert text in shown.err
     assert "Traceback" not in shown.out + shown.err
+
+
+def test_the_package_is_the_command_too():
+    done = subprocess.run([sys.executable, "-m", "jaxport", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"jaxport {jaxport.__version__}\n"
