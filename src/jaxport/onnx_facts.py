@@ -25,8 +25,23 @@ ELEMENTWISE = UNARY | BROADCASTING | LED_BY_THE_FIRST
 #: not say so by an attribute.
 BROADCASTS_SINCE = {"PRelu": 7}
 
+#: Convolutions by a kernel, which is the second input, and which inputs are images.
+CONVOLUTIONS = {"Conv": (0,), "FusedConv": (0, 3)}
+
 #: Reductions over `axes`, which are an attribute or the second input.
 REDUCTIONS = frozenset(f"Reduce{kind}" for kind in "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split())
+
+#: Operators along one `axis`: the inputs that have it (None for all), and the default if there is one.
+ALONG_AXIS = {
+    "Concat": (None, None),
+    "GatherElements": ((0, 1), 0),
+    "Hardmax": ((0,), -1),
+    "LogSoftmax": ((0,), -1),
+    "ScatterElements": ((0, 1, 2), 0),
+    "Softmax": ((0,), -1),
+    "Split": ((0,), 0),
+    "TopK": ((0,), -1),
+}
 
 #: Operators that keep the order of the elements and change the shape only.
 RESHAPING = frozenset({"Reshape", "Squeeze", "Unsqueeze"})

@@ -8,8 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.importer.graph import Body, BodyFunction, BoundNode
-from jaxport.importer.registry import LAYOUT, Operator
+from jaxport.importer.registry import Operator
 from jaxport.importer.resolve import tensor_value
+from jaxport.onnx_facts import CONVOLUTIONS
 
 __all__ = ["kernels", "parameters", "static_values"]
 
@@ -161,9 +162,8 @@ def kernels(body: Body, candidates: Iterable[ir.Value]) -> set[ir.Value]:
     for node in body.nodes:
         for index, value in enumerate(node.inputs):
             if value in uses:
-                uses[value] &= (
-                    index == 1 and isinstance(node.target, Operator) and LAYOUT in node.target.context.values()
-                )
+                convolves = isinstance(node.target, Operator) and node.target.name in CONVOLUTIONS
+                uses[value] &= convolves and index == 1
         for inner in node.bodies():
             uses |= dict.fromkeys(inner.captured, False)
     return {value for value, only in uses.items() if only}

@@ -15,6 +15,7 @@ from jaxport.errors import InvalidArgument
 from jaxport.importer.dtypes import canonical
 from jaxport.importer.graph import Body, BoundNode
 from jaxport.importer.host import RuntimeValue
+from jaxport.importer.image_layout import HWIO, OIHW, order
 from jaxport.importer.mapping import MappedTensor
 from jaxport.importer.modules import scopes_of
 from jaxport.importer.names import unique
@@ -26,15 +27,12 @@ __all__ = ["Shardings", "Weights", "untie"]
 Shardings = Mapping[str, Sharding] | Callable[[str, jax.ShapeDtypeStruct], Sharding | None]
 """Where parameters live: by name, or as a function of the name and the shape and dtype of each."""
 
-HWIO = (2, 3, 1, 0)
-"""From OIHW, ONNX's layout, to the one that XLA's convolutions are fastest with."""
-OIHW = (3, 2, 0, 1)
-
 
 class Weights:
     """The parameters and constants of a graph.
 
-    Kernels of two-dimensional convolutions are stored as (height, width, in, out); everything else as in the model.
+    Kernels of two-dimensional convolutions are stored as (height, width, in, out), the order that XLA's convolutions are
+    fastest with; everything else as in the model.
 
     Args:
       body: the graph; nodes whose kernels are stored in another layout are told so.
@@ -60,7 +58,7 @@ class Weights:
         self.kernels = kernels(body, chosen)
         for node in body.nodes:
             if len(node.inputs) > 1 and node.inputs[1] in self.kernels:
-                node.kernel_layout = "HWIO"
+                node.kernel_layout = HWIO
         self._arrays: dict[bool, dict[str, jax.Array]] = {}
         self.shardings = _checked(shardings, self.specs)
 
@@ -74,7 +72,7 @@ class Weights:
 
     def axes(self, name: str) -> tuple[int, ...]:
         """Return the order in which the axes of a parameter's initializer are stored."""
-        return HWIO if self.values[name] in self.kernels else tuple(range(len(self.tensor(name).shape)))
+        return order(OIHW, HWIO) if self.values[name] in self.kernels else tuple(range(len(self.tensor(name).shape)))
 
     @property
     def specs(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -168,7 +166,8 @@ class Weights:
         for value, array in arrays.items():
             name, dtype = value.name or "", self.body.initializers[value].dtype
             data = np.asarray(array).astype(dtype.numpy(), copy=False)
-            tensors[name] = ir.Tensor(data.transpose(OIHW) if value in self.kernels else data, dtype, name=name)
+            data = data.transpose(order(HWIO, OIHW)) if value in self.kernels else data
+            tensors[name] = ir.Tensor(data, dtype, name=name)
         for name, tensor in tensors.items():
             if name not in copy.graph.initializers:
                 new = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)

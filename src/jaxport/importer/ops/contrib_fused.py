@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxport.importer.host import Tensor
+from jaxport.importer.image_layout import CHANNELS_LAST
 from jaxport.importer.namespaces import cast, jnp, lax, nn
 from jaxport.importer.ops.activations import hard_sigmoid
 from jaxport.importer.ops.contrib_attention import DOMAIN, refuse
@@ -16,7 +17,7 @@ from jaxport.importer.ops.generating import trilu
 from jaxport.importer.ops.linear_algebra import gemm, scaled
 from jaxport.importer.ops.normalization import standardized
 from jaxport.importer.ops.pooling import max_pool
-from jaxport.importer.registry import ChannelsLast, Host, KernelLayout, op
+from jaxport.importer.registry import Host, image_op, op
 
 
 @op(DOMAIN, "Gelu", since=1)
@@ -207,8 +208,9 @@ def fused_gemm(
     return _activated(gemm(A, B, C, alpha=alpha, beta=beta, transA=transA, transB=transB), activation, given)
 
 
-@op(DOMAIN, "FusedConv", since=1)
+@image_op(DOMAIN, "FusedConv", since=1)
 def fused_conv(
+    layout,
     X,
     W,
     B=None,
@@ -222,11 +224,9 @@ def fused_conv(
     kernel_shape=None,
     pads=None,
     strides=None,
-    layout: KernelLayout = "OIHW",
-    channels_last: ChannelsLast = False,
 ):
     options = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
-    y = conv(X, W, B, **options, layout=layout, channels_last=channels_last)
+    y = conv(layout, X, W, B, **options)
     return _activated(y if Z is None else y + Z, activation, activation_params or ())
 
 
@@ -248,7 +248,7 @@ def nhwc_fused_conv(
 ):
     options = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
     activated = {"activation": activation, "activation_params": activation_params}
-    return fused_conv(X, W, B, Z, **activated, **options, channels_last=True)
+    return fused_conv(CHANNELS_LAST, X, W, B, Z, **activated, **options)
 
 
 @op(DOMAIN, "NhwcConv", since=1)
@@ -261,7 +261,7 @@ def nhwc_conv(X, W, B=None, *, auto_pad="NOTSET", dilations=None, group=1, kerne
 @op(DOMAIN, "NhwcMaxPool", since=1)
 def nhwc_max_pool(x, *, auto_pad="NOTSET", ceil_mode=0, dilations=None, kernel_shape, pads=None, strides=None):
     options = {"auto_pad": auto_pad, "ceil_mode": ceil_mode, "dilations": dilations, "pads": pads, "strides": strides}
-    return max_pool(x, kernel_shape=kernel_shape, **options, channels_last=True)
+    return max_pool(CHANNELS_LAST, x, kernel_shape=kernel_shape, **options)
 
 
 @op(DOMAIN, "Inverse", since=1)

@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.host import host
+from jaxport.importer.image_layout import ONNX
 from jaxport.importer.namespaces import cast, for_strings, helper, jnp, lax, nn
 from jaxport.importer.ops.arranging import pad_all_axes
 from jaxport.importer.ops.contrib_attention import DOMAIN, refuse
@@ -68,6 +69,7 @@ def conv_transpose_with_pads(
     strides=None,
 ):
     return conv_transpose(
+        ONNX,
         X,
         W,
         B,
