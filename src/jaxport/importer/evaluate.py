@@ -76,7 +76,7 @@ class Subgraph:
         return None if declared is None else declared.rank()
 
     def empty_output(self, index: int) -> HostValue:
-        """No rows of the output at `index`, of the type that the model declares for it."""
+        """Return the output at `index` with no rows, of the type that the model declares for it."""
         declared = self.body.outputs[index]
         sizes = (
             [size if isinstance(size, int) else 0 for size in declared.shape.dims] if declared.shape is not None else []
@@ -103,7 +103,7 @@ def evaluate(body: Body, values: dict[ir.Value, RuntimeValue], key: Key | None =
 def evaluate_blocks(
     body: Body, items: Sequence[Item], values: dict[ir.Value, RuntimeValue], key: Key | None = None
 ) -> tuple[RuntimeValue, ...]:
-    """Return the same, with each segment of `items`, the body's nodes, as a block."""
+    """Return the outputs as `evaluate` does, with each segment of `items` (the body's nodes) as a block."""
     return _run(body, EvaluationScope(values, {}, key), {body: items})
 
 
@@ -127,8 +127,8 @@ def _run_segment(segment: Segment, scope: EvaluationScope) -> dict[ir.Value, Run
     names = dict(zip(unique_identifiers(value.name or "" for value in arrays), arrays, strict=True))
     known: dict[ir.Value, RuntimeValue] = {}
 
-    def call(**given: RuntimeValue) -> RuntimeValue | list[RuntimeValue]:
-        inner = scope.inner({names[name]: array for name, array in given.items()})
+    def call(**arguments: RuntimeValue) -> RuntimeValue | list[RuntimeValue]:
+        inner = scope.inner({names[name]: array for name, array in arguments.items()})
         _run_items(segment.items, inner)
         results = {value: inner[value] for value in segment.outputs}
         known.update((value, result) for value, result in results.items() if not isinstance(result, jax.Array))
@@ -136,8 +136,8 @@ def _run_segment(segment: Segment, scope: EvaluationScope) -> dict[ir.Value, Run
         return computed[0] if len(computed) == 1 else computed
 
     boundary = Boundary(segment.module.type or "onnx.Module")
-    given = {name: arrays[value] for name, value in names.items()}
-    results = recorder.call_method(segment.module, "__call__", call, (), given, boundary)
+    arguments = {name: arrays[value] for name, value in names.items()}
+    results = recorder.call_method(segment.module, "__call__", call, (), arguments, boundary)
     traced = [value for value in segment.outputs if value not in known]
     return known | dict(zip(traced, [results] if len(traced) == 1 else results, strict=True))
 
@@ -289,7 +289,7 @@ def _call(
     if operator.plain:
         inputs = [value for value in inputs if value is not None]
     if not any(isinstance(value, Body) for value in attributes.values()):
-        foresee(node, inputs, attributes, lambda given: function(*given, **keywords))
+        foresee(node, inputs, attributes, lambda operands: function(*operands, **keywords))
     recorder = current_recorder()
     if recorder is not None and recorder.operators:
         boundary = Boundary(f"onnx.{node.node.op_type}")

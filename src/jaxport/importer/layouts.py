@@ -2,8 +2,8 @@
 
 ONNX has images as (batch, channels, height, width). XLA's convolutions on CPUs are up to twice as fast on (batch,
 height, width, channels), but a transpose before and after each of them would undo the gain. So a convolution leaves its
-result with the channels last, operators for which the order of the axes does not matter leave it there, and a user that
-needs the model's own order gets a transpose, once.
+result with the channels last, operators for which the order of the axes does not matter leave it there, and the first
+operator that needs the model's own order causes a transpose, which later ones share.
 
 A value is in the scope in the model's order, with the channels last, or both. An operator is listed here by name
 according to how it handles a held value: it works element by element, along axes that can be renamed, or its function
@@ -98,7 +98,10 @@ def _places(axes: Iterable[int]) -> tuple[int, ...] | None:
 
 
 def _lowered(node: BoundNode, attributes: dict[str, Attribute], scope: EvaluationScope) -> Arranged | None:
-    """Arrange an operator that is defined for several layouts; the result of a convolution always has the channels last."""
+    """Arrange an operator that is defined for several layouts.
+
+    The result of a convolution always has the channels last.
+    """
     images = CONVOLUTIONS.get(node.node.op_type)
     if len(node.outputs) > 1:
         return None
@@ -163,8 +166,8 @@ def _over(node: BoundNode, attributes: dict[str, Attribute], scope: EvaluationSc
     held = None if data is None else scope.held(data)
     if held is None:
         return None
-    given = known(scope[more[0]]) if more and more[0] is not None else None
-    axes = attributes.get("axes") if given is None else given.tolist()
+    axes_input = known(scope[more[0]]) if more and more[0] is not None else None
+    axes = attributes.get("axes") if axes_input is None else axes_input.tolist()
     if not axes:
         return None
     places = _places(axes)
@@ -174,7 +177,7 @@ def _over(node: BoundNode, attributes: dict[str, Attribute], scope: EvaluationSc
     kept = [axis for place, axis in enumerate(LAST) if place not in places]
     if not attributes.get("keepdims", 1) and kept != sorted(kept):
         return None
-    if given is None:
+    if axes_input is None:
         return Arranged([held.array], {**attributes, "axes": places}, prefers_nhwc=held.prefers_nhwc)
     return Arranged([held.array, host(places, np.dtype(np.int64))], attributes, prefers_nhwc=held.prefers_nhwc)
 
@@ -182,17 +185,19 @@ def _over(node: BoundNode, attributes: dict[str, Attribute], scope: EvaluationSc
 def _by_axis(node: BoundNode, attributes: dict[str, Attribute], scope: EvaluationScope) -> Arranged | None:
     data, *others = node.inputs
     held = None if data is None else scope.held(data)
-    given = [None if value is None else scope[value] for value in others]
+    operands = [None if value is None else scope[value] for value in others]
     if held is None or "axes" in attributes:
         return None
-    if node.node.op_type == "Pad" and len(given) > 2 and given[2] is not None:
-        axes = known(given[2])
+    if node.node.op_type == "Pad" and len(operands) > 2 and operands[2] is not None:
+        axes = known(operands[2])
         places = None if axes is None else _places(axes.tolist())
         if axes is None or places is None:
             return None
-        return Arranged([held.array, *given[:2], host(places, axes.dtype)], attributes, prefers_nhwc=held.prefers_nhwc)
-    rows = [x if x is None or x.ndim != 1 else known(x) for x in given]
-    if any(x is not None and found is None for x, found in zip(given, rows, strict=True)):
+        return Arranged(
+            [held.array, *operands[:2], host(places, axes.dtype)], attributes, prefers_nhwc=held.prefers_nhwc
+        )
+    rows = [x if x is None or x.ndim != 1 else known(x) for x in operands]
+    if any(x is not None and row is None for x, row in zip(operands, rows, strict=True)):
         return None
     changed = {
         name: _reordered(np.array(attributes[name])).tolist() for name in ("pads", "scales") if name in attributes
@@ -215,7 +220,7 @@ def _transposed(node: BoundNode, attributes: dict[str, Attribute], scope: Evalua
     if held is not None:
         places = _places(perm)
         return None if places is None else Arranged([held.array], {"perm": places}, held=False)
-    # Nothing is moved yet: a user of the model's order gets the transpose.
+    # Nothing is moved yet: an operator that needs the model's order gets the transpose.
     if tuple(perm) == PLACES and _is_image(scope[data]):
         return Arranged([scope[data]], {"perm": tuple(range(RANK))}, prefers_nhwc=False)
     return None

@@ -31,11 +31,11 @@ Shardings = Mapping[str, Sharding] | Callable[[str, jax.ShapeDtypeStruct], Shard
 class Weights:
     """The parameters and constants of a graph.
 
-    Kernels of two-dimensional convolutions are stored as (height, width, in, out), the order that XLA's convolutions are
-    fastest with; everything else as in the model.
+    Kernels of two-dimensional convolutions are stored as (height, width, in, out), which XLA convolves fastest with;
+    everything else as in the model.
 
     Args:
-      body: the graph; nodes whose kernels are stored in another layout are told so.
+      body: the graph; `kernel_layout` is set on the nodes whose kernels are stored in another layout.
       static: the values that shapes depend on.
       trainable: the names of the parameters, or None for those whose role is that of a weight.
       shardings: where parameters live, by name, or a function of the name and the shape and dtype of each.
@@ -96,7 +96,7 @@ class Weights:
 
     def _array(self, name: str) -> jax.Array:
         tensor, host, sharding = self.tensor(name), self.host_array(name), self.shardings.get(name)
-        if sharding is not None:  # each device gets its part alone
+        if sharding is not None:  # each device reads only its own part
             dtype = canonical(host.dtype)
             read = lambda index: host[index].astype(dtype, copy=False)
             array = jax.block_until_ready(jax.make_array_from_callback(host.shape, sharding, read))
@@ -126,7 +126,7 @@ class Weights:
         kept = set(self.values.values())
         return sum(tensor.nbytes for value, tensor in self.body.initializers.items() if value not in kept)
 
-    def given(self, params: Mapping[str, RuntimeValue]) -> dict[ir.Value, RuntimeValue]:
+    def values_of(self, params: Mapping[str, RuntimeValue]) -> dict[ir.Value, RuntimeValue]:
         """Return the values of the graph for arrays by name.
 
         Raises:
@@ -159,7 +159,7 @@ class Weights:
         Raises:
           InvalidArgument: arrays are missing, unknown, or of another shape.
         """
-        arrays = self.given(params)
+        arrays = self.values_of(params)
         copy = model.clone()
         copies = dict(zip(model.graph, copy.graph, strict=True))
         tensors: dict[str, ir.Tensor] = {}
@@ -216,7 +216,7 @@ def _unknown(name: str, where: str, instead: str) -> InvalidArgument:
 
 
 def _automatic(sharding: Sharding) -> Sharding:
-    """The sharding on a mesh whose axes are left to the compiler: the operators of a model know of none."""
+    """Return the sharding on a mesh whose axes are automatic: operators of a model name no axes."""
     if not isinstance(sharding, NamedSharding) or not isinstance(sharding.mesh, Mesh):
         return sharding
     return NamedSharding(Mesh(sharding.mesh.devices, sharding.mesh.axis_names), sharding.spec)

@@ -1,4 +1,4 @@
-"""Movements by given sizes: splitting, padding, cropping, blocks to depth and back, columns to images."""
+"""Operators that split, pad, crop or rearrange elements by sizes: blocks to depth and back, columns to images."""
 
 from __future__ import annotations
 

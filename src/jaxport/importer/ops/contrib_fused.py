@@ -153,7 +153,7 @@ def _activated(y: Tensor, name: str | None, parameters: Sequence[float] = ()) ->
 
 
 def _transposed(x: Tensor, last: int, batch: int) -> Tensor:
-    """`x` with its last two axes swapped, and its first axis moved behind the batch axes."""
+    """Return `x` with its last two axes swapped if `last`, its first one moved behind the batch axes if `batch`."""
     x = jnp.moveaxis(x, 0, -2) if batch else x
     return x.mT if last and x.ndim > 1 else x
 
@@ -184,9 +184,9 @@ def fused_matmul_activation(
     transBatchA=0,
     transBatchB=0,
 ):
-    given = [p for p in (activation_alpha, activation_beta, activation_gamma) if p is not None]
+    parameters = [p for p in (activation_alpha, activation_beta, activation_gamma) if p is not None]
     y = fused_matmul(A, B, alpha=alpha, transA=transA, transB=transB, transBatchA=transBatchA, transBatchB=transBatchB)
-    return _activated(y, activation, given)
+    return _activated(y, activation, parameters)
 
 
 @op(DOMAIN, "FusedGemm", since=1)
@@ -204,8 +204,8 @@ def fused_gemm(
     transA=0,
     transB=0,
 ):
-    given = [p for p in (activation_alpha, activation_beta, activation_gamma) if p is not None]
-    return _activated(gemm(A, B, C, alpha=alpha, beta=beta, transA=transA, transB=transB), activation, given)
+    parameters = [p for p in (activation_alpha, activation_beta, activation_gamma) if p is not None]
+    return _activated(gemm(A, B, C, alpha=alpha, beta=beta, transA=transA, transB=transB), activation, parameters)
 
 
 @image_op(DOMAIN, "FusedConv", since=1)

@@ -90,7 +90,7 @@ def sparse_matmul(A, B, *, alpha=1.0, transA=0, transB=0):
 
 @op(DOMAIN, "GatedAdd", since=1)
 def gated_add(X, Y, gate, gate_weight=None):
-    if gate_weight is not None:  # `gate` is an activation; its projection and the sigmoid of that are rounded
+    if gate_weight is not None:  # ONNX Runtime rounds the projection, and then the sigmoid
         projected = cast(jnp.matmul(cast(gate, np.float32), cast(gate_weight, np.float32)), X.dtype)
         gate = cast(nn.sigmoid(cast(projected, np.float32)), X.dtype)
     return X + Y * gate

@@ -91,16 +91,16 @@ def extremes(x):
     """
 
     @jax.custom_jvp
-    def found(x):
+    def both(x):
         return jnp.min(x), jnp.max(x)
 
-    @found.defjvp
+    @both.defjvp
     def moved(primals, tangents):
         (x,), (slope,) = primals, tangents
         slopes = jnp.ravel(slope)
-        return found(x), (slopes[jnp.argmin(x)], slopes[jnp.argmax(x)])
+        return both(x), (slopes[jnp.argmin(x)], slopes[jnp.argmax(x)])
 
-    return found(x)
+    return both(x)
 
 
 @op("DynamicQuantizeLinear", since=11)
@@ -123,12 +123,12 @@ def _along(parameter: RuntimeValue, x: Tensor, axis: int) -> Tensor:
 
 
 def _as_int8(x: Tensor) -> tuple[Tensor, int]:
-    """Return 8-bit integers as int8, and by how much these are less."""
+    """Return 8-bit integers shifted into the range of int8, and the shift: 0 or 128."""
     return (x, 0) if x.dtype.kind == "i" else (cast(cast(x, np.int32) - 128, np.int8), 128)
 
 
 def _offset(shift: int, zero_point: Tensor | None, x: Tensor, axis: int) -> RuntimeValue:
-    """Return what to add to `x`, which was lowered by `shift`, to make its zero point zero; None for nothing."""
+    """Return what to add to `x` less `shift` so that its zero point becomes 0; None to add nothing."""
     if is_zero(zero_point):
         return shift or None
     return shift - cast(_along(zero_point, x, axis), np.int32)
