@@ -17,8 +17,8 @@ BROADCASTING = frozenset(
     """Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min
     Mod Mul Or Pow Sub Sum Where Xor""".split()
 )
-#: Elementwise operators that broadcast the other operands to the shape of the first, which the result has.
-LED_BY_THE_FIRST = frozenset({"Clip", "PRelu"})
+#: Elementwise operators whose result has the shape of the first operand: the others broadcast to it, or have it too.
+LED_BY_THE_FIRST = frozenset({"Clip", "PRelu", "SwiGLU"})
 #: Operators that compute each element of the result from the operands' elements at the same place.
 ELEMENTWISE = UNARY | BROADCASTING | LED_BY_THE_FIRST
 #: The version from which on an elementwise operator broadcasts as NumPy does, if its first one does otherwise and does
