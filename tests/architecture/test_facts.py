@@ -102,7 +102,8 @@ def test_the_measure_knows_what_is_not_elementwise() -> None:
 def test_operands_broadcast_and_commute_as_listed(name: str) -> None:
     operator, generator = lookup("", name, KNOWN_OPSETS[""]), np.random.default_rng(0)
     assert operator is not None
-    arrays = [sample(formal.types, generator) for formal in (schemas()[name].inputs * 2)[: 3 if name == "Where" else 2]]
+    formals = [*schemas()[name].inputs, *schemas()[name].inputs][: 3 if name == "Where" else 2]  # some are variadic
+    arrays = [sample(formal.types, generator) for formal in formals]
     kept = [x for x in arrays if x is not None]
     assert computed(operator, [kept[0][:, :1], *(x[..., :1] for x in kept[1:])]).shape == SHAPE
     if len(kept) == 2:

@@ -14,9 +14,9 @@ from jaxport.importer.namespaces import cast, for_strings, helper, jnp, lax, nn
 from jaxport.importer.ops.arranging import pad_all_axes
 from jaxport.importer.ops.contrib_attention import DOMAIN, refuse
 from jaxport.importer.ops.convolution import conv_transpose
+from jaxport.importer.ops.indexing import gather_nd
 from jaxport.importer.ops.linear_algebra import scaled
 from jaxport.importer.ops.resizing import grid_sample_image
-from jaxport.importer.ops.scattering import gather_nd
 from jaxport.importer.ops.searching import unique
 from jaxport.importer.ops.shapes import range_
 from jaxport.importer.registry import Host, Known, SizeBound, op

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from jaxport.errors import Refusal, Unsupported
 from jaxport.importer.host import RuntimeValue, Tensor
 from jaxport.importer.namespaces import jnp, lax, nn
-from jaxport.importer.ops.scattering import reverse_sequence
+from jaxport.importer.ops.indexing import reverse_sequence
 from jaxport.importer.registry import earlier, op
 
 Activation = Callable[[Tensor], Tensor]
