@@ -138,9 +138,11 @@ def inputs() -> list[np.ndarray]:
 
 def transposes(call: Any, *args: np.ndarray) -> list[tuple[int, ...]]:
     """The shapes of the images that a program transposes."""
-    found = jax.make_jaxpr(call)(*args).eqns
+    equations = jax.make_jaxpr(call)(*args).eqns
     return [
-        eqn.invars[0].aval.shape for eqn in found if eqn.primitive.name == "transpose" and eqn.invars[0].aval.ndim == 4
+        eqn.invars[0].aval.shape
+        for eqn in equations
+        if eqn.primitive.name == "transpose" and eqn.invars[0].aval.ndim == 4
     ]
 
 
@@ -150,14 +152,14 @@ def transposes(call: Any, *args: np.ndarray) -> list[tuple[int, ...]]:
 def test_computes_the_same(name: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with jax.enable_x64(True):
         call = around(*CASES[name][number])
-        found, moved = jax.jit(call)(*inputs()), transposes(call, *inputs())
+        actual, moved = jax.jit(call)(*inputs()), transposes(call, *inputs())
         monkeypatch.setattr(layouts, "CONVOLUTIONS", {})
         call = around(*CASES[name][number])
-        wanted, unmoved = jax.jit(call)(*inputs()), transposes(call, *inputs())
-    assert found.dtype == wanted.dtype
-    np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=1e-6)
+        expected, unmoved = jax.jit(call)(*inputs()), transposes(call, *inputs())
+    assert actual.dtype == expected.dtype
+    np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=1e-6)
     images = {(2, 3, 5, 6), (2, 4, 5, 6)}  # `x` and `i` on their way in
-    inside = [shape for shape in moved[: len(moved) - (found.ndim == 4)] if shape not in images]
+    inside = [shape for shape in moved[: len(moved) - (actual.ndim == 4)] if shape not in images]
     assert bool(inside) <= ((name, number) in IN_ORDER), moved
     assert len(unmoved) <= len([name for name in CASES[name][number][0].split() if name.startswith("Transpose")])
 
@@ -178,8 +180,8 @@ NESTED = {
 def test_in_bodies_and_functions(case: str) -> None:
     graph, _, functions = NESTED[case].partition("<domain")
     nested = program(graph, functions=functions and f"<domain{functions}", domains=', "own": 1')
-    given = {"flag": np.array(True), "n": np.array(3)}
-    inputs = {name: given[name] for name in nested.input_names if name in given}
+    samples = {"flag": np.array(True), "n": np.array(3)}
+    inputs = {name: samples[name] for name in nested.input_names if name in samples}
     with jax.enable_x64(True):
         assert nested.verify(inputs).ok
 
