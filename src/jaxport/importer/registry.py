@@ -47,6 +47,7 @@ __all__ = [
     "SizeBound",
     "earlier",
     "image_op",
+    "in_layout",
     "lookup",
     "op",
     "operators",
@@ -202,12 +203,16 @@ def image_op(*names: str, since: int = 1, until: int | None = None) -> Callable[
     domain, name = names if len(names) == 2 else ("", *names)
 
     def register(function: OperatorFunction) -> OperatorFunction:
-        _, *parameters = inspect.signature(function, eval_str=True).parameters.values()
-        in_order = _declared(partial(function, ONNX), parameters, function)
-        _add(Operator(_domain(domain), name, since, in_order, until, lowering=function))
+        _add(Operator(_domain(domain), name, since, in_layout(ONNX, function), until, lowering=function))
         return function
 
     return register
+
+
+def in_layout(layout: ImageLayout, function: OperatorFunction) -> OperatorFunction:
+    """Return a function of images in one layout: its first parameter is set."""
+    _, *parameters = inspect.signature(function, eval_str=True).parameters.values()
+    return _declared(partial(function, layout), parameters, function)
 
 
 def _declared(

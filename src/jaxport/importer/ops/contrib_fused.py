@@ -17,7 +17,7 @@ from jaxport.importer.ops.generating import trilu
 from jaxport.importer.ops.linear_algebra import gemm, scaled
 from jaxport.importer.ops.normalization import standardized
 from jaxport.importer.ops.pooling import max_pool
-from jaxport.importer.registry import Host, image_op, op
+from jaxport.importer.registry import Host, image_op, in_layout, op
 
 
 @op(DOMAIN, "Gelu", since=1)
@@ -230,32 +230,14 @@ def fused_conv(
     return _activated(y if Z is None else y + Z, activation, activation_params or ())
 
 
-@op(DOMAIN, "NhwcFusedConv", since=1)
-def nhwc_fused_conv(
-    X,
-    W,
-    B=None,
-    Z=None,
-    *,
-    activation=None,
-    activation_params=None,
-    auto_pad="NOTSET",
-    dilations=None,
-    group=1,
-    kernel_shape=None,
-    pads=None,
-    strides=None,
-):
-    options = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
-    activated = {"activation": activation, "activation_params": activation_params}
-    return fused_conv(CHANNELS_LAST, X, W, B, Z, **activated, **options)
+op(DOMAIN, "NhwcFusedConv", since=1)(in_layout(CHANNELS_LAST, fused_conv))
 
 
 @op(DOMAIN, "NhwcConv", since=1)
 def nhwc_conv(X, W, B=None, *, auto_pad="NOTSET", dilations=None, group=1, kernel_shape=None, pads=None, strides=None):
     # The description says otherwise, but ONNX Runtime's own optimizer, which writes it, puts the kernel's channels last.
     options = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
-    return nhwc_fused_conv(X, jnp.moveaxis(W, -1, 1), B, **options)
+    return fused_conv(CHANNELS_LAST, X, jnp.moveaxis(W, -1, 1), B, **options)
 
 
 @op(DOMAIN, "NhwcMaxPool", since=1)

@@ -96,36 +96,22 @@ def lrn(X, *, alpha=1e-4, beta=0.75, bias=1.0, size):
 
 
 def _batch_normalized(
-    layout: ImageLayout,
-    X: Tensor,
-    scale: Tensor,
-    B: Tensor,
-    mean: Tensor,
-    var: Tensor,
-    epsilon: float,
-    spatial: int = 1,
+    layout: ImageLayout, X: Tensor, parameters: Sequence[Tensor], epsilon: float, spatial: int = 1
 ) -> Tensor:
-    """Normalize by given statistics; with `spatial=0` the parameters are per element of a sample, not per channel."""
-    scale, B, mean, var = (layout.per_channel(p, X) if spatial else p for p in (scale, B, mean, var))
-    return (X - mean) * (scale * lax.rsqrt(var + epsilon)) + B
+    """Normalize by scale, bias, mean and variance, each per channel, or per element of a sample if not `spatial`."""
+    scale, bias, mean, var = (layout.per_channel(p, X) if spatial else p for p in parameters)
+    return (X - mean) * (scale * lax.rsqrt(var + epsilon)) + bias
 
 
 def _batch_normalized_training(
-    layout: ImageLayout,
-    X: Tensor,
-    scale: Tensor,
-    B: Tensor,
-    mean: Tensor,
-    var: Tensor,
-    epsilon: float,
-    momentum: float,
-    spatial: int = 1,
+    layout: ImageLayout, X: Tensor, parameters: Sequence[Tensor], epsilon: float, momentum: float, spatial: int = 1
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the result, the running mean and variance, and the mean and variance of the batch."""
+    scale, bias, mean, var = parameters
     axes = (0, *layout.spatial(X)) if spatial else (0,)
     batch_mean, batch_var = jnp.mean(X, axis=axes), jnp.var(X, axis=axes)
     running = (mean * momentum + batch_mean * (1 - momentum), var * momentum + batch_var * (1 - momentum))
-    y = _batch_normalized(layout, X, scale, B, batch_mean, batch_var, epsilon, spatial)
+    y = _batch_normalized(layout, X, (scale, bias, batch_mean, batch_var), epsilon, spatial)
     return y, *running, batch_mean, batch_var
 
 
@@ -134,8 +120,8 @@ def batch_normalization(
     layout, X, scale, B, input_mean, input_var, *, epsilon=1e-5, momentum=0.9, training_mode=0
 ):  # fmt: skip
     if training_mode:
-        return _batch_normalized_training(layout, X, scale, B, input_mean, input_var, epsilon, momentum)[:3]
-    return _batch_normalized(layout, X, scale, B, input_mean, input_var, epsilon)
+        return _batch_normalized_training(layout, X, (scale, B, input_mean, input_var), epsilon, momentum)[:3]
+    return _batch_normalized(layout, X, (scale, B, input_mean, input_var), epsilon)
 
 
 @image_op("BatchNormalization", since=9, until=13)
@@ -143,8 +129,8 @@ def batch_normalization_by_outputs(
     layout, X, scale, B, mean, var, *, epsilon=1e-5, momentum=0.9, outputs: OutputCount = 1
 ):  # fmt: skip
     if outputs > 1:
-        return _batch_normalized_training(layout, X, scale, B, mean, var, epsilon, momentum)
-    return _batch_normalized(layout, X, scale, B, mean, var, epsilon)
+        return _batch_normalized_training(layout, X, (scale, B, mean, var), epsilon, momentum)
+    return _batch_normalized(layout, X, (scale, B, mean, var), epsilon)
 
 
 @op("BatchNormalization", since=7, until=8)
@@ -152,15 +138,15 @@ def batch_normalization_spatial(
     X, scale, B, mean, var, *, epsilon=1e-5, momentum=0.9, spatial=1, outputs: OutputCount = 1
 ):
     if outputs > 1:
-        return _batch_normalized_training(ONNX, X, scale, B, mean, var, epsilon, momentum, spatial)
-    return _batch_normalized(ONNX, X, scale, B, mean, var, epsilon, spatial)
+        return _batch_normalized_training(ONNX, X, (scale, B, mean, var), epsilon, momentum, spatial)
+    return _batch_normalized(ONNX, X, (scale, B, mean, var), epsilon, spatial)
 
 
 @op("BatchNormalization", since=6, until=6)
 def batch_normalization_testing(X, scale, B, mean, var, *, epsilon=1e-5, is_test=0, momentum=0.9, spatial=1):
     if is_test:
-        return _batch_normalized(ONNX, X, scale, B, mean, var, epsilon, spatial)
-    return _batch_normalized_training(ONNX, X, scale, B, mean, var, epsilon, momentum, spatial)
+        return _batch_normalized(ONNX, X, (scale, B, mean, var), epsilon, spatial)
+    return _batch_normalized_training(ONNX, X, (scale, B, mean, var), epsilon, momentum, spatial)
 
 
 earlier("BatchNormalization", since=1, until=5, ignored={"consumed_inputs": REQUIRED})
