@@ -52,7 +52,7 @@ def lengths() -> dict[str, int]:
 def operator_lengths() -> dict[str, int]:
     """The code lines of each operator function by its operator and first version; a row of a table is one line."""
     return {
-        f"{entry.label} {entry.since}": lines_of(entry.function) if _is_ours(entry.function) else 1
+        f"{entry.label} {entry.since}": lines_of(entry.lowering or entry.function) if _is_ours(entry.function) else 1
         for entry in operators()
     }
 

@@ -17,16 +17,31 @@ BROADCASTING = frozenset(
     """Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min
     Mod Mul Or Pow Sub Sum Where Xor""".split()
 )
-#: Elementwise operators that broadcast the other operands to the shape of the first, which the result has.
-LED_BY_THE_FIRST = frozenset({"Clip", "PRelu"})
+#: Elementwise operators whose result has the shape of the first operand: the others broadcast to it, or have it too.
+LED_BY_THE_FIRST = frozenset({"Clip", "PRelu", "SwiGLU"})
 #: Operators that compute each element of the result from the operands' elements at the same place.
 ELEMENTWISE = UNARY | BROADCASTING | LED_BY_THE_FIRST
 #: The version from which on an elementwise operator broadcasts as NumPy does, if its first one does otherwise and does
 #: not say so by an attribute.
 BROADCASTS_SINCE = {"PRelu": 7}
 
+#: Convolutions by a kernel, which is the second input, and which inputs are images.
+CONVOLUTIONS = {"Conv": (0,), "FusedConv": (0, 3)}
+
 #: Reductions over `axes`, which are an attribute or the second input.
 REDUCTIONS = frozenset(f"Reduce{kind}" for kind in "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split())
+
+#: Operators along one `axis`: the inputs that have it (None for all), and the default if there is one.
+ALONG_AXIS = {
+    "Concat": (None, None),
+    "GatherElements": ((0, 1), 0),
+    "Hardmax": ((0,), -1),
+    "LogSoftmax": ((0,), -1),
+    "ScatterElements": ((0, 1, 2), 0),
+    "Softmax": ((0,), -1),
+    "Split": ((0,), 0),
+    "TopK": ((0,), -1),
+}
 
 #: Operators that keep the order of the elements and change the shape only.
 RESHAPING = frozenset({"Reshape", "Squeeze", "Unsqueeze"})

@@ -18,13 +18,13 @@ from tests.importer.test_modules import Net
 
 def block_tree(jaxpr, depth: int = 0) -> list[tuple[int, str, str]]:
     """The blocks of a program: depth, path and target."""
-    found = []
+    tree = []
     for equation in jaxpr.eqns:
         if equation.primitive is blocks.block_p:
             block = equation.params["block"]
-            found.append((depth, block.path, block.target))
-            found += block_tree(equation.params["jaxpr"].jaxpr, depth + 1)
-    return found
+            tree.append((depth, block.path, block.target))
+            tree += block_tree(equation.params["jaxpr"].jaxpr, depth + 1)
+    return tree
 
 
 @pytest.mark.parametrize("functions", [None, ["flax.nnx.Linear"]], ids=["inlined", "functions"])

@@ -69,17 +69,17 @@ def model_of(
     operator: str, inputs: list[Any], outputs: int, attributes: dict[str, Any], domain: str = DOMAIN, first: int = 0
 ) -> bytes:
     """A model of one node; an input that is None is left out, and so are the outputs before the `first`."""
-    given, names = [], []
+    formals, names = [], []
     for index, x in enumerate(inputs):
         names.append("" if x is None else f"x{index}")
         if x is None:
             continue
         kind = helper.np_dtype_to_tensor_dtype(x.dtype)
-        given.append(helper.make_tensor_value_info(f"x{index}", kind, x.shape))
+        formals.append(helper.make_tensor_value_info(f"x{index}", kind, x.shape))
     made = [helper.make_empty_tensor_value_info(f"y{index}") for index in range(first, outputs)]
     node = helper.make_node(operator, names, [""] * first + [v.name for v in made], domain=domain, **attributes)
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid(DOMAIN, 1)]
-    graph = helper.make_graph([node], "graph", given, made)
+    graph = helper.make_graph([node], "graph", formals, made)
     return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
 
 
@@ -411,10 +411,10 @@ def test_quantized_lstm_is_verified_with_one_thread() -> None:
 def test_quantized_lstm_is_printed() -> None:
     inputs = lstm(np.uint8, lengths=[1, 6, 4])
     program = from_onnx(model_of("DynamicQuantizeLSTM", inputs, 3, {"hidden_size": 4, "direction": "reverse"}))
-    given = {f"x{index}": x for index, x in enumerate(inputs)}
-    specs = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in given.items()}
+    arguments = {f"x{index}": x for index, x in enumerate(inputs)}
+    specs = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in arguments.items()}
     module = printed.load(program.to_source(inputs=specs))
-    for result, expected in zip(printed.run(module, given), jax.jit(program)(**given), strict=True):
+    for result, expected in zip(printed.run(module, arguments), jax.jit(program)(**arguments), strict=True):
         np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -552,8 +552,8 @@ def test_multi_head_attention_of_packed_inputs() -> None:
 def test_attention(mask: str | None, unidirectional: int) -> None:
     masks = {**MASKS, "ends and starts": np.array([4, 3, 1, 0], np.int32)}
     masks["queries and keys"] = (np.arange(32).reshape(2, 4, 4) % 5 > 0).astype(np.int32)
-    given = None if mask is None else masks[mask]
-    check("Attention", f(2, 4, 6), f(6, 24), f(24), given, num_heads=2, unidirectional=unidirectional)
+    chosen = None if mask is None else masks[mask]
+    check("Attention", f(2, 4, 6), f(6, 24), f(24), chosen, num_heads=2, unidirectional=unidirectional)
 
 
 def test_attention_with_past() -> None:
@@ -571,9 +571,9 @@ def test_decoder_masked_attention_to_itself() -> None:
     plain = from_onnx(model_of("MultiHeadAttention", [q, k, v, None, None, None, *past], 3, {"num_heads": 2}))
     wanted = plain(q, k, v, *past)
     for inputs in ([q, k, v], [np.concatenate([q, k, v], 2), None, None]):
-        given = [*inputs, None, None, *past]
-        program = from_onnx(model_of("DecoderMaskedMultiHeadAttention", given, 3, {"num_heads": 2}))
-        for result, expected in zip(program(*(x for x in given if x is not None)), wanted, strict=True):
+        operands = [*inputs, None, None, *past]
+        program = from_onnx(model_of("DecoderMaskedMultiHeadAttention", operands, 3, {"num_heads": 2}))
+        for result, expected in zip(program(*(x for x in operands if x is not None)), wanted, strict=True):
             np.testing.assert_allclose(result, expected, rtol=1e-5)
 
 

@@ -49,7 +49,7 @@ class Case(NamedTuple):
         graph = helper.make_graph([node], "case", infos, [onnx.ValueInfoProto(name=name) for name in outputs])
         return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", self.opset)])
 
-    def given(self) -> dict[str, Any]:
+    def samples(self) -> dict[str, Any]:
         return {f"in{i}": value for i, value in enumerate(self.inputs) if value is not None}
 
 
@@ -155,9 +155,9 @@ CASES = [
 def test_values_are_those_of_onnxruntime(case: Case) -> None:
     model = case.model()
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    expected: Any = session.run(None, case.given())
+    expected: Any = session.run(None, case.samples())
     with jax.enable_x64(True):
-        outputs = listed(from_onnx(model)(**case.given()))
+        outputs = listed(from_onnx(model)(**case.samples()))
     for output, wanted in zip(outputs, expected, strict=True):
         assert (output.dtype, output.shape) == (wanted.dtype, wanted.shape)
         np.testing.assert_allclose(output, wanted, rtol=2e-5, atol=2e-6)
@@ -185,7 +185,7 @@ FIRST = [
 
 @pytest.mark.parametrize(("case", "expected"), FIRST, ids=lambda value: str(value) if isinstance(value, Case) else "")
 def test_versions_that_onnxruntime_lacks(case: Case, expected: Any) -> None:
-    first = listed(from_onnx(case.model())(**case.given()))[0]
+    first = listed(from_onnx(case.model())(**case.samples()))[0]
     np.testing.assert_allclose(first, expected(), rtol=1e-6)
 
 
@@ -222,7 +222,7 @@ DIFFERENTIABLE = [
 @pytest.mark.parametrize("case", DIFFERENTIABLE, ids=str)
 def test_gradients_are_finite(case: Case) -> None:
     run: Program = from_onnx(case.model())
-    rest = {name: value for name, value in case.given().items() if name != "in0"}
+    rest = {name: value for name, value in case.samples().items() if name != "in0"}
     gradient = jax.jit(jax.grad(lambda x: jnp.sum(run(in0=x, **rest) ** 2)))(case.inputs[0])
     assert np.isfinite(gradient).all()
 
@@ -238,7 +238,7 @@ REFUSED = [
 @pytest.mark.parametrize(("case", "text"), REFUSED, ids=str)
 def test_refusals_say_why(case: Case, text: str) -> None:
     with pytest.raises(Unsupported, match=text):
-        from_onnx(case.model())(**case.given())
+        from_onnx(case.model())(**case.samples())
 
 
 def test_what_depends_on_data_in_its_shape_is_refused_under_jit() -> None:

@@ -35,7 +35,7 @@ def file(
     **inputs: Any,
 ) -> onnx.ModelProto:
     """A file with these nodes; `inputs` maps names to arrays, `declared` their names to other shapes."""
-    given = [
+    formals = [
         helper.make_tensor_value_info(
             name,
             STRING if x.dtype == object else helper.np_dtype_to_tensor_dtype(x.dtype),
@@ -44,7 +44,7 @@ def file(
         for name, x in inputs.items()
     ]
     made = [helper.make_tensor_value_info(name, kind, shape) for name in outputs]
-    graph = helper.make_graph(list(nodes), "g", given, made, list(tensors))
+    graph = helper.make_graph(list(nodes), "g", formals, made, list(tensors))
     imports = [helper.make_opsetid(domain, version) for domain, version in opsets]
     return helper.make_model(graph, opset_imports=imports, ir_version=9, functions=list(functions))
 

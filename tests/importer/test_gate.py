@@ -90,7 +90,7 @@ def test_no_tensor_escapes_the_gate(path: tuple[str, ...], form: str, tmp_path: 
         from_onnx(sources[form])
     assert OUTSIDE not in opened
     assert (str(file) in opened) is (form == "path")
-    assert [found.field for found in tensors(made)], "the gate has seen it"
+    assert [tensor.field for tensor in tensors(made)], "the gate has seen it"
 
 
 @pytest.mark.parametrize("path", PATHS, ids=".".join)

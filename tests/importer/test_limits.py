@@ -56,10 +56,10 @@ def sorted_text(text: str) -> str:
 def test_huge_results_are_refused(name: str):
     made = program(sorted_text(HUGE[name]), 20, limits=Limits(bytes=2**22))
     numbers = np.int64 if name == "one hot" else np.float32
-    given = {"s0": np.array(["ab"], object) if name == "a string" else X, "x": np.zeros(2, numbers)}
+    samples = {"s0": np.array(["ab"], object) if name == "a string" else X, "x": np.zeros(2, numbers)}
     start = time.process_time()
     with pytest.raises(ModelError, match=r"bytes|larger than") as caught:
-        made(**{key: value for key, value in given.items() if key in made.input_names})
+        made(**{key: value for key, value in samples.items() if key in made.input_names})
     assert time.process_time() - start < 20
     assert "that makes `" in str(caught.value)
 

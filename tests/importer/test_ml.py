@@ -24,14 +24,14 @@ TYPES = {np.dtype(object): TensorProto.STRING}
 def model_of(operator: str, inputs: list[np.ndarray], outputs: list[int], version: int, attributes: dict) -> bytes:
     """A model of one node; `outputs` are element types."""
     kinds = [TYPES.get(x.dtype) or helper.np_dtype_to_tensor_dtype(x.dtype) for x in inputs]
-    given = [
+    formals = [
         helper.make_tensor_value_info(f"x{i}", k, [None] * x.ndim)
         for i, (k, x) in enumerate(zip(kinds, inputs, strict=True))
     ]
     made = [helper.make_tensor_value_info(f"y{i}", kind, None) for i, kind in enumerate(outputs)]
-    node = helper.make_node(operator, [v.name for v in given], [v.name for v in made], domain=DOMAIN, **attributes)
+    node = helper.make_node(operator, [v.name for v in formals], [v.name for v in made], domain=DOMAIN, **attributes)
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid(DOMAIN, version)]
-    graph = helper.make_graph([node], "graph", given, made)
+    graph = helper.make_graph([node], "graph", formals, made)
     return helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
 
 
@@ -69,18 +69,20 @@ WEIGHTS = [0.3, -0.2, 0.5, 1.1, 0.4, -0.7, 0.2, 0.9, -0.1]
 def test_linear_classifier(classes: int, transform: str) -> None:
     """One row of weights for two classes, or a row each."""
     labels = [7, 8, 9][: max(classes, 2)]
-    given: dict[str, Any] = {"coefficients": WEIGHTS[: 3 * classes], "intercepts": [0.1, 0.2, 0.3][:classes]}
-    check("LinearClassifier", X, outputs=BOTH, version=1, classlabels_ints=labels, post_transform=transform, **given)
+    attributes: dict[str, Any] = {"coefficients": WEIGHTS[: 3 * classes], "intercepts": [0.1, 0.2, 0.3][:classes]}
+    check(
+        "LinearClassifier", X, outputs=BOTH, version=1, classlabels_ints=labels, post_transform=transform, **attributes
+    )
 
 
 def test_linear_classifier_of_strings() -> None:
-    given: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         "coefficients": WEIGHTS,
         "intercepts": [0.1, 0.2, 0.3],
         "classlabels_strings": ["a", "b", "c"],
     }
-    check("LinearClassifier", X, outputs=(TensorProto.STRING, TensorProto.FLOAT), version=1, jit=False, **given)
-    data = model_of("LinearClassifier", [X], [TensorProto.STRING, TensorProto.FLOAT], 1, given)
+    check("LinearClassifier", X, outputs=(TensorProto.STRING, TensorProto.FLOAT), version=1, jit=False, **attributes)
+    data = model_of("LinearClassifier", [X], [TensorProto.STRING, TensorProto.FLOAT], 1, attributes)
     with pytest.raises(
         ValueNotKnown, match=r"(?s)strings depend on values\n  LinearClassifier.*outside `jax.jit` only"
     ):
@@ -125,29 +127,29 @@ def test_svm_regressor_without_support_vectors() -> None:
 @pytest.mark.parametrize("kernel", ["LINEAR", "POLY", "RBF", "SIGMOID"])
 @pytest.mark.parametrize("probabilities", [False, True])
 def test_svm_classifier(kernel: str, probabilities: bool) -> None:
-    given: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         "vectors_per_class": [1, 2, 1],
         "coefficients": [0.4, -0.3, 0.8, -0.6, 0.5, 0.2, -0.9, 0.7],
     }
-    given |= {"rho": [0.1, -0.2, 0.05], "classlabels_ints": [4, 5, 6], "kernel_type": kernel} | SUPPORT
+    attributes |= {"rho": [0.1, -0.2, 0.05], "classlabels_ints": [4, 5, 6], "kernel_type": kernel} | SUPPORT
     if probabilities:
-        given |= {"prob_a": [-1.0, -1.5, -0.7], "prob_b": [0.1, -0.1, 0.2]}
-    check("SVMClassifier", X, outputs=BOTH, version=1, tolerance=1e-4, **given)
+        attributes |= {"prob_a": [-1.0, -1.5, -0.7], "prob_b": [0.1, -0.1, 0.2]}
+    check("SVMClassifier", X, outputs=BOTH, version=1, tolerance=1e-4, **attributes)
 
 
 @pytest.mark.parametrize("probabilities", [False, True])
 @pytest.mark.parametrize("transform", ["NONE", "LOGISTIC"])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_svm_classifier_of_two_classes(probabilities: bool, transform: str, sign: int) -> None:
-    given: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         "vectors_per_class": [2, 2],
         "coefficients": [0.4 * sign, 0.3, -0.8 * sign, -0.6],
         "rho": [0.1],
     }
-    given |= {"classlabels_ints": [4, 5], "kernel_type": "RBF", "post_transform": transform} | SUPPORT
+    attributes |= {"classlabels_ints": [4, 5], "kernel_type": "RBF", "post_transform": transform} | SUPPORT
     if probabilities:
-        given |= {"prob_a": [-1.0], "prob_b": [0.1]}
-    check("SVMClassifier", X, outputs=BOTH, version=1, tolerance=1e-4, **given)
+        attributes |= {"prob_a": [-1.0], "prob_b": [0.1]}
+    check("SVMClassifier", X, outputs=BOTH, version=1, tolerance=1e-4, **attributes)
 
 
 def test_svm_classifier_without_support_vectors() -> None:
@@ -188,12 +190,12 @@ def test_tree_modes(mode: str) -> None:
 
 
 def test_trees_of_several_modes_with_missing_values() -> None:
-    given = trees("target", [0, 1])
-    given["nodes_modes"] = [
-        m if m == "LEAF" else ("BRANCH_LEQ", "BRANCH_GT")[i % 2] for i, m in enumerate(given["nodes_modes"])
+    attributes = trees("target", [0, 1])
+    attributes["nodes_modes"] = [
+        m if m == "LEAF" else ("BRANCH_LEQ", "BRANCH_GT")[i % 2] for i, m in enumerate(attributes["nodes_modes"])
     ]
-    given["nodes_missing_value_tracks_true"] = [i % 2 for i in range(15)]
-    check("TreeEnsembleRegressor", np.where(X > 0.5, np.nan, X).astype(np.float32), n_targets=2, **given)
+    attributes["nodes_missing_value_tracks_true"] = [i % 2 for i in range(15)]
+    check("TreeEnsembleRegressor", np.where(X > 0.5, np.nan, X).astype(np.float32), n_targets=2, **attributes)
 
 
 @pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE", "MIN", "MAX"])
@@ -213,17 +215,17 @@ def test_tree_regressor(aggregate: str) -> None:
 @pytest.mark.parametrize("base", [[], [0.05]])
 def test_tree_classifier_of_two_classes(transform: str, negative: bool, base: list[float]) -> None:
     """Scores of one class: probabilities where all are positive, log-odds elsewhere."""
-    given = trees("class", [0], classlabels_int64s=[4, 5], post_transform=transform)
-    given["class_weights"] = [w - 0.35 * negative for w in given["class_weights"]]
+    attributes = trees("class", [0], classlabels_int64s=[4, 5], post_transform=transform)
+    attributes["class_weights"] = [w - 0.35 * negative for w in attributes["class_weights"]]
     if base:
-        given["base_values"] = base
-    check("TreeEnsembleClassifier", X, outputs=BOTH, **given)
+        attributes["base_values"] = base
+    check("TreeEnsembleClassifier", X, outputs=BOTH, **attributes)
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_tree_classifier_of_three_classes(transform: str) -> None:
-    given = trees("class", [0, 1, 2], classlabels_int64s=[4, 5, 6], post_transform=transform)
-    check("TreeEnsembleClassifier", X, outputs=BOTH, base_values=[0.1, 0.0, 0.3], **given)
+    attributes = trees("class", [0, 1, 2], classlabels_int64s=[4, 5, 6], post_transform=transform)
+    check("TreeEnsembleClassifier", X, outputs=BOTH, base_values=[0.1, 0.0, 0.3], **attributes)
 
 
 @pytest.mark.parametrize("norm", ["MAX", "L1", "L2"])
@@ -301,10 +303,10 @@ def test_a_key_that_is_nan_matches_nan() -> None:
     assert result.tolist() == [-1, 9, 8]
 
 
-def maps(operator: str, given: onnx.TypeProto, made: onnx.TypeProto, **attributes: Any) -> bytes:
+def maps(operator: str, taken: onnx.TypeProto, made: onnx.TypeProto, **attributes: Any) -> bytes:
     node = helper.make_node(operator, ["x"], ["y"], domain=DOMAIN, **attributes)
     graph = helper.make_graph(
-        [node], "graph", [helper.make_value_info("x", given)], [helper.make_value_info("y", made)]
+        [node], "graph", [helper.make_value_info("x", taken)], [helper.make_value_info("y", made)]
     )
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid(DOMAIN, 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
@@ -323,9 +325,9 @@ def test_maps() -> None:
         (maps("CastMap", numbers, floats), {4: 1.5, 2: 2.5}),
         (maps("CastMap", numbers, floats, map_form="SPARSE", max_map=4), {1: 1.5, 2: 2.5}),
     ]
-    for data, given in cases:
-        wanted: Any = onnxruntime.InferenceSession(data).run(None, {"x": given})[0]
-        result = from_onnx(data)(given)
+    for data, sample in cases:
+        wanted: Any = onnxruntime.InferenceSession(data).run(None, {"x": sample})[0]
+        result = from_onnx(data)(sample)
         flat, expected = (
             jax.tree.leaves(tree if isinstance(tree, list) else np.asarray(tree)) for tree in (result, wanted)
         )

@@ -41,25 +41,25 @@ def violations(source: str) -> list[str]:
     """What in a file of operators cannot be recorded."""
     tree = ast.parse(source)
     free = {inner for node in ast.walk(tree) if _is_helper(node) for inner in ast.walk(node)}
-    found = []
+    problems = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             allowed = [
                 a for a in node.names if a.name.partition(".")[0] in MODULES or (a.name, a.asname) == ("jax", None)
             ]
-            found += [f"{node.lineno}: imports {a.name}" for a in node.names if a not in allowed]
+            problems += [f"{node.lineno}: imports {a.name}" for a in node.names if a not in allowed]
         if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] not in MODULES:
-            found.append(f"{node.lineno}: imports {node.module}")
+            problems.append(f"{node.lineno}: imports {node.module}")
         if isinstance(node, ast.Name) and node.id == "jax" and node not in free:
-            found.append(f"{node.lineno}: uses jax")
+            problems.append(f"{node.lineno}: uses jax")
         if node in free or not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         owner = node.func.value
         of_module = isinstance(owner, ast.Name) and owner.id in {"jnp", "lax", "nn", "np", "random", "math"}
         of_host_data = isinstance(owner, ast.Attribute) and owner.attr == "data"
         if node.func.attr in METHODS and not of_module and not of_host_data:
-            found.append(f"{node.lineno}: calls the method `{node.func.attr}`")
-    return found
+            problems.append(f"{node.lineno}: calls the method `{node.func.attr}`")
+    return problems
 
 
 def test_the_median_operator_is_short() -> None:

@@ -145,12 +145,12 @@ def test_shape_arithmetic_is_no_array_code() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "why"),
+    ("value", "why"),
     [([1.5, 2], "fractions are no integers"), ([300, 1], "300"), ([[1], [2, 3]], "inhomogeneous"), (["a", "b"], "'a'")],
 )
-def test_numbers_of_python_that_the_declared_type_has_not(given: list, why: str) -> None:
+def test_python_numbers_that_the_declared_type_cannot_hold(value: list, why: str) -> None:
     with pytest.raises(InvalidArgument, match=rf"(?s)the input `x` cannot be uint8\n.*{why}"):
-        program("g (uint8[n] x) => (uint8[n] y) { y = Add(x, x) }")(given)
+        program("g (uint8[n] x) => (uint8[n] y) { y = Add(x, x) }")(value)
 
 
 def test_inputs_may_be_called_as_the_methods_call_their_own() -> None:

@@ -27,14 +27,14 @@ GENERATOR = np.random.default_rng(0)
 def node_model(operator: str, inputs: list[Any], outputs: int, opset: int, **attributes: Any) -> onnx.ModelProto:
     """A model of one node; an input that is None is left out."""
     names = ["" if x is None else f"x{index}" for index, x in enumerate(inputs)]
-    given = [
+    formals = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
         for name, x in zip(names, inputs, strict=True)
         if x is not None
     ]
     made = [helper.make_empty_tensor_value_info(f"y{index}") for index in range(outputs)]
     node = helper.make_node(operator, names, [value.name for value in made], **attributes)
-    graph = helper.make_graph([node], "graph", given, made)
+    graph = helper.make_graph([node], "graph", formals, made)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
 
 
@@ -223,7 +223,7 @@ def test_the_range_of_what_is_quantized_has_a_finite_derivative() -> None:
     )
     quantized = program(graph, 13)
     gradient = jax.jit(
-        jax.grad(lambda *given: jnp.sum(quantized(*given) ** 2), (0, 1, 2)),
+        jax.grad(lambda *operands: jnp.sum(quantized(*operands) ** 2), (0, 1, 2)),
         compiler_options={"xla_backend_optimization_level": 0},
     )
     for _ in range(20):
@@ -234,8 +234,8 @@ def test_the_range_of_what_is_quantized_has_a_finite_derivative() -> None:
         # The whole numbers stand still: the results are they times the scale, which is that of the two extremes.
         of_scale = np.sum(2 * y * np.round(y / ((high - low) / 255))) / 255
         wanted = of_scale * ((z == high).astype(np.float32) - (z == low))
-        for found, expected in zip(gradient(x, a, b), (wanted * a, (wanted * x).sum(0), wanted.sum(0)), strict=True):
-            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-2)
+        for actual, expected in zip(gradient(x, a, b), (wanted * a, (wanted * x).sum(0), wanted.sum(0)), strict=True):
+            np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-2)
 
 
 @pytest.mark.parametrize("length", [4, 5, 8, 11])

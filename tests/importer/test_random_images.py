@@ -144,9 +144,9 @@ def enlarged(net: Network, x: Image, _: Image) -> Image:
 
 
 def batch_normalized(net: Network, x: Image, _: Image) -> Image:
-    given = [net.weight(x[1][0]) for _ in range(3)]
+    parameters = [net.weight(x[1][0]) for _ in range(3)]
     variance = net.constant(net.generator.uniform(0.5, 2, x[1][0]).astype(np.float32))
-    return net.node("BatchNormalization", x[0], *given, variance), x[1]
+    return net.node("BatchNormalization", x[0], *parameters, variance), x[1]
 
 
 def chosen(net: Network, x: Image, y: Image) -> Image:
@@ -220,10 +220,10 @@ def compare(program: list[tuple[str, int, int]], seed: int) -> None:
     # It would make a `Pad` with zeros and the pool behind it one pool, for which what is padded does not count.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    found = jax.tree.leaves(jax.jit(from_onnx(model))(x))
-    for wanted, result in zip(session.run(None, {"x": x}), found, strict=True):
-        assert result.shape == wanted.shape
-        np.testing.assert_allclose(result, wanted, rtol=1e-4, atol=1e-5 * max(1.0, float(np.max(np.abs(wanted)))))
+    results = jax.tree.leaves(jax.jit(from_onnx(model))(x))
+    for expected, result in zip(session.run(None, {"x": x}), results, strict=True):
+        assert result.shape == expected.shape
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5 * max(1.0, float(np.max(np.abs(expected)))))
 
 
 SETTINGS = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomize": True}

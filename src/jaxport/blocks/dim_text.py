@@ -70,8 +70,8 @@ def symbols(text: str) -> frozenset[str]:
 
 
 def _names(expression: Expression) -> set[str]:
-    found = {expression.name} if expression.form == "name" else set()
-    return found.union(*map(_names, expression.parts))
+    names = {expression.name} if expression.form == "name" else set()
+    return names.union(*map(_names, expression.parts))
 
 
 _TOKEN = re.compile(r"\s*(?:(?P<number>\d+)|(?P<name>[^\W\d]\w*)|(?P<symbol>//|\*\*|[-+*^%(),]))")
@@ -99,10 +99,10 @@ class _DimParser:
 
     def taken(self, *tokens: str) -> str:
         """Consume the token if it is one of these, and return it; else return an empty text."""
-        found = self.token if self.kind == "symbol" and self.token in tokens else ""
-        if found:
+        token = self.token if self.kind == "symbol" and self.token in tokens else ""
+        if token:
             self.next()
-        return found
+        return token
 
     def expect(self, token: str) -> None:
         if not self.taken(token):

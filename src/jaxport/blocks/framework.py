@@ -227,7 +227,7 @@ class Framework:
         return (node for _, node in self.submodules(module))
 
     def look(self, module: Module) -> Look:
-        """All that there is to see in a module."""
+        """Return the objects, arrays and modules below a module, in one walk."""
         return Look(list(self.nodes(module)), self.leaves(module), list(self.submodules(module)))
 
     def part(self, value: PyTree, original: Module, copy: Module) -> PyTree | None:
@@ -236,9 +236,9 @@ class Framework:
         return None
 
     def with_part(self, model: Module, old: Module, part: Module) -> PyTree | None:
-        """The model with another module in all places of an old one; None if it cannot hold one there.
+        """Return the model with `part` in every place of `old`; None if it cannot hold a module there.
 
-        A model that can change is a copy of the user's, and is changed.
+        A mutable model is a copy of the user's, and is changed in place.
         """
         del model, old, part
         return None

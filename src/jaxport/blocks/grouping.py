@@ -170,7 +170,7 @@ class _Body:
             return equation.params
         context = self.here()
         within = self.grouping.flow.within(equation, labels)
-        new = [self.grouping.body(body, given, context).jaxpr for body, given in zip(inner, within, strict=True)]
+        new = [self.grouping.body(body, labels, context).jaxpr for body, labels in zip(inner, within, strict=True)]
         return replace_bodies(equation.params, iter(new))
 
     def add(self, equation: jaxprs.JaxprEqn) -> None:
@@ -382,7 +382,7 @@ def _more_batched(block: Block, batched: int, axes: tuple | None) -> Block:
     if not batched:
         return block
     known = block.axes is not None and axes is not None
-    ours = [(given[: len(block.arguments)], made[: block.results]) for given, made in axes or ()]
+    ours = [(entering[: len(block.arguments)], made[: block.results]) for entering, made in axes or ()]
     return replace(block, batched=block.batched + batched, axes=(*(block.axes or ()), *ours) if known else None)
 
 

@@ -142,7 +142,7 @@ class Models:
                 self._lift(group)
 
     def _look(self, value: PyTree) -> Look:
-        """What there is to see in a model, or in a tree of arrays."""
+        """Return the objects, arrays and modules below a model, or the arrays of a tree."""
         framework = self._types.root_framework_of(value)
         return Look((), _arrays_in(value, self._types), ()) if framework is None else framework.look(value)
 

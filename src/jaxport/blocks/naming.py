@@ -86,8 +86,8 @@ def signature_of(fn: PyTree, types: Types, keywords: Parameters = MappingProxyTy
         inner = signature_of(fn.func, types, {**fn.keywords, **keywords})
         if inner is None:
             return None
-        given = _argument_names(inner, fn.args)
-        return inner.replace(parameters=[p for name, p in inner.parameters.items() if name not in given])
+        bound = _argument_names(inner, fn.args)
+        return inner.replace(parameters=[p for name, p in inner.parameters.items() if name not in bound])
     for framework in types.frameworks:
         signature = framework.signature(fn, keywords)
         if signature is not None:

@@ -18,42 +18,42 @@ from jaxport.jaxprs import Dim
 __all__ = ["checked", "external"]
 
 
-def checked(declared: ir.Value, given: RuntimeValue, static: bool, batched: Container[tuple[str, int]]) -> RuntimeValue:
+def checked(declared: ir.Value, value: RuntimeValue, static: bool, batched: Container[tuple[str, int]]) -> RuntimeValue:
     """Return an input in the evaluator's form: of the declared dtype, on the host if shapes depend on it.
 
     Args:
       declared: the input as the model declares it.
-      given: the caller's value.
+      value: the caller's value.
       static: whether shapes depend on it.
       batched: the names and axes of inputs along which a call may have any number of rows.
 
     Raises:
       InvalidArgument: it has another dtype or shape than the model declares.
     """
-    if isinstance(given, Mapping):
-        return {key: _internal(element) for key, element in given.items()}
-    if given is None or isinstance(declared.type, ir.SequenceType | ir.OptionalType):
-        return [_internal(element) for element in given] if isinstance(given, list | tuple) else _internal(given)
+    if isinstance(value, Mapping):
+        return {key: _internal(element) for key, element in value.items()}
+    if value is None or isinstance(declared.type, ir.SequenceType | ir.OptionalType):
+        return [_internal(element) for element in value] if isinstance(value, list | tuple) else _internal(value)
     wanted = np.dtype(declared.dtype.numpy()) if declared.dtype is not None else None
-    if isinstance(given, bool | int | float | str | list | tuple):
-        given = _of_python(declared, given, wanted)
-    if wanted == STRING or (isinstance(given, np.ndarray | np.generic) and given.dtype.kind in "OUST"):
-        return HostValue(np.asarray(given, dtype=object), STRING)
-    if wanted is not None and given.dtype not in (wanted, canonical(wanted)):
-        if not (given.dtype.kind == wanted.kind in "iu" and given.dtype.itemsize < wanted.itemsize):
+    if isinstance(value, bool | int | float | str | list | tuple):
+        value = _of_python(declared, value, wanted)
+    if wanted == STRING or (isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "OUST"):
+        return HostValue(np.asarray(value, dtype=object), STRING)
+    if wanted is not None and value.dtype not in (wanted, canonical(wanted)):
+        if not (value.dtype.kind == wanted.kind in "iu" and value.dtype.itemsize < wanted.itemsize):
             raise InvalidArgument(
-                f"the input `{declared.name}` is {given.dtype}, the model declares {wanted}",
+                f"the input `{declared.name}` is {value.dtype}, the model declares {wanted}",
                 where="the call of the program",
                 instead=f"convert it: `.astype({canonical(wanted)})`",
             )
-        given = given.astype(canonical(wanted))
-    _check_shape(declared, given.shape, batched)
-    if isinstance(given, np.ndarray | np.generic) and (static or given.size == 1):
-        return HostValue(np.asarray(given), name=declared.name or "")
+        value = value.astype(canonical(wanted))
+    _check_shape(declared, value.shape, batched)
+    if isinstance(value, np.ndarray | np.generic) and (static or value.size == 1):
+        return HostValue(np.asarray(value), name=declared.name or "")
     return (
-        given
-        if isinstance(given, jax.Array | Recorded | HostValue)
-        else jnp.asarray(HostValue(np.asarray(given), name=declared.name or "").to_jax())
+        value
+        if isinstance(value, jax.Array | Recorded | HostValue)
+        else jnp.asarray(HostValue(np.asarray(value), name=declared.name or "").to_jax())
     )
 
 
@@ -78,12 +78,12 @@ def _check_shape(declared: ir.Value, shape: tuple[Dim, ...], batched: Container[
         )
 
 
-def _of_python(declared: ir.Value, given: RuntimeValue, wanted: np.dtype | None) -> np.ndarray:
-    """Convert an input given as Python numbers, or lists of them, to the declared type, if it has them."""
+def _of_python(declared: ir.Value, value: RuntimeValue, wanted: np.dtype | None) -> np.ndarray:
+    """Convert Python numbers, or lists of them, to the declared type of an input."""
     try:
-        array = np.asarray(given)
+        array = np.asarray(value)
         if array.dtype.kind != "f" or wanted is None or not (wanted.kind == "b" or jnp.issubdtype(wanted, np.integer)):
-            return np.asarray(given, dtype=wanted)
+            return np.asarray(value, dtype=wanted)
         why = "fractions are no integers"
     except (ValueError, TypeError, OverflowError) as error:
         why = str(error)

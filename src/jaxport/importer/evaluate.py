@@ -25,11 +25,12 @@ from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.foreseeing import check_results, foresee
 from jaxport.importer.graph import Body, BodyFunction, BoundNode, Reference, SchemaFunction, describe
 from jaxport.importer.host import Attribute, HostValue, Key, RuntimeValue, is_dim
-from jaxport.importer.layouts import RANK, Arranged, arranged
+from jaxport.importer.image_layout import ImageLayout
+from jaxport.importer.layouts import RANK, arranged
 from jaxport.importer.names import unique_identifiers
 from jaxport.importer.namespaces import cast, known, random
 from jaxport.importer.recording import Recorded, active, check_size
-from jaxport.importer.registry import BOUND, CHANNELS, LAYOUT, Operator
+from jaxport.importer.registry import BOUND, Operator, OperatorFunction
 from jaxport.importer.resolve import tensor_value
 from jaxport.importer.scope import EvaluationScope, Held
 from jaxport.importer.segments import Item, Nested, Segment
@@ -75,7 +76,7 @@ class Subgraph:
         return None if declared is None else declared.rank()
 
     def empty_output(self, index: int) -> HostValue:
-        """No rows of the output at `index`, of the type that the model declares for it."""
+        """Return the output at `index` with no rows, of the type that the model declares for it."""
         declared = self.body.outputs[index]
         sizes = (
             [size if isinstance(size, int) else 0 for size in declared.shape.dims] if declared.shape is not None else []
@@ -102,7 +103,7 @@ def evaluate(body: Body, values: dict[ir.Value, RuntimeValue], key: Key | None =
 def evaluate_blocks(
     body: Body, items: Sequence[Item], values: dict[ir.Value, RuntimeValue], key: Key | None = None
 ) -> tuple[RuntimeValue, ...]:
-    """Return the same, with each segment of `items`, the body's nodes, as a block."""
+    """Return the outputs as `evaluate` does, with each segment of `items` (the body's nodes) as a block."""
     return _run(body, EvaluationScope(values, {}, key), {body: items})
 
 
@@ -126,8 +127,8 @@ def _run_segment(segment: Segment, scope: EvaluationScope) -> dict[ir.Value, Run
     names = dict(zip(unique_identifiers(value.name or "" for value in arrays), arrays, strict=True))
     known: dict[ir.Value, RuntimeValue] = {}
 
-    def call(**given: RuntimeValue) -> RuntimeValue | list[RuntimeValue]:
-        inner = scope.inner({names[name]: array for name, array in given.items()})
+    def call(**arguments: RuntimeValue) -> RuntimeValue | list[RuntimeValue]:
+        inner = scope.inner({names[name]: array for name, array in arguments.items()})
         _run_items(segment.items, inner)
         results = {value: inner[value] for value in segment.outputs}
         known.update((value, result) for value, result in results.items() if not isinstance(result, jax.Array))
@@ -135,8 +136,8 @@ def _run_segment(segment: Segment, scope: EvaluationScope) -> dict[ir.Value, Run
         return computed[0] if len(computed) == 1 else computed
 
     boundary = Boundary(segment.module.type or "onnx.Module")
-    given = {name: arrays[value] for name, value in names.items()}
-    results = recorder.call_method(segment.module, "__call__", call, (), given, boundary)
+    arguments = {name: arrays[value] for name, value in names.items()}
+    results = recorder.call_method(segment.module, "__call__", call, (), arguments, boundary)
     traced = [value for value in segment.outputs if value not in known]
     return known | dict(zip(traced, [results] if len(traced) == 1 else results, strict=True))
 
@@ -225,7 +226,8 @@ def _run_node(node: BoundNode, scope: EvaluationScope) -> None:
         else:
             inputs = [None if value is None else scope[value] for value in node.inputs]
         if isinstance(target, Operator):
-            outputs = _call(node, target, inputs, attributes, scope, arrangement)
+            layout = ImageLayout(kernel=node.kernel_layout) if arrangement is None else arrangement.layout
+            outputs = _call(node, target, target.in_layout(layout), inputs, attributes, scope)
         else:
             outputs = _call_body(target, inputs, attributes, scope)
         check_results(node, outputs)
@@ -268,10 +270,10 @@ def _suggest_names(values: Sequence[ir.Value | None], recorded: Sequence[Runtime
 def _call(
     node: BoundNode,
     operator: Operator,
+    function: OperatorFunction,
     inputs: list[RuntimeValue],
     attributes: dict[str, Attribute],
     scope: EvaluationScope,
-    arrangement: Arranged | None,
 ) -> tuple[RuntimeValue, ...]:
     for index, value in enumerate(inputs):
         mark = operator.input_mark(index)
@@ -283,30 +285,26 @@ def _call(
     }
     for name, what in operator.context.items():
         if what != "graph":  # which was refused when the node was bound
-            keywords[name] = _context(what, node, scope, arrangement)
+            keywords[name] = _context(what, node, scope)
     if operator.plain:
         inputs = [value for value in inputs if value is not None]
     if not any(isinstance(value, Body) for value in attributes.values()):
-        foresee(node, inputs, attributes, lambda given: operator.function(*given, **keywords))
+        foresee(node, inputs, attributes, lambda operands: function(*operands, **keywords))
     recorder = current_recorder()
     if recorder is not None and recorder.operators:
         boundary = Boundary(f"onnx.{node.node.op_type}")
-        result = recorder.call_function(boundary, operator.function, tuple(inputs), keywords)
+        result = recorder.call_function(boundary, function, tuple(inputs), keywords)
     else:
-        result = operator.function(*inputs, **keywords)
+        result = function(*inputs, **keywords)
     return result if isinstance(result, tuple) else (result,)
 
 
-def _context(what: str, node: BoundNode, scope: EvaluationScope, arrangement: Arranged | None) -> RuntimeValue:
+def _context(what: str, node: BoundNode, scope: EvaluationScope) -> RuntimeValue:
     """Return what the evaluator provides in addition to inputs and attributes."""
     if what == "output count":
         return len(node.outputs)
     if what == "outputs named":
         return tuple(value is not None for value in node.outputs)
-    if what == CHANNELS:
-        return arrangement is not None and arrangement.told
-    if what == LAYOUT:
-        return node.kernel_layout
     if what == BOUND:
         return node.bound
     # A random key for this node only.

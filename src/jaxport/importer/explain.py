@@ -98,7 +98,7 @@ def explain(program: Program, inputs: Mapping[str, RuntimeValue] | None = None) 
     steps: list[Step] = []
     note = ""
     try:
-        with observing(lambda node, given, results: seen.update({node: _Seen(given, results)})):
+        with observing(lambda node, inputs, results: seen.update({node: _Seen(inputs, results)})):
             steps = record(program, inputs).steps
     except JaxportError as error:
         note = f"then it stops, and calls run operator by operator:\n{error}"

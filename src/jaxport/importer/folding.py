@@ -65,7 +65,7 @@ def fold(name: str, args: tuple[RuntimeValue, ...], kwargs: dict[str, RuntimeVal
 def _is_large(
     name: str, operands: list[HostValue], args: tuple[RuntimeValue, ...], kwargs: dict[str, RuntimeValue]
 ) -> bool:
-    """Whether a function makes a large result out of little: then it is array code, whose size is checked first."""
+    """Whether the result would be much larger than the operands: as array code, its size is checked first."""
     elements = sum(operand.size for operand in operands)
     if name in _JOINING:
         return sum(operand.nbytes for operand in operands) * JOINED_OF > budget_in_force().largest

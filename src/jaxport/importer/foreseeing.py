@@ -1,8 +1,8 @@
 """Predict the size of an operation's result before computing it.
 
 A node's inputs and attributes bound its result: no operator makes more elements than the product of its inputs' sizes
-and of the numbers that it is given. If that product is harmless, nothing more is checked. Otherwise the operator is
-traced, which costs no memory, and the size of its result is checked against the budget.
+and of the numbers among its inputs and attributes. If that product is harmless, nothing more is checked. Otherwise the
+operator is traced, which costs no memory, and the size of its result is checked against the budget.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def foresee(
         return
     arrays = {index: value for index, value in enumerate(inputs) if isinstance(value, jax.Array)}
     try:
-        made = jax.eval_shape(lambda given: call([given.get(i, value) for i, value in enumerate(inputs)]), arrays)
+        made = jax.eval_shape(lambda traced: call([traced.get(i, value) for i, value in enumerate(inputs)]), arrays)
     except Exception:  # noqa: BLE001  it needs the values of its inputs: they bound its result, or its own checks do
         return
     check_results(node, jax.tree.leaves(made))

@@ -58,11 +58,11 @@ def _leading(kind: Any) -> frozenset[str]:
     reached = set(_TENSORS)
     while True:
         for name, message in seen.items():
-            found = {
+            nested = {
                 f.name for f in message.fields if f.message_type is not None and f.message_type.full_name in reached
             }
-            if found and name not in _TENSORS:
-                leading.setdefault(name, set()).update(found)
+            if nested and name not in _TENSORS:
+                leading.setdefault(name, set()).update(nested)
         if reached == reached | leading.keys():
             return frozenset(leading.get(kind.full_name, ()))
         reached |= leading.keys()
@@ -184,16 +184,16 @@ class Gate:
         count = math.prod(dims)
         # Numbers of 2 and 4 bits share a byte; strings have no width.
         packed = 1 if element == ir.DataType.STRING else max(8 // element.bitwidth, 1)
-        given = {name: len(getattr(tensor, name)) for name in _TYPED_FIELDS}
+        lengths = {name: len(getattr(tensor, name)) for name in _TYPED_FIELDS}
         if tensor.HasField("raw_data") and element != ir.DataType.STRING:
-            wanted, unit, found = size, "bytes", len(tensor.raw_data)
+            wanted, unit, stored = size, "bytes", len(tensor.raw_data)
         else:
             wanted, unit = count * 2 if element in _COMPLEX else math.ceil(count / packed), "elements"
-            found = given.pop(own)
-        if found != wanted or any(given.values()):
+            stored = lengths.pop(own)
+        if stored != wanted or any(lengths.values()):
             raise ModelError(
-                f"{_asked(dims, element)} needs {wanted} {unit}, the tensor has {found}"
-                if found != wanted
+                f"{_asked(dims, element)} needs {wanted} {unit}, the tensor has {stored}"
+                if stored != wanted
                 else f"the tensor has data of another type than {element.name}",
                 where=where,
                 why="the file is truncated or damaged",
@@ -261,13 +261,13 @@ class Gate:
         made = ir.from_proto(tensor)
         return (self._taken(made) if isinstance(made, ir.ExternalTensor) else made).numpy()
 
-    def _replace(self, found: FoundTensor, dense: onnx.TensorProto) -> None:
-        holder = found.holder
+    def _replace(self, sparse: FoundTensor, dense: onnx.TensorProto) -> None:
+        holder = sparse.holder
         if isinstance(holder, onnx.GraphProto):
             holder.initializer.append(dense)
-            holder.sparse_initializer.remove(found.tensor)
+            holder.sparse_initializer.remove(sparse.tensor)
             return
-        if found.field == "sparse_tensor":
+        if sparse.field == "sparse_tensor":
             holder.ClearField("sparse_tensor")
             holder.type = onnx.AttributeProto.TENSOR
             holder.name = "value" if holder.name == "sparse_value" else holder.name
@@ -275,7 +275,7 @@ class Gate:
         else:
             holder.type = onnx.AttributeProto.TENSORS
             holder.tensors.append(dense)
-            holder.sparse_tensors.remove(found.tensor)
+            holder.sparse_tensors.remove(sparse.tensor)
 
 
 _TYPED_FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")

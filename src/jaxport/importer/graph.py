@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.importer.host import Attribute, RuntimeValue
+from jaxport.importer.image_layout import OIHW
 from jaxport.importer.registry import Operator
 
 __all__ = ["Body", "BodyFunction", "BoundNode", "InputType", "Reference", "SchemaFunction", "describe"]
@@ -87,7 +88,7 @@ class BoundNode:
     output_types: tuple[int | np.dtype | None, ...]
     index: int
     expired: tuple[ir.Value, ...] = ()
-    kernel_layout: str = "OIHW"
+    kernel_layout: str = OIHW
     bound: int | None = None
     foreseen: tuple[RuntimeValue, ...] = ()
 

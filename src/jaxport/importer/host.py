@@ -235,7 +235,7 @@ def has_stand_ins(value: HostValue) -> bool:
 
 
 def host(value: RuntimeValue, dtype: DTypeLike | None = None) -> HostValue:
-    """`value` as a host value: nested lists of Python numbers and dims, or a NumPy array.
+    """Return a host value of nested lists of Python numbers and dims, or of a NumPy array.
 
     Integers are int64 and floats float32 unless `dtype` is given, as in ONNX's attributes.
 

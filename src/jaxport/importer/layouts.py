@@ -2,18 +2,18 @@
 
 ONNX has images as (batch, channels, height, width). XLA's convolutions on CPUs are up to twice as fast on (batch,
 height, width, channels), but a transpose before and after each of them would undo the gain. So a convolution leaves its
-result with the channels last, operators for which the order of the axes does not matter leave it there, and a user that
-needs the model's own order gets a transpose, once.
+result with the channels last, operators for which the order of the axes does not matter leave it there, and the first
+operator that needs the model's own order causes a transpose, which later ones share.
 
 A value is in the scope in the model's order, with the channels last, or both. An operator is listed here by name
 according to how it handles a held value: it works element by element, along axes that can be renamed, or its function
-is told (the keyword annotated with `ChannelsLast`). All others only see the model's order.
+is defined for several layouts (`image_op`). All others only see the model's order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import jax
@@ -21,23 +21,23 @@ import numpy as np
 
 from jaxport.importer.graph import BoundNode
 from jaxport.importer.host import Attribute, HostValue, RuntimeValue, host
+from jaxport.importer.image_layout import CHANNELS_LAST, LAST, ONNX, PLACES, ImageLayout
 from jaxport.importer.namespaces import jnp, known
 from jaxport.importer.recording import Recorded
-from jaxport.importer.registry import CHANNELS, Operator
-from jaxport.importer.scope import PLACES, EvaluationScope, Held
-from jaxport.onnx_facts import BROADCASTS_SINCE, ELEMENTWISE, REDUCTIONS
+from jaxport.importer.registry import Operator
+from jaxport.importer.scope import EvaluationScope, Held
+from jaxport.onnx_facts import ALONG_AXIS, BROADCASTS_SINCE, CONVOLUTIONS, ELEMENTWISE, REDUCTIONS
 
 __all__ = ["Arranged", "arranged", "channels_last"]
 
 RANK = 4
-LAST = (0, 2, 3, 1)
-"""The model's axis that each axis of a held value is."""
 
 EACH = dict.fromkeys(ELEMENTWISE | {"CastLike", "QuickGelu"}, 1) | BROADCASTS_SINCE
 """Elementwise operators whose inputs broadcast, and the version from which on they do."""
 
-ALONG = {"Concat": 1, "LogSoftmax": 13, "QuantizeLinear": 10, "DequantizeLinear": 10, "Softmax": 13, "Split": 1}
-"""Operators along one `axis`."""
+ALONG = dict.fromkeys(ALONG_AXIS, 1) | dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), 13)
+ALONG |= dict.fromkeys(("DequantizeLinear", "QuantizeLinear"), 10)
+"""Operators along one `axis`, which earlier versions flatten to two axes."""
 
 OVER = dict.fromkeys(sorted(REDUCTIONS), 1)
 """Operators over `axes`, an attribute or the second input."""
@@ -45,23 +45,20 @@ OVER = dict.fromkeys(sorted(REDUCTIONS), 1)
 BY_AXIS = {"Pad": 2, "Resize": 10, "Upsample": 7}
 """Operators with a number, or several rows of them, per axis: in the attributes `pads` and `scales`, or in inputs."""
 
-BEGINS = {"Conv": (0,), "FusedConv": (0, 3)}
-"""Operators whose result always has the channels last, and which of their inputs are images."""
-
 
 @dataclass(slots=True)
 class Arranged:
     """The inputs and attributes that replace an operator's own, for a result with the channels last.
 
     `held` is set if the result is held so; `prefers_nhwc` if that is worth a transpose of a neighbour in the model's
-    own order; `told` if the function has to be told.
+    own order. `layout` is the one that the operator is computed in.
     """
 
     inputs: list[RuntimeValue]
     attributes: dict[str, Attribute]
     held: bool = True
     prefers_nhwc: bool = True
-    told: bool = False
+    layout: ImageLayout = ONNX
 
 
 Rule = Callable[[BoundNode, dict[str, RuntimeValue], EvaluationScope], Arranged | None]
@@ -82,8 +79,8 @@ def arranged(node: BoundNode, attributes: dict[str, Attribute], scope: Evaluatio
 
 @cache
 def _rule(operator: Operator) -> Rule | None:
-    if CHANNELS in operator.context.values():
-        return _told
+    if operator.lowering is not None:
+        return _lowered
     if operator.domain not in ("", "com.microsoft"):
         return None
     tables = ((EACH, _each), (ALONG, _along), (OVER, _over), (BY_AXIS, _by_axis), ({"Transpose": 1}, _transposed))
@@ -100,24 +97,27 @@ def _places(axes: Iterable[int]) -> tuple[int, ...] | None:
     return tuple(PLACES[axis] for axis in axes) if all(-RANK <= axis < RANK for axis in axes) else None
 
 
-def _told(node: BoundNode, attributes: dict[str, Attribute], scope: EvaluationScope) -> Arranged | None:
-    """Arrange an operator whose function has a keyword for the layout."""
-    begins = node.node.op_type in BEGINS
+def _lowered(node: BoundNode, attributes: dict[str, Attribute], scope: EvaluationScope) -> Arranged | None:
+    """Arrange an operator that is defined for several layouts.
+
+    The result of a convolution always has the channels last.
+    """
+    images = CONVOLUTIONS.get(node.node.op_type)
     if len(node.outputs) > 1:
         return None
     inputs = []
     for index, value in enumerate(node.inputs):
-        if value is None or index not in BEGINS.get(node.node.op_type, (0,)):
+        if value is None or index not in (images or (0,)):
             inputs.append(None if value is None else scope[value])
             continue
         held = scope.held(value)
-        if held is None and begins and _is_image(scope[value]):
+        if held is None and images and _is_image(scope[value]):
             # Another convolution of the same image can use it, too.
             held = scope.last[value] = Held(channels_last(scope[value]), prefers_nhwc=False)
         if held is None:
             return None
         inputs.append(held.array)
-    return Arranged(inputs, attributes, told=True)
+    return Arranged(inputs, attributes, layout=replace(CHANNELS_LAST, kernel=node.kernel_layout))
 
 
 def _each(node: BoundNode, attributes: dict[str, Attribute], scope: EvaluationScope) -> Arranged | None:
@@ -137,15 +137,18 @@ def _each(node: BoundNode, attributes: dict[str, Attribute], scope: EvaluationSc
 
 
 def _along(node: BoundNode, attributes: dict[str, Attribute], scope: EvaluationScope) -> Arranged | None:
-    pieces = node.inputs if node.node.op_type == "Concat" else node.inputs[:1]
-    images = [None if value is None else scope.held(value) for value in pieces]
+    along, _ = ALONG_AXIS.get(node.node.op_type, ((0,), None))
+    images = [
+        scope.held(value) if value is not None and (along is None or index in along) else None
+        for index, value in enumerate(node.inputs)
+    ]
     prefers_nhwc = any(held is not None and held.prefers_nhwc for held in images)
     if not any(images) or attributes.get("block_size"):
         return None
     inputs: list[RuntimeValue] = []
-    for value, held in zip(node.inputs, images + [None] * len(node.inputs), strict=False):
+    for index, (value, held) in enumerate(zip(node.inputs, images, strict=True)):
         x = held.array if held is not None else None if value is None else scope[value]
-        if held is None and len(inputs) < len(pieces):
+        if held is None and (along is None or index in along):
             if not prefers_nhwc or not _is_image(x):
                 return None
             x = channels_last(x)
@@ -163,8 +166,8 @@ def _over(node: BoundNode, attributes: dict[str, Attribute], scope: EvaluationSc
     held = None if data is None else scope.held(data)
     if held is None:
         return None
-    given = known(scope[more[0]]) if more and more[0] is not None else None
-    axes = attributes.get("axes") if given is None else given.tolist()
+    axes_input = known(scope[more[0]]) if more and more[0] is not None else None
+    axes = attributes.get("axes") if axes_input is None else axes_input.tolist()
     if not axes:
         return None
     places = _places(axes)
@@ -174,7 +177,7 @@ def _over(node: BoundNode, attributes: dict[str, Attribute], scope: EvaluationSc
     kept = [axis for place, axis in enumerate(LAST) if place not in places]
     if not attributes.get("keepdims", 1) and kept != sorted(kept):
         return None
-    if given is None:
+    if axes_input is None:
         return Arranged([held.array], {**attributes, "axes": places}, prefers_nhwc=held.prefers_nhwc)
     return Arranged([held.array, host(places, np.dtype(np.int64))], attributes, prefers_nhwc=held.prefers_nhwc)
 
@@ -182,17 +185,19 @@ def _over(node: BoundNode, attributes: dict[str, Attribute], scope: EvaluationSc
 def _by_axis(node: BoundNode, attributes: dict[str, Attribute], scope: EvaluationScope) -> Arranged | None:
     data, *others = node.inputs
     held = None if data is None else scope.held(data)
-    given = [None if value is None else scope[value] for value in others]
+    operands = [None if value is None else scope[value] for value in others]
     if held is None or "axes" in attributes:
         return None
-    if node.node.op_type == "Pad" and len(given) > 2 and given[2] is not None:
-        axes = known(given[2])
+    if node.node.op_type == "Pad" and len(operands) > 2 and operands[2] is not None:
+        axes = known(operands[2])
         places = None if axes is None else _places(axes.tolist())
         if axes is None or places is None:
             return None
-        return Arranged([held.array, *given[:2], host(places, axes.dtype)], attributes, prefers_nhwc=held.prefers_nhwc)
-    rows = [x if x is None or x.ndim != 1 else known(x) for x in given]
-    if any(x is not None and found is None for x, found in zip(given, rows, strict=True)):
+        return Arranged(
+            [held.array, *operands[:2], host(places, axes.dtype)], attributes, prefers_nhwc=held.prefers_nhwc
+        )
+    rows = [x if x is None or x.ndim != 1 else known(x) for x in operands]
+    if any(x is not None and row is None for x, row in zip(operands, rows, strict=True)):
         return None
     changed = {
         name: _reordered(np.array(attributes[name])).tolist() for name in ("pads", "scales") if name in attributes
@@ -215,7 +220,7 @@ def _transposed(node: BoundNode, attributes: dict[str, Attribute], scope: Evalua
     if held is not None:
         places = _places(perm)
         return None if places is None else Arranged([held.array], {"perm": places}, held=False)
-    # Nothing is moved yet: a user of the model's order gets the transpose.
+    # Nothing is moved yet: an operator that needs the model's order gets the transpose.
     if tuple(perm) == PLACES and _is_image(scope[data]):
         return Arranged([scope[data]], {"perm": tuple(range(RANK))}, prefers_nhwc=False)
     return None

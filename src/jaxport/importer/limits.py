@@ -53,12 +53,12 @@ class Budget:
 
     Args:
       limits: the limits.
-      given: the bytes of the model and its inputs.
+      used: the bytes of the model and its inputs.
     """
 
-    def __init__(self, limits: Limits, given: int = 0):
+    def __init__(self, limits: Limits, used: int = 0):
         self.limits = limits
-        self.largest = max(limits.bytes, limits.growth * given)
+        self.largest = max(limits.bytes, limits.growth * used)
         self.left = self.largest
         self.iterations = 0
 
@@ -117,9 +117,9 @@ def budget_in_force() -> Budget:
 
 
 @contextmanager
-def budget(limits: Limits, given: int) -> Iterator[Budget]:
+def budget(limits: Limits, used: int) -> Iterator[Budget]:
     """Put a budget in force inside the context."""
-    token = _in_force.set(Budget(limits, given))
+    token = _in_force.set(Budget(limits, used))
     try:
         yield budget_in_force()
     finally:

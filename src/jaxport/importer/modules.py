@@ -134,8 +134,8 @@ def _grow(
             module.operations += function is None
         bodies = {inner: _grow(inner, parameters, inside, known) for inner in node.bodies()}
         if function is not None:
-            given = zip(function.body.inputs, node.inputs, strict=False)
-            passed: Parameters = {formal: parameters[value] for formal, value in given if value in parameters}
+            passed_inputs = zip(function.body.inputs, node.inputs, strict=False)
+            passed: Parameters = {formal: parameters[value] for formal, value in passed_inputs if value in parameters}
             bodies[function.body] = _grow(function.body, passed, inside, known)
         places[node] = NodePlace(tuple(inside[1:]), bodies)
     return places

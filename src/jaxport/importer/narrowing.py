@@ -53,17 +53,17 @@ def _affected(body: Body, doubles: set[ir.Value], static: Collection[ir.Value]) 
     affected: set[ir.Value] = set()
     for node in body.nodes:
         inputs = [value for value in node.inputs if value is not None]
-        found = any(value in affected or _is_computed(node, value, doubles, static) for value in inputs)
+        is_affected = any(value in affected or _is_computed(node, value, doubles, static) for value in inputs)
         for inner in node.bodies():
             doubles.update(filter(_is_double, inner.inputs))
-            found |= bool(_affected(inner, doubles, static)) or not affected.isdisjoint(inner.captured)
+            is_affected |= bool(_affected(inner, doubles, static)) or not affected.isdisjoint(inner.captured)
         if isinstance(node.target, BodyFunction):
             formal = zip(node.inputs, node.target.body.inputs, strict=False)
-            given = {inside for value, inside in formal if value in doubles}
-            found |= bool(_affected(node.target.body, given, static))
+            inner_doubles = {inside for value, inside in formal if value in doubles}
+            is_affected |= bool(_affected(node.target.body, inner_doubles, static))
         outputs = [value for value in node.outputs if value is not None]
         doubles.update(value for index, value in enumerate(outputs) if _makes_double(node, index, doubles))
-        affected.update(outputs if found else ())
+        affected.update(outputs if is_affected else ())
     return affected
 
 

@@ -390,9 +390,9 @@ class Program:
         self, params: Mapping[str, RuntimeValue], inputs: Mapping[str, RuntimeValue], rng: Key | None
     ) -> tuple[RuntimeValue, ...]:
         values = {value: inputs[value.name or ""] for value in self.inputs}
-        values |= self.weights.given(params)
-        given = self.weights.constant_bytes + sum(map(bytes_of, jax.tree.leaves(list(values.values()))))
-        with budget(self.limits, given):
+        values |= self.weights.values_of(params)
+        size = self.weights.constant_bytes + sum(map(bytes_of, jax.tree.leaves(list(values.values()))))
+        with budget(self.limits, size):
             if current_recorder() is not None:  # a caller records the modules as blocks
                 return evaluate_blocks(self.body, self._segments, values, rng)
             return evaluate(self.body, values, rng)
@@ -403,17 +403,17 @@ class Program:
             raise InvalidArgument(
                 f"{len(inputs)} inputs are given, the model has {len(self.inputs)}", instead=f"give {self._signature()}"
             )
-        given = dict(zip(self.inputs, inputs, strict=False))
+        arguments = dict(zip(self.inputs, inputs, strict=False))
         for name, value in named.items():
             target = self._keywords.get(name)
-            if target is None or target in given:
+            if target is None or target in arguments:
                 problem = "is given twice" if target is not None else "is not an input of the model"
                 raise InvalidArgument(f"`{name}` {problem}", instead=f"give {self._signature()}")
-            given[target] = value
-        absent = [v.name for v in self.inputs if v not in given and not isinstance(v.type, ir.OptionalType)]
+            arguments[target] = value
+        absent = [v.name for v in self.inputs if v not in arguments and not isinstance(v.type, ir.OptionalType)]
         if absent:
             raise InvalidArgument(f"the input `{absent[0]}` is missing", instead=f"give {self._signature()}")
-        return {value.name or "": array for value, array in given.items()}
+        return {value.name or "": array for value, array in arguments.items()}
 
     def _signature(self) -> str:
         return ", ".join(_declared(value, "`") for value in self.inputs)

@@ -11,43 +11,43 @@ if an input has that name too. Annotations tell what the evaluator has to provid
 * `ShapeOnly`: an input of which only shape and dtype matter.
 * `OutputCount`, `OutputsNamed`, `RandomKey`, `DifferentiatedGraph`: a keyword that is not an attribute: the number of
   outputs of the node, whether each has a name, a `jax.random` key, the part of the graph that the node differentiates.
-* `KernelLayout`: such a keyword: the layout of the second input, "OIHW" or "HWIO".
-* `ChannelsLast`: such a keyword: whether the first input is an image as (batch, height, width, channels), and the
-  result has to be one; see `jaxport.importer.layouts`.
 * `SizeBound`: such a keyword: the maximum number of rows of the result, or None if the user did not set it.
+
+A function of images that can be computed in several orders of their axes has one more parameter before the inputs, an
+`ImageLayout`; it is registered by `image_op`.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial, update_wrapper
 from keyword import iskeyword
 from typing import Annotated, Any, get_args, get_origin
 
 from jaxport.errors import InvalidArgument
 from jaxport.importer.host import HostValue
+from jaxport.importer.image_layout import ONNX, ImageLayout
 
 __all__ = [
     "ASSUMED_OPSETS",
     "BOUND",
-    "CHANNELS",
     "KNOWN_OPSETS",
-    "LAYOUT",
     "REQUIRED",
-    "ChannelsLast",
     "DifferentiatedGraph",
     "Host",
-    "KernelLayout",
     "Known",
     "Operator",
+    "OperatorFunction",
     "OutputCount",
     "OutputsNamed",
     "RandomKey",
     "ShapeOnly",
     "SizeBound",
     "earlier",
+    "image_op",
+    "in_layout",
     "lookup",
     "op",
     "operators",
@@ -55,15 +55,14 @@ __all__ = [
     "versions",
 ]
 
+OperatorFunction = Callable[..., Any]
+"""A function of an operator's inputs and, as keywords, its attributes."""
+
 Host = Annotated[HostValue, "host"]
 ShapeOnly = Annotated[Any, "shape only"]
 OutputCount = Annotated[int, "output count"]
 OutputsNamed = Annotated[tuple[bool, ...], "outputs named"]
 RandomKey = Annotated[Any, "random key"]
-LAYOUT = "kernel layout"
-KernelLayout = Annotated[str, LAYOUT]
-CHANNELS = "channels last"
-ChannelsLast = Annotated[bool, CHANNELS]
 Known = Annotated[HostValue, "known"]
 REQUIRED = inspect.Parameter.empty
 BOUND = "size bound"
@@ -82,15 +81,17 @@ class Operator:
     """One operator from one version on: the function and the facts in its signature.
 
     `inputs` are the names of the positional inputs, `attributes` maps keyword names to defaults
-    (`inspect.Parameter.empty` if required).
+    (`inspect.Parameter.empty` if required). `lowering` takes an `ImageLayout` before the inputs and computes the same on
+    images in that layout; it is None for operators that are only defined in ONNX's own.
     """
 
     domain: str
     name: str
     since: int
-    function: Callable[..., Any]
+    function: OperatorFunction
     until: int | None = None
     plain: bool = field(default=False, kw_only=True)
+    lowering: OperatorFunction | None = field(default=None, kw_only=True)
 
     @cached_property
     def parameters(self) -> list[inspect.Parameter]:
@@ -138,6 +139,12 @@ class Operator:
             return self.input_marks[index]
         return _mark(self.variadic) if self.variadic else None
 
+    def in_layout(self, layout: ImageLayout) -> OperatorFunction:
+        """Return the function that computes the operator on images in a layout."""
+        if layout == ONNX or self.lowering is None:
+            return self.function
+        return partial(self.lowering, layout)
+
     @property
     def label(self) -> str:
         """Its name in messages: `Gemm` or `com.microsoft.FusedMatMul`."""
@@ -162,7 +169,7 @@ def _mark(parameter: inspect.Parameter) -> str | None:
 _registry: dict[tuple[str, str], list[Operator]] = {}
 
 
-def op(*names: str, since: int = 1, until: int | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def op(*names: str, since: int = 1, until: int | None = None) -> Callable[[OperatorFunction], OperatorFunction]:
     """Register a function as an ONNX operator, from opset version `since` on.
 
     Args:
@@ -184,14 +191,53 @@ def op(*names: str, since: int = 1, until: int | None = None) -> Callable[[Calla
     """
     domain, name = names if len(names) == 2 else ("", *names)
 
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+    def register(function: OperatorFunction) -> OperatorFunction:
         _add(Operator(_domain(domain), name, since, function, until))
         return function
 
     return register
 
 
-def renamed(domain: str = "", *, since: int, **functions: Callable[..., Any]) -> None:
+def image_op(*names: str, since: int = 1, until: int | None = None) -> Callable[[OperatorFunction], OperatorFunction]:
+    """Register a function as an ONNX operator, as `op` does, if its first parameter is the layout of the images."""
+    domain, name = names if len(names) == 2 else ("", *names)
+
+    def register(function: OperatorFunction) -> OperatorFunction:
+        _add(Operator(_domain(domain), name, since, in_layout(ONNX, function), until, lowering=function))
+        return function
+
+    return register
+
+
+def in_layout(layout: ImageLayout, function: OperatorFunction) -> OperatorFunction:
+    """Return a function of images in one layout: its first parameter is set."""
+    _, *parameters = inspect.signature(function, eval_str=True).parameters.values()
+    return _declared(partial(function, layout), parameters, function)
+
+
+def _declared(
+    call: OperatorFunction,
+    parameters: Sequence[inspect.Parameter],
+    like: OperatorFunction | None,
+    preset: Mapping[str, Any] | None = None,
+    ignored: Collection[str] = (),
+) -> OperatorFunction:
+    """Return a function with these parameters that calls another one, and has the name of `like`.
+
+    Attributes in `ignored` are not passed on, those in `preset` are, unless the caller gives them.
+    """
+
+    def declared(*inputs: Any, **attributes: Any) -> Any:
+        passed = {name: value for name, value in attributes.items() if name not in ignored}
+        return call(*inputs, **{**(preset or {}), **passed})
+
+    if like is not None:
+        update_wrapper(declared, like, updated=())
+    declared.__signature__ = inspect.Signature(parameters)
+    return declared
+
+
+def renamed(domain: str = "", *, since: int, **functions: OperatorFunction) -> None:
     """Register operators without attributes that are functions of a shared namespace: `renamed(since=7,
     Sin=jnp.sin)`.
     """
@@ -231,14 +277,13 @@ def earlier(
     beyond = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=d) for n, d in ignored.items()]
     preset = {p.name: p.default for p in kept if p.name in defaults and p.kind == p.KEYWORD_ONLY} | {**fixed}
 
-    def older(*inputs: Any, **attributes: Any) -> Any:
-        known = {key: value for key, value in attributes.items() if key not in ignored}
-        return later.function(*inputs, **preset | known)
-
-    if not inputs:
-        older.__name__, older.__module__ = later.function.__name__, later.function.__module__
-    older.__signature__ = inspect.Signature([*kept, *beyond])
-    op(domain, name, since=since, until=until)(older)
+    parameters = [*kept, *beyond]
+    function = _declared(later.function, parameters, None if inputs else later.function, preset, ignored)
+    lowering = later.lowering
+    if lowering is not None:
+        layout = next(iter(inspect.signature(lowering).parameters.values()))
+        lowering = _declared(lowering, [layout, *parameters], lowering, preset, ignored)
+    _add(Operator(_domain(domain), name, since, function, until, lowering=lowering))
 
 
 def lookup(domain: str, name: str, opset: int) -> Operator | None:

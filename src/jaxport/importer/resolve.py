@@ -327,13 +327,13 @@ class _Resolver:
 def _kind(target: object, attribute: ir.Attr) -> str:
     """Return the required kind of an attribute without a schema: text or a number, as its default."""
     parameter = target.attributes[attribute.name] if isinstance(target, Operator) else None
-    given = attribute.type.name
+    kind = attribute.type.name
     match parameter.default if parameter is not None else None:
         case str():
             return "STRING"
         case int() | float():
-            return given if given in ("INT", "FLOAT") else "a number"
-    return given
+            return kind if kind in ("INT", "FLOAT") else "a number"
+    return kind
 
 
 def _schema_body(schema: Schema, proto: onnx.FunctionProto, opset: int) -> BodyFunction:
@@ -371,10 +371,10 @@ def _context_body(
     `references` has the values of the attributes that the node takes from the enclosing function.
     """
     types = []
-    for given in inputs:
+    for operand in inputs:
         proto = onnx.TypeProto()
-        if given is not None:
-            dtype, shape = given
+        if operand is not None:
+            dtype, shape = operand
             proto.tensor_type.elem_type = ir.DataType.from_numpy(dtype)
             for size in shape:
                 dim = proto.tensor_type.shape.dim.add()

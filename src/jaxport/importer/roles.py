@@ -8,8 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.importer.graph import Body, BodyFunction, BoundNode
-from jaxport.importer.registry import LAYOUT, Operator
+from jaxport.importer.registry import Operator
 from jaxport.importer.resolve import tensor_value
+from jaxport.onnx_facts import CONVOLUTIONS
 
 __all__ = ["kernels", "parameters", "static_values"]
 
@@ -31,21 +32,21 @@ def static_values(body: Body, needed: Iterable[ir.Value] = ()) -> set[ir.Value]:
             if value is not None and (mark == "host" or (wanted and mark != "shape only")):
                 static.add(value)
         for inner in node.bodies():
-            # Operators differ in which output of a body is which result, so one that is needed needs all.
+            # Which output of a body is which result depends on the operator: one needed result needs all outputs.
             static |= static_values(inner, inner.outputs if wanted else ())
             if not static.isdisjoint(inner.inputs):
                 static.update(value for value in node.inputs if value is not None)
         if isinstance(node.target, BodyFunction):
             inside = static_values(node.target.body, node.target.body.outputs if wanted else ())
-            given = zip(node.inputs, node.target.body.inputs, strict=False)
-            static.update(value for value, formal in given if value is not None and formal in inside)
+            passed = zip(node.inputs, node.target.body.inputs, strict=False)
+            static.update(value for value, formal in passed if value is not None and formal in inside)
     return static
 
 
 def _mark(node: BoundNode, index: int) -> str | None:
     if isinstance(node.target, Operator):
         return node.target.input_mark(index)
-    # The body of a function shows what it needs.
+    # What a function needs is read from its body.
     return "shape only"
 
 
@@ -135,16 +136,16 @@ def _uses(body: Body) -> tuple[set[ir.Value], set[ir.Value]]:
             elif operator in _MASKED:
                 masked.add(value)
             elif index == 0 and operator in _MOVED:
-                for found in (frozen, masked):
-                    if not found.isdisjoint(node.outputs):
-                        found.add(value)
+                for uses in (frozen, masked):
+                    if not uses.isdisjoint(node.outputs):
+                        uses.add(value)
         called = node.target.body if isinstance(node.target, BodyFunction) else None
         for inner in [*node.bodies(), *([called] if called else [])]:
-            for found, inside in zip((frozen, masked), _uses(inner), strict=True):
-                found |= inside
+            for uses, inside in zip((frozen, masked), _uses(inner), strict=True):
+                uses |= inside
                 if inner is called:
-                    given = zip(node.inputs, inner.inputs, strict=False)
-                    found.update(value for value, formal in given if value is not None and formal in inside)
+                    passed = zip(node.inputs, inner.inputs, strict=False)
+                    uses.update(value for value, formal in passed if value is not None and formal in inside)
     return frozen, masked
 
 
@@ -161,9 +162,8 @@ def kernels(body: Body, candidates: Iterable[ir.Value]) -> set[ir.Value]:
     for node in body.nodes:
         for index, value in enumerate(node.inputs):
             if value in uses:
-                uses[value] &= (
-                    index == 1 and isinstance(node.target, Operator) and LAYOUT in node.target.context.values()
-                )
+                convolves = isinstance(node.target, Operator) and node.target.name in CONVOLUTIONS
+                uses[value] &= convolves and index == 1
         for inner in node.bodies():
             uses |= dict.fromkeys(inner.captured, False)
     return {value for value, only in uses.items() if only}

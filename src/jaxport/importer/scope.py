@@ -10,13 +10,11 @@ import onnx_ir as ir
 from jaxport.errors import RuleError
 from jaxport.importer.graph import Body, describe
 from jaxport.importer.host import Attribute, Key, RuntimeValue
+from jaxport.importer.image_layout import PLACES
 from jaxport.importer.namespaces import jnp
 from jaxport.importer.segments import Item
 
-__all__ = ["PLACES", "EvaluationScope", "Held"]
-
-PLACES = (0, 3, 1, 2)
-"""The position of each of the model's axes in an image with its channels last."""
+__all__ = ["EvaluationScope", "Held"]
 
 
 class Held(NamedTuple):

@@ -165,9 +165,9 @@ def record(program: Program, inputs: Mapping[str, RuntimeValue] | None = None) -
     return _record(program, dict(inputs or {}))
 
 
-def _record(program: Program, given: dict[str, RuntimeValue]) -> RecordedProgram:
-    known = {name: map_leaves(_host, value) for name, value in given.items() if not _is_spec(value)}
-    specs = [(name, given[name]) for name in program.input_names if name in given and name not in known]
+def _record(program: Program, inputs: dict[str, RuntimeValue]) -> RecordedProgram:
+    known = {name: map_leaves(_host, value) for name, value in inputs.items() if not _is_spec(value)}
+    specs = [(name, inputs[name]) for name in program.input_names if name in inputs and name not in known]
     texts = [name for name, spec in specs if any(leaf.dtype == STRING for leaf in jax.tree.leaves(spec))]
     if texts:
         why = (

@@ -15,6 +15,7 @@ from jaxport.errors import InvalidArgument
 from jaxport.importer.dtypes import canonical
 from jaxport.importer.graph import Body, BoundNode
 from jaxport.importer.host import RuntimeValue
+from jaxport.importer.image_layout import HWIO, OIHW, order
 from jaxport.importer.mapping import MappedTensor
 from jaxport.importer.modules import scopes_of
 from jaxport.importer.names import unique
@@ -26,18 +27,15 @@ __all__ = ["Shardings", "Weights", "untie"]
 Shardings = Mapping[str, Sharding] | Callable[[str, jax.ShapeDtypeStruct], Sharding | None]
 """Where parameters live: by name, or as a function of the name and the shape and dtype of each."""
 
-HWIO = (2, 3, 1, 0)
-"""From OIHW, ONNX's layout, to the one that XLA's convolutions are fastest with."""
-OIHW = (3, 2, 0, 1)
-
 
 class Weights:
     """The parameters and constants of a graph.
 
-    Kernels of two-dimensional convolutions are stored as (height, width, in, out); everything else as in the model.
+    Kernels of two-dimensional convolutions are stored as (height, width, in, out), which XLA convolves fastest with;
+    everything else as in the model.
 
     Args:
-      body: the graph; nodes whose kernels are stored in another layout are told so.
+      body: the graph; `kernel_layout` is set on the nodes whose kernels are stored in another layout.
       static: the values that shapes depend on.
       trainable: the names of the parameters, or None for those whose role is that of a weight.
       shardings: where parameters live, by name, or a function of the name and the shape and dtype of each.
@@ -60,7 +58,7 @@ class Weights:
         self.kernels = kernels(body, chosen)
         for node in body.nodes:
             if len(node.inputs) > 1 and node.inputs[1] in self.kernels:
-                node.kernel_layout = "HWIO"
+                node.kernel_layout = HWIO
         self._arrays: dict[bool, dict[str, jax.Array]] = {}
         self.shardings = _checked(shardings, self.specs)
 
@@ -74,7 +72,7 @@ class Weights:
 
     def axes(self, name: str) -> tuple[int, ...]:
         """Return the order in which the axes of a parameter's initializer are stored."""
-        return HWIO if self.values[name] in self.kernels else tuple(range(len(self.tensor(name).shape)))
+        return order(OIHW, HWIO) if self.values[name] in self.kernels else tuple(range(len(self.tensor(name).shape)))
 
     @property
     def specs(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -98,7 +96,7 @@ class Weights:
 
     def _array(self, name: str) -> jax.Array:
         tensor, host, sharding = self.tensor(name), self.host_array(name), self.shardings.get(name)
-        if sharding is not None:  # each device gets its part alone
+        if sharding is not None:  # each device reads only its own part
             dtype = canonical(host.dtype)
             read = lambda index: host[index].astype(dtype, copy=False)
             array = jax.block_until_ready(jax.make_array_from_callback(host.shape, sharding, read))
@@ -128,7 +126,7 @@ class Weights:
         kept = set(self.values.values())
         return sum(tensor.nbytes for value, tensor in self.body.initializers.items() if value not in kept)
 
-    def given(self, params: Mapping[str, RuntimeValue]) -> dict[ir.Value, RuntimeValue]:
+    def values_of(self, params: Mapping[str, RuntimeValue]) -> dict[ir.Value, RuntimeValue]:
         """Return the values of the graph for arrays by name.
 
         Raises:
@@ -161,14 +159,15 @@ class Weights:
         Raises:
           InvalidArgument: arrays are missing, unknown, or of another shape.
         """
-        arrays = self.given(params)
+        arrays = self.values_of(params)
         copy = model.clone()
         copies = dict(zip(model.graph, copy.graph, strict=True))
         tensors: dict[str, ir.Tensor] = {}
         for value, array in arrays.items():
             name, dtype = value.name or "", self.body.initializers[value].dtype
             data = np.asarray(array).astype(dtype.numpy(), copy=False)
-            tensors[name] = ir.Tensor(data.transpose(OIHW) if value in self.kernels else data, dtype, name=name)
+            data = data.transpose(order(HWIO, OIHW)) if value in self.kernels else data
+            tensors[name] = ir.Tensor(data, dtype, name=name)
         for name, tensor in tensors.items():
             if name not in copy.graph.initializers:
                 new = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
@@ -217,7 +216,7 @@ def _unknown(name: str, where: str, instead: str) -> InvalidArgument:
 
 
 def _automatic(sharding: Sharding) -> Sharding:
-    """The sharding on a mesh whose axes are left to the compiler: the operators of a model know of none."""
+    """Return the sharding on a mesh whose axes are automatic: operators of a model name no axes."""
     if not isinstance(sharding, NamedSharding) or not isinstance(sharding.mesh, Mesh):
         return sharding
     return NamedSharding(Mesh(sharding.mesh.devices, sharding.mesh.axis_names), sharding.spec)

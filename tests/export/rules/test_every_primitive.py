@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import equinox  # whose primitives are in JAX's table from then on
 import pytest
 from jax._src.dispatch import apply_primitive  # what a primitive without an implementation has in its place
@@ -13,6 +16,7 @@ from jax._src.pallas import primitives as pallas  # as well
 from jaxport.export.prepare.complex import OF_COMPLEX
 from jaxport.export.prepare.pairs import FORMULAS
 from jaxport.export.rules import RULES
+from jaxport.export.rules.refused import REASONS
 from jaxport.jaxprs.implementations import implementations
 
 #: Primitives that no traced program holds, and why.
@@ -28,6 +32,11 @@ UNREACHABLE = {
     f"of kernels alone (`{pallas.__name__}`)": "run_scoped",
     f"of `{equinox.internal.__name__}`, which asks for the value of a number": "noinline",
 }
+
+#: Rules for primitives of other releases of JAX than the installed one, whose names no test needs.
+OF_OTHER_RELEASES = """
+    copy_p core_call reduced_vary_cast relayout shard_alike unreduced_pmax unreduced_pmin vary_unreduced_cast
+""".split()
 
 
 def lowered():
@@ -59,3 +68,11 @@ def test_has_a_rule_or_a_reason(name):
 
 def test_what_is_listed_as_unreachable_exists():
     assert {name for names in UNREACHABLE.values() for name in names.split()} <= set(lowered())
+
+
+def test_a_rule_has_a_case():
+    """What JAX can lower has public functions, which the sweeps ask for; a test has to name any other primitive."""
+    tests = "\n".join(path.read_text() for path in Path(__file__).parents[1].rglob("*.py") if path != Path(__file__))
+    named = {*lowered(), *REASONS, *OF_OTHER_RELEASES, *map(OF_COMPLEX.__mod__, lowered()), *re.findall(r"\w+", tests)}
+    missing = sorted(RULES.keys() - named)
+    assert not missing, f"no test names the primitives {missing}: add a case to tests/export/rules"

@@ -31,7 +31,9 @@ def identity(subject):
 def test_every_public_name_has_a_case_or_a_reason(namespace):
     known = [*namespace.cases, *namespace.reasons, *namespace.refused, *namespace.elsewhere]
     assert len(known) == len(set(known)), "a name stands twice"
-    assert sorted(known) == sorted(namespace.names)
+    missing, gone = sorted({*namespace.names} - {*known}), sorted({*known} - {*namespace.names})
+    assert not missing, f"{namespace.name} has {missing}: add a case, or a reason for having none, to its table"
+    assert not gone, f"{namespace.name} has no {gone}: take them out of its table"
     assert all(namespace.reasons.values())
 
 

@@ -25,7 +25,7 @@ from jaxport.export.passes.editing import (
     rank_of,
     source,
 )
-from jaxport.onnx_facts import ELEMENTWISE
+from jaxport.onnx_facts import ALONG_AXIS, ELEMENTWISE
 
 Layout = tuple[int, ...]
 
@@ -148,22 +148,10 @@ def _broadcast_operand(editor: Editor, node: ir.Node, index: int, layout: Layout
 
 # Operators with an axis
 
-#: The inputs that are permuted too, and the axis if the attribute is omitted.
-_AXIS = {
-    "Concat": (None, None),
-    "Softmax": ((0,), -1),
-    "LogSoftmax": ((0,), -1),
-    "Hardmax": ((0,), -1),
-    "Split": ((0,), 0),
-    "TopK": ((0,), -1),
-    "GatherElements": ((0, 1), 0),
-    "ScatterElements": ((0, 1, 2), 0),
-}
 
-
-@carries(*_AXIS)
+@carries(*ALONG_AXIS)
 def _with_axis(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
-    inputs, default = _AXIS[node.op_type]
+    inputs, default = ALONG_AXIS[node.op_type]
     along = [*(node.inputs if inputs is None else [node.inputs[i] for i in inputs]), *node.outputs]
 
     def adapt(editor: Editor) -> None:

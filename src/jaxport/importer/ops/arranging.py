@@ -1,4 +1,4 @@
-"""Movements by given sizes: splitting, padding, cropping, blocks to depth and back, columns to images."""
+"""Operators that split, pad, crop or rearrange elements by sizes: blocks to depth and back, columns to images."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from jaxport.errors import ModelError, Refusal, Unsupported
 from jaxport.importer.host import RuntimeValue, Tensor, dims_compare, is_dim
 from jaxport.importer.namespaces import jnp, known, lax
-from jaxport.importer.ops.scattering import columns_to_image
+from jaxport.importer.ops.indexing import columns_to_image
 from jaxport.importer.registry import Host, OutputCount, op
 from jaxport.jaxprs import Dim
 

@@ -28,7 +28,7 @@ def merge_heads(x: Tensor) -> Tensor:
 
 
 def positions(queries: Dim, keys: Dim, offset: RuntimeValue = 0) -> Tensor:
-    """Return the distance of each key behind each query: (queries, keys), or (batch, 1, queries, keys) per sample."""
+    """Return the position of each query minus that of each key: (queries, keys), or (batch, 1, queries, keys)."""
     at = jnp.expand_dims(jnp.arange(queries), 1)
     return (at if isinstance(offset, int) and offset == 0 else at + offset) - jnp.arange(keys)
 
@@ -77,7 +77,7 @@ def capped(scores: Tensor, cap: float) -> Tensor:
 
 
 def _extended(mask: Tensor, keys: Dim) -> Tensor:
-    """Return a mask that ends early, with the keys beyond its end masked."""
+    """Return a mask padded to `keys` keys; those beyond its end are masked."""
     if mask.shape[-1] == keys:
         return mask
     fill = False if mask.dtype == bool else -math.inf

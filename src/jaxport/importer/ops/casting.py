@@ -15,7 +15,7 @@ NARROW_INTEGERS = {"int2", "uint2", "int4", "uint4"}
 
 @helper
 def to_power_of_two(x, saturate, round_mode):
-    """`x` as float8_e8m0: its exponent, rounded `up`, `down` or to the `nearest` power of two."""
+    """Return `x` as float8_e8m0: its exponent, rounded `up`, `down` or to the `nearest` power of two."""
     bits = lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32)
     exponent, mantissa = (bits >> 23) & 0xFF, bits & 0x7FFFFF
     rounds_up = {"up": mantissa > 0, "down": False, "nearest": mantissa >= 0x400000}[round_mode]
@@ -25,7 +25,7 @@ def to_power_of_two(x, saturate, round_mode):
 
 
 def converted(x: Tensor, dtype: np.dtype, saturate: int = 1, round_mode: str = "up") -> Tensor:
-    """`x` as `dtype`, with ONNX's saturation of 8-bit floats and the wrap-around of narrow integers."""
+    """Return `x` as `dtype`, with ONNX's saturation of 8-bit floats and the wrap-around of narrow integers."""
     if dtype.name == "float8_e8m0fnu":
         return to_power_of_two(x, saturate, round_mode)
     if dtype.name in NARROW_INTEGERS and x.dtype.kind != "i":

@@ -382,6 +382,6 @@ def _cached(past: Tensor | None, new: Tensor, before: RuntimeValue, total: Tenso
 
 
 def _lengthened(cache: Tensor, room: RuntimeValue) -> Tensor:
-    """(batch, heads, length, size) with zeros up to a length of `room`."""
+    """Return a cache (batch, heads, length, size) padded with zeros to a length of `room`."""
     missing = room - cache.shape[2]
     return jnp.pad(cache, [(0, 0), (0, 0), (0, missing), (0, 0)]) if missing else cache

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxport.importer.host import Tensor
+from jaxport.importer.image_layout import CHANNELS_LAST
 from jaxport.importer.namespaces import cast, jnp, lax, nn
 from jaxport.importer.ops.activations import hard_sigmoid
 from jaxport.importer.ops.contrib_attention import DOMAIN, refuse
@@ -16,7 +17,7 @@ from jaxport.importer.ops.generating import trilu
 from jaxport.importer.ops.linear_algebra import gemm, scaled
 from jaxport.importer.ops.normalization import standardized
 from jaxport.importer.ops.pooling import max_pool
-from jaxport.importer.registry import ChannelsLast, Host, KernelLayout, op
+from jaxport.importer.registry import Host, image_op, in_layout, op
 
 
 @op(DOMAIN, "Gelu", since=1)
@@ -152,7 +153,7 @@ def _activated(y: Tensor, name: str | None, parameters: Sequence[float] = ()) ->
 
 
 def _transposed(x: Tensor, last: int, batch: int) -> Tensor:
-    """`x` with its last two axes swapped, and its first axis moved behind the batch axes."""
+    """Return `x` with its last two axes swapped if `last`, its first one moved behind the batch axes if `batch`."""
     x = jnp.moveaxis(x, 0, -2) if batch else x
     return x.mT if last and x.ndim > 1 else x
 
@@ -183,9 +184,9 @@ def fused_matmul_activation(
     transBatchA=0,
     transBatchB=0,
 ):
-    given = [p for p in (activation_alpha, activation_beta, activation_gamma) if p is not None]
+    parameters = [p for p in (activation_alpha, activation_beta, activation_gamma) if p is not None]
     y = fused_matmul(A, B, alpha=alpha, transA=transA, transB=transB, transBatchA=transBatchA, transBatchB=transBatchB)
-    return _activated(y, activation, given)
+    return _activated(y, activation, parameters)
 
 
 @op(DOMAIN, "FusedGemm", since=1)
@@ -203,12 +204,13 @@ def fused_gemm(
     transA=0,
     transB=0,
 ):
-    given = [p for p in (activation_alpha, activation_beta, activation_gamma) if p is not None]
-    return _activated(gemm(A, B, C, alpha=alpha, beta=beta, transA=transA, transB=transB), activation, given)
+    parameters = [p for p in (activation_alpha, activation_beta, activation_gamma) if p is not None]
+    return _activated(gemm(A, B, C, alpha=alpha, beta=beta, transA=transA, transB=transB), activation, parameters)
 
 
-@op(DOMAIN, "FusedConv", since=1)
+@image_op(DOMAIN, "FusedConv", since=1)
 def fused_conv(
+    layout,
     X,
     W,
     B=None,
@@ -222,46 +224,26 @@ def fused_conv(
     kernel_shape=None,
     pads=None,
     strides=None,
-    layout: KernelLayout = "OIHW",
-    channels_last: ChannelsLast = False,
 ):
     options = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
-    y = conv(X, W, B, **options, layout=layout, channels_last=channels_last)
+    y = conv(layout, X, W, B, **options)
     return _activated(y if Z is None else y + Z, activation, activation_params or ())
 
 
-@op(DOMAIN, "NhwcFusedConv", since=1)
-def nhwc_fused_conv(
-    X,
-    W,
-    B=None,
-    Z=None,
-    *,
-    activation=None,
-    activation_params=None,
-    auto_pad="NOTSET",
-    dilations=None,
-    group=1,
-    kernel_shape=None,
-    pads=None,
-    strides=None,
-):
-    options = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
-    activated = {"activation": activation, "activation_params": activation_params}
-    return fused_conv(X, W, B, Z, **activated, **options, channels_last=True)
+op(DOMAIN, "NhwcFusedConv", since=1)(in_layout(CHANNELS_LAST, fused_conv))
 
 
 @op(DOMAIN, "NhwcConv", since=1)
 def nhwc_conv(X, W, B=None, *, auto_pad="NOTSET", dilations=None, group=1, kernel_shape=None, pads=None, strides=None):
     # The description says otherwise, but ONNX Runtime's own optimizer, which writes it, puts the kernel's channels last.
     options = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
-    return nhwc_fused_conv(X, jnp.moveaxis(W, -1, 1), B, **options)
+    return fused_conv(CHANNELS_LAST, X, jnp.moveaxis(W, -1, 1), B, **options)
 
 
 @op(DOMAIN, "NhwcMaxPool", since=1)
 def nhwc_max_pool(x, *, auto_pad="NOTSET", ceil_mode=0, dilations=None, kernel_shape, pads=None, strides=None):
     options = {"auto_pad": auto_pad, "ceil_mode": ceil_mode, "dilations": dilations, "pads": pads, "strides": strides}
-    return max_pool(x, kernel_shape=kernel_shape, **options, channels_last=True)
+    return max_pool(CHANNELS_LAST, x, kernel_shape=kernel_shape, **options)
 
 
 @op(DOMAIN, "Inverse", since=1)

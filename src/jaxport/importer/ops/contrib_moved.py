@@ -9,13 +9,14 @@ import numpy as np
 
 from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.host import host
+from jaxport.importer.image_layout import ONNX
 from jaxport.importer.namespaces import cast, for_strings, helper, jnp, lax, nn
 from jaxport.importer.ops.arranging import pad_all_axes
 from jaxport.importer.ops.contrib_attention import DOMAIN, refuse
 from jaxport.importer.ops.convolution import conv_transpose
+from jaxport.importer.ops.indexing import gather_nd
 from jaxport.importer.ops.linear_algebra import scaled
 from jaxport.importer.ops.resizing import grid_sample_image
-from jaxport.importer.ops.scattering import gather_nd
 from jaxport.importer.ops.searching import unique
 from jaxport.importer.ops.shapes import range_
 from jaxport.importer.registry import Host, Known, SizeBound, op
@@ -68,6 +69,7 @@ def conv_transpose_with_pads(
     strides=None,
 ):
     return conv_transpose(
+        ONNX,
         X,
         W,
         B,
@@ -88,7 +90,7 @@ def sparse_matmul(A, B, *, alpha=1.0, transA=0, transB=0):
 
 @op(DOMAIN, "GatedAdd", since=1)
 def gated_add(X, Y, gate, gate_weight=None):
-    if gate_weight is not None:  # `gate` is an activation; its projection and the sigmoid of that are rounded
+    if gate_weight is not None:  # ONNX Runtime rounds the projection, and then the sigmoid
         projected = cast(jnp.matmul(cast(gate, np.float32), cast(gate_weight, np.float32)), X.dtype)
         gate = cast(nn.sigmoid(cast(projected, np.float32)), X.dtype)
     return X + Y * gate

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from jaxport.importer.host import RuntimeValue, Tensor, host
+from jaxport.importer.image_layout import ImageLayout
 from jaxport.importer.namespaces import cast, helper, jnp, nn
 from jaxport.importer.ops.contrib_attention import DOMAIN, refuse
 from jaxport.importer.ops.pooling import average_pool, global_average_pool
@@ -113,14 +114,14 @@ def quantized_average_pool(
     def pool(x: Tensor) -> Tensor:
         options = {"auto_pad": auto_pad, "ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
         options |= {"kernel_shape": kernel_shape, "pads": pads, "strides": strides}
-        return average_pool(x, **options, channels_last=bool(channels_last))
+        return average_pool(ImageLayout(bool(channels_last)), x, **options)
 
     return _between(pool)(X, x_scale, x_zero_point, y_scale, y_zero_point)
 
 
 @op(DOMAIN, "QLinearGlobalAveragePool", since=1)
 def quantized_global_average_pool(X, x_scale, x_zero_point, y_scale, y_zero_point, *, channels_last=0):
-    pool = partial(global_average_pool, channels_last=bool(channels_last))
+    pool = partial(global_average_pool, ImageLayout(bool(channels_last)))
     return _between(pool)(X, x_scale, x_zero_point, y_scale, y_zero_point)
 
 

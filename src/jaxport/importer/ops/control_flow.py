@@ -53,10 +53,10 @@ class _Iteration:
 
     def __call__(self, iteration: Tensor, go: RuntimeValue, *state: RuntimeValue) -> Tensor:
         declared = [(1,) if self.body.input_rank(index) == 1 else () for index in range(2)]
-        given = [
+        counters = [
             x if x.shape == shape else jnp.reshape(x, shape) for x, shape in zip((iteration, go), declared, strict=True)
         ]
-        return self.body(*given, *state)
+        return self.body(*counters, *state)
 
 
 class _NotStructured(Exception):

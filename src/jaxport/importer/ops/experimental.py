@@ -7,7 +7,7 @@ import numpy as np
 from jaxport.errors import ModelError
 from jaxport.importer.namespaces import jnp, nn
 from jaxport.importer.ops import activations, normalization  # noqa: F401  what is looked up below
-from jaxport.importer.ops.gathering import slice_
+from jaxport.importer.ops.indexing import slice_
 from jaxport.importer.ops.normalization import mean_variance_normalization
 from jaxport.importer.registry import Host, earlier, op
 

@@ -1,4 +1,4 @@
-"""Tensors made from sizes: masks, identity matrices, one-hot rows, window functions, filter banks."""
+"""Constants, and tensors made from sizes: masks, identity matrices, one-hot rows, window functions, filter banks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from jaxport.importer.dtypes import dtype_of
-from jaxport.importer.host import Tensor, host
+from jaxport.importer.dtypes import STRING, dtype_of
+from jaxport.importer.host import HostValue, Tensor, host
 from jaxport.importer.namespaces import cast, jnp, nn
 from jaxport.importer.registry import Host, ShapeOnly, op
 from jaxport.jaxprs import Dim
@@ -74,3 +74,34 @@ def mel_weight_matrix(
     falling = np.where(right > center, (right - bin_) / np.maximum(right - center, 1), bin_ == center)
     weights = np.where(bin_ <= center, rising * (bin_ >= left), falling * (bin_ < right))
     return cast(host(weights, np.float32), dtype_of(output_datatype))
+
+
+@op("Constant", since=1, until=10)
+def constant_tensor(*, value):
+    return value
+
+
+@op("Constant", since=11, until=11)
+def constant_dense_or_sparse(*, value=None, sparse_value=None):
+    return value  # the loader has made a sparse value dense
+
+
+@op("Constant", since=12)
+def constant(
+    *,
+    value=None,
+    sparse_value=None,
+    value_float=None,
+    value_floats=None,
+    value_int=None,
+    value_ints=None,
+    value_string=None,
+    value_strings=None,
+):
+    if value is not None:
+        return value
+    if value_string is not None or value_strings is not None:
+        return HostValue(np.array(value_strings if value_string is None else value_string, dtype=object), STRING)
+    if value_int is not None or value_ints is not None:
+        return host(np.array(value_ints if value_int is None else value_int, np.int64))
+    return host(np.array(value_floats if value_float is None else value_float, np.float32))

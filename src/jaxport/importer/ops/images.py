@@ -14,10 +14,10 @@ from jaxport.importer.registry import Host, Known, SizeBound, op
 
 @helper
 def best_apart(low, high, scores, good, most, threshold, count):
-    """Return the best boxes, `count` at most, that overlap no better one by more than `threshold` of their union.
+    """Select boxes by score, skipping those whose intersection over union with a selected one exceeds `threshold`.
 
-    `low` and `high` are their corners, (n, 2); only `good` boxes count, and the first `most` of the chosen. Missing
-    ones are n.
+    `low` and `high` (n, 2) are the corners of the boxes; only boxes in the mask `good` are selected, at most `most`.
+    Return `count` indices, padded with n.
     """
     n = scores.shape[0]
     area = jnp.prod(high - low, axis=1)
@@ -38,8 +38,8 @@ def best_apart(low, high, scores, good, most, threshold, count):
 def suppressed(boxes, scores, most, iou_threshold, score_threshold, center, count, size):
     """Return the rows (batch, class, box) that non-maximum suppression selects, limited by `count` and `size`.
 
-    `count` limits each class, `size` all. If `size` is given, padding rows point outside the scores, so that gathers
-    ignore them.
+    `count` limits each class, `size` all. Unless `size` is None, padding rows point outside the scores, so
+    that gathers ignore them.
     """
     first, second = boxes[..., :2], boxes[..., 2:]
     if center:
@@ -66,10 +66,10 @@ def non_max_suppression(
 ):
     most = 0 if max_output_boxes_per_class is None else max_output_boxes_per_class.item()
     iou, score = (None if x is None else jnp.reshape(x, ()) for x in (iou_threshold, score_threshold))
-    given = (boxes, scores, most, 0.0 if iou is None else iou, score, bool(center_point_box))
+    arguments = (boxes, scores, most, 0.0 if iou is None else iou, score, bool(center_point_box))
     if bound is not None:
-        return cast(suppressed(*given, min(most, bound), bound), np.int64)
-    return host(np.asarray(at_once(suppressed, *given, min(most, scores.shape[2]), None)), np.int64)
+        return cast(suppressed(*arguments, min(most, bound), bound), np.int64)
+    return host(np.asarray(at_once(suppressed, *arguments, min(most, scores.shape[2]), None)), np.int64)
 
 
 @op("ImageDecoder", since=20)

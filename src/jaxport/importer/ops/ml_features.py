@@ -86,8 +86,8 @@ def _mapped(X: Tensor, keys: HostValue, values: HostValue, default: HostValue) -
     order = np.argsort(keys.data, kind="stable")
     ordered, targets = host(keys.data[order]), host(values.data[order])
     at = jnp.searchsorted(ordered, x, side="right") - 1
-    found = jnp.take(ordered, at, mode="clip")
-    same = (found == x) | (jnp.isnan(found) & jnp.isnan(x)) if keys.dtype.kind == "f" else found == x
+    nearest = jnp.take(ordered, at, mode="clip")
+    same = (nearest == x) | (jnp.isnan(nearest) & jnp.isnan(x)) if keys.dtype.kind == "f" else nearest == x
     return jnp.where(same & (at >= 0), jnp.take(targets, at, mode="clip"), jnp.reshape(default, ()))
 
 
@@ -101,11 +101,11 @@ def _mapped_on_host(x: HostValue, keys: HostValue, values: HostValue, default: H
 
 
 def _one(*candidates: tuple[RuntimeValue, RuntimeValue]) -> tuple[HostValue, int]:
-    """Return the single attribute that is given among several, as an array of its type, and its position."""
+    """Return the one attribute that is not None, as an array of its type, and its position."""
     for index, (values, dtype) in enumerate(candidates):
         if values is not None:
-            given = values.data if isinstance(values, HostValue) else np.array(values, dtype=dtype)
-            return HostValue(given, STRING if given.dtype.kind in "OU" else given.dtype), index
+            array = values.data if isinstance(values, HostValue) else np.array(values, dtype=dtype)
+            return HostValue(array, STRING if array.dtype.kind in "OU" else array.dtype), index
     raise InvalidArgument("the encoder has neither keys nor values", instead="export the model again")
 
 
@@ -131,8 +131,10 @@ def label_encoder(
         (values_strings, object), (values_int64s, np.int64), (values_floats, np.float32), (values_tensor, None)
     )
     default = (default_string, default_int64, default_float, default_int64)[kind]
-    given = default_tensor if default_tensor is not None else HostValue(np.array(default, values.dtype), values.dtype)
-    return _mapped(X, keys, values, given)
+    fallback = (
+        default_tensor if default_tensor is not None else HostValue(np.array(default, values.dtype), values.dtype)
+    )
+    return _mapped(X, keys, values, fallback)
 
 
 earlier(DOMAIN, "LabelEncoder", since=2, until=3, without="default_tensor keys_tensor values_tensor")

@@ -110,12 +110,12 @@ def _table(attributes: dict[str, Attribute], kind: str, targets: int) -> Trees:
 
     yes, no = children("nodes_truenodeids"), children("nodes_falsenodeids")
     tracks = attributes["nodes_missing_value_tracks_true"] or [0] * len(modes)
-    given = _numbers(attributes[f"{kind}_weights"], attributes.get(f"{kind}_weights_as_tensor"))
-    weights = np.full((len(modes), targets), np.nan, given.dtype)
+    scores = _numbers(attributes[f"{kind}_weights"], attributes.get(f"{kind}_weights_as_tensor"))
+    weights = np.full((len(modes), targets), np.nan, scores.dtype)
     leaves = zip(attributes[f"{kind}_treeids"], attributes[f"{kind}_nodeids"], strict=True)
     at = ([row_of[leaf] for leaf in leaves], list(attributes[f"{kind}_ids"]))
     weights[at] = 0
-    np.add.at(weights, at, given)
+    np.add.at(weights, at, scores)
     inner = modes != LEAF
     pointed = np.concatenate([yes[inner], no[inner]])
     roots = np.setdiff1d(rows, pointed)

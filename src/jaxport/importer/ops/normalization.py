@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from jaxport.importer.dtypes import dtype_of
 from jaxport.importer.host import RuntimeValue, Tensor
+from jaxport.importer.image_layout import ONNX, ImageLayout
 from jaxport.importer.namespaces import cast, jnp, lax
-from jaxport.importer.registry import REQUIRED, ChannelsLast, OutputCount, earlier, op
+from jaxport.importer.registry import REQUIRED, OutputCount, earlier, image_op, op
 
 
 def _over(axes: Sequence[int]) -> dict[str, RuntimeValue]:
@@ -29,10 +30,6 @@ def _at_least(x: Tensor, stash_type: int) -> Tensor:
     return x if x.dtype.itemsize > stash.itemsize else cast(x, stash)
 
 
-def _per_channel(parameter: Tensor, x: Tensor, channels_last: bool = False) -> Tensor:
-    return parameter if x.ndim <= 2 or channels_last else jnp.reshape(parameter, (-1, *[1] * (x.ndim - 2)))
-
-
 @op("LayerNormalization", since=1)  # 17 in ONNX; ONNX Runtime writes it into older models
 def layer_normalization(X, Scale, B=None, *, axis=-1, epsilon=1e-5, stash_type=1):
     y, mean, inverse = standardized(_at_least(X, stash_type), range(axis % X.ndim, X.ndim), epsilon)
@@ -47,19 +44,18 @@ def rms_normalization(X, scale, *, axis=-1, epsilon=1e-5, stash_type=1):
     return cast(y, X.dtype) * scale
 
 
-@op("InstanceNormalization", since=6)
-def instance_normalization(input, scale, B, *, epsilon=1e-5, channels_last: ChannelsLast = False):
-    axes = range(1, input.ndim - 1) if channels_last else range(2, input.ndim)
-    y, _, _ = standardized(input, axes, epsilon)
-    return y * _per_channel(scale, input, channels_last) + _per_channel(B, input, channels_last)
+@image_op("InstanceNormalization", since=6)
+def instance_normalization(layout, input, scale, B, *, epsilon=1e-5):
+    y, _, _ = standardized(input, layout.spatial(input), epsilon)
+    return y * layout.per_channel(scale, input) + layout.per_channel(B, input)
 
 
 earlier("InstanceNormalization", since=1, until=5, ignored={"consumed_inputs": None})
 
 
-@op("GroupNormalization", since=21)
-def group_normalization(X, scale, bias, *, epsilon=1e-5, num_groups, stash_type=1, channels_last: ChannelsLast = False):
-    if channels_last:
+@image_op("GroupNormalization", since=21)
+def group_normalization(layout, X, scale, bias, *, epsilon=1e-5, num_groups, stash_type=1):
+    if layout.channels_last:
         batch, *spatial, channels = X.shape
         grouped, axes = (batch, math.prod(spatial), num_groups, channels // num_groups), (1, 3)
     else:
@@ -67,16 +63,14 @@ def group_normalization(X, scale, bias, *, epsilon=1e-5, num_groups, stash_type=
         grouped, axes = (batch, num_groups, channels // num_groups * math.prod(spatial)), (2,)
     y, _, _ = standardized(jnp.reshape(_at_least(X, stash_type), grouped), axes, epsilon)
     y = cast(jnp.reshape(y, X.shape), X.dtype)
-    return y * _per_channel(scale, X, channels_last) + _per_channel(bias, X, channels_last)
+    return y * layout.per_channel(scale, X) + layout.per_channel(bias, X)
 
 
-@op("GroupNormalization", since=18, until=20)
-def group_normalization_per_group(
-    X, scale, bias, *, epsilon=1e-5, num_groups, channels_last: ChannelsLast = False
-):  # fmt: skip
-    each = X.shape[-1 if channels_last else 1] // num_groups
+@image_op("GroupNormalization", since=18, until=20)
+def group_normalization_per_group(layout, X, scale, bias, *, epsilon=1e-5, num_groups):
+    each = X.shape[layout.channels(X)] // num_groups
     scale, bias = jnp.repeat(scale, each), jnp.repeat(bias, each)
-    return group_normalization(X, scale, bias, epsilon=epsilon, num_groups=num_groups, channels_last=channels_last)
+    return group_normalization(layout, X, scale, bias, epsilon=epsilon, num_groups=num_groups)
 
 
 @op("MeanVarianceNormalization", since=9)
@@ -102,52 +96,41 @@ def lrn(X, *, alpha=1e-4, beta=0.75, bias=1.0, size):
 
 
 def _batch_normalized(
-    X: Tensor,
-    scale: Tensor,
-    B: Tensor,
-    mean: Tensor,
-    var: Tensor,
-    epsilon: float,
-    spatial: int = 1,
-    channels_last: bool = False,
+    layout: ImageLayout, X: Tensor, parameters: Sequence[Tensor], epsilon: float, spatial: int = 1
 ) -> Tensor:
-    """Normalize by given statistics; with `spatial=0` the parameters are per element of a sample, not per channel."""
-    scale, B, mean, var = (_per_channel(p, X, channels_last) if spatial else p for p in (scale, B, mean, var))
-    return (X - mean) * (scale * lax.rsqrt(var + epsilon)) + B
+    """Normalize by scale, bias, mean and variance, each per channel, or per element of a sample if not `spatial`."""
+    scale, bias, mean, var = (layout.per_channel(p, X) if spatial else p for p in parameters)
+    return (X - mean) * (scale * lax.rsqrt(var + epsilon)) + bias
 
 
 def _batch_normalized_training(
-    X: Tensor, scale: Tensor, B: Tensor, mean: Tensor, var: Tensor, epsilon: float, momentum: float, spatial: int = 1,
-    channels_last: bool = False,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    layout: ImageLayout, X: Tensor, parameters: Sequence[Tensor], epsilon: float, momentum: float, spatial: int = 1
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the result, the running mean and variance, and the mean and variance of the batch."""
-    channels = X.ndim - 1 if channels_last else 1
-    axes = tuple(axis for axis in range(X.ndim if spatial else 1) if axis != channels)
+    scale, bias, mean, var = parameters
+    axes = (0, *layout.spatial(X)) if spatial else (0,)
     batch_mean, batch_var = jnp.mean(X, axis=axes), jnp.var(X, axis=axes)
     running = (mean * momentum + batch_mean * (1 - momentum), var * momentum + batch_var * (1 - momentum))
-    y = _batch_normalized(X, scale, B, batch_mean, batch_var, epsilon, spatial, channels_last)
+    y = _batch_normalized(layout, X, (scale, bias, batch_mean, batch_var), epsilon, spatial)
     return y, *running, batch_mean, batch_var
 
 
-@op("BatchNormalization", since=14)
+@image_op("BatchNormalization", since=14)
 def batch_normalization(
-    X, scale, B, input_mean, input_var, *, epsilon=1e-5, momentum=0.9, training_mode=0,
-    channels_last: ChannelsLast = False,
+    layout, X, scale, B, input_mean, input_var, *, epsilon=1e-5, momentum=0.9, training_mode=0
 ):  # fmt: skip
     if training_mode:
-        return _batch_normalized_training(
-            X, scale, B, input_mean, input_var, epsilon, momentum, channels_last=channels_last
-        )[:3]
-    return _batch_normalized(X, scale, B, input_mean, input_var, epsilon, channels_last=channels_last)
+        return _batch_normalized_training(layout, X, (scale, B, input_mean, input_var), epsilon, momentum)[:3]
+    return _batch_normalized(layout, X, (scale, B, input_mean, input_var), epsilon)
 
 
-@op("BatchNormalization", since=9, until=13)
+@image_op("BatchNormalization", since=9, until=13)
 def batch_normalization_by_outputs(
-    X, scale, B, mean, var, *, epsilon=1e-5, momentum=0.9, outputs: OutputCount = 1, channels_last: ChannelsLast = False
-):
+    layout, X, scale, B, mean, var, *, epsilon=1e-5, momentum=0.9, outputs: OutputCount = 1
+):  # fmt: skip
     if outputs > 1:
-        return _batch_normalized_training(X, scale, B, mean, var, epsilon, momentum)
-    return _batch_normalized(X, scale, B, mean, var, epsilon, channels_last=channels_last)
+        return _batch_normalized_training(layout, X, (scale, B, mean, var), epsilon, momentum)
+    return _batch_normalized(layout, X, (scale, B, mean, var), epsilon)
 
 
 @op("BatchNormalization", since=7, until=8)
@@ -155,15 +138,15 @@ def batch_normalization_spatial(
     X, scale, B, mean, var, *, epsilon=1e-5, momentum=0.9, spatial=1, outputs: OutputCount = 1
 ):
     if outputs > 1:
-        return _batch_normalized_training(X, scale, B, mean, var, epsilon, momentum, spatial)
-    return _batch_normalized(X, scale, B, mean, var, epsilon, spatial)
+        return _batch_normalized_training(ONNX, X, (scale, B, mean, var), epsilon, momentum, spatial)
+    return _batch_normalized(ONNX, X, (scale, B, mean, var), epsilon, spatial)
 
 
 @op("BatchNormalization", since=6, until=6)
 def batch_normalization_testing(X, scale, B, mean, var, *, epsilon=1e-5, is_test=0, momentum=0.9, spatial=1):
     if is_test:
-        return _batch_normalized(X, scale, B, mean, var, epsilon, spatial)
-    return _batch_normalized_training(X, scale, B, mean, var, epsilon, momentum, spatial)
+        return _batch_normalized(ONNX, X, (scale, B, mean, var), epsilon, spatial)
+    return _batch_normalized_training(ONNX, X, (scale, B, mean, var), epsilon, momentum, spatial)
 
 
 earlier("BatchNormalization", since=1, until=5, ignored={"consumed_inputs": REQUIRED})

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 import numpy as np
 
 from jaxport.importer.host import RuntimeValue, Tensor, host, is_dim
+from jaxport.importer.image_layout import ImageLayout
 from jaxport.importer.namespaces import helper, jnp, lax
 from jaxport.importer.ops.convolution import padding
-from jaxport.importer.registry import ChannelsLast, Host, OutputCount, earlier, op
+from jaxport.importer.registry import Host, OutputCount, earlier, image_op, op
 from jaxport.jaxprs import Dim
-
-Entry = TypeVar("Entry")
 
 
 def _windows(
+    layout: ImageLayout,
     X: Tensor,
     kernel: Sequence[int],
     auto_pad: str,
@@ -25,32 +24,18 @@ def _windows(
     strides: Sequence[int] | None,
     dilations: Sequence[int] | None,
     ceil_mode: int,
-    channels_last: bool = False,
 ) -> tuple[tuple[int, ...], tuple[int, ...], RuntimeValue, dict[str, tuple[int, ...]]]:
     """Return window, strides, padding and dilation of `lax.reduce_window` over images."""
     axes = len(kernel)
     strides, dilations = strides or (1,) * axes, dilations or (1,) * axes
     around = padding(auto_pad, pads, axes)
     if not isinstance(around, str):
-        kernel = tuple(map(_clipped, _sizes(X, channels_last), kernel, strides, dilations, around))
+        kernel = tuple(map(_clipped, layout.sizes(X), kernel, strides, dilations, around))
         if ceil_mode:
-            around = tuple(map(_rounded_up, _sizes(X, channels_last), kernel, strides, dilations, around))
-        around = _inside(around, (0, 0), channels_last)
-    options = {} if set(dilations) == {1} else {"window_dilation": _inside(dilations, 1, channels_last)}
-    return _inside(kernel, 1, channels_last), _inside(strides, 1, channels_last), around, options
-
-
-def _spatial(X: Tensor, channels_last: bool) -> tuple[int, ...]:
-    return tuple(range(1, X.ndim - 1)) if channels_last else tuple(range(2, X.ndim))
-
-
-def _sizes(X: Tensor, channels_last: bool) -> tuple[Dim, ...]:
-    return tuple(X.shape[axis] for axis in _spatial(X, channels_last))
-
-
-def _inside(spatial: Iterable[Entry], one: Entry, channels_last: bool) -> tuple[Entry, ...]:
-    """Return the entries of the spatial axes, with `one` for those of batch and channels."""
-    return (one, *spatial, one) if channels_last else (one, one, *spatial)
+            around = tuple(map(_rounded_up, layout.sizes(X), kernel, strides, dilations, around))
+        around = layout.entries(around, (0, 0))
+    options = {} if set(dilations) == {1} else {"window_dilation": layout.entries(dilations, 1)}
+    return layout.entries(kernel, 1), layout.entries(strides, 1), around, options
 
 
 def _clipped(size: Dim, kernel: int, stride: int, dilation: int, around: tuple[int, int]) -> int:
@@ -110,8 +95,9 @@ def max_pool_indices(x, window, strides, padding, dilation, column_major):
     return indices + maps.reshape(x.shape[:2] + (1,) * len(spatial))
 
 
-@op("MaxPool", since=10)
+@image_op("MaxPool", since=10)
 def max_pool(
+    layout,
     X,
     *,
     auto_pad="NOTSET",
@@ -122,11 +108,8 @@ def max_pool(
     storage_order=0,
     strides=None,
     outputs: OutputCount = 1,
-    channels_last: ChannelsLast = False,
 ):
-    window, strides, around, options = _windows(
-        X, kernel_shape, auto_pad, pads, strides, dilations, ceil_mode, channels_last
-    )
+    window, strides, around, options = _windows(layout, X, kernel_shape, auto_pad, pads, strides, dilations, ceil_mode)
     y = lax.reduce_window(X, _lowest(X.dtype), lax.max, window, strides, around, **options)
     if outputs == 1:
         return y
@@ -138,8 +121,9 @@ earlier("MaxPool", since=8, until=9, without="ceil_mode dilations")
 earlier("MaxPool", since=1, until=7, without="storage_order")
 
 
-@op("AveragePool", since=19)
+@image_op("AveragePool", since=19)
 def average_pool(
+    layout,
     X,
     *,
     auto_pad="NOTSET",
@@ -149,21 +133,18 @@ def average_pool(
     kernel_shape,
     pads=None,
     strides=None,
-    channels_last: ChannelsLast = False,
 ):
-    window, steps, around, options = _windows(
-        X, kernel_shape, auto_pad, pads, strides, dilations, ceil_mode, channels_last
-    )
+    window, steps, around, options = _windows(layout, X, kernel_shape, auto_pad, pads, strides, dilations, ceil_mode)
     total = lax.reduce_window(X, 0.0, lax.add, window, steps, around, **options)
     if around == "VALID" or (not isinstance(around, str) and not any(map(any, around))):
         return total / math.prod(window)
     # An element counts inside the input, and in the padding if that is requested, but not in the extra padding of
     # rounding up.
-    counted = jnp.ones(_inside(_sizes(X, channels_last), 1, channels_last), X.dtype)
+    counted = jnp.ones(layout.entries(layout.sizes(X), 1), X.dtype)
     if count_include_pad:
         if isinstance(around, str):
             return total / math.prod(window)
-        asked = _inside(padding(auto_pad, pads, len(kernel_shape)), (0, 0), channels_last)
+        asked = layout.entries(padding(auto_pad, pads, len(kernel_shape)), (0, 0))
         counted = jnp.pad(counted, asked, constant_values=1)
         around = tuple((0, high - more) for (_, high), (_, more) in zip(around, asked, strict=True))
         if not any(map(any, around)):
@@ -184,9 +165,9 @@ def _powers(x: Tensor, p: float) -> Tensor:
     return jnp.abs(x) if p == 1 else x * x if p == 2 else jnp.power(jnp.abs(x), p)
 
 
-@op("LpPool", since=18)
-def lp_pool(X, *, auto_pad="NOTSET", ceil_mode=0, dilations=None, kernel_shape, p=2, pads=None, strides=None):
-    window, steps, around, options = _windows(X, kernel_shape, auto_pad, pads, strides, dilations, ceil_mode)
+@image_op("LpPool", since=18)
+def lp_pool(layout, X, *, auto_pad="NOTSET", ceil_mode=0, dilations=None, kernel_shape, p=2, pads=None, strides=None):
+    window, steps, around, options = _windows(layout, X, kernel_shape, auto_pad, pads, strides, dilations, ceil_mode)
     return _root(lax.reduce_window(_powers(X, p), 0.0, lax.add, window, steps, around, **options), p)
 
 
@@ -194,24 +175,22 @@ earlier("LpPool", since=2, until=17, without="ceil_mode dilations")
 earlier("LpPool", since=1, until=1, kernel_shape=None, p=2.0)
 
 
-@op("GlobalAveragePool", since=1)
-def global_average_pool(X, *, channels_last: ChannelsLast = False):
-    return jnp.mean(X, axis=_spatial(X, channels_last), keepdims=True)
+@image_op("GlobalAveragePool", since=1)
+def global_average_pool(layout, X):
+    return jnp.mean(X, axis=layout.spatial(X), keepdims=True)
 
 
-@op("GlobalMaxPool", since=1)
-def global_max_pool(X, *, channels_last: ChannelsLast = False):
-    return jnp.max(X, axis=_spatial(X, channels_last), keepdims=True)
+@image_op("GlobalMaxPool", since=1)
+def global_max_pool(layout, X):
+    return jnp.max(X, axis=layout.spatial(X), keepdims=True)
 
 
-@op("GlobalLpPool", since=1, until=1)
-def global_lp_pool_real(X, *, p=2.0):
-    return _root(jnp.sum(_powers(X, p), axis=_spatial(X, channels_last=False), keepdims=True), p)
+@image_op("GlobalLpPool", since=2)
+def global_lp_pool(layout, X, *, p=2):
+    return _root(jnp.sum(_powers(X, p), axis=layout.spatial(X), keepdims=True), p)
 
 
-@op("GlobalLpPool", since=2)
-def global_lp_pool(X, *, p=2):
-    return global_lp_pool_real(X, p=p)
+earlier("GlobalLpPool", since=1, until=1, p=2.0)
 
 
 @op("MaxUnpool", since=9)

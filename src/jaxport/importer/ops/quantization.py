@@ -11,9 +11,10 @@ import numpy as np
 
 from jaxport.importer.dtypes import dtype_of
 from jaxport.importer.host import RuntimeValue, Tensor
+from jaxport.importer.image_layout import ONNX
 from jaxport.importer.namespaces import cast, helper, jnp, known, lax
 from jaxport.importer.ops.casting import converted
-from jaxport.importer.ops.convolution import conv, with_bias
+from jaxport.importer.ops.convolution import conv
 from jaxport.importer.registry import earlier, op
 from jaxport.jaxprs import PythonFunction
 
@@ -90,16 +91,16 @@ def extremes(x):
     """
 
     @jax.custom_jvp
-    def found(x):
+    def both(x):
         return jnp.min(x), jnp.max(x)
 
-    @found.defjvp
+    @both.defjvp
     def moved(primals, tangents):
         (x,), (slope,) = primals, tangents
         slopes = jnp.ravel(slope)
-        return found(x), (slopes[jnp.argmin(x)], slopes[jnp.argmax(x)])
+        return both(x), (slopes[jnp.argmin(x)], slopes[jnp.argmax(x)])
 
-    return found(x)
+    return both(x)
 
 
 @op("DynamicQuantizeLinear", since=11)
@@ -122,12 +123,12 @@ def _along(parameter: RuntimeValue, x: Tensor, axis: int) -> Tensor:
 
 
 def _as_int8(x: Tensor) -> tuple[Tensor, int]:
-    """Return 8-bit integers as int8, and by how much these are less."""
+    """Return 8-bit integers shifted into the range of int8, and the shift: 0 or 128."""
     return (x, 0) if x.dtype.kind == "i" else (cast(cast(x, np.int32) - 128, np.int8), 128)
 
 
 def _offset(shift: int, zero_point: Tensor | None, x: Tensor, axis: int) -> RuntimeValue:
-    """Return what to add to `x`, which was lowered by `shift`, to make its zero point zero; None for nothing."""
+    """Return what to add to `x` less `shift` so that its zero point becomes 0; None to add nothing."""
     if is_zero(zero_point):
         return shift or None
     return shift - cast(_along(zero_point, x, axis), np.int32)
@@ -189,15 +190,15 @@ def whole_conv(
     room = 2**24 // (math.prod(w.shape[1:]) * _largest(w, w_zero_point))
     bits = largest.bit_length() if room >= largest else room.bit_length() - 1
     if bits < 3:  # too many terms: more than three convolutions of digits
-        return conv(values, kernel, **options)
+        return conv(ONNX, values, kernel, **options)
     kernel = cast(kernel, np.float32)
     if room >= largest:
-        return cast(conv(cast(values, np.float32), kernel, **options), np.int32)
+        return cast(conv(ONNX, cast(values, np.float32), kernel, **options), np.int32)
     total = 0
     for shift in range(0, largest.bit_length(), bits):
         last = shift + bits >= largest.bit_length()  # the digit with the sign
         digit = values >> shift if last else (values >> shift) & (2**bits - 1)
-        total = total + (cast(conv(cast(digit, np.float32), kernel, **options), np.int32) << shift)
+        total = total + (cast(conv(ONNX, cast(digit, np.float32), kernel, **options), np.int32) << shift)
     return total
 
 
@@ -240,6 +241,6 @@ def quantized_conv(
 ):
     options = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
     y = whole_conv(x, w, x_zero_point, w_zero_point, **options)
-    y = y if B is None else with_bias(y, B)
+    y = ONNX.with_bias(y, B)
     factor = x_scale * spread(w_scale, y, 1) / y_scale
     return saturated(jnp.round(y * factor), y_zero_point, y_zero_point.dtype)

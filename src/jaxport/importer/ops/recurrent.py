@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from jaxport.errors import Refusal, Unsupported
 from jaxport.importer.host import RuntimeValue, Tensor
 from jaxport.importer.namespaces import jnp, lax, nn
-from jaxport.importer.ops.scattering import reverse_sequence
+from jaxport.importer.ops.indexing import reverse_sequence
 from jaxport.importer.registry import earlier, op
 
 Activation = Callable[[Tensor], Tensor]
@@ -44,7 +44,7 @@ def _activations(
     betas: Sequence[float] | None,
     clip: float | None,
 ) -> list[Activation]:
-    """Return the functions of both directions; constants are consumed in order by those that take them."""
+    """Return the activations of both directions; those with constants take the next of `alphas` and `betas`."""
     alpha, beta = iter(alphas or ()), iter(betas or ())
     return [_activation(name.lower(), alpha, beta, clip) for name in names]
 
@@ -54,7 +54,7 @@ def _activation(name: str, alphas: Iterator[float], betas: Iterator[float], clip
         why = f"ONNX defines no activation `{name}`; it has to be one of {', '.join(ACTIVATIONS)}"
         raise Unsupported("an activation is unknown", [Refusal("", "", why)])
     function, *defaults = ACTIVATIONS[name]
-    constants = [next(given, default) for given, default in zip((alphas, betas), defaults, strict=False)]
+    constants = [next(parameters, default) for parameters, default in zip((alphas, betas), defaults, strict=False)]
     return lambda x: function(x if clip is None else jnp.clip(x, -clip, clip), *constants)
 
 
@@ -220,8 +220,8 @@ def lstm_activations(
     betas: Sequence[float] | None,
     clip: float | None,
 ) -> list[Activation]:
-    """Return those of gates, candidate and output, for both directions. As in ONNX Runtime, the output is not
-    clipped.
+    """Return the activations of gates, candidate and output for both directions; the output is not clipped, as in
+    ONNX Runtime.
     """
     names = names or ("Sigmoid", "Tanh", "Tanh") * 2
     clipped, free = (_activations(names, alphas, betas, limit) for limit in (clip, None))

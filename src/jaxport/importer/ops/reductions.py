@@ -13,7 +13,7 @@ from jaxport.jaxprs import PythonFunction
 
 
 def _of_nothing(x: Tensor, limit: str) -> dict[str, RuntimeValue]:
-    """Return the largest or smallest element of an empty array as an option: the limit of the type."""
+    """Return the option by which the maximum or minimum of an empty array is the limit of its type."""
     if 0 not in x.shape:
         return {}
     if x.dtype.kind == "b":

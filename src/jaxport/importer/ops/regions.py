@@ -8,8 +8,8 @@ import numpy as np
 
 from jaxport.errors import Refusal, ValueNotKnown
 from jaxport.importer.host import Tensor
+from jaxport.importer.image_layout import ONNX
 from jaxport.importer.namespaces import cast, helper, jnp, known, vmap
-from jaxport.importer.ops.convolution import with_bias
 from jaxport.importer.registry import Host, earlier, op
 from jaxport.jaxprs import Dim
 
@@ -125,7 +125,7 @@ def deform_conv(
     patches = jnp.reshape(patches, (batch, group, channels // group, *kernel, *output))
     weights = jnp.reshape(W, (group, W.shape[0] // group, *W.shape[1:]))
     y = jnp.einsum("ngcklhw,gmckl->ngmhw", patches, weights)
-    return with_bias(jnp.reshape(y, (batch, W.shape[0], *output)), B)
+    return ONNX.with_bias(jnp.reshape(y, (batch, W.shape[0], *output)), B)
 
 
 @helper

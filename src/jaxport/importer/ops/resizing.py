@@ -206,7 +206,7 @@ def grid_positions(at, n, align_corners, padding, rounded):
     """Return positions in an axis of `n` elements for grid values from -1 to 1, moved inside as `padding` says."""
     at = (at + 1) / 2 * (n - 1) if align_corners else ((at + 1) * n - 1) / 2
     at = jnp.round(at) if rounded else at
-    if padding == "border":  # from three beyond the border on, all taps of a cubic sample are on it
+    if padding == "border":  # three elements beyond the border, all taps of a cubic sample read the border
         return jnp.clip(at, -3, n + 2)
     return reflected(at, n, align_corners) if padding == "reflection" else at
 

@@ -96,10 +96,10 @@ def compress(input, condition: Known, *, axis=None, bound: SizeBound = None):
 def unique(X: Known, *, axis=None, sorted=1, bound: SizeBound = None):
     if bound is None:
         elements, *positions = np.unique(X.data, True, True, True, axis=axis)
-        found: RuntimeValue = (HostValue(elements, X.dtype), *(host(part, np.int64) for part in positions))
+        results: RuntimeValue = (HostValue(elements, X.dtype), *(host(part, np.int64) for part in positions))
     else:
-        found = jnp.unique(X, True, True, True, axis=axis, size=bound)
-    values, first, inverse, counts = found
+        results = jnp.unique(X, True, True, True, axis=axis, size=bound)
+    values, first, inverse, counts = results
     inverse = jnp.reshape(inverse, (-1,))
     if not sorted:  # in the order of first occurrence, padding last
         order = jnp.argsort(jnp.where(counts > 0, first, X.size))
