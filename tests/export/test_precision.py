@@ -12,8 +12,10 @@ from flax import nnx
 from jax import lax
 
 import jaxport
+from jaxport import Int4
 from jaxport.export.passes.calibrated import calibrated_int8
-from jaxport.export.passes.dense import blocks_int4, columns_int8
+from jaxport.export.passes.dense import columns_int8
+from jaxport.export.passes.int4 import GROUPS, quantized, rounding_error
 from jaxport.export.precisions import PRECISIONS
 from jaxport.testing import f32, i32
 from jaxport.verify.runtime import Session
@@ -191,18 +193,29 @@ def test_levels_and_scales_give_the_weights_back(weights):
     levels, scale = columns_int8(weights)
     step = np.abs(weights).max(0) / 64
     assert (np.abs(levels.astype(np.float32) * scale - weights) <= step / 2 + 1e-7).all()
-    levels, scale, zero = blocks_int4(weights)
-    found = ((levels.astype(np.float32) - zero[..., None]) * scale[..., None]).reshape(2, -1)[:, :3].T
+    found = quantized(weights, Int4()).weights(3)
     assert (np.abs(found - weights) <= np.abs(weights).max(0) / 8 + 1e-7).all()
 
 
-@pytest.mark.parametrize(("draw", "greatest"), [("normal", 0.0797), ("laplace", 0.0941), ("exponential", 0.0564)])
-def test_blocks_of_4_bits_are_near(draw, greatest):
-    """Relative errors with a scale alone: 0.086, 0.108, 0.107."""
+@pytest.mark.parametrize(
+    ("draw", "greatest"),
+    [("normal", (0.0797, 0.0855)), ("laplace", (0.0941, 0.1075)), ("exponential", (0.0564, 0.1075))],
+)
+def test_groups_of_4_bits_are_near(draw, greatest):
+    """Relative errors of symmetric groups whose largest weight has the level 7, or -7: 0.096, 0.120, 0.120."""
     weights = getattr(np.random.default_rng(0), draw)(size=(320, 64)).astype(np.float32)
-    levels, scale, zero = blocks_int4(weights)
-    found = ((levels.astype(np.float32) - zero[..., None]) * scale[..., None]).reshape(64, -1).T
-    assert np.sqrt(np.square(found - weights).sum() / np.square(weights).sum()) < greatest
+    for symmetric, limit in zip((False, True), greatest, strict=True):
+        assert rounding_error(weights, quantized(weights, Int4(symmetric=symmetric))) < limit
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("factor", [1e-37, 1e37])
+def test_groups_of_extreme_weights_are_as_near(symmetric, factor):
+    """Neither their range nor the squares that the scale is fitted to overflow or vanish."""
+    weights = GENERATOR.normal(size=(64, 32)).astype(np.float32)
+    weights[:, 0], form = 0, Int4(symmetric=symmetric)
+    found = rounding_error(weights * np.float32(factor), quantized(weights * np.float32(factor), form))
+    assert found == pytest.approx(rounding_error(weights, quantized(weights, form)), rel=1e-3)
 
 
 @pytest.mark.parametrize("target", ["onnxruntime", "onnx"])
@@ -216,13 +229,36 @@ def test_a_product_in_a_loop_has_weights_of_4_bits(target):
 
 
 @pytest.mark.parametrize("target", ["onnxruntime", "onnx"])
-def test_runtimes_read_the_blocks_as_they_are_written(target):
-    """An odd number of blocks, the last of which is not full, and zero points that differ."""
-    weights = (GENERATOR.normal(size=(80, 7)) + np.arange(7) - 3).astype(np.float32)
-    exported = export(lambda x: x @ weights, ("B", 80), precision="int4", target=target)
-    levels, scale, zero = blocks_int4(weights)
-    stored = ((levels.astype(np.float32) - zero[..., None]) * scale[..., None]).reshape(7, -1)[:, :80].T
-    np.testing.assert_allclose(exported(np.eye(80, dtype=np.float32)), stored, rtol=0, atol=1e-5)
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("group", GROUPS)
+def test_runtimes_read_the_groups_as_they_are_written(target, symmetric, group):
+    """Groups the last of which is not full, columns that are shorter than one, and zero points that differ."""
+    form, exact = Int4(group, symmetric), np.eye(400, dtype=np.float32)
+    for depth in (4, 80, 400):
+        weights = (GENERATOR.normal(size=(depth, 7)) + np.arange(7) - 3).astype(np.float32)
+        exported = export(lambda x, weights=weights: x @ weights, ("B", depth), precision=form, target=target)
+        stored = quantized(weights, form).weights(depth)
+        np.testing.assert_allclose(exported(exact[:depth, :depth]), stored, rtol=0, atol=1e-5)
+        assert symmetric == (not any("zero_point" in name for name in exported.model.graph.initializers))
+
+
+@pytest.mark.parametrize("target", ["onnxruntime", "onnx"])
+def test_columns_of_few_weights_stay_as_they_are(target):
+    exported = export(lambda x: x @ DEEP[:3] @ WIDE, ("B", 3), precision="int4", target=target)
+    assert "its weights are too few to be smaller in 4 bits" in exported.pass_reports[-1].text
+    assert size(exported) < DEEP[:3].nbytes + 0.2 * WIDE.nbytes
+
+
+@pytest.mark.parametrize(("group", "bits"), [(32, 5.125), (64, 4.5625), (128, 4.28125)])
+def test_larger_groups_are_smaller_files(group, bits):
+    """4 bits a weight; per group 32 for the scale and 4 for the zero point, which symmetric ones lack."""
+    weights = GENERATOR.normal(size=(512, 256)).astype(np.float32)
+    for target in ("onnxruntime", "onnx"):
+        for symmetric in (False, True):
+            exported = export(
+                lambda x: x @ weights, ("B", 512), precision=Int4(group, symmetric), target=target
+            )  # fmt: skip
+            assert size(exported) * 8 == weights.size * (bits - symmetric * 4 / group)
 
 
 @pytest.mark.parametrize("target", ["onnxruntime", "onnx"])

@@ -15,9 +15,10 @@ from jaxport.errors import ExportError, InvalidArgument
 from jaxport.export import choosing, passes as graph_passes
 from jaxport.export.calibration import Calibration, ranges_of, read_calibration
 from jaxport.export.passes.calibrated import calibrated_int8
-from jaxport.export.passes.dense import MICROSOFT, ROUNDING, NodeFilter, block_int4, dynamic_int8, everywhere
+from jaxport.export.passes.dense import NodeFilter, dynamic_int8, everywhere
 from jaxport.export.passes.editing import subgraphs
 from jaxport.export.passes.half import half
+from jaxport.export.passes.int4 import MICROSOFT, ROUNDING, Int4, block_int4, quantized, rounding_error
 from jaxport.export.passes.repeated import repeated
 from jaxport.export.passes.tidy import tidy
 from jaxport.jaxprs import PyTree
@@ -41,12 +42,14 @@ class Precision:
         element.
       dtype: the name of the dtype in which weights are stored.
       half: the 16-bit dtype in which the model computes; None if it computes in float32.
+      form: the groups of 4-bit weights; None if there are none.
     """
 
     name: str
     tolerance: float
     dtype: str
     half: ir.DataType | None = None
+    form: Int4 | None = None
 
 
 #: The tolerances allow for the rounding error of about ten layers. That of "int4" is an upper bound: each model gets the
@@ -58,11 +61,13 @@ PRECISIONS: dict[str, Precision] = {
         Precision("bfloat16", 0.1, "bfloat16", ir.DataType.BFLOAT16),
         Precision("int8-dynamic", 0.1, "uint8"),
         Precision("int8", 0.2, "uint8"),
-        Precision("int4", 0.6, "int4"),
+        Precision("int4", 0.6, "int4", form=Int4()),
     )
 }
 
 
+Named = str | Int4
+"""What stands for a precision in the arguments of `to_onnx`."""
 FLOAT32 = "float32"
 """The name that leaves the modules of a query unchanged."""
 
@@ -75,18 +80,45 @@ class Choice:
       precision: the precision; for several queries, one that joins all names and has the largest tolerance.
       calibration: the batches on which the ranges of "int8" are observed, and how.
       border: whether inputs and outputs are converted to 16 bits as well.
-      queries: pairs of a query of blocks and the name of the precision of the blocks that it selects; if two overlap, the
-        later one applies. Empty if `precision` is that of the whole model.
+      queries: pairs of a query of blocks and the precision of the blocks that it selects, None for float32; if two overlap,
+        the later one applies. Empty if `precision` is that of the whole model.
     """
 
     precision: Precision
     calibration: Calibration | None = None
     border: bool = False
-    queries: tuple[tuple[str, str], ...] = ()
+    queries: tuple[tuple[str, Precision | None], ...] = ()
+
+
+def named(precision: Named) -> Precision:
+    """Return the precision that an argument stands for.
+
+    Raises:
+      InvalidArgument: there is none.
+
+    >>> named("int4").tolerance, round(named(Int4(group=128)).tolerance, 2)
+    (0.6, 0.75)
+    """
+    if isinstance(precision, Int4):
+        default = PRECISIONS["int4"]
+        assert default.form is not None
+        coarser = _normal_rounding(precision) / _normal_rounding(default.form)
+        return replace(default, name=str(precision), tolerance=default.tolerance * coarser, form=precision)
+    if not isinstance(precision, str) or precision not in PRECISIONS:
+        allowed = f"{', '.join(map(repr, PRECISIONS))}, or a `jaxport.Int4`"
+        _refuse(f"there is no precision {precision!r}", "to_onnx(precision=...)", allowed)
+    return PRECISIONS[precision]
+
+
+@functools.cache
+def _normal_rounding(form: Int4) -> float:
+    """Return how far normally distributed weights in 4 bits are from what they were."""
+    weights = np.random.default_rng(0).normal(size=(2048, 16)).astype(np.float32)
+    return rounding_error(weights, quantized(weights, form))
 
 
 def validated(
-    precision: str | Mapping[str, str] | None,
+    precision: Named | Mapping[str, Named] | None,
     calibration: Calibration | Iterable[PyTree] | None,
     io: str | None,
     target: Target,
@@ -109,9 +141,7 @@ def validated(
         return None
     if isinstance(precision, Mapping):
         return _by_queries(precision, calibration, io, target, opset, double)
-    if precision not in PRECISIONS:
-        _refuse(f"there is no precision {precision!r}", "to_onnx(precision=...)", ", ".join(map(repr, PRECISIONS)))
-    chosen = PRECISIONS[precision]
+    chosen = named(precision)
     if double:
         _refuse("the model is in double precision", f"to_onnx(precision={precision!r})", "leave one of the two out")
     if io not in (None, "float32", precision) or (io == precision and chosen.half is None):
@@ -128,7 +158,7 @@ def validated(
 
 
 def _by_queries(
-    precision: Mapping[str, str],
+    precision: Mapping[str, Named],
     calibration: Calibration | Iterable[PyTree] | None,
     io: str | None,
     target: Target,
@@ -137,30 +167,35 @@ def _by_queries(
 ) -> Choice:
     """Check precisions by query; a 16-bit precision applies to the whole model only."""
     where = "to_onnx(precision={...})"
-    names = [name for name, known in PRECISIONS.items() if known.half is None]
+    allowed = ", ".join(repr(name) for name in (*PRECISIONS, FLOAT32) if name == FLOAT32 or not PRECISIONS[name].half)
+    queries: list[tuple[str, Precision | None]] = []
     for query, name in precision.items():
-        if name not in (*names, FLOAT32):
-            _refuse(f"`{query}` cannot be in {name!r} alone", where, ", ".join(map(repr, (*names, FLOAT32))))
-    used = [name for name in names if name in precision.values()]
+        found = None if name == FLOAT32 else named(name)
+        if found is not None and found.half is not None:
+            _refuse(f"`{query}` cannot be in {name!r} alone", where, f"{allowed}, or a `jaxport.Int4`")
+        queries.append((query, found))
+    used = list(dict.fromkeys(name for name in precision.values() if name != FLOAT32))
     if not used:
         _refuse("no query has a precision of fewer bits", where, "leave `precision` out")
-    parts = []
+    parts: list[Choice] = []
     for name in used:
         part = validated(name, calibration if name == "int8" else None, io, target, opset, double)
         assert part is not None
         parts.append(part)
     if calibration is not None and "int8" not in used:
         validated(used[0], calibration, io, target, opset, double)  # which refuses it
-    tolerance = max(part.precision.tolerance for part in parts)
-    both = Precision(" and ".join(used), tolerance, parts[0].precision.dtype)
+    precisions = [part.precision for part in parts]
+    coarsest = max(precisions, key=lambda one: one.tolerance)
+    form = coarsest.form if all(one.form is not None for one in precisions) else None
+    both = replace(coarsest, name=" and ".join(one.name for one in precisions), form=form)
     read = next((part.calibration for part in parts if part.calibration is not None), None)
-    return Choice(both, read, queries=tuple(precision.items()))
+    return Choice(both, read, queries=tuple(queries))
 
 
 def _check_target(chosen: Precision, target: Target, opset: int) -> None:
     """Refuse a precision that a target cannot run, before any work."""
-    blocks = chosen.name == "int4" and not target.has_domain(MICROSOFT)
-    if chosen.dtype in target.without_dtypes and not (chosen.name == "int4" and not blocks):
+    blocks = chosen.form is not None and not target.has_domain(MICROSOFT)
+    if chosen.dtype in target.without_dtypes and (chosen.form is None or blocks):
         _refuse(
             f'the target "{target.name}" has no {chosen.dtype}',
             f"to_onnx(precision={chosen.name!r}, target=...)",
@@ -200,7 +235,7 @@ def applied(exported: Exported, choice: Choice, target: Target) -> Exported:
         )
     model.metadata_props["jaxport.precision"] = precision.name
     text = f"{report}; weights: {before:,} bytes became {after:,}"
-    if precision.name == "int4":
+    if precision.form is not None:
         precision = replace(precision, tolerance=_of_weights(model, precision.tolerance))
     border = precision.half if choice.border else None
     ports = functools.partial(_half_ports, dtype=border) if border is not None else tuple
@@ -217,26 +252,27 @@ Rewriting = tuple[str, Callable[[ir.Model], str]]
 
 
 def _rewritings(exported: Exported, choice: Choice, target: Target) -> list[Rewriting]:
-    """Return the graph passes for a choice, with their names."""
+    """Return the graph passes for a choice, with their names, in the order of the queries."""
     if not choice.queries:
         return [_rewriting(exported, choice.precision, choice, target, everywhere)]
-    names = choosing.chosen(exported, choice.queries)
-    # Nodes that one pass inserts are not in `names`, so the next pass leaves them alone.
+    chosen = choosing.chosen(exported, choice.queries)
+    used = dict.fromkeys(precision for _, precision in choice.queries if precision is not None)
+    # Nodes that one pass inserts are not in `chosen`, so the next pass leaves them alone.
     return [
-        _rewriting(exported, precision, choice, target, lambda node, name=name: names.get(node) == name)
-        for name, precision in PRECISIONS.items()
-        if name in dict(choice.queries).values()
+        _rewriting(exported, precision, choice, target, lambda node, wanted=precision: chosen.get(node) == wanted)
+        for precision in used
     ]
 
 
 def _rewriting(
     exported: Exported, precision: Precision, choice: Choice, target: Target, where: NodeFilter
 ) -> Rewriting:
+    if precision.form is not None:
+        contrib = target.has_domain(MICROSOFT)
+        return "block_int4", functools.partial(block_int4, contrib=contrib, form=precision.form, where=where)
     match precision.name:
         case "int8-dynamic":
             return "dynamic_int8", functools.partial(dynamic_int8, where=where)
-        case "int4":
-            return "block_int4", functools.partial(block_int4, contrib=target.has_domain(MICROSOFT), where=where)
         case "int8":
             assert choice.calibration is not None
             ranges = ranges_of(exported, choice.calibration, where)
