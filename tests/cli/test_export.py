@@ -107,6 +107,13 @@ def test_the_target_and_the_precision_are_those_of_the_command(capsys: pytest.Ca
     assert run("export", "nets:perceptron", "-i", "B,4", "--target", "moon", "-o", "m.onnx") == 2
 
 
+def test_groups_of_4_bits_on_the_command_line():
+    options = ["--target", "web", "--precision", "int4,group=16,symmetric=True"]
+    summary = export("nets:perceptron", "--input", "B,4", *options)
+    assert "com.microsoft::MatMulNBits" in summary.operators
+    assert not any("zero_point" in tensor.name for tensor in summary.initializers)
+
+
 DECODER = "layers=1,kv_heads=2,head_size=4,context_length=8,eos_token_id=0"
 
 

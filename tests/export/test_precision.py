@@ -288,6 +288,19 @@ def test_the_tolerance_of_weights_that_4_bits_hold_exactly_and_of_those_in_a_loo
     assert export(loop, ("B", 64), precision="int4").precision.tolerance == PRECISIONS["int4"].tolerance
 
 
+@pytest.mark.parametrize(
+    ("form", "share"), [(Int4(128), 0.75), (Int4(symmetric=True), 0.64), (Int4(128, symmetric=True), 0.77)]
+)
+def test_coarser_groups_have_a_larger_tolerance(form, share):
+    """As much larger as they round normally distributed weights more."""
+
+    def loop(x):
+        return lax.fori_loop(0, x.shape[0], lambda _, y: jnp.tanh(y @ WIDE[:64]), x)
+
+    assert export(loop, ("B", 64), precision="int4").precision.tolerance == 0.6
+    assert export(loop, ("B", 64), precision=form).precision.tolerance == pytest.approx(share, abs=0.01)
+
+
 def test_other_precisions_have_one_tolerance_for_all_models():
     mixed = export(lambda x: jnp.tanh(x @ DEEP), ("B", 64), precision="int8-dynamic")
     assert mixed.precision.tolerance == PRECISIONS["int8-dynamic"].tolerance
@@ -300,6 +313,10 @@ def test_other_precisions_have_one_tolerance_for_all_models():
     ("options", "text"),
     [
         ({"precision": "int3"}, "there is no precision 'int3'"),
+        ({"precision": ["int4"]}, "there is no precision"),
+        ({"precision": Int4(64), "calibration": BATCHES}, "`calibration` is given"),
+        ({"precision": Int4(64), "io": "float16"}, "inputs and outputs cannot be 'float16'"),
+        ({"precision": Int4(64), "target": "openvino"}, 'the target "openvino" at opset 18 has no integers of 4 bits'),
         ({"calibration": BATCHES}, "`calibration` is given without a precision"),
         ({"io": "float16"}, "`io` is given without a precision"),
         ({"precision": "int8"}, "`calibration` is missing"),
@@ -318,6 +335,12 @@ def test_other_precisions_have_one_tolerance_for_all_models():
 def test_contradictions_are_refused(options, text):
     with pytest.raises(jaxport.InvalidArgument, match=text):
         export(dense, ("B", 64), **options)
+
+
+@pytest.mark.parametrize("options", [{"group": 48}, {"group": "64"}, {"group": 64.0}, {"group": 0}, {"symmetric": 1}])
+def test_groups_without_kernels_are_refused(options):
+    with pytest.raises(jaxport.InvalidArgument, match="groups of|`symmetric` is 1"):
+        Int4(**options)
 
 
 @pytest.mark.parametrize("precision", ["int8-dynamic", "int4", "float16"])
@@ -343,6 +366,8 @@ CHOICES = {
     "all but one": ({"//Linear": "int4", "head": "float32"}, [2, 0, 0, 1]),
     "the later one holds": ({"head": "float32", "//Linear": "int4"}, [3, 0, 0, 0]),
     "two": ({"first": "int4", "second": "int8-dynamic"}, [1, 1, 0, 1]),
+    "two forms": ({"first": Int4(64), "second": Int4(32, symmetric=True), "head": "int4"}, [3, 0, 0, 0]),
+    "a form of each kind": ({"//Linear": "int8-dynamic", "head": Int4(64)}, [1, 2, 0, 0]),
     "three": ({"first": "int4", "second": "int8-dynamic", "//*[@path='head']": "int8"}, [1, 1, 1, 1]),
     "the model": ({"/Mixture": "int8-dynamic", "first": "float32"}, [0, 2, 0, 1]),
 }
@@ -355,13 +380,29 @@ def test_modules_have_the_precision_that_is_chosen_for_them(precision, counts):
     assert [operators(exported).count(op_type) for op_type in PRODUCTS] == counts
     assert 0 < error(exported, sizes=[{"B": 3}]) < 0.3
     chosen = exported.model.metadata_props["jaxport.precision"]
-    assert set(chosen.split(" and ")) == set(precision.values()) - {"float32"}
+    assert set(chosen.split(" and ")) == set(map(str, precision.values())) - {"float32"}
+
+
+def test_each_module_has_the_groups_that_are_chosen_for_it():
+    precision = {"first": Int4(64), "second": Int4(32, symmetric=True)}
+    exported = export(Mixture(), ("B", 64), precision=precision, target="onnxruntime")
+    found = {
+        node.metadata_props["namespace"].rpartition("/")[2].partition(":")[0]: (
+            node.attributes["block_size"].as_int(),
+            len(node.inputs),
+        )
+        for node in exported.model.graph
+        if node.op_type == "MatMulNBits"
+    }
+    assert found == {"first": (64, 4), "second": (32, 3)}
+    assert exported.model.metadata_props["jaxport.precision"] == "int4(group=64) and int4(symmetric=True)"
 
 
 @pytest.mark.parametrize(
     ("precision", "options", "text"),
     [
         ({"//Linear": "float16"}, {}, "cannot be in 'float16' alone"),
+        ({"//Linear": ["int4"]}, {}, "there is no precision"),
         ({"//Linear": "float32"}, {}, "no query has a precision of fewer bits"),
         ({"//Linear": "int4"}, {"calibration": BATCHES}, "`calibration` is given"),
         ({"//Linear": "int8"}, {}, "`calibration` is missing"),

@@ -33,7 +33,10 @@ _DECODER_HELP = (
     "A step of a language model, in place of its inputs; a folder for onnxruntime-genai is written: "
     '"layers=2,kv_heads=2,head_size=8,…", with context_length and eos_token_id; also cache=static, position_ids=False.'
 )
-_PRECISION_HELP = 'The precision of the weights: "float16", "bfloat16", "int8-dynamic" or "int4"; "int8" needs data and is available from Python.'
+_PRECISION_HELP = (
+    'The precision of the weights: "float16", "bfloat16", "int8-dynamic", "int4", or "int4,group=64,symmetric=True"; '
+    '"int8" needs data and is available from Python.'
+)
 _INPUT_HELP = 'One input, in the order of the arguments: "B,224,224,3", "ids:int32[B,T]", "scale:float32[]".'
 _INPUT_PARAM_HELP = 'A keyword argument that becomes an input: "mask:bool[B,T]".'
 _FUNCTION_HELP = "A block whose calls become an ONNX function: flax.nnx.Linear."
@@ -126,7 +129,7 @@ def export(
     opset: Annotated[int | None, typer.Option(help="The operator set; that of the target if left out.")] = None,
     destination: Annotated[str, typer.Option("--target", metavar="NAME", help=_DESTINATION_HELP)] = "onnx",
     decoder: Annotated[str | None, typer.Option(metavar="NAME=VALUE,…", help=_DECODER_HELP)] = None,
-    precision: Annotated[str | None, typer.Option(metavar="NAME", help=_PRECISION_HELP)] = None,
+    precision: Annotated[str | None, typer.Option(metavar="NAME[,OPTION=VALUE…]", help=_PRECISION_HELP)] = None,
     border: Annotated[
         str | None, typer.Option("--io", metavar="DTYPE", help="The dtype of inputs and outputs in float32.")
     ] = None,
@@ -164,7 +167,7 @@ def export(
         double_precision=double_precision,
         opset=opset,
         target="genai" if step else destination,
-        precision=precision,
+        precision=specs.parse_precision(precision),
         io=border,
         weights=weights,
         state=state,

@@ -47,14 +47,18 @@ class Int4:
         too.
 
     Raises:
-      InvalidArgument: there are no kernels for the size of the groups.
+      InvalidArgument: there are no kernels for the size of the groups, or `symmetric` is no bool.
     """
 
     group: int = 32
     symmetric: bool = False
 
     def __post_init__(self) -> None:
-        if self.group not in GROUPS:
+        if not isinstance(self.symmetric, bool):
+            raise InvalidArgument(
+                f"`symmetric` is {self.symmetric!r}", where="`Int4(symmetric=...)`", instead="True or False"
+            )
+        if not isinstance(self.group, int) or self.group not in GROUPS:
             raise InvalidArgument(
                 f"groups of {self.group!r} weights have no kernels in any runtime",
                 where="`Int4(group=...)`",
