@@ -217,6 +217,7 @@ def export_traced(traced: blocks.Traced, options: Options) -> Exported:
         exported.pass_reports = (*exported.pass_reports, *reports)
         if options.lowers:
             lowest.lower(exported.model)
+        lowest.record(exported.model)
         _check_target(exported, options)
     return exported
 

@@ -284,7 +284,7 @@ def _rewriting(
 MARGIN = 3.0
 """The ratio of the largest tolerated error of an element to the root mean square error."""
 OPERAND = 0.01
-"""The error of a product with 4-bit weights if the runtime rounds the other operand to 8 bits, as ONNX Runtime does."""
+"""The error of a product with 4-bit weights if the runtime rounds the other operand to 8 bits, as ONNX Runtime may."""
 
 
 def _of_weights(model: ir.Model, most: float) -> float:
