@@ -98,7 +98,9 @@ def rows(name: str) -> Iterator[list[object]]:
             PEERS[precision](source, peer, given)
             sessions = {"jaxport": Session(made, threads=1), "peer": Session(peer, threads=1)}
             bytes_of = {"jaxport": size_of(made), "peer": size_of(ir.load(peer))}
-            errors = {who: error([session.run(one)[0] for one in inputs], expected) for who, session in sessions.items()}
+            errors = {
+                who: error([session.run(one)[0] for one in inputs], expected) for who, session in sessions.items()
+            }
             calls: list[Callable[[], Any]] = [
                 lambda s=session: s.run(inputs[0]) for session in (reference, *sessions.values())
             ]

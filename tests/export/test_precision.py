@@ -339,7 +339,7 @@ def test_contradictions_are_refused(options, text):
 
 @pytest.mark.parametrize("options", [{"group": 48}, {"group": "64"}, {"group": 64.0}, {"group": 0}, {"symmetric": 1}])
 def test_groups_without_kernels_are_refused(options):
-    with pytest.raises(jaxport.InvalidArgument, match="groups of|`symmetric` is 1"):
+    with pytest.raises(jaxport.InvalidArgument, match=r"groups of|`symmetric` is 1"):
         Int4(**options)
 
 

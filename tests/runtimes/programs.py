@@ -121,9 +121,7 @@ PRECISIONS = (
             ("int8", {"calibration": [np.random.default_rng(2).normal(size=(8, 64)).astype(np.float32)]}),
         )
     ),
-    *(
-        Program(name, _deep, (f32("B", 320),), options={"precision": form}, limit=0.02) for name, form in GROUPS.items()
-    ),
+    *(Program(name, _deep, (f32("B", 320),), options={"precision": form}, limit=0.02) for name, form in GROUPS.items()),
 )
 
 

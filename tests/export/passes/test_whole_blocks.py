@@ -48,4 +48,3 @@ def test_weights_that_a_module_expression_quantized():
     exported = jaxport.to_onnx(small, [x], target="openvino", opset=21)
     expect_graph(exported, counts={"DequantizeLinear": 1, "Slice": 1})
     assert exported.verify().ok
-

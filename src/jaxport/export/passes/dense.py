@@ -99,7 +99,10 @@ def dynamic_int8(model: ir.Model, *, where: NodeFilter = everywhere) -> str:
             return dense or tables.find(node, where)
         result = node.outputs[0]
         return Fusion(
-            "MatMulInteger", result, dense.leaves, lambda builder: integer_product(builder, dense, tables, dims_of(result))
+            "MatMulInteger",
+            result,
+            dense.leaves,
+            lambda builder: integer_product(builder, dense, tables, dims_of(result)),
         )
 
     return fuse(model, find, Anchor(at=("MatMul", "Gemm", "Gather")))
