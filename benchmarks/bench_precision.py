@@ -19,7 +19,7 @@ from examples.models import build
 from examples.models.example import Example
 from jaxport import Int4
 from jaxport.export.exported import Exported
-from jaxport.export.precisions import Named
+from jaxport.export.precisions import Named, named
 from jaxport.verify.runtime import Session
 
 #: The models, and the sizes that each is run at.
@@ -47,7 +47,7 @@ def batches(example: Example) -> list[Any]:
 def exported(example: Example, precision: Named | None) -> Exported:
     """An example in a precision, for this runtime."""
     options: dict[str, Any] = dict(example.options)
-    if precision == "int8":
+    if precision is not None and named(precision).calibrated:
         options["calibration"] = batches(example)
     return jaxport.to_onnx(example.fn, list(example.inputs), target="onnxruntime", precision=precision, **options)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,12 @@ from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 from benchmarks.bench_precision import MODELS, REPEATS, batches, exported, shown, size_of
 from benchmarks.measure import in_turns, rendered
 from examples.models import build
-from jaxport.export.passes.int4 import ACCURACY, Int4
+from jaxport import Int4, Int8
+from jaxport.export.passes.int4 import ACCURACY
 from jaxport.verify.runtime import Session
 
 Inputs = dict[str, np.ndarray]
-PRECISIONS = ("int8-dynamic", "int8", "int4")
+FORMS = (Int8(dynamic=True), Int8(dynamic=True, full_range=True), Int8(), Int8(full_range=True), Int4())
 #: The operators that are quantized: the others of its list are those that it takes for operators of com.microsoft.
 DYNAMIC, STATIC = ["MatMul", "Gemm", "Gather"], ["MatMul", "Gemm", "Conv"]
 DRAWS = 4
@@ -45,38 +46,31 @@ class Reader(CalibrationDataReader):
         return next(self._given, None)  # pyright: ignore[reportReturnType]  the protocol of the quantizer
 
 
-def dynamic_int8(source: Path, result: Path, _: Sequence[Inputs]) -> None:
-    """8 bits with a scale per column, the other operand by its range at run time."""
-    quantize_dynamic(source, result, DYNAMIC, per_channel=True, weight_type=QuantType.QInt8)
-
-
-def static_int8(source: Path, result: Path, given: Sequence[Inputs]) -> None:
-    """8 bits with a scale per channel, the ranges of activations from the batches."""
-    quantize_static(
-        source,
-        result,
-        Reader(given),
-        op_types_to_quantize=STATIC,
-        per_channel=True,
-        activation_type=QuantType.QUInt8,
-    )
-
-
-def block_int4(source: Path, result: Path, _: Sequence[Inputs]) -> None:
-    """4 bits in groups like those of "int4"."""
-    form = Int4()
-    quantizer = MatMulNBitsQuantizer(
-        onnx.load(source), block_size=form.group, is_symmetric=form.symmetric, accuracy_level=ACCURACY
-    )
-    quantizer.process()
-    quantizer.model.save_model_to_file(str(result))
-
-
-PEERS: Mapping[str, Callable[[Path, Path, Sequence[Inputs]], None]] = {
-    "int8-dynamic": dynamic_int8,
-    "int8": static_int8,
-    "int4": block_int4,
-}
+def peer(source: Path, result: Path, form: Int4 | Int8, given: Sequence[Inputs]) -> None:
+    """Let ONNX Runtime's quantizer make what a precision makes: with the same groups, ranges and batches."""
+    match form:
+        case Int4():
+            quantizer = MatMulNBitsQuantizer(
+                onnx.load(source), block_size=form.group, is_symmetric=form.symmetric, accuracy_level=ACCURACY
+            )
+            quantizer.process()
+            onnx.save(quantizer.model.model, result)
+        case Int8(dynamic=True):
+            reduced = not form.full_range
+            quantize_dynamic(
+                source, result, DYNAMIC, per_channel=True, reduce_range=reduced, weight_type=QuantType.QInt8
+            )
+        case Int8():
+            reduced = not form.full_range
+            quantize_static(
+                source,
+                result,
+                Reader(given),
+                op_types_to_quantize=STATIC,
+                per_channel=True,
+                reduce_range=reduced,
+                activation_type=QuantType.QUInt8,
+            )
 
 
 def rows(name: str) -> Iterator[list[object]]:
@@ -92,12 +86,11 @@ def rows(name: str) -> Iterator[list[object]]:
         plain.save(source)
         reference, whole = Session(source, threads=1), size_of(plain.model)
         expected = [reference.run(one)[0] for one in inputs]
-        for precision in PRECISIONS:
-            made = exported(example, precision).model
-            peer = folder / f"{precision}.onnx"
-            PEERS[precision](source, peer, given)
-            sessions = {"jaxport": Session(made, threads=1), "peer": Session(peer, threads=1)}
-            bytes_of = {"jaxport": size_of(made), "peer": size_of(ir.load(peer))}
+        for form in FORMS:
+            made, other = exported(example, form).model, folder / "peer.onnx"
+            peer(source, other, form, given)
+            sessions = {"jaxport": Session(made, threads=1), "peer": Session(other, threads=1)}
+            bytes_of = {"jaxport": size_of(made), "peer": size_of(ir.load(other))}
             errors = {
                 who: error([session.run(one)[0] for one in inputs], expected) for who, session in sessions.items()
             }
@@ -108,8 +101,8 @@ def rows(name: str) -> Iterator[list[object]]:
             cells = [f"{size / whole:.2f}" for size in bytes_of.values()]
             cells += [f"{time / base:.2f}" for time in milliseconds]
             cells += [f"{each:.1e}" for each in errors.values()]
-            yield [name, shown(str(sizes)), precision, *cells]
-            print(name, precision, *cells, file=sys.stderr, flush=True)
+            yield [name, shown(str(sizes)), form, *cells]
+            print(name, form, *cells, file=sys.stderr, flush=True)
             del made, sessions, calls
             gc.collect()
 

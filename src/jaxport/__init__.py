@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from jaxport.export.decoders import decoder_inputs, encoder_decoder_inputs
     from jaxport.export.exported import Exported
     from jaxport.export.functions import onnx_function
+    from jaxport.export.passes.dense import Int8
     from jaxport.export.passes.int4 import Int4
     from jaxport.export.registry import rule
     from jaxport.export.targets import Target
@@ -54,6 +55,7 @@ __all__ = [
     "ExportError",
     "Exported",
     "Int4",
+    "Int8",
     "InvalidArgument",
     "JaxportError",
     "Limits",
@@ -87,6 +89,7 @@ __version__ = "0.1.0"
 _LAZY = {
     "Calibration": "jaxport.export.calibration",
     "Int4": "jaxport.export.passes.int4",
+    "Int8": "jaxport.export.passes.dense",
     "Exported": "jaxport.export.exported",
     "make_mox": "jaxport.mox.tracing",
     "to_source": "jaxport.sourcing",

@@ -173,6 +173,7 @@ def test_a_malformed_keyword_is_refused(texts: list[str], refused: str):
         ("int4", "int4"),
         ("int4,group=128", jaxport.Int4(group=128)),
         ("int4, symmetric=True, group=16", jaxport.Int4(group=16, symmetric=True)),
+        ("int8-dynamic,full_range=True", jaxport.Int8(dynamic=True, full_range=True)),
     ],
 )
 def test_a_precision_may_have_options(text: str | None, precision: object):
@@ -182,7 +183,9 @@ def test_a_precision_may_have_options(text: str | None, precision: object):
 @pytest.mark.parametrize(
     ("text", "refused"),
     [
-        ("int8,group=64", 'the precision "int8" has no options'),
+        ("float16,group=64", 'the precision "float16" has no options'),
+        ("int8,group=64", "`group` is unknown"),
+        ("int8-dynamic,full_range=1", "`full_range` is 1"),
         ("int4,block=64", "`block` is unknown"),
         ("int4,64", '"64" is not a keyword argument'),
         ("int4,", '"" is not a keyword argument'),

@@ -12,7 +12,7 @@ from flax import nnx
 from jax import lax
 
 import jaxport
-from jaxport import Int4
+from jaxport import Int4, Int8
 from jaxport.export.passes.calibrated import calibrated_int8
 from jaxport.export.passes.dense import columns_int8
 from jaxport.export.passes.int4 import GROUPS, quantized, rounding_error
@@ -175,6 +175,33 @@ def test_the_bias_of_a_channel_without_weights_is_kept():
     np.testing.assert_allclose(exported(IMAGES[0])[..., 3], np.tanh(3.0), atol=0.02)
 
 
+@pytest.mark.parametrize(("dynamic", "fn", "shape"), [(True, dense, ("B", 64)), (False, convolve, ("B", 8, 8, 3))])
+def test_weights_of_the_full_range_are_nearer(dynamic, fn, shape):
+    batches = BATCHES if dynamic else IMAGES
+    calibration = None if dynamic else batches
+    errors = []
+    for full_range in (False, True):
+        precision = Int8(dynamic=dynamic, full_range=full_range)
+        exported = export(fn, shape, precision=precision, calibration=calibration)
+        stored = [value.const_value.numpy() for value in exported.model.graph.initializers.values()]
+        assert max(np.abs(array).max() for array in stored if array.dtype == np.int8) == precision.levels
+        assert exported.verify([batches[0]]).ok
+        errors.append(np.abs(exported(batches[1]) - fn(batches[1])).mean())
+        assert exported.model.metadata_props["jaxport.precision"] == str(precision)
+    assert errors[1] < 0.8 * errors[0]
+
+
+def test_modules_may_have_different_ranges():
+    precision = {"//Linear": Int8(dynamic=True), "head": Int8(dynamic=True, full_range=True), "first": Int8()}
+    exported = export(Mixture(), ("B", 64), precision=precision, target="onnxruntime", calibration=BATCHES)
+    largest = {
+        name.partition(".")[0]: np.abs(value.const_value.numpy()).max()
+        for name, value in exported.model.graph.initializers.items()
+        if name.endswith(".int8")
+    }
+    assert largest == {"first": 64, "second": 64, "head": 127}
+
+
 def test_batches_may_have_several_arguments():
     calibration = [(batch, batch) for batch in BATCHES]
     exported = export(lambda x, y: (x + y) @ DEEP, ("B", 64), ("B", 64), precision="int8", calibration=calibration)
@@ -190,9 +217,10 @@ def test_a_transposed_matrix_is_a_stored_one():
 
 @pytest.mark.parametrize("weights", [np.zeros((3, 2), np.float32), np.float32([[1, -2], [0.5, 2], [3, 1e-3]])])
 def test_levels_and_scales_give_the_weights_back(weights):
-    levels, scale = columns_int8(weights)
-    step = np.abs(weights).max(0) / 64
-    assert (np.abs(levels.astype(np.float32) * scale - weights) <= step / 2 + 1e-7).all()
+    for form in (Int8(), Int8(full_range=True)):
+        levels, scale = columns_int8(weights, form)
+        step = np.abs(weights).max(0) / form.levels
+        assert (np.abs(levels.astype(np.float32) * scale - weights) <= step / 2 + 1e-7).all()
     found = quantized(weights, Int4()).weights(3)
     assert (np.abs(found - weights) <= np.abs(weights).max(0) / 8 + 1e-7).all()
 
@@ -322,6 +350,8 @@ def test_other_precisions_have_one_tolerance_for_all_models():
         ({"precision": "int8"}, "`calibration` is missing"),
         ({"precision": "int8", "calibration": []}, "`calibration` has no batches"),
         ({"precision": "int4", "calibration": BATCHES}, "`calibration` is given"),
+        ({"precision": Int8(dynamic=True, full_range=True), "calibration": BATCHES}, "`calibration` is given"),
+        ({"precision": Int8(full_range=True)}, "`calibration` is missing"),
         ({"precision": "int4", "io": "int4"}, "inputs and outputs cannot be 'int4'"),
         ({"precision": "float16", "io": "bfloat16"}, "inputs and outputs cannot be 'bfloat16'"),
         ({"precision": "float16", "double_precision": True}, "the model is in double precision"),
@@ -341,6 +371,12 @@ def test_contradictions_are_refused(options, text):
 def test_groups_without_kernels_are_refused(options):
     with pytest.raises(jaxport.InvalidArgument, match=r"groups of|`symmetric` is 1"):
         Int4(**options)
+
+
+@pytest.mark.parametrize("options", [{"dynamic": "yes"}, {"full_range": 1}])
+def test_options_of_8_bits_are_bools(options):
+    with pytest.raises(jaxport.InvalidArgument, match=r"`dynamic` is 'yes'|`full_range` is 1"):
+        Int8(**options)
 
 
 @pytest.mark.parametrize("precision", ["int8-dynamic", "int4", "float16"])
@@ -426,7 +462,10 @@ def test_a_gemm_is_quantized_with_its_bias(turned, bias):
     node = ir.Node("", "Gemm", [x, *held], [ir.AttrInt64("transB", turned)], outputs=[result])
     graph = ir.Graph([x], [result], nodes=[node], initializers=held, opset_imports={"": 21}, name="gemm")
     model = ir.Model(graph, ir_version=10)
-    assert calibrated_int8(model, {"x": (float(BATCHES[0].min()), float(BATCHES[0].max()))}) == "1 Gemm of 8 bits"
+    assert (
+        calibrated_int8(model, {"x": (float(BATCHES[0].min()), float(BATCHES[0].max()))}, form=Int8())
+        == "1 Gemm of 8 bits"
+    )
     common.RemoveUnusedNodesPass()(model)
     (found,) = Session(model).run({"x": BATCHES[0]})
     expected = BATCHES[0] @ DEEP + (arrays["b"] if bias else 0)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes  # noqa: F401 - registers bfloat16 and its kin with NumPy
@@ -23,7 +23,7 @@ import numpy as np
 from jaxport.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from jaxport.export.passes.int4 import Int4
+    from jaxport.export.precisions import Named
     from jaxport.jaxprs import PyTree
 
 __all__ = [
@@ -166,30 +166,35 @@ def parse_keyword(texts: Iterable[str], option: str) -> dict[str, Any]:
     return values
 
 
-def parse_precision(text: str | None) -> str | Int4 | None:
-    """Read the option `--precision`: a name, or "int4" followed by fields of `jaxport.Int4`.
+def parse_precision(text: str | None) -> Named | None:
+    """Read the option `--precision`: a name, which fields of `jaxport.Int4` or `jaxport.Int8` may follow.
 
     Raises:
-      InvalidArgument: another name than "int4" has options, or one is malformed, unknown or out of range.
+      InvalidArgument: the name has no options, or one is malformed, unknown or out of range.
 
     >>> parse_precision("float16"), parse_precision("int4,group=64,symmetric=True")
     ('float16', Int4(group=64, symmetric=True))
     """
     if text is None or "," not in text:
         return text
-    from jaxport.export.passes.int4 import Int4
+    from jaxport.export.precisions import PRECISIONS
 
     name, *options = (part.strip() for part in text.split(","))
     values = parse_keyword(options, "--precision")
-    known = [field.name for field in fields(Int4)]
-    wrong = [f"`{option}` is unknown" for option in values if option not in known]
-    if name != "int4" or wrong:
+    forms = {known: precision.form for known, precision in PRECISIONS.items() if precision.form is not None}
+    if name not in forms:
         raise InvalidArgument(
-            "; ".join(wrong) if name == "int4" else f'the precision "{name}" has no options',
+            f'the precision "{name}" has no options',
             where="`--precision`",
-            instead=f'only "int4" has options: {", ".join(known)}',
+            instead=f"{', '.join(map(repr, forms))} have some",
         )
-    return Int4(**values)
+    known = [field.name for field in fields(forms[name])]
+    wrong = [f"`{option}` is unknown" for option in values if option not in known]
+    if wrong:
+        raise InvalidArgument(
+            "; ".join(wrong), where="`--precision`", instead=f'"{name}" has the options {", ".join(known)}'
+        )
+    return replace(forms[name], **values)
 
 
 def parse_inputs(texts: Iterable[str]) -> list[InputSpec]:

@@ -15,7 +15,7 @@ from jaxport.errors import ExportError, InvalidArgument
 from jaxport.export import choosing, passes as graph_passes
 from jaxport.export.calibration import Calibration, ranges_of, read_calibration
 from jaxport.export.passes.calibrated import calibrated_int8
-from jaxport.export.passes.dense import NodeFilter, dynamic_int8, everywhere
+from jaxport.export.passes.dense import Int8, NodeFilter, dynamic_int8, everywhere
 from jaxport.export.passes.editing import subgraphs
 from jaxport.export.passes.half import half
 from jaxport.export.passes.int4 import MICROSOFT, ROUNDING, Int4, block_int4, quantized, rounding_error
@@ -42,14 +42,19 @@ class Precision:
         element.
       dtype: the name of the dtype in which weights are stored.
       half: the 16-bit dtype in which the model computes; None if it computes in float32.
-      form: the groups of 4-bit weights; None if there are none.
+      form: how weights are stored in few bits; None if they are not, or in several ways.
     """
 
     name: str
     tolerance: float
     dtype: str
     half: ir.DataType | None = None
-    form: Int4 | None = None
+    form: Int4 | Int8 | None = None
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether it needs calibration."""
+        return isinstance(self.form, Int8) and not self.form.dynamic
 
 
 #: The tolerances allow for the rounding error of about ten layers. That of "int4" is an upper bound: each model gets the
@@ -59,14 +64,14 @@ PRECISIONS: dict[str, Precision] = {
     for precision in (
         Precision("float16", 0.02, "float16", ir.DataType.FLOAT16),
         Precision("bfloat16", 0.1, "bfloat16", ir.DataType.BFLOAT16),
-        Precision("int8-dynamic", 0.1, "uint8"),
-        Precision("int8", 0.2, "uint8"),
+        Precision("int8-dynamic", 0.1, "uint8", form=Int8(dynamic=True)),
+        Precision("int8", 0.2, "uint8", form=Int8()),
         Precision("int4", 0.6, "int4", form=Int4()),
     )
 }
 
 
-Named = str | Int4
+Named = str | Int4 | Int8
 """What stands for a precision in the arguments of `to_onnx`."""
 FLOAT32 = "float32"
 """The name that leaves the modules of a query unchanged."""
@@ -99,13 +104,13 @@ def named(precision: Named) -> Precision:
     >>> named("int4").tolerance, round(named(Int4(group=128)).tolerance, 2)
     (0.6, 0.75)
     """
-    if isinstance(precision, Int4):
-        default = PRECISIONS["int4"]
-        assert default.form is not None
-        coarser = _normal_rounding(precision) / _normal_rounding(default.form)
-        return replace(default, name=str(precision), tolerance=default.tolerance * coarser, form=precision)
+    if isinstance(precision, (Int4, Int8)):
+        name = str(precision)
+        default = PRECISIONS[name.partition("(")[0]]
+        coarser = _normal_rounding(precision) / _normal_rounding(Int4()) if isinstance(precision, Int4) else 1.0
+        return replace(default, name=name, tolerance=default.tolerance * coarser, form=precision)
     if not isinstance(precision, str) or precision not in PRECISIONS:
-        allowed = f"{', '.join(map(repr, PRECISIONS))}, or a `jaxport.Int4`"
+        allowed = f"{', '.join(map(repr, PRECISIONS))}, a `jaxport.Int4` or a `jaxport.Int8`"
         _refuse(f"there is no precision {precision!r}", "to_onnx(precision=...)", allowed)
     return PRECISIONS[precision]
 
@@ -147,7 +152,7 @@ def validated(
     if io not in (None, "float32", precision) or (io == precision and chosen.half is None):
         allowed = f'"float32" or "{precision}"' if chosen.half else '"float32"'
         _refuse(f"inputs and outputs cannot be {io!r}", f"to_onnx(precision={precision!r}, io=...)", allowed)
-    if (precision == "int8") != (calibration is not None):
+    if chosen.calibrated != (calibration is not None):
         problem = "is given" if calibration is not None else "is missing"
         instead = 'it belongs to precision="int8" alone' if calibration is not None else (
             'pass a list of batches, each the arguments of the function; "int8-dynamic" needs none'
@@ -172,21 +177,21 @@ def _by_queries(
     for query, name in precision.items():
         found = None if name == FLOAT32 else named(name)
         if found is not None and found.half is not None:
-            _refuse(f"`{query}` cannot be in {name!r} alone", where, f"{allowed}, or a `jaxport.Int4`")
+            _refuse(f"`{query}` cannot be in {name!r} alone", where, f"{allowed}, a `jaxport.Int4` or a `jaxport.Int8`")
         queries.append((query, found))
     used = list(dict.fromkeys(name for name in precision.values() if name != FLOAT32))
     if not used:
         _refuse("no query has a precision of fewer bits", where, "leave `precision` out")
     parts: list[Choice] = []
     for name in used:
-        part = validated(name, calibration if name == "int8" else None, io, target, opset, double)
+        part = validated(name, calibration if named(name).calibrated else None, io, target, opset, double)
         assert part is not None
         parts.append(part)
-    if calibration is not None and "int8" not in used:
+    if calibration is not None and not any(part.precision.calibrated for part in parts):
         validated(used[0], calibration, io, target, opset, double)  # which refuses it
     precisions = [part.precision for part in parts]
     coarsest = max(precisions, key=lambda one: one.tolerance)
-    form = coarsest.form if all(one.form is not None for one in precisions) else None
+    form = coarsest.form if all(isinstance(one.form, Int4) for one in precisions) else None
     both = replace(coarsest, name=" and ".join(one.name for one in precisions), form=form)
     read = next((part.calibration for part in parts if part.calibration is not None), None)
     return Choice(both, read, queries=tuple(queries))
@@ -194,8 +199,8 @@ def _by_queries(
 
 def _check_target(chosen: Precision, target: Target, opset: int) -> None:
     """Refuse a precision that a target cannot run, before any work."""
-    blocks = chosen.form is not None and not target.has_domain(MICROSOFT)
-    if chosen.dtype in target.without_dtypes and (chosen.form is None or blocks):
+    blocks = isinstance(chosen.form, Int4) and not target.has_domain(MICROSOFT)
+    if chosen.dtype in target.without_dtypes and (not isinstance(chosen.form, Int4) or blocks):
         _refuse(
             f'the target "{target.name}" has no {chosen.dtype}',
             f"to_onnx(precision={chosen.name!r}, target=...)",
@@ -235,7 +240,7 @@ def applied(exported: Exported, choice: Choice, target: Target) -> Exported:
         )
     model.metadata_props["jaxport.precision"] = precision.name
     text = f"{report}; weights: {before:,} bytes became {after:,}"
-    if precision.form is not None:
+    if isinstance(precision.form, Int4):
         precision = replace(precision, tolerance=_of_weights(model, precision.tolerance))
     border = precision.half if choice.border else None
     ports = functools.partial(_half_ports, dtype=border) if border is not None else tuple
@@ -267,16 +272,16 @@ def _rewritings(exported: Exported, choice: Choice, target: Target) -> list[Rewr
 def _rewriting(
     exported: Exported, precision: Precision, choice: Choice, target: Target, where: NodeFilter
 ) -> Rewriting:
-    if precision.form is not None:
-        contrib = target.has_domain(MICROSOFT)
-        return "block_int4", functools.partial(block_int4, contrib=contrib, form=precision.form, where=where)
-    match precision.name:
-        case "int8-dynamic":
-            return "dynamic_int8", functools.partial(dynamic_int8, where=where)
-        case "int8":
+    match precision.form:
+        case Int4() as form:
+            contrib = target.has_domain(MICROSOFT)
+            return "block_int4", functools.partial(block_int4, contrib=contrib, form=form, where=where)
+        case Int8(dynamic=True) as form:
+            return "dynamic_int8", functools.partial(dynamic_int8, form=form, where=where)
+        case Int8() as form:
             assert choice.calibration is not None
             ranges = ranges_of(exported, choice.calibration, where)
-            return "calibrated_int8", functools.partial(calibrated_int8, ranges=ranges, where=where)
+            return "calibrated_int8", functools.partial(calibrated_int8, ranges=ranges, form=form, where=where)
     assert precision.half is not None
     return "half", functools.partial(half, dtype=precision.half, border=choice.border)
 

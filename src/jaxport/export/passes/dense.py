@@ -5,8 +5,8 @@
    Large tables whose rows are looked up are stored in the same way, with a scale per row; a tied head shares the table.
 
 Weights of 8 bits are signed, because runtimes multiply unsigned bytes by signed ones three times as fast as by unsigned
-ones. They use only the levels from -64 to 64: the sum of two products of 255 and 64 fits into 16 bits, so that processors
-without dot products of bytes do not saturate.
+ones. Unless all are asked for, they use only the levels from -64 to 64: the sum of two products of 255 and 64 fits into 16
+bits, so that processors without dot products of bytes do not saturate.
 """
 
 from __future__ import annotations
@@ -17,14 +17,55 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from jaxport.errors import InvalidArgument
 from jaxport.export.passes.editing import constant_of, dims_of, integer, is_op, operand, permutation, source
 from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse
 
 NodeFilter = Callable[[ir.Node], bool]
 LARGE = 2**14
 """Tables with at least this many elements are stored in 8 bits."""
-LEVELS = 64
-"""The largest level of an 8-bit weight."""
+
+
+@dataclass(frozen=True)
+class Int8:
+    """Products with weights in 8 bits, for `to_onnx(precision=...)`.
+
+    "int8" is short for `Int8()`, which includes convolutions, and "int8-dynamic" for `Int8(dynamic=True)`.
+
+    >>> import jax.numpy as jnp, numpy as np, jaxport
+    >>> weights = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32) / 8
+    >>> for full_range in (False, True):
+    ...     precision = jaxport.Int8(dynamic=True, full_range=full_range)
+    ...     exported = jaxport.to_onnx(lambda x: jnp.tanh(x @ weights), [("B", 64)], precision=precision)
+    ...     print(max(np.abs(value.const_value.numpy()).max() for value in exported.model.graph.initializers.values()))
+    64
+    127
+
+    Attributes:
+      dynamic: whether the range of the other operand is found at run time, rather than by calibration.
+      full_range: whether weights use the levels from -127 to 127, which halves their rounding, rather than from -64 to 64.
+        Processors that have no dot products of bytes (x86 before AVX-512 VNNI and AVX-VNNI) then saturate where two large
+        weights meet large values, as with the defaults of other quantizers.
+
+    Raises:
+      InvalidArgument: a field is no bool.
+    """
+
+    dynamic: bool = False
+    full_range: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not isinstance(value, bool):
+                raise InvalidArgument(f"`{name}` is {value!r}", where=f"`Int8({name}=...)`", instead="True or False")
+
+    def __str__(self) -> str:
+        return f"int8{'-dynamic' if self.dynamic else ''}{'(full_range=True)' if self.full_range else ''}"
+
+    @property
+    def levels(self) -> int:
+        """The largest level of a weight."""
+        return 127 if self.full_range else 64
 
 
 @dataclass(frozen=True)
@@ -84,14 +125,15 @@ def everywhere(_: ir.Node) -> bool:
     return True
 
 
-def dynamic_int8(model: ir.Model, *, where: NodeFilter = everywhere) -> str:
+def dynamic_int8(model: ir.Model, *, form: Int8 = Int8(dynamic=True), where: NodeFilter = everywhere) -> str:
     """Compute products with stored weights in 8 bits, in the graph and its subgraphs.
 
     Args:
       model: changed in place.
+      form: the range of the weights.
       where: whether a node may be changed.
     """
-    tables = Tables()
+    tables = Tables(form)
 
     def find(node: ir.Node) -> Fusion | str | None:
         dense = Dense.of(node) if where(node) else None
@@ -129,7 +171,8 @@ def integer_product(builder: Builder, dense: Dense, tables: Tables, dims: list |
 class Tables:
     """Lookup tables in 8 bits with a scale per row, which products with the transposed table share."""
 
-    def __init__(self) -> None:
+    def __init__(self, form: Int8) -> None:
+        self._form = form
         self._found: set[ir.Value] = set()
         self._stored: dict[ir.Value, tuple[ir.Value, np.ndarray]] = {}
 
@@ -169,26 +212,28 @@ class Tables:
             assert array is not None
             levels, scale = self._of(builder, table, array)
             return builder.transposed(levels, (1, 0)), scale
-        levels, scale = columns_int8(dense.weights)
+        levels, scale = columns_int8(dense.weights, self._form)
         return builder.constant(levels, f"{dense.held.name or 'weights'}.int8"), scale
 
     def _of(self, builder: Builder, table: ir.Value, array: np.ndarray) -> tuple[ir.Value, np.ndarray]:
         if table not in self._stored:
-            levels, scale = columns_int8(array, axis=0)
+            levels, scale = columns_int8(array, self._form, axis=0)
             self._stored[table] = builder.editor.constant(builder.root, levels, f"{table.name}.int8"), scale
         return self._stored[table]
 
 
-def columns_int8(weights: np.ndarray, axis: int = 1, least: np.ndarray | float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+def columns_int8(
+    weights: np.ndarray, form: Int8, axis: int = 1, least: np.ndarray | float = 0.0
+) -> tuple[np.ndarray, np.ndarray]:
     """Return weights as signed bytes, and the scale of each slice along `axis`, which is at least `least`.
 
-    >>> levels, scale = columns_int8(np.float32([[1, 0], [-0.5, 0]]))
+    >>> levels, scale = columns_int8(np.float32([[1, 0], [-0.5, 0]]), Int8())
     >>> levels.tolist(), (scale * 64).tolist()
     ([[64, 0], [-32, 0]], [1.0, 64.0])
     """
     others = tuple(i for i in range(weights.ndim) if i != axis)
-    scale = np.maximum(np.abs(weights).max(others) / LEVELS, least).astype(np.float32)
+    scale = np.maximum(np.abs(weights).max(others) / form.levels, least).astype(np.float32)
     scale[scale == 0] = 1
     shape = [-1 if i == axis else 1 for i in range(weights.ndim)]
-    levels = np.clip(np.rint(weights / scale.reshape(shape)), -LEVELS, LEVELS)
+    levels = np.clip(np.rint(weights / scale.reshape(shape)), -form.levels, form.levels)
     return levels.astype(np.int8), scale

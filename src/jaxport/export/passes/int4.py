@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument
-from jaxport.export.passes.dense import Dense, NodeFilter, Tables, everywhere, integer_product
+from jaxport.export.passes.dense import Dense, Int8, NodeFilter, Tables, everywhere, integer_product
 from jaxport.export.passes.editing import dims_of
 from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse
 
@@ -119,7 +119,7 @@ def block_int4(model: ir.Model, *, contrib: bool, form: Int4 = Int4(), where: No
       form: the groups.
       where: whether a node may be changed.
     """
-    tables = Tables()
+    tables = Tables(Int8())
 
     def find(node: ir.Node) -> Fusion | str | None:
         dense = Dense.of(node) if where(node) else None
@@ -175,15 +175,15 @@ def _by_blocks(builder: Builder, dense: Dense, form: Int4, dims: list | None) ->
     # ONNX Runtime looks for the weights only in the graph of the DequantizeLinear, so this one is not in a subgraph.
     editor, root = builder.editor, builder.root
     inputs = [editor.constant(root, array, f"{name}.{part}") for part, array in arrays.items()]
-    attributes = {"axis": 0, "block_size": form.size(depth)}
+    size = form.size(depth)
     if builder.node.graph is root:
-        weights = builder.emit("DequantizeLinear", inputs, [depth, count], ir.DataType.FLOAT, **attributes)
+        weights = builder.emit("DequantizeLinear", inputs, [depth, count], ir.DataType.FLOAT, axis=0, block_size=size)
     else:
         constants = {value.producer() for value in inputs}
         last = next((node for node in reversed(root) if node in constants), None)
         weights = editor.insert(
             root, "DequantizeLinear", inputs, after=last, like=dense.held, shape=[depth, count],
-            dtype=ir.DataType.FLOAT, **attributes,
+            dtype=ir.DataType.FLOAT, axis=0, block_size=size,
         )  # fmt: skip
     result = builder.emit("MatMul", [dense.x, weights], dims, ir.DataType.FLOAT)
     return _finished(builder, result, dense, found, dims)
