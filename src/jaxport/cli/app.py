@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -17,7 +17,10 @@ from jaxport.cli.programs import show_account, show_query, show_tree, substitute
 from jaxport.cli.summary import summarize
 from jaxport.cli.tables import console, file_size, key_values, summary_view
 from jaxport.cli.targets import load_target
-from jaxport.errors import InvalidArgument, VerificationFailed
+from jaxport.errors import VerificationFailed
+
+if TYPE_CHECKING:
+    from jaxport.jaxprs import Parameters
 
 __all__ = ["app"]
 
@@ -141,7 +144,7 @@ def export(
     positional, keywords = specs.parse_inputs(inputs), specs.parse_input_params(input_params)
     step = parse_decoder(decoder, encoder, destination, bool(positional))
     shapes, names = [spec.value for spec in positional], specs.input_names(positional, keywords)
-    shared: dict[str, Any] = {
+    shared: Parameters = {
         "double_precision": double_precision,
         "opset": opset,
         "target": "genai" if step else destination,
@@ -172,7 +175,7 @@ def export(
     if explain:
         typer.echo("\n\n".join(str(model.explain()) for model in models))
     if verify:
-        own: dict[str, Any] = {"sizes": specs.parse_sizes(sizes), "avoid": specs.parse_avoided(avoid)}
+        own: Parameters = {"sizes": specs.parse_sizes(sizes), "avoid": specs.parse_avoided(avoid)}
         for model in models:
             report = model.verify(rtol=rtol, atol=atol, check=False, **({} if model is before else own))
             typer.echo(str(report))

@@ -20,12 +20,8 @@ def whole_blocks(model: ir.Model) -> str:
             stored = constant_of(source(node)) if is_op(node, "DequantizeLinear") else None
             if stored is None:
                 continue
-            axis, result, users = (
-                integer(node, "axis", 1) % max(stored.ndim, 1),
-                node.outputs[0],
-                node.outputs[0].uses(),
-            )
-            size = integer(node, "block_size", 0)
+            axis, size = integer(node, "axis", 1) % max(stored.ndim, 1), integer(node, "block_size", 0)
+            result, users = node.outputs[0], list(node.outputs[0].uses())
             missing = -stored.shape[axis] % size if size else 0
             if not missing or result.is_graph_output():
                 continue
