@@ -290,9 +290,9 @@ def test_larger_groups_are_smaller_files(group, bits):
 
 
 @pytest.mark.parametrize("target", ["onnxruntime", "onnx"])
-@pytest.mark.parametrize("depth", [1, 4])
+@pytest.mark.parametrize("depth", [1, 2])
 def test_the_tolerance_of_4_bits_is_that_of_the_weights(target, depth):
-    """Three times their rounding, times the square root of how many products follow one another."""
+    """Five times their rounding, times the square root of how many products follow one another."""
     weights = [GENERATOR.normal(size=(64, 64)).astype(np.float32) / 8 for _ in range(depth)]
 
     def deep(x):
@@ -302,13 +302,21 @@ def test_the_tolerance_of_4_bits_is_that_of_the_weights(target, depth):
         return x + beside
 
     exported = export(deep, ("B", 64), precision="int4", target=target)
-    assert exported.precision.tolerance == pytest.approx(3 * 0.08 * depth**0.5, rel=0.05)
+    assert exported.precision.tolerance == pytest.approx(5 * 0.08 * depth**0.5, rel=0.05)
     assert exported.verify(sizes=[{"B": 5}]).ok
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_saturated_outputs_are_within_the_tolerance(seed):
+    """Their largest element is no larger than many others, which are as far off."""
+    weights = np.random.default_rng(seed).normal(size=(64, 80)).astype(np.float32) / 8
+    exported = export(lambda x: jnp.tanh(x @ weights), ("B", 64), precision="int4", target="onnxruntime")
+    assert exported.verify(sizes=[{"B": 9}], seed=seed).ok
 
 
 def test_the_tolerance_of_weights_that_4_bits_hold_exactly_and_of_those_in_a_loop():
     levels = np.tile(np.arange(-8, 8, dtype=np.float32), (64, 4))
-    assert export(lambda x: x @ levels.T, ("B", 64), precision="int4").precision.tolerance == pytest.approx(0.03)
+    assert export(lambda x: x @ levels.T, ("B", 64), precision="int4").precision.tolerance == pytest.approx(0.05)
 
     def loop(x):
         return lax.fori_loop(0, x.shape[0], lambda _, y: jnp.tanh(y @ DEEP[:, :64]), x)
