@@ -74,6 +74,21 @@ def test_weights_shrink_and_the_results_stay_near(options, greatest_size, greate
     assert {port.dtype.name for port in (*exported.inputs, *exported.outputs)} == {"float32"}
 
 
+@pytest.mark.parametrize("target", ["onnx", "web"])
+@pytest.mark.parametrize("precision", ["float16", "int8-dynamic", "int8", "int4"])
+def test_outputs_keep_their_names(precision, target):
+    """Also those of products that are replaced, one of which is named like an input."""
+
+    def products(x):
+        return {"logits": x @ DEEP, "present": [x + 1], "x": x @ DEEP[:, :64]}
+
+    calibration = BATCHES if precision == "int8" else None
+    exported = export(products, ("B", 64), precision=precision, calibration=calibration, target=target)
+    assert exported.output_names == ["logits", "present.0", "x_out"]
+    assert [value.name for value in exported.model.graph.outputs] == exported.output_names
+    assert exported.verify([BATCHES[0]]).ok
+
+
 def test_the_report_of_a_verification_names_the_precision():
     exported = export(dense, ("B", 64), precision="int8-dynamic")
     assert "where it is in int8-dynamic" in str(exported.verify(sizes=[{"B": 2}]))

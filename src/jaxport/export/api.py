@@ -215,6 +215,7 @@ def export_traced(traced: blocks.Traced, options: Options) -> Exported:
             exported = precisions.applied(exported, options.choice, options.target)
         reports = graph_passes.run(exported.model, options.target.passes)
         exported.pass_reports = (*exported.pass_reports, *reports)
+        _name_outputs(exported.model.graph, exported.outputs)
         if options.lowers:
             lowest.lower(exported.model)
         lowest.record(exported.model)
@@ -259,7 +260,6 @@ def _export(traced: blocks.Traced, options: Options) -> Exported:
     model = ir.Model(graph, ir_version=ir_version, producer_name="jaxport")
     walker.functions.attach(model, options.opset)
     reports = graph_passes.run(model, options.passes)
-    _name_outputs(graph, out_ports)
     return Exported(
         model=model,
         fn=options.fn,
