@@ -134,6 +134,15 @@ def test_normalizations_and_attention_keep_their_statistics_in_float32():
     assert error(exported, sizes=[{"B": 2}]) < 1e-2
 
 
+def test_the_dims_of_a_value_in_half_are_read_without_a_cast():
+    def ones(x):
+        return x @ DEEP, jnp.ones((x.shape[0], 2))
+
+    exported = export(ones, ("B", 64), precision="float16", io="float16")
+    assert "Shape" in operators(exported)
+    assert not any(node.op_type == "Cast" for node, _ in exported.model.graph.inputs[0].uses())
+
+
 def test_what_half_cannot_hold_stays_in_float32():
     exported = export(lambda x: (x @ (DEEP * 1e6)) * 1e-6 + 1e-9, ("B", 64), precision="float16", io="float16")
     assert "MatMul" in exported.pass_reports[-1].text
