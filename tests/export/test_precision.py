@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as common
 import pytest
-from flax import nnx
+from flax import linen, nnx
 from jax import lax
 
 import jaxport
@@ -132,6 +134,17 @@ def test_normalizations_and_attention_keep_their_statistics_in_float32():
     assert found["Attention"].attributes["softmax_precision"].as_int() == 1
     assert found["LayerNormalization"].outputs[0].dtype.name == "FLOAT16"
     assert error(exported, sizes=[{"B": 2}]) < 1e-2
+
+
+@pytest.mark.parametrize("target", ["onnx", "portable"])
+def test_attention_that_older_opsets_write_out(target):
+    """Passes leave values with a type in common: one of them becomes half before the others."""
+    generator = np.random.default_rng(0)
+    model = linen.MultiHeadDotProductAttention(4)
+    x = generator.normal(size=(2, 6, 48)).astype(np.float32)
+    attend = functools.partial(model.apply, model.init(jax.random.key(0), x))
+    exported = export(attend, ("B", "T", 48), precision="float16", target=target)
+    assert exported.verify([x]).ok
 
 
 def test_the_dims_of_a_value_in_half_are_read_without_a_cast():

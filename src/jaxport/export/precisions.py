@@ -209,7 +209,7 @@ def _check_target(chosen: Precision, target: Target, opset: int) -> None:
     if blocks and opset < BLOCKS_OPSET:
         _refuse(
             f'the target "{target.name}" at opset {opset} has no integers of 4 bits',
-            "to_onnx(precision='int4', target=...)",
+            f"to_onnx(precision={chosen.name!r}, target=...)",
             f'"web", "onnxruntime", or opset {BLOCKS_OPSET} or newer of another target',
         )
 

@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.export import legalize, schema
-from jaxport.export.passes.editing import Editor, constant_of, dims_of, is_op, source, subgraphs
+from jaxport.export.passes.editing import Editor, constant_of, dims_of, is_op, set_dtype, source, subgraphs
 
 #: Operators that are worth a cast of their operands.
 HEAVY = frozenset(
@@ -70,7 +70,7 @@ class _Halving:
         if self.border:
             for value in self.graph.inputs:
                 if value.dtype is FLOAT and not value.is_initializer():
-                    value.dtype = self.dtype
+                    set_dtype(value, self.dtype)
                     self.halves.add(value)
         computed, kept = 0, collections.Counter()
         for node in list(self.graph):
@@ -103,7 +103,7 @@ class _Halving:
             array = constant_of(value)
             if array is not None and array.size > FEW and self._holds(array):
                 value.const_value = ir.Tensor(self._rounded(array), dtype=self.dtype, name=value.name)
-                value.dtype = self.dtype
+                set_dtype(value, self.dtype)
                 self.halves.add(value)
                 count += 1
         return count
@@ -156,7 +156,7 @@ class _Halving:
                 node.replace_input_with(index, self._cast(value, FLOAT))
         for index, value in enumerate(node.outputs):
             if value.dtype is FLOAT and facts.output(index).type in parameters:
-                value.dtype = self.dtype
+                set_dtype(value, self.dtype)
                 self.halves.add(value)
         if node.op_type == "Attention":
             node.attributes["softmax_precision"] = ir.AttrInt64("softmax_precision", int(FLOAT))
