@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from jaxport.export.decoders import decoder_inputs, encoder_decoder_inputs
     from jaxport.export.exported import Exported
     from jaxport.export.functions import onnx_function
+    from jaxport.export.passes.dense import Int8
+    from jaxport.export.passes.int4 import Int4
     from jaxport.export.registry import rule
     from jaxport.export.targets import Target
     from jaxport.importer.limits import Limits
@@ -52,6 +54,8 @@ __all__ = [
     "Calibration",
     "ExportError",
     "Exported",
+    "Int4",
+    "Int8",
     "InvalidArgument",
     "JaxportError",
     "Limits",
@@ -84,6 +88,8 @@ __version__ = "0.1.0"
 #: The modules of the names that are loaded on first use.
 _LAZY = {
     "Calibration": "jaxport.export.calibration",
+    "Int4": "jaxport.export.passes.int4",
+    "Int8": "jaxport.export.passes.dense",
     "Exported": "jaxport.export.exported",
     "make_mox": "jaxport.mox.tracing",
     "to_source": "jaxport.sourcing",

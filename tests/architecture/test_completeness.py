@@ -22,6 +22,7 @@ ON_REQUEST = {
     "shifts": ("running.md", "shifts halves of 16 bits"),
     "spectra": ("running.md", "a whole one and takes its half"),
     "untied": ("running.md", "stores both forms"),
+    "whole_blocks": ("running.md", "fills up the last block"),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -60,6 +61,20 @@ def step(input_ids, attention_mask, position_ids, past_key_values):
     present = [{name: jnp.concatenate([past[name], rows], axis=2) for name in past} for past in past_key_values]
     return {"logits": jax.nn.one_hot(input_ids, 5), "present": present}
 
+def encode(audio_features):
+    states = audio_features.swapaxes(1, 2)[:, ::2]
+    rows = states[:, None, :, :4].repeat(2, axis=1)
+    return {"encoder_hidden_states": states, "present": [{"encoder": {"key": rows, "value": rows + 1}}]}
+
+def decode(input_ids, past_key_values):
+    rows = jnp.ones((input_ids.shape[0], 2, input_ids.shape[1], 4))
+    seen = sum(side.mean() for layer in past_key_values for side in layer["encoder"].values())
+    present = [
+        {"decoder": {name: jnp.concatenate([side, rows], axis=2) for name, side in layer["decoder"].items()}}
+        for layer in past_key_values
+    ]
+    return {"logits": jax.nn.one_hot(input_ids, 5) + seen, "present": present}
+
 def masked(x, *, mask):
     return jnp.where(mask, x, 0)
 
@@ -107,6 +122,13 @@ def test_the_target_and_the_precision_are_those_of_the_command(capsys: pytest.Ca
     assert run("export", "nets:perceptron", "-i", "B,4", "--target", "moon", "-o", "m.onnx") == 2
 
 
+def test_groups_of_4_bits_on_the_command_line():
+    options = ["--target", "web", "--precision", "int4,group=16,symmetric=True"]
+    summary = export("nets:perceptron", "--input", "B,4", *options)
+    assert "com.microsoft::MatMulNBits" in summary.operators
+    assert not any("zero_point" in tensor.name for tensor in summary.initializers)
+
+
 DECODER = "layers=1,kv_heads=2,head_size=4,context_length=8,eos_token_id=0"
 
 
@@ -114,13 +136,56 @@ def test_a_step_of_a_decoder_becomes_a_folder(capsys: pytest.CaptureFixture[str]
     assert run("export", "nets:step", "--target", "genai", "--decoder", DECODER, "-o", "folder") == 0
     assert sorted(path.name for path in Path("folder").iterdir()) == ["genai_config.json", "model.onnx"]
     assert "present.0.key" in capsys.readouterr().out
-    for wrong in (
-        ["--target", "genai"],
-        ["--target", "web", "--decoder", DECODER],
-        ["--decoder", DECODER, "-i", "B"],
-        ["--decoder", "layers=1,depth=2"],
-    ):
-        assert run("export", "nets:step", *wrong, "-o", "folder") != 0
+
+
+ATTENDING = "layers=1,heads=2,head_size=4,encoder_length=1500,context_length=8,eos_token_id=0"
+ENCODER = ["--encoder", "nets:encode", "--input", "batch_size,6,3000"]
+
+
+def test_an_encoder_and_its_decoder_become_a_folder(capsys: pytest.CaptureFixture[str]):
+    words = [
+        "nets:decode",
+        "--decoder",
+        ATTENDING,
+        *ENCODER,
+        "--size",
+        "batch_size=2,sequence_length=3,next_length=2",
+    ]
+    assert run("export", *words, "--verify", "--explain", "-o", "folder") == 0
+    names = ["decoder_model.onnx", "encoder_model.onnx", "genai_config.json"]
+    assert sorted(path.name for path in Path("folder").iterdir()) == names
+    told = capsys.readouterr().out
+    assert "`encode` agrees" in told
+    assert "`decode` agrees" in told
+    assert "encoder_model.onnx, genai_config.json" in told
+    assert [tensor.name for tensor in summarize(Path("folder/encoder_model.onnx")).inputs] == ["audio_features"]
+    assert json.loads(Path("folder/genai_config.json").read_text())["model"]["type"] == "whisper"
+
+
+@pytest.mark.parametrize(
+    ("target", "words", "text"),
+    [
+        ("step", ["--target", "genai"], 'the target "genai" needs to know the decoder'),
+        ("decode", ENCODER, "an encoder needs to know its decoder"),
+        ("step", ["--target", "web", "--decoder", DECODER], "`--target web` and `--decoder` are given"),
+        ("step", ["--decoder", DECODER, "-i", "B"], "`--input` and `--decoder` are given"),
+        ("decode", ["--decoder", ATTENDING, *ENCODER[:2]], "the input of the encoder is missing"),
+        ("step", ["--decoder", "layers=1,depth=2"], "`depth` is unknown; `kv_heads` is missing"),
+        ("decode", ["--decoder", DECODER, *ENCODER], "`kv_heads` is unknown; `heads` is missing"),
+        ("decode", ["--decoder", ATTENDING], "`heads` is unknown"),
+        (
+            "decode",
+            ["--decoder", ATTENDING, "--encoder", "nets:scaled", "-i", "batch_size,6,3000"],
+            "`scaled` is no step of a decoder",
+        ),
+    ],
+)
+def test_what_contradicts_a_decoder_is_refused(
+    target: str, words: list[str], text: str, capsys: pytest.CaptureFixture[str]
+):
+    assert run("export", f"nets:{target}", *words, "-o", "folder") != 0
+    assert text in capsys.readouterr().err
+    assert not Path("folder").exists()
 
 
 def test_names_dtypes_and_expressions_reach_the_graph():

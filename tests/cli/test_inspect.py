@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+import jax
 import numpy as np
 import onnx_ir as ir
 import pytest
 
+import jaxport
 from jaxport.cli.summary import NAMESPACE, ModuleRow, Summary, TensorRow, load_model, summarize
 from jaxport.cli.tables import file_size
 from jaxport.errors import ModelError
@@ -61,6 +64,7 @@ def test_a_model_is_summarized(path: Path):
         file_bytes=path.stat().st_size,
         ir_version=10,
         opsets={"ai.onnx": 22, "my.pkg": 1},
+        opset_for=[],
         producer="somebody 1.2",
         inputs=[TensorRow("x", "float32", ("B", 3))],
         outputs=[TensorRow("y", "float32", ("B", 4))],
@@ -139,6 +143,15 @@ def test_only_the_largest_initializers_are_listed_unless_all_are_wanted(
     assert "w02" in shown
     run("inspect", tmp_path / "m.onnx", "--all")
     assert "w00" in capsys.readouterr().out
+
+
+def test_the_operators_that_require_the_opset_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "gelu.onnx"
+    jaxport.to_onnx(jax.nn.gelu, [("B", 3)]).save(path)
+    assert run("inspect", path) == 0
+    assert re.search(r"\n ?opset for +Gelu *\n", capsys.readouterr().out)
+    assert run("inspect", path, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["opset_for"] == ["Gelu"]
 
 
 def test_the_same_as_json(path: Path, capsys: pytest.CaptureFixture[str]):

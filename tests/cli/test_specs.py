@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 from hypothesis import given, strategies as st
 
+import jaxport
 from jaxport.cli.specs import (
     InputSpec,
     input_names,
@@ -12,6 +13,7 @@ from jaxport.cli.specs import (
     parse_input_params,
     parse_inputs,
     parse_keyword,
+    parse_precision,
     parse_sizes,
 )
 from jaxport.errors import InvalidArgument
@@ -162,6 +164,40 @@ def test_a_malformed_keyword_is_refused(texts: list[str], refused: str):
     with pytest.raises(InvalidArgument) as refusal:
         parse_keyword(texts, "--static")
     assert (refusal.value.refused, refusal.value.where) == (refused, "`--static`")
+
+
+@pytest.mark.parametrize(
+    ("text", "precision"),
+    [
+        (None, None),
+        ("int4", "int4"),
+        ("int4,group=128", jaxport.Int4(group=128)),
+        ("int4, symmetric=True, group=16", jaxport.Int4(group=16, symmetric=True)),
+        ("int8-dynamic,full_range=True", jaxport.Int8(dynamic=True, full_range=True)),
+    ],
+)
+def test_a_precision_may_have_options(text: str | None, precision: object):
+    assert parse_precision(text) == precision
+
+
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        ("float16,group=64", 'the precision "float16" has no options'),
+        ("int8,group=64", "`group` is unknown"),
+        ("int8-dynamic,full_range=1", "`full_range` is 1"),
+        ("int4,block=64", "`block` is unknown"),
+        ("int4,64", '"64" is not a keyword argument'),
+        ("int4,", '"" is not a keyword argument'),
+        ("int4,group=48", "groups of 48 weights have no kernels in any runtime"),
+        ("int4,group=many", "groups of 'many' weights have no kernels in any runtime"),
+        ("int4,symmetric=yes", "`symmetric` is 'yes'"),
+    ],
+)
+def test_a_malformed_precision_is_refused(text: str, refused: str):
+    with pytest.raises(InvalidArgument) as refusal:
+        parse_precision(text)
+    assert refusal.value.refused == refused
 
 
 def test_names_of_inputs():

@@ -109,13 +109,27 @@ def test_the_folder_is_what_genai_loads(tmp_path):
         exported.save_genai(tmp_path / "none" / "m", context_length=64, eos_token_id=0)
 
 
+@pytest.mark.parametrize("cache", ["growing", "static"])
 @pytest.mark.parametrize(
-    ("options", "dtype"), [({"precision": "float16", "io": "float16"}, "float16"), ({"precision": "int4"}, "float32")]
+    ("options", "dtype"),
+    [
+        ({"precision": "float16"}, "float32"),
+        ({"precision": "float16", "io": "float16"}, "float16"),
+        ({"precision": "int8-dynamic"}, "float32"),
+        ({"precision": jaxport.Int4(group=16, symmetric=True)}, "float32"),
+    ],
 )
-def test_precisions(options, dtype):
-    exported = export(build(), **options)
+def test_precisions(options, dtype, cache):
+    exported = export(build(), cache, **options)
     assert Decoder.of(exported.model, exported.inputs, exported.outputs).layers == 2
     assert exported.inputs[3].model_dtype == dtype
+    assert [value.name for value in exported.model.graph.outputs] == exported.output_names
+    assert exported.verify(
+        sizes=[{"batch_size": 2, "sequence_length": 3, "total_sequence_length": 7} | LENGTHS[cache]]
+    ).ok
+
+
+LENGTHS = {"growing": {}, "static": {"max_sequence_length": 9}}
 
 
 def test_the_imported_file_computes_the_same(tmp_path):

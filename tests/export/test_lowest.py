@@ -12,6 +12,7 @@ from jax import lax
 
 import jaxport
 from jaxport.export import lowest, opsets
+from jaxport.export.requirements import Requirements
 from jaxport.testing import f32, spec
 
 
@@ -44,6 +45,29 @@ def test_the_model_is_the_same_but_for_the_opset():
     assert (low.requirements.opset, high.requirements.opset) == (18, 23)
     x = np.random.default_rng(0).normal(size=(2, 4, 4, 3)).astype(np.float32)
     np.testing.assert_array_equal(low(x), high(x))
+
+
+def test_a_file_says_which_operators_require_its_opset(tmp_path):
+    exported = jaxport.to_onnx(attend, [("B", 4, 2, 8)])
+    exported.save(tmp_path / "model.onnx")
+    loaded = ir.load(tmp_path / "model.onnx")
+    assert loaded.metadata_props[lowest.RECORD] == "23: Attention"
+    for node in loaded.graph:  # as tools leave it that strip the types of values
+        for value in node.outputs:
+            value.type = None
+    assert Requirements.of(loaded).opset_for == ("Attention",)
+    assert lowest.RECORD not in jaxport.to_onnx(jnp.tanh, [(3,)], opset=23).model.metadata_props
+
+
+def test_a_record_of_another_graph_is_not_believed():
+    model = jaxport.to_onnx(jax.nn.gelu, [("B",)]).model
+    assert lowest.recorded(model) == ("Gelu",)
+    model.graph.opset_imports[""] = 21
+    assert lowest.recorded(model) == ()
+    model.graph.opset_imports[""] = 20
+    next(iter(model.graph)).op_type = "Relu"
+    assert lowest.recorded(model) == ()
+    assert Requirements.of(model).opset_for == ()
 
 
 def test_an_opset_that_is_asked_for_is_written():

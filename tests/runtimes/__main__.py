@@ -3,7 +3,8 @@
     python -m tests.runtimes NAME=PROGRAM …
 
 NAME is a release of ONNX Runtime, "openvino" or "genai", and PROGRAM the interpreter of an environment that has it; or NAME
-is "node" or "web", and PROGRAM is Node, or the browser. Where PROGRAM is empty, it says that the runtime was left out, and
+is "node" or "web", and PROGRAM is Node, or the browser. The recorded faults of a runtime (`faults.py`) have to fail in it:
+if one does not, so does the run. Where PROGRAM is empty, it says that the runtime was left out, and
 the page stays as it is.
 """
 
@@ -13,13 +14,14 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from jaxport.export.kernels import RELEASES
 from jaxport.export.targets import DEFAULT, TARGETS
-from tests.runtimes import generation, javascript, page
+from tests.runtimes import faults, generation, javascript, page
+from tests.runtimes.faults import FAULTS
 from tests.runtimes.page import Found
 from tests.runtimes.programs import programs
 from tests.runtimes.writing import write
@@ -53,12 +55,13 @@ def main(arguments: list[str]) -> int:
         general = [
             told(ran(folder, models, runtime, program)) for runtime, program in given.items() if runtime != "genai"
         ]
+        faulty = [told(found) for found in with_faults(folder / "faults", given)]
         generated = told(generation.results(folder, given["genai"])) if "genai" in given else None
         drawn = told(javascript.digits(folder, given["web"])) if "web" in given else None
     others = [found for found in (generated, drawn) if found is not None]
-    failed = any(why for found in (*general, *others) for why in found.results.values())
+    failed = any(why for found in (*general, *faulty, *others) for why in found.results.values())
     if not failed and not left_out and generated is not None and drawn is not None:
-        page.PAGE.write_text(page.page(general, generated, drawn, refused, GENERAL, len(chosen)))
+        page.PAGE.write_text(page.page(general, generated, drawn, refused, GENERAL, len(chosen), faulty))
     return int(failed)
 
 
@@ -85,9 +88,26 @@ def ran(folder: Path, models: Mapping[str, Any], runtime: str, program: str) -> 
     (folder / "models.json").write_text(json.dumps(kept))
     if runtime in ("node", "web"):
         return javascript.results(folder, runtime, program)
+    return python_results(folder, runtime, program)
+
+
+def python_results(folder: Path, runtime: str, program: str) -> Found:
+    """What the runtime of another environment of Python makes of the models of a folder."""
     kind, name = ("openvino", "OpenVINO") if runtime == "openvino" else ("onnxruntime", "ONNX Runtime")
     answer = answered([program, str(RUNNING), str(folder), kind])
     return Found(f"{name} {answer['version'].partition('-')[0]}", answer["results"])
+
+
+def with_faults(folder: Path, given: Mapping[str, str]) -> Iterator[Found]:
+    """What is wrong with the recorded faults of each runtime: that it computes one of the files rightly."""
+    for runtime, program in given.items():
+        own = [fault for fault in FAULTS if fault.runtime == runtime]
+        if own:
+            folder.mkdir(exist_ok=True)
+            faults.write(folder, own)
+            found = python_results(folder, runtime, program)
+            mended = {name: "" if why else "it is computed rightly" for name, why in found.results.items()}
+            yield Found(f"{found.name}, its faults", mended)
 
 
 def answered(command: Iterable[str]) -> dict[str, Any]:

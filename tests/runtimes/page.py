@@ -28,6 +28,13 @@ GENERATION = """
 
 In {browser}, digits that are drawn on the canvas of the [page](running.md#a-browser) are read right: {digits}.
 """
+FAULTY = """
+## What runtimes get wrong
+
+Each of these small files fails there, and is right in ONNX Runtime; [Where models run](running.md#openvino) says what is
+done about it.
+
+"""
 REFUSED = """
 ## What a target refuses
 
@@ -63,6 +70,7 @@ def page(
     refused: Mapping[str, str],
     targets: Iterable[str],
     count: int,
+    faulty: Iterable[Found],
 ) -> str:
     """The page as text."""
     columns = [*targets]
@@ -79,6 +87,9 @@ def page(
             for target in [target_of(model, columns)]
         )
         text += REFUSED + "\n".join(rows) + "\n"
+    lists = [f"{found.name}: {', '.join(found.results)}.\n" for found in faulty]
+    if lists:
+        text += FAULTY + "\n".join(lists)
     return text + GENERATION.format(
         version=generation.name.rpartition(" ")[2],
         rows="\n".join(f"- {model}" for model in generation.results),

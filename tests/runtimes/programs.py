@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 
 from examples.models import build
+from jaxport import Int4
 from jaxport.testing import f32, i32, spec
 
 #: One example of each kind of model; `make test-runtimes` runs them all.
@@ -90,10 +91,23 @@ def _dense(x: Any) -> Any:
     return jax.nn.relu(x @ first) @ second
 
 
+def _deep(x: Any) -> Any:
+    """Products of columns that no group of more than 64 divides."""
+    first, second = (np.random.default_rng(i).normal(size=(320, 320)).astype(np.float32) / 18 for i in range(2))
+    return jax.nn.relu(x @ first) @ second
+
+
 def _tied(ids: Any) -> Any:
     table = jnp.asarray(np.random.default_rng(3).normal(size=(400, 64)).astype(np.float32))
     return jnp.tanh(table[ids]) @ table.T
 
+
+#: Groups of each size, with zero points and without.
+GROUPS = {
+    f"int4-{group}{'-symmetric' if symmetric else ''}": Int4(group, symmetric)
+    for group in (32, 64, 128)
+    for symmetric in (False, True)
+}
 
 #: The rounding of a range, which is found at run time, may fall on another step.
 PRECISIONS = (
@@ -104,10 +118,10 @@ PRECISIONS = (
             ("float16", {}),
             ("bfloat16", {}),
             ("int8-dynamic", {}),
-            ("int4", {}),
             ("int8", {"calibration": [np.random.default_rng(2).normal(size=(8, 64)).astype(np.float32)]}),
         )
     ),
+    *(Program(name, _deep, (f32("B", 320),), options={"precision": form}, limit=0.02) for name, form in GROUPS.items()),
 )
 
 

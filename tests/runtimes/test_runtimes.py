@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
 from examples.web import digits
-from tests.runtimes import __main__ as runs, javascript, page, running
+from tests.runtimes import __main__ as runs, faults, javascript, page, running
+from tests.runtimes.faults import FAULTS, Fault
 from tests.runtimes.programs import FUNCTIONS
 from tests.runtimes.writing import write
 
+RUNNING = Path(__file__).parents[2] / "docs" / "running.md"
 SAMPLE = ("rfft", "while", "uint8", "random")
 
 
@@ -91,13 +96,39 @@ def test_the_page_of_a_run():
         {"int4-portable": "it has no 4 | bits\n  where: here"},
         ["portable", "web", "onnx"],
         2,
+        [page.Found("OpenVINO 1, its faults", {"one": "", "another": ""})],
     )
     assert '| runtime | `"portable"` | `"web"` | `"onnx"` |' in text
     assert "| ONNX Runtime 1.17.3 | 2 of 2 | – | 1 of 1 |" in text
     assert '| int4 | `"portable"` | it has no 4 \\| bits |' in text
     assert "in onnxruntime-genai 0.18.0:\n\n- a Llama" in text
+    assert "OpenVINO 1, its faults: one, another.\n" in text
     assert "In Chromium 1, digits" in text
     assert "are read right: 3, 7." in text
+
+
+def test_faults_are_right_elsewhere_and_each_has_a_row(tmp_path):
+    """ONNX Runtime gives what the reference gives: the files are valid, and it is the other runtime that is wrong."""
+    faults.write(tmp_path, FAULTS)
+    results = running.results(tmp_path, "onnxruntime")
+    assert results.keys() == {fault.name for fault in FAULTS}
+    assert not any(results.values()), results
+    rows = [line for line in RUNNING.read_text().splitlines() if line.startswith("| ")]
+    for fault in FAULTS:
+        assert sum(row.startswith(f"| {fault.effect} | ") for row in rows) == 1, fault.name
+
+
+def test_a_fault_that_is_mended_is_told(tmp_path):
+    """The runtime at hand stands for the one that was mended."""
+    fault = replace(FAULTS[0], runtime="newest")
+    kept = Fault("wrong", "newest", "", "wrong (float[1] x) => (float[1] y) { y = Sin(x) }", {"x": np.float32([1])})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "FAULTS", (fault, kept, FAULTS[1]))
+        patch.setattr(
+            Fault, "expected", property(lambda own: [np.float32([[-6, -14]]) if own is fault else np.zeros(1)])
+        )
+        (found,) = runs.with_faults(tmp_path / "faults", {"newest": sys.executable, "1.17": "none"})
+    assert found.results == {fault.name: "it is computed rightly", "wrong": ""}
 
 
 def test_the_page_and_its_model_are_written(tmp_path):

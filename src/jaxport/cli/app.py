@@ -5,19 +5,22 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from jaxport import __version__
 from jaxport.cli import specs
-from jaxport.cli.decoders import DecoderOption, parse_decoder
+from jaxport.cli.decoders import parse_decoder
 from jaxport.cli.importing import import_model, run_model
 from jaxport.cli.programs import show_account, show_query, show_tree, substitute, view
 from jaxport.cli.summary import summarize
 from jaxport.cli.tables import console, file_size, key_values, summary_view
 from jaxport.cli.targets import load_target
-from jaxport.errors import InvalidArgument, VerificationFailed
+from jaxport.errors import VerificationFailed
+
+if TYPE_CHECKING:
+    from jaxport.jaxprs import Parameters
 
 __all__ = ["app"]
 
@@ -31,9 +34,14 @@ _TARGET_HELP = (
 _DESTINATION_HELP = 'Where the model will run: "onnx", "portable", "web", "openvino", "onnxruntime" or "genai".'
 _DECODER_HELP = (
     "A step of a language model, in place of its inputs; a folder for onnxruntime-genai is written: "
-    '"layers=2,kv_heads=2,head_size=8,…", with context_length and eos_token_id; also cache=static, position_ids=False.'
+    '"layers=2,kv_heads=2,head_size=8,…", with context_length and eos_token_id; also cache=static, position_ids=False. '
+    'With --encoder: "layers=2,heads=4,head_size=8,encoder_length=1500,…".'
 )
-_PRECISION_HELP = 'The precision of the weights: "float16", "bfloat16", "int8-dynamic" or "int4"; "int8" needs data and is available from Python.'
+_ENCODER_HELP = "The encoder that the decoder attends to, as MODULE:ATTRIBUTE; --input is that of the encoder."
+_PRECISION_HELP = (
+    'The precision of the weights: "float16", "bfloat16", "int8-dynamic", "int4", or "int4,group=64,symmetric=True"; '
+    '"int8" needs data and is available from Python.'
+)
 _INPUT_HELP = 'One input, in the order of the arguments: "B,224,224,3", "ids:int32[B,T]", "scale:float32[]".'
 _INPUT_PARAM_HELP = 'A keyword argument that becomes an input: "mask:bool[B,T]".'
 _FUNCTION_HELP = "A block whose calls become an ONNX function: flax.nnx.Linear."
@@ -92,23 +100,6 @@ def jaxport(
     """The bridge between JAX and ONNX."""
 
 
-def _check_decoder(step: DecoderOption | None, destination: str, positional: list[specs.InputSpec]) -> None:
-    """Refuse options that contradict `--decoder`, and the target "genai" without it."""
-    if step is None and destination == "genai":
-        raise InvalidArgument(
-            'the target "genai" needs to know the decoder',
-            where="`--target genai`",
-            instead='say `--decoder "layers=...,kv_heads=...,head_size=...,context_length=...,eos_token_id=..."`',
-        )
-    if step is not None and (positional or destination not in ("onnx", "genai")):
-        other = "--input" if positional else f"--target {destination}"
-        raise InvalidArgument(
-            f"`{other}` and `--decoder` are given",
-            why='`--decoder` declares the inputs, for the target "genai"',
-            instead="leave one of the two out",
-        )
-
-
 @app.command()
 def export(
     target: Target,
@@ -126,7 +117,8 @@ def export(
     opset: Annotated[int | None, typer.Option(help="The operator set; that of the target if left out.")] = None,
     destination: Annotated[str, typer.Option("--target", metavar="NAME", help=_DESTINATION_HELP)] = "onnx",
     decoder: Annotated[str | None, typer.Option(metavar="NAME=VALUE,…", help=_DECODER_HELP)] = None,
-    precision: Annotated[str | None, typer.Option(metavar="NAME", help=_PRECISION_HELP)] = None,
+    encoder: Annotated[str | None, typer.Option(metavar="MODULE:ATTRIBUTE", help=_ENCODER_HELP)] = None,
+    precision: Annotated[str | None, typer.Option(metavar="NAME[,OPTION=VALUE…]", help=_PRECISION_HELP)] = None,
     border: Annotated[
         str | None, typer.Option("--io", metavar="DTYPE", help="The dtype of inputs and outputs in float32.")
     ] = None,
@@ -150,56 +142,64 @@ def export(
     import jaxport
 
     positional, keywords = specs.parse_inputs(inputs), specs.parse_input_params(input_params)
-    step = parse_decoder(decoder)
-    _check_decoder(step, destination, positional)
+    step = parse_decoder(decoder, encoder, destination, bool(positional))
+    shapes, names = [spec.value for spec in positional], specs.input_names(positional, keywords)
+    shared: Parameters = {
+        "double_precision": double_precision,
+        "opset": opset,
+        "target": "genai" if step else destination,
+        "precision": specs.parse_precision(precision),
+        "io": border,
+        "weights": weights,
+        "state": state,
+        "nonfinite": nonfinite,
+        "unroll_scans": unroll_scans,
+    }
     exported = jaxport.to_onnx(
         load_target(target),
-        step.inputs if step else [spec.value for spec in positional],
+        step.inputs if step else shapes,
         input_params={name: spec.value for name, spec in keywords.items()},
         static_params=specs.parse_keyword(statics, "--static"),
-        input_names=specs.input_names(positional, keywords),
+        input_names=None if step else names,
         output_names=output_names or None,
         inputs_as_nchw=nchw_inputs,
         outputs_as_nchw=nchw_outputs,
-        double_precision=double_precision,
-        opset=opset,
-        target="genai" if step else destination,
-        precision=precision,
-        io=border,
-        weights=weights,
-        state=state,
-        nonfinite=nonfinite,
-        unroll_scans=unroll_scans,
         functions=functions or None,
         constraints=constraints,
+        **shared,
     )
+    before = None
+    if step and step.encoder:
+        before = jaxport.to_onnx(load_target(step.encoder), shapes, input_names=names, **shared)
+    models = [model for model in (before, exported) if model is not None]
     if explain:
-        typer.echo(str(exported.explain()))
+        typer.echo("\n\n".join(str(model.explain()) for model in models))
     if verify:
-        report = exported.verify(
-            sizes=specs.parse_sizes(sizes), rtol=rtol, atol=atol, avoid=specs.parse_avoided(avoid), check=False
-        )
-        typer.echo(str(report))
-        if not report.ok:
-            raise VerificationFailed(f"`{output}` was not written", why="the exported model and the function differ")
+        own: Parameters = {"sizes": specs.parse_sizes(sizes), "avoid": specs.parse_avoided(avoid)}
+        for model in models:
+            report = model.verify(rtol=rtol, atol=atol, check=False, **({} if model is before else own))
+            typer.echo(str(report))
+            if not report.ok:
+                raise VerificationFailed(
+                    f"`{output}` was not written", why="the exported model and the function differ"
+                )
     if step:
-        output = step.save(exported, output, external_data)
+        output = step.save(exported, before, output, external_data)
     else:
         exported.save(output, external_data=external_data)
     summary = summarize(output)
     nodes = sum(summary.operators.values())
-    console().print(
-        key_values(
-            {
-                "written": f"{output} ({file_size(summary.file_bytes)})",
-                "inputs": ", ".join(tensor.name for tensor in summary.inputs),
-                "outputs": ", ".join(tensor.name for tensor in summary.outputs),
-                "nodes": f"{nodes:,} of {len(summary.operators)} operators",
-                "weights": f"{summary.parameter_count:,} elements, {file_size(summary.weight_bytes)}",
-                "needs": str(exported.requirements).splitlines()[0],
-            }
-        )
-    )
+    rows = {
+        "written": f"{output} ({file_size(summary.file_bytes)})",
+        "inputs": ", ".join(tensor.name for tensor in summary.inputs),
+        "outputs": ", ".join(tensor.name for tensor in summary.outputs),
+        "nodes": f"{nodes:,} of {len(summary.operators)} operators",
+        "weights": f"{summary.parameter_count:,} elements, {file_size(summary.weight_bytes)}",
+        "needs": str(exported.requirements).splitlines()[0],
+    }
+    if before is not None:
+        rows["beside it"] = "encoder_model.onnx, genai_config.json"
+    console().print(key_values(rows))
 
 
 @app.command()

@@ -1,4 +1,7 @@
-"""What a user types for a language model: `--decoder "layers=2,kv_heads=2,head_size=8,context_length=64,eos_token_id=0"`."""
+"""What a user types for a language model: `--decoder "layers=2,kv_heads=2,head_size=8,context_length=64,eos_token_id=0"`.
+
+For an encoder-decoder, `--encoder` is the encoder, as `MODULE:ATTRIBUTE`, and `--input` is that of the encoder.
+"""
 
 from __future__ import annotations
 
@@ -16,48 +19,83 @@ if TYPE_CHECKING:
 __all__ = ["DecoderOption", "parse_decoder"]
 
 _INPUTS = {"layers": True, "kv_heads": True, "head_size": True, "cache": False, "position_ids": False, "dtype": False}
+_WITH_ENCODER = {"layers": True, "heads": True, "head_size": True, "encoder_length": True, "dtype": False}
 _SAVING = {"context_length": True, "eos_token_id": True, "bos_token_id": False, "pad_token_id": False}
 """The names, and whether each has to be given."""
 
 
 @dataclass(frozen=True)
 class DecoderOption:
-    """What was typed: arguments of `jaxport.decoder_inputs`, and of `exported.save_genai`."""
+    """What was typed.
+
+    Attributes:
+      arguments: arguments of `jaxport.decoder_inputs`, or with an encoder of `jaxport.encoder_decoder_inputs`.
+      saving: arguments of `exported.save_genai`.
+      encoder: the encoder, as `MODULE:ATTRIBUTE`; None if there is none.
+    """
 
     arguments: dict[str, Any] = field(default_factory=dict)
     saving: dict[str, Any] = field(default_factory=dict)
+    encoder: str | None = None
 
     @property
     def inputs(self) -> list[PyTree]:
         """The specifications of the inputs."""
         import jaxport
 
-        return jaxport.decoder_inputs(**self.arguments)
+        make = jaxport.encoder_decoder_inputs if self.encoder else jaxport.decoder_inputs
+        return make(**self.arguments)
 
-    def save(self, exported: Exported, folder: Path, external_data: bool | None) -> Path:
-        """Write the folder, and return the file of the model in it."""
-        exported.save_genai(folder, **self.saving, external_data=external_data)
-        return folder / "model.onnx"
+    def save(self, decoder: Exported, encoder: Exported | None, folder: Path, external_data: bool | None) -> Path:
+        """Write the folder, and return the file of the decoder in it."""
+        from jaxport.export.decoders import Decoder
+
+        decoder.save_genai(folder, **self.saving, encoder=encoder, external_data=external_data)
+        return folder / Decoder.of(decoder.model, decoder.inputs, decoder.outputs).filename
 
 
-def parse_decoder(text: str | None) -> DecoderOption | None:
-    """Read the option `--decoder`.
+def parse_decoder(text: str | None, encoder: str | None, destination: str, inputs: bool) -> DecoderOption | None:
+    """Read the options `--decoder` and `--encoder`.
+
+    Args:
+      text: `--decoder`.
+      encoder: `--encoder`.
+      destination: `--target`.
+      inputs: whether there is an `--input`.
 
     Raises:
-      InvalidArgument: a name is unknown, missing or given twice.
+      InvalidArgument: a name is unknown, missing or given twice, or options contradict each other.
 
-    >>> parse_decoder("layers=2,kv_heads=2,head_size=8,context_length=64,eos_token_id=0").saving
+    >>> parse_decoder("layers=2,kv_heads=2,head_size=8,context_length=64,eos_token_id=0", None, "genai", False).saving
     {'context_length': 64, 'eos_token_id': 0}
     """
     if text is None:
+        if encoder is not None or destination == "genai":
+            raise InvalidArgument(
+                "an encoder needs to know its decoder" if encoder else 'the target "genai" needs to know the decoder',
+                where="`--encoder`" if encoder else "`--target genai`",
+                instead='say `--decoder "layers=...,kv_heads=...,head_size=...,context_length=...,eos_token_id=..."`',
+            )
         return None
+    apart = "leave one of the two out"
+    if destination not in ("onnx", "genai"):
+        _refuse(f"`--target {destination}` and `--decoder` are given", 'a decoder is for the target "genai"', apart)
+    if inputs and encoder is None:
+        _refuse("`--input` and `--decoder` are given", "`--decoder` declares the inputs", apart)
+    if encoder is not None and not inputs:
+        _refuse("the input of the encoder is missing", "`--decoder` declares those of the decoder", "give `--input`")
     values = specs.parse_keyword(text.replace(" ", "").split(","), "--decoder")
-    known = {**_INPUTS, **_SAVING}
+    declared = _INPUTS if encoder is None else _WITH_ENCODER
+    known = {**declared, **_SAVING}
     wrong = [f"`{name}` is unknown" for name in values if name not in known]
     wrong += [f"`{name}` is missing" for name, needed in known.items() if needed and name not in values]
     if wrong:
         raise InvalidArgument(
             "; ".join(wrong), where="`--decoder`", instead=f"give {', '.join(n for n in known if known[n])}"
         )
-    arguments, saving = ({name: values[name] for name in names if name in values} for names in (_INPUTS, _SAVING))
-    return DecoderOption(arguments, saving)
+    arguments, saving = ({name: values[name] for name in names if name in values} for names in (declared, _SAVING))
+    return DecoderOption(arguments, saving, encoder)
+
+
+def _refuse(problem: str, why: str, instead: str) -> None:
+    raise InvalidArgument(problem, where="`--decoder`", why=why, instead=instead)

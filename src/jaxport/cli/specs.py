@@ -14,7 +14,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes  # noqa: F401 - registers bfloat16 and its kin with NumPy
@@ -23,6 +23,7 @@ import numpy as np
 from jaxport.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from jaxport.export.precisions import Named
     from jaxport.jaxprs import PyTree
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "parse_input_params",
     "parse_inputs",
     "parse_keyword",
+    "parse_precision",
     "parse_sizes",
 ]
 
@@ -162,6 +164,37 @@ def parse_keyword(texts: Iterable[str], option: str) -> dict[str, Any]:
             raise InvalidArgument(f"`{name}` is given twice", where=f"`{option}`", instead="give it once")
         values[name] = _literal(value.strip())
     return values
+
+
+def parse_precision(text: str | None) -> Named | None:
+    """Read the option `--precision`: a name, which fields of `jaxport.Int4` or `jaxport.Int8` may follow.
+
+    Raises:
+      InvalidArgument: the name has no options, or one is malformed, unknown or out of range.
+
+    >>> parse_precision("float16"), parse_precision("int4,group=64,symmetric=True")
+    ('float16', Int4(group=64, symmetric=True))
+    """
+    if text is None or "," not in text:
+        return text
+    from jaxport.export.precisions import PRECISIONS
+
+    name, *options = (part.strip() for part in text.split(","))
+    values = parse_keyword(options, "--precision")
+    forms = {known: precision.form for known, precision in PRECISIONS.items() if precision.form is not None}
+    if name not in forms:
+        raise InvalidArgument(
+            f'the precision "{name}" has no options',
+            where="`--precision`",
+            instead=f"{', '.join(map(repr, forms))} have some",
+        )
+    known = [field.name for field in fields(forms[name])]
+    wrong = [f"`{option}` is unknown" for option in values if option not in known]
+    if wrong:
+        raise InvalidArgument(
+            "; ".join(wrong), where="`--precision`", instead=f'"{name}" has the options {", ".join(known)}'
+        )
+    return replace(forms[name], **values)
 
 
 def parse_inputs(texts: Iterable[str]) -> list[InputSpec]:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from jaxport.errors import ModelError
+from jaxport.export import lowest
 
 __all__ = ["NAMESPACE", "ModuleRow", "Summary", "TensorRow", "load_model", "summarize"]
 
@@ -43,12 +44,13 @@ class ModuleRow:
 
 @dataclass(frozen=True)
 class Summary:
-    """The contents of a model file."""
+    """The contents of a model file; `opset_for` are the operators that require its opset, if the file says so."""
 
     file: str
     file_bytes: int
     ir_version: int
     opsets: dict[str, int]
+    opset_for: list[str]
     producer: str
     inputs: list[TensorRow]
     outputs: list[TensorRow]
@@ -112,6 +114,7 @@ def summarize(path: Path) -> Summary:
         file_bytes=path.stat().st_size,
         ir_version=model.ir_version,
         opsets={domain or "ai.onnx": version for domain, version in model.opset_imports.items()},
+        opset_for=list(lowest.recorded(model)),
         producer=" ".join(text for text in (model.producer_name, model.producer_version) if text),
         inputs=[_tensor(value) for value in model.graph.inputs],
         outputs=[_tensor(value) for value in model.graph.outputs],

@@ -56,11 +56,13 @@ def summary_view(summary: Summary, *, everything: bool = False) -> RenderableTyp
     title = f"initializers: {len(summary.initializers)}"
     if len(shown) < len(summary.initializers):
         title += f", the {len(shown)} largest (`--all` lists every one)"
+    required_by = {"opset for": ", ".join(summary.opset_for)} if summary.opset_for else {}
     parts: list[RenderableType] = [
         key_values(
             {
                 "file": f"{summary.file} ({file_size(summary.file_bytes)})",
                 "operator sets": ", ".join(f"{domain} {version}" for domain, version in summary.opsets.items()),
+                **required_by,
                 "IR version": summary.ir_version,
                 "producer": summary.producer or "unknown",
                 "weights": f"{summary.parameter_count:,} elements, {file_size(summary.weight_bytes)}",

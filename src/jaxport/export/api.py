@@ -37,6 +37,7 @@ from jaxport.export.exported import Exported
 from jaxport.export.flags.tracing import traced_with_flags
 from jaxport.export.functions import FunctionBuilder, IsWhole, Selector, selector
 from jaxport.export.ports import NCHW_TO_NHWC, NHWC_TO_NCHW, Port, port_of, stored
+from jaxport.export.precisions import Named
 from jaxport.export.prepare import PreparedProgram
 from jaxport.export.registry import Rule
 from jaxport.export.rules import BLOCK_RULES, RULES
@@ -64,7 +65,7 @@ def to_onnx(
     double_precision: bool = False,
     opset: int | None = None,
     target: str | Target = "onnx",
-    precision: str | Mapping[str, str] | None = None,
+    precision: Named | Mapping[str, Named] | None = None,
     calibration: Calibration | Iterable[PyTree] | None = None,
     io: str | None = None,
     weights: PyTree = "constants",
@@ -99,8 +100,9 @@ def to_onnx(
         opset 18), "web", "openvino", "onnxruntime", "genai" (a step of a decoder: see `jaxport.decoder_inputs`), or a
         `jaxport.Target`. Operators that cannot run there are refused.
       precision: the precision of weights and products: "float16", "bfloat16", "int8-dynamic" (8 bits, ranges found at
-        run time), "int8" (8 bits, ranges found by `calibration`) or "int4" (weights only); by default that of the
-        function. A mapping chooses for the modules that queries hit: `{"//Linear": "int4", "//head": "float32"}`.
+        run time), "int8" (8 bits, ranges found by `calibration`) or "int4" (weights only, in groups of 32); a
+        `jaxport.Int4` or `jaxport.Int8` has options; by default that of the function. A mapping chooses for the modules that queries hit:
+        `{"//Linear": "int4", "//head": "float32"}`.
       calibration: for "int8", some batches: each is the positional argument of the function, or a tuple of several;
         `jaxport.Calibration(batches, method="percentile")` leaves outliers out of the ranges.
       io: the dtype that replaces float32 in inputs and outputs: "float16" or "bfloat16"; by default they stay float32.
@@ -213,8 +215,10 @@ def export_traced(traced: blocks.Traced, options: Options) -> Exported:
             exported = precisions.applied(exported, options.choice, options.target)
         reports = graph_passes.run(exported.model, options.target.passes)
         exported.pass_reports = (*exported.pass_reports, *reports)
+        _name_outputs(exported.model.graph, exported.outputs)
         if options.lowers:
             lowest.lower(exported.model)
+        lowest.record(exported.model)
         _check_target(exported, options)
     return exported
 
@@ -257,7 +261,6 @@ def _export(traced: blocks.Traced, options: Options) -> Exported:
     model = ir.Model(graph, ir_version=ir_version, producer_name="jaxport")
     walker.functions.attach(model, options.opset)
     reports = graph_passes.run(model, options.passes)
-    _name_outputs(graph, out_ports)
     return Exported(
         model=model,
         fn=options.fn,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import onnx_ir as ir
 
@@ -12,8 +12,10 @@ from jaxport.errors import InvalidArgument
 if TYPE_CHECKING:
     from jaxport.export.exported import Exported
 
+Chosen = TypeVar("Chosen")
 
-def chosen(exported: Exported, queries: Iterable[tuple[str, str]]) -> dict[ir.Node, str]:
+
+def chosen(exported: Exported, queries: Iterable[tuple[str, Chosen]]) -> dict[ir.Node, Chosen]:
     """Return the choice for each node of the main graph and its subgraphs that a query selects.
 
     Args:
@@ -28,8 +30,8 @@ def chosen(exported: Exported, queries: Iterable[tuple[str, str]]) -> dict[ir.No
     from jaxport.mox.mox import Mox
 
     mox = Mox(exported.traced, name=exported.model.graph.name or "")
-    hits: list[tuple[frozenset[str], str]] = []
-    for query, name in queries:
+    hits: list[tuple[frozenset[str], Chosen]] = []
+    for query, choice in queries:
         blocks = [node.block for node in mox.select(query).nodes if node.block is not None]
         if not blocks:
             raise InvalidArgument(
@@ -37,11 +39,11 @@ def chosen(exported: Exported, queries: Iterable[tuple[str, str]]) -> dict[ir.No
                 where="`to_onnx(precision=...)`",
                 instead="`print(jaxport.make_mox(fn)(*inputs))` shows what there is",
             )
-        hits.append((frozenset(f"{block.path or block.name}: {block.target}" for block in blocks), name))
-    choices: dict[ir.Node, str] = {}
+        hits.append((frozenset(f"{block.path or block.name}: {block.target}" for block in blocks), choice))
+    choices: dict[ir.Node, Chosen] = {}
     for node in exported.model.graph.all_nodes():
         around = set(node.metadata_props.get("namespace", "").split("/"))
-        for blocks_hit, name in hits:
+        for blocks_hit, choice in hits:
             if around & blocks_hit:
-                choices[node] = name
+                choices[node] = choice
     return choices

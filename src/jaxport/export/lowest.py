@@ -22,6 +22,9 @@ FLOOR = 18
 COMPARED = 23
 """The newest opset whose operators were compared with their older versions; a newer version is taken for another operator."""
 
+RECORD = "jaxport.opset_for"
+"""The key of the metadata of a model that says which operators require its opset: `23: Attention, RMSNormalization`."""
+
 #: Operators with a version that changes the meaning of a node but not the signature.
 REDEFINED = frozenset({"GridSample", "GroupNormalization"})
 #: Values of attributes that a version added or redefined.
@@ -53,6 +56,43 @@ def lowest(model: ir.Model) -> int:
     written = model.opset_imports[""]
     nodes = [node for graph in graphs(model) for node in graph if not node.domain]
     return next((opset for opset in range(FLOOR, written) if not needing(nodes, written, opset)), written)
+
+
+def record(model: ir.Model) -> None:
+    """Write into the metadata of a finished model which operators require its opset, if any does.
+
+    Example:
+      >>> import jax, jaxport
+      >>> jaxport.to_onnx(jax.nn.gelu, [("B",)]).model.metadata_props[RECORD]
+      '20: Gelu'
+    """
+    found = _requiring(model)
+    if found:
+        model.metadata_props[RECORD] = f"{model.opset_imports['']}: {', '.join(found)}"
+
+
+def recorded(model: ir.Model) -> tuple[str, ...]:
+    """Return the operators in the record of a model; none if there is no record, or the model was changed since."""
+    opset, _, names = model.metadata_props.get(RECORD, "").partition(": ")
+    found = tuple(filter(None, names.split(", ")))
+    present = {node.op_type for graph in graphs(model) for node in graph if not node.domain}
+    return found if opset == str(model.opset_imports.get("")) and present.issuperset(found) else ()
+
+
+def requiring(model: ir.Model) -> tuple[str, ...]:
+    """Return the operators that require the opset of a model, unless it is one that is written in any case.
+
+    The record goes first: a file may lack the types of values, without which an operator counts as requiring its version.
+    """
+    return recorded(model) or _requiring(model)
+
+
+def _requiring(model: ir.Model) -> tuple[str, ...]:
+    opset = model.opset_imports[""]
+    if opset <= FLOOR:
+        return ()
+    nodes = [node for graph in graphs(model) for node in graph if not node.domain]
+    return tuple(sorted({node.op_type for node in needing(nodes, opset, opset - 1)}))
 
 
 def needing(nodes: Iterable[ir.Node], written: int, opset: int) -> list[ir.Node]:

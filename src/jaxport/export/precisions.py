@@ -15,9 +15,10 @@ from jaxport.errors import ExportError, InvalidArgument
 from jaxport.export import choosing, passes as graph_passes
 from jaxport.export.calibration import Calibration, ranges_of, read_calibration
 from jaxport.export.passes.calibrated import calibrated_int8
-from jaxport.export.passes.dense import MICROSOFT, ROUNDING, NodeFilter, block_int4, dynamic_int8, everywhere
+from jaxport.export.passes.dense import Int8, NodeFilter, dynamic_int8, everywhere
 from jaxport.export.passes.editing import subgraphs
 from jaxport.export.passes.half import half
+from jaxport.export.passes.int4 import MICROSOFT, ROUNDING, Int4, block_int4, quantized, rounding_error
 from jaxport.export.passes.repeated import repeated
 from jaxport.export.passes.tidy import tidy
 from jaxport.jaxprs import PyTree
@@ -41,12 +42,19 @@ class Precision:
         element.
       dtype: the name of the dtype in which weights are stored.
       half: the 16-bit dtype in which the model computes; None if it computes in float32.
+      form: how weights are stored in few bits; None if they are not, or in several ways.
     """
 
     name: str
     tolerance: float
     dtype: str
     half: ir.DataType | None = None
+    form: Int4 | Int8 | None = None
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether it needs calibration."""
+        return isinstance(self.form, Int8) and not self.form.dynamic
 
 
 #: The tolerances allow for the rounding error of about ten layers. That of "int4" is an upper bound: each model gets the
@@ -56,13 +64,15 @@ PRECISIONS: dict[str, Precision] = {
     for precision in (
         Precision("float16", 0.02, "float16", ir.DataType.FLOAT16),
         Precision("bfloat16", 0.1, "bfloat16", ir.DataType.BFLOAT16),
-        Precision("int8-dynamic", 0.1, "uint8"),
-        Precision("int8", 0.2, "uint8"),
-        Precision("int4", 0.6, "int4"),
+        Precision("int8-dynamic", 0.1, "uint8", form=Int8(dynamic=True)),
+        Precision("int8", 0.2, "uint8", form=Int8()),
+        Precision("int4", 0.6, "int4", form=Int4()),
     )
 }
 
 
+Named = str | Int4 | Int8
+"""What stands for a precision in the arguments of `to_onnx`."""
 FLOAT32 = "float32"
 """The name that leaves the modules of a query unchanged."""
 
@@ -75,18 +85,45 @@ class Choice:
       precision: the precision; for several queries, one that joins all names and has the largest tolerance.
       calibration: the batches on which the ranges of "int8" are observed, and how.
       border: whether inputs and outputs are converted to 16 bits as well.
-      queries: pairs of a query of blocks and the name of the precision of the blocks that it selects; if two overlap, the
-        later one applies. Empty if `precision` is that of the whole model.
+      queries: pairs of a query of blocks and the precision of the blocks that it selects, None for float32; if two overlap,
+        the later one applies. Empty if `precision` is that of the whole model.
     """
 
     precision: Precision
     calibration: Calibration | None = None
     border: bool = False
-    queries: tuple[tuple[str, str], ...] = ()
+    queries: tuple[tuple[str, Precision | None], ...] = ()
+
+
+def named(precision: Named) -> Precision:
+    """Return the precision that an argument stands for.
+
+    Raises:
+      InvalidArgument: there is none.
+
+    >>> named("int4").tolerance, round(named(Int4(group=128)).tolerance, 2)
+    (0.6, 0.75)
+    """
+    if isinstance(precision, (Int4, Int8)):
+        name = str(precision)
+        default = PRECISIONS[name.partition("(")[0]]
+        coarser = _normal_rounding(precision) / _normal_rounding(Int4()) if isinstance(precision, Int4) else 1.0
+        return replace(default, name=name, tolerance=default.tolerance * coarser, form=precision)
+    if not isinstance(precision, str) or precision not in PRECISIONS:
+        allowed = f"{', '.join(map(repr, PRECISIONS))}, a `jaxport.Int4` or a `jaxport.Int8`"
+        _refuse(f"there is no precision {precision!r}", "to_onnx(precision=...)", allowed)
+    return PRECISIONS[precision]
+
+
+@functools.cache
+def _normal_rounding(form: Int4) -> float:
+    """Return how far normally distributed weights in 4 bits are from what they were."""
+    weights = np.random.default_rng(0).normal(size=(2048, 16)).astype(np.float32)
+    return rounding_error(weights, quantized(weights, form))
 
 
 def validated(
-    precision: str | Mapping[str, str] | None,
+    precision: Named | Mapping[str, Named] | None,
     calibration: Calibration | Iterable[PyTree] | None,
     io: str | None,
     target: Target,
@@ -109,15 +146,13 @@ def validated(
         return None
     if isinstance(precision, Mapping):
         return _by_queries(precision, calibration, io, target, opset, double)
-    if precision not in PRECISIONS:
-        _refuse(f"there is no precision {precision!r}", "to_onnx(precision=...)", ", ".join(map(repr, PRECISIONS)))
-    chosen = PRECISIONS[precision]
+    chosen = named(precision)
     if double:
         _refuse("the model is in double precision", f"to_onnx(precision={precision!r})", "leave one of the two out")
     if io not in (None, "float32", precision) or (io == precision and chosen.half is None):
         allowed = f'"float32" or "{precision}"' if chosen.half else '"float32"'
         _refuse(f"inputs and outputs cannot be {io!r}", f"to_onnx(precision={precision!r}, io=...)", allowed)
-    if (precision == "int8") != (calibration is not None):
+    if chosen.calibrated != (calibration is not None):
         problem = "is given" if calibration is not None else "is missing"
         instead = 'it belongs to precision="int8" alone' if calibration is not None else (
             'pass a list of batches, each the arguments of the function; "int8-dynamic" needs none'
@@ -128,7 +163,7 @@ def validated(
 
 
 def _by_queries(
-    precision: Mapping[str, str],
+    precision: Mapping[str, Named],
     calibration: Calibration | Iterable[PyTree] | None,
     io: str | None,
     target: Target,
@@ -137,30 +172,35 @@ def _by_queries(
 ) -> Choice:
     """Check precisions by query; a 16-bit precision applies to the whole model only."""
     where = "to_onnx(precision={...})"
-    names = [name for name, known in PRECISIONS.items() if known.half is None]
+    allowed = ", ".join(repr(name) for name in (*PRECISIONS, FLOAT32) if name == FLOAT32 or not PRECISIONS[name].half)
+    queries: list[tuple[str, Precision | None]] = []
     for query, name in precision.items():
-        if name not in (*names, FLOAT32):
-            _refuse(f"`{query}` cannot be in {name!r} alone", where, ", ".join(map(repr, (*names, FLOAT32))))
-    used = [name for name in names if name in precision.values()]
+        found = None if name == FLOAT32 else named(name)
+        if found is not None and found.half is not None:
+            _refuse(f"`{query}` cannot be in {name!r} alone", where, f"{allowed}, a `jaxport.Int4` or a `jaxport.Int8`")
+        queries.append((query, found))
+    used = list(dict.fromkeys(name for name in precision.values() if name != FLOAT32))
     if not used:
         _refuse("no query has a precision of fewer bits", where, "leave `precision` out")
-    parts = []
+    parts: list[Choice] = []
     for name in used:
-        part = validated(name, calibration if name == "int8" else None, io, target, opset, double)
+        part = validated(name, calibration if named(name).calibrated else None, io, target, opset, double)
         assert part is not None
         parts.append(part)
-    if calibration is not None and "int8" not in used:
+    if calibration is not None and not any(part.precision.calibrated for part in parts):
         validated(used[0], calibration, io, target, opset, double)  # which refuses it
-    tolerance = max(part.precision.tolerance for part in parts)
-    both = Precision(" and ".join(used), tolerance, parts[0].precision.dtype)
+    precisions = [part.precision for part in parts]
+    coarsest = max(precisions, key=lambda one: one.tolerance)
+    form = coarsest.form if all(isinstance(one.form, Int4) for one in precisions) else None
+    both = replace(coarsest, name=" and ".join(one.name for one in precisions), form=form)
     read = next((part.calibration for part in parts if part.calibration is not None), None)
-    return Choice(both, read, queries=tuple(precision.items()))
+    return Choice(both, read, queries=tuple(queries))
 
 
 def _check_target(chosen: Precision, target: Target, opset: int) -> None:
     """Refuse a precision that a target cannot run, before any work."""
-    blocks = chosen.name == "int4" and not target.has_domain(MICROSOFT)
-    if chosen.dtype in target.without_dtypes and not (chosen.name == "int4" and not blocks):
+    blocks = isinstance(chosen.form, Int4) and not target.has_domain(MICROSOFT)
+    if chosen.dtype in target.without_dtypes and (not isinstance(chosen.form, Int4) or blocks):
         _refuse(
             f'the target "{target.name}" has no {chosen.dtype}',
             f"to_onnx(precision={chosen.name!r}, target=...)",
@@ -169,7 +209,7 @@ def _check_target(chosen: Precision, target: Target, opset: int) -> None:
     if blocks and opset < BLOCKS_OPSET:
         _refuse(
             f'the target "{target.name}" at opset {opset} has no integers of 4 bits',
-            "to_onnx(precision='int4', target=...)",
+            f"to_onnx(precision={chosen.name!r}, target=...)",
             f'"web", "onnxruntime", or opset {BLOCKS_OPSET} or newer of another target',
         )
 
@@ -200,7 +240,7 @@ def applied(exported: Exported, choice: Choice, target: Target) -> Exported:
         )
     model.metadata_props["jaxport.precision"] = precision.name
     text = f"{report}; weights: {before:,} bytes became {after:,}"
-    if precision.name == "int4":
+    if isinstance(precision.form, Int4):
         precision = replace(precision, tolerance=_of_weights(model, precision.tolerance))
     border = precision.half if choice.border else None
     ports = functools.partial(_half_ports, dtype=border) if border is not None else tuple
@@ -217,38 +257,40 @@ Rewriting = tuple[str, Callable[[ir.Model], str]]
 
 
 def _rewritings(exported: Exported, choice: Choice, target: Target) -> list[Rewriting]:
-    """Return the graph passes for a choice, with their names."""
+    """Return the graph passes for a choice, with their names, in the order of the queries."""
     if not choice.queries:
         return [_rewriting(exported, choice.precision, choice, target, everywhere)]
-    names = choosing.chosen(exported, choice.queries)
-    # Nodes that one pass inserts are not in `names`, so the next pass leaves them alone.
+    chosen = choosing.chosen(exported, choice.queries)
+    used = dict.fromkeys(precision for _, precision in choice.queries if precision is not None)
+    # Nodes that one pass inserts are not in `chosen`, so the next pass leaves them alone.
     return [
-        _rewriting(exported, precision, choice, target, lambda node, name=name: names.get(node) == name)
-        for name, precision in PRECISIONS.items()
-        if name in dict(choice.queries).values()
+        _rewriting(exported, precision, choice, target, lambda node, wanted=precision: chosen.get(node) == wanted)
+        for precision in used
     ]
 
 
 def _rewriting(
     exported: Exported, precision: Precision, choice: Choice, target: Target, where: NodeFilter
 ) -> Rewriting:
-    match precision.name:
-        case "int8-dynamic":
-            return "dynamic_int8", functools.partial(dynamic_int8, where=where)
-        case "int4":
-            return "block_int4", functools.partial(block_int4, contrib=target.has_domain(MICROSOFT), where=where)
-        case "int8":
+    match precision.form:
+        case Int4() as form:
+            contrib = target.has_domain(MICROSOFT)
+            return "block_int4", functools.partial(block_int4, contrib=contrib, form=form, where=where)
+        case Int8(dynamic=True) as form:
+            return "dynamic_int8", functools.partial(dynamic_int8, form=form, where=where)
+        case Int8() as form:
             assert choice.calibration is not None
             ranges = ranges_of(exported, choice.calibration, where)
-            return "calibrated_int8", functools.partial(calibrated_int8, ranges=ranges, where=where)
+            return "calibrated_int8", functools.partial(calibrated_int8, ranges=ranges, form=form, where=where)
     assert precision.half is not None
     return "half", functools.partial(half, dtype=precision.half, border=choice.border)
 
 
-MARGIN = 3.0
-"""The ratio of the largest tolerated error of an element to the root mean square error."""
+MARGIN = 5.0
+"""The ratio of the largest tolerated error, relative to the largest element, to the root mean square error. Of linear outputs
+it is below 2, because their largest element is three times their root mean square; of saturated ones, as after a tanh, 4.5."""
 OPERAND = 0.01
-"""The error of a product with 4-bit weights if the runtime rounds the other operand to 8 bits, as ONNX Runtime does."""
+"""The error of a product with 4-bit weights if the runtime rounds the other operand to 8 bits, as ONNX Runtime may."""
 
 
 def _of_weights(model: ir.Model, most: float) -> float:

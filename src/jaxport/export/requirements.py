@@ -48,7 +48,8 @@ class Requirements:
 
     Attributes:
       opset: the opset of the default domain.
-      opset_for: the operators that mean something else, or nothing, in the opset before it.
+      opset_for: the operators that mean something else, or nothing, in the opset before it; they are in the metadata of
+        the file, too.
       ir_version: the IR version of the file.
       runtime: the oldest tested release of ONNX Runtime that has all kernels; None if none has. Kernels that are not
         known for sure count as lacking. Releases older than the oldest tested one may work.
@@ -87,7 +88,7 @@ class Requirements:
         foreign = {domain for domain in model.opset_imports if domain} - {domain for domain, _ in own}
         return cls(
             opset=opset,
-            opset_for=_needing(nodes, opset),
+            opset_for=lowest.requiring(model),
             ir_version=int(model.ir_version or 0),
             runtime=runtime,
             newer=newer,
@@ -122,14 +123,6 @@ class Requirements:
         }
         head = f"opset {self.opset}, IR {self.ir_version}, {runtime}, {flow or 'no control flow'}, {types}"
         return "\n".join([head, *(f"  {label:<11}  {text}" for label, text in rows.items() if text)])
-
-
-def _needing(nodes: Iterable[ir.Node], opset: int) -> tuple[str, ...]:
-    """Return the operators that need an opset, unless it is one that is written in any case."""
-    if opset <= lowest.FLOOR:
-        return ()
-    standard = [node for node in nodes if not node.domain]
-    return tuple(sorted({node.op_type for node in lowest.needing(standard, opset, opset - 1)}))
 
 
 def oldest_runtime(nodes: Sequence[ir.Node], opset: int) -> tuple[str | None, tuple[str, ...]]:

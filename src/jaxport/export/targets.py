@@ -18,6 +18,7 @@ from jaxport.export.passes.shifts import shifts
 from jaxport.export.passes.spectra import spectra
 from jaxport.export.passes.tied import tied
 from jaxport.export.passes.untied import untied
+from jaxport.export.passes.whole_blocks import whole_blocks
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ TARGETS: dict[str, Target] = {
             domains=frozenset(),
             without_dtypes=frozenset({"uint64"}),  # which it shifts and compares as if they had a sign
             signs_uint32=True,
-            passes=(inlining, tied, untied, spectra, shifts, common.RemoveUnusedNodesPass()),
+            passes=(inlining, tied, untied, spectra, shifts, whole_blocks, common.RemoveUnusedNodesPass()),
         ),
         Target("portable", opset=18, newest_opset=18, ir_version=8, runtime="1.17", domains=frozenset()),
         Target(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.dense import Dense, NodeFilter, columns_int8, everywhere
+from jaxport.export.passes.dense import Dense, Int8, NodeFilter, columns_int8, everywhere
 from jaxport.export.passes.editing import Editor, constant_of, dims_of, integer, is_op, operand, source
 from jaxport.export.passes.fusing import report
 
@@ -83,12 +83,13 @@ def observed(model: ir.Model, where: NodeFilter) -> list[ir.Value]:
     return list(values)
 
 
-def calibrated_int8(model: ir.Model, ranges: Mapping[str, Range], *, where: NodeFilter = everywhere) -> str:
+def calibrated_int8(model: ir.Model, ranges: Mapping[str, Range], *, form: Int8, where: NodeFilter = everywhere) -> str:
     """Quantize products and convolutions of the main graph.
 
     Args:
       model: changed in place.
       ranges: the least and the greatest element of each of the `observed` values, by name.
+      form: the range of the weights.
       where: whether a node may be changed.
     """
     editor = Editor(model)
@@ -102,7 +103,7 @@ def calibrated_int8(model: ir.Model, ranges: Mapping[str, Range], *, where: Node
             if x not in widened:
                 widened[x], scales[widened[x]] = _around(editor, x, by_value[x], [node])
             node.replace_input_with(0, widened[x])
-        _store(editor, layer, scales[source(node)])
+        _store(editor, layer, scales[source(node)], form)
         if end is not None:
             widened[end], scales[widened[end]] = _around(editor, end, by_value[end], list(end.consumers()))
     made = {
@@ -136,13 +137,13 @@ def _around(editor: Editor, value: ir.Value, extremes: Range, users: Sequence[ir
     return result, float(scale)
 
 
-def _store(editor: Editor, layer: CalibratedLayer, x_scale: float) -> None:
+def _store(editor: Editor, layer: CalibratedLayer, x_scale: float, form: Int8) -> None:
     """Store the weights in 8 bits, and the bias of a convolution in 32."""
     node, name = layer.node, source(layer.node, 1).name or "weights"
     bias = constant_of(operand(node, 2))
     # A bias counts in steps of both scales: beside weights of next to nothing it would need more of them than there are.
     least = 0.0 if bias is None else np.abs(bias.astype(np.float64)) / (2**30 * x_scale)
-    levels, scale = columns_int8(layer.weights, layer.axis, least)
+    levels, scale = columns_int8(layer.weights, form, layer.axis, least)
     zero = np.zeros(scale.shape, np.int8)
     _replace(editor, node, 1, f"{name}.int8", (levels, scale, zero), layer.axis)
     if bias is not None:

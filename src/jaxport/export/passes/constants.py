@@ -27,6 +27,7 @@ from jaxport.export.passes.editing import (
     graphs,
     is_op,
     numpy_dtype,
+    set_dtype,
     source,
     static_dims,
     substitute,
@@ -121,7 +122,7 @@ def _recast(node: ir.Node) -> bool:
         return False
     with np.errstate(over="ignore"):
         weight.const_value = ir.Tensor(array.astype(after.numpy()), dtype=after, name=weight.name)
-    weight.dtype = after
+    set_dtype(weight, after)
     for user in users:
         substitute(user.outputs[0], weight)
     return True

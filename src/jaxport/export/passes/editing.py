@@ -78,6 +78,11 @@ def numpy_dtype(value: ir.Value) -> np.dtype:
     return value.dtype.numpy()
 
 
+def set_dtype(value: ir.Value, dtype: ir.DataType) -> None:
+    """Give a value another dtype. Assigning `value.dtype` changes an object that other values may have as their type, too."""
+    value.type = ir.TensorType(dtype)
+
+
 def permutation(node: ir.Node) -> tuple[int, ...]:
     """Return the permutation of a Transpose."""
     return tuple(node.attributes["perm"].as_ints())

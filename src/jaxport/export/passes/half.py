@@ -5,6 +5,7 @@
    attention keep their statistics in float32, as their operators say.
 3. What moves or combines values in half is computed in half, too.
 4. Sums, softmax, exponentials and whatever has subgraphs or a function's body are computed in float32, behind casts.
+5. A `Concat` that gives an output in float32 is computed in float32: a cache with new rows is not cast and cast back.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.export import legalize, schema
-from jaxport.export.passes.editing import Editor, constant_of, dims_of, is_op, source, subgraphs
+from jaxport.export.passes.editing import Editor, constant_of, dims_of, is_op, set_dtype, source, subgraphs
 
 #: Operators that are worth a cast of their operands.
 HEAVY = frozenset(
@@ -31,6 +32,8 @@ FOLLOWING = frozenset(
 )
 #: Operators that look up elements; they run in half if the table is stored in half.
 LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
+#: Operators that read the dims of their operand alone.
+MEASURING = ("Shape", "Size")
 FLOAT = ir.DataType.FLOAT
 FEW = 16
 """Constants with at most this many elements are stored in half only if operators in half use them."""
@@ -46,7 +49,7 @@ def half(model: ir.Model, dtype: ir.DataType, *, border: bool = False) -> str:
       dtype: float16 or bfloat16.
       border: whether inputs and outputs in float32 become half, too.
     """
-    return _Halving(model, dtype).run(border)
+    return _Halving(model, dtype, border).run()
 
 
 @dataclass
@@ -55,21 +58,24 @@ class _Halving:
 
     model: ir.Model
     dtype: ir.DataType
+    border: bool
     halves: set[ir.Value] = field(default_factory=set)
     casts: dict[ir.Value, ir.Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.editor, self.graph = Editor(self.model), self.model.graph
 
-    def run(self, border: bool) -> str:
+    def run(self) -> str:
         held = self._store()
-        if border:
+        if self.border:
             for value in self.graph.inputs:
                 if value.dtype is FLOAT and not value.is_initializer():
-                    value.dtype = self.dtype
+                    set_dtype(value, self.dtype)
                     self.halves.add(value)
         computed, kept = 0, collections.Counter()
         for node in list(self.graph):
+            if is_op(node, *MEASURING):
+                continue
             if self._fits(node):
                 self._narrow(node)
                 computed += 1
@@ -82,7 +88,7 @@ class _Halving:
                 for index, value in enumerate(inner.outputs):
                     if value in self.halves:
                         inner.outputs[index] = self._cast(value, FLOAT)
-        self._finish(border)
+        self._finish()
         name = self.dtype.numpy().name
         most = ", ".join(f"{count} {op_type}" for op_type, count in kept.most_common(SHOWN))
         more = f" ({most}{', …' if len(kept) > SHOWN else ''})" if kept else ""
@@ -97,7 +103,7 @@ class _Halving:
             array = constant_of(value)
             if array is not None and array.size > FEW and self._holds(array):
                 value.const_value = ir.Tensor(self._rounded(array), dtype=self.dtype, name=value.name)
-                value.dtype = self.dtype
+                set_dtype(value, self.dtype)
                 self.halves.add(value)
                 count += 1
         return count
@@ -125,6 +131,8 @@ class _Halving:
         follows = moved or any(value in self.halves and not value.is_initializer() for value in floats)
         if node.op_type not in HEAVY and not follows:
             return False
+        if is_op(node, "Concat") and node.outputs[0].is_graph_output() and not self.border:
+            return False
         narrow = self.dtype.numpy()
         facts = schema.find("", node.op_type, self.model.opset_imports[""])
         if facts is None or narrow in legalize.missing(node.op_type) or narrow not in facts.inputs[0].dtypes:
@@ -148,7 +156,7 @@ class _Halving:
                 node.replace_input_with(index, self._cast(value, FLOAT))
         for index, value in enumerate(node.outputs):
             if value.dtype is FLOAT and facts.output(index).type in parameters:
-                value.dtype = self.dtype
+                set_dtype(value, self.dtype)
                 self.halves.add(value)
         if node.op_type == "Attention":
             node.attributes["softmax_precision"] = ir.AttrInt64("softmax_precision", int(FLOAT))
@@ -156,7 +164,7 @@ class _Halving:
     def _widen(self, node: ir.Node) -> None:
         """Let a node have its operands in float32."""
         for index, value in enumerate(node.inputs):
-            if value in self.halves:
+            if value in self.halves and not is_op(node, *MEASURING):
                 node.replace_input_with(index, self._cast(value, FLOAT))
 
     def _as_half(self, value: ir.Value) -> ir.Value:
@@ -176,14 +184,14 @@ class _Halving:
             )
         return self.casts[value]
 
-    def _finish(self, border: bool) -> None:
+    def _finish(self) -> None:
         """Let the outputs have the dtype and the names that they shall have."""
         for index, value in enumerate(self.graph.outputs):
-            wanted = self.dtype if border else FLOAT
-            if not self._is_float(value) or (value in self.halves) == border:
+            wanted = self.dtype if self.border else FLOAT
+            if not self._is_float(value) or (value in self.halves) == self.border:
                 continue
             name = value.name
-            value.name = self.editor.unique(f"{name}/{'wide' if border else 'half'}")
+            value.name = self.editor.unique(f"{name}/{'wide' if self.border else 'half'}")
             self.casts.pop(value, None)
             result = self._cast(value, wanted)
             result.name = name
