@@ -144,10 +144,18 @@ def test_an_integer_constant_that_decides_what_is_emitted():
 
 
 def test_a_constant_that_is_moved_and_then_read():
-    def moved(x, factor):
-        return x * factor.reshape(4, 1).T
+    @jaxport.blocks.boundary
+    def divided(x, by):
+        return x // by.T
 
-    export(calls(moved, [2.0, 2.0, 2.0, 1.0, 2.0]), X)
+    weights = [jnp.array([[3, 4], [5, last]], jnp.int32) for last in (6, 6, 6, -1, 7)]
+
+    def fn(x):
+        for by in weights:
+            x = divided(x, by)
+        return x
+
+    export(fn, [jax.ShapeDtypeStruct((2, 2), np.int32)]).verify()
 
 
 def test_weights_that_are_moved_are_moved_again(repeated):
@@ -190,17 +198,64 @@ def test_operands_of_other_kinds():
     export(fn, X * 2)
 
 
-def test_an_operand_whose_origin_decides():
+@pytest.mark.parametrize("first", range(7))
+def test_an_operand_whose_origin_decides(first):
     @jaxport.blocks.boundary
     def taken(x, index):
         return x + x[index]
 
     def fn(x, index):
-        for at in (index, index, jnp.clip(index, 0, 2), index % 4, jnp.arange(4), index, jnp.maximum(index, 0)):
+        many = [index, index, jnp.clip(index, 0, 2), index % 4, jnp.arange(4), index, jnp.maximum(index, 0)]
+        for at in many[first:] + many[:first]:
             x = taken(x, at)
         return x
 
     export(fn, [(4,), jax.ShapeDtypeStruct((4,), np.int32)])
+
+
+def test_operands_of_other_dims():
+    @jaxport.blocks.boundary
+    def normalized(x):
+        return x / jnp.sum(x * x, axis=0)
+
+    def fn(x, y):
+        for _ in range(2):
+            x, y = normalized(x), normalized(y)
+        return normalized(y), normalized(x)
+
+    export(fn, [("B", 4), ("T", 4)])
+
+
+def test_the_lines_of_nodes_are_their_own():
+    ways = iter("aaabab" * 8)
+
+    @jaxport.blocks.boundary
+    def either(x):
+        if next(ways) == "a":
+            return jnp.tanh(x)
+        return jnp.tanh(x)
+
+    def fn(x):
+        for _ in range(6):
+            x = either(x)
+        return x
+
+    exported = export(fn, X)
+    assert len({node.metadata_props["jaxport.source"] for node in exported.model.graph}) == 2
+
+
+def test_numbers_that_are_computed_inside(repeated):
+    @jaxport.blocks.boundary
+    def decayed(x):
+        return x * jax.lax.integer_pow(jax.lax.full((), 0.5), 3)
+
+    def fn(x):
+        for _ in range(5):
+            x = decayed(x)
+        return x
+
+    export(fn, X)
+    assert len(repeated) == 3
 
 
 def test_the_first_value_of_a_dim_is_not_repeated(repeated):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from jaxport.blocks import FrozenMapping, block_p
+from jaxport.blocks import block_p
 from jaxport.export import dims, folding
 from jaxport.export.alike import same_dataflow, same_operation, same_value
 from jaxport.export.steps import Emission, Log, Move, Step, Watch, Withdrawal
@@ -146,7 +146,7 @@ class BlockTemplate:
 
 
 class _Comparison:
-    """The comparison of two blocks, up to the path of their module."""
+    """The comparison of two blocks, up to the path of their module and those of the weights."""
 
     def __init__(self, walker: Walker, one: JaxprEqn, other: JaxprEqn):
         self.walker, self.one, self.other = walker, one.params, other.params
@@ -165,13 +165,12 @@ class _Comparison:
         return same_operation(one, other, self._same_values)
 
     def _same_blocks(self, one: Parameters, other: Parameters) -> bool:
-        block = one["block"]
-        weights, exchanged = (
-            FrozenMapping({index: self.renamed(path) for index, path in paths.items()})
-            for paths in (block.weights, block.exchanged)
-        )
-        expected = replace(block, path=self.renamed(block.path), weights=weights, exchanged=exchanged)
-        return expected == other["block"] and self._same_values(one["jaxpr"], other["jaxpr"])
+        block, theirs = one["block"], other["block"]
+        if block.weights.keys() != theirs.weights.keys() or block.exchanged.keys() != theirs.exchanged.keys():
+            return False
+        path = self.renamed(block.path)
+        expected = replace(block, path=path, weights=theirs.weights, exchanged=theirs.exchanged)
+        return expected == theirs and self._same_values(one["jaxpr"], other["jaxpr"])
 
     def _same_values(self, one: PyTree, other: PyTree) -> bool:
         """Whether two parameters are equal. Results need no look: equal operations on equal operands have equal ones."""
