@@ -205,7 +205,9 @@ def test_segments(name, reduce):
 
 @pytest.mark.parametrize("how", ["add", "multiply", "min", "max"])
 def test_writing_rows_of_one_number(how):
+    """Here, ids may be counted from the end."""
     check(lambda u, i: getattr(jnp.full((5, 3), 2.0).at[i], how)(u), f32(3, 4, 3), i32(3, 4))
+    check(lambda u, i: getattr(jnp.full((1, 3), 2.0).at[i], how)(u), f32(3, 4, 3), i32(3, 4))
 
 
 def test_what_is_dropped_does_not_matter():

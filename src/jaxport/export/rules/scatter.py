@@ -117,8 +117,11 @@ def combined(op, x, indices, updates, combination, numbers, mode, unique):
     single = all(dims.same(d, 1) for d in batch)
     if not shared and not single:
         shared = window_starts.counted(op, columns, x.shape, sizes, batch)
-    negative = counts_from_end(op, x, sizes) if single else True
     check = mode != GatherScatterMode.CLIP
+    rows = check and not single and not shared and are_rows(x, sizes, batch, columns)
+    number = filling(x) if rows and combination.reduces(op.opset) else None
+    # From the end of a longer array, the spare row would be counted.
+    negative = counts_from_end(op, x, sizes) if single else number is None
     starts = window_starts.of(op, x.shape, sizes, columns, batch, check=check, negative=negative)
     if single:
         starts = window_starts.of_one_window(op, starts)
@@ -128,8 +131,7 @@ def combined(op, x, indices, updates, combination, numbers, mode, unique):
     for axis, position in zip(windows, numbers.update_window_dims, strict=True):
         labels[position] = ("window", axis)
     many = Updates(updates, labels, sizes, starts, shared)
-    number = filling(x)
-    if number is not None and many.are_rows(x) and combination.reduces(op.opset):
+    if number is not None and starts.inside is not None and list(starts.at) == [0]:
         return many.rows_with_a_spare(op, x, number, combination, unique)
     if starts.inside is not None and combination.neutral is not None:
         neutral = op.const(combination.neutral(x.dtype), x.dtype)
@@ -152,6 +154,14 @@ def filling(x):
     origin = x.origin
     number = origin.operands[0] if origin is not None and origin.op_type == "Expand" else None
     return number if number is not None and number.is_constant and math.prod(number.shape) == 1 else None
+
+
+def are_rows(x, sizes, batch, columns):
+    """Whether windows of these sizes are rows of `x`, of which there are probably fewer than windows."""
+    if list(columns) != [0] or not dims.same(sizes[0], 1) or not all(map(dims.same, sizes[1:], x.shape[1:])):
+        return False
+    static = [dims.is_static(dim) for dim in (x.shape[0], math.prod(batch))]
+    return x.shape[0] <= math.prod(batch) if all(static) else not any(static)
 
 
 def one_update(op, x, update, starts, combination):
@@ -269,14 +279,6 @@ class Updates:
             and math.prod(map(int, row)) >= LONG_ROW
             and all(dims.same(size, 1) for axis, size in enumerate(self.sizes) if axis in self.starts.at)
         )
-
-    def are_rows(self, x: Any) -> bool:
-        """Whether these are rows of `x`, of which some may lie outside, and there are probably more than in `x`."""
-        if self.starts.inside is None or self.shared or list(self.starts.at) != [0] or not dims.same(self.sizes[0], 1):
-            return False
-        rows, count = x.shape[0], math.prod(self.starts.batch)
-        many = rows <= count if dims.all_static((rows, count)) else not (dims.is_static(rows) or dims.is_static(count))
-        return many and all(map(dims.same, self.sizes[1:], x.shape[1:]))
 
     def rows_with_a_spare(self, op: Emitter, x: Any, number: Value, combination: Combination, unique: bool) -> Any:
         """Scatter rows into an array filled with a number; those that lie outside go into a row that is cut off."""
