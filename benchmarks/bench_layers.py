@@ -1,8 +1,14 @@
-"""Export time over the number of transformer layers, and against jax2onnx: CPU time, of a first export and of later ones."""
+"""Export time over the number of transformer layers: CPU time, of a first export of a process and of later ones.
+
+It is compared with `jax.make_jaxpr` of the same model, in turns in one process, and with jax2onnx in another.
+"""
 
 from __future__ import annotations
 
-from benchmarks.measure import PEERS, have_peers, median, table
+import os
+import sys
+
+from benchmarks.measure import PEERS, have_peers, median, run, table
 
 #: A plain pre-norm transformer in Flax NNX, the same for both exporters.
 MODEL = """
@@ -34,32 +40,53 @@ def timed(export, layers):
     start = time.process_time()
     export(model)
     return time.process_time() - start
+
+def trace(model):
+    (batch,) = jax.export.symbolic_shape("B")
+    jax.make_jaxpr(lambda x: model(x))(jax.ShapeDtypeStruct((batch, 16, 64), jnp.float32))
 """
 OURS = "import jaxport\nexport = lambda model: jaxport.to_onnx(model, [('B', 16, 64)])\n"
 THEIRS = "from jax2onnx import to_onnx\nexport = lambda model: to_onnx(model, [('B', 16, 64)])\n"
 LAYERS = (2, 4, 8, 16, 32)
 PLAIN = 8
+WARM = """
+for _ in range(2):
+    timed(export, 2), timed(trace, 2)
+turns = [(timed(export, {layers}), timed(trace, {layers})) for _ in range({turns})]
+result = dict(zip(("export", "trace"), map(statistics.median, zip(*turns))))
+"""
+COLD = """
+timed(export, {layers})
+result = {{"export": time.process_time() - start}}
+"""
 
 
-def seconds(exporter: str, layers: int, python: object = None, repeats: int = 3, warm: bool = True) -> float:
-    """The CPU seconds of an export: of the second one in a process, or of the first, with what it imports."""
-    before = "timed(export, 2)\n" if warm else "start = time.process_time()\n"
-    measured = f"timed(export, {layers})" + ("" if warm else " and time.process_time() - start")
-    program = MODEL + (exporter + before if warm else before + exporter) + f"result = {{'export': {measured}}}\n"
-    return median(program, "export", repeats, **({"python": python} if python else {}))
+def warm(exporter: str, layers: int, python: str | os.PathLike[str] = sys.executable) -> dict[str, float]:
+    """The median CPU seconds of an export and of a trace, in turns in a process that has done both before."""
+    return run("import statistics" + MODEL + exporter + WARM.format(layers=layers, turns=7), python)
+
+
+def cold(exporter: str, python: str | os.PathLike[str] = sys.executable, repeats: int = 3) -> float:
+    """The CPU seconds of the first export of a process, with what it imports."""
+    program = f"{MODEL}start = time.process_time()\n{exporter}{COLD.format(layers=PLAIN)}"
+    return median(program, "export", repeats, python)
 
 
 def main() -> None:
-    ours = {layers: seconds(OURS, layers) for layers in LAYERS}
-    theirs = {n: seconds(THEIRS, n, PEERS, repeats=1) for n in LAYERS} if have_peers() else {}
-    rows = []
-    for before, layers in zip((None, *LAYERS), LAYERS, strict=False):
-        growth = ours[layers] / ours[before] if before else ""
-        rows.append((layers, ours[layers], growth, theirs.get(layers, ""), theirs and ours[layers] / theirs[layers]))
-    header = ["layers", "CPU seconds", "growth per doubling", "jax2onnx: CPU seconds", "ratio to jax2onnx"]
+    rows, before = [], None
+    for layers in LAYERS:
+        ours, theirs = warm(OURS, layers), warm(THEIRS, layers, PEERS)["export"] if have_peers() else None
+        export, growth = ours["export"], ours["export"] / before if before else ""
+        peer = (theirs, export / theirs) if theirs else ("", "")
+        rows.append((layers, export, growth, export / ours["trace"], *peer))
+        before = export
+    header = [
+        "layers", "CPU seconds", "growth per doubling", "ratio to `jax.make_jaxpr`",
+        "jax2onnx: CPU seconds", "ratio to jax2onnx",
+    ]  # fmt: skip
     table("Export time over layers", header, rows)
-    first = seconds(OURS, PLAIN, warm=False)
-    peer = seconds(THEIRS, PLAIN, PEERS, repeats=1, warm=False) if have_peers() else None
+    first = cold(OURS)
+    peer = cold(THEIRS, PEERS, repeats=1) if have_peers() else None
     header = ["layers", "CPU seconds", "jax2onnx: CPU seconds", "ratio to jax2onnx"]
     table("The first export of a process", header, [(PLAIN, first, peer or "", first / peer if peer else "")])
 

@@ -37,7 +37,8 @@ from numpy.typing import ArrayLike
 
 from jaxport.errors import RuleError
 from jaxport.export import dim_values, dims, folding, legalize, opsets, schema, shapes
-from jaxport.export.value import Operand, Origin, Scope, Stamp, Value, data_type
+from jaxport.export.steps import Move, OperatorCall
+from jaxport.export.value import Operand, Scope, Stamp, Value, data_type
 from jaxport.jaxprs import ClosedJaxpr, Jaxpr, Parameters, PythonFunction
 
 if TYPE_CHECKING:
@@ -197,6 +198,8 @@ class Emitter:
         dtypes = [self._result_dtype(facts, i, values, attributes) for i in range(outputs)]
         if outputs == 1 and not domain:
             folded = folding.fold(op_type, values, attributes, dtypes[0])
+            if folded is not None and folded.watch is not None and self.scope.log is not None:
+                self.scope.log.steps.append(Move(op_type, tuple(values), attributes, folded))
             folded = folded or folding.without_neutral(op_type, values)
             if folded is not None:
                 return folded
@@ -322,32 +325,13 @@ class Emitter:
         stamps: Sequence[Stamp],
         facts: schema.Schema | None,
     ) -> Any:
-        scope, root = self.scope, self.scope.root
         for value in values:
-            if value is not None and not scope.sees(value):
+            if value is not None and not self.scope.sees(value):
                 raise RuleError(f"{op_type} uses {value}, a value of another graph")
-        inputs = [None if v is None else scope.use(v) for v in values]
-        wish = f"{self.place.path}/{op_type}" if self.place.path else op_type
-        name = root.node_names.unique(wish)
-        results = []
-        for index, (dtype, shape) in enumerate(stamps):
-            value_name = root.values.unique(name if len(stamps) == 1 else f"{name}:{index}")
-            origin = None if domain else Origin(op_type, tuple(values), attributes, index)
-            result = Value(
-                dtype, shape, scope=scope, name=value_name, ir_value=ir.Value(name=value_name), origin=origin
-            )
-            result.stamp()
-            results.append(result)
-        node = ir.Node(
-            domain,
-            op_type,
-            inputs,
-            [_attribute(key, value, facts) for key, value in attributes.items()],
-            outputs=[r.ir for r in results],
-            name=name,
-            metadata_props=self.place.metadata(),
-        )
-        scope.nodes.append(node)
+        written = tuple(_attribute(key, value, facts) for key, value in attributes.items())
+        call = OperatorCall(domain, op_type, tuple(values), attributes, written)
+        results = [Value(dtype, shape) for dtype, shape in stamps]
+        self.scope.add(call, results, self.place)
         return results[0] if len(results) == 1 else tuple(results)
 
     # Movements that emit nothing if nothing moves

@@ -95,14 +95,14 @@ def fold(op_type: str, operands: Sequence[Value | None], attributes: Parameters,
       attributes: its attributes as Python values.
       dtype: the dtype of the result, known from the schema.
     """
-    if not operands or any(x is not None and x.constant is None for x in operands):
+    if not operands or any(x is not None and not x.is_constant for x in operands):
         return None
-    arrays = [None if x is None else x.constant for x in operands]
-    first = operands[0]
-    if op_type in MOVES:
-        moved = MOVES[op_type](*arrays, **attributes)
-        return Value(dtype, moved.shape, constant=moved, name=first.name if first else "")
+    first, *others = operands
+    if op_type in MOVES and first is not None:
+        rest = [None if x is None else x.constant for x in others]
+        return first.moved(lambda x: MOVES[op_type](x, *rest, **attributes))
     exact = all(x is None or x.dtype.kind in "iub" for x in operands) and np.dtype(dtype).kind in "iub"
+    arrays = [None if x is None else x.constant for x in operands] if exact else []
     if op_type == "Cast" and exact:
         result = arrays[0].astype(dtype)  # pyright: ignore[reportOptionalMemberAccess]
     elif op_type in COMPUTES and exact and sum(a.nbytes for a in arrays if a is not None) <= SMALL:
@@ -126,7 +126,7 @@ def computed(equation: JaxprEqn, operands: Sequence[Value]) -> list[Value] | Non
     [1.0]
     """
     avals: list[Any] = [variable.aval for variable in equation.outvars]
-    if not operands or equation.effects or any(x.constant is None or x.name for x in operands):
+    if not operands or equation.effects or any(not x.is_constant or x.name for x in operands):
         return None
     if not all(hasattr(aval, "dtype") and dims.all_static(aval.shape) for aval in avals):
         return None
@@ -171,9 +171,11 @@ def without_neutral(op_type: str, operands: Sequence[Value | None]) -> Value | N
     first, second = operands
     pairs = [(first, second), (second, first)] if op_type in NEUTRAL else [(first, second)]
     for kept, other in pairs:
-        if kept is None or other is None or other.constant is None or kept.shape is None or other.constant.size > SMALL:
+        if kept is None or other is None or not other.is_constant or kept.shape is None:
             continue
         if other.name:  # a parameter stays even while it has its initial value
+            continue
+        if other.constant is None or other.constant.size > SMALL:
             continue
         neutral = (NEUTRAL.get(op_type) or NEUTRAL_SECOND[op_type])(other.dtype)
         aligned = zip(reversed(other.constant.shape), reversed(kept.shape), strict=False)

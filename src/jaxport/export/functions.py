@@ -205,7 +205,7 @@ class FunctionBuilder:
         for index, value in enumerate(operands):
             weight, argument = block.weights.get(index), "".join(block.arguments[index : index + 1])
             kept = options.get("unique") if weight is not None else argument not in options.get("runtime", ())
-            if value.constant is not None and kept:
+            if value.is_constant and kept:
                 inside.append(value)
                 continue
             passed.append(op.expanded(value))

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 from jax.typing import DTypeLike
 
 from jaxport.export import dims
+from jaxport.export.steps import Emission, Log, OperatorCall, Watch, Withdrawal
 from jaxport.jaxprs import Parameters
+
+if TYPE_CHECKING:
+    from jaxport.export.walker import Place
 
 #: Marks a parameter of the user's, in the `meta` of its `onnx_ir.Value`.
 PARAMETER = "jaxport.parameter"
@@ -36,13 +40,12 @@ class Value:
       dtype: its NumPy dtype (`ml_dtypes` for bfloat16 and smaller floats).
       shape: a tuple of dims (integers or symbolic dimension expressions), or None if it is unknown.
       broadcast: the shape after its broadcast, if that is deferred: see `logical_shape`.
-      constant: its value as a NumPy array if it is constant, else None.
       scope: the graph it belongs to; None for a constant, which any graph may use.
       name: its wanted name, made unique when it enters a graph.
-      origin: the node of the default domain that computes it, or None for inputs and constants.
+      watch: notes what is read of it while a template is being recorded, or None.
     """
 
-    __slots__ = ("broadcast", "constant", "dtype", "ir", "name", "origin", "scope", "shape")
+    __slots__ = ("_constant", "_ir", "_origin", "broadcast", "dtype", "name", "scope", "shape", "watch")
 
     def __init__(
         self,
@@ -54,11 +57,39 @@ class Value:
         name: str = "",
         ir_value: ir.Value | None = None,
         origin: Origin | None = None,
+        watch: Watch | None = None,
     ):
         self.dtype = np.dtype(dtype)
         self.shape = None if shape is None else tuple(shape)
         self.broadcast: tuple[dims.Dim, ...] | None = None
-        self.constant, self.scope, self.name, self.ir, self.origin = constant, scope, name, ir_value, origin
+        self._constant, self.scope, self.name, self._ir, self._origin = constant, scope, name, ir_value, origin
+        self.watch = watch
+
+    @property
+    def constant(self) -> np.ndarray | None:
+        """Its value as a NumPy array if it is constant, else None. To ask whether it is, ask `is_constant`."""
+        if self.watch is not None:
+            self.watch.elements_read = True
+        return self._constant
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether its value is known."""
+        return self._constant is not None
+
+    @property
+    def origin(self) -> Origin | None:
+        """The node of the default domain that computes it, or None for inputs and constants."""
+        if self.watch is not None:
+            self.watch.origin_read = True
+        return self._origin
+
+    @property
+    def ir(self) -> ir.Value | None:
+        """The value in the graph, from which all of the graph can be seen."""
+        if self.scope is not None and self.scope.log is not None:
+            self.scope.log.graph_seen = True
+        return self._ir
 
     @property
     def rank(self) -> int:
@@ -76,6 +107,10 @@ class Value:
         """Return the same stored value with a deferred broadcast to `shape`."""
         if self.shape is not None and len(self.shape) == len(shape) and all(map(dims.same, self.shape, shape)):
             return self if self.broadcast is None else self.stored()
+        return self.broadcasting(shape)
+
+    def broadcasting(self, shape: Sequence[dims.Dim]) -> Value:
+        """Return the same stored value with a deferred broadcast to `shape`, even if that is its own."""
         result = self.stored()
         result.broadcast = tuple(shape)
         return result
@@ -85,20 +120,44 @@ class Value:
         return Value(
             self.dtype,
             self.shape,
-            constant=self.constant,
+            constant=self._constant,
             scope=self.scope,
             name=self.name,
-            ir_value=self.ir,
-            origin=self.origin,
+            ir_value=self._ir,
+            origin=self._origin,
+            watch=self.watch,
         )
+
+    def watched(self, watch: Watch) -> Value:
+        """Return the same value; `watch` notes what is read of it."""
+        result = self.stored()
+        result.broadcast, result.watch = self.broadcast, watch
+        return result
+
+    def moved(self, move: Callable[[np.ndarray], np.ndarray]) -> Value:
+        """Return the constant with its elements elsewhere; none of them counts as read."""
+        assert self._constant is not None
+        array = move(self._constant)
+        watch = None if self.watch is None else Watch()
+        return Value(self.dtype, array.shape, constant=array, name=self.name, watch=watch)
+
+    def same_elements(self, other: Value) -> bool:
+        """Whether two constants have the same bytes; this does not count as read."""
+        one, two = self._constant, other._constant
+        return one is two or (one is not None and two is not None and one.tobytes() == two.tobytes())
+
+    @property
+    def identity(self) -> int:
+        """A number that two values share if they are the same tensor."""
+        return id(self._ir) if self._constant is None else id(self._constant)
 
     def __repr__(self) -> str:
         shape = "unknown shape" if self.shape is None else f"[{', '.join(str(d) for d in self.shape)}]"
-        return f"<{'constant ' if self.constant is not None else ''}{self.dtype}{shape} {self.name}>"
+        return f"<{'constant ' if self.is_constant else ''}{self.dtype}{shape} {self.name}>"
 
     def key(self) -> tuple:
         """Return a key that distinguishes this constant from others."""
-        array = self.constant
+        array = self._constant
         assert array is not None
         kind = (array.dtype, array.shape)
         if array.nbytes <= SMALL:
@@ -107,9 +166,10 @@ class Value:
 
     def stamp(self) -> None:
         """Write dtype and shape on the underlying `onnx_ir.Value`."""
-        assert self.ir is not None
-        self.ir.type = ir.TensorType(data_type(self.dtype))
-        self.ir.shape = None if self.shape is None else ir.Shape([dims.label(d) for d in self.shape])
+        if self._ir is None:
+            self._ir = ir.Value(name=self.name)
+        self._ir.type = ir.TensorType(data_type(self.dtype))
+        self._ir.shape = None if self.shape is None else ir.Shape([dims.label(d) for d in self.shape])
 
 
 Operand = Value | np.ndarray | np.generic | float | Sequence[dims.Dim] | None
@@ -121,10 +181,10 @@ Stamp = tuple[DTypeLike, Sequence[dims.Dim] | None]
 
 def beside(value: Value | None, op_type: str, first: Value | None) -> Value | None:
     """Return `y` if a value is computed as `op_type(first, y)`, else None."""
-    if value is None or first is None or first.ir is None or value.origin is None or value.origin.op_type != op_type:
+    if value is None or first is None or first._ir is None or value.origin is None or value.origin.op_type != op_type:
         return None
     x, y = value.origin.operands
-    return y if x is not None and x.ir is first.ir else None
+    return y if x is not None and x._ir is first._ir else None
 
 
 @functools.lru_cache(maxsize=64)
@@ -174,14 +234,19 @@ class Namer:
         return name
 
 
-class Mark(NamedTuple):
-    """The state of a graph under construction: the number of its nodes, constants and dims, and of its root's."""
+@dataclass(frozen=True)
+class Mark:
+    """The state of a graph under construction: the number of its nodes, constants and dims, and of its root's.
+
+    The number of steps in its log tells how it was reached: it is no part of the state.
+    """
 
     nodes: int
     root_nodes: int
     constants: int
     initializers: int
     dims: int
+    steps: int = field(compare=False)
 
 
 @dataclass(eq=False)
@@ -189,7 +254,8 @@ class Scope:
     """A graph under construction: the main graph, the body of a function, or a subgraph of either.
 
     A subgraph sees the values of the graphs around it, up to its root; a root (the main graph or a function) sees only
-    its own. Constants and dimension values are stored once, at the root.
+    its own. Constants and dimension values are stored once, at the root. `log` notes what enters the graph while a
+    template is being recorded.
     """
 
     kind: str
@@ -202,6 +268,7 @@ class Scope:
     dim_inputs: dict[str, Value] = field(default_factory=dict)
     values: Namer = field(default_factory=Namer)
     node_names: Namer = field(default_factory=Namer)
+    log: Log | None = None
     root: Scope = field(init=False)
 
     def __post_init__(self) -> None:
@@ -211,7 +278,8 @@ class Scope:
         """Return the current state of this graph, to come back to."""
         root = self.root
         dim_count = len(root.dim_values) + len(root.dim_inputs)
-        return Mark(len(self.nodes), len(root.nodes), len(root.constants), len(root.initializers), dim_count)
+        steps = 0 if self.log is None else len(self.log.steps)
+        return Mark(len(self.nodes), len(root.nodes), len(root.constants), len(root.initializers), dim_count, steps)
 
     def undo(self, mark: Mark) -> None:
         """Remove what was emitted since a mark, unless dims were: later code relies on them, so all of it stays."""
@@ -222,6 +290,8 @@ class Scope:
             for index in range(len(node.inputs)):
                 node.replace_input_with(index, None)
         del self.nodes[mark.nodes :], root.nodes[mark.root_nodes :]
+        if self.log is not None:
+            self.log.steps[mark.steps :] = [Withdrawal(tuple(self.log.steps[mark.steps :]))]
         for made, count in ((root.constants, mark.constants), (root.initializers, mark.initializers)):
             while len(made) > count:
                 made.popitem()  # the newest
@@ -233,9 +303,33 @@ class Scope:
             scope = scope.parent
         return value.scope is None or scope is not None
 
+    def add(self, call: OperatorCall, results: Sequence[Value], place: Place) -> ir.Node:
+        """Append a node; name it and its results after the innermost block of its place."""
+        inputs = [None if v is None else self.use(v) for v in call.operands]
+        wish = f"{place.path}/{call.op_type}" if place.path else call.op_type
+        name = self.root.node_names.unique(wish)
+        for index, result in enumerate(results):
+            result.name = self.root.values.unique(name if len(results) == 1 else f"{name}:{index}")
+            result.scope = self
+            result.stamp()
+            result._origin = None if call.domain else Origin(call.op_type, call.operands, call.attributes, index)
+        node = ir.Node(
+            call.domain,
+            call.op_type,
+            inputs,
+            call.written,
+            outputs=[self.use(result) for result in results],
+            name=name,
+            metadata_props=place.metadata(),
+        )
+        self.nodes.append(node)
+        if self.log is not None:
+            self.log.steps.append(Emission(call, tuple(results), node, place))
+        return node
+
     def add_input(self, value: Value) -> Value:
         """Make `value` an input of this graph."""
-        value.ir = ir.Value(name=self.root.values.unique(value.name or "input"))
+        value._ir = ir.Value(name=self.root.values.unique(value.name or "input"))
         value.scope = self
         value.stamp()
         self.inputs.append(value)
@@ -243,9 +337,9 @@ class Scope:
 
     def use(self, value: Value) -> ir.Value:
         """Return the `onnx_ir.Value` of `value` in this graph; a constant enters its root on first use."""
-        if value.constant is None:
-            assert value.ir is not None
-            return value.ir
+        if not value.is_constant:
+            assert value._ir is not None
+            return value._ir
         root = self.root
         key = value.key()
         if key not in root.constants:
@@ -254,7 +348,7 @@ class Scope:
 
     def add_constant(self, value: Value) -> ir.Value:
         """Store a constant: as an initializer of the main graph, or as a node in a function, which has none."""
-        array = value.constant
+        array = value._constant
         assert array is not None
         name = self.values.unique(value.name or "constant")
         tensor = ir.Tensor(array, dtype=data_type(array.dtype), name=name)

@@ -23,6 +23,7 @@ from jaxport.export import dims, folding, plugins, prepare
 from jaxport.export.emitter import Declined, Emitter, Refused
 from jaxport.export.registry import RULES, Rule
 from jaxport.export.sources import source_lines
+from jaxport.export.templates import BlockTemplates
 from jaxport.export.value import Value, has_data_type
 from jaxport.jaxprs import Atom, ClosedJaxpr, Dim, Jaxpr, JaxprEqn, Literal, Parameters, PythonFunction, Var, parameters
 
@@ -57,6 +58,10 @@ class Place:
         """Return the place of an equation here."""
         return Place(self.blocks, source, primitive, self.in_rule, self.base)
 
+    def within(self, blocks: tuple[tuple[str, str], ...]) -> Place:
+        """Return the place of the same line and primitive inside other blocks."""
+        return Place(blocks, self.source, self.primitive, self.in_rule, self.base)
+
     def inside(self, base: str) -> Place:
         """Return the place at the start of a function's body, to which the paths of its blocks are relative."""
         return replace(self, blocks=(), base=base)
@@ -69,11 +74,16 @@ class Place:
     def metadata(self) -> dict[str, str]:
         """Return the metadata of a node's origin. `namespace` is the key that graph viewers read."""
         entries = {
-            "namespace": "/".join(f"{path}: {target}" for path, target in self.blocks),
+            "namespace": _namespace(self.blocks),
             "jaxport.source": self.source,
             "jaxport.primitive": self.primitive,
         }
         return {key: text for key, text in entries.items() if text}
+
+
+@functools.lru_cache(maxsize=256)
+def _namespace(blocks: tuple[tuple[str, str], ...]) -> str:
+    return "/".join(f"{path}: {target}" for path, target in blocks)
 
 
 @dataclass(frozen=True)
@@ -84,6 +94,10 @@ class Record:
     rule: str
     nodes: tuple[ir.Node, ...]
     note: str = ""
+
+    def moved(self, place: Place, nodes: Mapping[ir.Node, ir.Node]) -> Record:
+        """Return the record of an equal equation elsewhere, whose nodes are those that these are mapped to."""
+        return Record(place, self.rule, tuple(nodes[node] for node in self.nodes), self.note)
 
 
 @dataclass(eq=False)
@@ -98,6 +112,7 @@ class Walker:
       exact_nonfinite: whether NaN and infinities are as in JAX even if the runtime's operators differ.
       unroll_scans: the greatest length of a scan that is unrolled; if None, that depends on what is scanned.
       functions: builds ONNX functions for the chosen blocks, or None if there are none.
+      templates: what earlier blocks emitted, which is emitted again for equal ones.
       derived: constants that rules computed from others, by key, so that each is stored once.
       records: how each equation was exported, in order.
       refusals: the equations that cannot be exported.
@@ -111,6 +126,7 @@ class Walker:
     exact_nonfinite: bool = False
     unroll_scans: int | None = None
     functions: Any = None
+    templates: BlockTemplates = field(default_factory=BlockTemplates)
     derived: dict[tuple, Value] = field(default_factory=dict)
     records: list[Record] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
@@ -197,6 +213,10 @@ class Walker:
         return results
 
     def block(self, op: Emitter, equation: JaxprEqn, operands: Sequence[Value]) -> list[Value]:
+        """Export a block; one that equals an earlier block is not walked again."""
+        return self.templates.exported(op, equation, operands)
+
+    def walk_block(self, op: Emitter, equation: JaxprEqn, operands: Sequence[Value]) -> list[Value]:
         """Export a block: by its rule, as an ONNX function, or in place; an edited block only in place."""
         block = equation.params["block"]
         place = op.place.enter(block)
@@ -271,13 +291,17 @@ class Walker:
 
     def source(self, equation: JaxprEqn, around: str) -> str:
         """Return the user's line of an equation, `train.py:88 in step`; in a library, that of the call of it."""
+        users, librarys = self.source_lines(equation)
+        return users or around or librarys
+
+    def source_lines(self, equation: JaxprEqn) -> tuple[str, str]:
+        """Return the user's line of an equation, and that of a library; each is empty if there is none."""
         traceback = equation.source_info.traceback
         if traceback is None:
-            return around
+            return "", ""
         if traceback not in self._sources:
             self._sources[traceback] = source_lines(traceback)
-        users, librarys = self._sources[traceback]
-        return users or around or librarys
+        return self._sources[traceback]
 
 
 def constant(value: ArrayLike, dtype: DTypeLike) -> Value:
@@ -335,7 +359,7 @@ def checked_results(rule: Rule, op: Emitter, results: Sequence[object]) -> list[
             value = value.to(aval.shape)
         elif dims.shapes_differ(value.shape, aval.shape):
             returned = f"shape {value.shape}, not {aval.shape}"
-        elif value.constant is None and value.scope is op.scope and not dims.all_static(aval.shape):
+        elif not value.is_constant and value.scope is op.scope and not dims.all_static(aval.shape):
             value.shape = tuple(aval.shape)  # JAX's own form of the same dims
             value.stamp()
         if returned:

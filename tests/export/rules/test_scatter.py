@@ -176,7 +176,55 @@ def test_a_cache_in_a_loop():
     check(fn, f32("B", 3))
 
 
+SEGMENTS = {
+    "numbers": (f32(12), i32(12), 5),
+    "rows": (f32(12, 3), i32(12), 5),
+    "matrices": (f32(12, 3, 2), i32(12), 12),
+    "fewer rows than segments": (f32(4, 3), i32(4), 5),
+    "symbolic numbers": (f32("T"), i32("T"), 5),
+    "symbolic rows": (f32("T", 3), i32("T"), None),
+    "no rows": (f32(0, 3), i32(0), 5),
+    "no segments": (f32(4, 3), i32(4), 0),
+    "integers": (i32(12, 3), i32(12), 5),
+    "halves": (spec(12, 3, dtype="float16"), i32(12), 5),
+    "small ids": (f32(300), spec(300, dtype="uint8"), 260),
+}
+REDUCTIONS = [jax.ops.segment_sum, jax.ops.segment_prod, jax.ops.segment_max, jax.ops.segment_min]
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+@pytest.mark.parametrize("name", SEGMENTS)
+def test_segments(name, reduce):
+    """Many ids are negative or too large, and dropped."""
+    data, ids, count = SEGMENTS[name]
+    if count is None:
+        check(lambda x, i, y: reduce(x, i, num_segments=y.shape[0]), data, ids, f32("B"), without=EMPTY)
+    else:
+        check(lambda x, i: reduce(x, i, num_segments=count), data, ids, without=EMPTY if "symbolic" in name else None)
+
+
+@pytest.mark.parametrize("how", ["add", "multiply", "min", "max"])
+def test_writing_rows_of_one_number(how):
+    """Here, ids may be counted from the end."""
+    check(lambda u, i: getattr(jnp.full((5, 3), 2.0).at[i], how)(u), f32(3, 4, 3), i32(3, 4))
+    check(lambda u, i: getattr(jnp.full((1, 3), 2.0).at[i], how)(u), f32(3, 4, 3), i32(3, 4))
+
+
+def test_what_is_dropped_does_not_matter():
+    data = np.array([np.nan, 1, np.inf, 2, -np.inf], np.float32)
+    exported = jaxport.to_onnx(lambda x, i: jax.ops.segment_sum(x, i, num_segments=2), [data, np.zeros(5, np.int32)])
+    np.testing.assert_array_equal(exported(data, np.array([2, 0, -3, 1, 9], np.int32)), np.float32([1, 2]))
+
+
 GRAPHS = {
+    "segments": (
+        lambda x, i: jax.ops.segment_sum(x, i, num_segments=5), [f32(12, 3), i32(12)],
+        ["Clip -> Equal -> Where -> Unsqueeze -> ScatterND -> Slice", "Cast"],
+    ),
+    "fewer rows than segments": (
+        lambda x, i: jax.ops.segment_sum(x, i, num_segments=50), [f32(12, 3), i32(12)],
+        ["Clip -> Equal -> Unsqueeze -> Where -> ScatterND", "Unsqueeze -> Cast"],
+    ),
     "a step of a cache": (
         lambda x, u, i: lax.dynamic_update_slice(x, u, (0, 0, i, 0)), [f32(3, 2, 8, 4), f32(3, 2, 1, 4), i32()],
         ["Clip -> Cast -> Where -> ScatterND"],

@@ -24,7 +24,7 @@ import numpy as np
 from jax import lax
 
 from jaxport.blocks import Block, FrozenMapping, block_p
-from jaxport.export.flags.alike import kind, same_avals, same_computation, same_literal
+from jaxport.export.alike import kind, same_avals, same_computation, same_literal
 from jaxport.export.registry import BLOCK_RULES
 from jaxport.jaxprs import Atom, ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var, nameless, reference_of
 

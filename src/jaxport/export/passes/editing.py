@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -24,9 +24,9 @@ def graphs(model: ir.Model) -> Iterator[ir.Graph]:
         yield from subgraphs(root)
 
 
-def subgraphs(graph: ir.Graph) -> Iterator[ir.Graph]:
-    """Yield all graphs nested in a graph, each before those inside it."""
-    for node in graph:
+def subgraphs(nodes: Iterable[ir.Node]) -> Iterator[ir.Graph]:
+    """Yield all graphs nested in the nodes of a graph, each before those inside it."""
+    for node in nodes:
         if node.domain or node.op_type in CONTROL_FLOW:
             for attribute in node.attributes.values():
                 own = attribute.as_graphs() if attribute.type is ir.AttributeType.GRAPHS else ()
@@ -145,7 +145,7 @@ class Editor:
 
     @functools.cached_property
     def _names(self) -> set[str | None]:
-        return {name for graph in graphs(self._model) for name in _names(graph)}
+        return set().union(*map(_names, graphs(self._model)))
 
     @functools.cached_property
     def _root(self) -> dict[ir.Graph, ir.Graph]:
@@ -280,13 +280,12 @@ def _put_first(graph: ir.Graph, node: ir.Node) -> None:
         graph.append(node)
 
 
-def _names(graph: ir.Graph) -> Iterator[str | None]:
-    for value in (*graph.inputs, *graph.initializers.values()):
-        yield value.name
+def _names(graph: ir.Graph) -> set[str | None]:
+    names = {value.name for value in (*graph.inputs, *graph.initializers.values())}
     for node in graph:
-        yield node.name
-        for value in node.outputs:
-            yield value.name
+        names.add(node.name)
+        names.update([value.name for value in node.outputs])
+    return names
 
 
 def substitute(old: ir.Value, new: ir.Value | None) -> bool:

@@ -178,9 +178,9 @@ class Anchor:
     def nodes(self, all_nodes: Sequence[ir.Node]) -> set[ir.Node]:
         """Return the anchors among the nodes of a graph and its subgraphs."""
         if not self.below:
-            return {node for node in all_nodes if is_op(node, *self.at)}
+            return {node for node in all_nodes if node.op_type in self.at and not node.domain}
         reached: set[ir.Node] = set()
-        stack = [node for node in all_nodes if is_op(node, *self.below)]
+        stack = [node for node in all_nodes if node.op_type in self.below and not node.domain]
         while stack:
             for value in stack.pop().outputs:
                 for user in value.consumers():
@@ -232,7 +232,8 @@ def fuse(model: ir.Model, find: Find, *anchors: Anchor) -> str:
 def _candidates(model: ir.Model, anchors: Sequence[Anchor]) -> Iterator[tuple[ir.Graph, list[ir.Node]]]:
     """Yield each root graph with the nodes to start from, in order."""
     for root in roots(model):
-        own = [list(graph) for graph in (root, *subgraphs(root))]
+        first = list(root)
+        own = [first, *map(list, subgraphs(first))]
         all_nodes = [node for nodes in own for node in nodes]
         admitted = set().union(*(anchor.nodes(all_nodes) for anchor in anchors)) if anchors else set(all_nodes)
         for nodes in own if admitted else ():

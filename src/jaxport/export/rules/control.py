@@ -143,7 +143,7 @@ def longest(op, jaxpr, xs, unroll):
 
 def is_stack_of_weights(x):
     """Whether each step takes a matrix of its own, as a layer does; steps in time share their weights."""
-    return x.constant is not None and x.rank > 2
+    return x.is_constant and x.rank > 2
 
 
 def equations(jaxpr):

@@ -187,7 +187,7 @@ def convert_element_type(op, x, *, new_dtype):
         return saturating_cast(op, x, new_dtype)
     if integer and x.dtype != bool and jnp.iinfo(new_dtype).bits < 8:
         return op.cast(wrapped(op, x, jnp.iinfo(new_dtype)), new_dtype)
-    if new_dtype.name == "float8_e8m0fnu" and x.constant is None:
+    if new_dtype.name == "float8_e8m0fnu" and not x.is_constant:
         return power_of_two(op, x, new_dtype)
     return op.cast(x, new_dtype)
 

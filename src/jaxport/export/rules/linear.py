@@ -14,7 +14,7 @@ from jaxport.export.registry import rule
 def dot_general(op, x, y, *, dimension_numbers, preferred_element_type):
     (x_contracted, y_contracted), (x_batch, y_batch) = dimension_numbers
     if x_contracted:  # the sum is the same in any order
-        lead = 0 if y.constant is not None else 1 if x.constant is not None else int(y.rank > x.rank)
+        lead = 0 if y.is_constant else 1 if x.is_constant else int(y.rank > x.rank)
         pairs = sorted(zip(x_contracted, y_contracted, strict=True), key=lambda pair: pair[lead])
         x_contracted, y_contracted = zip(*pairs, strict=True)
     dtype = op.out.dtype
@@ -29,7 +29,7 @@ def dot_general(op, x, y, *, dimension_numbers, preferred_element_type):
         return op.cast(op.reshape(product, op.out.shape), dtype)
     straight = moved(x, x_free, x_contracted) + moved(y, y_contracted, y_free)
     crossed = moved(y, y_free, y_contracted) + moved(x, x_contracted, x_free) + bool(x_free and y_free)
-    if straight < crossed or (straight == crossed and x.constant is None and x.rank >= y.rank):
+    if straight < crossed or (straight == crossed and not x.is_constant and x.rank >= y.rank):
         product = times_matrix(op, x, x_free, x_contracted, y, y_contracted, y_free)
         return op.cast(op.reshape(product, op.out.shape), dtype)
     product = times_matrix(op, y, y_free, y_contracted, x, x_contracted, x_free)
@@ -87,7 +87,7 @@ def size(x, axes):
 def moved(x, rows, columns):
     """Return the cost of reordering the axes of `x`: nothing for a constant, little for a matrix."""
     in_order = [*rows, *columns] == sorted([*rows, *columns])
-    return 0 if in_order or x.constant is not None else min(x.rank, 3) - 1
+    return 0 if in_order or x.is_constant else min(x.rank, 3) - 1
 
 
 def times_matrix(op, x, free, contracted, matrix, rows, columns):

@@ -1,8 +1,9 @@
 """Writing parts of an array: scatters in full generality, and dynamic updates.
 
 A scatter writes one window into the operand for each element of the indices, combined with the old elements. JAX drops
-a window that does not lie wholly inside, while ONNX fails: such an update is replaced by a neutral one, or removed. A
-single window is cut out, changed and put back; many are written by ScatterElements or ScatterND.
+a window that does not lie wholly inside, while ONNX fails: such an update is replaced by a neutral one, removed, or
+written to a spare row that is cut off. A single window is cut out, changed and put back; many are written by
+ScatterElements or ScatterND.
 """
 
 from __future__ import annotations
@@ -116,8 +117,11 @@ def combined(op, x, indices, updates, combination, numbers, mode, unique):
     single = all(dims.same(d, 1) for d in batch)
     if not shared and not single:
         shared = window_starts.counted(op, columns, x.shape, sizes, batch)
-    negative = counts_from_end(op, x, sizes) if single else True
     check = mode != GatherScatterMode.CLIP
+    rows = check and not single and not shared and are_rows(x, sizes, batch, columns)
+    number = filling(x) if rows and combination.reduces(op.opset) else None
+    # From the end of a longer array, the spare row would be counted.
+    negative = counts_from_end(op, x, sizes) if single else number is None
     starts = window_starts.of(op, x.shape, sizes, columns, batch, check=check, negative=negative)
     if single:
         starts = window_starts.of_one_window(op, starts)
@@ -127,6 +131,8 @@ def combined(op, x, indices, updates, combination, numbers, mode, unique):
     for axis, position in zip(windows, numbers.update_window_dims, strict=True):
         labels[position] = ("window", axis)
     many = Updates(updates, labels, sizes, starts, shared)
+    if number is not None and starts.inside is not None and list(starts.at) == [0]:
+        return many.rows_with_a_spare(op, x, number, combination, unique)
     if starts.inside is not None and combination.neutral is not None:
         neutral = op.const(combination.neutral(x.dtype), x.dtype)
         many.settle(op.Where(many.inside(op), updates, neutral))
@@ -141,6 +147,21 @@ def combined(op, x, indices, updates, combination, numbers, mode, unique):
     if many.along_one_axis() and starts.inside is None and combination.reduces(op.opset):
         return many.elements(op, x, combination)
     return many.rows(op, x, combination, unique)
+
+
+def filling(x):
+    """Return the number that an array is filled with, or None: only such an array is longer by a row at no cost."""
+    origin = x.origin
+    number = origin.operands[0] if origin is not None and origin.op_type == "Expand" else None
+    return number if number is not None and number.is_constant and math.prod(number.shape) == 1 else None
+
+
+def are_rows(x, sizes, batch, columns):
+    """Whether windows of these sizes are rows of `x`, of which there are probably fewer than windows."""
+    if list(columns) != [0] or not dims.same(sizes[0], 1) or not all(map(dims.same, sizes[1:], x.shape[1:])):
+        return False
+    static = [dims.is_static(dim) for dim in (x.shape[0], math.prod(batch))]
+    return x.shape[0] <= math.prod(batch) if all(static) else not any(static)
 
 
 def one_update(op, x, update, starts, combination):
@@ -258,6 +279,15 @@ class Updates:
             and math.prod(map(int, row)) >= LONG_ROW
             and all(dims.same(size, 1) for axis, size in enumerate(self.sizes) if axis in self.starts.at)
         )
+
+    def rows_with_a_spare(self, op: Emitter, x: Any, number: Value, combination: Combination, unique: bool) -> Any:
+        """Scatter rows into an array filled with a number; those that lie outside go into a row that is cut off."""
+        count, *rest = x.shape
+        longer = op.expand(number, (count + 1, *rest))
+        self.starts.at[0] = op.Where(self.starts.inside, op.cast(self.starts.at[0], INT64), op.dim(count))
+        self.starts.inside = None
+        rows = self.rows(op, longer, combination, unique)
+        return op.emit("Slice", rows, (0,), op.dims((count,)), (0,), results=[(x.dtype, x.shape)])
 
     def elements(self, op: Emitter, x: Any, combination: Combination) -> Any:
         """Scatter along the only axis that has an index."""

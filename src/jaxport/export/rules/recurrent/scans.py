@@ -78,9 +78,7 @@ def recurrent_layer(
     """
     body = _body(op, operands, jaxpr, num_consts, num_carry)
     products = any(equation.primitive.name == "dot_general" for equation in body.jaxpr.eqns)
-    if not products or any(
-        value.constant is not None and value.rank > 2 for value in operands[num_consts + num_carry :]
-    ):
+    if not products or any(value.is_constant and value.rank > 2 for value in operands[num_consts + num_carry :]):
         raise Unfit("")  # not similar to one, or a loop over layers
     if not dims.known(lambda: length >= 1):
         raise Unfit("the loop may have no step")

@@ -34,16 +34,20 @@ def same_literal(a: Literal, b: Literal) -> bool:
 
 
 def same_computation(one: JaxprEqn, other: JaxprEqn) -> bool:
-    """Whether two equations apply the same operation to their operands."""
+    """Whether two equations apply the same operation to operands of the same kind."""
+    same = same_avals(one.invars, other.invars) and same_avals(one.outvars, other.outvars)
+    return same and same_operation(one, other, same_value)
+
+
+def same_operation(one: JaxprEqn, other: JaxprEqn, same: Callable[[PyTree, PyTree], bool]) -> bool:
+    """Whether two equations apply the same operation; `same` compares their parameters."""
     if one.primitive is not other.primitive or one.effects != other.effects:
-        return False
-    if not (same_avals(one.invars, other.invars) and same_avals(one.outvars, other.outvars)):
         return False
     names = set(one.params) | set(other.params)
     if one.primitive.name in _WITH_DERIVATIVES:
         names = {name for name in names if isinstance(one.params.get(name), Jaxpr | ClosedJaxpr)}
-    return all(name in one.params and name in other.params for name in names) and all(
-        same_value(one.params[name], other.params[name]) for name in names
+    return all(
+        name in one.params and name in other.params and same(one.params[name], other.params[name]) for name in names
     )
 
 
@@ -76,7 +80,15 @@ def _same_array(a: PyTree, b: PyTree) -> bool:
 
 
 def _same_program(a: Jaxpr, b: Jaxpr) -> bool:
-    if len(a.eqns) != len(b.eqns) or not (same_avals(a.invars, b.invars) and same_avals(a.constvars, b.constvars)):
+    if not (same_avals(a.invars, b.invars) and same_avals(a.constvars, b.constvars)):
+        return False
+    return same_dataflow(a, b, same_computation)
+
+
+def same_dataflow(a: Jaxpr, b: Jaxpr, same_equation: Callable[[JaxprEqn, JaxprEqn], bool]) -> bool:
+    """Whether two programs have the same equations, as `same_equation` tells, which use one another's results alike."""
+    counts = [(len(x.eqns), len(x.constvars), len(x.invars), len(x.outvars)) for x in (a, b)]
+    if counts[0] != counts[1]:
         return False
     names: dict[Atom, Atom] = dict(zip((*a.constvars, *a.invars), (*b.constvars, *b.invars), strict=True))
 
@@ -86,10 +98,12 @@ def _same_program(a: Jaxpr, b: Jaxpr) -> bool:
         return names.get(x) is y
 
     for one, other in zip(a.eqns, b.eqns, strict=True):
-        if not same_computation(one, other) or not all(map(same, one.invars, other.invars)):
+        if len(one.invars) != len(other.invars) or len(one.outvars) != len(other.outvars):
+            return False
+        if not all(map(same, one.invars, other.invars)) or not same_equation(one, other):
             return False
         names.update(zip(one.outvars, other.outvars, strict=True))
-    return len(a.outvars) == len(b.outvars) and all(map(same, a.outvars, b.outvars))
+    return all(map(same, a.outvars, b.outvars))
 
 
 def kind(equation: JaxprEqn) -> tuple:
