@@ -228,6 +228,49 @@ IDIOMS = {
         spelled("t = Constant<value = bool {1}>() g = Greater(x, half) a = And(t, g) y = Where(a, x, half)", X),
         "return jnp.where(x > 0.5, x, 0.5)",
     ),
+    "a root mean square, scaled first": (
+        spelled(
+            "q = Mul(x, x) a = Constant<value_ints = [-1]>() m = ReduceMean<keepdims=1>(q, a) n = Add(m, scale) "
+            "r = Sqrt(n) i = Reciprocal(r) g = Mul(w, x) y = Mul(g, i)",
+            X,
+            weights="float[8] w = {1, 2, 3, 4, 5, 6, 7, 8}",
+        ),
+        "nnx.RMSNorm(8, epsilon=0.25,",
+    ),
+    "rows of a table": (
+        spelled(
+            "a = Constant<value_ints = [-1]>() i = Unsqueeze(at, a) y = GatherND(w, i)",
+            "int64[batch, length] at",
+            output="float[batch, length, 2]",
+            weights="float[4, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}",
+        ),
+        "return self.embed(at)",
+    ),
+    "a tile of one element": (
+        spelled(
+            "a = Constant<value_ints = [1]>() u = Unsqueeze(x, a) r = Constant<value_ints = [1, 3, 1, 1]>() y = Tile(u, r)",
+            X,
+            output="float[batch, 3, 4, 8]",
+        ),
+        "jnp.broadcast_to(",
+    ),
+    "a part of a part": (
+        spelled(
+            "a = Constant<value_ints = [1]>() b = Constant<value_ints = [3]>() c = Constant<value_ints = [2]>() "
+            "d = Slice(x, a, b, a) y = Slice(d, c, b, c)",
+            X,
+            output="float[batch, 2, 1]",
+        ),
+        "return x[:, 1:3, 2:3]",
+    ),
+    "numbers in arrays": (
+        spelled(
+            "o = Constant<value_floats = [1.0]>() z = Constant<value_floats = [0.0]>() g = Greater(x, half) "
+            "y = Where(g, o, z)",
+            X,
+        ),
+        "jnp.where(x > 0.5, 1.0, ",
+    ),
     "softmax": (
         spelled(f"axis = Constant<value_ints = [-1]>() {SHIFTED} y = Div(e, n)", X),
         "nn.softmax(x, axis=-1)",
@@ -242,6 +285,49 @@ def test_an_idiom_is_one_call(name: str, tmp_path: Path) -> None:
 
 
 IDIOMS["softmax of the last axis"] = (spelled("y = Softmax<axis = 2>(x)", X), "nn.softmax(x, axis=-1)")
+
+KERNELS = ", ".join(
+    f"float[8, 8, 3] {name} = {{{', '.join(str(at % prime - prime // 2) for at in range(64 * 3))}}}"
+    for name, prime in (("w", 5), ("v", 7), ("u", 11))
+)
+CHANNELS_FIRST = "float[batch, 8, length] x"
+PADDED = "Conv<pads = [1, 1]>"
+BETWEEN_CONVOLUTIONS = {
+    "a part": (
+        "a = Constant<value_ints = [1]>() e = Constant<value_ints = [-1]>() c = Constant<value_ints = [2]>() "
+        f"h = {PADDED}(x, w) p = Slice(h, a, e, c) y = {PADDED}(p, v)",
+        "float[batch, 8, n]",
+        "[:, 1:-1]",
+    ),
+    "a maximum": (
+        f"a = Constant<value_ints = [2]>() h = {PADDED}(x, w) y = ReduceMax<keepdims=0>(h, a)",
+        "float[batch, 8]",
+        "axis=1)",
+    ),
+    "a mean that keeps its axis": (
+        f"a = Constant<value_ints = [2]>() h = {PADDED}(x, w) m = ReduceMean<keepdims=1>(h, a) g = Sub(h, m) "
+        f"y = {PADDED}(g, v)",
+        "float[batch, 8, length]",
+        "axis=1, keepdims=True",
+    ),
+    "a concatenation": (
+        f"h = {PADDED}(x, w) g = {PADDED}(h, v) c = Concat<axis=2>(h, g) y = {PADDED}(c, u)",
+        "float[batch, 8, n]",
+        "axis=1)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN_CONVOLUTIONS)
+def test_channels_stay_last_between_convolutions(name: str, tmp_path: Path) -> None:
+    body, output, text = BETWEEN_CONVOLUTIONS[name]
+    model = spelled(body, CHANNELS_FIRST, output=output, weights=KERNELS)
+    inputs = sampled(jaxport.from_onnx(model), SIZES)
+    code = check(model, inputs, tmp_path, "nnx")
+    assert text in code
+    assert "padding=1" in code
+    assert code.count("transpose(") == (1 if output == "float[batch, 8]" else 2)
+
 
 NEARLY = {
     "another factor": spelled(f"{ERF} y = Mul(p, ten)", X),

@@ -228,6 +228,49 @@ def test_copies_of_a_weight_are_one_in_its_module(path: str, tmp_path: Path) -> 
     assert len(jaxport.from_onnx(model).to_source(framework="nnx").tensors) == (1 if path else 2)
 
 
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [("layers.0.up.weight", LAYERS), ("onnx::MatMul_7", LAYERS), ("positions.weight", 1)],
+)
+def test_a_weight_that_is_stored_once_for_a_list_belongs_to_each_element(name: str, kept: int, tmp_path: Path) -> None:
+    """Layers that are copies of one have equal weights before they are trained; a weight around the list is one."""
+    graph = Graph(x=X)
+    x = "x"
+    for layer in range(LAYERS):
+        path = f"layers.{layer}"
+        x = graph.node("Tanh", [graph.node("MatMul", [x, graph.weight(name, 8, 8)], f"{path}.up")], path)
+        x = graph.linear(x, f"{path}.down")
+    model = graph.model(y=x)
+    code = check_model(model, tmp_path, "nnx")
+    assert "for layer in self.layers:" in code
+    tensors = jaxport.from_onnx(model).to_source(framework="nnx").origins
+    assert sum(origin == name for origin in tensors.values()) == kept
+
+
+def test_branches_are_written_one_after_the_other(tmp_path: Path) -> None:
+    """A file has the nodes of two branches in turns; in the source each branch is one expression."""
+    graph = Graph(a=X, b=X)
+    first, second = graph.node("Tanh", ["a"]), graph.node("Sigmoid", ["b"])
+    first, second = graph.node("Exp", [first]), graph.node("Abs", [second])
+    code = check_model(graph.model(y=graph.node("Mul", [first, second])), tmp_path, "nnx")
+    assert "return jnp.exp(jnp.tanh(a)) * jnp.abs(nn.sigmoid(b))" in code
+
+
+def test_modules_without_types_that_end_alike_are_one_class(tmp_path: Path) -> None:
+    """TorchScript's files have paths of modules only: `ff_1` and `ff_2` are alike, and so are the elements of a list."""
+    graph = Graph(x=X)
+    x = "x"
+    for path in ("blocks.0.first_ff", "blocks.0.second_ff", "blocks.1.first_ff", "blocks.1.second_ff"):
+        x = graph.block(x, path)
+    model = graph.model(y=x)
+    for node in model.graph.node:
+        del node.metadata_props[1:]
+    code = check_model(model, tmp_path, "nnx")
+    assert code.count("(nnx.Module)") == 3
+    assert "class Ff(" in code
+    assert "class Block(" in code
+
+
 def test_calls_that_differ_keep_their_weights_together(tmp_path: Path) -> None:
     """Two calls on the same weights that compute different things are no calls of one module: nothing is doubled."""
     graph = Graph(a=X, b=X)

@@ -6,8 +6,8 @@ import ast
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -142,6 +142,8 @@ class CallPrinter(Printer):
         for index, step in enumerate(steps):
             for variable in reads(step):
                 self.last[variable] = index
+        readers = {leaf: at for at, step in enumerate(steps) for leaf in _direct(step, loops)}
+        readers |= {leaf: len(steps) for leaf in leaves(result) if isinstance(leaf, Variable)}
         for variable in leaves(result):
             if isinstance(variable, Variable):
                 self.last[variable] = math.inf
@@ -151,14 +153,11 @@ class CallPrinter(Printer):
         statements: list[ast.stmt] = []
         for index, step in enumerate(steps):
             self.now = index
-            following = steps[index + 1] if index + 1 < len(steps) else None
-            after = (
-                result if following is None else () if id(following) in loops else (following.args, following.kwargs)
-            )
             if id(step) in loops:
                 statements += self._loop(loops[id(step)])
-            else:
-                statements += self._statements(step, uses, after, result)
+                continue
+            reader = readers.get(step.outputs) if isinstance(step.outputs, Variable) else None
+            statements += self._statements(step, uses, reader, len(steps))
         statements.append(ast.Return(self.value(result)))
         return statements
 
@@ -178,21 +177,20 @@ class CallPrinter(Printer):
             return Step("call", "loop", item.inputs, {}, item.outputs, item)
         return item.step
 
-    def _statements(
-        self, step: Step, uses: Counter[Variable], after: RuntimeValue, result: RuntimeValue
-    ) -> list[ast.stmt]:
+    def _statements(self, step: Step, uses: Counter[Variable], reader: int | None, end: int) -> list[ast.stmt]:
+        """Return the statements of a step; none if its only reader, the step at place `reader`, has it in its expression."""
         functions = [leaf for leaf in leaves((step.args, step.kwargs)) if isinstance(leaf, Function)]
         statements: list[ast.stmt] = [self.definition(one) for one in functions if not self.is_short(one)]
         expression, default = self.expression(step), self._default(step)
         if isinstance(step.outputs, Variable):
             variable = step.outputs
-            read_next = uses[variable] == 1 and any(leaf is variable for leaf in leaves(after))
-            short = after is result or len(ast.unparse(expression)) <= LONGEST_INLINE
-            if read_next and not statements and short:
+            text, is_next = ast.unparse(expression), reader == self.now + 1
+            longest = math.inf if reader == end and is_next else LONGEST_INLINE if is_next else LONGEST_DISTANT
+            if reader is not None and uses[variable] == 1 and not statements and len(text) <= longest:
                 self.expressions[variable] = expression
                 for node in ast.walk(expression):
                     if isinstance(node, ast.Name) and node.id in self.busy:
-                        self.busy[node.id] = max(self.busy[node.id], self.now + 1)
+                        self.busy[node.id] = max(self.busy[node.id], reader)
                 return statements
             target: ast.expr = ast.Name(self.bind(variable, default), ast.Store())
         else:
@@ -248,6 +246,7 @@ class CallPrinter(Printer):
         """Return a call, of a method of arrays if there is one."""
         if step.form != "call" or not step.args:
             return super().expression(step)
+        step = _with_plain_axis(step)
         array, *rest = step.args
         if step.name == "jnp.where" and len(rest) == 2 and all(map(_is_single, rest)):
             return call("jnp.where", self.value(array), number(rest[0].item()), self.value(rest[1]))
@@ -394,6 +393,13 @@ class CallPrinter(Printer):
         return [ast.Assign([target], expression, lineno=0)]
 
 
+def _direct(step: Step, loops: Mapping[int, Loop]) -> Iterator[Variable]:
+    """Yield the values that are operands of a step itself, not of a loop or of a function that is one of its operands."""
+    for leaf in () if id(step) in loops else leaves((step.args, step.kwargs)):
+        if isinstance(leaf, Variable):
+            yield leaf
+
+
 def _lower(name: str) -> str:
     """Return a name as variables have it.
 
@@ -445,11 +451,24 @@ class _Part(str):
     __slots__ = ()
 
 
+LONGEST_DISTANT = 32
+"""Characters of an expression that is an operand of a later step than the next at most."""
+
 METHODS = {"jnp.reshape": "reshape", "jnp.transpose": "transpose"}
 """Functions that are methods of arrays, and take an array and sizes or axes."""
 
 KEPT = {"mask", "split", "softmax", "top_k"}
 """Defaults that say more than `x`."""
+
+
+def _with_plain_axis(step: Step) -> Step:
+    """Return `mean(x, axis=(1,))` as `mean(x, axis=1)`."""
+    axis = step.kwargs.get("axis")
+    kwargs = {**step.kwargs, "axis": axis[0]} if isinstance(axis, tuple) and len(axis) == 1 else step.kwargs
+    array, *rest = step.args
+    if step.name in ("jnp.expand_dims", "jnp.squeeze") and rest and isinstance(rest[0], tuple) and len(rest[0]) == 1:
+        rest = [rest[0][0]]
+    return replace(step, args=(array, *rest), kwargs=kwargs)
 
 
 def _is_single(value: object) -> bool:

@@ -11,7 +11,15 @@ import numpy as np
 
 from jaxport.codegen.calls import CallPrinter
 from jaxport.codegen.dialect import Dialect, constant
-from jaxport.codegen.fields import Fields, class_name, fields_of, key_of, roles_of, unique_arguments
+from jaxport.codegen.fields import (
+    Fields,
+    class_name,
+    fields_of,
+    key_of,
+    last_word,
+    roles_of,
+    unique_arguments,
+)
 from jaxport.codegen.literals import attribute, call, dtype_expression, name, storable
 from jaxport.codegen.sizes import size_statements, unreadable
 from jaxport.codegen.tree import Layer, Module, Weight
@@ -48,6 +56,11 @@ class Draft:
     sizes: tuple[str, ...]
     tables: dict[str, HostValue]
     constructor: tuple[str, tuple[ast.expr, ...]] = ("", ())
+
+    @property
+    def kind(self) -> str:
+        """What modules of one class have in common: the type that the file gives them, or else the last word of their names."""
+        return self.base if self.module.type else last_word(self.base)
 
     @property
     def trees(self) -> tuple[ast.AST, ast.AST]:
@@ -104,7 +117,7 @@ class Classes:
             for module in by_height[height]:
                 draft = self._draft(module, root, base)
                 self.drafts[id(module)] = draft
-                groups.setdefault((draft.base, *map(_key, draft.trees)), []).append(draft)
+                groups.setdefault((draft.kind, *map(_key, draft.trees)), []).append(draft)
             for drafts in groups.values():
                 self._settle(drafts, root_name if drafts[0].module is root else "")
         return root_name
@@ -202,7 +215,8 @@ class Classes:
             for alike in apart.values():
                 self._settle(alike, chosen)
             return
-        made = chosen or unique(drafts[0].base, self.names)
+        bases = {draft.base for draft in drafts}
+        made = chosen or unique(drafts[0].base if len(bases) == 1 else drafts[0].kind, self.names)
         self.names.add(made)
         first = drafts[0]
         taken = {*first.fields.taken, *self.reserved, "self", "_", self.dialect.signature[0]}

@@ -10,9 +10,9 @@ import numpy as np
 
 from jaxport.codegen.literals import number
 from jaxport.codegen.tree import Layer
-from jaxport.importer.host import RuntimeValue
+from jaxport.importer.host import Attribute, RuntimeValue
 
-__all__ = ["Constructor", "Dialect", "Field", "constant", "sized"]
+__all__ = ["Constructor", "Dialect", "Field", "constant", "padding", "sized"]
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,16 @@ def constant(value: RuntimeValue, role: str) -> ast.expr:
     if isinstance(expression, ast.Constant):
         expression.role = role  # type: ignore[attr-defined]
     return expression
+
+
+def padding(pairs: tuple[tuple[int, int], ...]) -> Attribute:
+    """Return the padding of a convolution: one number, if it is the same at both ends of all axes.
+
+    >>> padding(((1, 1), (1, 1))), padding(((0, 1), (0, 1)))
+    (1, ((0, 1), (0, 1)))
+    """
+    sizes = {size for pair in pairs for size in pair}
+    return sizes.pop() if len(sizes) == 1 else pairs
 
 
 def sized(array: np.dtype) -> ast.expr | None:

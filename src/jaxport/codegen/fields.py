@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxport.codegen.structure.idioms import ROLES
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Weight
-from jaxport.importer.names import identifier, unique
+from jaxport.importer.names import identifier, is_made_up, unique
 from jaxport.importer.recording import Variable
 
 __all__ = [
@@ -19,8 +19,8 @@ __all__ = [
     "class_name",
     "common_name",
     "fields_of",
-    "is_made_up",
     "key_of",
+    "last_word",
     "roles_of",
 ]
 
@@ -143,30 +143,35 @@ def weight_name(name: str) -> str:
     return "weight" if is_made_up(last) else identifier(re.sub(r"_\d+$", "", last), "weight")
 
 
-def is_made_up(name: str) -> bool:
-    """Whether a name is one that exporters number values with.
-
-    >>> is_made_up("val_17"), is_made_up("unsqueeze_2"), is_made_up("cls_token")
-    (True, True, False)
-    """
-    operators = "matmul|add|mul|conv|gemm|unsqueeze|squeeze|transpose|permute|reshape|view|expand|clone|slice|cat"
-    numbered = rf"(?i)(val|const|constant|onnx|{operators}|_*v|tensor|arg|param|w)?_*\d*"
-    return re.fullmatch(numbered, name) is not None
-
-
 def class_name(type_name: str, path: str, default: str = "Block") -> str:
     """Return a class from the type that the file gives a module, or else from its path.
 
-    >>> class_name("torch.nn.modules.linear.Linear", ""), class_name("", "encoder.self_attn"), class_name("", "h.11")
-    ('Linear', 'SelfAttn', 'H')
+    >>> (
+    ...     class_name("torch.nn.modules.linear.Linear", ""),
+    ...     class_name("", "encoder.self_attn"),
+    ...     class_name("", "blocks.11"),
+    ... )
+    ('Linear', 'SelfAttn', 'Block')
     """
     text = re.split(r"[.:/]", type_name)[-1] if type_name else ""
     if not re.search(r"[A-Za-z]", text):
         parts = [part for part in re.split(r"[./]", path) if part and not part.isdigit()]
         text = re.sub(r"_\d+$", "", parts[-1]) if parts else default
+        if re.search(r"(?<=[a-z])[^s]s[./_]\d+$", path):
+            text = text[:-1]
     words = [word for word in re.split(r"[^A-Za-z0-9]+", text) if word]
     joined = "".join(word[:1].upper() + word[1:] for word in words)[:48]
     return identifier(joined, default) if joined and not joined[0].isdigit() else default
+
+
+def last_word(class_: str) -> str:
+    """Return the last word of the name of a class, without a number.
+
+    >>> last_word("AttentionNorm"), last_word("Ff1"), last_word("H")
+    ('Norm', 'Ff', 'H')
+    """
+    words = re.findall(r"[A-Z][^A-Z]*", re.sub(r"(?<=\D)\d+$", "", class_))
+    return words[-1] if words else class_
 
 
 def argument_role(variable: Variable) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 
-from jaxport.codegen.dialect import Constructor, Field, constant, sized
+from jaxport.codegen.dialect import Constructor, Field, constant, padding, sized
 from jaxport.codegen.literals import call, name
 from jaxport.codegen.tree import Layer
 from jaxport.importer.host import Attribute
@@ -97,7 +97,8 @@ DEFINITIONS = {
         self.kernel = initialize(key, (*kernel_size, in_channels // groups, out_channels), dtype)
         self.bias = jnp.zeros(out_channels, dtype) if use_bias else None
         ones = (1,) * len(kernel_size)
-        self.strides, self.padding, self.dilation, self.groups = strides or ones, padding, dilation or ones, groups
+        self.strides, self.dilation, self.groups = strides or ones, dilation or ones, groups
+        self.padding = ((padding, padding),) * len(kernel_size) if isinstance(padding, int) else padding
 
     def __call__(self, x: Array) -> Array:
         spatial = "DHW"[-len(self.strides):]
@@ -123,7 +124,8 @@ DEFINITIONS = {
         initialize = jax.nn.initializers.lecun_normal(in_axis=-1, out_axis=-2)
         self.kernel = initialize(key, (*kernel_size, out_channels, in_channels), dtype)
         self.bias = jnp.zeros(out_channels, dtype) if use_bias else None
-        self.strides, self.padding, self.dilation = strides, padding, dilation or (1,) * len(kernel_size)
+        self.strides, self.dilation = strides, dilation or (1,) * len(kernel_size)
+        self.padding = ((padding, padding),) * len(kernel_size) if isinstance(padding, int) else padding
 
     def __call__(self, x: Array) -> Array:
         spatial = "DHW"[-len(self.strides):]
@@ -222,7 +224,7 @@ def _linear(layer: Layer) -> ast.expr:
 
 def _conv(layer: Layer) -> ast.expr:
     config = layer.config
-    options: dict[str, Attribute] = {"padding": config["padding"]}
+    options: dict[str, Attribute] = {"padding": padding(config["padding"])}
     for key, option in (("strides", "strides"), ("kernel_dilation", "dilation")):
         if set(config[key]) != {1}:
             options[option] = config[key]
@@ -233,7 +235,7 @@ def _conv(layer: Layer) -> ast.expr:
 
 def _conv_transpose(layer: Layer) -> ast.expr:
     config = layer.config
-    options: dict[str, Attribute] = {"strides": config["strides"], "padding": config["padding"]}
+    options: dict[str, Attribute] = {"strides": config["strides"], "padding": padding(config["padding"])}
     if set(config["kernel_dilation"]) != {1}:
         options["dilation"] = config["kernel_dilation"]
     return _made("ConvTranspose", layer, "in_features", "out_features", "kernel_size", **options, **_bias(layer))

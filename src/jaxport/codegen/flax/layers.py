@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-from jaxport.codegen.dialect import Constructor, Field, constant, sized
+from jaxport.codegen.dialect import Constructor, Field, constant, padding, sized
 from jaxport.codegen.literals import call, name
 from jaxport.codegen.tree import Layer
 from jaxport.importer.host import Attribute
@@ -41,7 +41,7 @@ def _linear(layer: Layer) -> ast.expr:
 
 def _conv(layer: Layer) -> ast.expr:
     config = layer.config
-    options: dict[str, Attribute] = {"padding": config["padding"]}
+    options: dict[str, Attribute] = {"padding": padding(config["padding"])}
     for key in ("strides", "kernel_dilation"):
         if set(config[key]) != {1}:
             options[key] = config[key]
@@ -52,7 +52,7 @@ def _conv(layer: Layer) -> ast.expr:
 
 def _conv_transpose(layer: Layer) -> ast.expr:
     config = layer.config
-    options: dict[str, Attribute] = {"strides": config["strides"], "padding": config["padding"]}
+    options: dict[str, Attribute] = {"strides": config["strides"], "padding": padding(config["padding"])}
     if set(config["kernel_dilation"]) != {1}:
         options["kernel_dilation"] = config["kernel_dilation"]
     sizes = ("in_features", "out_features", "kernel_size")

@@ -11,6 +11,7 @@ from jaxport.codegen.structure.layers import LayerWeights, recognised
 from jaxport.codegen.structure.loops import with_loops
 from jaxport.codegen.structure.mining import mine
 from jaxport.codegen.structure.repeats import further_calls, separated, united
+from jaxport.codegen.structure.scheduling import scheduled
 from jaxport.codegen.structure.scopes import (
     Chain,
     chain_of,
@@ -22,7 +23,7 @@ from jaxport.codegen.structure.scopes import (
     without_containers,
 )
 from jaxport.codegen.structure.steps import operators, renamed, variables
-from jaxport.codegen.structure.ties import copies, element_of_all, shared
+from jaxport.codegen.structure.ties import copies, element_of_all, owned_by_elements, shared
 from jaxport.codegen.tree import Call, Item, Layer, Module, Op, Tie, Weight
 from jaxport.importer.host import RuntimeValue
 from jaxport.importer.recording import Variable
@@ -53,10 +54,10 @@ def build(recorded: RecordedProgram) -> tuple[Module, RuntimeValue]:
         weights = LayerWeights(program, names, shared(ops, names, program, chains), nodes, chains)
         root = united(_module(ops, results, weights, chains, types), names)
         failed = further_calls(root)
-        if not failed and not _are_doubled(root, weights, own):
+        if not failed and not _are_doubled(root, weights, own - owned_by_elements(ops, names, chains)):
             break
         kept |= failed & repeated or repeated
-    return with_loops(_with_weights(root, weights)), result
+    return scheduled(with_loops(_with_weights(root, weights))), result
 
 
 def _module(

@@ -120,12 +120,13 @@ class _Rewriting:
             "jnp.expand_dims": (self._expand,),
             "jnp.logical_and": (self._and_true,),
             "jnp.take": (self._take_all, self._take),
-            "": (self._part_of_uniform, self._part_of_transposed),
+            "helper.gather_nd": (self._gather,),
+            "": (self.channels.part, self._part_of_part, self._part_of_uniform, self._part_of_transposed),
             "jnp.transpose": (self._transpose, self.channels.flattened),
-            "jnp.mean": (self._reduction,),
-            "jnp.sum": (self._reduction,),
-            "jnp.max": (self._reduction,),
-            "jnp.min": (self._reduction,),
+            "jnp.mean": (self._reduction, self.channels.reduction),
+            "jnp.sum": (self._reduction, self.channels.reduction),
+            "jnp.max": (self._reduction, self.channels.reduction),
+            "jnp.min": (self._reduction, self.channels.reduction),
             "jnp.reshape": (self.rows.of_rows, self._reshape),
             "jnp.reciprocal": (self._reciprocal,),
             "jnp.negative": (self._negative,),
@@ -134,10 +135,11 @@ class _Rewriting:
             "*": (self._gated, self._gelu, self.channels.together),
             "-": (self.channels.together,),
             "/": (self._softmax, self._over_root, self.channels.together),
+            "jnp.tile": (self._tile,),
             "jnp.pad": (self._pad_nothing,),
             "==": (self._lower_triangle,),
             "nn.softmax": (self._mask_of, self._over_last_axis),
-            "jnp.concatenate": (self._stack, self._roll),
+            "jnp.concatenate": (self._stack, self._roll, self.channels.concatenation),
             "jnp.cos": (self._angle,),
             "jnp.sin": (self._angle,),
         }.get(step.name, ())
@@ -179,6 +181,15 @@ class _Rewriting:
         x, widths = step.args if len(step.args) == 2 else (None, None)
         nothing = isinstance(widths, list | tuple) and all(tuple(pair) == (0, 0) for pair in widths)
         return x if nothing and isinstance(x, Variable) else None
+
+    def _tile(self, step: Step) -> Step | None:
+        """`tile(x, [1, 2])` is `broadcast_to(x, [n, 2])`, of axes of one element."""
+        x, repeats = step.args if len(step.args) == 2 and not step.kwargs else (None, None)
+        if not isinstance(x, Variable) or not isinstance(repeats, list | tuple) or len(repeats) != len(x.shape):
+            return None
+        if any(size != 1 and times != 1 for size, times in zip(x.shape, repeats, strict=True)):
+            return None
+        return _call(step, "jnp.broadcast_to", x, tuple(step.outputs.shape))
 
     def _roll(self, step: Step) -> Step | None:
         """`concatenate((x[:, 2:], x[:, :2]), axis=1)` is `roll(x, -2, axis=1)`."""
@@ -270,6 +281,30 @@ class _Rewriting:
             return None
         whole = (slice(None),) * (axis % len(x.shape))
         return Step("index", "", (x, (*whole, index) if whole else index), {}, step.outputs, step.node)
+
+    def _gather(self, step: Step) -> Step | None:
+        """`gather_nd(x, expand_dims(i, -1))` is `take(x, i, axis=0)`."""
+        x, at, paired = step.args if len(step.args) == 3 else (None, None, None)
+        added = self.spellings.step(at, "jnp.expand_dims")
+        if added is None or paired != 0 or not isinstance(x, Variable) or not isinstance(added.args[0], Variable):
+            return None
+        if _only_axis(added) != len(added.outputs.shape) - 1:
+            return None
+        return Step("call", "jnp.take", (x, added.args[0]), {"axis": 0}, step.outputs, step.node)
+
+    def _part_of_part(self, step: Step) -> Step | None:
+        """`x[:, 1:][:, :, 2:]` is `x[:, 1:, 2:]`."""
+        inner = self.spellings.step(step.args[0], "") if step.form == "index" else None
+        cuts = _slices(inner.args[1]) if inner is not None else None
+        further = _slices(step.args[1])
+        if inner is None or cuts is None or further is None or inner.form != "index":
+            return None
+        whole, length = slice(None), max(len(cuts), len(further))
+        pairs = [*zip(*([*part, *[whole] * (length - len(part))] for part in (cuts, further)), strict=True)]
+        if any(first != whole and second != whole for first, second in pairs):
+            return None
+        chosen = tuple(first if second == whole else second for first, second in pairs)
+        return Step("index", "", (inner.args[0], chosen if length > 1 else chosen[0]), {}, step.outputs, step.node)
 
     def _part_of_uniform(self, step: Step) -> Step | None:
         """Make a part of a tensor whose elements are all the same a smaller one."""
@@ -375,7 +410,12 @@ class _Rewriting:
         return _operator(step, "~", self.current(output))
 
     def _where(self, step: Step) -> Step | None:
-        """`where(~a, x, y)` is `where(a, y, x)`."""
+        """`where(~a, x, y)` is `where(a, y, x)`, and numbers are no arrays of one element."""
+        condition, *others = step.args
+        if len(others) == 2 and isinstance(condition, Variable) and len(condition.shape) == len(step.outputs.shape):
+            plain = [_without_unit_axis(other) for other in others]
+            if any(one is not other for one, other in zip(plain, others, strict=True)):
+                return _call(step, "jnp.where", condition, *plain)
         negated = self.spellings.step(step.args[0], "~") if len(step.args) == 3 and not step.kwargs else None
         if negated is None or np.dtype(negated.args[0].dtype) != bool:
             return None
@@ -467,6 +507,18 @@ def _broadcast(a: Variable, b: Variable) -> Shape:
     rank = max(len(a.shape), len(b.shape))
     pairs = zip(*((*[1] * (rank - len(x.shape)), *x.shape) for x in (a, b)), strict=True)
     return tuple(second if isinstance(first, int) and first == 1 else first for first, second in pairs)
+
+
+def _slices(index: RuntimeValue) -> list[slice] | None:
+    parts = [*index] if isinstance(index, tuple) else [index]
+    return parts if all(isinstance(part, slice) for part in parts) else None
+
+
+def _without_unit_axis(value: RuntimeValue) -> RuntimeValue:
+    """Return an array of one axis and one element as a number; any other value as it is."""
+    if isinstance(value, HostValue) and value.shape == (1,) and not value.symbolic and not value.name:
+        return HostValue(value.data.reshape(()))
+    return value
 
 
 def _only_axis(added: Step) -> int | None:

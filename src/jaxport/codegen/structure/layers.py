@@ -7,6 +7,7 @@ starts at one step and walks backwards; it declines if any step differs from its
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,13 +15,21 @@ from jaxport.codegen.structure.convolutions import convolution
 from jaxport.codegen.structure.matching import LayerWeights, Matcher, are_of_type
 from jaxport.codegen.structure.recurrent import recurrent
 from jaxport.codegen.structure.spellings import number
-from jaxport.codegen.tree import Layer, Leaf, Op
+from jaxport.codegen.tree import Layer, Leaf, Op, Weight
 from jaxport.importer.host import HostValue, RuntimeValue
 from jaxport.importer.recording import Variable
 
 __all__ = ["LayerWeights", "recognised"]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+class Standardized(NamedTuple):
+    """A division by the root mean square over the last axis: the operand, the epsilon, and if the mean is subtracted."""
+
+    x: Variable
+    epsilon: float
+    centered: bool
 
 
 class Recogniser(Matcher):
@@ -116,6 +125,8 @@ class Recogniser(Matcher):
                 config = {"num_features": size, "num_groups": groups, "epsilon": epsilon}
                 return Layer("GroupNorm", config, {"scale": weight, "bias": bias}, (x,), (out,), "norm")
             standardized = self.standardized(normal) if weight is not None else None
+            if standardized is None:
+                weight, standardized = self.scaled_before(scale, normal, size)
             if standardized is None or weight is None:
                 continue
             x, epsilon, centered = standardized
@@ -127,8 +138,19 @@ class Recogniser(Matcher):
             return Layer(kind, config, weights, (x,), (out,), "norm")
         return None
 
-    def standardized(self, value: RuntimeValue) -> tuple[Variable, float, bool] | None:
-        """Return the operand of a division by the root mean square over the last axis, the epsilon, and if it was centered."""
+    def scaled_before(
+        self, scaled: RuntimeValue, factor: RuntimeValue, size: int
+    ) -> tuple[Weight | None, Standardized | None]:
+        """Return the scale and the standardization of `scale * x * rsqrt(mean(x²) + epsilon)`, which is scaled first."""
+        product, root = self.step(scaled, "*"), self.step(factor, "lax.rsqrt")
+        for scale, numerator in (product.step.args, product.step.args[::-1]) if product is not None else ():
+            weight = self.vector(scale, size)
+            if weight is not None:
+                return weight, self.divided(numerator, root)
+        return None, None
+
+    def standardized(self, value: RuntimeValue) -> Standardized | None:
+        """Return the division by the root mean square over the last axis that a value is."""
         product, quotient = self.step(value, "*"), self.step(value, "/")
         if product is not None:
             pairs = [(a, self.step(b, "lax.rsqrt")) for a, b in (product.step.args, product.step.args[::-1])]
@@ -136,20 +158,23 @@ class Recogniser(Matcher):
             pairs = [(quotient.step.args[0], self.step(quotient.step.args[1], "jnp.sqrt"))]
         else:
             return None
-        for numerator, root in pairs:
-            shifted = self.step(root.step.args[0], "+") if root is not None else None
-            if shifted is None or not isinstance(numerator, Variable):
+        return next(filter(None, (self.divided(numerator, root) for numerator, root in pairs)), None)
+
+    def divided(self, numerator: RuntimeValue, root: Op | None) -> Standardized | None:
+        """Return the standardization of a numerator, if `root` is the root of its mean square and an epsilon."""
+        shifted = self.step(root.step.args[0], "+") if root is not None else None
+        if shifted is None or not isinstance(numerator, Variable):
+            return None
+        for mean, epsilon in (shifted.step.args, shifted.step.args[::-1]):
+            constant, square = number(epsilon), self.mean_of(mean)
+            if constant is None or square is None or not self.is_square(square, numerator):
                 continue
-            for mean, epsilon in (shifted.step.args, shifted.step.args[::-1]):
-                constant, square = number(epsilon), self.mean_of(mean)
-                if constant is None or square is None or not self.is_square(square, numerator):
-                    continue
-                difference = self.step(numerator, "-")
-                if difference is not None:
-                    x, average = difference.step.args
-                    if isinstance(x, Variable) and self.mean_of(average) is x:
-                        return x, constant, True
-                return numerator, constant, False
+            difference = self.step(numerator, "-")
+            if difference is not None:
+                x, average = difference.step.args
+                if isinstance(x, Variable) and self.mean_of(average) is x:
+                    return Standardized(x, constant, True)
+            return Standardized(numerator, constant, False)
         return None
 
     def mean_of(self, value: RuntimeValue) -> RuntimeValue:
