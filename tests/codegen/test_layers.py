@@ -108,6 +108,74 @@ def test_statistics_follow_the_batches_in_training(tmp_path: Path) -> None:
     assert np.abs(np.asarray(made(x)) - np.asarray(program(x))).max() > 1e-3
 
 
+def training_model(rates: Sequence[float] = (0.25, 0.5), mask: str = "") -> onnx.ModelProto:
+    """Dropout in training, once for each rate; the output `mask` of the first may be one of the model."""
+    training = onnx.numpy_helper.from_array(np.array(True), "training")
+    ratios = [onnx.numpy_helper.from_array(np.float32(rate), f"rate{at}") for at, rate in enumerate(rates)]
+    nodes, x = [], "x"
+    for at in range(len(rates)):
+        outputs = [f"y{at}", mask] if mask and not at else [f"y{at}"]
+        nodes.append(onnx.helper.make_node("Dropout", [x, f"rate{at}", "training"], outputs))
+        x = f"y{at}"
+    given = onnx.helper.make_tensor_value_info("x", 1, ["batch", 64])
+    results = [onnx.helper.make_tensor_value_info(x, 1, ["batch", 64])]
+    if mask:
+        results.append(onnx.helper.make_tensor_value_info(mask, 9, ["batch", 64]))
+    graph = onnx.helper.make_graph(nodes, "one", [given], results, [training, *ratios])
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 22)], ir_version=10)
+
+
+ONES = np.ones((50, 64), np.float32)
+
+
+def test_dropout_draws_in_training_and_keeps_all_in_evaluation(tmp_path: Path) -> None:
+    jaxport.from_onnx(training_model()).to_source(tmp_path, framework="nnx")
+    module = load(tmp_path)
+    made = module.load()
+    first, second = np.asarray(made(ONES)), np.asarray(made(ONES))
+    assert (first != second).any()
+    np.testing.assert_allclose(np.unique(first), [0, 1 / (0.75 * 0.5)], rtol=1e-6)
+    # Each element is kept with probability 0.375: six deviations of the mean of 3,200 elements.
+    assert abs((first != 0).mean() - 0.375) < 6 * np.sqrt(0.375 * 0.625 / first.size)
+    made.eval()
+    np.testing.assert_array_equal(made(ONES), ONES)
+    module.save(made, tmp_path / "again.safetensors")
+    module.load(tmp_path / "again.safetensors")
+
+
+def test_dropout_without_a_key_drops_what_the_program_drops(tmp_path: Path) -> None:
+    import equinox as eqx
+
+    program = jaxport.from_onnx(training_model())
+    program.to_source(tmp_path, framework="equinox")
+    made = load(tmp_path).load()
+    np.testing.assert_allclose(made(ONES), program(ONES), rtol=1e-6)
+    np.testing.assert_array_equal(eqx.nn.inference_mode(made)(ONES), ONES)
+
+
+def test_dropout_whose_mask_is_an_output_is_operators(tmp_path: Path) -> None:
+    program = jaxport.from_onnx(training_model((0.25,), mask="kept"))
+    program.to_source(tmp_path, framework="nnx")
+    for found, expected in zip(load(tmp_path).load()(ONES), program(ONES), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_batches_are_normalized_by_their_own_statistics_in_training(framework: str, tmp_path: Path) -> None:
+    attributes = {"momentum": 0.75, "training_mode": 1}
+    model = layer_model("BatchNormalization", [(4,), (4,), (4,), (4,)], ("batch", 4, 5), attributes, outputs=3)
+    del model.graph.output[1:]
+    program = jaxport.from_onnx(model)
+    code = program.to_source(tmp_path, framework=framework).code
+    assert "BatchNorm(" in code.partition("\nclass One(")[2]
+    made = load(tmp_path).load()
+    x = np.random.default_rng(1).standard_normal((3, 4, 5)).astype(np.float32)
+    mean = np.asarray(made.norm.mean[...])
+    np.testing.assert_allclose(made(x), program(x), rtol=1e-5, atol=1e-5)
+    if framework == "nnx":
+        np.testing.assert_allclose(made.norm.mean[...], 0.75 * mean + 0.25 * x.mean((0, 2)), rtol=1e-5, atol=1e-6)
+
+
 OTHERS = {
     "a reset before the product": layer_model("GRU", [(1, 9, 4), (1, 9, 3), (1, 18)], *RECURRENT),
     "peepholes": layer_model("LSTM", [(1, 12, 4), (1, 12, 3), (1, 24), (), (), (), (1, 9)], *RECURRENT),
@@ -294,8 +362,10 @@ CHANNELS_FIRST = "float[batch, 8, length] x"
 PADDED = "Conv<pads = [1, 1]>"
 BETWEEN_CONVOLUTIONS = {
     "a part": (
-        "a = Constant<value_ints = [1]>() e = Constant<value_ints = [-1]>() c = Constant<value_ints = [2]>() "
-        f"h = {PADDED}(x, w) p = Slice(h, a, e, c) y = {PADDED}(p, v)",
+        (
+            "a = Constant<value_ints = [1]>() e = Constant<value_ints = [-1]>() c = Constant<value_ints = [2]>() "
+            f"h = {PADDED}(x, w) p = Slice(h, a, e, c) y = {PADDED}(p, v)"
+        ),
         "float[batch, 8, n]",
         "[:, 1:-1]",
     ),
@@ -305,8 +375,10 @@ BETWEEN_CONVOLUTIONS = {
         "axis=1)",
     ),
     "a mean that keeps its axis": (
-        f"a = Constant<value_ints = [2]>() h = {PADDED}(x, w) m = ReduceMean<keepdims=1>(h, a) g = Sub(h, m) "
-        f"y = {PADDED}(g, v)",
+        (
+            f"a = Constant<value_ints = [2]>() h = {PADDED}(x, w) m = ReduceMean<keepdims=1>(h, a) g = Sub(h, m) "
+            f"y = {PADDED}(g, v)"
+        ),
         "float[batch, 8, length]",
         "axis=1, keepdims=True",
     ),

@@ -58,7 +58,7 @@ class Dialect:
       frozen: the array behind a tensor that is not trained.
       declared: whether fields are declared in the body of the class.
       definitions: the source of classes that the module may need, by name.
-      loading: the source of `load`, with `{model}` for the class.
+      loading: makes the source of `load` of the name of the model's class, and of whether its layers draw random numbers.
       reserved: names that the framework's modules have already.
     """
 
@@ -75,7 +75,7 @@ class Dialect:
     frozen: Callable[[ast.expr], ast.expr]
     declared: bool
     definitions: Mapping[str, str]
-    loading: str
+    loading: Callable[[str, bool], str]
     reserved: frozenset[str]
 
 

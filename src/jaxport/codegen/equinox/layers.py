@@ -177,7 +177,7 @@ DEFINITIONS = {
         return h, h
 ''',
     "BatchNorm": '''class BatchNorm(eqx.Module):
-    """Batch normalization by its statistics, which are not trained."""
+    """Batch normalization by its statistics, which are not trained, or by those of the batch unless `inference`."""
 
     scale: Array
     bias: Array
@@ -185,18 +185,35 @@ DEFINITIONS = {
     var: Array
     eps: float = eqx.field(static=True)
     axis: int = eqx.field(static=True)
+    inference: bool
 
-    def __init__(self, channels, *, eps, axis=-1):
+    def __init__(self, channels, *, eps, axis=-1, inference=True):
         self.scale, self.bias = jnp.ones(channels), jnp.zeros(channels)
         self.mean, self.var = jnp.zeros(channels), jnp.ones(channels)
-        self.eps, self.axis = eps, axis
+        self.eps, self.axis, self.inference = eps, axis, inference
 
     def __call__(self, x: Array) -> Array:
         sizes = [1] * x.ndim
         sizes[self.axis] = x.shape[self.axis]
         mean, var = lax.stop_gradient((self.mean, self.var))
+        if not self.inference:
+            axes = tuple(axis for axis in range(x.ndim) if axis != self.axis % x.ndim)
+            mean, var = jnp.mean(x, axis=axes), jnp.var(x, axis=axes)
         factor = self.scale * lax.rsqrt(var + self.eps)
         return (x - mean.reshape(sizes)) * factor.reshape(sizes) + self.bias.reshape(sizes)
+''',
+    "Dropout": '''class Dropout(eqx.nn.Dropout):
+    """`eqx.nn.Dropout` that drops the same elements in each call unless it is given a key."""
+
+    seed: int = eqx.field(static=True)
+
+    def __init__(self, rate: float, *, seed: int):
+        super().__init__(rate)
+        self.seed = seed
+
+    def __call__(self, x: Array, *, key: Array | None = None, inference: bool | None = None) -> Array:
+        key = jax.random.fold_in(jax.random.key(0), self.seed) if key is None else key
+        return super().__call__(x, key=key, inference=inference)
 ''',
 }
 """The source of the layers, by the name of the class."""
@@ -206,9 +223,9 @@ def _made(function: str, layer: Layer, *sizes: str, keyed: bool = True, **option
     """`Linear(32, 64, use_bias=False, key=next(keys))`."""
     positional = [constant(layer.config[size], size) for size in sizes]
     keywords = {key: constant(value, key) for key, value in options.items()}
-    dtype = sized(next(iter(layer.weights.values())).dtype)
-    if dtype is not None:
-        keywords["dtype"] = dtype
+    dtypes = [sized(weight.dtype) for weight in layer.weights.values()]
+    if dtypes and dtypes[0] is not None:
+        keywords["dtype"] = dtypes[0]
     if keyed:
         keywords["key"] = call("next", name("keys"))
     return call(function, *positional, **keywords)
@@ -266,8 +283,14 @@ def _rms_norm(layer: Layer) -> ast.expr:
 
 
 def _batch_norm(layer: Layer) -> ast.expr:
-    axis = {} if layer.config["axis"] == -1 else {"axis": layer.config["axis"]}
-    return _made("BatchNorm", layer, "num_features", keyed=False, eps=layer.config["epsilon"], **axis)
+    options: dict[str, Attribute] = {} if layer.config["axis"] == -1 else {"axis": layer.config["axis"]}
+    if layer.config["training"]:
+        options["inference"] = False
+    return _made("BatchNorm", layer, "num_features", keyed=False, eps=layer.config["epsilon"], **options)
+
+
+def _dropout(layer: Layer) -> ast.expr:
+    return _made("Dropout", layer, "rate", keyed=False, seed=layer.config["seed"])
 
 
 _SAME = {role: Field(role) for role in ("kernel", "bias", "scale", "mean", "var")}
@@ -301,6 +324,7 @@ _KINDS: dict[str, tuple[Callable[[Layer], ast.expr], Mapping[str, Field]]] = {
     "GroupNorm": (_group_norm, _WEIGHT),
     "RMSNorm": (_rms_norm, _WEIGHT),
     "BatchNorm": (_batch_norm, _SAME),
+    "Dropout": (_dropout, {}),
 }
 
 

@@ -29,9 +29,9 @@ def _made(function: str, layer: Layer, *sizes: str, **options: Attribute) -> ast
     """`nnx.Linear(32, 64, use_bias=False, rngs=rngs)`."""
     positional = [constant(layer.config[size], size) for size in sizes]
     keywords = {key: constant(value, key) for key, value in options.items()}
-    dtype = sized(next(iter(layer.weights.values())).dtype)
-    if dtype is not None:
-        keywords["param_dtype"] = dtype
+    dtypes = [sized(weight.dtype) for weight in layer.weights.values()]
+    if dtypes and dtypes[0] is not None:
+        keywords["param_dtype"] = dtypes[0]
     return call(function if function in DEFINITIONS else f"nnx.{function}", *positional, **keywords, rngs=name("rngs"))
 
 
@@ -87,10 +87,17 @@ def _rms_norm(layer: Layer) -> ast.expr:
 
 def _batch_norm(layer: Layer) -> ast.expr:
     config = layer.config
-    options = {"use_running_average": True, "momentum": config["momentum"], "epsilon": config["epsilon"]}
+    training = config["training"]
+    options = {"use_running_average": not training, "momentum": config["momentum"], "epsilon": config["epsilon"]}
     if config["axis"] != -1:
         options["axis"] = config["axis"]
+    if training:
+        options["use_fast_variance"] = False
     return _made("BatchNorm", layer, "num_features", **options)
+
+
+def _dropout(layer: Layer) -> ast.expr:
+    return _made("Dropout", layer, "rate")
 
 
 def _without(layer: Layer, *roles: str) -> dict[str, bool]:
@@ -124,5 +131,6 @@ LAYERS = {
         "GroupNorm": _group_norm,
         "RMSNorm": _rms_norm,
         "BatchNorm": _batch_norm,
+        "Dropout": _dropout,
     }.items()
 }

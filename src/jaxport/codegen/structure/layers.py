@@ -15,6 +15,7 @@ from jaxport.codegen.structure.convolutions import convolution
 from jaxport.codegen.structure.matching import LayerWeights, Matcher, are_of_type
 from jaxport.codegen.structure.recurrent import recurrent
 from jaxport.codegen.structure.spellings import number
+from jaxport.codegen.structure.training import dropout, is_of_batch
 from jaxport.codegen.tree import Layer, Leaf, Op, Weight
 from jaxport.importer.host import HostValue, RuntimeValue
 from jaxport.importer.recording import Variable
@@ -48,6 +49,7 @@ class Recogniser(Matcher):
             self.embedding,
             self.normalization,
             self.batch_normalization,
+            lambda op: dropout(op, self),
         ):
             recognised = recognise(op)
             if recognised is not None:
@@ -199,12 +201,13 @@ class Recogniser(Matcher):
         )
 
     def batch_normalization(self, op: Op) -> Layer | None:
-        """Batch normalization by statistics: the whole of an operator, whose last step this is."""
+        """Batch normalization: the whole of an operator, whose last step this is; by its statistics, or those of the batch."""
         node = self.weights.nodes.get(op.step.node)
         if op.operator != "BatchNormalization" or node is None or self.last[id(op.step.node)] is not op:
             return None
-        if node.attributes.get("training_mode") or node.attributes.get("spatial", 1) != 1 or len(node.outputs) != 1:
+        if node.attributes.get("spatial", 1) != 1:
             return None
+        training = bool(node.attributes.get("training_mode")) or len(node.outputs) > 1
         initializers = [self.weights.initializer(node, index) for index in range(1, 5)]
         scale, bias, mean, var = initializers
         first = self._difference(op)
@@ -212,7 +215,7 @@ class Recogniser(Matcher):
             return None
         x, average = first.step.args
         sizes = {weight.shape for weight in (scale, bias, mean, var)}
-        if not isinstance(x, Variable) or not isinstance(average, HostValue) or len(sizes) != 1:
+        if not isinstance(x, Variable) or len(sizes) != 1 or not isinstance(average, Variable | HostValue):
             return None
         if x.shape != op.outputs[0].shape or not all(
             w.dtype == x.dtype == np.float32 for w in (scale, bias, mean, var)
@@ -220,14 +223,17 @@ class Recogniser(Matcher):
             return None
         if not {scale.name, bias.name}.isdisjoint(self.weights.names[variable] for variable in self.weights.shared):
             return None
-        axis = len(x.shape) - 1 if average.ndim == 1 else 1
-        if x.shape[axis] != scale.shape[0]:
+        axis = len(x.shape) - 1 if len(average.shape) == 1 else 1
+        if x.shape[axis] != scale.shape[0] or not (
+            is_of_batch(average, "jnp.mean", x, axis, self) if training else isinstance(average, HostValue)
+        ):
             return None
         config = {
             "num_features": scale.shape[0],
             "epsilon": float(np.float32(node.attributes.get("epsilon", 1e-5))),
             "momentum": float(np.float32(node.attributes.get("momentum", 0.9))),
             "axis": -1 if axis == len(x.shape) - 1 else axis,
+            "training": training,
         }
         weights = {"scale": scale, "bias": bias, "mean": mean, "var": var}
         return Layer("BatchNorm", config, weights, (x,), op.outputs, "norm")

@@ -161,9 +161,9 @@ def further_calls(module: Module) -> set[str]:
 
 
 def _are_one(first: Layer, second: Layer) -> bool:
-    """Whether two layers are calls of one: a cell may begin with other states."""
+    """Whether two layers are calls of one: a cell may begin with other states, a dropout drops other elements."""
     configs = [
-        {key: value for key, value in layer.config.items() if key not in ("carry", "outputs")}
+        {key: value for key, value in layer.config.items() if key not in ("carry", "outputs", "seed")}
         for layer in (first, second)
     ]
     weights = [{role: weight.name for role, weight in layer.weights.items()} for layer in (first, second)]

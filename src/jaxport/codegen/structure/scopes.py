@@ -77,7 +77,7 @@ def chain_of(leaf: Leaf, chain: Chain) -> Chain:
 
     A layer whose weight is `h.0.attn.query.weight` is `query` in `h.0.attn`, if nothing contradicts.
     """
-    if not isinstance(leaf, Layer):
+    if not isinstance(leaf, Layer) or not leaf.weights:
         return chain
     around = chain[-1] if chain else ""
     weight = next(iter(leaf.weights.values()))
