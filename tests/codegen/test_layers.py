@@ -210,6 +210,47 @@ def spelled(body: str, *inputs: str, output: str = "float[batch, 4, 8]", weights
     )
 
 
+def experts(body: str, *inputs: str, output: str) -> onnx.ModelProto:
+    kernels = ", ".join(str(at % 11 - 5) for at in range(3 * 8 * 6))
+    turned = f"float[3, 6, 8] v = {{{kernels}}}"
+    return spelled(body, *inputs, output=output, weights=f"float[3, 8, 6] w = {{{kernels}}}, {turned}")
+
+
+ROWS = ("float[batch, 8] x", "int64[batch] at")
+GROUPED = {
+    "all groups": experts(
+        "a = Constant<value_ints = [1]>() u = Unsqueeze(x, a) y = MatMul(u, w)",
+        "float[batch, 4, 8] x",
+        output="float[batch, 3, 4, 6]",
+    ),
+    "the group of each row": experts(
+        "a = Constant<value_ints = [1]>() k = Gather(w, at) u = Unsqueeze(x, a) p = MatMul(u, k) y = Squeeze(p, a)",
+        *ROWS,
+        output="float[batch, 6]",
+    ),
+    "the group of each column": experts(
+        "a = Constant<value_ints = [-1]>() k = Gather(v, at) u = Unsqueeze(x, a) p = MatMul(k, u) y = Squeeze(p, a)",
+        *ROWS,
+        output="float[batch, 6]",
+    ),
+}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("name", GROUPED)
+def test_a_kernel_for_each_group_is_a_layer(name: str, framework: str, tmp_path: Path) -> None:
+    code = check_model(GROUPED[name], tmp_path, framework)
+    assert "GroupedLinear(3, 8, 6" in code
+
+
+def test_kernels_that_are_read_otherwise_are_no_layer(tmp_path: Path) -> None:
+    """The rows of a product that more than one of which is left have no one group each."""
+    model = experts(
+        "k = Gather(w, at) y = MatMul(x, k)", "float[batch, 2, 8] x", "int64[batch] at", output="float[batch, 2, 6]"
+    )
+    assert "GroupedLinear" not in check_model(model, tmp_path, "nnx")
+
+
 X = "float[batch, 4, 8] x"
 ERF = "d = Div(x, root) e = Erf(d) s = Add(e, one) p = Mul(x, s)"
 TANH = "c = Pow(x, three) k = Mul(c, cubic) u = Add(x, k) v = Mul(u, steep) t = Tanh(v) s = Add(one, t)"

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxport.codegen.structure.idioms import ROLES
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Weight
-from jaxport.importer.names import identifier, is_made_up, unique
+from jaxport.importer.names import given_name, identifier, unique
 from jaxport.importer.recording import Variable
 
 __all__ = [
@@ -139,8 +139,7 @@ def weight_name(name: str) -> str:
     >>> weight_name("encoder.cls_token"), weight_name("onnx::MatMul_123"), weight_name("val_17")
     ('cls_token', 'weight', 'weight')
     """
-    last = re.split(r"[./:]", name)[-1]
-    return "weight" if is_made_up(last) else identifier(re.sub(r"_\d+$", "", last), "weight")
+    return identifier(re.sub(r"_\d+$", "", given_name(name)), "weight")
 
 
 def class_name(type_name: str, path: str, default: str = "Block") -> str:

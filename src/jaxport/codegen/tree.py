@@ -67,7 +67,7 @@ class Layer:
     """A layer that all frameworks have.
 
     Attributes:
-      kind: `Linear`, `Conv`, `ConvTranspose`, `Embed`, `LayerNorm`, `RMSNorm`, `BatchNorm`, `GroupNorm`, `LSTM`, `GRU`
+      kind: `Linear`, `GroupedLinear`, `Conv`, `ConvTranspose`, `Embed`, `LayerNorm`, `RMSNorm`, `BatchNorm`, `GroupNorm`, `LSTM`, `GRU`
         or `Dropout`.
       config: its options, sizes included.
       weights: its tensors by their role: `kernel` (inputs before outputs), `bias`, `scale`, `embedding`, `mean`, `var`;

@@ -7,7 +7,7 @@ import keyword
 import re
 from collections.abc import Collection, Iterable
 
-__all__ = ["identifier", "is_made_up", "unique", "unique_identifiers"]
+__all__ = ["given_name", "identifier", "is_made_up", "unique", "unique_identifiers"]
 
 LONGEST = 48
 _RESERVED = {*keyword.kwlist, *keyword.softkwlist, *dir(builtins)}
@@ -36,6 +36,16 @@ def is_made_up(name: str) -> bool:
     operators = "matmul|add|mul|conv|gemm|unsqueeze|squeeze|transpose|permute|reshape|view|expand|clone|slice|cat"
     numbered = rf"(?i)(val|const|constant|onnx|{operators}|_*v|tensor|arg|param|w)?_*\d*"
     return re.fullmatch(numbered, name) is not None
+
+
+def given_name(name: str) -> str:
+    """Return the last part of the name of a tensor; nothing if an exporter has made it up.
+
+    >>> given_name("encoder.cls_token"), given_name("onnx::MatMul_123"), given_name("val_17")
+    ('cls_token', '', '')
+    """
+    last = re.split(r"[./:]", name)[-1]
+    return "" if is_made_up(last) else last
 
 
 def unique(name: str, taken: Collection[str]) -> str:

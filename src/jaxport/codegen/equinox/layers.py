@@ -23,6 +23,20 @@ DEFINITIONS = {
         y = x @ self.weight.T
         return y if self.bias is None else y + self.bias
 ''',
+    "GroupedLinear": '''class GroupedLinear(eqx.Module):
+    """A linear layer for each group, such as an expert: of all groups, or of the one group of each row."""
+
+    kernel: Array
+
+    def __init__(self, num_groups: int, in_features: int, out_features: int, *, dtype=jnp.float32, key: Array):
+        initialize = jax.nn.initializers.lecun_normal(batch_axis=0)
+        self.kernel = initialize(key, (num_groups, in_features, out_features), dtype)
+
+    def __call__(self, x: Array, groups: Array | None = None) -> Array:
+        if groups is None:
+            return x @ self.kernel
+        return jnp.einsum("...i,...io->...o", x, jnp.take(self.kernel, groups, axis=0))
+''',
     "Embedding": '''class Embedding(eqx.nn.Embedding):
     """`eqx.nn.Embedding` of any number of indices."""
 
@@ -239,6 +253,10 @@ def _linear(layer: Layer) -> ast.expr:
     return _made("Linear", layer, "in_features", "out_features", **_bias(layer))
 
 
+def _grouped_linear(layer: Layer) -> ast.expr:
+    return _made("GroupedLinear", layer, "num_groups", "in_features", "out_features")
+
+
 def _conv(layer: Layer) -> ast.expr:
     config = layer.config
     options: dict[str, Attribute] = {"padding": padding(config["padding"])}
@@ -315,6 +333,7 @@ _GRU = {
 
 _KINDS: dict[str, tuple[Callable[[Layer], ast.expr], Mapping[str, Field]]] = {
     "Linear": (_linear, _WEIGHT),
+    "GroupedLinear": (_grouped_linear, _SAME),
     "Conv": (_conv, _SAME),
     "ConvTranspose": (_conv_transpose, _SAME),
     "LSTM": (_lstm, _LSTM),

@@ -14,6 +14,20 @@ __all__ = ["DEFINITIONS", "LAYERS"]
 
 
 DEFINITIONS = {
+    "GroupedLinear": '''class GroupedLinear(nnx.Module):
+    """A linear layer for each group, such as an expert: of all groups, or of the one group of each row."""
+
+    def __init__(
+        self, num_groups: int, in_features: int, out_features: int, *, param_dtype=jnp.float32, rngs: nnx.Rngs
+    ):
+        initialize = nnx.initializers.lecun_normal(batch_axis=0)
+        self.kernel = nnx.Param(initialize(rngs.params(), (num_groups, in_features, out_features), param_dtype))
+
+    def __call__(self, x: Array, groups: Array | None = None) -> Array:
+        if groups is None:
+            return x @ self.kernel[...]
+        return jnp.einsum("...i,...io->...o", x, jnp.take(self.kernel[...], groups, axis=0))
+''',
     "GRUCell": '''class GRUCell(nnx.GRUCell):
     """`nnx.GRUCell` whose products with the state have biases, too, as PyTorch's have."""
 
@@ -37,6 +51,10 @@ def _made(function: str, layer: Layer, *sizes: str, **options: Attribute) -> ast
 
 def _linear(layer: Layer) -> ast.expr:
     return _made("Linear", layer, "in_features", "out_features", **_without(layer, "bias"))
+
+
+def _grouped_linear(layer: Layer) -> ast.expr:
+    return _made("GroupedLinear", layer, "num_groups", "in_features", "out_features")
 
 
 def _conv(layer: Layer) -> ast.expr:
@@ -122,6 +140,7 @@ LAYERS = {
     kind: Constructor(build, _fields)
     for kind, build in {
         "Linear": _linear,
+        "GroupedLinear": _grouped_linear,
         "Conv": _conv,
         "ConvTranspose": _conv_transpose,
         "LSTM": _lstm,

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxport.codegen.structure.convolutions import convolution
+from jaxport.codegen.structure.grouped import grouped_linear
 from jaxport.codegen.structure.matching import LayerWeights, Matcher, are_of_type
 from jaxport.codegen.structure.recurrent import recurrent
 from jaxport.codegen.structure.spellings import number
@@ -46,6 +47,7 @@ class Recogniser(Matcher):
         for recognise in (
             self.linear,
             lambda op: convolution(op, self),
+            lambda op: grouped_linear(op, self),
             self.embedding,
             self.normalization,
             self.batch_normalization,

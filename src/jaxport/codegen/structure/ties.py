@@ -11,7 +11,7 @@ import numpy as np
 from jaxport.codegen.structure.scopes import Chain, called
 from jaxport.codegen.structure.steps import reads
 from jaxport.codegen.tree import Op
-from jaxport.importer.names import is_made_up
+from jaxport.importer.names import given_name
 from jaxport.importer.program import Program
 from jaxport.importer.recording import Step, Variable
 
@@ -94,7 +94,7 @@ def owned_by_elements(ops: Sequence[Op], names: Mapping[Variable, str], chains: 
         if len({tuple(map(_without_positions, path)) for path in paths}) == 1 < len(paths)
         if (
             variable not in multiplied
-            if is_made_up(re.split(r"[.:/]", names[variable])[-1])
+            if not given_name(names[variable])
             else any(part.isdigit() for part in names[variable].split("."))
         )
     }
