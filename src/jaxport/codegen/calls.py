@@ -6,7 +6,7 @@ import ast
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,7 +18,7 @@ from jaxport.codegen.literals import attribute, call, dtype_expression, name, nu
 from jaxport.codegen.structure.idioms import MOVING, ROLES
 from jaxport.codegen.structure.spellings import number as number_of
 from jaxport.codegen.structure.steps import reads
-from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Tie
+from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op, Tie
 from jaxport.importer.host import HostValue, RuntimeValue, has_stand_ins, is_dim
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.recording import Function, Step, Variable
@@ -44,6 +44,7 @@ class CallPrinter(Printer):
       lists: the values that a list holds, by its name.
       result: the values that the module returns.
       started: the values that loops begin with.
+      fixed: names that are not assigned to again.
     """
 
     dialect: Dialect | None = None
@@ -57,6 +58,7 @@ class CallPrinter(Printer):
     lists: dict[str, list[Variable]] = field(default_factory=dict)
     result: RuntimeValue = None
     started: set[Variable] = field(default_factory=set)
+    fixed: Collection[str] = ()
     busy: dict[str, float] = field(default_factory=dict)
     last: dict[Variable, float] = field(default_factory=dict)
     now: float = -1
@@ -113,7 +115,7 @@ class CallPrinter(Printer):
 
     def function_name(self, path: str) -> ast.expr:
         """Return a function, or a part of the module."""
-        if path.startswith("self"):
+        if path.startswith("self") or path in self.fields.elements.values():
             return ast.parse(path, mode="eval").body
         return super().function_name(path)
 
@@ -130,6 +132,7 @@ class CallPrinter(Printer):
     def body(self, items: Sequence[Item], result: RuntimeValue) -> list[ast.stmt]:
         """Return the statements that compute a result."""
         self.result = result
+        items = [part for item in items for part in (self._rounds(item) if self._is_unlisted(item) else (item,))]
         loops: dict[int, Loop] = {}
         steps: list[Step] = []
         for item in items:
@@ -149,7 +152,7 @@ class CallPrinter(Printer):
                 self.last[variable] = math.inf
         for variable, expression in self.expressions.items():
             if isinstance(expression, ast.Name) and isinstance(variable, Variable):
-                self.busy[expression.id] = self.last.get(variable, -1)
+                self.busy[expression.id] = math.inf if expression.id in self.fixed else self.last.get(variable, -1)
         statements: list[ast.stmt] = []
         for index, step in enumerate(steps):
             self.now = index
@@ -273,17 +276,21 @@ class CallPrinter(Printer):
     def _loop(self, loop: Loop) -> list[ast.stmt]:
         """`for layer, cache in zip(self.layers, caches): x = layer(x, mask, cache)`."""
         first = loop.calls[0]
-        place = self.fields.paths[key_of(first.module)]
-        alike = all(call.module is first.module for call in loop.calls)
-        if (not alike and len(place) < 2) or len({self.sizes.get(id(call.module), ()) for call in loop.calls}) > 1:
+        columns = self._columns(loop)
+        counts = {len({self.sizes.get(id(child), ()) for child in column}) for column in columns}
+        if not self._are_listed(columns) or counts - {1}:
             return [statement for call in loop.calls for statement in self._call(call)]
+        self._hold(loop)
         statements, names = self._carried(loop)
-        element = ""
+        elements: dict[str, str] = {}
         iterated: list[tuple[str, ast.expr]] = []
-        if not alike:
-            element = self._free(_singular(str(place[0])))
-            iterated.append((element, self._listed(str(place[0]), int(place[1]), len(loop.calls))))
-        self.busy |= dict.fromkeys([element] if element else [], math.inf)
+        for column in columns:
+            place = self.fields.paths[key_of(column[0])]
+            if key_of(column[0]) != key_of(column[-1]) and place[0] not in elements:
+                element = elements[str(place[0])] = self._free(_singular(str(place[0])))
+                self.busy[element] = math.inf
+                iterated.append((element, self._listed(str(place[0]), int(place[1]), len(loop.calls))))
+        element = next(iter(elements.values()), "")
         for position, row in loop.rows.items():
             wanted = self.roles.get(first.module.inputs[position], "part")
             if wanted in self.taken and element:
@@ -295,8 +302,6 @@ class CallPrinter(Printer):
             name(names[position]) if position in names else self.value(variable)
             for position, variable in enumerate(first.inputs)
         ]
-        called = name(element) if element else ast.parse(self.fields.text(first.module), mode="eval").body
-        keywords = [ast.keyword(size, self.size(name(size))) for size in self.sizes.get(id(first.module), ())]
         targets = {output: names[position] for position, output in loop.carried.items()}
         for output in loop.collected:
             if output not in targets:
@@ -308,7 +313,12 @@ class CallPrinter(Printer):
             statements.append(ast.Assign([ast.Name(chosen, ast.Store())], ast.List([], ast.Load()), lineno=0))
         stored = [ast.Name(targets.get(index, "_"), ast.Store()) for index in range(len(first.outputs))]
         target = stored[0] if len(stored) == 1 else ast.Tuple([*stored], ast.Store())
-        body: list[ast.stmt] = [ast.Assign([target], ast.Call(called, arguments, keywords), lineno=0)]
+        if first.module.inline:
+            body = self._round(loop, arguments, elements, target)
+        else:
+            called = name(element) if element else ast.parse(self.fields.text(first.module), mode="eval").body
+            keywords = [ast.keyword(size, self.size(name(size))) for size in self.sizes.get(id(first.module), ())]
+            body = [ast.Assign([target], ast.Call(called, arguments, keywords), lineno=0)]
         for chosen, places in lists.items():
             values = [name(targets[output]) for output in places]
             method = attribute(f"{chosen}.append") if len(values) == 1 else attribute(f"{chosen}.extend")
@@ -329,6 +339,70 @@ class CallPrinter(Printer):
                 self.expressions[variable] = name(names[position])
             self.busy[names[position]] = self.last.get(variable, self.now)
         return statements
+
+    def _hold(self, loop: Loop) -> None:
+        """Keep the names of the values that each round reads: the loop must not assign to them."""
+        rows = [row if isinstance(row, tuple) else (row,) for row in loop.rows.values()]
+        same = [v for place, v in enumerate(loop.calls[0].inputs) if place not in (*loop.carried, *loop.rows)]
+        for variable in (*same, *(variable for row in rows for variable in row)):
+            for node in ast.walk(self.expressions[variable]):
+                if isinstance(node, ast.Name) and node.id in self.busy:
+                    self.busy[node.id] = max(self.busy[node.id], self.now + 1)
+
+    def _is_unlisted(self, item: Item) -> bool:
+        """Whether an item is a loop of rounds whose parts are not all elements of lists that the module has."""
+        if not isinstance(item, Loop) or not item.calls[0].module.inline:
+            return False
+        columns = self._columns(item)
+        different = any(len({self.sizes.get(id(child), ()) for child in column}) > 1 for column in columns)
+        return different or not self._are_listed(columns)
+
+    def _rounds(self, item: Item) -> Iterator[Item]:
+        assert isinstance(item, Loop)
+        for one in item.calls:
+            yield from one.module.items
+
+    def _columns(self, loop: Loop) -> list[list[Module | Layer]]:
+        """Return the parts that the calls of a loop call: for each, those of all calls."""
+        rounds = [
+            [part for part in one.module.parts if not isinstance(part, Op)] if one.module.inline else [one]
+            for one in loop.calls
+        ]
+        return [
+            [part.module if isinstance(part, Call) else part for part in column] for column in zip(*rounds, strict=True)
+        ]
+
+    def _are_listed(self, columns: Sequence[Sequence[Module | Layer]]) -> bool:
+        """Whether the parts of each column are one, or elements of a list that follow one another."""
+        for column in columns:
+            places = [self.fields.paths[key_of(child)] for child in column]
+            first = places[0]
+            in_order = len(first) == 2 and all(
+                place == (first[0], int(first[1]) + number) for number, place in enumerate(places)
+            )
+            if not in_order and any(place != first for place in places):
+                return False
+        return True
+
+    def _round(
+        self, loop: Loop, arguments: Sequence[ast.expr], elements: Mapping[str, str], target: ast.expr
+    ) -> list[ast.stmt]:
+        """Return the body of a loop: the items of its last round, with the variables of the loop in place of its parts."""
+        module = loop.calls[-1].module
+        for part in module.parts:
+            if isinstance(part, Op):
+                continue
+            child = part.module if isinstance(part, Call) else part
+            chosen = elements.get(str(self.fields.paths[key_of(child)][0]))
+            if chosen is not None:
+                self.fields.elements[key_of(child)] = chosen
+        bound = {**self.expressions, **dict(zip(module.inputs, arguments, strict=True))}
+        inner = replace(self, expressions=bound, called={}, busy={}, last={}, lists={}, started=set(), fixed=self.taken)
+        result = module.outputs[0] if len(module.outputs) == 1 else module.outputs
+        *statements, returned = inner.body(module.items, result)
+        assert isinstance(returned, ast.Return)
+        assert returned.value is not None
+        return [*statements, ast.Assign([target], returned.value, lineno=0)]
 
     def _carried(self, loop: Loop) -> tuple[list[ast.stmt], dict[int, str]]:
         """Return the statements that bind the carried values of a loop, and their names."""

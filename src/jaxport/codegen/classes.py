@@ -166,7 +166,7 @@ class Classes:
         if key_of(layer) in fields.paths:
             return fields.text(layer)
         for inner in (called.module for called in module.calls()):
-            if any(item is layer for deeper in inner.walk() for item in deeper.items):
+            if any(part is layer for deeper in inner.walk() for part in deeper.parts):
                 return fields.text(inner) + self._layer_path(inner, layer).removeprefix("self")
         raise KeyError(layer.label)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from jaxport.codegen.structure.idioms import ROLES
-from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Weight
+from jaxport.codegen.tree import Call, Layer, Loop, Module, Op, Weight
 from jaxport.importer.names import given_name, identifier, unique
 from jaxport.importer.recording import Variable
 
@@ -37,6 +37,8 @@ class Fields:
       paths: where each module and layer is, below `self`: `("layers", 0)`; by `key_of`.
       weights: the attributes of tensors.
       taken: the names in use.
+      order: the attributes in the order in which they are used.
+      elements: the variables that stand for parts in the body of a loop; by `key_of`.
     """
 
     single: dict[str, Child] = field(default_factory=dict)
@@ -45,6 +47,7 @@ class Fields:
     weights: dict[Variable, str] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
     order: list[str] = field(default_factory=list)
+    elements: dict[int, str] = field(default_factory=dict)
 
     def fresh(self, wanted: str) -> str:
         """Return a name that is not in use."""
@@ -54,6 +57,8 @@ class Fields:
 
     def text(self, child: Child) -> str:
         """Return a part as the source has it: `self.layers[0]`."""
+        if key_of(child) in self.elements:
+            return self.elements[key_of(child)]
         return "self" + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in self.paths[key_of(child)])
 
 
@@ -67,7 +72,7 @@ def fields_of(module: Module, reserved: Collection[str]) -> Fields:
     fields = Fields(taken=set(reserved))
     labels: dict[int, str] = {}
     children: dict[int, Child] = {}
-    for child in _children(module.items):
+    for child in _children(module):
         children.setdefault(key_of(child), child)
         labels[key_of(child)] = _label(child, module)
     lists = _lists(children, labels)
@@ -92,14 +97,10 @@ def fields_of(module: Module, reserved: Collection[str]) -> Fields:
     return fields
 
 
-def _children(items: Iterable[Item]) -> Iterable[Child]:
-    for item in items:
-        if isinstance(item, Layer):
-            yield item
-        elif isinstance(item, Call):
-            yield item.module
-        elif isinstance(item, Loop):
-            yield from (call.module for call in item.calls)
+def _children(module: Module) -> Iterator[Child]:
+    for part in module.parts:
+        if not isinstance(part, Op):
+            yield part if isinstance(part, Layer) else part.module
 
 
 def _label(child: Child, around: Module) -> str:

@@ -135,7 +135,7 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect) -> ModuleSource:
     weights = dict(_weights(tree, classes, dialect, ""))
     tensors = {key: weight.read() for key, weight in weights.items()}
     origins = {key: weight.name for key, weight in weights.items() if weight.name}
-    layers = [item for module in tree.walk() for item in module.items if isinstance(item, Layer)]
+    layers = [part for module in tree.walk() for part in module.parts if isinstance(part, Layer)]
     is_random = any(layer.kind == "Dropout" for layer in layers)
     loading = [dialect.loading(made, is_random), pytorch_loading(made, weights, program)]
     parts = [*_definitions(dialect, body), *helper_sources(body), body, *filter(None, loading)]

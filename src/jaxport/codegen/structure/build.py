@@ -57,7 +57,7 @@ def build(recorded: RecordedProgram) -> tuple[Module, RuntimeValue]:
         if not failed and not _are_doubled(root, weights, own - owned_by_elements(ops, names, chains)):
             break
         kept |= failed & repeated or repeated
-    return scheduled(with_loops(_with_weights(root, weights))), result
+    return with_loops(scheduled(_with_weights(root, weights))), result
 
 
 def _module(

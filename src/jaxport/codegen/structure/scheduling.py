@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from jaxport.codegen.tree import Call, Item, Loop, Module
+from jaxport.codegen.tree import Call, Item, Module
 from jaxport.importer.recording import Variable
 
 __all__ = ["scheduled"]
@@ -20,15 +20,9 @@ def scheduled(module: Module, known: dict[int, Module] | None = None) -> Module:
     if id(module) in known:
         return known[id(module)]
 
-    def inside(item: Item) -> Item:
-        if isinstance(item, Call):
-            return replace(item, module=scheduled(item.module, known))
-        if isinstance(item, Loop):
-            calls = tuple(replace(call, module=scheduled(call.module, known)) for call in item.calls)
-            return replace(item, calls=calls)
-        return item
-
-    items = [inside(item) for item in module.items]
+    items = [
+        replace(item, module=scheduled(item.module, known)) if isinstance(item, Call) else item for item in module.items
+    ]
     known[id(module)] = replace(module, items=tuple(_depth_first(items, module.outputs)))
     return known[id(module)]
 
