@@ -372,6 +372,7 @@ IDIOMS = {
         ),
         "return x[:, 1:3, 2:3]",
     ),
+    "bounds": (spelled("y = Clip(x, half, ten)", X), "return jnp.clip(x, 0.5, 10.0)"),
     "numbers in arrays": (
         spelled(
             "o = Constant<value_floats = [1.0]>() z = Constant<value_floats = [0.0]>() g = Greater(x, half) "
@@ -414,14 +415,6 @@ BETWEEN_CONVOLUTIONS = {
         f"a = Constant<value_ints = [2]>() h = {PADDED}(x, w) y = ReduceMax<keepdims=0>(h, a)",
         "float[batch, 8]",
         "axis=1)",
-    ),
-    "a mean that keeps its axis": (
-        (
-            f"a = Constant<value_ints = [2]>() h = {PADDED}(x, w) m = ReduceMean<keepdims=1>(h, a) g = Sub(h, m) "
-            f"y = {PADDED}(g, v)"
-        ),
-        "float[batch, 8, length]",
-        "axis=1, keepdims=True",
     ),
     "a concatenation": (
         f"h = {PADDED}(x, w) g = {PADDED}(h, v) c = Concat<axis=2>(h, g) y = {PADDED}(c, u)",

@@ -253,6 +253,10 @@ class CallPrinter(Printer):
         array, *rest = step.args
         if step.name == "jnp.where" and len(rest) == 2 and all(map(_is_single, rest)):
             return call("jnp.where", self.value(array), number(rest[0].item()), self.value(rest[1]))
+        if step.name == "jnp.clip" and isinstance(array, Variable) and array.dtype == np.float32:
+            return call(
+                "jnp.clip", self.value(array), *(number(x.item()) if _is_single(x) else self.value(x) for x in rest)
+            )
         if step.name in METHODS and isinstance(array, Variable) and len(rest) == 1 and not step.kwargs:
             (axes,) = rest
             if isinstance(axes, list | tuple) and all(isinstance(axis, int) or is_dim(axis) for axis in axes):

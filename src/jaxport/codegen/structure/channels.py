@@ -112,18 +112,16 @@ class Channels(StepRules):
         """`max(x.transpose(0, 2, 1), axis=2)` is `max(x, axis=1)`."""
         moved = self._moved(step.args[0]) if len(step.args) == 1 else None
         axes = step.kwargs.get("axis")
-        if moved is None or step.kwargs.keys() - {"axis", "keepdims"} or not isinstance(axes, int | tuple):
+        # Normalizations reduce and keep their axes; their recognisers know them with channels first.
+        if moved is None or step.kwargs.keys() != {"axis"} or not isinstance(axes, int | tuple):
             return None
         x, order = moved.args
         places = [order[axis % len(order)] for axis in (axes if isinstance(axes, tuple) else (axes,))]
-        options = {**step.kwargs, "axis": tuple(sorted(places)) if isinstance(axes, tuple) else places[0]}
-        if not step.kwargs.get("keepdims"):
-            kept = [axis for axis in order if axis not in places]
-            in_order = kept == sorted(kept)
-            return Step(step.form, step.name, (x,), options, step.outputs, step.node) if in_order else None
-        shape = tuple(1 if axis in places else size for axis, size in enumerate(x.shape))
-        result = self.add(Step(step.form, step.name, (x,), options, Variable(shape, step.outputs.dtype), step.node))
-        return _transpose(step, result, order)
+        kept = [axis for axis in order if axis not in places]
+        if kept != sorted(kept):
+            return None
+        axis = tuple(sorted(places)) if isinstance(axes, tuple) else places[0]
+        return Step(step.form, step.name, (x,), {"axis": axis}, step.outputs, step.node)
 
     def concatenation(self, step: Step) -> Step | None:
         """`concatenate` of values that were transposed alike, along the axis that was moved."""
