@@ -355,6 +355,15 @@ IDIOMS = {
         ),
         "return self.embed(at)",
     ),
+    "positions": (
+        spelled(
+            "at = Constant<value = int64[1, 3] {0, 1, 2}>() p = Gather(w, at) y = Add(x, p)",
+            "float[batch, 3, 2] x",
+            output="float[batch, 3, 2]",
+            weights="float[4, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}",
+        ),
+        "self.embed(jnp.expand_dims(jnp.arange(3), 0))",
+    ),
     "a tile of one element": (
         spelled(
             "a = Constant<value_ints = [1]>() u = Unsqueeze(x, a) r = Constant<value_ints = [1, 3, 1, 1]>() y = Tile(u, r)",

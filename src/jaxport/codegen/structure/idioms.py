@@ -119,7 +119,7 @@ class _Rewriting:
             "jnp.squeeze": (self._squeeze,),
             "jnp.expand_dims": (self._expand,),
             "jnp.logical_and": (self._and_true,),
-            "jnp.take": (self._take_all, self._take),
+            "jnp.take": (self._take_all, self._take, self._take_first_rows),
             "helper.gather_nd": (self._gather,),
             "": (self.channels.part, self._part_of_part, self._part_of_uniform, self._part_of_transposed),
             "jnp.transpose": (self._transpose, self.channels.flattened),
@@ -281,6 +281,23 @@ class _Rewriting:
             return None
         whole = (slice(None),) * (axis % len(x.shape))
         return Step("index", "", (x, (*whole, index) if whole else index), {}, step.outputs, step.node)
+
+    def _take_first_rows(self, step: Step) -> Step | None:
+        """A lookup of known positions 0, 1 … in a parameter, as that of `arange`: a table of positions is an embedding."""
+        x, at = step.args if len(step.args) == 2 else (None, None)
+        if x not in self.rows.weights or not isinstance(at, HostValue) or at.symbolic or at.dtype.kind not in "iu":
+            return None
+        if at.size < 2 or at.shape not in ((at.size,), (1, at.size)) or step.kwargs != {"axis": 0}:
+            return None
+        if not np.array_equal(at.data.ravel(), np.arange(at.size)):
+            return None
+        positions = Variable((at.size,), at.dtype)
+        self.add(Step("call", "jnp.arange", (at.size,), {}, positions, step.node))
+        indices = self.current(positions)
+        if at.ndim == 2:
+            expanded = Step("call", "jnp.expand_dims", (indices, 0), {}, Variable(at.shape, at.dtype), step.node)
+            indices = self._made(expanded)
+        return Step("call", "jnp.take", (x, indices), {"axis": 0}, step.outputs, step.node)
 
     def _gather(self, step: Step) -> Step | None:
         """`gather_nd(x, expand_dims(i, -1))` is `take(x, i, axis=0)`."""
