@@ -355,6 +355,24 @@ IDIOMS = {
         ),
         "return self.embed(at)",
     ),
+    "an axis that is split behind a transpose": (
+        spelled(
+            "m = Constant<value_ints = [4, 16, 3]>() n = Constant<value_ints = [8, 2, 4, 3]>() r = Reshape(x, m) "
+            "t = Transpose<perm = [1, 0, 2]>(r) s = Reshape(t, n) y = Tanh(s)",
+            "float[4, 8, 6] x",
+            output="float[8, 2, 4, 3]",
+        ),
+        "jnp.tanh(x.reshape(4, 8, 2, 3).transpose(1, 2, 0, 3))",
+    ),
+    "an axis that comes and goes": (
+        spelled(
+            "a = Constant<value_ints = [0]>() b = Constant<value_ints = [-2]>() u = Unsqueeze(x, a) "
+            "t = Transpose<perm = [2, 1, 0, 3]>(u) y = Squeeze(t, b)",
+            X,
+            output="float[4, batch, 8]",
+        ),
+        "return x.transpose(1, 0, 2)",
+    ),
     "positions": (
         spelled(
             "at = Constant<value = int64[1, 3] {0, 1, 2}>() p = Gather(w, at) y = Add(x, p)",

@@ -116,7 +116,7 @@ class _Rewriting:
             "helper.depthwise_convolution": (self.channels.convolution,),
             "jnp.matmul": (self._matmul,),
             "@": (self._attention, self._scaled_product, self.rows.of_columns),
-            "jnp.squeeze": (self._squeeze,),
+            "jnp.squeeze": (self._squeeze, self._squeeze_added),
             "jnp.expand_dims": (self._expand,),
             "jnp.logical_and": (self._and_true,),
             "jnp.take": (self._take_all, self._take, self._take_first_rows),
@@ -127,7 +127,7 @@ class _Rewriting:
             "jnp.sum": (self._reduction, self.channels.reduction),
             "jnp.max": (self._reduction, self.channels.reduction),
             "jnp.min": (self._reduction, self.channels.reduction),
-            "jnp.reshape": (self.rows.of_rows, self._reshape),
+            "jnp.reshape": (self.rows.of_rows, self._reshape, self._split_before),
             "jnp.reciprocal": (self._reciprocal,),
             "jnp.negative": (self._negative,),
             "jnp.arange": (self._arange,),
@@ -235,6 +235,38 @@ class _Rewriting:
             return None
         chosen = tuple(begin if axis == axes[0] else other for axis, other in enumerate(index))
         return Step("index", "", (cut.args[0], chosen if len(chosen) > 1 else begin), {}, step.outputs, step.node)
+
+    def _squeeze_added(self, step: Step) -> Step | None:
+        """`squeeze(expand_dims(x, 0).transpose(1, 0, 2), 1)` is `x`, with its axes in the order of the transpose."""
+        moved = self.spellings.step(step.args[0], "jnp.transpose")
+        added = self.spellings.step(moved.args[0], "jnp.expand_dims") if moved is not None else None
+        axis, axes = (_only_axis(added) if added is not None else None), step.args[1] if len(step.args) == 2 else None
+        if moved is None or added is None or axis is None or not isinstance(axes, tuple) or len(axes) != 1:
+            return None
+        order = moved.args[1]
+        if order[axes[0]] != axis or not isinstance(added.args[0], Variable):
+            return None
+        return _call(step, "jnp.transpose", added.args[0], tuple(at - (at > axis) for at in order if at != axis))
+
+    def _split_before(self, step: Step) -> Step | None:
+        """`x.reshape(n, a * b, m).transpose(1, 0, 2).reshape(a, b, n, m)` is `x.reshape(n, a, b, m).transpose(1, 2, 0, 3)`."""
+        moved = self.spellings.step(step.args[0], "jnp.transpose")
+        shaped = self.spellings.step(moved.args[0], "jnp.reshape") if moved is not None else None
+        if moved is None or shaped is None or len(moved.args) != 2 or not isinstance(shaped.args[0], Variable):
+            return None
+        whole, parts, order = moved.outputs.shape, step.outputs.shape, moved.args[1]
+        place = next((at for at, (one, other) in enumerate(zip(whole, parts, strict=False)) if one != other), None)
+        if place is None or len(parts) != len(whole) + 1 or whole[place + 1 :] != parts[place + 2 :]:
+            return None
+        if parts[place] * parts[place + 1] != whole[place]:
+            return None
+        axis = order[place]
+        shape = [*shaped.outputs.shape]
+        shape[axis : axis + 1] = parts[place : place + 2]
+        further = [at + (at > axis) for at in order]
+        further[place : place + 1] = [axis, axis + 1]
+        x = self._make(step, "jnp.reshape", (shaped.args[0], shape), shape)
+        return _call(step, "jnp.transpose", x, tuple(further))
 
     def _expand(self, step: Step) -> Step | None:
         """`expand_dims(expand_dims(x, 1), 2)` is `expand_dims(x, (1, 2))`."""
