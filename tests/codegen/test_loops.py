@@ -267,6 +267,16 @@ def test_branches_are_written_one_after_the_other(tmp_path: Path) -> None:
     assert "return jnp.exp(jnp.tanh(a)) * jnp.abs(nn.sigmoid(b))" in code
 
 
+def test_a_list_of_several_classes_says_so(tmp_path: Path) -> None:
+    """Type checkers would take an element for any of the classes; the elements of one class need no annotation."""
+    graph = Graph(x=X)
+    x = graph.block("x", "layers.0")
+    x = graph.node("Exp", [graph.linear(graph.linear(x, "layers.1.up"), "layers.1.down")], "layers.1")
+    code = check_model(graph.model(y=graph.block(x, "layers.2")), tmp_path, "nnx")
+    assert "self.layers: nnx.List[Any] = nnx.List(" in code
+    assert "List[Any]" not in jaxport.from_onnx(in_turns()).to_source(framework="nnx").code
+
+
 def test_modules_without_types_that_end_alike_are_one_class(tmp_path: Path) -> None:
     """TorchScript's files have paths of modules only: `ff_1` and `ff_2` are alike, and so are the elements of a list."""
     graph = Graph(x=X)

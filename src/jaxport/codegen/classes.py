@@ -245,7 +245,7 @@ class Classes:
             [], [ast.arg("self"), *positional], None, [ast.arg(keyword, attribute(kind))], [None], None, []
         )
         body: list[ast.stmt] = [
-            ast.Assign([ast.Attribute(name("self"), key, ast.Store())], value, lineno=0)
+            self._assigned(ast.Attribute(name("self"), key, ast.Store()), value, key in draft.fields.lists)
             for key, value in draft.init.items()
         ]
         init = ast.FunctionDef("__init__", parameters, body or [ast.Pass()], [], None, None, lineno=0)
@@ -253,6 +253,16 @@ class Classes:
         if self.dialect.declared:
             declared = [ast.AnnAssign(ast.Name(key, ast.Store()), *self._declared(draft, key), 1) for key in draft.init]
         return ast.ClassDef(made, [attribute(self.dialect.base)], [], [*declared, init, draft.method], [])
+
+    def _assigned(self, target: ast.Attribute, value: ast.expr, is_list: bool) -> ast.stmt:
+        """Return the assignment of an attribute; type checkers know a list of several classes by its annotation only."""
+        listed = [node for node in ast.walk(value) if isinstance(node, ast.List)]
+        classes = {ast.dump(one.func) for node in listed[:1] for one in node.elts if isinstance(one, ast.Call)}
+        if not is_list or self.dialect.declared or len(classes) < 2:
+            return ast.Assign([target], value, lineno=0)
+        assert isinstance(value, ast.Call)
+        annotation = ast.Subscript(value.func, name("Any"), ast.Load())
+        return ast.AnnAssign(target, annotation, value, 0)
 
     def _declared(self, draft: Draft, key: str) -> tuple[ast.expr, ast.expr | None]:
         """Return the type of a field, and its default if it has one."""
