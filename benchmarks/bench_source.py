@@ -56,7 +56,8 @@ def coverage(program: Program, inputs: Mapping[str, Any] | None = None) -> Cover
             if isinstance(item, Layer | Op):
                 named = isinstance(item, Layer) or module is not tree
                 inside, outside = inside + named, outside + (not named)
-                own += not named and names_modules and not chains.get(item.step.node)
+            if isinstance(item, Op) and module is tree:
+                own += names_modules and not chains.get(item.step.node)
         loose += _loose(module)
     placed = inside / max(inside + outside - own, 1)
     return Coverage(inside / max(inside + outside, 1), placed, in_layers / max(in_layers + loose, 1))

@@ -317,6 +317,7 @@ class CallPrinter(Printer):
             statements.append(ast.Assign([ast.Name(chosen, ast.Store())], ast.List([], ast.Load()), lineno=0))
         stored = [ast.Name(targets.get(index, "_"), ast.Store()) for index in range(len(first.outputs))]
         target = stored[0] if len(stored) == 1 else ast.Tuple([*stored], ast.Store())
+        body: list[ast.stmt]
         if first.module.inline:
             body = self._round(loop, arguments, elements, target)
         else:
