@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import math
-import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,17 @@ from jaxport.codegen.dialect import Dialect
 from jaxport.codegen.fields import Fields, common_name, key_of
 from jaxport.codegen.flat import LONGEST_INLINE, Printer, default_name, leaves, needed
 from jaxport.codegen.literals import attribute, call, dtype_expression, name, number, restored
+from jaxport.codegen.statements import (
+    begin_in,
+    direct_operands,
+    for_loop,
+    lowered,
+    parts_by_place,
+    plural,
+    replaced_inputs,
+    singular,
+    with_plain_axis,
+)
 from jaxport.codegen.structure.idioms import MOVING, ROLES
 from jaxport.codegen.structure.spellings import number as number_of
 from jaxport.codegen.structure.steps import reads
@@ -145,7 +155,7 @@ class CallPrinter(Printer):
         for index, step in enumerate(steps):
             for variable in reads(step):
                 self.last[variable] = index
-        readers = {leaf: at for at, step in enumerate(steps) for leaf in _direct(step, loops)}
+        readers = {leaf: at for at, step in enumerate(steps) for leaf in direct_operands(step, loops)}
         readers |= {leaf: len(steps) for leaf in leaves(result) if isinstance(leaf, Variable)}
         for variable in leaves(result):
             if isinstance(variable, Variable):
@@ -210,7 +220,7 @@ class CallPrinter(Printer):
             part = step.node if isinstance(step.node, Layer) else step.node.module
             place = self.fields.paths[key_of(part)]
             names = [part for part in place if isinstance(part, str)]
-            chosen = _lower(names[-1]) if len(names) == len(place) else "x"
+            chosen = lowered(names[-1]) if len(names) == len(place) else "x"
             for variable in leaves(step.outputs):
                 self.called[variable] = chosen
             return chosen
@@ -235,7 +245,7 @@ class CallPrinter(Printer):
             return self.dialect.cell(ast.parse(value, mode="eval").body)
         if isinstance(value, tuple | list) and not hasattr(value, "_asdict"):
             for chosen, made in self.lists.items():
-                begin = _begin_in(value, made)
+                begin = begin_in(value, made)
                 if begin is None:
                     continue
                 if len(value) == len(made):
@@ -249,7 +259,7 @@ class CallPrinter(Printer):
         """Return a call, of a method of arrays if there is one."""
         if step.form != "call" or not step.args:
             return super().expression(step)
-        step = _with_plain_axis(step)
+        step = with_plain_axis(step)
         array, *rest = step.args
         if step.name == "jnp.where" and len(rest) == 2 and all(map(_is_single, rest)):
             return call("jnp.where", self.value(array), number(rest[0].item()), self.value(rest[1]))
@@ -280,7 +290,7 @@ class CallPrinter(Printer):
     def _loop(self, loop: Loop) -> list[ast.stmt]:
         """`for layer, cache in zip(self.layers, caches): x = layer(x, mask, cache)`."""
         first = loop.calls[0]
-        columns = self._columns(loop)
+        columns = parts_by_place(loop)
         counts = {len({self.sizes.get(id(child), ()) for child in column}) for column in columns}
         if not self._are_listed(columns) or counts - {1}:
             return [statement for call in loop.calls for statement in self._call(call)]
@@ -291,7 +301,7 @@ class CallPrinter(Printer):
         for column in columns:
             place = self.fields.paths[key_of(column[0])]
             if key_of(column[0]) != key_of(column[-1]) and place[0] not in elements:
-                element = elements[str(place[0])] = self._free(_singular(str(place[0])))
+                element = elements[str(place[0])] = self._free(singular(str(place[0])))
                 self.busy[element] = math.inf
                 iterated.append((element, self._listed(str(place[0]), int(place[1]), len(loop.calls))))
         element = next(iter(elements.values()), "")
@@ -309,7 +319,7 @@ class CallPrinter(Printer):
         targets = {output: names[position] for position, output in loop.carried.items()}
         for output in loop.collected:
             if output not in targets:
-                replaced = _replaced(loop).get(output, -1)
+                replaced = replaced_inputs(loop).get(output, -1)
                 targets[output] = names.get(replaced) or self._free(self._collected_name(loop, [output]))
                 self.busy[targets[output]] = math.inf
         lists = self._lists(loop)
@@ -329,7 +339,7 @@ class CallPrinter(Printer):
             method = attribute(f"{chosen}.append") if len(values) == 1 else attribute(f"{chosen}.extend")
             argument = values[0] if len(values) == 1 else ast.Tuple(values, ast.Load())
             body.append(ast.Expr(ast.Call(method, [argument], [])))
-        statements.append(_for(iterated, len(loop.calls), body))
+        statements.append(for_loop(iterated, len(loop.calls), body))
         for chosen in [one for one, _ in iterated] + [targets[output] for output in loop.collected]:
             self.busy[chosen] = self.now
         for chosen, places in lists.items():
@@ -358,7 +368,7 @@ class CallPrinter(Printer):
         """Whether an item is a loop of rounds whose parts are not all elements of lists that the module has."""
         if not isinstance(item, Loop) or not item.calls[0].module.inline:
             return False
-        columns = self._columns(item)
+        columns = parts_by_place(item)
         different = any(len({self.sizes.get(id(child), ()) for child in column}) > 1 for column in columns)
         return different or not self._are_listed(columns)
 
@@ -366,16 +376,6 @@ class CallPrinter(Printer):
         assert isinstance(item, Loop)
         for one in item.calls:
             yield from one.module.items
-
-    def _columns(self, loop: Loop) -> list[list[Module | Layer]]:
-        """Return the parts that the calls of a loop call: for each, those of all calls."""
-        rounds = [
-            [part for part in one.module.parts if not isinstance(part, Op)] if one.module.inline else [one]
-            for one in loop.calls
-        ]
-        return [
-            [part.module if isinstance(part, Call) else part for part in column] for column in zip(*rounds, strict=True)
-        ]
 
     def _are_listed(self, columns: Sequence[Sequence[Module | Layer]]) -> bool:
         """Whether the parts of each column are one, or elements of a list that follow one another."""
@@ -444,11 +444,11 @@ class CallPrinter(Printer):
             return {}
         everything = [call.outputs[output] for call in loop.calls for output in loop.collected]
         groups = [[output] for output in loop.collected]
-        if isinstance(self.result, tuple) and _begin_in(self.result, everything) is not None:
+        if isinstance(self.result, tuple) and begin_in(self.result, everything) is not None:
             groups = [[*loop.collected]]
         lists: dict[str, list[int]] = {}
         for group in groups:
-            chosen = self._free(_plural(self._collected_name(loop, group)))
+            chosen = self._free(plural(self._collected_name(loop, group)))
             self.busy[chosen] = math.inf
             lists[chosen] = group
         return lists
@@ -457,7 +457,7 @@ class CallPrinter(Printer):
         """Return a name for results of all calls: the one that the outputs of the model share, or `part`."""
         names = {common_name([call.outputs[output] for call in loop.calls], self.results) for output in group}
         if not any(names):
-            formals, replaced = loop.calls[0].module.inputs, _replaced(loop)
+            formals, replaced = loop.calls[0].module.inputs, replaced_inputs(loop)
             names = {self.roles.get(formals[replaced[output]], "") for output in group if output in replaced}
         parts = [one.split("_") for one in names]
         shared = [each[0] for each in zip(*parts, strict=False) if len({*each}) == 1]
@@ -470,52 +470,6 @@ class CallPrinter(Printer):
             self.last.setdefault(variable, math.inf)
         target = self.target(step.outputs, None, self._default(step))
         return [ast.Assign([target], expression, lineno=0)]
-
-
-def _direct(step: Step, loops: Mapping[int, Loop]) -> Iterator[Variable]:
-    """Yield the values that are operands of a step itself, not of a loop or of a function that is one of its operands."""
-    for leaf in () if id(step) in loops else leaves((step.args, step.kwargs)):
-        if isinstance(leaf, Variable):
-            yield leaf
-
-
-def _lower(name: str) -> str:
-    """Return a name as variables have it.
-
-    >>> _lower("LayerNorm"), _lower("c_fc")
-    ('layer_norm', 'c_fc')
-    """
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-
-
-def _for(iterated: Sequence[tuple[str, ast.expr]], count: int, body: list[ast.stmt]) -> ast.stmt:
-    """Return a loop over modules and values side by side; over nothing, `count` times."""
-    if not iterated:
-        return ast.For(ast.Name("_", ast.Store()), call("range", ast.Constant(count)), body, [], lineno=0)
-    targets: list[ast.expr] = [ast.Name(chosen, ast.Store()) for chosen, _ in iterated]
-    if len(targets) == 1:
-        return ast.For(targets[0], iterated[0][1], body, [], lineno=0)
-    together = call("zip", *(values for _, values in iterated), strict=ast.Constant(True))
-    return ast.For(ast.Tuple(targets, ast.Store()), together, body, [], lineno=0)
-
-
-def _replaced(loop: Loop) -> dict[int, int]:
-    """Return which input of its own each call updates, such as the cache of a layer, by positions of outputs."""
-    first = loop.calls[0]
-    pairs = list(zip(loop.collected, loop.rows, strict=False))
-    alike = all(
-        (first.outputs[output].shape, first.outputs[output].dtype) == (first.inputs[row].shape, first.inputs[row].dtype)
-        for output, row in pairs
-    )
-    return dict(pairs) if alike and len(loop.collected) == len(loop.rows) else {}
-
-
-def _begin_in(values: Sequence[RuntimeValue], part: Sequence[Variable]) -> int | None:
-    """Return the position at which values begin among others, in their order."""
-    for begin in range(len(values) - len(part) + 1):
-        if all(one is other for one, other in zip(values[begin:], part, strict=False)):
-            return begin
-    return None
 
 
 class _Name(str):
@@ -540,16 +494,6 @@ KEPT = {"mask", "split", "softmax", "top_k"}
 """Defaults that say more than `x`."""
 
 
-def _with_plain_axis(step: Step) -> Step:
-    """Return `mean(x, axis=(1,))` as `mean(x, axis=1)`."""
-    axis = step.kwargs.get("axis")
-    kwargs = {**step.kwargs, "axis": axis[0]} if isinstance(axis, tuple) and len(axis) == 1 else step.kwargs
-    array, *rest = step.args
-    if step.name in ("jnp.expand_dims", "jnp.squeeze") and rest and isinstance(rest[0], tuple) and len(rest[0]) == 1:
-        rest = [rest[0][0]]
-    return replace(step, args=(array, *rest), kwargs=kwargs)
-
-
 def _is_single(value: object) -> bool:
     """Whether a value is a known number of float32."""
     return isinstance(value, HostValue) and not value.ndim and not value.symbolic and value.dtype == np.float32
@@ -557,11 +501,3 @@ def _is_single(value: object) -> bool:
 
 def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:
     return a is b or (a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
-
-
-def _plural(singular: str) -> str:
-    return f"{singular}s" if not singular.endswith("s") else f"{singular}_list"
-
-
-def _singular(plural: str) -> str:
-    return plural[:-1] if plural.endswith("s") and len(plural) > 2 else "layer" if plural != "layer" else "one"

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from jaxport.codegen.structure.repeats import Match
+from jaxport.codegen.structure.repeats import ModuleMatch
 from jaxport.codegen.structure.scopes import element_of
 from jaxport.codegen.tree import Call, Item, Layer, Module
 from jaxport.importer.recording import Variable
@@ -32,7 +32,7 @@ def with_rounds(items: Sequence[Item], results: Collection[Variable]) -> list[It
     done: list[Item] = []
     begin = 0
     while begin < len(items):
-        run = _Run(items, begin)
+        run = _RoundRun(items, begin)
         if len(run.rounds) < 2:
             done.append(items[begin])
             begin += 1
@@ -50,7 +50,7 @@ def _element(item: Item) -> tuple[str, int] | None:
     return element_of(item.module.path) if isinstance(item, Call) else None
 
 
-class _Run:
+class _RoundRun:
     """The rounds that begin with an item, the element of a list, and with the elements that follow it.
 
     Attributes:
@@ -140,7 +140,7 @@ class _Run:
         return calls
 
 
-class _Alike(Match):
+class _Alike(ModuleMatch):
     """Says whether a round does the same as another: with the elements that are `distance` further in their lists."""
 
     def __init__(self, distance: int) -> None:
