@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,6 +18,7 @@ from jaxport.codegen.statements import (
     begin_in,
     direct_operands,
     for_loop,
+    items_of_rounds,
     lowered,
     parts_by_place,
     plural,
@@ -142,7 +143,7 @@ class CallPrinter(Printer):
     def body(self, items: Sequence[Item], result: RuntimeValue) -> list[ast.stmt]:
         """Return the statements that compute a result."""
         self.result = result
-        items = [part for item in items for part in (self._rounds(item) if self._is_unlisted(item) else (item,))]
+        items = [part for item in items for part in (items_of_rounds(item) if self._is_unlisted(item) else (item,))]
         loops: dict[int, Loop] = {}
         steps: list[Step] = []
         for item in items:
@@ -371,11 +372,6 @@ class CallPrinter(Printer):
         columns = parts_by_place(item)
         different = any(len({self.sizes.get(id(child), ()) for child in column}) > 1 for column in columns)
         return different or not self._are_listed(columns)
-
-    def _rounds(self, item: Item) -> Iterator[Item]:
-        assert isinstance(item, Loop)
-        for one in item.calls:
-            yield from one.module.items
 
     def _are_listed(self, columns: Sequence[Sequence[Module | Layer]]) -> bool:
         """Whether the parts of each column are one, or elements of a list that follow one another."""

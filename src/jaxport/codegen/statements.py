@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from jaxport.codegen.flat import leaves
 from jaxport.codegen.literals import call
-from jaxport.codegen.tree import Call, Layer, Loop, Module, Op
+from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op
 from jaxport.importer.host import RuntimeValue
 from jaxport.importer.recording import Step, Variable
 
@@ -17,6 +17,7 @@ __all__ = [
     "begin_in",
     "direct_operands",
     "for_loop",
+    "items_of_rounds",
     "lowered",
     "parts_by_place",
     "plural",
@@ -109,3 +110,10 @@ def parts_by_place(loop: Loop) -> list[list[Module | Layer]]:
     return [
         [part.module if isinstance(part, Call) else part for part in column] for column in zip(*rounds, strict=True)
     ]
+
+
+def items_of_rounds(loop: Item) -> Iterator[Item]:
+    """Yield the items of all rounds of a loop."""
+    assert isinstance(loop, Loop)
+    for one in loop.calls:
+        yield from one.module.items
